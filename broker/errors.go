@@ -1,0 +1,22 @@
+package broker
+
+import "errors"
+
+// What can go wrong with a request, besides a decision against it. Every one of these means that no
+// credential left.
+var (
+	// ErrLedgerUnavailable: the record could not be made durable.
+	ErrLedgerUnavailable = errors.New("ledger is unavailable")
+	// ErrVaultUnavailable: Vault did not answer, is sealed, or refused for a reason that may pass.
+	ErrVaultUnavailable = errors.New("vault is unavailable")
+	// ErrMintMismatch: what came back from Vault is not what was ordered.
+	ErrMintMismatch = errors.New("minted credential differs from its intent")
+	// ErrOrderSpent: an Order was redeemed twice.
+	ErrOrderSpent = errors.New("order is spent")
+	// ErrIdempotencyMismatch: the key was used before, by the same sandbox, for another request.
+	ErrIdempotencyMismatch = errors.New("idempotency key belongs to another request")
+	// ErrAlreadyIssued: the key was used before, and its credential is not kept for a second delivery.
+	ErrAlreadyIssued = errors.New("idempotency key has been answered with a credential")
+	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.
+	ErrNotFound = errors.New("no such record")
+)

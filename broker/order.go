@@ -1,0 +1,23 @@
+package broker
+
+import "sync/atomic"
+
+// Order is the right to mint one credential. Only this package makes one, after the intent is durable,
+// and it can be redeemed once.
+type Order struct {
+	id     string
+	intent Intent
+	key    Key
+	spent  atomic.Bool
+}
+
+// Redeem spends the order and returns what to mint. A second call returns ErrOrderSpent.
+func (o *Order) Redeem() (Intent, Key, error) {
+	if o.spent.Swap(true) {
+		return Intent{}, Key{}, ErrOrderSpent
+	}
+	return o.intent, o.key, nil
+}
+
+// ID is the id of the issuance that the order belongs to.
+func (o *Order) ID() string { return o.id }
