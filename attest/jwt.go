@@ -1,0 +1,129 @@
+package attest
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/rsa"
+	"fmt"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+)
+
+// JWT returns the identity that a JWT-SVID in compact serialisation proves. The cheap checks come first, so that junk
+// costs no signature; nothing of the token is believed before its signature is verified.
+//
+// A jti is neither demanded nor remembered: workloads use one cached SVID many times. What resists replay is mutual
+// TLS or DPoP.
+func (a *Attestor) JWT(token string) (Identity, error) {
+	header, claims, err := parseToken(token)
+	if err != nil {
+		return Identity{}, err
+	}
+	if _, ok := keyFits[header.Algorithm]; !ok {
+		return Identity{}, ErrAlgorithm
+	}
+	id, err := ParseID(claims.Subject)
+	if err != nil {
+		return Identity{}, err
+	}
+	if err := a.acceptDomain(id); err != nil {
+		return Identity{}, err
+	}
+	if !claims.audienceIs(a.audience) {
+		return Identity{}, ErrAudience
+	}
+	expires, err := a.checkTimes(claims)
+	if err != nil {
+		return Identity{}, err
+	}
+	bundle, err := a.jwtBundle(id.TrustDomain(), header)
+	if err != nil {
+		return Identity{}, err
+	}
+	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{a.audience})
+	if err != nil {
+		return Identity{}, ErrSignature // the cause may quote the token
+	}
+	if svid.ID != id || !svid.Expiry.Equal(expires) {
+		return Identity{}, fmt.Errorf("%w: two readings of one token", ErrMalformed)
+	}
+	return Identity{id: id, kind: KindJWT, expires: expires}, nil
+}
+
+// checkTimes returns the end of the token's life. A time may be off by the leeway, in the direction that clocks err.
+func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
+	now := a.now()
+	expires, err := seconds(claims.Expires)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%w: exp", err)
+	}
+	start := time.Time{}
+	for _, claim := range [][]byte{claims.NotBefore, claims.IssuedAt} {
+		if claim == nil {
+			continue
+		}
+		t, err := seconds(claim)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("%w: nbf or iat", err)
+		}
+		if t.After(now.Add(a.leeway)) {
+			return time.Time{}, ErrNotYetValid
+		}
+		start = t
+	}
+	switch {
+	case expires.Before(now.Add(-a.leeway)):
+		return time.Time{}, ErrExpired
+	case expires.After(now.Add(a.maxJWTLife + a.leeway)):
+		return time.Time{}, fmt.Errorf("%w: %s left", ErrLifetime, expires.Sub(now))
+	case !start.IsZero() && expires.Sub(start) > maxJWTTotalLife:
+		return time.Time{}, fmt.Errorf("%w: %s in all", ErrLifetime, expires.Sub(start))
+	}
+	return expires, nil
+}
+
+// jwtBundle returns a bundle of exactly one key: the one that the header names, of the trust domain that the subject
+// is in. Whatever go-spiffe does with it, no other key can verify the token.
+func (a *Attestor) jwtBundle(td spiffeid.TrustDomain, header tokenHeader) (*jwtbundle.Bundle, error) {
+	bundle, err := a.bundles.GetJWTBundleForTrustDomain(td)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
+	}
+	if bundle == nil || bundle.TrustDomain() != td {
+		return nil, fmt.Errorf("%w: the source gave another one for %s", ErrBundleUnavailable, td)
+	}
+	key, ok := bundle.FindJWTAuthority(header.KeyID)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", ErrAuthority, td)
+	}
+	if !strongKey(key) {
+		return nil, fmt.Errorf("%w: in the bundle of %s", ErrWeakKey, td)
+	}
+	if !keyFits[header.Algorithm](key) {
+		return nil, fmt.Errorf("%w: it does not fit the key", ErrAlgorithm)
+	}
+	return jwtbundle.FromJWTAuthorities(td, map[string]crypto.PublicKey{header.KeyID: key}), nil
+}
+
+// keyFits is the list of algorithms of JWT-SVID, section 2.1, with the keys that each may be used with. EdDSA is not
+// on it, and neither is anything symmetric.
+var keyFits = map[string]func(crypto.PublicKey) bool{
+	"RS256": isRSA, "RS384": isRSA, "RS512": isRSA,
+	"PS256": isRSA, "PS384": isRSA, "PS512": isRSA,
+	"ES256": isCurve("P-256"), "ES384": isCurve("P-384"), "ES512": isCurve("P-521"),
+}
+
+func isRSA(key crypto.PublicKey) bool {
+	_, ok := key.(*rsa.PublicKey)
+	return ok
+}
+
+func isCurve(name string) func(crypto.PublicKey) bool {
+	return func(key crypto.PublicKey) bool {
+		k, ok := key.(*ecdsa.PublicKey)
+		return ok && k.Curve.Params().Name == name
+	}
+}

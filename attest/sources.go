@@ -1,0 +1,218 @@
+package attest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+// MaxStale is how long the last good bundle stays in use after its source began to fail. Longer would let whoever
+// blocks a source keep a removed authority alive; much shorter would make a broken endpoint an outage of the domain.
+const MaxStale = 24 * time.Hour
+
+// startWait is how long Open waits for sources that are slow to answer. They go on trying after it.
+const startWait = 5 * time.Second
+
+// BundleSpec says where the bundle of one trust domain comes from. Exactly one of the sources is set.
+type BundleSpec struct {
+	TrustDomain spiffeid.TrustDomain
+	// WorkloadAPI is the address of a SPIFFE Workload API: unix:///path or tcp://ip:port.
+	WorkloadAPI string
+	// File is the path of a bundle in the SPIFFE bundle format. It is read again when it changes.
+	File string
+	// Endpoint is a SPIFFE federation bundle endpoint.
+	Endpoint *EndpointSpec
+}
+
+// BundleStatus is how one source is doing.
+type BundleStatus struct {
+	TrustDomain spiffeid.TrustDomain
+	// Source names the source, as in "file /etc/brevet/acme.json".
+	Source string
+	// Available tells whether SVIDs of the trust domain can be verified now.
+	Available bool
+	// Sequence is the bundle's spiffe_sequence, 0 if it has none.
+	Sequence uint64
+	// Fetched is when the source last gave a bundle; the zero time if never.
+	Fetched time.Time
+	// Err is what is wrong with the source now, and "" if nothing is.
+	Err string
+}
+
+// source keeps the bundle of one trust domain.
+type source interface {
+	bundle() (*spiffebundle.Bundle, error)
+	status() BundleStatus
+}
+
+// Sources is the set of bundles of the configured trust domains. Each source is asked for its own domain only: a
+// Workload API that also hands out the bundles of federated domains cannot speak for one that is configured elsewhere.
+type Sources struct {
+	byDomain map[spiffeid.TrustDomain]source
+	domains  []spiffeid.TrustDomain
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+}
+
+var _ Bundles = (*Sources)(nil)
+
+// Open starts a source for each spec. It fails on what is wrong here, such as a file that cannot be read, and not on
+// what is wrong elsewhere: one trust domain whose endpoint is down must not stop the others. ctx bounds the start
+// only; the sources run until Close.
+func Open(ctx context.Context, specs []BundleSpec, log *slog.Logger, now func() time.Time) (*Sources, error) {
+	if err := checkSpecs(specs); err != nil {
+		return nil, err
+	}
+	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Sources{byDomain: make(map[spiffeid.TrustDomain]source, len(specs)), stop: stop}
+	runs, err := s.build(specs, log, now)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	started := make([]chan struct{}, len(runs))
+	for i, run := range runs {
+		started[i] = make(chan struct{})
+		s.running.Go(func() { run(runCtx, sync.OnceFunc(func() { close(started[i]) })) })
+	}
+	if err := await(ctx, started); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// runner is the loop of a source. It calls started once its first attempt has ended, well or badly.
+type runner func(ctx context.Context, started func())
+
+func (s *Sources) build(specs []BundleSpec, log *slog.Logger, now func() time.Time) ([]runner, error) {
+	var runs []runner
+	workloads := make(map[string]*workload)
+	for _, spec := range specs {
+		td := spec.TrustDomain
+		s.domains = append(s.domains, td)
+		switch {
+		case spec.File != "":
+			f, err := newFile(spec.File, newHeld(td, "file "+spec.File, log, now))
+			if err != nil {
+				return nil, err
+			}
+			s.byDomain[td] = f
+		case spec.Endpoint != nil:
+			e, err := newEndpoint(*spec.Endpoint, newHeld(td, spec.Endpoint.Profile+" "+spec.Endpoint.URL, log, now))
+			if err != nil {
+				return nil, err
+			}
+			s.byDomain[td] = e
+			runs = append(runs, e.run)
+		default:
+			w, ok := workloads[spec.WorkloadAPI]
+			if !ok {
+				w = &workload{addr: spec.WorkloadAPI}
+				workloads[spec.WorkloadAPI] = w
+				runs = append(runs, w.run)
+			}
+			h := newHeld(td, "workload API "+spec.WorkloadAPI, log, now)
+			w.members = append(w.members, h)
+			s.byDomain[td] = h
+		}
+	}
+	return runs, nil
+}
+
+func checkSpecs(specs []BundleSpec) error {
+	if len(specs) == 0 {
+		return errors.New("attest: no bundle sources")
+	}
+	seen := make(map[spiffeid.TrustDomain]bool, len(specs))
+	for _, spec := range specs {
+		td := spec.TrustDomain
+		if td.IsZero() || seen[td] {
+			return fmt.Errorf("attest: trust domain %q is empty or configured twice", td)
+		}
+		seen[td] = true
+		n := 0
+		for _, set := range []bool{spec.WorkloadAPI != "", spec.File != "", spec.Endpoint != nil} {
+			if set {
+				n++
+			}
+		}
+		if n != 1 {
+			return fmt.Errorf("attest: %s needs exactly one of Workload API, file and endpoint, not %d", td, n)
+		}
+		if spec.WorkloadAPI == "" {
+			continue
+		}
+		if err := workloadapi.ValidateAddress(spec.WorkloadAPI); err != nil {
+			return fmt.Errorf("attest: Workload API of %s: %w", td, err)
+		}
+	}
+	return nil
+}
+
+func await(ctx context.Context, started []chan struct{}) error {
+	enough := time.NewTimer(startWait)
+	defer enough.Stop()
+	for _, one := range started {
+		select {
+		case <-one:
+		case <-enough.C:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("opening bundle sources: %w", ctx.Err())
+		}
+	}
+	return nil
+}
+
+// GetX509BundleForTrustDomain returns the X.509 authorities of td, or an error when td is not configured or has no
+// bundle at the moment.
+func (s *Sources) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	bundle, err := s.bundle(td)
+	if err != nil {
+		return nil, err
+	}
+	return bundle.X509Bundle(), nil
+}
+
+// GetJWTBundleForTrustDomain returns the JWT authorities of td, or an error when td is not configured or has no
+// bundle at the moment.
+func (s *Sources) GetJWTBundleForTrustDomain(td spiffeid.TrustDomain) (*jwtbundle.Bundle, error) {
+	bundle, err := s.bundle(td)
+	if err != nil {
+		return nil, err
+	}
+	return bundle.JWTBundle(), nil
+}
+
+func (s *Sources) bundle(td spiffeid.TrustDomain) (*spiffebundle.Bundle, error) {
+	src, ok := s.byDomain[td]
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", ErrTrustDomain, td)
+	}
+	return src.bundle()
+}
+
+// Status tells how each source is doing, in the order of the specs.
+func (s *Sources) Status() []BundleStatus {
+	all := make([]BundleStatus, 0, len(s.domains))
+	for _, td := range s.domains {
+		all = append(all, s.byDomain[td].status())
+	}
+	return all
+}
+
+// Close stops the sources and waits for them. Bundles that were fetched stay readable.
+func (s *Sources) Close() error {
+	s.stop()
+	s.running.Wait()
+	return nil
+}

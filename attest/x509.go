@@ -1,0 +1,153 @@
+package attest
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+)
+
+// What a client may present, checked before anything is verified, so that a hostile chain costs little. Real chains
+// have one to three certificates of about a kilobyte.
+const (
+	maxChain     = 8
+	maxCertBytes = 16 << 10
+	maxSANs      = 64
+)
+
+// RSA keys shorter than this are refused, in an SVID as well as in a bundle.
+const minRSABits = 2048
+
+// X509 returns the identity of the client at the other end of a finished TLS handshake. It verifies the certificate
+// again, at each call: a connection may outlive its SVID, and the bundle may have dropped the authority since.
+func (a *Attestor) X509(state *tls.ConnectionState) (Identity, error) {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return Identity{}, ErrNoIdentity
+	}
+	if !state.HandshakeComplete {
+		return Identity{}, fmt.Errorf("%w: the handshake is not complete", ErrProfile)
+	}
+	return a.verifyX509(state)
+}
+
+func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
+	if state.DidResume {
+		return Identity{}, ErrResumed
+	}
+	chain := state.PeerCertificates
+	if err := checkChain(chain); err != nil {
+		return Identity{}, err
+	}
+	leaf := chain[0]
+	id, err := workloadID(leaf)
+	if err != nil {
+		return Identity{}, err
+	}
+	if err := a.acceptDomain(id); err != nil {
+		return Identity{}, err
+	}
+	if err := checkProfile(leaf); err != nil {
+		return Identity{}, err
+	}
+	bundle, err := a.x509Bundle(id.TrustDomain())
+	if err != nil {
+		return Identity{}, err
+	}
+	verified, _, err := x509svid.Verify(chain, bundle, x509svid.WithTime(a.now()))
+	if err != nil {
+		return Identity{}, a.verifyError(err, leaf)
+	}
+	if verified != id {
+		return Identity{}, fmt.Errorf("%w: two readings of one ID", ErrMalformed)
+	}
+	sum := sha256.Sum256(leaf.Raw)
+	thumbprint := base64.RawURLEncoding.EncodeToString(sum[:])
+	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: thumbprint}, nil
+}
+
+// checkChain bounds what is presented. It looks at every certificate, since the client chooses them all.
+func checkChain(chain []*x509.Certificate) error {
+	if len(chain) > maxChain {
+		return fmt.Errorf("%w: a chain of %d certificates", ErrTooLarge, len(chain))
+	}
+	for _, cert := range chain {
+		if len(cert.Raw) > maxCertBytes {
+			return fmt.Errorf("%w: a certificate of %d bytes", ErrTooLarge, len(cert.Raw))
+		}
+		if n := len(cert.URIs) + len(cert.DNSNames) + len(cert.IPAddresses) + len(cert.EmailAddresses); n > maxSANs {
+			return fmt.Errorf("%w: a certificate with %d names", ErrTooLarge, n)
+		}
+		if !strongKey(cert.PublicKey) {
+			return fmt.Errorf("%w: in the presented chain", ErrWeakKey)
+		}
+	}
+	return nil
+}
+
+// checkProfile holds a leaf to X509-SVID, sections 4.1 to 4.4. x509svid.Verify checks some of it again.
+func checkProfile(leaf *x509.Certificate) error {
+	const signing = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	switch {
+	case leaf.IsCA:
+		return fmt.Errorf("%w: it is a CA", ErrProfile)
+	case !keyUsageCritical(leaf):
+		return fmt.Errorf("%w: key usage is missing or not critical", ErrProfile)
+	case leaf.KeyUsage&signing != 0:
+		return fmt.Errorf("%w: it may sign certificates or CRLs", ErrProfile)
+	case leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+		return fmt.Errorf("%w: it may not sign", ErrProfile)
+	}
+	anyUsage := len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0
+	if anyUsage && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
+		return fmt.Errorf("%w: its extended key usage is not for clients", ErrProfile)
+	}
+	return nil
+}
+
+func strongKey(key any) bool {
+	switch key := key.(type) {
+	case *rsa.PublicKey:
+		return key.N.BitLen() >= minRSABits
+	case *ecdsa.PublicKey:
+		return key.Curve == elliptic.P256() || key.Curve == elliptic.P384() || key.Curve == elliptic.P521()
+	case ed25519.PublicKey:
+		return true
+	}
+	return false
+}
+
+// x509Bundle returns the authorities of one trust domain, without those whose key is too weak to vouch for anything.
+func (a *Attestor) x509Bundle(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	bundle, err := a.bundles.GetX509BundleForTrustDomain(td)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
+	}
+	if bundle == nil || bundle.TrustDomain() != td {
+		return nil, fmt.Errorf("%w: the source gave another one for %s", ErrBundleUnavailable, td)
+	}
+	strong := slices.DeleteFunc(bundle.X509Authorities(), func(c *x509.Certificate) bool { return !strongKey(c.PublicKey) })
+	return x509bundle.FromX509Authorities(td, strong), nil
+}
+
+// verifyError names what is wrong with a chain. Time is told apart from trust, because the remedy differs.
+func (a *Attestor) verifyError(err error, leaf *x509.Certificate) error {
+	var invalid x509.CertificateInvalidError
+	if !errors.As(err, &invalid) || invalid.Reason != x509.Expired {
+		return fmt.Errorf("%w: %w", ErrSignature, err)
+	}
+	if a.now().Before(leaf.NotBefore) {
+		return fmt.Errorf("%w: %w", ErrNotYetValid, err)
+	}
+	return fmt.Errorf("%w: %w", ErrExpired, err)
+}
