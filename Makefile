@@ -1,0 +1,53 @@
+# Brevet. `make` lists what there is.
+
+GO     ?= go
+# The race detector needs a C compiler; without one the tests still run.
+RACE   := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
+TOOL   := $(GO) tool -modfile=tools/go.mod
+LDFLAGS := -s -w
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: deps build ## Show the main job from start to finish, on real parts (builds Vault the first time: minutes)
+	@./bin/brevet demo
+
+.PHONY: dev
+dev: deps build ## Run a private stack to develop against, until Ctrl-C
+	@./bin/brevet dev
+
+.PHONY: test
+test: deps ## Run all tests against real servers
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test $(RACE) -shuffle=on -count=1 -timeout 15m ./...
+
+.PHONY: check
+check: ## Lint, and see that what is generated or tidied is current
+	$(TOOL) golangci-lint run ./...
+	$(GO) mod tidy -diff
+	cd devstack/vaultd && $(GO) mod tidy -diff
+	./openapi/generate.sh --check
+	GOOS=darwin $(GO) vet ./...
+	$(GO) fix -diff ./...
+
+.PHONY: bench
+bench: deps ## Time the decision, the record and the whole way of a request
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./brevettest
+
+.PHONY: generate
+generate: ## Write again what is generated: API types, routes, the configuration reference
+	./openapi/generate.sh
+	$(GO) test ./cmd/brevet -run TestConfigurationReference -update
+
+.PHONY: build
+build: ## Build bin/brevet
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/brevet ./cmd/brevet
+
+.PHONY: deps
+deps: ## Install PostgreSQL where it is missing (Debian and Ubuntu)
+	@./devstack/deps.sh

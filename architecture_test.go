@@ -1,0 +1,103 @@
+package brevet_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/brevet-dev/brevet/"
+
+// arrows is the whole of who may import whom inside the module. A new arrow is a decision: it belongs in
+// docs/architecture.md too.
+var arrows = map[string][]string{
+	"scopes":     {},
+	"attest":     {},
+	"openapi":    {},
+	"migrations": {},
+	"devstack":   {},
+	"broker":     {"scopes", "attest"},
+	"mint":       {"broker"},
+	"ledger":     {"broker", "migrations"},
+	"server":     {"broker", "scopes", "attest", "openapi"},
+	"client":     {"openapi"},
+	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "scopes", "server"},
+	"cmd/brevet": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "openapi", "scopes", "server"},
+}
+
+// heavy is what a package must not pull in, even through others.
+var heavy = map[string][]string{
+	"scopes": {"net/http", "database/sql", "os/exec"},
+	"broker": {"net/http/httputil", "github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"client": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
+	"server": {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
+}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func TestImportsFlowOneWay(t *testing.T) {
+	seen := 0
+	for _, pkg := range list(t, "./...") {
+		name := strings.TrimPrefix(pkg.ImportPath, module)
+		if name == strings.TrimSuffix(module, "/") {
+			continue // this test's own package
+		}
+		allowed, known := arrows[name]
+		if !known && !strings.HasPrefix(name, "examples/") && name != "deploy" {
+			t.Errorf("package %s is not in the picture: add it to arrows and to docs/architecture.md", name)
+		}
+		seen++
+		for _, imported := range pkg.Imports {
+			if target, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(allowed, target) {
+				t.Errorf("%s imports %s: not one of its arrows %v", name, target, allowed)
+			}
+		}
+		for _, banned := range heavy[name] {
+			for _, dep := range pkg.Deps {
+				if strings.HasPrefix(dep, banned) {
+					t.Errorf("%s pulls in %s", name, dep)
+				}
+			}
+		}
+	}
+	if seen < 8 {
+		t.Fatalf("saw %d packages: the list is not being read", seen)
+	}
+}
+
+// The binary is distributed: nothing under a licence that forbids that may be linked into it.
+func TestBinaryLinksNoServerOfVault(t *testing.T) {
+	for _, pkg := range list(t, "./cmd/brevet") {
+		for _, dep := range pkg.Deps {
+			if strings.HasPrefix(dep, "github.com/hashicorp/vault/") && !strings.HasPrefix(dep, "github.com/hashicorp/vault/api") {
+				t.Errorf("the binary links %s, which is under the Business Source License", dep)
+			}
+		}
+	}
+}
+
+func list(t *testing.T, pattern string) []goPackage {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps", pattern).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", pattern, err)
+	}
+	var all []goPackage
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var pkg goPackage
+		if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("reading go list: %v", err)
+		}
+		all = append(all, pkg)
+	}
+}
