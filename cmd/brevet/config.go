@@ -1,0 +1,308 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/brevet-dev/brevet/attest"
+)
+
+// Config is the whole configuration of `brevet serve`: one YAML file. Unknown keys stop the start.
+// Relative paths are taken from the folder of the file. Secrets are never in it, only paths to them.
+type Config struct {
+	// Address to serve HTTPS on, as host:port.
+	Listen string `yaml:"listen"`
+	// The URL by which tokens name their issuer, and the one audience that a JWT-SVID must carry.
+	Issuer string `yaml:"issuer"`
+	// Further values of the Host header to answer to. The issuer's host is always one.
+	Hosts []string `yaml:"hosts"`
+	// The certificate to serve with.
+	TLS TLSConfig `yaml:"tls"`
+	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
+	TrustDomains []TrustDomainConfig `yaml:"trust_domains"`
+	// Folder with the catalogue: scopes (.yaml) and policies (.cedar).
+	Catalogue string `yaml:"catalogue"`
+	// Where the record is kept.
+	Postgres PostgresConfig `yaml:"postgres"`
+	// Who makes the credentials.
+	Vault VaultConfig `yaml:"vault"`
+	// Address to serve Prometheus metrics on, as host:port. Keep it off public networks. Empty: no metrics.
+	MetricsListen string `yaml:"metrics_listen"`
+	// OTLP/HTTP endpoint for traces, as a URL. Empty: no traces.
+	TracesEndpoint string `yaml:"traces_endpoint"`
+	// What to log.
+	Log LogConfig `yaml:"log"`
+}
+
+// TLSConfig says where the server's certificate comes from: either of the two.
+type TLSConfig struct {
+	// Workload API socket (unix:///path) that gives the broker's own X.509-SVID.
+	WorkloadAPI string `yaml:"workload_api"`
+	// PEM certificate chain, for clients that know the broker by its DNS name.
+	CertFile string `yaml:"cert_file"`
+	// PEM private key of cert_file.
+	KeyFile string `yaml:"key_file"`
+}
+
+// TrustDomainConfig is one trust domain. Exactly one bundle source is set.
+type TrustDomainConfig struct {
+	// Name of the trust domain, as in spiffe://name/...
+	Name string `yaml:"name"`
+	// Workload API socket (unix:///path) that gives this domain's bundle.
+	WorkloadAPI string `yaml:"workload_api"`
+	// SPIFFE bundle file (JSON), read again when it changes.
+	BundleFile string `yaml:"bundle_file"`
+	// SPIFFE federation endpoint to fetch the bundle from.
+	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint"`
+	// SPIFFE IDs that may read all records of this trust domain. Anyone else reads only its own.
+	Auditors []string `yaml:"auditors"`
+}
+
+// BundleEndpointConfig is a SPIFFE federation endpoint.
+type BundleEndpointConfig struct {
+	// HTTPS URL of the endpoint.
+	URL string `yaml:"url"`
+	// https_web (Web PKI) or https_spiffe (the endpoint proves itself with an SVID).
+	Profile string `yaml:"profile"`
+	// For https_spiffe: the SPIFFE ID of the endpoint.
+	SPIFFEID string `yaml:"spiffe_id"`
+	// For https_spiffe: file with the bundle to begin with (JSON). For https_web: PEM roots instead of the system's.
+	TrustFile string `yaml:"trust_file"`
+}
+
+// PostgresConfig is the database.
+type PostgresConfig struct {
+	// File that holds the connection URL of the broker's own role, which may only append.
+	URLFile string `yaml:"url_file"`
+	// Connections for reading; appending uses one of its own. Default 8.
+	MaxConnections int32 `yaml:"max_connections"`
+}
+
+// VaultConfig is Vault or OpenBao. Exactly one of token_file, approle and jwt is set.
+type VaultConfig struct {
+	// URL of Vault.
+	Address string `yaml:"address"`
+	// PEM roots for Vault's certificate, and no others. Needed for https.
+	CAFile string `yaml:"ca_file"`
+	// Vault namespace.
+	Namespace string `yaml:"namespace"`
+	// File that holds a Vault token, kept fresh by an agent.
+	TokenFile string `yaml:"token_file"`
+	// AppRole login.
+	AppRole *AppRoleConfig `yaml:"approle"`
+	// JWT login: auth/jwt with a JWT-SVID, or auth/kubernetes with a service account token.
+	JWT *VaultJWTConfig `yaml:"jwt"`
+	// Mount of the Transit engine. Default transit.
+	TransitMount string `yaml:"transit_mount"`
+	// Transit key that signs tokens: ecdsa-p256 (ES256) or ed25519 (EdDSA). Default brevet.
+	SigningKey string `yaml:"signing_key"`
+	// How long one call may take. Default 5s.
+	Timeout time.Duration `yaml:"timeout"`
+	// How long resource servers may keep the JWKS. A new key version signs only once this has passed. Default 5m.
+	JWKSMaxAge time.Duration `yaml:"jwks_max_age"`
+}
+
+// AppRoleConfig is a Vault AppRole.
+type AppRoleConfig struct {
+	// Mount of the auth method. Default approle.
+	Mount string `yaml:"mount"`
+	// File that holds the role id.
+	RoleIDFile string `yaml:"role_id_file"`
+	// File that holds the secret id.
+	SecretIDFile string `yaml:"secret_id_file"`
+}
+
+// VaultJWTConfig is a JWT login to Vault. Either token_file or workload_api is set.
+type VaultJWTConfig struct {
+	// Mount of the auth method. Default jwt.
+	Mount string `yaml:"mount"`
+	// Vault role to log in as.
+	Role string `yaml:"role"`
+	// File that holds the JWT, such as a Kubernetes service account token.
+	TokenFile string `yaml:"token_file"`
+	// Workload API socket (unix:///path) that gives a JWT-SVID.
+	WorkloadAPI string `yaml:"workload_api"`
+	// Audience of the JWT-SVID.
+	Audience string `yaml:"audience"`
+}
+
+// LogConfig is the log, on standard error.
+type LogConfig struct {
+	// debug, info, warn or error. Default info.
+	Level string `yaml:"level"`
+	// text or json. Default text.
+	Format string `yaml:"format"`
+}
+
+const maxConfigSize = 1 << 20
+
+// loadConfig reads, completes and checks a configuration file.
+func loadConfig(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("reading the configuration: %w", err)
+	}
+	if len(data) > maxConfigSize {
+		return Config{}, fmt.Errorf("%s is larger than 1 MiB: that is not a configuration of brevet", path)
+	}
+	var cfg Config
+	if err := yaml.Load(data, &cfg, yaml.WithKnownFields(), yaml.WithUniqueKeys()); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	cfg.complete(filepath.Dir(path))
+	if err := cfg.check(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// complete sets defaults and makes paths absolute from dir.
+func (c *Config) complete(dir string) {
+	setDefault(&c.Postgres.MaxConnections, 8)
+	setDefault(&c.Vault.TransitMount, "transit")
+	setDefault(&c.Vault.SigningKey, "brevet")
+	setDefault(&c.Vault.Timeout, 5*time.Second)
+	setDefault(&c.Vault.JWKSMaxAge, 5*time.Minute)
+	setDefault(&c.Log.Level, "info")
+	setDefault(&c.Log.Format, "text")
+	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.Catalogue, &c.Postgres.URLFile, &c.Vault.CAFile, &c.Vault.TokenFile}
+	for i := range c.TrustDomains {
+		paths = append(paths, &c.TrustDomains[i].BundleFile)
+		if e := c.TrustDomains[i].BundleEndpoint; e != nil {
+			paths = append(paths, &e.TrustFile)
+		}
+	}
+	if a := c.Vault.AppRole; a != nil {
+		setDefault(&a.Mount, "approle")
+		paths = append(paths, &a.RoleIDFile, &a.SecretIDFile)
+	}
+	if j := c.Vault.JWT; j != nil {
+		setDefault(&j.Mount, "jwt")
+		paths = append(paths, &j.TokenFile)
+	}
+	for _, p := range paths {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// check reports everything that is wrong at once, so that one edit mends it.
+func (c *Config) check() error {
+	errs := []error{
+		checkAddress("listen", c.Listen),
+		checkIssuer(c.Issuer),
+		exactlyOne("tls", choice{"workload_api", c.TLS.WorkloadAPI != ""}, choice{"cert_file with key_file", c.TLS.CertFile != ""}),
+		required("catalogue", c.Catalogue),
+		required("postgres.url_file", c.Postgres.URLFile),
+		c.Vault.check(),
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		errs = append(errs, errors.New("tls: cert_file and key_file go together"))
+	}
+	if c.MetricsListen != "" {
+		errs = append(errs, checkAddress("metrics_listen", c.MetricsListen))
+	}
+	if len(c.TrustDomains) == 0 {
+		errs = append(errs, errors.New("trust_domains: at least one is needed, or no sandbox could ever be served"))
+	}
+	for _, td := range c.TrustDomains {
+		errs = append(errs, td.check())
+	}
+	return errors.Join(errs...)
+}
+
+func (td TrustDomainConfig) check() error {
+	name := "trust_domains." + td.Name
+	errs := []error{
+		required("trust_domains.name", td.Name),
+		exactlyOne(name, choice{"workload_api", td.WorkloadAPI != ""}, choice{"bundle_file", td.BundleFile != ""},
+			choice{"bundle_endpoint", td.BundleEndpoint != nil}),
+	}
+	for _, auditor := range td.Auditors {
+		if _, err := attest.ParseID(auditor); err != nil {
+			errs = append(errs, fmt.Errorf("%s.auditors: %q is not a SPIFFE ID: %w", name, auditor, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (v VaultConfig) check() error {
+	errs := []error{
+		required("vault.address", v.Address),
+		exactlyOne("vault", choice{"token_file", v.TokenFile != ""}, choice{"approle", v.AppRole != nil}, choice{"jwt", v.JWT != nil}),
+	}
+	if v.AppRole != nil {
+		errs = append(errs, required("vault.approle.role_id_file", v.AppRole.RoleIDFile),
+			required("vault.approle.secret_id_file", v.AppRole.SecretIDFile))
+	}
+	if v.JWT != nil {
+		errs = append(errs, required("vault.jwt.role", v.JWT.Role),
+			exactlyOne("vault.jwt", choice{"token_file", v.JWT.TokenFile != ""}, choice{"workload_api", v.JWT.WorkloadAPI != ""}))
+		if v.JWT.WorkloadAPI != "" {
+			errs = append(errs, required("vault.jwt.audience", v.JWT.Audience))
+		}
+	}
+	if u, err := url.Parse(v.Address); err == nil && u.Scheme == "https" && v.CAFile == "" {
+		errs = append(errs, errors.New("vault.ca_file: needed with https, so that no other authority can stand in for Vault"))
+	}
+	return errors.Join(errs...)
+}
+
+func required(key, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s: is missing", key)
+	}
+	return nil
+}
+
+// choice is one of several keys of which exactly one is to be set.
+type choice struct {
+	key string
+	set bool
+}
+
+func exactlyOne(where string, choices ...choice) error {
+	var set int
+	var keys []string
+	for _, c := range choices {
+		keys = append(keys, c.key)
+		if c.set {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("%s: set exactly one of %s; %d are set", where, strings.Join(keys, ", "), set)
+	}
+	return nil
+}
+
+func checkAddress(key, address string) error {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8443", key, address)
+	}
+	return nil
+}
+
+func checkIssuer(issuer string) error {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("issuer: %q is not an https URL without query and fragment, such as https://brevet.example", issuer)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+// Command brevet is the whole of Brevet in one binary: the server, its dev stack, and the tools of
+// sandboxes, admins and auditors.
+//
+// It must never print a credential where it was not asked for one.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// CLI is the command line. Kong reads it; each command has its own file.
+type CLI struct {
+	Output string `help:"How to print: ${enum}." enum:"text,json" default:"text" short:"o"`
+
+	Serve     ServeCmd     `cmd:"" help:"Serve the broker."`
+	Dev       DevCmd       `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
+	Demo      DemoCmd      `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
+	Request   RequestCmd   `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
+	Audit     AuditCmd     `cmd:"" help:"Read the record."`
+	Catalog   CatalogCmd   `cmd:"" help:"Work on scopes and policies."`
+	Migrate   MigrateCmd   `cmd:"" help:"Bring the database to this version's schema, or show where it is."`
+	Bootstrap BootstrapCmd `cmd:"" help:"Prepare Postgres and Vault for a deployment: least privilege, once."`
+	Version   VersionCmd   `cmd:"" help:"Print the version."`
+}
+
+// console is where a command writes: results to out, progress and news to err.
+type console struct {
+	out, err io.Writer
+	json     bool
+}
+
+// quietError ends the program with a failure that has been explained already.
+type quietError struct{ error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program: it returns the exit code. 0 is success, 1 a failure, 2 a command line that makes no sense.
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	var cli CLI
+	parser, err := kong.New(&cli,
+		kong.Name("brevet"),
+		kong.Description("Short-lived, action-scoped credentials for sandboxed agents, after policy has said yes."),
+		kong.Writers(out, errOut),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.UsageOnError(),
+	)
+	if err != nil {
+		panic(err) // the CLI struct itself is wrong: a defect, seen at the first run
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(errOut, "brevet: %v\nTry: brevet --help\n", err)
+		return 2
+	}
+	err = command.Run(&console{out: out, err: errOut, json: cli.Output == "json"})
+	var quiet quietError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &quiet):
+		return 1
+	default:
+		fmt.Fprintf(errOut, "brevet: %v\n", err)
+		return 1
+	}
+}

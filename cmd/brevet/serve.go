@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/server"
+)
+
+// drainTimeout is how long requests under way may take to end after a stop was asked for.
+const drainTimeout = 25 * time.Second
+
+// ServeCmd is `brevet serve`.
+type ServeCmd struct {
+	Config string `help:"Configuration file (docs/configuration.md)." default:"brevet.yaml" type:"path" env:"BREVET_CONFIG"`
+}
+
+// Run serves until ctx ends.
+func (c *ServeCmd) Run(ctx context.Context, con *console) error {
+	cfg, err := loadConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(cfg.Log, con.err)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg, log, func(string) {})
+}
+
+// service is a running broker and everything that ends with it.
+type service struct {
+	log     *slog.Logger
+	closers []func()
+	tasks   *errgroup.Group
+}
+
+// serve runs the broker until ctx ends. ready is called with the address it listens on.
+func serve(ctx context.Context, cfg Config, log *slog.Logger, ready func(address string)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	tasks, ctx := errgroup.WithContext(ctx)
+	s := &service{log: log, tasks: tasks}
+	defer s.close()
+	startErr := s.start(ctx, cfg, ready)
+	if startErr != nil {
+		cancel()
+	}
+	defer cancel()
+	return errors.Join(startErr, tasks.Wait())
+}
+
+func (s *service) start(ctx context.Context, cfg Config, ready func(string)) error {
+	shutdown, err := startTraces(ctx, cfg.TracesEndpoint)
+	if err != nil {
+		return err
+	}
+	s.onClose(shutdown)
+	srv, tlsConfig, err := s.build(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", cfg.Listen, err)
+	}
+	s.listen(ctx, srv.HTTP(tlsConfig), tls.NewListener(listener, tlsConfig))
+	if cfg.MetricsListen != "" {
+		metrics, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.MetricsListen)
+		if err != nil {
+			return fmt.Errorf("listening on %s for metrics: %w", cfg.MetricsListen, err)
+		}
+		s.listen(ctx, &http.Server{Handler: srv.Metrics(), ReadHeaderTimeout: 5 * time.Second}, metrics)
+	}
+	s.log.InfoContext(ctx, "serving", "address", listener.Addr().String(), "issuer", cfg.Issuer)
+	ready(listener.Addr().String())
+	return nil
+}
+
+// build wires the packages together, each from what it needs and no more.
+func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
+	catalogue, err := scopes.LoadFS(os.DirFS(cfg.Catalogue))
+	if err != nil {
+		return nil, nil, fmt.Errorf("loading the catalogue in %s: %w", cfg.Catalogue, err)
+	}
+	attestor, bundles, err := s.openAttestor(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	book, err := s.openLedger(ctx, cfg.Postgres)
+	if err != nil {
+		return nil, nil, err
+	}
+	minter, err := s.openMinter(ctx, cfg.Vault, catalogue)
+	if err != nil {
+		return nil, nil, err
+	}
+	core, err := broker.New(broker.Config{
+		Ledger: book, Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Issuer: cfg.Issuer, Now: time.Now, Log: s.log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	srv, err := server.New(server.Config{
+		Broker: core, Attestor: attestor, Keys: minter,
+		Hosts: hosts(cfg), Auditors: auditors(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
+		Ready: []server.Check{
+			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: bundles.Ready},
+		},
+		Log: s.log, Registry: prometheus.NewRegistry(), Now: time.Now,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	certificate, err := s.openCertificate(ctx, cfg.TLS)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.log.InfoContext(ctx, "catalogue loaded", "digest", catalogue.Digest(), "scopes", len(catalogue.Scopes()))
+	return srv, attestor.TLSConfig(certificate), nil
+}
+
+func (s *service) openAttestor(ctx context.Context, cfg Config) (*attest.Attestor, *attest.Sources, error) {
+	specs, domains, err := bundleSpecs(cfg.TrustDomains)
+	if err != nil {
+		return nil, nil, err
+	}
+	bundles, err := attest.Open(ctx, specs, s.log, time.Now)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening the trust domains' bundles: %w", err)
+	}
+	s.onClose(func() { _ = bundles.Close() })
+	attestor, err := attest.New(attest.Config{
+		Bundles: bundles, TrustDomains: domains, Audience: cfg.Issuer, Now: time.Now,
+	})
+	return attestor, bundles, err
+}
+
+func (s *service) openLedger(ctx context.Context, cfg PostgresConfig) (*ledger.Ledger, error) {
+	databaseURL, err := readSecretFile(cfg.URLFile)
+	if err != nil {
+		return nil, fmt.Errorf("postgres.url_file: %w", err)
+	}
+	book, err := ledger.Open(ctx, ledger.Config{URL: databaseURL, MaxConns: cfg.MaxConnections, Log: s.log, Tracer: queryTracer()})
+	if err != nil {
+		return nil, fmt.Errorf("opening the ledger: %w", err)
+	}
+	s.onClose(book.Close)
+	return book, nil
+}
+
+func (s *service) openMinter(ctx context.Context, cfg VaultConfig, catalogue *scopes.Catalogue) (*mint.Minter, error) {
+	auth, err := s.vaultAuth(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	minter, err := mint.Open(ctx, mint.Config{
+		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
+		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey,
+		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestTTL(catalogue), Timeout: cfg.Timeout,
+		Now: time.Now, Log: s.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("logging in to Vault at %s: %w", cfg.Address, err)
+	}
+	s.tasks.Go(func() error { return ended(ctx, minter.Run(ctx)) })
+	return minter, nil
+}
+
+func (s *service) vaultAuth(ctx context.Context, cfg VaultConfig) (mint.Auth, error) {
+	switch {
+	case cfg.AppRole != nil:
+		roleID, err := readSecretFile(cfg.AppRole.RoleIDFile)
+		if err != nil {
+			return mint.Auth{}, fmt.Errorf("vault.approle.role_id_file: %w", err)
+		}
+		return mint.Auth{AppRole: &mint.AppRole{
+			Mount: cfg.AppRole.Mount, RoleID: roleID, SecretIDFile: cfg.AppRole.SecretIDFile,
+		}}, nil
+	case cfg.JWT != nil && cfg.JWT.WorkloadAPI != "":
+		source, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(cfg.JWT.WorkloadAPI)))
+		if err != nil {
+			return mint.Auth{}, fmt.Errorf("vault.jwt.workload_api: %w", err)
+		}
+		s.onClose(func() { _ = source.Close() })
+		return mint.Auth{JWT: &mint.JWT{Mount: cfg.JWT.Mount, Role: cfg.JWT.Role, Token: jwtSVID(source, cfg.JWT.Audience)}}, nil
+	case cfg.JWT != nil:
+		return mint.Auth{JWT: &mint.JWT{Mount: cfg.JWT.Mount, Role: cfg.JWT.Role, TokenFile: cfg.JWT.TokenFile}}, nil
+	default:
+		return mint.Auth{TokenFile: cfg.TokenFile}, nil
+	}
+}
+
+// openCertificate returns a function that gives the current certificate: SVIDs are replaced many times a day.
+func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if cfg.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls.cert_file: %w", err)
+		}
+		return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, nil
+	}
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(cfg.WorkloadAPI)))
+	if err != nil {
+		return nil, fmt.Errorf("tls.workload_api: %w", err)
+	}
+	s.onClose(func() { _ = source.Close() })
+	return tlsconfig.GetCertificate(source), nil
+}
+
+// listen serves until ctx ends, then lets requests under way finish.
+func (s *service) listen(ctx context.Context, srv *http.Server, listener net.Listener) {
+	s.tasks.Go(func() error {
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	s.tasks.Go(func() error {
+		<-ctx.Done()
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		return srv.Shutdown(drain)
+	})
+}
+
+func (s *service) onClose(f func()) { s.closers = append(s.closers, f) }
+
+func (s *service) close() {
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		s.closers[i]()
+	}
+}
+
+// ended turns the end of ctx into success: it is how a service is asked to stop.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func bundleSpecs(domains []TrustDomainConfig) ([]attest.BundleSpec, []spiffeid.TrustDomain, error) {
+	var specs []attest.BundleSpec
+	var names []spiffeid.TrustDomain
+	for _, d := range domains {
+		name, err := spiffeid.TrustDomainFromString(d.Name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("trust_domains: %q: %w", d.Name, err)
+		}
+		spec := attest.BundleSpec{TrustDomain: name, WorkloadAPI: d.WorkloadAPI, File: d.BundleFile}
+		if e := d.BundleEndpoint; e != nil {
+			spec.Endpoint = &attest.EndpointSpec{URL: e.URL, Profile: e.Profile, SPIFFEID: e.SPIFFEID, CAFile: e.TrustFile}
+		}
+		specs, names = append(specs, spec), append(names, name)
+	}
+	return specs, names, nil
+}
+
+func auditors(cfg Config) []server.Auditor {
+	var all []server.Auditor
+	for _, d := range cfg.TrustDomains {
+		for _, id := range d.Auditors {
+			all = append(all, server.Auditor{
+				ID:           spiffeid.RequireFromString(id), // checked when the configuration was loaded
+				TrustDomains: []spiffeid.TrustDomain{spiffeid.RequireTrustDomainFromString(d.Name)},
+			})
+		}
+	}
+	return all
+}
+
+func hosts(cfg Config) []string {
+	all := cfg.Hosts
+	if u, err := url.Parse(cfg.Issuer); err == nil {
+		all = append(all, u.Host)
+	}
+	return all
+}
+
+func longestTTL(catalogue *scopes.Catalogue) time.Duration {
+	var longest time.Duration
+	for _, s := range catalogue.Scopes() {
+		longest = max(longest, s.TTL.Max)
+	}
+	return longest
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// VersionCmd is `brevet version`.
+type VersionCmd struct{}
+
+// Run prints what this binary was built from.
+func (*VersionCmd) Run(con *console) error {
+	if con.json {
+		return json.NewEncoder(con.out).Encode(map[string]string{"version": version(), "go": runtime.Version()})
+	}
+	_, err := fmt.Fprintf(con.out, "brevet %s (%s)\n", version(), runtime.Version())
+	return err
+}
+
+// version is the module's version, or the commit of a build from a checkout.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
