@@ -1,0 +1,160 @@
+// Command vaultd is a small stand-in for `vault server -config=FILE`: a real Vault core with only the engines that
+// Brevet uses, for development and tests. It initialises and unseals nothing: that is done over Vault's own HTTP API,
+// so that a full `vault` or `bao` binary can take its place.
+//
+// It must never be linked into, or shipped with, what Brevet releases: Vault's licence (BUSL 1.1) fits development
+// and tests only. It serves plain HTTP and refuses to listen anywhere but on loopback.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/vault/command/server"
+	vaulthttp "github.com/hashicorp/vault/http"
+	"github.com/hashicorp/vault/internalshared/configutil"
+	"github.com/hashicorp/vault/sdk/physical"
+	"github.com/hashicorp/vault/sdk/physical/file"
+	"github.com/hashicorp/vault/sdk/physical/inmem"
+	"github.com/hashicorp/vault/vault"
+	"github.com/hashicorp/vault/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "vaultd:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "version" {
+		fmt.Println(version.GetVersion().FullVersionNumber(true), "(brevet vaultd)")
+		return nil
+	}
+	if len(args) == 0 || args[0] != "server" {
+		return errors.New("usage: vaultd server -config=FILE")
+	}
+	flags := flag.NewFlagSet("server", flag.ContinueOnError)
+	path := flags.String("config", "", "configuration file, as for vault server")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	config, listener, err := load(*path)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", *path, err)
+	}
+	return serve(ctx, config, listener)
+}
+
+// load reads a configuration in Vault's own format and refuses what this program does not do.
+func load(path string) (*server.Config, *configutil.Listener, error) {
+	config, err := server.LoadConfigFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if config.Storage == nil {
+		return nil, nil, errors.New("storage is missing")
+	}
+	if len(config.Listeners) != 1 {
+		return nil, nil, errors.New("exactly one listener is expected")
+	}
+	listener := config.Listeners[0]
+	host, _, err := net.SplitHostPort(listener.Address)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listener address: %w", err)
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return nil, nil, fmt.Errorf("listener address %s is not on loopback", listener.Address)
+	}
+	if !listener.TLSDisable {
+		return nil, nil, errors.New("only tls_disable = true is supported")
+	}
+	return config, listener, nil
+}
+
+// serve binds the port before anything is opened, so that a taken port changes nothing on disk.
+func serve(ctx context.Context, config *server.Config, listener *configutil.Listener) error {
+	logger := hclog.New(&hclog.LoggerOptions{
+		Name: "vault", Level: hclog.LevelFromString(config.LogLevel), Output: os.Stdout,
+	})
+	socket, err := new(net.ListenConfig).Listen(ctx, "tcp", listener.Address)
+	if err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	defer func() { _ = socket.Close() }()
+	core, err := newCore(config, logger)
+	if err != nil {
+		return fmt.Errorf("building the core: %w", err)
+	}
+	srv := &http.Server{
+		Handler: vaulthttp.Handler.Handler(&vault.HandlerProperties{Core: core, ListenerConfig: listener}),
+		// At Error level: every connection that a fault test cuts would otherwise be a line in the log.
+		ErrorLog:          logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Error}),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       5 * time.Minute,
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(socket) }()
+	fmt.Printf("==> Vault core %s listening on %s\n", version.GetVersion().FullVersionNumber(false), listener.Address)
+	select {
+	case err := <-done:
+		return fmt.Errorf("serving: %w", err)
+	case <-ctx.Done():
+	}
+	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if srv.Shutdown(graceful) != nil {
+		_ = srv.Close()
+	}
+	return core.ShutdownWait()
+}
+
+func openStorage(config *server.Storage, logger hclog.Logger) (physical.Backend, error) {
+	switch config.Type {
+	case "inmem":
+		return inmem.NewInmem(config.Config, logger)
+	case "file":
+		if err := lockFolder(config.Config["path"]); err != nil {
+			return nil, err
+		}
+		return file.NewFileBackend(config.Config, logger)
+	default:
+		return nil, fmt.Errorf("storage %q is not built in: file or inmem", config.Type)
+	}
+}
+
+// lockFolder keeps a second core off the same files, which would silently lose writes. The lock is held until the
+// process ends and lies beside the folder, since every file inside belongs to Vault.
+func lockFolder(path string) error {
+	if path == "" {
+		return errors.New("storage path is missing")
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Clean(path)+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("%s is in use by another process: %w", path, err)
+	}
+	heldLock = lock
+	return nil
+}
+
+// heldLock keeps the file from being closed by the garbage collector, which would drop the lock.
+var heldLock *os.File
