@@ -1,0 +1,80 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// What the server can answer instead of what was asked for. Test for these with errors.Is; the *Problem behind them
+// says more.
+var (
+	// ErrInvalid: the call makes no sense to the server. Asking again the same way will not help.
+	ErrInvalid = errors.New("request is not acceptable")
+	// ErrUnauthenticated: the SVID was not accepted.
+	ErrUnauthenticated = errors.New("caller is not authenticated")
+	// ErrDenied: policy does not allow it. Problem.Narrowest is an ask that would pass, if there is one.
+	ErrDenied = errors.New("policy does not allow it")
+	// ErrNotFound: there is no such record, or none that the caller may see.
+	ErrNotFound = errors.New("no such record")
+	// ErrConflict: the idempotency key has been used: for another request, or its credential was delivered.
+	ErrConflict = errors.New("idempotency key has been used")
+	// ErrRateLimited: too many calls. Problem.RetryAfter says how long to wait.
+	ErrRateLimited = errors.New("too many requests")
+	// ErrUnavailable: not now, and no credential was delivered. Problem.RetryAfter says how long to wait.
+	ErrUnavailable = errors.New("service is unavailable")
+	// ErrInternal: the server met a fault of its own.
+	ErrInternal = errors.New("server fault")
+	// ErrAnswer: the answer is not one that a Brevet server gives.
+	ErrAnswer = errors.New("answer is not understood")
+)
+
+// sentinels is the server's table from errors to codes, read backwards.
+var sentinels = map[openapi.ProblemCode]error{
+	openapi.CodeMalformedBody:        ErrInvalid,
+	openapi.CodeInvalidParameter:     ErrInvalid,
+	openapi.CodeInvalidCursor:        ErrInvalid,
+	openapi.CodeInvalidRequest:       ErrInvalid,
+	openapi.CodeTooLarge:             ErrInvalid,
+	openapi.CodeUnsupportedMediaType: ErrInvalid,
+	openapi.CodeMethodNotAllowed:     ErrInvalid,
+	openapi.CodeMisdirected:          ErrInvalid,
+	openapi.CodeUnauthenticated:      ErrUnauthenticated,
+	openapi.CodeDenied:               ErrDenied,
+	openapi.CodeNotFound:             ErrNotFound,
+	openapi.CodeAlreadyIssued:        ErrConflict,
+	openapi.CodeIdempotencyMismatch:  ErrConflict,
+	openapi.CodeRateLimited:          ErrRateLimited,
+	openapi.CodeLedgerUnavailable:    ErrUnavailable,
+	openapi.CodeVaultUnavailable:     ErrUnavailable,
+	openapi.CodeMintMismatch:         ErrUnavailable,
+	openapi.CodeInternal:             ErrInternal,
+}
+
+// Problem is the server's own account of a failure (RFC 9457).
+type Problem struct {
+	openapi.Problem
+	// RequestID names the call in the server's logs.
+	RequestID string
+	// RetryAfter is how long to wait, zero when the server did not say.
+	RetryAfter time.Duration
+}
+
+func (p *Problem) Error() string {
+	text := fmt.Sprintf("%s (%d %s)", p.Title, p.Status, p.Code)
+	if p.Field != "" {
+		text += ": " + p.Field
+	}
+	if p.Explanation != "" {
+		text += ": " + p.Explanation
+	}
+	return text
+}
+
+// Is tells the sentinel that the problem's code stands for.
+func (p *Problem) Is(target error) bool {
+	sentinel, ok := sentinels[p.Code]
+	return ok && target == sentinel
+}

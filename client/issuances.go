@@ -1,0 +1,99 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// Filter narrows a listing. Zero fields do not narrow.
+type Filter struct {
+	SPIFFEID       string
+	SPIFFEIDPrefix string
+	TrustDomain    string
+	Scope          string
+	Task           string
+	Decision       openapi.Decision
+	Status         openapi.Status
+	// Since is inclusive, Until exclusive.
+	Since, Until time.Time
+	// Limit is the size of one page, 1 to 500; zero leaves it to the server.
+	Limit int
+	// Cursor continues after an earlier page with the same filters.
+	Cursor string
+}
+
+func (f Filter) values() url.Values {
+	v := url.Values{}
+	set := func(name, value string) {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	set("spiffe_id", f.SPIFFEID)
+	set("spiffe_id_prefix", f.SPIFFEIDPrefix)
+	set("trust_domain", f.TrustDomain)
+	set("scope", f.Scope)
+	set("task", f.Task)
+	set("decision", string(f.Decision))
+	set("status", string(f.Status))
+	set("cursor", f.Cursor)
+	if !f.Since.IsZero() {
+		set("since", f.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if !f.Until.IsZero() {
+		set("until", f.Until.UTC().Format(time.RFC3339Nano))
+	}
+	if f.Limit != 0 {
+		set("limit", strconv.Itoa(f.Limit))
+	}
+	return v
+}
+
+// Page reads one page of records, newest first. Its Next is the Cursor of the following one.
+func (c *Client) Page(ctx context.Context, f Filter) (openapi.IssuancePage, error) {
+	var page openapi.IssuancePage
+	target := c.base.JoinPath("/v1/issuances")
+	target.RawQuery = f.values().Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return page, fmt.Errorf("making a call: %w", err)
+	}
+	err = c.read(req, &page)
+	return page, err
+}
+
+// Issuances reads all records that match, newest first, one page at a time. It ends at the first error.
+func (c *Client) Issuances(ctx context.Context, f Filter) iter.Seq2[openapi.Issuance, error] {
+	return func(yield func(openapi.Issuance, error) bool) {
+		for {
+			page, err := c.Page(ctx, f)
+			if err != nil {
+				yield(openapi.Issuance{}, err)
+				return
+			}
+			for _, one := range page.Issuances {
+				if !yield(one, nil) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			f.Cursor = page.Next
+		}
+	}
+}
+
+// Issuance reads one record.
+func (c *Client) Issuance(ctx context.Context, id string) (openapi.Issuance, error) {
+	var one openapi.Issuance
+	err := c.get(ctx, "/v1/issuances/", id, &one)
+	return one, err
+}

@@ -1,0 +1,108 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+)
+
+// maxAnswer is the largest answer that is read, in bytes. A page of 500 records fits.
+const maxAnswer = 16 << 20
+
+// reply is an answer that is not a failure.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (r reply) retryAfter() time.Duration { return retryAfter(r.header) }
+
+func (r reply) decode(v any) error {
+	if mediaType(r.header) != "application/json" {
+		return fmt.Errorf("%w: its media type is not JSON", ErrAnswer)
+	}
+	if err := json.Unmarshal(r.body, v); err != nil {
+		// The error of the decoder can quote the body, and the body can hold a credential.
+		return fmt.Errorf("%w: it is not the JSON of this API", ErrAnswer)
+	}
+	return nil
+}
+
+// get reads one thing by its id, which cannot lead out of the path.
+func (c *Client) get(ctx context.Context, path, id string, v any) error {
+	if id == "" || id == "." || id == ".." {
+		return errNoID
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+path+url.PathEscape(id), nil)
+	if err != nil {
+		return fmt.Errorf("making a call: %w", err)
+	}
+	return c.read(req, v)
+}
+
+func (c *Client) read(req *http.Request, v any) error {
+	got, err := c.do(req)
+	if err != nil {
+		return err
+	}
+	if got.status != http.StatusOK {
+		return fmt.Errorf("%w: status %d", ErrAnswer, got.status)
+	}
+	return got.decode(v)
+}
+
+// do sends one call as the caller. An answer of 400 and above is a *Problem.
+func (c *Client) do(req *http.Request) (reply, error) {
+	if c.jwt != nil {
+		svid, err := c.jwt.FetchJWTSVID(req.Context(), jwtsvid.Params{Audience: c.audience})
+		if err != nil {
+			return reply{}, fmt.Errorf("fetching a JWT-SVID: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+svid.Marshal())
+	}
+	req.Header.Set("Accept", "application/json, application/problem+json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return reply{}, fmt.Errorf("calling the server: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return reply{}, fmt.Errorf("reading the answer: %w", err)
+	}
+	if len(body) > maxAnswer {
+		return reply{}, fmt.Errorf("%w: it is larger than %d bytes", ErrAnswer, maxAnswer)
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return reply{}, problemOf(resp, body)
+	}
+	return reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
+}
+
+// problemOf reads a failure. One that is no problem document of ours is ErrAnswer with nothing but its status: what
+// sent it may be anything on the way.
+func problemOf(resp *http.Response, body []byte) error {
+	p := &Problem{RequestID: resp.Header.Get("Request-Id"), RetryAfter: retryAfter(resp.Header)}
+	if mediaType(resp.Header) != "application/problem+json" || json.Unmarshal(body, &p.Problem) != nil ||
+		sentinels[p.Code] == nil || p.Type != p.Code.Type() || p.Status != resp.StatusCode {
+		return fmt.Errorf("%w: status %d", ErrAnswer, resp.StatusCode)
+	}
+	return p
+}
+
+func mediaType(h http.Header) string {
+	mediaType, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return mediaType
+}
+

@@ -1,0 +1,21 @@
+package client
+
+import (
+	"fmt"
+	"log/slog"
+)
+
+const redacted = "REDACTED"
+
+// Secret holds a credential. Whatever prints, logs or encodes it shows REDACTED.
+type Secret struct{ value string }
+
+// Reveal returns the credential.
+func (s Secret) Reveal() string { return s.value }
+
+func (Secret) String() string               { return redacted }
+func (Secret) GoString() string             { return redacted }
+func (Secret) Format(f fmt.State, _ rune)   { _, _ = f.Write([]byte(redacted)) }
+func (Secret) LogValue() slog.Value         { return slog.StringValue(redacted) }
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
