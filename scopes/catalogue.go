@@ -1,0 +1,245 @@
+package scopes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The largest catalogue that Load accepts. A policy file is smaller than a
+// scope file because Cedar's parser recurses without a limit of its own: about
+// 2.6 KB of stack for each bracket, so that a megabyte of them would end the
+// process.
+const (
+	MaxFiles      = 256
+	MaxScopeFile  = 1 << 20  // bytes
+	MaxPolicyFile = 64 << 10 // bytes
+	MaxScopes     = 1000
+	MaxPolicies   = 1000
+)
+
+// Names are plain so that the digest's lines need no quoting.
+var fileSyntax = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
+
+// File is one file of a catalogue: scopes in *.yaml and *.yml, Cedar policies
+// in *.cedar.
+type File struct {
+	Name string // slash-separated, relative to the catalogue's folder
+	Data []byte
+}
+
+// Catalogue is one immutable version of all scopes and policies. It is safe for
+// concurrent use.
+type Catalogue struct {
+	digest     string
+	scopes     map[string]*definition
+	names      []string // sorted
+	policies   policies // sorted by id
+	schema     string
+	thresholds map[string][]int64 // see hint.go
+}
+
+// Load builds a catalogue from its files, in any order. When anything is wrong
+// the error is Problems with every mistake found. Policies are held against the
+// scopes once both can be read: before that, every policy would look wrong.
+func Load(files []File) (*Catalogue, error) {
+	var problems Problems
+	files = checkFiles(files, &problems)
+	c := &Catalogue{digest: digest(files), scopes: map[string]*definition{}}
+	for _, f := range files {
+		if isScopeFile(f.Name) {
+			c.readScopes(f, &problems)
+		} else {
+			c.policies = append(c.policies, readPolicies(f, &problems)...)
+		}
+	}
+	c.names = slices.Sorted(maps.Keys(c.scopes))
+	c.policies.sort(&problems)
+	if len(problems) == 0 {
+		c.checkCounts(&problems)
+	}
+	if len(problems) == 0 {
+		c.checkPolicies(&problems)
+	}
+	if err := problems.err(); err != nil {
+		return nil, err
+	}
+	c.thresholds = c.policies.thresholds()
+	return c, nil
+}
+
+// LoadFS loads every .yaml, .yml and .cedar file below the root of fsys. Folders
+// that begin with a dot are left out: a mounted Kubernetes ConfigMap keeps a
+// second copy of each file in one.
+func LoadFS(fsys fs.FS) (*Catalogue, error) {
+	var files []File
+	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && strings.HasPrefix(entry.Name(), "."):
+			return fs.SkipDir
+		case entry.IsDir() || !isScopeFile(name) && !isPolicyFile(name):
+			return nil
+		case len(files) == MaxFiles:
+			return Problems{{What: fmt.Sprintf("more than %d files; merge some", MaxFiles)}}
+		}
+		data, err := readCapped(fsys, name)
+		if err != nil {
+			return fmt.Errorf("reading catalogue file %s: %w", name, err)
+		}
+		files = append(files, File{Name: name, Data: data})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Load(files)
+}
+
+// readCapped reads one byte more than is allowed, for Load to refuse.
+func readCapped(fsys fs.FS, name string) ([]byte, error) {
+	info, err := fs.Stat(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	// Opening a pipe would wait for someone to write to it.
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("not a regular file: %w", fs.ErrInvalid)
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxScopeFile+1))
+}
+
+func isScopeFile(name string) bool {
+	return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml"
+}
+
+func isPolicyFile(name string) bool { return path.Ext(name) == ".cedar" }
+
+// checkFiles returns the files that are worth reading, sorted by name.
+func checkFiles(files []File, problems *Problems) []File {
+	if len(files) > MaxFiles {
+		problems.add("", 0, "%d files are too many; at most %d", len(files), MaxFiles)
+		return nil
+	}
+	sorted := slices.SortedFunc(slices.Values(files), func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	var out []File
+	for i, f := range sorted {
+		limit := MaxScopeFile
+		if isPolicyFile(f.Name) {
+			limit = MaxPolicyFile
+		}
+		switch {
+		case !fileSyntax.MatchString(f.Name):
+			problems.add("", 0, "file name %q must be letters, digits, . _ - and / only, with no part that begins with a dot", f.Name)
+		case !isScopeFile(f.Name) && !isPolicyFile(f.Name):
+			problems.add(f.Name, 0, "is neither scopes (.yaml, .yml) nor policies (.cedar); rename or remove it")
+		case i > 0 && sorted[i-1].Name == f.Name:
+			problems.add(f.Name, 0, "is given twice")
+		case len(f.Data) > limit:
+			problems.add(f.Name, 0, "is larger than %d KiB; split it", limit>>10)
+		default:
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func (c *Catalogue) checkCounts(problems *Problems) {
+	if len(c.scopes) == 0 {
+		problems.add("", 0, "the catalogue has no scopes; add a .yaml file with scopes:")
+	}
+	if len(c.policies) == 0 {
+		problems.add("", 0, "the catalogue has no policies, so nothing would be permitted; add a .cedar file")
+	}
+	if len(c.scopes) > MaxScopes {
+		problems.add("", 0, "%d scopes are too many; at most %d", len(c.scopes), MaxScopes)
+	}
+	if len(c.policies) > MaxPolicies {
+		problems.add("", 0, "%d policies are too many; at most %d", len(c.policies), MaxPolicies)
+	}
+}
+
+// readScopes adds the scopes of one file.
+func (c *Catalogue) readScopes(f File, problems *Problems) {
+	r := &reader{file: f.Name, problems: problems}
+	root := r.parseYAML(f.Data)
+	if root == nil {
+		return
+	}
+	fields := r.mapping(root, "file", "scopes")
+	if fields == nil {
+		return
+	}
+	if fields["scopes"] == nil {
+		r.at(root, "scopes is missing; list the scopes below it")
+		return
+	}
+	for _, n := range r.list(fields["scopes"], "scopes") {
+		d := r.scope(n)
+		if d == nil {
+			continue
+		}
+		if first, dup := c.scopes[d.scope.Name]; dup {
+			r.at(n, "scope %s is defined twice; the first is at %s:%d", d.scope.Name, first.file, first.line)
+			continue
+		}
+		c.scopes[d.scope.Name] = d
+	}
+}
+
+// digest is what `LC_ALL=C sha256sum FILES... | sha256sum` prints in the
+// catalogue's folder, with the files sorted by name.
+func digest(files []File) string {
+	h := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(h, "%x  %s\n", sha256.Sum256(f.Data), f.Name)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Digest names this version of the catalogue: "sha256:" and the SHA-256 of one
+// line per file, "<hex sha256 of the file>  <name>\n", sorted by name.
+func (c *Catalogue) Digest() string { return c.digest }
+
+// Scope returns a copy of the scope with that name.
+func (c *Catalogue) Scope(name string) (*Scope, bool) {
+	d, ok := c.scopes[name]
+	if !ok {
+		return nil, false
+	}
+	return d.scope.clone(), true
+}
+
+// Scopes returns copies of all scopes, sorted by name.
+func (c *Catalogue) Scopes() []*Scope {
+	out := make([]*Scope, len(c.names))
+	for i, name := range c.names {
+		out[i] = c.scopes[name].scope.clone()
+	}
+	return out
+}
+
+// Policies returns the ids of all policies, sorted.
+func (c *Catalogue) Policies() []string {
+	out := make([]string, len(c.policies))
+	for i, p := range c.policies {
+		out[i] = p.id
+	}
+	return out
+}
+
+// Schema returns the Cedar schema that the policies are validated against.
+func (c *Catalogue) Schema() string { return c.schema }

@@ -1,0 +1,220 @@
+package scopes
+
+import (
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/cedar-policy/cedar-go"
+	"go.yaml.in/yaml/v4"
+)
+
+const (
+	maxName     = 100
+	maxTitle    = 200
+	maxPattern  = 500
+	maxAudience = 500
+	maxParams   = 32
+	maxValues   = 100
+	maxQuorum   = 10
+)
+
+const (
+	minTTL, maxTTL                                        = time.Second, 24 * time.Hour
+	minApprovalWait, maxApprovalWait, defaultApprovalWait = time.Minute, 24 * time.Hour, 10 * time.Minute
+)
+
+var (
+	nameSyntax  = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)+$`)
+	groupSyntax = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+)
+
+// cedarWords cannot follow a dot in a policy, so no parameter may be called so.
+var cedarWords = []string{"true", "false", "if", "then", "else", "in", "is", "like", "has"}
+
+// definition is a scope with what Decide needs of it, compiled once.
+type definition struct {
+	scope    Scope
+	patterns map[string]*regexp.Regexp
+	resource template
+	action   cedar.EntityUID
+	parents  cedar.EntityUIDSet // every action group the scope is in
+	file     string
+	line     int
+}
+
+// scope reads one entry of scopes:. The result is only good when nothing was
+// reported meanwhile.
+func (r *reader) scope(n *yaml.Node) *definition {
+	r.where = ""
+	d := &definition{file: r.file, line: n.Line, patterns: map[string]*regexp.Regexp{}}
+	fields := r.mapping(n, "scope", "name", "title", "authority", "params", "resource", "ttl", "approval", "credential")
+	if fields == nil {
+		return nil
+	}
+	d.scope.Name = r.name(n, fields["name"])
+	r.where = "scope " + d.scope.Name + ": "
+	defer func() { r.where = "" }()
+	for _, key := range []string{"title", "authority", "resource", "ttl", "credential"} {
+		if fields[key] == nil {
+			r.at(n, "%s is missing", key)
+		}
+	}
+	d.scope.Title = r.title(fields["title"])
+	d.scope.Authority = r.authority(fields["authority"])
+	d.scope.Params = r.params(fields["params"], d.patterns)
+	d.scope.Resource, d.resource = r.resource(fields["resource"], d.scope.Params)
+	d.scope.TTL = r.ttl(fields["ttl"])
+	d.scope.Approval = r.approval(fields["approval"])
+	d.scope.Credential = r.credential(fields["credential"])
+	d.action, d.parents = actionOf(d.scope)
+	return d
+}
+
+func (r *reader) name(scope, n *yaml.Node) string {
+	if n == nil {
+		r.at(scope, "scope: name is missing")
+		return "(no name)"
+	}
+	name, ok := r.text(n, "name")
+	if !ok {
+		return "(no name)"
+	}
+	if len(name) > maxName || !nameSyntax.MatchString(name) {
+		r.at(n, "scope name %q must be two or more lower-case words with dots between, such as github.issues.read, and at most %d bytes", name, maxName)
+	}
+	return name
+}
+
+func (r *reader) title(n *yaml.Node) string {
+	title, ok := r.text(n, "title")
+	invisible := func(c rune) bool { return !unicode.IsPrint(c) }
+	// People approve by the title, so nothing in it may hide or reorder text.
+	if ok && (strings.TrimSpace(title) == "" || len(title) > maxTitle || strings.ContainsFunc(title, invisible)) {
+		r.at(n, "title must be one line of visible text, at most %d bytes", maxTitle)
+	}
+	return title
+}
+
+func (r *reader) authority(n *yaml.Node) Authority {
+	text, ok := r.text(n, "authority")
+	if ok && Authority(text).Rank() < 0 {
+		r.at(n, "authority %q is unknown; choose read, draft, write, delete, payment or permission", text)
+	}
+	return Authority(text)
+}
+
+func (r *reader) ttl(n *yaml.Node) TTL {
+	if n == nil {
+		return TTL{}
+	}
+	fields := r.mapping(n, "ttl", "default", "max")
+	if fields == nil {
+		return TTL{}
+	}
+	if fields["default"] == nil || fields["max"] == nil {
+		r.at(n, "ttl needs default and max, such as {default: 5m, max: 15m}")
+	}
+	def, okDefault := r.duration(fields["default"], "ttl.default", minTTL, maxTTL)
+	limit, okMax := r.duration(fields["max"], "ttl.max", minTTL, maxTTL)
+	if okDefault && okMax && def > limit {
+		r.at(n, "ttl.default (%s) is longer than ttl.max (%s)", short(def), short(limit))
+	}
+	return TTL{Default: def, Max: limit}
+}
+
+func (r *reader) approval(n *yaml.Node) *Approval {
+	if n == nil {
+		return nil
+	}
+	a := &Approval{Quorum: 1, Expires: defaultApprovalWait}
+	fields := r.mapping(n, "approval", "group", "quorum", "expires")
+	if fields == nil {
+		return nil
+	}
+	if fields["group"] == nil {
+		r.at(n, "approval needs a group, such as {group: oncall}")
+	}
+	group, ok := r.text(fields["group"], "approval.group")
+	if ok && !groupSyntax.MatchString(group) {
+		r.at(fields["group"], "approval.group %q must be lower-case letters, digits and dashes, at most 64", group)
+	}
+	a.Group = group
+	if quorum, ok := r.integer(fields["quorum"], "approval.quorum", 1, maxQuorum); ok {
+		a.Quorum = int(quorum)
+	}
+	if wait, ok := r.duration(fields["expires"], "approval.expires", minApprovalWait, maxApprovalWait); ok {
+		a.Expires = wait
+	}
+	return a
+}
+
+func (r *reader) credential(n *yaml.Node) Credential {
+	c := Credential{Bind: BindNone}
+	if n == nil {
+		return c
+	}
+	fields := r.mapping(n, "credential", "kind", "audience", "bind")
+	if fields == nil {
+		return c
+	}
+	if fields["kind"] == nil || fields["audience"] == nil {
+		r.at(n, "credential needs kind and audience, such as {kind: jwt, audience: https://gateway.example}")
+	}
+	kind, ok := r.text(fields["kind"], "credential.kind")
+	if ok && kind != "jwt" {
+		r.at(fields["kind"], "credential.kind %q is unknown; only jwt can be minted", kind)
+	}
+	c.Kind = kind
+	c.Audience = r.audience(fields["audience"])
+	if bind, ok := r.text(fields["bind"], "credential.bind"); ok {
+		if bind != BindNone && bind != BindMTLS {
+			r.at(fields["bind"], "credential.bind %q is unknown; choose none or mtls", bind)
+		}
+		c.Bind = bind
+	}
+	return c
+}
+
+func (r *reader) audience(n *yaml.Node) string {
+	text, ok := r.text(n, "credential.audience")
+	if !ok {
+		return ""
+	}
+	u, err := url.Parse(text)
+	unclear := func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }
+	if err != nil || !u.IsAbs() || (u.Host == "" && u.Opaque == "") || u.User != nil ||
+		len(text) > maxAudience || strings.ContainsFunc(text, unclear) {
+		r.at(n, "credential.audience must be an absolute URI without fragment or user, such as https://gateway.example")
+	}
+	return text
+}
+
+func (r *reader) resource(n *yaml.Node, params map[string]Param) (string, template) {
+	text, ok := r.text(n, "resource")
+	if !ok {
+		return "", template{}
+	}
+	t, err := parseTemplate(text)
+	if err != nil {
+		r.at(n, "resource %q %v", text, err)
+		return text, t
+	}
+	for _, name := range t.names {
+		if _, ok := params[name]; !ok {
+			r.at(n, "resource names {%s}, which is not in params (%s)", name, orNone(slices.Sorted(maps.Keys(params))))
+		}
+	}
+	return text, t
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

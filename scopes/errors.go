@@ -1,0 +1,71 @@
+package scopes
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ErrNoSubject means that Decide was called without a usable SPIFFE ID. It is
+// the caller's mistake, never the sandbox's: no decision exists without one.
+var ErrNoSubject = errors.New("no subject: a SPIFFE ID with a path is required")
+
+// Problem is one mistake in a catalogue: where it is and what to do about it.
+type Problem struct {
+	File string // empty when the mistake is in no single file
+	Line int    // 0 when unknown
+	What string
+}
+
+// String is file:line: what, as compilers write it.
+func (p Problem) String() string {
+	switch {
+	case p.File == "":
+		return p.What
+	case p.Line == 0:
+		return p.File + ": " + p.What
+	default:
+		return fmt.Sprintf("%s:%d: %s", p.File, p.Line, p.What)
+	}
+}
+
+// Problems is every mistake that Load found, ordered by file and line.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (ps *Problems) add(file string, line int, format string, args ...any) {
+	*ps = append(*ps, Problem{File: file, Line: line, What: fmt.Sprintf(format, args...)})
+}
+
+// err is nil when there are none: a nil Problems in an error would not be.
+func (ps Problems) err() error {
+	if len(ps) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(ps, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	return ps
+}
+
+// InvalidAsk means that the ask itself is malformed, so there is nothing to
+// decide. It never repeats a value of the ask.
+type InvalidAsk struct {
+	Field string // scope, task, ttl, params or params.<name>
+	Why   string
+}
+
+func (e *InvalidAsk) Error() string { return e.Field + " " + e.Why }
+
+func invalid(field, format string, args ...any) *InvalidAsk {
+	return &InvalidAsk{Field: field, Why: fmt.Sprintf(format, args...)}
+}

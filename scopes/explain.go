@@ -1,0 +1,83 @@
+package scopes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// explain says in plain sentences what was decided, by what, and what to do
+// next. Of the ask it repeats only what has been checked.
+func explain(ask Ask, d Decision) string {
+	sentences := []string{outcomeSentence(ask, d)}
+	if d.Outcome != Deny {
+		sentences = append(sentences, clampSentences(d.Clamps)...)
+	}
+	if d.Narrowest != nil {
+		sentences = append(sentences, hintSentence(ask, *d.Narrowest))
+	}
+	return strings.Join(sentences, " ")
+}
+
+func outcomeSentence(ask Ask, d Decision) string {
+	by := strings.Join(d.Policies, ", ")
+	switch d.Reason {
+	case ReasonPermitted:
+		return "Permitted by " + by + "."
+	case ReasonApprovalRequired:
+		return fmt.Sprintf("%s of the group %s must approve within %s (%s).",
+			people(d.Approval.Quorum), d.Approval.Group, short(d.Approval.Expires), by)
+	case ReasonNoPermit:
+		return fmt.Sprintf("No policy permits %s on %s for this sandbox.", ask.Scope, d.Resource)
+	case ReasonForbidden:
+		return fmt.Sprintf("Forbidden by %s.", by)
+	case ReasonUnknownScope:
+		return fmt.Sprintf("There is no scope %s.", ask.Scope)
+	case ReasonPolicyError:
+		return fmt.Sprintf("Denied because a policy could not be evaluated (%s); an admin has to correct it.", by)
+	case ReasonBindingRequired:
+		return "This scope binds its credential to an X.509-SVID; present one over mTLS and ask again."
+	case ReasonSVIDExpiring:
+		return "The SVID expires within a second, and the credential may not outlive it; ask again with a fresh one."
+	default:
+		return "Denied."
+	}
+}
+
+func people(n int) string {
+	if n == 1 {
+		return "1 person"
+	}
+	return fmt.Sprintf("%d people", n)
+}
+
+func clampSentences(clamps []Clamp) []string {
+	var out []string
+	for _, clamp := range clamps {
+		why := "the most that this scope gives"
+		if clamp.Bound == BoundSVID {
+			why = "what is left of the SVID"
+		}
+		out = append(out, fmt.Sprintf("The TTL was cut from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
+	}
+	return out
+}
+
+func hintSentence(ask, hint Ask) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(hint.Params)) {
+		if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
+			parts = append(parts, fmt.Sprintf("%s=%v", name, value))
+		}
+	}
+	if hint.TTL >= time.Second && hint.TTL != ask.TTL {
+		parts = append(parts, "ttl="+short(hint.TTL))
+	}
+	with := ""
+	if len(parts) > 0 {
+		with = " with " + strings.Join(parts, ", ")
+	}
+	return fmt.Sprintf("You could ask for %s%s.", hint.Scope, with)
+}

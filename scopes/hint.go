@@ -1,0 +1,142 @@
+package scopes
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+)
+
+// maxTries bounds the work that a denied ask can cause: each try costs as much
+// as a decision.
+const maxTries = 32
+
+// narrowest returns the nearest ask that this subject would not be denied, or
+// nil. Whatever is proposed has been decided first, so a hint is never wrong.
+func (c *Catalogue) narrowest(who Subject, ask Ask, denied Decision, now time.Time) *Ask {
+	tries := 0
+	for candidate := range c.candidates(ask, denied) {
+		if tries++; tries > maxTries {
+			return nil
+		}
+		d, err := c.decide(who, candidate, now)
+		if err == nil && d.Outcome != Deny {
+			return &candidate
+		}
+	}
+	return nil
+}
+
+// candidates yields asks from the nearest to the farthest: the same scope for a
+// shorter time, the same scope with a smaller number, then a related scope.
+func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
+	return func(yield func(Ask) bool) {
+		if denied.Scope != nil {
+			for smaller := range c.smaller(ask, denied) {
+				if !yield(smaller) {
+					return
+				}
+			}
+		}
+		for _, def := range c.related(ask.Scope, denied.Scope) {
+			if !yield(project(ask, def)) {
+				return
+			}
+		}
+	}
+}
+
+// smaller yields the same ask with one number lowered to where a policy draws a
+// line.
+func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
+	return func(yield func(Ask) bool) {
+		for _, seconds := range c.below("ttl", int64(denied.TTL/time.Second), 1) {
+			shorter := Ask{Scope: ask.Scope, Params: maps.Clone(denied.Params), TTL: time.Duration(seconds) * time.Second, Task: ask.Task}
+			if !yield(shorter) {
+				return
+			}
+		}
+		ttl := ask.TTL
+		if ttl != 0 {
+			ttl = denied.TTL
+		}
+		for _, name := range slices.Sorted(maps.Keys(denied.Params)) {
+			value, ok := denied.Params[name].(int64)
+			if !ok {
+				continue
+			}
+			for _, n := range c.below("params."+name, value, denied.Scope.Params[name].Min) {
+				params := maps.Clone(denied.Params)
+				params[name] = n
+				if !yield(Ask{Scope: ask.Scope, Params: params, TTL: ttl, Task: ask.Task}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// below returns the values next to each threshold that are under value and at
+// least lo, the largest first.
+func (c *Catalogue) below(name string, value, lo int64) []int64 {
+	var out []int64
+	for _, at := range c.thresholds[name] {
+		if at > value || at < lo-1 {
+			continue
+		}
+		for _, n := range []int64{at - 1, at, at + 1} {
+			if n < value && n >= lo {
+				out = append(out, n)
+			}
+		}
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	slices.Reverse(out)
+	return out
+}
+
+// related returns the scopes that are next to one by name, the nearest first.
+// They have no more authority than the scope that was denied. When there is no
+// such scope, a slip of the pen counts as near too, and least authority first.
+func (c *Catalogue) related(name string, denied *Scope) []*definition {
+	var out []*definition
+	for _, other := range c.names {
+		def := c.scopes[other]
+		near := sharedSegments(name, other) > 0
+		if denied == nil {
+			near = near || distance(name, other) <= maxTypo
+		} else {
+			near = near && other != name && def.scope.Authority.Rank() <= denied.Authority.Rank()
+		}
+		if near {
+			out = append(out, def)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *definition) int {
+		if denied == nil {
+			return cmp.Or(
+				cmp.Compare(distance(name, a.scope.Name), distance(name, b.scope.Name)),
+				cmp.Compare(a.scope.Authority.Rank(), b.scope.Authority.Rank()))
+		}
+		return cmp.Or(
+			cmp.Compare(sharedSegments(name, b.scope.Name), sharedSegments(name, a.scope.Name)),
+			cmp.Compare(b.scope.Authority.Rank(), a.scope.Authority.Rank()))
+	})
+	return out
+}
+
+// project asks for another scope with the parameters that it has too.
+func project(ask Ask, def *definition) Ask {
+	out := Ask{Scope: def.scope.Name, Params: map[string]any{}, Task: ask.Task}
+	for name := range def.scope.Params {
+		if value, ok := ask.Params[name]; ok {
+			out.Params[name] = value
+		}
+	}
+	if ask.TTL != 0 {
+		out.TTL = min(ask.TTL, def.scope.TTL.Max)
+	}
+	return out
+}

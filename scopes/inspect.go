@@ -1,0 +1,144 @@
+package scopes
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/cedar-policy/cedar-go"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+)
+
+// literals returns every entity that the policy names.
+func (p policy) literals() []cedar.EntityUID {
+	tree := (*ast.Policy)(p.cedar.AST())
+	var out []cedar.EntityUID
+	for _, head := range []ast.IsScopeNode{tree.Principal, tree.Action, tree.Resource} {
+		out = append(out, headLiterals(head)...)
+	}
+	for _, condition := range tree.Conditions {
+		ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
+			if value, ok := n.(ast.NodeValue); ok {
+				if uid, ok := value.Value.(cedar.EntityUID); ok {
+					out = append(out, uid)
+				}
+			}
+			return true
+		})
+	}
+	return out
+}
+
+func headLiterals(head ast.IsScopeNode) []cedar.EntityUID {
+	switch h := head.(type) {
+	case ast.ScopeTypeEq:
+		return []cedar.EntityUID{h.Entity}
+	case ast.ScopeTypeIn:
+		return []cedar.EntityUID{h.Entity}
+	case ast.ScopeTypeIsIn:
+		return []cedar.EntityUID{h.Entity}
+	case ast.ScopeTypeInSet:
+		return h.Entities
+	default:
+		return nil
+	}
+}
+
+// actionGroup returns X of a policy about `action in X`.
+func (p policy) actionGroup() (cedar.EntityUID, bool) {
+	in, ok := (*ast.Policy)(p.cedar.AST()).Action.(ast.ScopeTypeIn)
+	return in.Entity, ok
+}
+
+// thresholds collects the numbers that policies compare context.ttl and
+// parameters with, by "ttl" or parameter name, ascending. A denied ask may pass
+// on the other side of one.
+func (ps policies) thresholds() map[string][]int64 {
+	out := map[string][]int64{}
+	for _, p := range ps {
+		for _, condition := range (*ast.Policy)(p.cedar.AST()).Conditions {
+			ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
+				if name, at, ok := threshold(n); ok {
+					out[name] = append(out[name], at)
+				}
+				return true
+			})
+		}
+	}
+	for name := range out {
+		slices.Sort(out[name])
+		out[name] = slices.Compact(out[name])
+	}
+	return out
+}
+
+func threshold(n ast.IsNode) (string, int64, bool) {
+	left, right, ok := comparison(n)
+	if !ok {
+		return "", 0, false
+	}
+	value, isValue := right.(ast.NodeValue)
+	if !isValue {
+		left, right = right, left
+		value, isValue = right.(ast.NodeValue)
+	}
+	at, isLong := value.Value.(cedar.Long)
+	name, isContext := contextName(left)
+	return name, int64(at), isValue && isLong && isContext
+}
+
+func comparison(n ast.IsNode) (left, right ast.IsNode, ok bool) {
+	switch c := n.(type) {
+	case ast.NodeTypeLessThan:
+		return c.Left, c.Right, true
+	case ast.NodeTypeLessThanOrEqual:
+		return c.Left, c.Right, true
+	case ast.NodeTypeGreaterThan:
+		return c.Left, c.Right, true
+	case ast.NodeTypeGreaterThanOrEqual:
+		return c.Left, c.Right, true
+	case ast.NodeTypeEquals:
+		return c.Left, c.Right, true
+	default:
+		return nil, nil, false
+	}
+}
+
+// contextName is "ttl" for context.ttl and "params.x" for context.params.x.
+func contextName(n ast.IsNode) (string, bool) {
+	outer, ok := n.(ast.NodeTypeAccess)
+	if !ok {
+		return "", false
+	}
+	if isContext(outer.Arg) {
+		return string(outer.Value), outer.Value == "ttl"
+	}
+	inner, ok := outer.Arg.(ast.NodeTypeAccess)
+	return "params." + string(outer.Value), ok && isContext(inner.Arg) && inner.Value == "params"
+}
+
+func isContext(n ast.IsNode) bool {
+	v, ok := n.(ast.NodeTypeVariable)
+	return ok && v.Name == "context"
+}
+
+// cedarPosition finds the place in Cedar's message: its errors have no fields.
+var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?`)
+
+func cedarLine(err error) int {
+	if m := cedarPosition.FindStringSubmatch(cedarText(err)); m != nil {
+		line, _ := strconv.Atoi(m[1]) // digits by the expression; 0 is "unknown"
+		return line
+	}
+	return 0
+}
+
+func cedarMessage(err error) string { return cedarPosition.ReplaceAllString(cedarText(err), "") }
+
+func cedarText(err error) string {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,155 @@
+package scopes
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	maxParamLength     = 1000
+	defaultParamLength = 200
+	maxSafeInt         = 1 << 53 // beyond it a JSON number is not exact everywhere
+)
+
+// baselineSyntax is what any string value may hold, whatever the pattern of the
+// admin allows: letters, digits and . _ - / : @. That leaves out what other
+// systems read as something else than text: blanks and line breaks, glob and
+// path characters of Vault (+ *), percent escapes, query and fragment (? # &),
+// templates ({ } $), quotes, lists (, ;) and everything outside ASCII, with its
+// look-alikes.
+var baselineSyntax = regexp.MustCompile(`^[A-Za-z0-9._/:@-]+$`)
+
+var paramSyntax = regexp.MustCompile(`^[a-z][a-z0-9_]{0,49}$`)
+
+// baseline returns why a string value is unsafe to hand on, or "".
+func baseline(s string) string {
+	if s == "" {
+		return "must not be empty"
+	}
+	if !baselineSyntax.MatchString(s) {
+		return "may hold letters, digits and . _ - / : @ only"
+	}
+	// A leading dash would be an option to a command.
+	if s[0] == '-' {
+		return "must not begin with -"
+	}
+	for segment := range strings.SplitSeq(s, "/") {
+		if segment == "" || dotSegment(segment) {
+			return "must not hold an empty, . or .. segment between slashes"
+		}
+	}
+	return ""
+}
+
+// accept checks the parameters of an ask and returns them with one Go type per
+// parameter type: string, int64 or bool.
+func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
+	for _, name := range slices.Sorted(maps.Keys(raw)) {
+		if _, ok := d.scope.Params[name]; ok {
+			continue
+		}
+		field := "params"
+		if paramSyntax.MatchString(name) {
+			field += "." + name
+		}
+		return nil, invalid(field, "is unknown; this scope takes %s", d.paramNames())
+	}
+	out := make(map[string]any, len(d.scope.Params))
+	for _, name := range slices.Sorted(maps.Keys(d.scope.Params)) {
+		value, given := raw[name]
+		if !given {
+			return nil, invalid("params."+name, "is required")
+		}
+		canonical, why := d.scope.Params[name].canonical(value, d.patterns[name])
+		if why != "" {
+			return nil, invalid("params."+name, "%s", why)
+		}
+		out[name] = canonical
+	}
+	return out, nil
+}
+
+func (d *definition) paramNames() string {
+	if len(d.scope.Params) == 0 {
+		return "no parameters"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(d.scope.Params)), ", ")
+}
+
+// canonical returns the typed value, or why it is refused.
+func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
+	switch p.Type {
+	case ParamString, ParamEnum:
+		s, ok := value.(string)
+		if !ok {
+			return nil, "must be a string"
+		}
+		return s, p.refuseText(s, pattern)
+	case ParamInt:
+		n, ok := integral(value)
+		if !ok || n < p.Min || n > p.Max {
+			return nil, fmt.Sprintf("must be a whole number from %d to %d", p.Min, p.Max)
+		}
+		return n, ""
+	case ParamBool:
+		b, ok := value.(bool)
+		if !ok {
+			return nil, "must be true or false"
+		}
+		return b, ""
+	default:
+		return nil, "has a type that is not known"
+	}
+}
+
+func (p Param) refuseText(s string, pattern *regexp.Regexp) string {
+	if p.Type == ParamEnum {
+		if !slices.Contains(p.Values, s) {
+			return "must be one of " + strings.Join(p.Values, ", ")
+		}
+		return ""
+	}
+	// Length first: neither expression is to work through a megabyte.
+	if len(s) > p.MaxLength {
+		return fmt.Sprintf("must be at most %d bytes long", p.MaxLength)
+	}
+	if why := baseline(s); why != "" {
+		return why
+	}
+	if !pattern.MatchString(s) {
+		return "must match " + p.Pattern
+	}
+	return ""
+}
+
+// integral accepts the forms in which a JSON decoder hands over a whole number.
+func integral(value any) (int64, bool) {
+	var n int64
+	switch v := value.(type) {
+	case json.Number:
+		// ParseInt alone would also accept the +1 that JSON does not.
+		parsed, err := strconv.ParseInt(string(v), 10, 64)
+		if err != nil || strings.HasPrefix(string(v), "+") {
+			return 0, false
+		}
+		n = parsed
+	case float64:
+		if v != math.Trunc(v) || math.Abs(v) > maxSafeInt {
+			return 0, false
+		}
+		n = int64(v)
+	case int64:
+		n = v
+	case int:
+		n = int64(v)
+	default:
+		return 0, false
+	}
+	return n, n >= -maxSafeInt && n <= maxSafeInt
+}

@@ -1,0 +1,142 @@
+package scopes
+
+import (
+	"strings"
+
+	"github.com/cedar-policy/cedar-go"
+	expast "github.com/cedar-policy/cedar-go/x/exp/ast"
+	expschema "github.com/cedar-policy/cedar-go/x/exp/schema"
+	"github.com/cedar-policy/cedar-go/x/exp/schema/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
+)
+
+const authorityPrefix = "authority:"
+
+// schema is the Cedar schema of a catalogue. This file is the only one that
+// knows the validator, which its authors still call experimental.
+type schema struct {
+	text     string
+	actions  map[string]bool // every scope and every group
+	validate func(policy) []string
+}
+
+func newSchema(c *Catalogue) *schema {
+	tree := &ast.Schema{
+		Entities: ast.Entities{
+			ast.Ident(typePath): {}, ast.Ident(typeTrustDomain): {}, ast.Ident(typeResource): {},
+			ast.Ident(typeSandbox): {ParentTypes: []ast.EntityTypeRef{ast.EntityTypeRef(typePath), ast.EntityTypeRef(typeTrustDomain)}},
+		},
+		Actions: ast.Actions{},
+	}
+	for _, a := range authorities {
+		tree.Actions[cedar.String(authorityPrefix+string(a))] = ast.Action{}
+	}
+	for _, name := range c.names {
+		addAction(tree.Actions, c.scopes[name].scope)
+	}
+	s := &schema{actions: make(map[string]bool, len(tree.Actions))}
+	for action := range tree.Actions {
+		s.actions[string(action)] = true
+	}
+	s.text, s.validate = compileSchema(tree)
+	return s
+}
+
+// addAction adds a scope and the groups it is in: its authority, and one for
+// each prefix of its name (github.issues.* and github.* for github.issues.read).
+func addAction(actions ast.Actions, s Scope) {
+	below := func(group string) []ast.ParentRef { return []ast.ParentRef{ast.ParentRefFromID(cedar.String(group))} }
+	groups := prefixGroups(s.Name)
+	for i, group := range groups {
+		var parents []ast.ParentRef
+		if i+1 < len(groups) {
+			parents = below(groups[i+1])
+		}
+		actions[cedar.String(group)] = ast.Action{Parents: parents}
+	}
+	params := ast.RecordType{}
+	for name, p := range s.Params {
+		params[cedar.String(name)] = ast.Attribute{Type: cedarType(p.Type)}
+	}
+	actions[cedar.String(s.Name)] = ast.Action{
+		Parents: append(below(groups[0]), below(authorityPrefix+string(s.Authority))...),
+		AppliesTo: &ast.AppliesTo{
+			Principals: []ast.EntityTypeRef{ast.EntityTypeRef(typeSandbox)},
+			Resources:  []ast.EntityTypeRef{ast.EntityTypeRef(typeResource)},
+			Context: ast.RecordType{
+				"params":   {Type: params},
+				"ttl":      {Type: ast.Long()},
+				"task":     {Type: ast.String()},
+				"binding":  {Type: ast.String()},
+				"approved": {Type: ast.Bool()},
+			},
+		},
+	}
+}
+
+func cedarType(t ParamType) ast.IsType {
+	switch t {
+	case ParamInt:
+		return ast.Long()
+	case ParamBool:
+		return ast.Bool()
+	case ParamString, ParamEnum:
+		return ast.String()
+	default:
+		return ast.String()
+	}
+}
+
+// compileSchema returns the schema's text and the strict check of one policy
+// against it, which answers with everything that is wrong.
+func compileSchema(tree *ast.Schema) (string, func(policy) []string) {
+	s := expschema.NewSchemaFromAST(tree)
+	text, err := s.MarshalCedar()
+	if err != nil {
+		return "", refuseAll(err)
+	}
+	resolved, err := s.Resolve()
+	if err != nil {
+		return string(text), refuseAll(err)
+	}
+	validator := validate.New(resolved, validate.WithStrict())
+	return string(text), func(p policy) []string {
+		err := validator.Policy("", (*expast.Policy)(p.cedar.AST()))
+		if err == nil {
+			return nil
+		}
+		return strings.Split(err.Error(), "\n")
+	}
+}
+
+// refuseAll is the check when there is no schema: nothing passes.
+func refuseAll(err error) func(policy) []string {
+	return func(policy) []string { return []string{"the schema of the scopes is unusable: " + err.Error()} }
+}
+
+// prefixGroups lists the groups of a scope name, the narrowest first.
+func prefixGroups(name string) []string {
+	var groups []string
+	for {
+		dot := strings.LastIndexByte(name, '.')
+		if dot < 0 {
+			return groups
+		}
+		name = name[:dot]
+		groups = append(groups, name+".*")
+	}
+}
+
+// actionOf returns a scope's action and every group above it.
+func actionOf(s Scope) (cedar.EntityUID, cedar.EntityUIDSet) {
+	parents := []cedar.EntityUID{cedar.NewEntityUID(typeAction, cedar.String(authorityPrefix+string(s.Authority)))}
+	for _, group := range prefixGroups(s.Name) {
+		parents = append(parents, cedar.NewEntityUID(typeAction, cedar.String(group)))
+	}
+	return cedar.NewEntityUID(typeAction, cedar.String(s.Name)), cedar.NewEntityUIDSet(parents...)
+}
+
+func isAuthorityGroup(uid cedar.EntityUID) bool {
+	name, ok := strings.CutPrefix(string(uid.ID), authorityPrefix)
+	return ok && uid.Type == typeAction && Authority(name).Rank() >= 0
+}

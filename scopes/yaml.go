@@ -1,0 +1,176 @@
+package scopes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+	"go.yaml.in/yaml/v4/plugin/loaderlimits"
+)
+
+// maxYAMLDepth is far above what a scope needs (seven levels).
+const maxYAMLDepth = 16
+
+// reader turns YAML nodes into values and notes each mistake with its line. It
+// walks nodes and not structs, because a person who wrote a wrong key needs its
+// line and the keys that exist. Unknown and duplicate keys, anchors, aliases,
+// merge keys and tags are refused: nothing in a catalogue is to be guessed.
+type reader struct {
+	file     string
+	where    string // "scope github.issues.read: ", once the name is known
+	problems *Problems
+}
+
+func (r *reader) at(n *yaml.Node, format string, args ...any) {
+	r.problems.add(r.file, n.Line, "%s%s", r.where, fmt.Sprintf(format, args...))
+}
+
+// parseYAML returns the root of the one document in data, or nil.
+func (r *reader) parseYAML(data []byte) *yaml.Node {
+	var doc yaml.Node
+	limits := yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxYAMLDepth)))
+	if err := yaml.Load(data, &doc, limits); err != nil {
+		r.syntax(err)
+		return nil
+	}
+	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
+		r.problems.add(r.file, 0, "holds no YAML document; begin it with scopes:")
+		return nil
+	}
+	before := len(*r.problems)
+	r.plain(doc.Content[0])
+	if len(*r.problems) > before {
+		return nil
+	}
+	return doc.Content[0]
+}
+
+// syntax reports what the YAML library said, without its name for itself.
+func (r *reader) syntax(err error) {
+	var many *yaml.LoadErrors
+	if errors.As(err, &many) {
+		for _, e := range many.Errors {
+			r.problems.add(r.file, e.Mark.Line, "not valid YAML: %s", documentAdvice(e.Message))
+		}
+		return
+	}
+	var one *yaml.LoadError
+	if errors.As(err, &one) {
+		what := one.Message
+		if one.ContextMsg != "" {
+			what = one.ContextMsg + ": " + what
+		}
+		r.problems.add(r.file, one.Mark.Line, "not valid YAML: %s", what)
+		return
+	}
+	r.problems.add(r.file, 0, "not valid YAML: %v", err)
+}
+
+func documentAdvice(message string) string {
+	switch {
+	case strings.Contains(message, "found multiple"):
+		return "one document per file; move what follows --- to a file of its own"
+	case strings.Contains(message, "no documents"):
+		return "the file is empty; begin it with scopes:"
+	default:
+		return message
+	}
+}
+
+// plain refuses every construct that says one thing and means another.
+func (r *reader) plain(n *yaml.Node) {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		r.at(n, "anchors and aliases are not allowed; write the value out")
+		return
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		r.at(n, "tags such as %s are not allowed; remove it", n.Tag)
+		return
+	}
+	for _, child := range n.Content {
+		r.plain(child)
+	}
+}
+
+// mapping returns the values of n by key. It is nil when n is no mapping.
+func (r *reader) mapping(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
+	entries := r.entries(n, what)
+	for key, value := range entries {
+		if !slices.Contains(known, key) {
+			r.at(value, "%s: unknown key %q; the keys are %s", what, key, strings.Join(known, ", "))
+		}
+	}
+	return entries
+}
+
+// entries is mapping for keys that the admin chooses.
+func (r *reader) entries(n *yaml.Node, what string) map[string]*yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		r.at(n, "%s must be a mapping (key: value)", what)
+		return nil
+	}
+	out := make(map[string]*yaml.Node, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+			r.at(key, "%s: keys must be plain words", what)
+			continue
+		}
+		if _, dup := out[key.Value]; dup {
+			r.at(key, "%s: key %q is given twice; remove one", what, key.Value)
+			continue
+		}
+		out[key.Value] = value
+	}
+	return out
+}
+
+// list returns the items of a sequence, none when n is something else.
+func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
+	if n.Kind != yaml.SequenceNode {
+		r.at(n, "%s must be a list", what)
+		return nil
+	}
+	return n.Content
+}
+
+// text returns a string. Numbers and booleans are not turned into one, since
+// YAML has several spellings of each.
+func (r *reader) text(n *yaml.Node, what string) (string, bool) {
+	if n == nil {
+		return "", false
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+		r.at(n, "%s must be text; put it in quotes", what)
+		return "", false
+	}
+	return n.Value, true
+}
+
+func (r *reader) integer(n *yaml.Node, what string, lo, hi int64) (int64, bool) {
+	if n == nil {
+		return 0, false
+	}
+	v, err := strconv.ParseInt(n.Value, 10, 64)
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || v < lo || v > hi {
+		r.at(n, "%s must be a whole number from %d to %d", what, lo, hi)
+		return 0, false
+	}
+	return v, true
+}
+
+func (r *reader) duration(n *yaml.Node, what string, lo, hi time.Duration) (time.Duration, bool) {
+	if n == nil {
+		return 0, false
+	}
+	d, err := time.ParseDuration(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil || d < lo || d > hi || d%time.Second != 0 {
+		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, short(lo), short(hi))
+		return 0, false
+	}
+	return d, true
+}
