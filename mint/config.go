@@ -1,0 +1,147 @@
+package mint
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"regexp"
+	"time"
+)
+
+// Config says how to reach Vault, as whom, and with which key to sign.
+type Config struct {
+	// Addr is Vault's URL. Plain http is accepted for a loopback address only, where an agent may listen.
+	Addr string
+	// CAFile is a PEM file with the only authorities that may vouch for Vault; empty trusts the system's.
+	CAFile string
+	// Namespace is the Vault Enterprise or OpenBao namespace; empty for none.
+	Namespace string
+	// Auth is the broker's own login.
+	Auth Auth
+	// Mount is where the Transit engine is mounted; empty means "transit".
+	Mount string
+	// SigningKey is the name of the Transit key, of type ecdsa-p256 or ed25519.
+	SigningKey string
+	// JWKSMaxAge is how long verifiers may cache the JWKS; zero means 5 minutes.
+	JWKSMaxAge time.Duration
+	// Refresh is how often the key's versions are read; zero means 30 seconds.
+	Refresh time.Duration
+	// MaxTTL is the longest life of a token signed with the key: a replaced version stays published that long.
+	MaxTTL time.Duration
+	// Timeout bounds each call to Vault; zero means 5 seconds.
+	Timeout time.Duration
+	// Now is the clock.
+	Now func() time.Time
+	// Log gets what Run meets.
+	Log *slog.Logger
+}
+
+// Auth is the broker's own login at Vault: exactly one of its fields is set.
+type Auth struct {
+	// TokenFile holds a token that something else, such as Vault Agent, keeps fresh. It is read again when it
+	// changes.
+	TokenFile string
+	AppRole   *AppRole
+	JWT       *JWT
+}
+
+// AppRole logs in with a role id and a secret id.
+type AppRole struct {
+	Mount        string // empty means "approle"
+	RoleID       string
+	SecretIDFile string // read at each login
+}
+
+// JWT logs in with a token of another issuer at Vault's jwt or kubernetes method, which take the same form.
+type JWT struct {
+	Mount string // empty means "jwt"
+	Role  string
+	// TokenFile or Token gives the JWT, freshly for each login.
+	TokenFile string
+	Token     func(ctx context.Context) (string, error)
+}
+
+var (
+	keyName   = regexp.MustCompile(`^(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,126})$`)
+	mountName = regexp.MustCompile(`^(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}){0,7})$`)
+)
+
+func (c Config) withDefaults() Config {
+	c.Mount = cmp.Or(c.Mount, "transit")
+	c.JWKSMaxAge = cmp.Or(c.JWKSMaxAge, 5*time.Minute)
+	c.Refresh = cmp.Or(c.Refresh, 30*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	if a := c.Auth.AppRole; a != nil {
+		filled := *a
+		filled.Mount = cmp.Or(filled.Mount, "approle")
+		c.Auth.AppRole = &filled
+	}
+	if a := c.Auth.JWT; a != nil {
+		filled := *a
+		filled.Mount = cmp.Or(filled.Mount, "jwt")
+		c.Auth.JWT = &filled
+	}
+	return c
+}
+
+func (c Config) check() error {
+	if err := checkAddr(c.Addr); err != nil {
+		return err
+	}
+	for _, rule := range []struct {
+		ok   bool
+		says string
+	}{
+		{mountName.MatchString(c.Mount), "the Transit mount is not a plain path"},
+		{keyName.MatchString(c.SigningKey), "the signing key is missing or not a plain name"},
+		{c.JWKSMaxAge > 0 && c.Refresh > 0 && c.Timeout > 0, "the JWKS max age, refresh and timeout must be positive"},
+		{c.MaxTTL > 0, "the longest life of a token must be given"},
+		{c.Now != nil, "a clock is needed"},
+		{c.Log != nil, "a logger is needed"},
+	} {
+		if !rule.ok {
+			return fmt.Errorf("%w: %s", ErrConfig, rule.says)
+		}
+	}
+	return c.Auth.check()
+}
+
+func (a Auth) check() error {
+	set := 0
+	for _, given := range []bool{a.TokenFile != "", a.AppRole != nil, a.JWT != nil} {
+		if given {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("%w: exactly one login is needed, got %d", ErrConfig, set)
+	}
+	if r := a.AppRole; r != nil && (!mountName.MatchString(r.Mount) || r.RoleID == "" || r.SecretIDFile == "") {
+		return fmt.Errorf("%w: an AppRole login needs a plain mount, a role id and a secret id file", ErrConfig)
+	}
+	if j := a.JWT; j != nil && (!mountName.MatchString(j.Mount) || j.Role == "" || (j.TokenFile == "") == (j.Token == nil)) {
+		return fmt.Errorf("%w: a JWT login needs a plain mount, a role and either a token file or a source", ErrConfig)
+	}
+	return nil
+}
+
+// checkAddr refuses plain http across a network: whoever sits between could read the broker's Vault token.
+func checkAddr(addr string) error {
+	u, err := url.Parse(addr)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%w: the address of Vault is not a plain URL", ErrConfig)
+	}
+	ip := net.ParseIP(u.Hostname())
+	loopback := u.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())
+	switch {
+	case u.Scheme == "https", u.Scheme == "http" && loopback:
+		return nil
+	case u.Scheme == "http":
+		return fmt.Errorf("%w: plain http to Vault is for loopback only, use https", ErrConfig)
+	default:
+		return fmt.Errorf("%w: the address of Vault must start with https", ErrConfig)
+	}
+}

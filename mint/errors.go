@@ -1,0 +1,97 @@
+package mint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"unicode"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+var (
+	// ErrConfig: the configuration is wrong. Trying again does not help.
+	ErrConfig = errors.New("mint configuration")
+	// ErrKeyUnfit: Vault has the signing key, but it must not or cannot be used: of another type, derived, or
+	// able to leave Vault.
+	ErrKeyUnfit = errors.New("signing key is unfit")
+
+	errTooLarge      = errors.New("answer is too large")
+	errNoAnswer      = errors.New("no answer in time")
+	errCutOff        = errors.New("answer was cut off")
+	errNotUnderstood = errors.New("answer was not understood")
+)
+
+// answerError is an answer of Vault other than 200.
+type answerError struct {
+	status   int
+	messages []string // Vault's own, clipped
+}
+
+func (e *answerError) Error() string {
+	if len(e.messages) == 0 {
+		return fmt.Sprintf("status %d", e.status)
+	}
+	return fmt.Sprintf("status %d (%s)", e.status, strings.Join(e.messages, "; "))
+}
+
+// unavailable makes the error that callers see of what went wrong in a call. Only causes that are known to
+// carry no text of the other side are kept as they are: an error text ends up in logs, and a hostile server may
+// echo the token in any part of its answer.
+func unavailable(doing string, err error) error {
+	var answer *answerError
+	var network *net.OpError
+	var late net.Error
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &answer):
+		err = answer
+	case errors.Is(err, errTooLarge):
+		err = errTooLarge
+	case errors.Is(err, context.Canceled):
+		err = context.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		err = context.DeadlineExceeded
+	case errors.As(err, &untrusted):
+		err = errors.New("certificate of Vault is not trusted: " + clip(untrusted.Err.Error()))
+	case errors.As(err, &network):
+		err = network
+	case errors.As(err, &late) && late.Timeout():
+		err = errNoAnswer
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = errCutOff
+	default:
+		err = errNotUnderstood
+	}
+	return fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)
+}
+
+const (
+	longestMessage = 160
+	longestWord    = 24
+)
+
+// clip shortens a text of the other side and takes out what could be a secret (tokens, secret ids and JWTs are
+// longer than any word of Vault's messages) or could steer a terminal.
+func clip(text string) string {
+	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
+	var b strings.Builder
+	for i, word := range words {
+		if len(word) > longestWord {
+			word = "[...]"
+		}
+		if b.Len()+len(word) >= longestMessage {
+			b.WriteString(" ...")
+			break
+		}
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}

@@ -1,0 +1,132 @@
+package mint
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// leeway is how far the clocks of the replica that fixed the claims and of this one may differ.
+const leeway = 5 * time.Second
+
+// header is the whole JOSE header of a credential.
+type header struct {
+	Algorithm string `json:"alg"`
+	KeyID     string `json:"kid"`
+	Type      string `json:"typ"`
+}
+
+// Mint redeems the order and has Vault sign its claims, once. See broker.Minter for the errors.
+func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
+	intent, key, err := order.Redeem()
+	if err != nil {
+		return broker.Credential{}, err
+	}
+	input, err := signingInput(intent, key)
+	if err != nil {
+		return broker.Credential{}, err
+	}
+	v, signature, err := m.ask(ctx, key, input)
+	if err != nil {
+		return broker.Credential{}, err
+	}
+	token := input + "." + signature
+	if err := m.verify(token, v, intent); err != nil {
+		return broker.Credential{}, err
+	}
+	return broker.Credential{Secret: broker.NewSecret(token)}, nil
+}
+
+// Sign has Vault sign a JWS signing input with exactly the version that key names, verifies what came back, and
+// returns the third part of the JWS. It asks at most once. Errors are as for Mint.
+func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) (string, error) {
+	v, signature, err := m.ask(ctx, key, signingInput)
+	if err != nil {
+		return "", err
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(signature)
+	if err != nil || jwt.GetSigningMethod(key.Algorithm).Verify(signingInput, raw, v.public) != nil {
+		return "", fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
+	}
+	return signature, nil
+}
+
+// ask sends one request to sign and takes the signature out of the answer. It is not verified yet.
+func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version, string, error) {
+	v, ok := m.ring.Load().find(key)
+	if !ok {
+		return version{}, "", fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
+	}
+	data, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
+		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+m.cfg.SigningKey, map[string]any{
+			"input":                base64.StdEncoding.EncodeToString([]byte(input)),
+			"key_version":          key.Version,
+			"marshaling_algorithm": "jws",
+			"prehashed":            false,
+		}))
+		if _, ok := data["signature"].(string); err == nil && !ok {
+			return nil, errNotUnderstood
+		}
+		return data, err
+	})
+	if err != nil {
+		return version{}, "", err
+	}
+	answer, _ := data["signature"].(string)
+	signature, ok := strings.CutPrefix(answer, "vault:v"+strconv.Itoa(key.Version)+":")
+	if !ok {
+		return version{}, "", fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, key.Version)
+	}
+	return v, signature, nil
+}
+
+// signingInput is the part of the JWS that gets signed. The claims go in byte for byte as the intent has them.
+func signingInput(intent broker.Intent, key broker.Key) (string, error) {
+	switch {
+	case intent.Kind != "jwt":
+		return "", fmt.Errorf("%w: the intent is not for a JWT", broker.ErrMintMismatch)
+	case intent.KeyID != key.ID || intent.Algorithm != key.Algorithm:
+		return "", fmt.Errorf("%w: the intent names another key than the order", broker.ErrMintMismatch)
+	case sha256.Sum256(intent.Claims) != intent.ClaimsDigest:
+		return "", fmt.Errorf("%w: the claims are not those of the digest", broker.ErrMintMismatch)
+	}
+	head, err := json.Marshal(header{Algorithm: key.Algorithm, KeyID: key.ID, Type: "at+jwt"})
+	if err != nil {
+		return "", fmt.Errorf("encoding the header: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(intent.Claims), nil
+}
+
+// verify reads the finished token as a resource server would, and compares it with the intent.
+func (m *Minter) verify(token string, v version, intent broker.Intent) error {
+	parsed, err := jwt.NewParser(
+		jwt.WithValidMethods([]string{v.key.Algorithm}),
+		jwt.WithStrictDecoding(),
+		jwt.WithAudience(intent.Audience),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(leeway),
+		jwt.WithTimeFunc(m.cfg.Now),
+	).Parse(token, func(*jwt.Token) (any, error) { return v.public, nil })
+	if err != nil {
+		// The parser's texts are its own; they repeat nothing of the token but a claim's name.
+		return fmt.Errorf("%w: %w", broker.ErrMintMismatch, err)
+	}
+	if parsed.Header["kid"] != intent.KeyID || parsed.Header["typ"] != "at+jwt" || len(parsed.Header) != 3 {
+		return fmt.Errorf("%w: the header is another", broker.ErrMintMismatch)
+	}
+	parts := strings.Split(token, ".")
+	claims, err := base64.RawURLEncoding.Strict().DecodeString(parts[1])
+	if err != nil || sha256.Sum256(claims) != intent.ClaimsDigest {
+		return fmt.Errorf("%w: the claims are not those of the digest", broker.ErrMintMismatch)
+	}
+	return nil
+}

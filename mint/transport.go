@@ -1,0 +1,129 @@
+package mint
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+)
+
+const (
+	// longestAnswer bounds what is read of one answer. A key with a thousand versions fits.
+	longestAnswer = 1 << 20
+	// longestRefusal bounds what is read of an answer that is an error.
+	longestRefusal = 8 << 10
+	mostMessages   = 3
+)
+
+// guard lets an answer through only when it is a 200 of bounded size. The Vault client would take a 3xx with a
+// body for a success, and a 404 with data too.
+type guard struct {
+	next *http.Transport
+}
+
+func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := g.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, refusal(resp)
+	}
+	resp.Body = &boundedBody{ReadCloser: resp.Body, left: longestAnswer}
+	return resp, nil
+}
+
+// refusal reads what Vault says about an error, as far as it may be repeated.
+func refusal(resp *http.Response) error {
+	defer resp.Body.Close()
+	out := &answerError{status: resp.StatusCode}
+	var answer api.ErrorResponse
+	// An answer that is no JSON still is an answer with a status, which says enough.
+	if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) != nil {
+		return out
+	}
+	for _, message := range answer.Errors[:min(len(answer.Errors), mostMessages)] {
+		out.messages = append(out.messages, clip(message))
+	}
+	return out
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.left -= n
+	if b.left < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
+}
+
+func newTransport(cfg Config) (*http.Transport, error) {
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.CAFile != "" {
+		pem, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("%w: reading the CA of Vault: %w", ErrConfig, err)
+		}
+		trust.RootCAs = x509.NewCertPool()
+		if !trust.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: no certificate in the CA file of Vault", ErrConfig)
+		}
+	}
+	return &http.Transport{
+		// No Proxy: the environment must not put anything between us and Vault.
+		DialContext:            (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
+		TLSClientConfig:        trust,
+		TLSHandshakeTimeout:    cfg.Timeout,
+		ResponseHeaderTimeout:  cfg.Timeout,
+		MaxResponseHeaderBytes: 32 << 10,
+		IdleConnTimeout:        90 * time.Second,
+		MaxIdleConns:           128,
+		MaxIdleConnsPerHost:    128,
+		DisableCompression:     true, // else a small answer could unfold into a large one
+		ForceAttemptHTTP2:      true,
+		// A dead connection under HTTP/2 would else swallow call after call.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: cfg.Timeout},
+	}, nil
+}
+
+// newClient makes a Vault client that takes nothing from the environment and holds no token yet. The client's
+// own Clone and WithNamespace must not be used on it: they read the environment again.
+func newClient(cfg Config, transport http.RoundTripper) (*api.Client, error) {
+	client, err := api.NewClient(&api.Config{
+		Address: cfg.Addr,
+		HttpClient: &http.Client{
+			Transport:     transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		Timeout:          cfg.Timeout,
+		MaxRetries:       0,
+		CheckRetry:       func(_ context.Context, _ *http.Response, err error) (bool, error) { return false, err },
+		DisableRedirects: true,
+	})
+	if err != nil {
+		// The only way the environment still shows: a VAULT_* variable that does not parse stops the client.
+		// The text may repeat the variable's value, so it is not passed on.
+		return nil, fmt.Errorf("%w: the Vault client refuses to start: is a VAULT_* variable malformed?", ErrConfig)
+	}
+	client.ClearToken()
+	client.SetWrappingLookupFunc(func(string, string) string { return "" })
+	headers := http.Header{api.RequestHeaderName: {"true"}}
+	if cfg.Namespace != "" {
+		headers.Set(api.NamespaceHeaderName, cfg.Namespace)
+	}
+	client.SetHeaders(headers)
+	return client, nil
+}
