@@ -39,7 +39,7 @@ func (r reply) decode(v any) error {
 // get reads one thing by its id, which cannot lead out of the path.
 func (c *Client) get(ctx context.Context, path, id string, v any) error {
 	if id == "" || id == "." || id == ".." {
-		return errNoID
+		return fmt.Errorf("%w: an id is required", ErrInvalid)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+path+url.PathEscape(id), nil)
 	if err != nil {
@@ -105,4 +105,3 @@ func mediaType(h http.Header) string {
 	}
 	return mediaType
 }
-

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -132,5 +131,3 @@ func retryAfter(h http.Header) time.Duration {
 	}
 	return time.Duration(seconds) * time.Second
 }
-
-var errNoID = errors.New("client: an id is required")

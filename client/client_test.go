@@ -1,0 +1,264 @@
+package client_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/google/go-cmp/cmp"
+)
+
+// newClient calls a server that answers as told. It stands for the network between, which may answer anything.
+func newClient(t *testing.T, answer http.HandlerFunc) *client.Client {
+	t.Helper()
+	srv := httptest.NewTLSServer(answer)
+	t.Cleanup(srv.Close)
+	c, err := client.New(client.Config{BaseURL: srv.URL, HTTPClient: srv.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func writeProblem(w http.ResponseWriter, p openapi.Problem) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Request-Id", "r-1")
+	w.Header().Set("Retry-After", "7")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+func TestEveryProblemIsASentinel(t *testing.T) {
+	for code, want := range map[openapi.ProblemCode]error{
+		openapi.CodeMalformedBody:        client.ErrInvalid,
+		openapi.CodeInvalidParameter:     client.ErrInvalid,
+		openapi.CodeInvalidCursor:        client.ErrInvalid,
+		openapi.CodeInvalidRequest:       client.ErrInvalid,
+		openapi.CodeTooLarge:             client.ErrInvalid,
+		openapi.CodeUnsupportedMediaType: client.ErrInvalid,
+		openapi.CodeMethodNotAllowed:     client.ErrInvalid,
+		openapi.CodeMisdirected:          client.ErrInvalid,
+		openapi.CodeUnauthenticated:      client.ErrUnauthenticated,
+		openapi.CodeDenied:               client.ErrDenied,
+		openapi.CodeNotFound:             client.ErrNotFound,
+		openapi.CodeAlreadyIssued:        client.ErrConflict,
+		openapi.CodeIdempotencyMismatch:  client.ErrConflict,
+		openapi.CodeRateLimited:          client.ErrRateLimited,
+		openapi.CodeLedgerUnavailable:    client.ErrUnavailable,
+		openapi.CodeVaultUnavailable:     client.ErrUnavailable,
+		openapi.CodeMintMismatch:         client.ErrUnavailable,
+		openapi.CodeInternal:             client.ErrInternal,
+	} {
+		t.Run(string(code), func(t *testing.T) {
+			c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+				writeProblem(w, openapi.Problem{Type: code.Type(), Code: code, Status: 418, Title: "x", Detail: "y"})
+			})
+			_, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
+			if !errors.Is(err, want) {
+				t.Errorf("got %v, want %v", err, want)
+			}
+			for _, other := range []error{client.ErrInvalid, client.ErrUnauthenticated, client.ErrDenied, client.ErrUnavailable} {
+				if !errors.Is(want, other) && errors.Is(err, other) {
+					t.Errorf("%s is %v too", code, other)
+				}
+			}
+			var p *client.Problem
+			if !errors.As(err, &p) || p.RequestID != "r-1" || p.RetryAfter != 7*time.Second {
+				t.Errorf("got %+v, want the request id and the wait", p)
+			}
+		})
+	}
+}
+
+func TestAnswersThatAreNotOurs(t *testing.T) {
+	const secret = "s3cr3t-token"
+	problem := openapi.Problem{Type: openapi.CodeDenied.Type(), Code: openapi.CodeDenied, Status: 403}
+	for name, answer := range map[string]http.HandlerFunc{
+		"HTML":           func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>"+secret) },
+		"200 for a 201":  func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 200, `{"id":"1","token":"`+secret+`"}`) },
+		"no token":       func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token_type":"Bearer"}`) },
+		"no JSON":        func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, secret) },
+		"wrong type":     func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":1,"token":"`+secret+`"}`) },
+		"an HTML error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, 502) },
+		"too large":      func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `"`+strings.Repeat("x", 17<<20)+`"`) },
+		"pending, no id": func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 202, `{}`) },
+		"status differs": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(500)
+			_ = json.NewEncoder(w).Encode(problem)
+		},
+		"type differs": func(w http.ResponseWriter, _ *http.Request) {
+			p := problem
+			p.Type = "https://evil.example/problems/denied"
+			writeProblem(w, p)
+		},
+		"unknown code": func(w http.ResponseWriter, _ *http.Request) {
+			writeProblem(w, openapi.Problem{Code: "new_one", Type: openapi.ProblemCode("new_one").Type(), Status: 400})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := newClient(t, answer).Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
+			if !errors.Is(err, client.ErrAnswer) {
+				t.Errorf("got %v and %v, want ErrAnswer", got, err)
+			}
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("the error holds the answer's body: %v", err)
+			}
+		})
+	}
+}
+
+func writeToken(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body))
+}
+
+func TestRedirectIsNotFollowed(t *testing.T) {
+	var reached atomic.Bool
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
+	t.Cleanup(elsewhere.Close)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		c := newClient(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, status) })
+		if _, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"}); !errors.Is(err, client.ErrAnswer) {
+			t.Errorf("%d: got %v, want ErrAnswer", status, err)
+		}
+		if _, err := c.Issuance(t.Context(), "x"); !errors.Is(err, client.ErrAnswer) {
+			t.Errorf("%d: got %v, want ErrAnswer", status, err)
+		}
+	}
+	if reached.Load() {
+		t.Error("the redirect was followed")
+	}
+}
+
+func TestRequest(t *testing.T) {
+	expires := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]any
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		want := map[string]any{"scope": "a.b", "params": map[string]any{"n": 3.0}, "ttl": 90.0, "task": "t", "reason": "why"}
+		if diff := cmp.Diff(want, body); diff != "" {
+			t.Errorf("body (-want +got):\n%s", diff)
+		}
+		if got := r.Header.Get("Idempotency-Key"); got != "k" {
+			t.Errorf("got key %q, want k", got)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(openapi.Token{
+			ID: "1", Token: "eyJ", TokenType: "Bearer", ExpiresAt: expires, Scope: "a.b", TTL: 60,
+			Clamped: []openapi.Clamp{{Bound: "scope.max", From: 90, To: 60}},
+		})
+	})
+	got, err := c.Request(t.Context(), client.Ask{
+		Scope: "a.b", Params: map[string]any{"n": 3}, TTL: 90 * time.Second, Task: "t", Reason: "why", IdempotencyKey: "k",
+	})
+	if err != nil || got.Token == nil || got.Pending != nil {
+		t.Fatalf("got %+v, %v, want a token", got, err)
+	}
+	if got.Token.Secret.Reveal() != "eyJ" || got.Token.TTL != time.Minute || !got.Token.Expires.Equal(expires) || len(got.Token.Clamped) != 1 {
+		t.Errorf("got %+v", got.Token)
+	}
+	if _, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t", TTL: 1500 * time.Millisecond}); !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("a TTL of 1.5 s: got %v, want ErrInvalid", err)
+	}
+}
+
+func TestPendingTellsWhomToWaitFor(t *testing.T) {
+	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "5")
+		writeToken(w, 202, `{"id":"9","status":"pending","approval":{"group":"oncall","quorum":2},"expires_at":"2030-01-02T03:04:05Z"}`)
+	})
+	got, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
+	if err != nil || got.Pending == nil || got.Token != nil {
+		t.Fatalf("got %+v, %v, want it pending", got, err)
+	}
+	if p := got.Pending; p.ID != "9" || p.Group != "oncall" || p.Quorum != 2 || p.RetryAfter != 5*time.Second {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestSecretIsNeverPrinted(t *testing.T) {
+	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token":"eyJhbGci"}`) })
+	got, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", got.Token, "secret", got.Token.Secret)
+	encoded, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := got.Token.Secret
+	for _, text := range []string{
+		log.String(), string(encoded), fmt.Sprint(got.Token), fmt.Sprintf("%+v %#v %s %q %x %d", s, s, s, s, s, s), fmt.Sprintf("%#v", *got.Token), s.String(),
+	} {
+		if strings.Contains(text, "eyJ") || strings.Contains(text, "65794a") {
+			t.Errorf("the credential shows in %s", text)
+		}
+	}
+}
+
+func TestIssuancesReadsEveryPage(t *testing.T) {
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		pages := map[string]openapi.IssuancePage{
+			"":  {Issuances: []openapi.Issuance{{ID: "3"}, {ID: "2"}}, Next: "c"},
+			"c": {Issuances: []openapi.Issuance{{ID: "1"}}},
+		}
+		if got := r.URL.Query().Get("scope"); got != "a.b" {
+			t.Errorf("got the filter %q on a page, want a.b", got)
+		}
+		_ = json.NewEncoder(w).Encode(pages[r.URL.Query().Get("cursor")])
+	})
+	var got []string
+	for one, err := range c.Issuances(t.Context(), client.Filter{Scope: "a.b"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, one.ID)
+	}
+	if diff := cmp.Diff([]string{"3", "2", "1"}, got); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+func TestIDCannotLeaveItsPath(t *testing.T) {
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.EscapedPath(), "/v1/issuances/") || strings.Count(r.URL.EscapedPath(), "/") != 3 || r.URL.RawQuery != "" {
+			t.Errorf("an id led to %s", r.RequestURI)
+		}
+		writeProblem(w, openapi.Problem{Type: openapi.CodeNotFound.Type(), Code: openapi.CodeNotFound, Status: 404})
+	})
+	for _, id := range []string{"../tokens", "a/b", "a?b=c", "%2e%2e", "a#b"} {
+		if _, err := c.Issuance(t.Context(), id); !errors.Is(err, client.ErrNotFound) {
+			t.Errorf("%s: got %v, want ErrNotFound", id, err)
+		}
+	}
+	for _, id := range []string{"", ".", ".."} {
+		if _, err := c.Issuance(t.Context(), id); !errors.Is(err, client.ErrInvalid) {
+			t.Errorf("%q: got %v, want ErrInvalid", id, err)
+		}
+	}
+}
+
+func TestNewRefusesWhatCouldLeak(t *testing.T) {
+	for _, base := range []string{"http://a.test", "https://", "a.test", "https://u:p@a.test", "https://a.test/path", "https://a.test?x=1", "://"} {
+		if _, err := client.New(client.Config{BaseURL: base}); err == nil {
+			t.Errorf("%s: got no error", base)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package server
+
+import (
+	"errors"
+
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// What can be wrong with a call before the broker sees it. problems.go says how each is answered.
+var (
+	errMalformedBody   = errors.New("body is not acceptable JSON")
+	errParameter       = errors.New("parameter is not acceptable")
+	errCursor          = errors.New("cursor is not one of ours")
+	errUnauthenticated = errors.New("no acceptable SVID")
+	errDenied          = errors.New("policy does not allow it")
+	errNoRoute         = errors.New("no such path")
+	errMethod          = errors.New("method is not allowed")
+	errTooLarge        = errors.New("body is too large")
+	errMediaType       = errors.New("media type is not accepted")
+	errMisdirected     = errors.New("host is not ours")
+	errInvalid         = errors.New("request is not acceptable")
+	errRateLimited     = errors.New("too many requests")
+	errKeys            = errors.New("key set is not available")
+	errFault           = errors.New("server fault")
+)
+
+// finding is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
+// caller and is fixed or the catalogue's text, detail is the fixed code for the record.
+type finding struct {
+	kind               error
+	field, why, detail string
+}
+
+func (f *finding) Error() string { return f.kind.Error() + ": " + f.detail }
+
+func (f *finding) Unwrap() error { return f.kind }
+
+// findingOf looks into err for what may be said about it.
+func findingOf(err error) finding {
+	var f *finding
+	if errors.As(err, &f) {
+		return *f
+	}
+	var ask *scopes.InvalidAsk
+	if errors.As(err, &ask) {
+		return finding{kind: errInvalid, field: ask.Field, why: ask.Why, detail: ask.Field}
+	}
+	return finding{}
+}

@@ -1,0 +1,39 @@
+package server
+
+import . "github.com/brevet-dev/brevet/openapi"
+
+// What the tests of this package see of its inside.
+var (
+	CheckObject  = checkObject
+	NewCursors   = newCursors
+	ListingOf    = listingOf
+	CursorSeal   = (*cursors).seal
+	CursorOpen   = (*cursors).open
+	ErrCursor    = errCursor
+	ErrMalformed = errMalformedBody
+)
+
+// DetailOf is the fixed code that would be recorded of err.
+func DetailOf(err error) string { return findingOf(err).detail }
+
+// ProblemCodes lists the code and status of every row of the table, and of the fallback.
+func ProblemCodes() map[ProblemCode]int {
+	all := map[ProblemCode]int{internal.code: internal.status}
+	for _, a := range answers {
+		all[a.code] = a.status
+	}
+	return all
+}
+
+// Operations lists "METHOD /path" of every operation in the description.
+func Operations() ([]string, error) {
+	ru, err := newRules()
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, route := range ru.routes {
+		all = append(all, route.Method+" "+route.Path)
+	}
+	return all, nil
+}

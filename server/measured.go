@@ -1,0 +1,87 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Stopwatch measures the calls that the broker makes to its stores.
+type Stopwatch struct {
+	now     func() time.Time
+	seconds *prometheus.HistogramVec
+}
+
+// NewStopwatch registers the metric brevet_store_duration_seconds, by store, operation and whether it went well.
+func NewStopwatch(reg prometheus.Registerer, now func() time.Time) (*Stopwatch, error) {
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "brevet_store_duration_seconds", Help: "Time that the ledger and the mint took, by store, operation and outcome.",
+		Buckets: durationBuckets,
+	}, []string{"store", "operation", "outcome"})
+	if err := reg.Register(seconds); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	return &Stopwatch{now: now, seconds: seconds}, nil
+}
+
+func (s *Stopwatch) observe(store, operation string, start time.Time, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "error"
+	}
+	s.seconds.WithLabelValues(store, operation, outcome).Observe(s.now().Sub(start).Seconds())
+}
+
+// Ledger returns l with its writes and reads measured.
+func (s *Stopwatch) Ledger(l broker.Ledger) broker.Ledger { return measuredLedger{l, s} }
+
+// Minter returns m with its mints measured.
+func (s *Stopwatch) Minter(m broker.Minter) broker.Minter { return measuredMinter{m, s} }
+
+type measuredLedger struct {
+	broker.Ledger
+	watch *Stopwatch
+}
+
+func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
+	start := l.watch.now()
+	earlier, err := l.Ledger.Begin(ctx, rec)
+	l.watch.observe("ledger", "begin", start, err)
+	return earlier, err
+}
+
+func (l measuredLedger) Settle(ctx context.Context, out broker.Outcome) error {
+	start := l.watch.now()
+	err := l.Ledger.Settle(ctx, out)
+	l.watch.observe("ledger", "settle", start, err)
+	return err
+}
+
+func (l measuredLedger) Refuse(ctx context.Context, ref broker.Refusal) error {
+	start := l.watch.now()
+	err := l.Ledger.Refuse(ctx, ref)
+	l.watch.observe("ledger", "refuse", start, err)
+	return err
+}
+
+func (l measuredLedger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
+	start := l.watch.now()
+	page, err := l.Ledger.List(ctx, q, reach)
+	l.watch.observe("ledger", "list", start, err)
+	return page, err
+}
+
+type measuredMinter struct {
+	broker.Minter
+	watch *Stopwatch
+}
+
+func (m measuredMinter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
+	start := m.watch.now()
+	credential, err := m.Minter.Mint(ctx, order)
+	m.watch.observe("mint", "mint", start, err)
+	return credential, err
+}

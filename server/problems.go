@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// answer is how one kind of failure is told. The texts are fixed: they say what happened, what it means and what to
+// do next, and hold nothing of the call.
+type answer struct {
+	err    error
+	code   ProblemCode
+	status int
+	title  string
+	detail string
+}
+
+// retryAfter is the seconds that a caller is asked to wait when the trouble may pass.
+const retryAfter = 5
+
+// answers is the one table from errors to problems. The first row that matches answers; internal is for the rest.
+var answers = []answer{
+	{errMalformedBody, CodeMalformedBody, http.StatusBadRequest, "The body cannot be read",
+		"The body is not one JSON object with the members that the API describes, each at most once. Nothing was decided. Compare it with /openapi.yaml; names are case-sensitive."},
+	{errParameter, CodeInvalidParameter, http.StatusBadRequest, "A parameter is not acceptable",
+		"A query or header parameter is unknown, repeated, or not of the form that the API describes. Nothing was read. Compare it with /openapi.yaml."},
+	{errCursor, CodeInvalidCursor, http.StatusBadRequest, "The cursor is not valid",
+		"A cursor only continues the listing that it came from, with the same filters and the same caller. Start again without a cursor."},
+	{errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Who is calling is not proven",
+		"No acceptable SVID came with the call, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer."},
+	{errDenied, CodeDenied, http.StatusForbidden, "Policy does not allow this",
+		"The request was understood and refused, and the refusal is recorded. The members of this problem say which policies decided, the narrowest ask that would pass, and who could approve, where there are such."},
+	{errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
+		"Nothing is here that you may see. Check the path, and the id if it has one."},
+	{broker.ErrNotFound, CodeNotFound, http.StatusNotFound, "There is no such thing",
+		"Nothing is here that you may see. Check the path, and the id if it has one."},
+	{errMethod, CodeMethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here",
+		"This path does not take that method, and a header cannot change the method. The Allow header lists those it takes."},
+	{broker.ErrAlreadyIssued, CodeAlreadyIssued, http.StatusConflict, "This key has been answered",
+		"The request with this Idempotency-Key was answered before. A credential is not kept, so it cannot be delivered again. If the answer was lost, ask anew with a new key."},
+	{errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
+		"A body may have 65536 bytes. Nothing was decided. Send a smaller one."},
+	{errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "The media type is not accepted",
+		"The body must be sent as Content-Type: application/json in UTF-8, without a Content-Encoding. Nothing was decided."},
+	{errMisdirected, CodeMisdirected, http.StatusMisdirectedRequest, "This is not that host",
+		"The call names a host that this server does not answer for. Connect to the host that the operator gave out."},
+	{errInvalid, CodeInvalidRequest, http.StatusUnprocessableEntity, "The request is not acceptable",
+		"The body was read, but a member has a type or value that cannot be decided upon; field names it. Nothing was decided. Correct it and ask again."},
+	{broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "This key belongs to another request",
+		"You used this Idempotency-Key before, for a different request. Nothing was decided. Use a new key for a new request."},
+	{errRateLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
+		"The limit for this caller is reached. Nothing was decided. Ask again after the time in Retry-After."},
+	{broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Records cannot be kept right now",
+		"The record of the decision could not be made durable, and without it no credential leaves. None was delivered. Ask again after the time in Retry-After."},
+	{broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Credentials cannot be made right now",
+		"Vault did not answer, so there is no credential. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one."},
+	{broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "The credential was not what was ordered",
+		"What Vault made differs from what was decided, so it was withheld. The operator is told through the log. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one."},
+	{errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "The keys are not available right now",
+		"The public keys are not known at the moment. Ask again after the time in Retry-After."},
+}
+
+var internal = answer{
+	code: CodeInternal, status: http.StatusInternalServerError, title: "Something went wrong here",
+	detail: "The server met a fault of its own, and delivered no credential. Tell the operator the Request-Id of this answer.",
+}
+
+func answerTo(err error) answer {
+	var ask *scopes.InvalidAsk
+	if errors.As(err, &ask) {
+		err = errInvalid
+	}
+	for _, a := range answers {
+		if errors.Is(err, a.err) {
+			return a
+		}
+	}
+	return internal
+}
+
+// nobody is the caller whose identity is not proven.
+var nobody attest.Identity
+
+// fail answers err as a problem, and first records it when it is a refusal. who is nobody until attested.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, who attest.Identity, err error) {
+	a, f, c := answerTo(err), findingOf(err), callOf(r)
+	c.code = a.code
+	p := Problem{
+		Type: a.code.Type(), Title: a.title, Status: a.status, Detail: a.detail, Code: a.code,
+		Instance: "urn:uuid:" + c.id, Field: f.field, Explanation: f.why,
+	}
+	var denied *denial
+	if errors.As(err, &denied) {
+		denied.tell(&p)
+	}
+	s.metrics.refusals.WithLabelValues(string(a.code)).Inc()
+	if a.status >= http.StatusInternalServerError {
+		s.cfg.Log.ErrorContext(r.Context(), "call failed", "request_id", c.id, "operation", c.operation, "code", string(a.code), "error", err)
+	}
+	if a.status < http.StatusInternalServerError && a.code != CodeDenied && underV1(r) {
+		s.refuse(r, who, a.code, f.detail)
+	}
+	writeProblem(w, p)
+}
+
+// refuseTimeout bounds the record of a refusal, which goes on when the caller hangs up.
+const refuseTimeout = 3 * time.Second
+
+func (s *Server) refuse(r *http.Request, who attest.Identity, code ProblemCode, detail string) {
+	c := callOf(r)
+	ref := broker.Refusal{Code: string(code), Detail: detail, Remote: remoteIP(r), Operation: c.operation}
+	if !who.IsZero() {
+		ref.Subject = &broker.Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), refuseTimeout)
+	defer cancel()
+	// The answer is a refusal with or without its record, so the caller learns nothing from this failure.
+	if err := s.cfg.Broker.Refuse(ctx, ref); err != nil {
+		s.cfg.Log.ErrorContext(ctx, "refusal not recorded", "request_id", c.id, "code", string(code), "error", err)
+	}
+}
+
+func writeProblem(w http.ResponseWriter, p Problem) {
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	switch p.Status {
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", "Bearer")
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		h.Set("Retry-After", strconv.Itoa(retryAfter))
+	case http.StatusRequestEntityTooLarge:
+		h.Set("Connection", "close")
+	}
+	writeBody(w, p.Status, p)
+}
+
+// writeBody writes the whole answer. An error means that the caller has gone, or a value of ours that does not
+// encode; neither can be told to the caller any more.
+func writeBody(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		status, body = http.StatusInternalServerError, []byte(`{}`)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const defaultLimit = 50
+
+// GetRequest tells a caller the state of one of its own requests.
+func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID) {
+	who, err := s.attest(r, "getRequest")
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	v, err := s.find(r, who, "getRequest", id)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, stateOf(v))
+}
+
+// GetIssuance reads one record to whoever may see it.
+func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
+	who, err := s.attest(r, "getIssuance")
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	v, err := s.find(r, who, "getIssuance", id)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, s.issuanceOf(v, who))
+}
+
+// find reads one record. Malformed, unknown and foreign ids are the same error.
+func (s *Server) find(r *http.Request, who attest.Identity, operation, id string) (*broker.View, error) {
+	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
+		return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+	}
+	if err := s.rules.check(r, who, operation, nil); err != nil {
+		return nil, err
+	}
+	reach := broker.Reach{Subject: who.ID().String()}
+	if operation == "getIssuance" {
+		reach = s.reachOf(who)
+	}
+	return s.cfg.Broker.Get(r.Context(), id, reach)
+}
+
+// reachOf is what a caller may read: an auditor its trust domains, anyone else its own.
+func (s *Server) reachOf(who attest.Identity) broker.Reach {
+	if domains := s.auditors[who.ID()]; len(domains) > 0 {
+		return broker.Reach{TrustDomains: domains}
+	}
+	return broker.Reach{Subject: who.ID().String()}
+}
+
+// ListIssuances reads one page of records.
+func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
+	const operation = "listIssuances"
+	who, err := s.attest(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	if err := s.rules.check(r, who, operation, nil); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	page, next, err := s.list(r, who, params)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	out := IssuancePage{Issuances: make([]Issuance, 0, len(page.Records)), Next: next}
+	for i := range page.Records {
+		out.Issuances = append(out.Issuances, s.issuanceOf(&page.Records[i], who))
+	}
+	if next != "" {
+		w.Header().Set("Link", nextLink(r, next))
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+func (s *Server) list(r *http.Request, who attest.Identity, params ListIssuancesParams) (broker.Page, string, error) {
+	q, err := queryOf(params)
+	if err != nil {
+		return broker.Page{}, "", err
+	}
+	reach := s.reachOf(who)
+	listing, err := listingOf(who.ID().String(), q, reach)
+	if err != nil {
+		return broker.Page{}, "", err
+	}
+	if params.Cursor != "" {
+		if q.Before, err = s.cursors.open(params.Cursor, listing); err != nil {
+			return broker.Page{}, "", err
+		}
+	}
+	page, err := s.cfg.Broker.List(r.Context(), q, reach)
+	if err != nil || page.Next == 0 {
+		return page, "", err
+	}
+	return page, s.cursors.seal(page.Next, listing), nil
+}
+
+// queryOf checks the filters that openapi.yaml cannot.
+func queryOf(p ListIssuancesParams) (broker.Query, error) {
+	bad := func(field string) (broker.Query, error) {
+		return broker.Query{}, &finding{kind: errParameter, field: field, detail: "parameter_query"}
+	}
+	if p.SpiffeID != "" {
+		if id, err := spiffeid.FromString(p.SpiffeID); err != nil || id.Path() == "" {
+			return bad("spiffe_id")
+		}
+	}
+	if p.SpiffeIDPrefix != "" {
+		if _, err := spiffeid.FromString(p.SpiffeIDPrefix); err != nil {
+			return bad("spiffe_id_prefix")
+		}
+	}
+	if p.TrustDomain != "" {
+		if td, err := spiffeid.TrustDomainFromString(p.TrustDomain); err != nil || td.Name() != p.TrustDomain {
+			return bad("trust_domain")
+		}
+	}
+	if !p.Since.IsZero() && !p.Until.IsZero() && p.Until.Before(p.Since) {
+		return bad("until")
+	}
+	limit := p.Limit
+	if limit == 0 {
+		limit = defaultLimit
+	}
+	return broker.Query{
+		SPIFFEID: p.SpiffeID, SPIFFEIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain,
+		Scope: p.Scope, Task: p.Task, Decision: string(p.Decision), Status: broker.Status(p.Status),
+		Since: p.Since.UTC(), Until: p.Until.UTC(), Limit: limit,
+	}, nil
+}
+
+// nextLink repeats the query, which has passed the rules, with another cursor (RFC 8288).
+func nextLink(r *http.Request, next string) string {
+	values := r.URL.Query()
+	values.Set("cursor", next)
+	target := url.URL{Path: r.URL.Path, RawQuery: values.Encode()}
+	return fmt.Sprintf("<%s>; rel=%q", target.String(), "next")
+}
+
+func stateOf(v *broker.View) RequestState {
+	return RequestState{
+		ID: v.ID, Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime,
+		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
+		Scope: v.Scope, Task: v.Task, ExpiresAt: v.Expires,
+		Approval: Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum},
+	}
+}
+
+func (s *Server) issuanceOf(v *broker.View, reader attest.Identity) Issuance {
+	out := Issuance{
+		ID: v.ID, Time: v.Time, SpiffeID: v.Subject.ID.String(), Svid: string(v.Subject.Kind),
+		Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: v.Params, Task: v.Task, Reason: v.Reason,
+		TTLAsked: seconds(v.TTLAsked), TTL: seconds(v.TTL), Clamps: v.Clamps,
+		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
+		Policies: list(v.Policies), Catalogue: v.Catalogue,
+		Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, ExpiresAt: v.Expires,
+		Approval:   Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum},
+		Credential: CredentialFacts{Kind: v.CredentialKind, Audience: v.Audience, KeyID: v.KeyID, ClaimsSha256: v.ClaimsDigest},
+	}
+	// The index counts the entries of all trust domains, which is not for a sandbox to know.
+	if len(s.auditors[reader.ID()]) > 0 {
+		out.Index = v.Index
+	}
+	return out
+}
+
+// parameterError answers what the generated code could not bind. It runs before the operation, so it attests first
+// like one.
+func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, _ error) {
+	pattern := chi.RouteContext(r.Context()).RoutePattern()
+	who, err := s.attest(r, s.rules.operation(r.Method, pattern))
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	s.fail(w, r, who, &finding{kind: errParameter, detail: "parameter_form"})
+}
+
+// GetKeys serves the public keys.
+func (s *Server) GetKeys(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getKeys")
+	keys, err := s.cfg.Keys.JWKS()
+	if err != nil {
+		s.fail(w, r, nobody, fmt.Errorf("%w: %w", errKeys, err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", "public, max-age="+strconv.FormatInt(seconds(s.cfg.JWKSMaxAge), 10))
+	w.Header().Set("Content-Length", strconv.Itoa(len(keys)))
+	_, _ = w.Write(keys)
+}
+
+// GetSpec serves the description of the API.
+func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getSpec")
+	w.Header().Set("Content-Type", "application/yaml")
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	w.Header().Set("Content-Length", strconv.Itoa(len(Spec)))
+	_, _ = w.Write(Spec)
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+)
+
+// rules holds every call to openapi.yaml.
+type rules struct {
+	routes map[string]*routers.Route  // by operation id
+	query  map[string]map[string]bool // names of query parameters, by operation id
+	body   map[string]map[string]bool // names of the body's members, by operation id
+}
+
+func newRules() (*rules, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openapi.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("reading openapi.yaml: %w", err)
+	}
+	if err := doc.Validate(context.Background()); err != nil {
+		return nil, fmt.Errorf("checking openapi.yaml: %w", err)
+	}
+	r := &rules{routes: map[string]*routers.Route{}, query: map[string]map[string]bool{}, body: map[string]map[string]bool{}}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			r.routes[op.OperationID] = &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: op}
+			r.query[op.OperationID] = queryNames(op)
+			r.body[op.OperationID] = memberNames(op)
+		}
+	}
+	return r, nil
+}
+
+// operation is the id of an operation by its method and path, "none" when there is no such.
+func (ru *rules) operation(method, path string) string {
+	for id, route := range ru.routes {
+		if route.Method == method && route.Path == path {
+			return id
+		}
+	}
+	return "none"
+}
+
+func queryNames(op *openapi3.Operation) map[string]bool {
+	names := map[string]bool{}
+	for _, p := range op.Parameters {
+		if p.Value.In == openapi3.ParameterInQuery {
+			names[p.Value.Name] = true
+		}
+	}
+	return names
+}
+
+func memberNames(op *openapi3.Operation) map[string]bool {
+	names := map[string]bool{}
+	if op.RequestBody == nil {
+		return names
+	}
+	for name := range op.RequestBody.Value.Content.Get("application/json").Schema.Value.Properties {
+		names[name] = true
+	}
+	return names
+}
+
+// check holds a call by who to the description of its operation. body has passed readBody, and is nil when the
+// operation takes none.
+func (ru *rules) check(r *http.Request, who attest.Identity, operation string, body []byte) error {
+	values, err := ru.readQuery(r, operation)
+	if err != nil {
+		return err
+	}
+	input := &openapi3filter.RequestValidationInput{
+		Request:     r,
+		QueryParams: values,
+		Route:       ru.routes[operation],
+		PathParams:  map[string]string{"id": r.PathValue("id")},
+		Options: &openapi3filter.Options{
+			SkipSettingDefaults: true,
+			AuthenticationFunc: func(context.Context, *openapi3filter.AuthenticationInput) error {
+				if who.IsZero() {
+					return errUnauthenticated
+				}
+				return nil
+			},
+		},
+	}
+	if body != nil {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return ruleFinding(openapi3filter.ValidateRequest(r.Context(), input))
+}
+
+// readQuery refuses what the validator and the generated code let pass: unknown and repeated parameters.
+func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, &finding{kind: errParameter, detail: "query_encoding"}
+	}
+	for name, given := range values {
+		if !ru.query[operation][name] {
+			return nil, &finding{kind: errParameter, detail: "query_unknown"}
+		}
+		if len(given) != 1 {
+			return nil, &finding{kind: errParameter, field: name, detail: "query_repeated"}
+		}
+	}
+	return values, nil
+}
+
+// ruleFinding turns what the validator says into a finding that repeats nothing of the input: parameters and members
+// are named only where the description names them.
+func ruleFinding(err error) error {
+	if err == nil {
+		return nil
+	}
+	var security *openapi3filter.SecurityRequirementsError
+	if errors.As(err, &security) {
+		return &finding{kind: errUnauthenticated, detail: "no_identity"}
+	}
+	var request *openapi3filter.RequestError
+	if !errors.As(err, &request) {
+		return fmt.Errorf("validating a request: %w", err)
+	}
+	if request.Parameter != nil {
+		return &finding{kind: errParameter, field: request.Parameter.Name, detail: "parameter_" + request.Parameter.In}
+	}
+	var schema *openapi3.SchemaError
+	if errors.As(err, &schema) {
+		if pointer := schema.JSONPointer(); len(pointer) > 0 {
+			return &finding{kind: errInvalid, field: pointer[0], detail: pointer[0]}
+		}
+	}
+	return &finding{kind: errInvalid, detail: "body"}
+}

@@ -1,0 +1,149 @@
+// Package server is the HTTP interface: it turns bytes into a broker.Request, an SVID into an identity, and what
+// became of the request into an answer.
+//
+// It must never take the caller's identity from anything but the SVID, never tell a caller more than the fixed text
+// of a problem, never let a cache keep an answer under /v1, and never answer a refusal without recording it.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+//go:generate go tool -modfile=../tools/go.mod oapi-codegen -config codegen.yaml -o routes.gen.go ../openapi/openapi.yaml
+
+// minCursorKey is the shortest CursorKey, in bytes.
+const minCursorKey = 32
+
+// Config is what a Server needs. Auditors, Ready and JWKSMaxAge may be left out.
+type Config struct {
+	Broker   *broker.Broker
+	Attestor *attest.Attestor
+	// Keys gives the public keys that issued tokens are checked with, as a JWK set.
+	Keys interface{ JWKS() ([]byte, error) }
+	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
+	// for any port.
+	Hosts []string
+	// Auditors may read the records of whole trust domains.
+	Auditors []Auditor
+	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
+	// of a key rotation.
+	JWKSMaxAge time.Duration
+	// CursorKey seals cursors: at least 32 secret bytes, the same on every replica.
+	CursorKey []byte
+	// Ready are the checks behind /readyz.
+	Ready []Check
+	Log   *slog.Logger
+	// Registry collects the metrics and serves them through Metrics.
+	Registry *prometheus.Registry
+	Now      func() time.Time
+}
+
+// Auditor is a workload that may read all records of some trust domains.
+type Auditor struct {
+	ID           spiffeid.ID
+	TrustDomains []spiffeid.TrustDomain
+}
+
+// Check is one condition for being ready. Probe must heed its context; the error is logged, never answered.
+type Check struct {
+	Name  string
+	Probe func(context.Context) error
+}
+
+// Server answers the calls that openapi.yaml describes. It is safe for concurrent use.
+type Server struct {
+	cfg      Config
+	hosts    map[string]bool
+	auditors map[spiffeid.ID][]string
+	cursors  *cursors
+	rules    *rules
+	health   *health
+	metrics  *metrics
+	router   *chi.Mux
+	handler  http.Handler
+}
+
+// New checks cfg and returns a Server.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if cfg.JWKSMaxAge == 0 {
+		cfg.JWKSMaxAge = time.Minute
+	}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, auditors: map[spiffeid.ID][]string{}}
+	for _, host := range cfg.Hosts {
+		s.hosts[strings.ToLower(host)] = true
+	}
+	for _, a := range cfg.Auditors {
+		for _, td := range a.TrustDomains {
+			s.auditors[a.ID] = append(s.auditors[a.ID], td.Name())
+		}
+	}
+	var err error
+	if s.cursors, err = newCursors(cfg.CursorKey); err != nil {
+		return nil, err
+	}
+	if s.rules, err = newRules(); err != nil {
+		return nil, err
+	}
+	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
+		return nil, err
+	}
+	s.health = &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now}
+	s.router = s.routes()
+	s.handler = s.observed(s.router)
+	return s, nil
+}
+
+func (cfg Config) check() error {
+	switch {
+	case cfg.Broker == nil, cfg.Attestor == nil, cfg.Keys == nil:
+		return errors.New("server: broker, attestor and keys are all required")
+	case cfg.Log == nil, cfg.Registry == nil, cfg.Now == nil:
+		return errors.New("server: log, registry and clock are all required")
+	case len(cfg.Hosts) == 0:
+		return errors.New("server: no hosts: name the host that clients connect to")
+	case len(cfg.CursorKey) < minCursorKey:
+		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
+	}
+	for _, a := range cfg.Auditors {
+		if a.ID.IsZero() || len(a.TrustDomains) == 0 {
+			return errors.New("server: an auditor needs a SPIFFE ID and at least one trust domain")
+		}
+	}
+	return nil
+}
+
+// routes is the generated router; whatever it does not know is a problem like any other.
+func (s *Server) routes() *chi.Mux {
+	mux := chi.NewRouter()
+	mux.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path"})
+	})
+	mux.MethodNotAllowed(s.methodNotAllowed)
+	HandlerWithOptions(s, ChiServerOptions{BaseRouter: mux, ErrorHandlerFunc: s.parameterError})
+	return mux
+}
+
+// Handler answers the API's calls. It belongs behind TLS that asks for a client certificate; HTTP makes such a
+// server.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Metrics serves the registry in the Prometheus format. It belongs on an address of its own.
+func (s *Server) Metrics() http.Handler {
+	return promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+}
