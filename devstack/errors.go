@@ -1,0 +1,16 @@
+package devstack
+
+import "errors"
+
+var (
+	// ErrInUse means that another process holds the state folder; the error's text names its process id.
+	ErrInUse = errors.New("state folder is in use")
+	// ErrNoPostgres means that no PostgreSQL server binaries were found.
+	ErrNoPostgres = errors.New("PostgreSQL is not installed")
+	// ErrNoVault means that there is no Vault binary and none could be built.
+	ErrNoVault = errors.New("no Vault to run")
+	// ErrClosed means that the stack has been closed and starts nothing any more.
+	ErrClosed = errors.New("stack is closed")
+	// ErrForeignID means that an identity was asked for that is not one of the issuer's trust domain.
+	ErrForeignID = errors.New("not an identity of this trust domain")
+)

@@ -1,0 +1,226 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	superuser = "postgres"
+	database  = "brevet"
+)
+
+// Postgres is a private cluster. It listens on a Unix socket in a folder of mode 0700 and on a port of 127.0.0.1;
+// both ask for a generated password (SCRAM), because under root the server runs as a user whom other programs may
+// share, so that neither the socket's owner nor the port proves who connects. Data is synced as in production.
+type Postgres struct {
+	dir      string
+	progress func(string)
+
+	bin      string
+	account  *account
+	password string
+	port     int
+	sockets  string
+
+	mu     sync.Mutex
+	proc   *process
+	closed bool
+}
+
+// AdminURL is the superuser's connection string for the database "brevet", over the Unix socket. It holds a password.
+func (p *Postgres) AdminURL() string {
+	query := url.Values{"host": {p.sockets}, "port": {strconv.Itoa(p.port)}}
+	return p.url("", query)
+}
+
+// TCPURL is as AdminURL, over 127.0.0.1: for programs that take no socket, and for proxies that inject faults. The
+// port stays the same in later starts unless somebody else has taken it.
+func (p *Postgres) TCPURL() string {
+	return p.url(p.Addr(), url.Values{"sslmode": {"disable"}})
+}
+
+// Addr is the server's host:port.
+func (p *Postgres) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
+
+func (p *Postgres) url(host string, query url.Values) string {
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(superuser, p.password), Host: host,
+		Path: "/" + database, RawQuery: query.Encode(),
+	}
+	return u.String()
+}
+
+// Start runs the server again after Stop, at the same address and with the same data. On a running one it does
+// nothing.
+func (p *Postgres) Start(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	if p.proc.running() {
+		return nil
+	}
+	if err := p.launch(ctx); err != nil {
+		return fmt.Errorf("starting PostgreSQL: %w", err)
+	}
+	return nil
+}
+
+// Stop ends the server as a fast shutdown does: sessions are cut, what was committed is kept.
+func (p *Postgres) Stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.proc.stop(10*time.Second, syscall.SIGINT, syscall.SIGQUIT)
+	return nil
+}
+
+func (p *Postgres) shut() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	err := p.Stop()
+	if p.sockets != "" && !strings.HasPrefix(p.sockets, p.dir) {
+		err = errors.Join(err, os.RemoveAll(p.sockets))
+	}
+	return err
+}
+
+// open is the start of a stack: it finds the binaries, creates the cluster when there is none, and chooses a port.
+func (p *Postgres) open(ctx context.Context) error {
+	if err := p.prepare(ctx); err != nil {
+		return fmt.Errorf("preparing PostgreSQL: %w", err)
+	}
+	var err error
+	// Between the choice of a port and its use somebody else may take it: then another is chosen.
+	for range 3 {
+		if p.port, err = keepPort(filepath.Join(p.dir, "postgres.port")); err != nil {
+			return fmt.Errorf("choosing a port for PostgreSQL: %w", err)
+		}
+		if err = p.Start(ctx); !errors.Is(err, errEnded) || portIsFree(p.port) {
+			break
+		}
+	}
+	return err
+}
+
+// launch runs the server until it accepts connections to the database. After the death of a server its last
+// processes may hold the shared memory for an instant; that is worth another try, everything else is not.
+func (p *Postgres) launch(ctx context.Context) error {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		proc, err := p.spawn(ctx)
+		if err != nil {
+			return err
+		}
+		err = proc.await(ctx, p.answers)
+		if err == nil {
+			p.proc = proc
+			return p.ensureDatabase(ctx)
+		}
+		if !strings.Contains(proc.said(), "pre-existing shared memory block") || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+func (p *Postgres) spawn(ctx context.Context) (*process, error) {
+	if err := p.clearLeftovers(ctx); err != nil {
+		return nil, err
+	}
+	data, err := os.Open(p.data())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = data.Close() }()
+	sockets, err := os.Open(p.sockets)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sockets.Close() }()
+	args := []string{"-D", p.account.inherited(0, data)}
+	for _, setting := range []string{
+		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(p.port),
+		"unix_socket_directories=" + p.account.inherited(1, sockets), "unix_socket_permissions=0700",
+		"fsync=on", "synchronous_commit=on", "full_page_writes=on",
+		"max_connections=200", "timezone=UTC", "log_timezone=UTC", "logging_collector=off",
+	} {
+		args = append(args, "-c", setting)
+	}
+	return command{
+		path: filepath.Join(p.bin, "postgres"), args: args, log: filepath.Join(p.dir, "postgres.log"),
+		account: p.account, folders: []*os.File{data, sockets},
+		// An immediate shutdown: the server takes its own children and shared memory with it.
+		onParentDeath: syscall.SIGQUIT,
+	}.start()
+}
+
+// clearLeftovers removes what a killed server could not: itself, if it still runs, its pid file, whose number may by
+// now belong to somebody else, and its sockets.
+func (p *Postgres) clearLeftovers(ctx context.Context) error {
+	pidFile := filepath.Join(p.data(), "postmaster.pid")
+	if text, err := os.ReadFile(pidFile); err == nil {
+		line, _, _ := strings.Cut(string(text), "\n")
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
+			if err := endOrphan(ctx, pid, p.data(), syscall.SIGINT, syscall.SIGQUIT); err != nil {
+				return err
+			}
+		}
+	}
+	stale, _ := filepath.Glob(filepath.Join(p.sockets, ".s.PGSQL.*"))
+	for _, path := range append(stale, pidFile) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("clearing leftovers: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *Postgres) connect(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(p.AdminURL())
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	cfg.Database = superuser // the database that every cluster has
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+func (p *Postgres) answers(ctx context.Context) bool {
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return false
+	}
+	return conn.Close(ctx) == nil
+}
+
+func (p *Postgres) ensureDatabase(ctx context.Context) error {
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("creating the database: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var exists bool
+	row := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, database)
+	if err := row.Scan(&exists); err != nil {
+		return fmt.Errorf("looking for the database: %w", err)
+	}
+	if exists {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+database); err != nil {
+		return fmt.Errorf("creating the database: %w", err)
+	}
+	return nil
+}

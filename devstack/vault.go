@@ -1,0 +1,226 @@
+package devstack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Vault is a real Vault core with file storage on a port of 127.0.0.1, initialised with one key share and unsealed.
+// The share and the root token lie in a file of mode 0600 beside the data: this protects nothing but a developer's
+// machine from other users.
+type Vault struct {
+	dir      string
+	progress func(string)
+
+	bin  string
+	port int
+	keys vaultKeys
+
+	mu     sync.Mutex
+	proc   *process
+	closed bool
+}
+
+type vaultKeys struct {
+	Share     string `json:"unseal_key"`
+	RootToken string `json:"root_token"`
+}
+
+// Addr is the base URL of the API. It stays the same in later starts unless somebody else has taken the port.
+func (v *Vault) Addr() string { return "http://" + v.hostPort() }
+
+// RootToken may do everything and never expires.
+func (v *Vault) RootToken() string { return v.keys.RootToken }
+
+func (v *Vault) hostPort() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port)) }
+
+// Seal makes Vault forget its key: it answers 503 to everything until Unseal.
+func (v *Vault) Seal(ctx context.Context) error {
+	return v.call(ctx, "PUT", "sys/seal", nil, nil)
+}
+
+// Unseal gives Vault its key. On an unsealed one it does nothing.
+func (v *Vault) Unseal(ctx context.Context) error {
+	var status struct{ Sealed bool }
+	if err := v.call(ctx, "PUT", "sys/unseal", map[string]string{"key": v.keys.Share}, &status); err != nil {
+		return fmt.Errorf("unsealing Vault: %w", err)
+	}
+	if status.Sealed {
+		return errors.New("unsealing Vault: it did not accept its key")
+	}
+	return nil
+}
+
+// Start runs Vault again after Stop, at the same address and with the same data, and unseals it. On a running one it
+// does nothing.
+func (v *Vault) Start(ctx context.Context) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return ErrClosed
+	}
+	if v.proc.running() {
+		return nil
+	}
+	if err := v.launch(ctx); err != nil {
+		return fmt.Errorf("starting Vault: %w", err)
+	}
+	return nil
+}
+
+// Stop ends the process; what it had stored is kept.
+func (v *Vault) Stop() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.proc.stop(5*time.Second, syscall.SIGTERM)
+	return nil
+}
+
+func (v *Vault) shut() error {
+	v.mu.Lock()
+	v.closed = true
+	v.mu.Unlock()
+	return v.Stop()
+}
+
+// open is the start of a stack: it finds or builds the binary and chooses a port.
+func (v *Vault) open(ctx context.Context) error {
+	var err error
+	if v.bin, err = vaultBinary(ctx, v.progress); err != nil {
+		return fmt.Errorf("preparing Vault: %w", err)
+	}
+	if err = os.MkdirAll(v.path(""), 0o700); err != nil {
+		return fmt.Errorf("preparing Vault: %w", err)
+	}
+	// Between the choice of a port and its use somebody else may take it: then another is chosen.
+	for range 3 {
+		if v.port, err = keepPort(filepath.Join(v.dir, "vault.port")); err != nil {
+			return fmt.Errorf("choosing a port for Vault: %w", err)
+		}
+		if err = v.Start(ctx); !errors.Is(err, errEnded) || portIsFree(v.port) {
+			break
+		}
+	}
+	return err
+}
+
+func (v *Vault) path(name string) string { return filepath.Join(v.dir, "vault", name) }
+
+func (v *Vault) launch(ctx context.Context) error {
+	if err := v.clearLeftovers(ctx); err != nil {
+		return err
+	}
+	config := v.path("config.hcl")
+	if err := writePrivate(config, []byte(v.config())); err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	proc, err := command{
+		path: v.bin, args: []string{"server", "-config=" + config}, log: filepath.Join(v.dir, "vault.log"),
+		onParentDeath: syscall.SIGKILL, // file storage replaces files as a whole
+	}.start()
+	if err != nil {
+		return err
+	}
+	if err := proc.await(ctx, v.answers); err != nil {
+		return err
+	}
+	v.proc = proc
+	if err := writePrivate(v.path("pid"), []byte(strconv.Itoa(proc.cmd.Process.Pid))); err != nil {
+		return fmt.Errorf("writing the process id: %w", err)
+	}
+	if err := v.initialise(ctx); err != nil {
+		return fmt.Errorf("%w (see %s)", err, proc.log)
+	}
+	return v.Unseal(ctx)
+}
+
+// config is what vault and bao understand alike.
+func (v *Vault) config() string {
+	return fmt.Sprintf(`# Written by Brevet's development stack at each start.
+storage "file" {
+  path = %q
+}
+listener "tcp" {
+  address     = %q
+  tls_disable = true
+}
+api_addr      = %q
+disable_mlock = true
+ui            = false
+log_level     = "info"
+`, v.path("data"), v.hostPort(), v.Addr())
+}
+
+func (v *Vault) clearLeftovers(ctx context.Context) error {
+	text, err := os.ReadFile(v.path("pid"))
+	if err != nil {
+		return nil //nolint:nilerr // no file, no leftover
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		return nil //nolint:nilerr // not a number that we wrote
+	}
+	return endOrphan(ctx, pid, v.path(""), syscall.SIGTERM)
+}
+
+func (v *Vault) answers(ctx context.Context) bool {
+	return v.call(ctx, "GET", "sys/seal-status", nil, nil) == nil
+}
+
+// initialise creates the keys on the first start and reads them on later ones. A note says while keys may exist that
+// nobody has yet: a Vault that was interrupted there holds nothing and is thrown away at the next start.
+func (v *Vault) initialise(ctx context.Context) error {
+	keys, note := v.path("keys.json"), v.path("initialising")
+	if text, err := os.ReadFile(keys); err == nil {
+		return json.Unmarshal(text, &v.keys)
+	}
+	var status struct{ Initialized bool }
+	if err := v.call(ctx, "GET", "sys/init", nil, &status); err != nil {
+		return fmt.Errorf("asking whether it is initialised: %w", err)
+	}
+	if status.Initialized {
+		return v.orphaned(ctx, note)
+	}
+	if err := writePrivate(note, nil); err != nil {
+		return fmt.Errorf("initialising: %w", err)
+	}
+	var made struct {
+		Keys      []string `json:"keys_base64"`
+		RootToken string   `json:"root_token"`
+	}
+	if err := v.call(ctx, "PUT", "sys/init", map[string]int{"secret_shares": 1, "secret_threshold": 1}, &made); err != nil {
+		return fmt.Errorf("initialising: %w", err)
+	}
+	if len(made.Keys) != 1 || made.RootToken == "" {
+		return errors.New("initialising: Vault answered without a key or token")
+	}
+	v.keys = vaultKeys{Share: made.Keys[0], RootToken: made.RootToken}
+	text, err := json.Marshal(v.keys)
+	if err == nil {
+		err = writePrivate(keys, text)
+	}
+	return errors.Join(err, os.Remove(note))
+}
+
+// orphaned deals with a Vault whose keys were lost: started over if they never reached us, an error otherwise.
+func (v *Vault) orphaned(ctx context.Context, note string) error {
+	if _, err := os.Stat(note); err != nil {
+		return fmt.Errorf("%s is missing, and without it the stored data cannot be opened: remove %s to start over",
+			v.path("keys.json"), v.path(""))
+	}
+	v.proc.stop(time.Second, syscall.SIGTERM)
+	if err := errors.Join(os.RemoveAll(v.path("data")), os.Remove(note)); err != nil {
+		return fmt.Errorf("starting over: %w", err)
+	}
+	return v.launch(ctx)
+}
