@@ -85,10 +85,11 @@ func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error
 	if err != nil {
 		return Decision{}, err
 	}
+	var then Outcome
 	if d.Outcome == Deny {
-		d.Narrowest = c.narrowest(who, ask, d, now)
+		d.Narrowest, then = c.narrowest(who, ask, d, now)
 	}
-	d.Explanation = explain(ask, d)
+	d.Explanation = explain(ask, d, then)
 	return d, nil
 }
 

@@ -9,14 +9,15 @@ import (
 )
 
 // explain says in plain sentences what was decided, by what, and what to do
-// next. Of the ask it repeats only what has been checked.
-func explain(ask Ask, d Decision) string {
+// next. then is what the answer to d.Narrowest would be. Of the ask it repeats
+// only what has been checked.
+func explain(ask Ask, d Decision, then Outcome) string {
 	sentences := []string{outcomeSentence(ask, d)}
 	if d.Outcome != Deny {
 		sentences = append(sentences, clampSentences(d.Clamps)...)
 	}
 	if d.Narrowest != nil {
-		sentences = append(sentences, hintSentence(ask, *d.Narrowest))
+		sentences = append(sentences, hintSentence(ask, *d.Narrowest, then))
 	}
 	return strings.Join(sentences, " ")
 }
@@ -65,7 +66,7 @@ func clampSentences(clamps []Clamp) []string {
 	return out
 }
 
-func hintSentence(ask, hint Ask) string {
+func hintSentence(ask, hint Ask, then Outcome) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(hint.Params)) {
 		if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
@@ -78,6 +79,9 @@ func hintSentence(ask, hint Ask) string {
 	with := ""
 	if len(parts) > 0 {
 		with = " with " + strings.Join(parts, ", ")
+	}
+	if then == Pending {
+		with += ", which a person has to approve"
 	}
 	return fmt.Sprintf("You could ask for %s%s.", hint.Scope, with)
 }

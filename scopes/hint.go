@@ -12,20 +12,21 @@ import (
 // as a decision.
 const maxTries = 32
 
-// narrowest returns the nearest ask that this subject would not be denied, or
-// nil. Whatever is proposed has been decided first, so a hint is never wrong.
-func (c *Catalogue) narrowest(who Subject, ask Ask, denied Decision, now time.Time) *Ask {
+// narrowest returns the nearest ask that this subject would not be denied and
+// what the answer would be, or nil. Whatever is proposed has been decided first,
+// so a hint is never wrong.
+func (c *Catalogue) narrowest(who Subject, ask Ask, denied Decision, now time.Time) (*Ask, Outcome) {
 	tries := 0
 	for candidate := range c.candidates(ask, denied) {
 		if tries++; tries > maxTries {
-			return nil
+			break
 		}
 		d, err := c.decide(who, candidate, now)
 		if err == nil && d.Outcome != Deny {
-			return &candidate
+			return &candidate, d.Outcome
 		}
 	}
-	return nil
+	return nil, Deny
 }
 
 // candidates yields asks from the nearest to the farthest: the same scope for a

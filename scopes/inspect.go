@@ -45,6 +45,37 @@ func headLiterals(head ast.IsScopeNode) []cedar.EntityUID {
 	}
 }
 
+// equated returns every entity that the policy compares something with by ==,
+// != or `action == X`, which does not look into groups.
+func (p policy) equated() []cedar.EntityUID {
+	tree := (*ast.Policy)(p.cedar.AST())
+	var out []cedar.EntityUID
+	if head, ok := tree.Action.(ast.ScopeTypeEq); ok {
+		out = append(out, head.Entity)
+	}
+	add := func(sides ast.BinaryNode) {
+		for _, side := range []ast.IsNode{sides.Left, sides.Right} {
+			if value, ok := side.(ast.NodeValue); ok {
+				if uid, ok := value.Value.(cedar.EntityUID); ok {
+					out = append(out, uid)
+				}
+			}
+		}
+	}
+	for _, condition := range tree.Conditions {
+		ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
+			switch n := n.(type) {
+			case ast.NodeTypeEquals:
+				add(n.BinaryNode)
+			case ast.NodeTypeNotEquals:
+				add(n.BinaryNode)
+			}
+			return true
+		})
+	}
+	return out
+}
+
 // actionGroup returns X of a policy about `action in X`.
 func (p policy) actionGroup() (cedar.EntityUID, bool) {
 	in, ok := (*ast.Policy)(p.cedar.AST()).Action.(ast.ScopeTypeIn)
@@ -124,7 +155,7 @@ func isContext(n ast.IsNode) bool {
 }
 
 // cedarPosition finds the place in Cedar's message: its errors have no fields.
-var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?`)
+var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?(?:"": )?`)
 
 func cedarLine(err error) int {
 	if m := cedarPosition.FindStringSubmatch(cedarText(err)); m != nil {

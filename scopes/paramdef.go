@@ -129,8 +129,11 @@ func (r *reader) values(n *yaml.Node, what string) []string {
 		if !ok {
 			continue
 		}
-		if why := baseline(text); why != "" || len(text) > maxParamLength {
+		if why := baseline(text); why != "" {
 			r.at(item, "%s: %q %s", what, text, why)
+		}
+		if len(text) > maxParamLength {
+			r.at(item, "%s: a value is longer than %d bytes", what, maxParamLength)
 		}
 		if slices.Contains(out, text) {
 			r.at(item, "%s: %q is listed twice", what, text)

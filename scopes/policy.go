@@ -89,6 +89,11 @@ func (c *Catalogue) checkPolicies(problems *Problems) {
 				problems.add(p.file, p.line, "policy %s: %s", p.id, why)
 			}
 		}
+		for _, uid := range p.equated() {
+			if _, scope := c.scopes[string(uid.ID)]; uid.Type == typeAction && schema.actions[string(uid.ID)] && !scope {
+				problems.add(p.file, p.line, "policy %s: %s is a group, which no action equals; write `action in` instead of ==", p.id, uid)
+			}
+		}
 		// The validator would say the same again, without the advice.
 		if len(*problems) > before || c.idle(p) {
 			continue

@@ -1,6 +1,7 @@
 package scopes
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/cedar-policy/cedar-go"
@@ -105,7 +106,10 @@ func compileSchema(tree *ast.Schema) (string, func(policy) []string) {
 		if err == nil {
 			return nil
 		}
-		return strings.Split(err.Error(), "\n")
+		// The validator ranges over maps: sorted, the same mistake reads the same.
+		lines := strings.Split(err.Error(), "\n")
+		slices.Sort(lines)
+		return slices.Compact(lines)
 	}
 }
 

@@ -99,9 +99,10 @@ func (r *reader) plain(n *yaml.Node) {
 // mapping returns the values of n by key. It is nil when n is no mapping.
 func (r *reader) mapping(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	entries := r.entries(n, what)
-	for key, value := range entries {
-		if !slices.Contains(known, key) {
-			r.at(value, "%s: unknown key %q; the keys are %s", what, key, strings.Join(known, ", "))
+	for i := 0; entries != nil && i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if _, read := entries[key.Value]; read && !slices.Contains(known, key.Value) {
+			r.at(key, "%s: unknown key %q; the keys are %s", what, key.Value, strings.Join(known, ", "))
 		}
 	}
 	return entries

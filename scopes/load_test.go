@@ -1,0 +1,582 @@
+package scopes_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// refusal loads a broken catalogue and returns what a person sees.
+func refusal(t *testing.T, files ...scopes.File) string {
+	t.Helper()
+	c, err := scopes.Load(files)
+	var problems scopes.Problems
+	if !errors.As(err, &problems) || len(problems) == 0 {
+		t.Fatalf("got catalogue %v and error %v, want Problems", c, err)
+	}
+	if c != nil {
+		t.Errorf("got a catalogue beside the error")
+	}
+	return err.Error()
+}
+
+func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
+	tests := []struct {
+		name           string
+		old, with      string // in the scopes
+		policies, want string
+	}{
+		{
+			name: "unknown key", old: "title: Read mail\n", with: "title: Read mail\n    limits: [{per: sandbox, count: 60}]\n",
+			want: "scopes.yaml:40: scope: unknown key \"limits\"; the keys are name, title, authority, params, resource, ttl, approval, credential",
+		},
+		{
+			name: "duplicate key", old: "title: Read mail\n", with: "title: Read mail\n    title: Read all mail\n",
+			want: `scopes.yaml:40: scope: key "title" is given twice; remove one`,
+		},
+		{
+			name: "duplicate scope", old: "name: mail.read", with: "name: git.issues.read",
+			want: "scopes.yaml:38: scope git.issues.read is defined twice; the first is at scopes.yaml:2",
+		},
+		{
+			name: "one word name", old: "name: mail.read", with: "name: mail",
+			want: `scopes.yaml:38: scope name "mail" must be two or more lower-case words with dots between, such as github.issues.read, and at most 100 bytes`,
+		},
+		{
+			name: "bidi in title", old: "title: Read mail", with: "title: \"Read \u202email\"",
+			want: "scopes.yaml:39: scope mail.read: title must be one line of visible text, at most 200 bytes",
+		},
+		{
+			name: "title missing", old: "    title: Read mail\n", with: "",
+			want: "scopes.yaml:38: scope mail.read: title is missing",
+		},
+		{
+			name: "number for text", old: "title: Read mail", with: "title: 7",
+			want: "scopes.yaml:39: scope mail.read: title must be text; put it in quotes",
+		},
+		{
+			name: "authority", old: "authority: payment", with: "authority: root",
+			want: `scopes.yaml:30: scope pay.refund: authority "root" is unknown; choose read, draft, write, delete, payment or permission`,
+		},
+		{
+			name: "ttl over a day", old: "max: 1h", with: "max: 25h",
+			want: "scopes.yaml:42: scope mail.read: ttl.max must be whole seconds from 1s to 24h, such as 90s or 5m",
+		},
+		{
+			name: "ttl of parts of a second", old: "default: 10m", with: "default: 1500ms",
+			want: "scopes.yaml:42: scope mail.read: ttl.default must be whole seconds from 1s to 24h, such as 90s or 5m",
+		},
+		{
+			name: "ttl upside down", old: "default: 10m, max: 1h", with: "default: 2h, max: 1h",
+			want: "scopes.yaml:42: scope mail.read: ttl.default (2h) is longer than ttl.max (1h)",
+		},
+		{
+			name: "ttl without max", old: "{default: 10m, max: 1h}", with: "{default: 10m}",
+			want: "scopes.yaml:42: scope mail.read: ttl needs default and max, such as {default: 5m, max: 15m}",
+		},
+		{
+			name: "quorum of nobody", old: "quorum: 2", with: "quorum: 0",
+			want: "scopes.yaml:26: scope git.repo.delete: approval.quorum must be a whole number from 1 to 10",
+		},
+		{
+			name: "approval without group", old: "{group: oncall}", with: "{quorum: 1}",
+			want: "scopes.yaml:17: scope git.issues.write: approval needs a group, such as {group: oncall}",
+		},
+		{
+			name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
+			want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
+		},
+		{
+			name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: database, audience: https://mail",
+			want: `scopes.yaml:43: scope mail.read: credential.kind "database" is unknown; only jwt can be minted`,
+		},
+		{
+			name: "bind", old: "bind: mtls", with: "bind: dpop",
+			want: `scopes.yaml:43: scope mail.read: credential.bind "dpop" is unknown; choose none or mtls`,
+		},
+		{
+			name: "empty audience", old: "https://mail.example", with: `""`,
+			want: "scopes.yaml:43: scope mail.read: credential.audience must be an absolute URI without fragment or user, such as https://gateway.example",
+		},
+		{
+			name: "audience with fragment", old: "https://mail.example", with: `"https://mail.example/#a"`,
+			want: "scopes.yaml:43: scope mail.read: credential.audience must be an absolute URI without fragment or user, such as https://gateway.example",
+		},
+		{
+			name: "no audience", old: "kind: jwt, audience: https://mail.example", with: "kind: jwt",
+			want: "scopes.yaml:43: scope mail.read: credential needs kind and audience, such as {kind: jwt, audience: https://gateway.example}",
+		},
+		{
+			name: "undeclared placeholder", old: "resource: mail:all", with: "resource: mail:box/{box}",
+			want: "scopes.yaml:41: scope mail.read: resource names {box}, which is not in params (none)",
+		},
+		{
+			name: "resource literal", old: "resource: mail:all", with: "resource: mail:*",
+			want: `scopes.yaml:41: scope mail.read: resource "mail:*" may hold letters, digits and : / . _ - besides {param}`,
+		},
+		{
+			name: "resource dot segment", old: "resource: mail:all", with: "resource: mail:a/../b",
+			want: `scopes.yaml:41: scope mail.read: resource "mail:a/../b" has a . or .. segment; remove it`,
+		},
+		{
+			name: "resource without kind", old: "resource: git:repo/{repo}", with: "resource: '{repo}'",
+			want: `scopes.yaml:7: scope git.issues.read: resource "{repo}" must begin with what kind of thing it is, such as github:repo/`,
+		},
+		{
+			name: "open brace", old: "resource: mail:all", with: "resource: 'mail:{x'",
+			want: `scopes.yaml:41: scope mail.read: resource "mail:{x" has a { without its }`,
+		},
+		{
+			name: "adjacent placeholders", old: "pay:{currency}/{cents}", with: "pay:{currency}{cents}",
+			want: `scopes.yaml:35: scope pay.refund: resource "pay:{currency}{cents}" has {currency}{cents} with nothing between them; put a separator there`,
+		},
+		{
+			name: "parameter type", old: "{type: bool}", with: "{type: float}",
+			want: `scopes.yaml:34: scope pay.refund: params.urgent: type "float" is unknown; choose string, enum, int or bool`,
+		},
+		{
+			name: "parameter name of Cedar's", old: "urgent: {", with: "in: {",
+			want: `scopes.yaml:34: scope pay.refund: parameter name "in" must be lower-case letters, digits and _, at most 50, and no word of Cedar's own`,
+		},
+		{
+			name: "key of another type", old: "{type: bool}", with: "{type: bool, min: 1}",
+			want: `scopes.yaml:34: scope pay.refund: params.urgent: unknown key "min"; the keys are type`,
+		},
+		{
+			name: "int without max", old: "min: 1, max: 10000", with: "min: 1",
+			want: "scopes.yaml:32: scope pay.refund: params.cents: max is missing; a parameter of type int needs it",
+		},
+		{
+			name: "int upside down", old: "min: 1, max: 10000", with: "min: 2, max: 1",
+			want: "scopes.yaml:32: scope pay.refund: params.cents: min is greater than max",
+		},
+		{
+			name: "int beyond what JSON carries", old: "max: 10000", with: "max: 9007199254740993",
+			want: "scopes.yaml:32: scope pay.refund: params.cents.max must be a whole number from -9007199254740992 to 9007199254740992",
+		},
+		{
+			name: "string without pattern", old: "pattern: '[a-z0-9-]+/[a-z0-9._-]+', ", with: "",
+			want: "scopes.yaml:6: scope git.issues.read: params.repo: pattern is missing; a parameter of type string needs it",
+		},
+		{
+			name: "pattern that closes our group", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "'a)|(?:.*'",
+			want: "scopes.yaml:6: scope git.issues.read: params.repo.pattern is not an RE2 expression: error parsing regexp: unexpected ): `a)|(?:.*`",
+		},
+		{
+			name: "enum with a list separator", old: "[EUR, USD]", with: "['EUR,USD']",
+			want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR,USD" may hold letters, digits and . _ - / : @ only`,
+		},
+		{
+			name: "enum of nothing", old: "[EUR, USD]", with: "[]",
+			want: "scopes.yaml:33: scope pay.refund: params.currency.values must list 1 to 100 values",
+		},
+		{
+			name: "no scopes key", old: "scopes:\n", with: "scope:\n",
+			want: "scopes.yaml:1: file: unknown key \"scope\"; the keys are scopes\nscopes.yaml:1: scopes is missing; list the scopes below it",
+		},
+		{
+			name: "alias", old: "title: Read mail", with: "title: &t Read mail",
+			want: "scopes.yaml:39: anchors and aliases are not allowed; write the value out",
+		},
+		{
+			name: "merge key", old: "title: Read mail", with: "<<: {title: Read mail}",
+			want: "scopes.yaml:39: scope: keys must be plain words\nscopes.yaml:38: scope mail.read: title is missing",
+		},
+		{
+			name: "tag", old: "title: Read mail", with: "title: !!binary aGk=",
+			want: "scopes.yaml:39: tags such as !!binary are not allowed; remove it",
+		},
+		{
+			name: "second document", old: "  - name: mail.read", with: "---\nscopes:\n  - name: mail.read",
+			want: "scopes.yaml: not valid YAML: one document per file; move what follows --- to a file of its own",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			changed := replace(t, worldScopes, tt.old, tt.with)
+			got := refusal(t, file("scopes.yaml", changed), file("policies.cedar", worldPolicies))
+			// Lines are sorted in the error; here they are written in reading order.
+			if diff := cmp.Diff(sortedLines(tt.want), sortedLines(got)); diff != "" {
+				t.Errorf("message (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func file(name, data string) scopes.File { return scopes.File{Name: name, Data: []byte(data)} }
+
+func sortedLines(s string) []string {
+	lines := strings.Split(s, "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+func TestLoadRefusesPolicies(t *testing.T) {
+	tests := []struct{ name, policy, want string }{
+		{
+			"typo in an action", `@id("a") permit (principal, action == Action::"git.issue.read", resource);`,
+			`p.cedar:1: policy a: Action::"git.issue.read" is no scope and no group of scopes; did you mean git.issues.read?`,
+		},
+		{
+			"action from nowhere", `@id("a") permit (principal, action in [Action::"kubernetes.pods"], resource);`,
+			`p.cedar:1: policy a: Action::"kubernetes.pods" is no scope and no group of scopes; use the name of a scope, a group such as github.*, or authority:read`,
+		},
+		{
+			"typo in an action in a condition", `@id("a") permit (principal, action, resource) when { action in Action::"git.issue.*" };`,
+			`p.cedar:1: policy a: Action::"git.issue.*" is no scope and no group of scopes; did you mean git.issues.*?`,
+		},
+		{
+			"group by equality", `@id("a") forbid (principal, action == Action::"git.*", resource);`,
+			`p.cedar:1: policy a: Action::"git.*" is a group, which no action equals; write ` + "`action in`" + ` instead of ==`,
+		},
+		{
+			"group by equality in a condition", `@id("a") forbid (principal, action, resource) unless { action != Action::"authority:write" };`,
+			`p.cedar:1: policy a: Action::"authority:write" is a group, which no action equals; write ` + "`action in`" + ` instead of ==`,
+		},
+		{
+			"unknown attribute", `@id("a") forbid (principal, action == Action::"mail.read", resource) when { context.user == "x" };`,
+			"p.cedar:1: policy a: attribute `user` in context for Action::\"mail.read\" not found",
+		},
+		{
+			"unknown parameter", `@id("a") permit (principal, action in Action::"git.issues.*", resource) when { context.params.rep like "a/*" };`,
+			"p.cedar:1: policy a: attribute `rep` in context for Action::\"git.issues.read\" not found\n" +
+				"p.cedar:1: policy a: attribute `rep` in context for Action::\"git.issues.write\" not found",
+		},
+		{
+			"wrong type", `@id("a") permit (principal, action, resource) when { context.ttl == "5m" };`,
+			"p.cedar:1: policy a: the types Long and String are not compatible",
+		},
+		{
+			"number as text", `@id("a") permit (principal, action == Action::"pay.refund", resource) when { context.params.currency < 3 };`,
+			"p.cedar:1: policy a: unexpected type: expected datetime, or duration, or Long but saw String",
+		},
+		{
+			"unknown entity type", `@id("a") permit (principal in Group::"x", action, resource);`,
+			"p.cedar:1: policy a: unable to find an applicable action given the policy scope constraints\n" +
+				"p.cedar:1: policy a: unrecognized entity type `Group`",
+		},
+		{
+			"path as a principal", `@id("a") permit (principal == Path::"spiffe://td.example/a", action, resource);`,
+			"p.cedar:1: policy a: unable to find an applicable action given the policy scope constraints",
+		},
+		{
+			"resource that no scope has", `@id("a") forbid (principal, action, resource == Resource::"gut:repo/acme/api");`,
+			`p.cedar:1: policy a: Resource::"gut:repo/acme/api" is a resource that no scope can have; compare it with the resource: templates`,
+		},
+		{
+			"trust domain as an ID", `@id("a") permit (principal in TrustDomain::"spiffe://td.example", action, resource);`,
+			`p.cedar:1: policy a: TrustDomain::"spiffe://td.example" is not a trust domain; write its name alone, such as acme.example`,
+		},
+		{
+			"upper-case trust domain", `@id("a") permit (principal, action, resource) when { principal in TrustDomain::"TD.example" };`,
+			`p.cedar:1: policy a: TrustDomain::"TD.example" is not a trust domain; write its name alone, such as acme.example`,
+		},
+		{
+			"number read from the ask", `@id("a") forbid (principal, action, resource) when { decimal(context.task) == decimal("1.0") };`,
+			"p.cedar:1: policy a: extension constructors may not be called with non-literal expressions",
+		},
+		{"no id", "\npermit (principal, action, resource);", `p.cedar:2: policy has no @id; put @id("a-name-for-it") before it`},
+		{"bad id", `@id("A b") permit (principal, action, resource);`, `p.cedar:1: policy @id "A b" must be lower-case letters, digits and dashes, at most 100`},
+		{
+			"two of one id", "@id(\"a\") permit (principal, action, resource);\n@id(\"a\") forbid (principal, action, resource);",
+			`p.cedar:2: policy @id "a" is used twice; the first is at p.cedar:1`,
+		},
+		{"syntax", "@id(\"a\")\npermit (principal, action);", `p.cedar:2: not a Cedar policy: ";": exact got ) want ,`},
+		{"bad UTF-8", "@id(\"a\") permit (principal, action, resource) when { context.task == \"\xff\" };", "p.cedar:1: not a Cedar policy: invalid UTF-8 encoding"},
+		{"none at all", "// nothing here\n", "the catalogue has no policies, so nothing would be permitted; add a .cedar file"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := refusal(t, file("scopes.yaml", worldScopes), file("p.cedar", tt.policy))
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("message (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// H32: an ID that is not canonical could never match, so it is refused where a
+// person can still see it.
+func TestLoadRefusesIDsInPolicies(t *testing.T) {
+	ids := []string{
+		"spiffe://TD.example/a", "spiffe://td.example/%2e", "spiffe://td.example//a", "spiffe://td.example/./a",
+		"spiffe://td.example/a/", "spiffe://td.example:443/a", "spiffe://user@td.example/a", "spiffe://td.example/a?x",
+		"spiffe://td.example/a#x", "spiffe://td.example", "spiffe://td.example/", "SPIFFE://td.example/a", "td.example/a", "",
+		"spiffe://td.example/" + strings.Repeat("a", 2049),
+	}
+	for _, id := range ids {
+		for _, kind := range []string{"Sandbox", "Path"} {
+			t.Run(kind+" "+id[:min(len(id), 40)], func(t *testing.T) {
+				policy := fmt.Sprintf(`@id("a") forbid (principal, action, resource) when { principal in %s::%q };`, kind, id)
+				got := refusal(t, file("scopes.yaml", worldScopes), file("p.cedar", policy))
+				if !strings.Contains(got, "is not a SPIFFE ID with a path; write it as spiffe://trust-domain/path") {
+					t.Errorf("got %q, want it to name the ID", got)
+				}
+			})
+		}
+	}
+}
+
+func TestLoadReportsEveryMistakeAtOnce(t *testing.T) {
+	got := refusal(t,
+		file("b.yaml", "scopes:\n  - {name: a.b, title: 3, owner: me}\n"),
+		file("a.cedar", "permit (principal, action, resource);\nforbid (principal, action, resource);\n"),
+		file("notes.txt", "hello"),
+	)
+	want := `a.cedar:1: policy has no @id; put @id("a-name-for-it") before it
+a.cedar:2: policy has no @id; put @id("a-name-for-it") before it
+b.yaml:2: scope: unknown key "owner"; the keys are name, title, authority, params, resource, ttl, approval, credential
+b.yaml:2: scope a.b: authority is missing
+b.yaml:2: scope a.b: resource is missing
+b.yaml:2: scope a.b: ttl is missing
+b.yaml:2: scope a.b: credential is missing
+b.yaml:2: scope a.b: title must be text; put it in quotes
+notes.txt: is neither scopes (.yaml, .yml) nor policies (.cedar); rename or remove it`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("message (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadRefusesFiles(t *testing.T) {
+	good := []scopes.File{file("scopes.yaml", worldScopes), file("p.cedar", worldPolicies)}
+	tests := []struct {
+		name  string
+		files []scopes.File
+		want  string
+	}{
+		{"none", nil, "the catalogue has no scopes; add a .yaml file with scopes:\nthe catalogue has no policies, so nothing would be permitted; add a .cedar file"},
+		{"twice", append(good, good[0]), "scopes.yaml: is given twice"},
+		{"line break in a name", append(good, file("a\nb.yaml", "")), `file name "a\nb.yaml" must be letters, digits, . _ - and / only, with no part that begins with a dot`},
+		{"parent folder", append(good, file("../a.yaml", "")), `file name "../a.yaml" must be letters, digits, . _ - and / only, with no part that begins with a dot`},
+		{"large scopes", append(good, file("a.yaml", strings.Repeat("#", scopes.MaxScopeFile+1))), "a.yaml: is larger than 1024 KiB; split it"},
+		{"large policies", append(good, file("a.cedar", strings.Repeat("/", scopes.MaxPolicyFile+1))), "a.cedar: is larger than 64 KiB; split it"},
+		{"many", slices.Repeat(good, scopes.MaxFiles), "512 files are too many; at most 256"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, refusal(t, tt.files...)); diff != "" {
+				t.Errorf("message (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLoadRefusesTooMany(t *testing.T) {
+	var policies, many strings.Builder
+	for i := range scopes.MaxPolicies + 1 {
+		fmt.Fprintf(&policies, "@id(\"p%d\") permit (principal, action, resource);\n", i)
+	}
+	half := policies.Len() / 2
+	half += strings.Index(policies.String()[half:], "\n") + 1
+	many.WriteString("scopes:\n")
+	for i := range scopes.MaxScopes + 1 {
+		fmt.Fprintf(&many, "  - {name: a.b%d, title: T, authority: read, resource: 'x:y', ttl: {default: 1s, max: 1s}, credential: {kind: jwt, audience: 'https://a'}}\n", i)
+	}
+	got := refusal(t, file("s.yaml", many.String()), file("p.cedar", policies.String()[:half]), file("q.cedar", policies.String()[half:]))
+	if want := "1001 scopes are too many; at most 1000\n1001 policies are too many; at most 1000"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The largest and deepest files that are accepted for reading end in an answer,
+// not in a dead process.
+func TestLoadSurvivesDeepFiles(t *testing.T) {
+	n := scopes.MaxPolicyFile - 200
+	for name, expression := range map[string]string{
+		"brackets": strings.Repeat("(", n/2) + "true" + strings.Repeat(")", n/2),
+		"open":     strings.Repeat("(", n),
+		"not":      strings.Repeat("!", n) + "true",
+		"if":       strings.Repeat("if true then true else ", n/23) + "true",
+		"and":      strings.Repeat("true&&", n/6) + "true",
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := `@id("deep") permit (principal, action == Action::"mail.read", resource) when { ` + expression + ` };`
+			c, err := scopes.Load([]scopes.File{file("s.yaml", worldScopes), file("p.cedar", policy)})
+			if err != nil {
+				if c != nil {
+					t.Errorf("got a catalogue beside the error %v", err)
+				}
+				return
+			}
+			if _, err := c.Decide(boundSubject("spiffe://td.example/a"), scopes.Ask{Scope: "mail.read", Task: "t"}, noon); err != nil {
+				t.Errorf("deciding: %v", err)
+			}
+		})
+	}
+	t.Run("yaml", func(t *testing.T) {
+		got := refusal(t, file("s.yaml", "scopes: "+strings.Repeat("[", 500_000)), file("p.cedar", worldPolicies))
+		if want := "s.yaml:1: not valid YAML: while increasing flow level: exceeded max depth of 16"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+	t.Run("alias bomb", func(t *testing.T) {
+		bomb := "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nscopes: [*b,*b,*b,*b]\n"
+		got := refusal(t, file("s.yaml", bomb), file("p.cedar", worldPolicies))
+		if want := "s.yaml:1: anchors and aliases are not allowed; write the value out"; !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want it to begin with %q", got, want)
+		}
+	})
+}
+
+// A guardrail about an authority that no scope has yet is kept, not refused.
+func TestLoadKeepsIdleGuardrails(t *testing.T) {
+	c := load(t, worldScopes, `@id("later") forbid (principal, action in Action::"authority:permission", resource);`)
+	if got := c.Policies(); !slices.Equal(got, []string{"later"}) {
+		t.Errorf("got policies %v, want [later]", got)
+	}
+	withTypo := `@id("later") forbid (principal, action in Action::"authority:permissions", resource);`
+	if got := refusal(t, file("s.yaml", worldScopes), file("p.cedar", withTypo)); !strings.Contains(got, "did you mean authority:permission?") {
+		t.Errorf("got %q, want the authority that was meant", got)
+	}
+}
+
+func TestCatalogueAnswersWhatItHolds(t *testing.T) {
+	c := world(t)
+	var names []string
+	for _, s := range c.Scopes() {
+		names = append(names, s.Name)
+	}
+	if want := []string{"git.issues.read", "git.issues.write", "git.repo.delete", "mail.read", "pay.refund"}; !slices.Equal(names, want) {
+		t.Errorf("got scopes %v, want %v", names, want)
+	}
+	got, ok := c.Scope("git.issues.write")
+	want := &scopes.Scope{
+		Name: "git.issues.write", Title: "Write issues", Authority: scopes.Write,
+		Params:     map[string]scopes.Param{"repo": {Type: scopes.ParamString, Pattern: "[a-z0-9-]+/[a-z0-9._-]+", MaxLength: 40}},
+		Resource:   "git:repo/{repo}",
+		TTL:        scopes.TTL{Default: 5 * 60e9, Max: 15 * 60e9},
+		Approval:   &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * 60e9},
+		Credential: scopes.Credential{Kind: "jwt", Audience: "https://git.example", Bind: "none"},
+	}
+	if diff := cmp.Diff(want, got); !ok || diff != "" {
+		t.Errorf("scope (-want +got), found %v:\n%s", ok, diff)
+	}
+	if _, ok := c.Scope("git.issues"); ok {
+		t.Errorf("found a scope that is only a prefix")
+	}
+	if want := `action "git.issues.write" in ["git.issues.*", "authority:write"] appliesTo {`; !strings.Contains(c.Schema(), want) {
+		t.Errorf("the schema lacks %q:\n%s", want, c.Schema())
+	}
+}
+
+// What a caller gets is a copy: a decision cannot be changed from outside.
+func TestCatalogueIsImmutable(t *testing.T) {
+	c := world(t)
+	s, _ := c.Scope("git.issues.write")
+	s.TTL.Max, s.Approval.Group = 0, "everyone"
+	clear(s.Params)
+	pay, _ := c.Scope("pay.refund")
+	pay.Params["currency"].Values[0] = "XXX"
+	d, err := c.Decide(subject("spiffe://td.example/agents/a"), scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Scope.Credential.Audience, d.Approval.Group = "https://evil.example", "everyone"
+	again, _ := c.Scope("git.issues.write")
+	if again.TTL.Max == 0 || again.Approval.Group != "oncall" || len(again.Params) != 1 || again.Credential.Audience != "https://git.example" {
+		t.Errorf("the catalogue changed: %+v", again)
+	}
+	if p, _ := c.Scope("pay.refund"); p.Params["currency"].Values[0] != "EUR" {
+		t.Errorf("got values %v, want EUR first", p.Params["currency"].Values)
+	}
+}
+
+func TestAuthorityRank(t *testing.T) {
+	ordered := []scopes.Authority{scopes.Read, scopes.Draft, scopes.Write, scopes.Delete, scopes.Payment, scopes.Permission}
+	for want, a := range ordered {
+		if got := a.Rank(); got != want {
+			t.Errorf("%s: got rank %d, want %d", a, got, want)
+		}
+	}
+	if got := scopes.Authority("admin").Rank(); got != -1 {
+		t.Errorf("unknown authority: got rank %d, want -1", got)
+	}
+}
+
+// The digest can be recomputed without us.
+func TestDigestIsThatOfCoreutils(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string]string{"z.yaml": worldScopes, "policies/B.cedar": worldPolicies, "policies/a.cedar": "// empty\n"}
+	for name, data := range files {
+		full := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := scopes.LoadFS(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `find * -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("running sha256sum: %v", err)
+	}
+	if want := "sha256:" + strings.Fields(string(out))[0]; c.Digest() != want {
+		t.Errorf("got %s, want %s", c.Digest(), want)
+	}
+}
+
+func TestDigestDependsOnContentAndNamesOnly(t *testing.T) {
+	digest := func(files ...scopes.File) string {
+		c, err := scopes.Load(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Digest()
+	}
+	s, p := file("s.yaml", worldScopes), file("p.cedar", worldPolicies)
+	first := digest(s, p)
+	if got := digest(p, s); got != first {
+		t.Errorf("the order of files changed the digest")
+	}
+	if got := digest(s, file("p.cedar", worldPolicies+"\n")); got == first {
+		t.Errorf("one more byte left the digest as it was")
+	}
+	if got := digest(s, file("q.cedar", worldPolicies)); got == first {
+		t.Errorf("another name left the digest as it was")
+	}
+}
+
+func TestLoadFSLeavesOutOtherFilesAndDotFolders(t *testing.T) {
+	fsys := fstest.MapFS{
+		"scopes.yml":                  {Data: []byte(worldScopes)},
+		"team/policies.cedar":         {Data: []byte(worldPolicies)},
+		"README.md":                   {Data: []byte("# hello")},
+		"..2030_01_01/scopes.yml":     {Data: []byte(worldScopes)},
+		".git/objects/policies.cedar": {Data: []byte("not cedar")},
+	}
+	c, err := scopes.LoadFS(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(c.Scopes()); got != 5 {
+		t.Errorf("got %d scopes, want 5", got)
+	}
+}
+
+func TestLoadFSRefusesWhatItCannotRead(t *testing.T) {
+	fsys := fstest.MapFS{"scopes.yaml": {Data: []byte(worldScopes)}, "pipe.cedar": {Mode: os.ModeNamedPipe}}
+	if _, err := scopes.LoadFS(fsys); err == nil || !strings.Contains(err.Error(), "pipe.cedar") {
+		t.Errorf("got %v, want an error about pipe.cedar", err)
+	}
+	large := fstest.MapFS{"s.yaml": {Data: []byte(worldScopes)}, "p.cedar": {Data: make([]byte, 10<<20)}}
+	var problems scopes.Problems
+	if _, err := scopes.LoadFS(large); !errors.As(err, &problems) || !strings.Contains(err.Error(), "p.cedar: is larger than 64 KiB; split it") {
+		t.Errorf("got %v, want a Problem about p.cedar", err)
+	}
+}

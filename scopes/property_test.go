@@ -1,0 +1,264 @@
+package scopes_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"pgregory.net/rapid"
+
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+var ids = []string{
+	"spiffe://td.example/agents/a", "spiffe://td.example/agents/ab", "spiffe://td.example/agents/a/b",
+	"spiffe://td.example/people/b", "spiffe://other.example/agents/a",
+}
+
+func drawSubject(t *rapid.T) scopes.Subject {
+	return scopes.Subject{
+		ID:      spiffeid.RequireFromString(rapid.SampledFrom(ids).Draw(t, "id")),
+		Bound:   rapid.Bool().Draw(t, "bound"),
+		Expires: noon.Add(time.Duration(rapid.Int64Range(-5, 7200).Draw(t, "rest_ms")) * time.Second / 2),
+	}
+}
+
+// drawAsk draws asks that are well-formed, and often near a line that some
+// policy draws.
+func drawAsk(t *rapid.T) scopes.Ask {
+	a := scopes.Ask{
+		Scope: rapid.SampledFrom([]string{"git.issues.read", "git.issues.write", "git.repo.delete", "pay.refund", "mail.read", "git.issue.read", "no.such"}).Draw(t, "scope"),
+		Task:  rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:-]{0,10}`).Draw(t, "task"),
+		TTL:   time.Duration(rapid.OneOf(rapid.Int64Range(0, 1000), rapid.Int64Range(0, 1<<33)).Draw(t, "ttl")) * time.Second,
+	}
+	switch {
+	case strings.HasPrefix(a.Scope, "git."):
+		a.Params = repo(rapid.SampledFrom([]string{"acme/api", "acme/secret", "evil/api"}).Draw(t, "repo"))
+	case a.Scope == "pay.refund":
+		a.Params = map[string]any{
+			"cents":    rapid.Int64Range(1, 10000).Draw(t, "cents"),
+			"currency": rapid.SampledFrom([]string{"EUR", "USD"}).Draw(t, "currency"),
+			"urgent":   rapid.Bool().Draw(t, "urgent"),
+		}
+	}
+	return a
+}
+
+var (
+	heads = []string{
+		`principal, action, resource`,
+		`principal in Path::"spiffe://td.example/agents/a", action, resource`,
+		`principal == Sandbox::"spiffe://td.example/people/b", action, resource`,
+		`principal in TrustDomain::"td.example", action, resource`,
+		`principal, action in Action::"git.*", resource`,
+		`principal, action in Action::"git.issues.*", resource`,
+		`principal, action in [Action::"authority:write", Action::"authority:payment"], resource`,
+		`principal, action == Action::"mail.read", resource`,
+		`principal, action == Action::"pay.refund", resource`,
+		`principal, action, resource == Resource::"git:repo/acme/secret"`,
+	}
+	conditions = []string{
+		``, ``, `when { context.approved }`, `unless { context.approved }`, `when { context.ttl <= 300 }`, `unless { context.ttl > 61 }`,
+		`when { context.binding == "mtls" }`, `when { context.task like "a*" }`, `when { context.params has repo && context.params.repo like "acme/*" }`,
+		`when { context.params has cents && context.params.cents < 5000 }`,
+		`when { context.ttl * 9223372036854775807 > 0 }`,                     // errs above 1s
+		`when { context.approved && context.ttl + 9223372036854775807 > 0 }`, // errs once approved
+	}
+)
+
+func drawPolicy(t *rapid.T, effect, id string) string {
+	return fmt.Sprintf("@id(%q) %s (%s) %s;\n", id, effect, rapid.SampledFrom(heads).Draw(t, "head"), rapid.SampledFrom(conditions).Draw(t, "condition"))
+}
+
+func drawPolicies(t *rapid.T) string {
+	var b strings.Builder
+	for i := range rapid.IntRange(1, 6).Draw(t, "policies") {
+		b.WriteString(drawPolicy(t, rapid.SampledFrom([]string{"permit", "permit", "forbid"}).Draw(t, "effect"), fmt.Sprintf("p%d", i)))
+	}
+	return b.String()
+}
+
+func mustLoad(t *rapid.T, policies string) *scopes.Catalogue {
+	c, err := scopes.Load([]scopes.File{file("s.yaml", worldScopes), file("p.cedar", policies)})
+	if err != nil {
+		t.Fatalf("loading:\n%s\n%v", policies, err)
+	}
+	return c
+}
+
+func decide(t *rapid.T, c *scopes.Catalogue, who scopes.Subject, a scopes.Ask) scopes.Decision {
+	d, err := c.Decide(who, a, noon)
+	if err != nil {
+		t.Fatalf("deciding %+v: %v", a, err)
+	}
+	return d
+}
+
+// T1: whatever a sandbox writes into an ask, it asks as itself. The catalogue
+// permits one other sandbox everything, and this one nothing.
+func TestNoFieldOfAnAskChangesWhoAsks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := mustLoad(t, `@id("victim") permit (principal == Sandbox::"spiffe://td.example/victim", action, resource);
+@id("domain") permit (principal in TrustDomain::"victim.example", action, resource);
+@id("path") permit (principal in Path::"spiffe://td.example/victims", action, resource);`)
+		text := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{
+			"spiffe://td.example/victim", `Sandbox::"spiffe://td.example/victim"`, "victim.example", "git.issues.read", "mail.read", "acme/api",
+		}))
+		key := rapid.OneOf(rapid.SampledFrom([]string{"repo", "principal", "id", "sub", "trust_domain", "cents"}), rapid.String())
+		a := scopes.Ask{
+			Scope:  text.Draw(t, "scope"),
+			Task:   text.Draw(t, "task"),
+			Params: map[string]any{key.Draw(t, "key"): text.Draw(t, "value")},
+			TTL:    time.Duration(rapid.Int64().Draw(t, "ttl")),
+		}
+		if rapid.Bool().Draw(t, "well-formed") {
+			a = drawAsk(t)
+		}
+		who := drawSubject(t)
+		if d, err := c.Decide(who, a, noon); err == nil && (d.Outcome != scopes.Deny || d.Narrowest != nil) {
+			t.Fatalf("%s got %s for %+v, hint %v", who.ID, d.Outcome, a, d.Narrowest)
+		}
+	})
+}
+
+// I3: no TTL is longer than any bound, and each clamp only shortens.
+func TestTTLIsWithinEveryBound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		who, a := drawSubject(t), drawAsk(t)
+		d := decide(t, mustLoad(t, drawPolicies(t)), who, a)
+		if d.Scope == nil {
+			return
+		}
+		asked := a.TTL
+		if asked == 0 {
+			asked = d.Scope.TTL.Default
+		}
+		bound := d.Scope.Credential.Bind == "mtls" && who.Bound
+		if d.TTL > asked || d.TTL > d.Scope.TTL.Max || d.TTL > 24*time.Hour || bound && d.TTL > max(0, who.Expires.Sub(noon)) {
+			t.Fatalf("got TTL %s for %s of %+v, SVID until %s", d.TTL, asked, d.Scope, who.Expires.Sub(noon))
+		}
+		if d.Outcome != scopes.Deny && (d.TTL < time.Second || d.TTL%time.Second != 0) {
+			t.Fatalf("got %s for TTL %s", d.Outcome, d.TTL)
+		}
+		from := asked
+		for _, clamp := range d.Clamps {
+			if clamp.From != from || clamp.To >= clamp.From {
+				t.Fatalf("clamps do not follow one another: %+v from %s", d.Clamps, asked)
+			}
+			from = clamp.To
+		}
+		if from != d.TTL {
+			t.Fatalf("the clamps %+v end at %s, the TTL is %s", d.Clamps, from, d.TTL)
+		}
+	})
+}
+
+var width = map[scopes.Outcome]int{scopes.Deny: 0, scopes.Pending: 1, scopes.Allow: 2}
+
+func TestAddingAForbidNeverWidens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		who, a, policies := drawSubject(t), drawAsk(t), drawPolicies(t)
+		before := decide(t, mustLoad(t, policies), who, a)
+		after := decide(t, mustLoad(t, policies+drawPolicy(t, "forbid", "added")), who, a)
+		if width[after.Outcome] > width[before.Outcome] || after.TTL > before.TTL {
+			t.Fatalf("%s for %s became %s for %s", before.Outcome, before.TTL, after.Outcome, after.TTL)
+		}
+	})
+}
+
+// A hint can be taken at its word: asked for, it is not denied, nor shortened by
+// the scope, and it has no more authority than what was denied.
+func TestEveryHintIsGrantable(t *testing.T) {
+	seen := 0
+	rapid.Check(t, func(t *rapid.T) {
+		who, a := drawSubject(t), drawAsk(t)
+		c := mustLoad(t, drawPolicies(t))
+		d := decide(t, c, who, a)
+		if d.Narrowest == nil {
+			return
+		}
+		seen++
+		if d.Outcome != scopes.Deny {
+			t.Fatalf("got a hint beside %s", d.Outcome)
+		}
+		again := decide(t, c, who, *d.Narrowest)
+		if again.Outcome == scopes.Deny {
+			t.Fatalf("the hint %+v is denied: %s", *d.Narrowest, again.Explanation)
+		}
+		if d.Scope != nil && again.Scope.Authority.Rank() > d.Scope.Authority.Rank() {
+			t.Fatalf("the hint asks for %s instead of %s", again.Scope.Authority, d.Scope.Authority)
+		}
+		if d.Narrowest.Task != a.Task || d.Scope != nil && d.Scope.Name == again.Scope.Name && again.TTL > d.TTL {
+			t.Fatalf("the hint %+v is wider than %+v", *d.Narrowest, a)
+		}
+	})
+	if seen == 0 {
+		t.Errorf("no draw led to a hint: nothing was checked")
+	}
+}
+
+// A policy that errs for this ask, and permits nothing by itself, is enough to
+// deny whatever the others say.
+func TestAnErrorNeverAllows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		who, a := drawSubject(t), drawAsk(t)
+		effect := rapid.SampledFrom([]string{"permit", "forbid"}).Draw(t, "effect")
+		// Overflows for every ttl from 1.
+		erring := "@id(\"err\") " + effect + " (principal, action, resource) when { context.ttl + 9223372036854775807 > 0 };\n"
+		d := decide(t, mustLoad(t, drawPolicies(t)+erring), who, a)
+		if d.Outcome != scopes.Deny {
+			t.Fatalf("got %s by %v", d.Outcome, d.Policies)
+		}
+		if d.Reason == "policy_error" && !slices.Contains(d.Policies, "err") {
+			t.Fatalf("got policy_error by %v, want err among them", d.Policies)
+		}
+	})
+}
+
+// The same question has the same answer, and the order of files is no part of it.
+func TestDecideIsAFunction(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		who, a, policies := drawSubject(t), drawAsk(t), drawPolicies(t)
+		c := mustLoad(t, policies)
+		params := maps.Clone(a.Params)
+		first := decide(t, c, who, a)
+		if diff := cmp.Diff(params, a.Params); diff != "" {
+			t.Fatalf("Decide changed the ask (-before +after):\n%s", diff)
+		}
+		reversed, err := scopes.Load([]scopes.File{file("p.cedar", policies), file("s.yaml", worldScopes)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, again := range []scopes.Decision{decide(t, c, who, a), decide(t, reversed, who, a)} {
+			if diff := cmp.Diff(first, again); diff != "" {
+				t.Fatalf("decisions differ:\n%s", diff)
+			}
+		}
+		if !slices.IsSorted(first.Policies) {
+			t.Fatalf("policies are not sorted: %v", first.Policies)
+		}
+	})
+}
+
+// Different values in the resource are different resources.
+func TestRenderingIsInjective(t *testing.T) {
+	c := anything(t)
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.StringMatching(`[ab/-]{1,6}`)
+		draw := func(n string) map[string]any {
+			return map[string]any{"a": value.Draw(t, "a"+n), "b": value.Draw(t, "b"+n)}
+		}
+		x, y := draw("1"), draw("2")
+		who := subject(ids[0])
+		dx, errX := c.Decide(who, scopes.Ask{Scope: "any.pair", Params: x, Task: "t"}, noon)
+		dy, errY := c.Decide(who, scopes.Ask{Scope: "any.pair", Params: y, Task: "t"}, noon)
+		if errX == nil && errY == nil && (dx.Resource == dy.Resource) != maps.Equal(x, y) {
+			t.Fatalf("%v is %s and %v is %s", x, dx.Resource, y, dy.Resource)
+		}
+	})
+}
