@@ -38,7 +38,7 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	token := input + "." + signature
+	token := input + "." + base64.RawURLEncoding.EncodeToString(signature)
 	if err := m.verify(token, v, intent); err != nil {
 		return broker.Credential{}, err
 	}
@@ -52,18 +52,17 @@ func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) 
 	if err != nil {
 		return "", err
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(signature)
-	if err != nil || jwt.GetSigningMethod(key.Algorithm).Verify(signingInput, raw, v.public) != nil {
+	if jwt.GetSigningMethod(key.Algorithm).Verify(signingInput, signature, v.public) != nil {
 		return "", fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
 	}
-	return signature, nil
+	return base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
 // ask sends one request to sign and takes the signature out of the answer. It is not verified yet.
-func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version, string, error) {
+func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version, []byte, error) {
 	v, ok := m.ring.Load().find(key)
 	if !ok {
-		return version{}, "", fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
+		return version{}, nil, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
 	}
 	data, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
 		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+m.cfg.SigningKey, map[string]any{
@@ -78,12 +77,17 @@ func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version
 		return data, err
 	})
 	if err != nil {
-		return version{}, "", err
+		return version{}, nil, err
 	}
 	answer, _ := data["signature"].(string)
-	signature, ok := strings.CutPrefix(answer, "vault:v"+strconv.Itoa(key.Version)+":")
+	encoded, ok := strings.CutPrefix(answer, "vault:v"+strconv.Itoa(key.Version)+":")
 	if !ok {
-		return version{}, "", fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, key.Version)
+		return version{}, nil, fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, key.Version)
+	}
+	// Even the strict decoder skips line breaks; what encodes to itself again has none.
+	signature, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil || base64.RawURLEncoding.EncodeToString(signature) != encoded {
+		return version{}, nil, fmt.Errorf("%w: the signature is not plain base64url", broker.ErrMintMismatch)
 	}
 	return v, signature, nil
 }

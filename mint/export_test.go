@@ -1,0 +1,44 @@
+package mint
+
+import (
+	"crypto"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// What the external tests look at inside: the pure functions that rotation and naming rest on.
+var (
+	Thumbprint   = func(public crypto.PublicKey) (string, error) { return thumbprint(public) }
+	SigningInput = signingInput
+	Clip         = clip
+)
+
+// Born is a key version by its number and time of creation.
+type Born struct {
+	Version int
+	At      time.Time
+}
+
+func versionsOf(born []Born) []version {
+	var out []version
+	for _, b := range born {
+		out = append(out, version{key: broker.Key{Version: b.Version}, created: b.At})
+	}
+	return out
+}
+
+// SigningVersion is the number of the version that signs, 0 for none.
+func SigningVersion(born []Born, floor int, now time.Time, cfg Config) int {
+	v, _ := signing(versionsOf(born), floor, now, overlapOf(cfg))
+	return v.key.Version
+}
+
+// PublishedVersions are the numbers of the versions in the JWKS.
+func PublishedVersions(born []Born, now time.Time, cfg Config) []int {
+	var out []int
+	for _, v := range published(versionsOf(born), now, overlapOf(cfg)) {
+		out = append(out, v.key.Version)
+	}
+	return out
+}
