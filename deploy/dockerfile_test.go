@@ -1,0 +1,99 @@
+package deploy_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDockerfile(t *testing.T) {
+	for _, fault := range dockerfileFaults(string(read(t, "Dockerfile"))) {
+		t.Error(fault)
+	}
+}
+
+// The builder is sent nothing that could hold a secret or a state.
+func TestBuildContextHoldsNoSecrets(t *testing.T) {
+	var lines []string
+	for line := range strings.Lines(string(read(t, "Dockerfile.dockerignore"))) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 || lines[0] != "*" {
+		t.Fatalf("the build context is not empty to begin with: %v", lines)
+	}
+	// The last pattern that matches wins, so what must stay out comes after everything that is let in.
+	if out, in := slices.Index(lines, "deploy/"), lastLetIn(lines); out < in {
+		t.Errorf("deploy/ is left out in line %d, but line %d lets files in again", out, in)
+	}
+}
+
+func lastLetIn(lines []string) (last int) {
+	for i, line := range lines {
+		if strings.HasPrefix(line, "!") {
+			last = i
+		}
+	}
+	return last
+}
+
+// instructions are the lines of a Dockerfile, joined where they continue, without comments.
+func instructions(text string) (all [][2]string) {
+	var kept []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			kept = append(kept, line)
+		}
+	}
+	for line := range strings.Lines(strings.ReplaceAll(strings.Join(kept, ""), "\\\n", " ")) {
+		if verb, rest, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			all = append(all, [2]string{strings.ToUpper(verb), strings.TrimSpace(rest)})
+		}
+	}
+	return all
+}
+
+// dockerfileUser is whom the last stage runs as.
+func dockerfileUser(text string) (user string) {
+	for _, in := range instructions(text) {
+		switch in[0] {
+		case "FROM":
+			user = ""
+		case "USER":
+			user = in[1]
+		}
+	}
+	return user
+}
+
+func dockerfileFaults(text string) (found []string) {
+	var base, entrypoint string
+	for _, in := range instructions(text) {
+		switch in[0] {
+		case "FROM":
+			base = strings.Fields(in[1])[0]
+			if err := checkImage(base); err != nil {
+				found = append(found, err.Error())
+			}
+		case "ENTRYPOINT":
+			entrypoint = in[1]
+		case "ADD":
+			found = append(found, "ADD downloads or unpacks what nobody checked: "+in[1])
+		case "ARG", "ENV":
+			if secretName.MatchString(in[1]) {
+				found = append(found, in[0]+" leaves a secret in the image: "+in[1])
+			}
+		}
+	}
+	if !strings.HasPrefix(base, "gcr.io/distroless/static") {
+		found = append(found, "the last stage is not distroless: "+base)
+	}
+	if user := dockerfileUser(text); user != "65532:65532" {
+		found = append(found, "the image does not end as the user 65532: "+user)
+	}
+	if !strings.HasPrefix(entrypoint, "[") {
+		found = append(found, "ENTRYPOINT needs a shell that is not there: "+entrypoint)
+	}
+	return found
+}
