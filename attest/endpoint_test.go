@@ -110,9 +110,9 @@ func TestEndpointWeb(t *testing.T) {
 		{"same again", document(hinted(t, old, 5)), old, ""},
 		{"older", document(hinted(t, fresh, 4)), old, "older"},
 		{"no sequence after one", document(unnumbered), old, "older"},
-		{"status 500", status(http.StatusInternalServerError, hinted(t, fresh, 99)), old, "500"},
-		{"status 404", status(http.StatusNotFound, hinted(t, fresh, 99)), old, "404"},
-		{"status 206", status(http.StatusPartialContent, hinted(t, fresh, 99)), old, "206"},
+		{"status 500", answering(http.StatusInternalServerError, hinted(t, fresh, 99)), old, "500"},
+		{"status 404", answering(http.StatusNotFound, hinted(t, fresh, 99)), old, "404"},
+		{"status 206", answering(http.StatusPartialContent, hinted(t, fresh, 99)), old, "206"},
 		{"redirect", http.RedirectHandler(evil.URL, http.StatusFound).ServeHTTP, old, "302"},
 		{"permanent redirect", http.RedirectHandler(evil.URL, http.StatusPermanentRedirect).ServeHTTP, old, "308"},
 		{"too large", document([]byte(huge)), old, "larger"},
@@ -140,7 +140,7 @@ func TestEndpointWeb(t *testing.T) {
 	}
 }
 
-func status(code int, doc []byte) http.HandlerFunc {
+func answering(code int, doc []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		_, _ = w.Write(doc)
@@ -228,7 +228,7 @@ func TestEndpointRefreshIsBounded(t *testing.T) {
 			}
 		})
 	}
-	p.set(status(http.StatusServiceUnavailable, nil))
+	p.set(answering(http.StatusServiceUnavailable, nil))
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		if got := s.Refresh(t.Context(), d.td); got != want*time.Second {
 			t.Errorf("got retry %d after %s, want after %s", i, got, want*time.Second)

@@ -196,7 +196,7 @@ func (s *Sources) GetJWTBundleForTrustDomain(td spiffeid.TrustDomain) (*jwtbundl
 func (s *Sources) bundle(td spiffeid.TrustDomain) (*spiffebundle.Bundle, error) {
 	src, ok := s.byDomain[td]
 	if !ok {
-		return nil, fmt.Errorf("%w: %s", ErrTrustDomain, td)
+		return nil, fmt.Errorf("no bundle source for %s", td)
 	}
 	return src.bundle()
 }
