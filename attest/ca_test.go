@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"math/big"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
@@ -220,9 +221,15 @@ func ecKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
+// rsaKeys are made once each: they take longer than all that is tested with them.
+var rsaKeys sync.Map
+
 func rsaKey(t testing.TB, bits int) *rsa.PrivateKey {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, bits)
+	made, _ := rsaKeys.LoadOrStore(bits, sync.OnceValues(func() (*rsa.PrivateKey, error) {
+		return rsa.GenerateKey(rand.Reader, bits)
+	}))
+	key, err := made.(func() (*rsa.PrivateKey, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
