@@ -153,7 +153,7 @@ func (p *Postgres) spawn(ctx context.Context) (*process, error) {
 	args := []string{"-D", p.account.inherited(0, data)}
 	for _, setting := range []string{
 		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(p.port),
-		"unix_socket_directories=" + p.account.inherited(1, sockets), "unix_socket_permissions=0700",
+		"unix_socket_directories=" + quoteFolder(p.account.inherited(1, sockets)), "unix_socket_permissions=0700",
 		"fsync=on", "synchronous_commit=on", "full_page_writes=on",
 		"max_connections=200", "timezone=UTC", "log_timezone=UTC", "logging_collector=off",
 	} {
@@ -166,6 +166,9 @@ func (p *Postgres) spawn(ctx context.Context) (*process, error) {
 		onParentDeath: syscall.SIGQUIT,
 	}.start()
 }
+
+// quoteFolder keeps a comma in a folder's name from making two of it.
+func quoteFolder(path string) string { return `"` + strings.ReplaceAll(path, `"`, `""`) + `"` }
 
 // clearLeftovers removes what a killed server could not: itself, if it still runs, its pid file, whose number may by
 // now belong to somebody else, and its sockets.

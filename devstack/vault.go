@@ -99,7 +99,7 @@ func (v *Vault) open(ctx context.Context) error {
 	if v.bin, err = vaultBinary(ctx, v.progress); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
-	if err = os.MkdirAll(v.path(""), 0o700); err != nil {
+	if err = os.MkdirAll(v.path("data"), 0o700); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
 	// Between the choice of a port and its use somebody else may take it: then another is chosen.
@@ -180,6 +180,9 @@ func (v *Vault) answers(ctx context.Context) bool {
 // initialise creates the keys on the first start and reads them on later ones. A note says while keys may exist that
 // nobody has yet: a Vault that was interrupted there holds nothing and is thrown away at the next start.
 func (v *Vault) initialise(ctx context.Context) error {
+	if v.keys.RootToken != "" { // a restart; others may be reading the token now
+		return nil
+	}
 	keys, note := v.path("keys.json"), v.path("initialising")
 	if text, err := os.ReadFile(keys); err == nil {
 		return json.Unmarshal(text, &v.keys)

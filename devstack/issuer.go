@@ -1,0 +1,248 @@
+package devstack
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+)
+
+// IssuerConfig says whose identities an Issuer issues.
+type IssuerConfig struct {
+	TrustDomain spiffeid.TrustDomain
+	// Dir keeps the authorities' private keys, so that identities outlive a restart; "" keeps them in memory.
+	Dir string
+	// Now is the clock; nil is the system's.
+	Now func() time.Time
+	// X509TTL and JWTTTL are how long SVIDs live; zero means one hour and five minutes.
+	X509TTL, JWTTTL time.Duration
+}
+
+// Issuer issues X.509-SVIDs and JWT-SVIDs of one trust domain, as the SPIFFE standards define them. It attests
+// nobody: whoever can call it, or open a socket that it serves, gets the identity. It is safe for concurrent use.
+type Issuer struct {
+	cfg IssuerConfig
+
+	mu        sync.Mutex
+	state     issuerState
+	federated map[spiffeid.TrustDomain]*spiffebundle.Bundle
+	changed   chan struct{} // closed, and replaced, at each change of any bundle
+}
+
+// refreshHint is short, since a developer who rotates wants to see it happen.
+const refreshHint = time.Minute
+
+// NewIssuer creates an issuer, or resumes the one that Dir holds.
+func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
+	if cfg.TrustDomain.IsZero() {
+		return nil, fmt.Errorf("creating an issuer: the trust domain is empty")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.X509TTL == 0 {
+		cfg.X509TTL = time.Hour
+	}
+	if cfg.JWTTTL == 0 {
+		cfg.JWTTTL = 5 * time.Minute
+	}
+	i := &Issuer{
+		cfg: cfg, federated: make(map[spiffeid.TrustDomain]*spiffebundle.Bundle), changed: make(chan struct{}),
+	}
+	found, err := i.load()
+	if err != nil {
+		return nil, fmt.Errorf("resuming the issuer: %w", err)
+	}
+	if !found {
+		if err := i.Rotate(); err != nil {
+			return nil, err
+		}
+	}
+	return i, nil
+}
+
+// TrustDomain is the one whose identities are issued.
+func (i *Issuer) TrustDomain() spiffeid.TrustDomain { return i.cfg.TrustDomain }
+
+// Bundle is what verifies the SVIDs: all X.509 and JWT authorities, with sequence number and refresh hint.
+func (i *Issuer) Bundle() *spiffebundle.Bundle {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.bundle()
+}
+
+func (i *Issuer) bundle() *spiffebundle.Bundle {
+	bundle := spiffebundle.New(i.cfg.TrustDomain)
+	for _, authority := range i.state.authorities {
+		bundle.AddX509Authority(authority.cert)
+		// Fails on an empty kid only, which a thumbprint never is.
+		_ = bundle.AddJWTAuthority(authority.kid, authority.jwt.Public())
+	}
+	bundle.SetSequenceNumber(i.state.sequence)
+	bundle.SetRefreshHint(refreshHint)
+	return bundle
+}
+
+// X509SVID issues a certificate for a workload and makes its key.
+func (i *Issuer) X509SVID(id spiffeid.ID) (*x509svid.SVID, error) {
+	if err := i.check(id); err != nil {
+		return nil, fmt.Errorf("issuing an X.509-SVID: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("issuing an X.509-SVID: %w", err)
+	}
+	ca, signer := i.CA()
+	cert, err := sign(svidTemplate(id, i.cfg.Now(), i.cfg.X509TTL), ca, key.Public(), signer)
+	if err != nil {
+		return nil, fmt.Errorf("issuing an X.509-SVID: %w", err)
+	}
+	return &x509svid.SVID{ID: id, Certificates: []*x509.Certificate{cert}, PrivateKey: key}, nil
+}
+
+// JWTSVID issues a token for a workload that is meant for the audience, of which there must be at least one. It is
+// signed with ES256; its header holds alg, kid and typ, its claims are sub, aud, exp and iat.
+func (i *Issuer) JWTSVID(id spiffeid.ID, audience ...string) (string, error) {
+	if err := i.check(id); err != nil {
+		return "", fmt.Errorf("issuing a JWT-SVID: %w", err)
+	}
+	if len(audience) == 0 {
+		return "", fmt.Errorf("issuing a JWT-SVID: no audience")
+	}
+	kid, key := i.JWTKey()
+	signer, err := jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: kid}},
+		new(jose.SignerOptions).WithType("JWT"))
+	if err != nil {
+		return "", fmt.Errorf("issuing a JWT-SVID: %w", err)
+	}
+	now := i.cfg.Now()
+	token, err := jwt.Signed(signer).Claims(jwt.Claims{
+		Subject: id.String(), Audience: audience,
+		Expiry: jwt.NewNumericDate(now.Add(i.cfg.JWTTTL)), IssuedAt: jwt.NewNumericDate(now),
+	}).Serialize()
+	if err != nil {
+		return "", fmt.Errorf("issuing a JWT-SVID: %w", err)
+	}
+	return token, nil
+}
+
+func (i *Issuer) check(id spiffeid.ID) error {
+	if !id.MemberOf(i.cfg.TrustDomain) || id.Path() == "" {
+		return fmt.Errorf("%w: %q in %s", ErrForeignID, id, i.cfg.TrustDomain)
+	}
+	return nil
+}
+
+// CA hands out the current X.509 authority with its key, so that tests can forge what the issuer itself would not
+// sign.
+func (i *Issuer) CA() (*x509.Certificate, crypto.Signer) {
+	current := i.current()
+	return current.cert, current.ca
+}
+
+// JWTKey hands out the current JWT authority with its key, so that tests can forge what the issuer itself would not
+// sign.
+func (i *Issuer) JWTKey() (kid string, signer crypto.Signer) {
+	current := i.current()
+	return current.kid, current.jwt
+}
+
+func (i *Issuer) current() authority {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.state.authorities[len(i.state.authorities)-1]
+}
+
+// Rotate makes a new X.509 and a new JWT authority, which sign from now on. What the old ones signed stays valid
+// until Prune.
+func (i *Issuer) Rotate() error {
+	fresh, err := newAuthority(i.cfg.TrustDomain, i.cfg.Now())
+	if err != nil {
+		return fmt.Errorf("rotating the authorities: %w", err)
+	}
+	return i.change(func(old []authority) []authority { return append(old[:len(old):len(old)], fresh) })
+}
+
+// Prune drops all authorities but the current ones from the bundle: what the others signed is void.
+func (i *Issuer) Prune() error {
+	return i.change(func(old []authority) []authority { return old[len(old)-1:] })
+}
+
+// change stores the next state before anybody sees it.
+func (i *Issuer) change(next func([]authority) []authority) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	state := issuerState{sequence: i.state.sequence + 1, authorities: next(i.state.authorities)}
+	if err := i.save(state); err != nil {
+		return fmt.Errorf("storing the authorities: %w", err)
+	}
+	i.state = state
+	i.announce()
+	return nil
+}
+
+func (i *Issuer) announce() {
+	close(i.changed)
+	i.changed = make(chan struct{})
+}
+
+// Federate serves another trust domain's bundle to our workloads too, in place of an earlier one of that domain.
+// A bundle of our own domain is ignored: ours is never merged with anything.
+func (i *Issuer) Federate(b *spiffebundle.Bundle) {
+	if b.TrustDomain() == i.cfg.TrustDomain {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.federated[b.TrustDomain()] = b.Clone()
+	i.announce()
+}
+
+// Unfederate withdraws another trust domain's bundle.
+func (i *Issuer) Unfederate(td spiffeid.TrustDomain) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.federated, td)
+	i.announce()
+}
+
+// bundles is what workloads may verify with at this moment, and a channel that closes when that is no longer true.
+func (i *Issuer) bundles() (own *spiffebundle.Bundle, federated []*spiffebundle.Bundle, changed <-chan struct{}) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, bundle := range i.federated {
+		federated = append(federated, bundle)
+	}
+	return i.bundle(), federated, i.changed
+}
+
+// BundleHandler is a SPIFFE bundle endpoint: it answers GET with the current bundle as a JWKS document. Which TLS
+// profile it has, https_web or https_spiffe, is a matter of the server around it.
+func (i *Issuer) BundleHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		text, err := i.Bundle().Marshal()
+		if err != nil {
+			http.Error(w, "no bundle", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(text) // a client that has gone is nobody's error
+	})
+}
