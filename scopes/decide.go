@@ -141,10 +141,10 @@ func checkAsk(who Subject, ask Ask) error {
 
 // clamp returns the TTL within every bound (I3) and the bounds that shortened
 // it. The result is below a second when the SVID leaves less than that.
-func (def *definition) clamp(who Subject, asked time.Duration, now time.Time) (time.Duration, []Clamp) {
+func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (time.Duration, []Clamp) {
 	ttl := asked
 	if ttl == 0 {
-		ttl = def.scope.TTL.Default
+		ttl = d.scope.TTL.Default
 	}
 	var clamps []Clamp
 	bound := func(name string, limit time.Duration) {
@@ -153,8 +153,8 @@ func (def *definition) clamp(who Subject, asked time.Duration, now time.Time) (t
 			ttl = limit
 		}
 	}
-	bound(BoundScopeMax, def.scope.TTL.Max)
-	if def.scope.Credential.Bind == BindMTLS && who.Bound {
+	bound(BoundScopeMax, d.scope.TTL.Max)
+	if d.scope.Credential.Bind == BindMTLS && who.Bound {
 		// Cut off, never rounded up: the credential ends before the SVID does.
 		bound(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
 	}

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
-	"github.com/brevet-dev/brevet/scopes"
 )
 
 func refund(cents int64, urgent bool) map[string]any {

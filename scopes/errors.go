@@ -32,7 +32,7 @@ func (p Problem) String() string {
 }
 
 // Problems is every mistake that Load found, ordered by file and line.
-type Problems []Problem
+type Problems []Problem //nolint:errname // a list that people read, an error only because Load returns it
 
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
@@ -59,7 +59,7 @@ func (ps Problems) err() error {
 
 // InvalidAsk means that the ask itself is malformed, so there is nothing to
 // decide. It never repeats a value of the ask.
-type InvalidAsk struct {
+type InvalidAsk struct { //nolint:errname // named for the ask, as the answer to it is
 	Field string // scope, task, ttl, params or params.<name>
 	Why   string
 }

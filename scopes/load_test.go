@@ -11,9 +11,8 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
 )
 
 // refusal loads a broken catalogue and returns what a person sees.
@@ -179,6 +178,46 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		{
 			name: "enum of nothing", old: "[EUR, USD]", with: "[]",
 			want: "scopes.yaml:33: scope pay.refund: params.currency.values must list 1 to 100 values",
+		},
+		{
+			name: "enum value twice", old: "[EUR, USD]", with: "[EUR, EUR]",
+			want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR" is listed twice`,
+		},
+		{
+			name: "enum of a number", old: "[EUR, USD]", with: "[EUR, 7]",
+			want: "scopes.yaml:33: scope pay.refund: params.currency.values[1] must be text; put it in quotes",
+		},
+		{
+			name: "enum that is no list", old: "[EUR, USD]", with: "EUR",
+			want: "scopes.yaml:33: scope pay.refund: params.currency.values must be a list",
+		},
+		{
+			name: "parameter without type", old: "{type: bool}", with: "{}",
+			want: "scopes.yaml:34: scope pay.refund: params.urgent: type is missing; choose string, enum, int or bool",
+		},
+		{
+			name: "parameter that is no mapping", old: "{type: bool}", with: "bool",
+			want: "scopes.yaml:34: scope pay.refund: params.urgent must be a mapping (key: value)",
+		},
+		{
+			name: "pattern of nothing", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "''",
+			want: "scopes.yaml:6: scope git.issues.read: params.repo.pattern must be 1 to 500 bytes long",
+		},
+		{
+			name: "max_length", old: "max_length: 40", with: "max_length: 1001",
+			want: "scopes.yaml:6: scope git.issues.read: params.repo.max_length must be a whole number from 1 to 1000",
+		},
+		{
+			name: "ttl that is no mapping", old: "{default: 10m, max: 1h}", with: "10m",
+			want: "scopes.yaml:42: scope mail.read: ttl must be a mapping (key: value)",
+		},
+		{
+			name: "name missing", old: "  - name: mail.read\n    title", with: "  - title",
+			want: "scopes.yaml:38: scope: name is missing",
+		},
+		{
+			name: "group", old: "group: oncall", with: "group: On Call",
+			want: `scopes.yaml:17: scope git.issues.write: approval.group "On Call" must be lower-case letters, digits and dashes, at most 64`,
 		},
 		{
 			name: "no scopes key", old: "scopes:\n", with: "scope:\n",

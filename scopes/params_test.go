@@ -11,9 +11,9 @@ import (
 )
 
 // anything is a catalogue whose admin took no care: its pattern allows all.
-func anything(t testing.TB) *scopes.Catalogue {
-	t.Helper()
-	return load(t, `scopes:
+func anything(tb testing.TB) *scopes.Catalogue {
+	tb.Helper()
+	return load(tb, `scopes:
   - name: any.thing
     title: Anything
     authority: read
@@ -44,8 +44,8 @@ func anything(t testing.TB) *scopes.Catalogue {
 `, `@id("all") permit (principal, action, resource);`)
 }
 
-func ask(t testing.TB, c *scopes.Catalogue, scope string, params map[string]any) (scopes.Decision, error) {
-	t.Helper()
+func ask(tb testing.TB, c *scopes.Catalogue, scope string, params map[string]any) (scopes.Decision, error) {
+	tb.Helper()
 	return c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: scope, Params: params, Task: "t"}, noon)
 }
 

@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"pgregory.net/rapid"
-
-	"github.com/brevet-dev/brevet/scopes"
 )
 
 var ids = []string{

@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // noon is when everything in these tests happens.
@@ -84,29 +83,29 @@ permit (principal is Sandbox in TrustDomain::"td.example", action == Action::"ma
 forbid (principal, action in Action::"authority:permission", resource);
 `
 
-func load(t testing.TB, yaml, cedar string) *scopes.Catalogue {
-	t.Helper()
+func load(tb testing.TB, yaml, cedar string) *scopes.Catalogue {
+	tb.Helper()
 	c, err := scopes.Load([]scopes.File{
 		{Name: "scopes.yaml", Data: []byte(yaml)},
 		{Name: "policies.cedar", Data: []byte(cedar)},
 	})
 	if err != nil {
-		t.Fatalf("loading the catalogue:\n%v", err)
+		tb.Fatalf("loading the catalogue:\n%v", err)
 	}
 	return c
 }
 
-func world(t testing.TB) *scopes.Catalogue {
-	t.Helper()
-	return load(t, worldScopes, worldPolicies)
+func world(tb testing.TB) *scopes.Catalogue {
+	tb.Helper()
+	return load(tb, worldScopes, worldPolicies)
 }
 
 // example is the catalogue that we ship.
-func example(t testing.TB) *scopes.Catalogue {
-	t.Helper()
+func example(tb testing.TB) *scopes.Catalogue {
+	tb.Helper()
 	c, err := scopes.LoadFS(os.DirFS("../examples/catalog"))
 	if err != nil {
-		t.Fatalf("loading the example catalogue:\n%v", err)
+		tb.Fatalf("loading the example catalogue:\n%v", err)
 	}
 	return c
 }
@@ -124,10 +123,10 @@ func boundSubject(id string) scopes.Subject {
 func repo(name string) map[string]any { return map[string]any{"repo": name} }
 
 // replace changes one place of the world, and fails when it is not there.
-func replace(t testing.TB, in, old, with string) string {
-	t.Helper()
+func replace(tb testing.TB, in, old, with string) string {
+	tb.Helper()
 	if strings.Count(in, old) == 0 {
-		t.Fatalf("the world has no %q", old)
+		tb.Fatalf("the world has no %q", old)
 	}
 	return strings.Replace(in, old, with, 1)
 }
