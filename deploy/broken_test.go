@@ -51,66 +51,68 @@ func TestSoundDeploymentPassesEveryRule(t *testing.T) {
 	}
 }
 
+// broken are the ways to break it, each with the rule that must mind and what it must say.
+var broken = []struct {
+	name, rule, old, new, want string
+}{
+	{"latest", "images are pinned", "job:1.2.3", "job:latest", `job: ghcr.io/example/job:latest: the tag "latest"`},
+	{"no tag", "images are pinned", "job:1.2.3", "job", `the tag "" is not`},
+	{"no tag, but a port", "images are pinned", "ghcr.io/example/job:1.2.3", "registry:5000/job", `the tag "" is not`},
+	{"major only", "images are pinned", "postgres:17.11-bookworm", "postgres:17", `the tag "17" is not`},
+	{"not a digest", "images are pinned", "job:1.2.3", "job:1.2.3@sha256:abc", "is not a digest"},
+	{"built as latest", "images are pinned", "image: ghcr.io/example/job:1.2.3", "image: job:latest\n    build: .", "must not be called latest"},
+
+	{"no health check", "services tell their health", `    healthcheck: {test: ["CMD", "pg_isready"], interval: 5s, timeout: 3s, retries: 3}`, "", "db: has no health check"},
+	{"disabled", "services tell their health", `test: ["CMD", "pg_isready"], interval: 5s, timeout: 3s, retries: 3`, "disable: true", "db: has no health check"},
+	{"none", "services tell their health", `["CMD", "pg_isready"]`, `["NONE"]`, "db: has no health check"},
+	{"version", "services tell their health", `"pg_isready"`, `"/brevet", "version"`, "cannot fail"},
+	{"true", "services tell their health", `"pg_isready"`, `"/bin/true"`, "cannot fail"},
+	{"or true", "services tell their health", `["CMD", "pg_isready"]`, `["CMD-SHELL", "pg_isready || true"]`, "cannot fail"},
+	{"no interval", "services tell their health", "interval: 5s, ", "", "leaves interval"},
+	{"no restart", "services tell their health", "restart: unless-stopped", "restart: on-failure", "stays down"},
+
+	{"all interfaces", "ports bind to loopback", "127.0.0.1:5432:5432", "5432:5432", `port 5432 is published on ""`},
+	{"explicitly all", "ports bind to loopback", "127.0.0.1:5432:5432", "0.0.0.0:5432:5432", `on "0.0.0.0"`},
+	{"a LAN address", "ports bind to loopback", "127.0.0.1:5432:5432", "192.168.0.4:5432:5432", `on "192.168.0.4"`},
+	{"host network", "ports bind to loopback", `ports: ["127.0.0.1:5432:5432"]`, "network_mode: host", "shares the host's network"},
+
+	{"password in the environment", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "POSTGRES_PASSWORD: hunter2", "POSTGRES_PASSWORD holds a secret"},
+	{"token from the shell", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "VAULT_TOKEN:", "VAULT_TOKEN holds a secret"},
+	{"URL in the environment", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "DB: postgres://u:pw@db/x", "URL with a password"},
+	{"URL on the command line", "no secret in the file", "--set=1", "postgres://u:pw@db/x", "URL with a password"},
+	{"token flag", "no secret in the file", "--set=1", "--vault-token=hello", "puts a secret on the command line"},
+	{"key in a command", "no secret in the file", "--set=1", "--x=3f9a6b0c4d1e8f7a2b5c9d0e1f2a3b4c", "looks like a key"},
+	{"key in the environment", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "X: hvs3CAESIJ8fQk2mPzV0bT1cXwq7RnYd", "looks like a key"},
+	{"secret from the environment", "no secret in the file", "pw: {file: ./pw}", "pw: {environment: PW}", "secret pw: does not come from a file"},
+	{"inline config", "no secret in the file", "conf: {file: ./conf}", "conf: {content: hello}", "config conf: does not come from a file"},
+	{"label", "no secret in the file", "restart: unless-stopped", "restart: unless-stopped\n    labels: {x: \"postgres://u:pw@db/x\"}", "URL with a password"},
+	{"build argument", "no secret in the file", "image: ghcr.io/example/job:1.2.3", "image: job:1\n    build: {context: ., args: {TOKEN: hello}}", "puts a secret on the command line"},
+
+	{"writable root", "containers are confined", "read_only: true", "read_only: false", "db: can write to its image"},
+	{"capabilities", "containers are confined", "cap_drop: [ALL]", "cap_drop: [NET_RAW]", "db: keeps capabilities"},
+	{"capability back", "containers are confined", "cap_drop: [ALL]", "cap_drop: [ALL]\n    cap_add: [SYS_ADMIN]", "db: keeps capabilities"},
+	{"privileges", "containers are confined", `security_opt: ["no-new-privileges:true"]`, "", "db: can gain privileges"},
+	{"unconfined", "containers are confined", `"no-new-privileges:true"]`, `"no-new-privileges:true", "seccomp:unconfined"]`, "loosens its sandbox"},
+	{"privileged", "containers are confined", "read_only: true", "read_only: true\n    privileged: true", "db: is privileged"},
+	{"image's user", "containers are confined", `user: "999:999"`, "", "db: runs as root"},
+	{"root", "containers are confined", `user: "999:999"`, `user: "0:0"`, "db: runs as root"},
+	{"core dumps", "containers are confined", "ulimits: {core: 0}", "", "db: may leave a core"},
+	{"host's processes", "containers are confined", "read_only: true", "read_only: true\n    pid: host", "shares the host's processes"},
+	{"docker socket", "containers are confined", "./conf:/etc/conf:ro", "/var/run/docker.sock:/var/run/docker.sock:ro", "root on the host"},
+	{"writable bind", "containers are confined", "./conf:/etc/conf:ro", "./conf:/etc/conf", "may write to the host's"},
+
+	{"started is not ready", "dependencies wait for success", "service_healthy", "service_started", "job: waits for db to be service_started"},
+	{"a job has no health", "dependencies wait for success", "restart: unless-stopped", `restart: "no"`, "not service_completed_successfully"},
+}
+
 func TestBrokenDeploymentsAreCaught(t *testing.T) {
-	tests := []struct {
-		name, rule, old, new, want string
-	}{
-		{"latest", "images are pinned", "job:1.2.3", "job:latest", `job: ghcr.io/example/job:latest: the tag "latest"`},
-		{"no tag", "images are pinned", "job:1.2.3", "job", `the tag "" is not`},
-		{"no tag, but a port", "images are pinned", "ghcr.io/example/job:1.2.3", "registry:5000/job", `the tag "" is not`},
-		{"major only", "images are pinned", "postgres:17.11-bookworm", "postgres:17", `the tag "17" is not`},
-		{"not a digest", "images are pinned", "job:1.2.3", "job:1.2.3@sha256:abc", "is not a digest"},
-		{"built as latest", "images are pinned", "image: ghcr.io/example/job:1.2.3", "image: job:latest\n    build: .", "must not be called latest"},
-
-		{"no health check", "services tell their health", `    healthcheck: {test: ["CMD", "pg_isready"], interval: 5s, timeout: 3s, retries: 3}`, "", "db: has no health check"},
-		{"disabled", "services tell their health", `test: ["CMD", "pg_isready"], interval: 5s, timeout: 3s, retries: 3`, "disable: true", "db: has no health check"},
-		{"none", "services tell their health", `["CMD", "pg_isready"]`, `["NONE"]`, "db: has no health check"},
-		{"version", "services tell their health", `"pg_isready"`, `"/brevet", "version"`, "cannot fail"},
-		{"true", "services tell their health", `"pg_isready"`, `"/bin/true"`, "cannot fail"},
-		{"or true", "services tell their health", `["CMD", "pg_isready"]`, `["CMD-SHELL", "pg_isready || true"]`, "cannot fail"},
-		{"no interval", "services tell their health", "interval: 5s, ", "", "leaves interval"},
-		{"no restart", "services tell their health", "restart: unless-stopped", "restart: on-failure", "stays down"},
-
-		{"all interfaces", "ports bind to loopback", "127.0.0.1:5432:5432", "5432:5432", `port 5432 is published on ""`},
-		{"explicitly all", "ports bind to loopback", "127.0.0.1:5432:5432", "0.0.0.0:5432:5432", `on "0.0.0.0"`},
-		{"a LAN address", "ports bind to loopback", "127.0.0.1:5432:5432", "192.168.0.4:5432:5432", `on "192.168.0.4"`},
-		{"host network", "ports bind to loopback", `ports: ["127.0.0.1:5432:5432"]`, "network_mode: host", "shares the host's network"},
-
-		{"password in the environment", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "POSTGRES_PASSWORD: hunter2", "POSTGRES_PASSWORD holds a secret"},
-		{"token from the shell", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "VAULT_TOKEN:", "VAULT_TOKEN holds a secret"},
-		{"URL in the environment", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "DB: postgres://u:pw@db/x", "URL with a password"},
-		{"URL on the command line", "no secret in the file", "--set=1", "postgres://u:pw@db/x", "URL with a password"},
-		{"token flag", "no secret in the file", "--set=1", "--vault-token=hello", "puts a secret on the command line"},
-		{"key in a command", "no secret in the file", "--set=1", "--x=3f9a6b0c4d1e8f7a2b5c9d0e1f2a3b4c", "looks like a key"},
-		{"key in the environment", "no secret in the file", "POSTGRES_PASSWORD_FILE: /run/secrets/pw", "X: hvs3CAESIJ8fQk2mPzV0bT1cXwq7RnYd", "looks like a key"},
-		{"secret from the environment", "no secret in the file", "pw: {file: ./pw}", "pw: {environment: PW}", "secret pw: does not come from a file"},
-		{"inline config", "no secret in the file", "conf: {file: ./conf}", "conf: {content: hello}", "config conf: does not come from a file"},
-		{"label", "no secret in the file", "restart: unless-stopped", "restart: unless-stopped\n    labels: {x: \"postgres://u:pw@db/x\"}", "URL with a password"},
-		{"build argument", "no secret in the file", "image: ghcr.io/example/job:1.2.3", "image: job:1\n    build: {context: ., args: {TOKEN: hello}}", "puts a secret on the command line"},
-
-		{"writable root", "containers are confined", "read_only: true", "read_only: false", "db: can write to its image"},
-		{"capabilities", "containers are confined", "cap_drop: [ALL]", "cap_drop: [NET_RAW]", "db: keeps capabilities"},
-		{"capability back", "containers are confined", "cap_drop: [ALL]", "cap_drop: [ALL]\n    cap_add: [SYS_ADMIN]", "db: keeps capabilities"},
-		{"privileges", "containers are confined", `security_opt: ["no-new-privileges:true"]`, "", "db: can gain privileges"},
-		{"unconfined", "containers are confined", `"no-new-privileges:true"]`, `"no-new-privileges:true", "seccomp:unconfined"]`, "loosens its sandbox"},
-		{"privileged", "containers are confined", "read_only: true", "read_only: true\n    privileged: true", "db: is privileged"},
-		{"image's user", "containers are confined", `user: "999:999"`, "", "db: runs as root"},
-		{"root", "containers are confined", `user: "999:999"`, `user: "0:0"`, "db: runs as root"},
-		{"core dumps", "containers are confined", "ulimits: {core: 0}", "", "db: may leave a core"},
-		{"host's processes", "containers are confined", "read_only: true", "read_only: true\n    pid: host", "shares the host's processes"},
-		{"docker socket", "containers are confined", "./conf:/etc/conf:ro", "/var/run/docker.sock:/var/run/docker.sock:ro", "root on the host"},
-		{"writable bind", "containers are confined", "./conf:/etc/conf:ro", "./conf:/etc/conf", "may write to the host's"},
-
-		{"started is not ready", "dependencies wait for success", "service_healthy", "service_started", "job: waits for db to be service_started"},
-		{"a job has no health", "dependencies wait for success", "restart: unless-stopped", `restart: "no"`, "not service_completed_successfully"},
-	}
-	for _, tt := range tests {
+	for _, tt := range broken {
 		t.Run(tt.name, func(t *testing.T) {
-			broken := strings.Replace(sound, tt.old, tt.new, 1)
-			if broken == sound {
+			text := strings.Replace(sound, tt.old, tt.new, 1)
+			if text == sound {
 				t.Fatalf("the case changes nothing: %q is not in the sound deployment", tt.old)
 			}
-			found := strings.Join(rules[tt.rule](parse(t, broken)), "\n")
+			found := strings.Join(rules[tt.rule](parse(t, text)), "\n")
 			if !strings.Contains(found, tt.want) {
 				t.Errorf("rule %q found %q, want it to say %q", tt.rule, found, tt.want)
 			}

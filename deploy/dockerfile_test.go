@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +38,25 @@ func lastLetIn(lines []string) (last int) {
 		}
 	}
 	return last
+}
+
+// What the binary embeds has to reach the builder, or the image cannot be built.
+func TestBuildContextHoldsWhatIsEmbedded(t *testing.T) {
+	ignore := string(read(t, "Dockerfile.dockerignore"))
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+		`{{with .Module}}{{if .Main}}{{range $.EmbedFiles}}{{.}}{{"\n"}}{{end}}{{end}}{{end}}`, "../cmd/brevet").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	files := strings.Fields(string(out))
+	if len(files) < 2 {
+		t.Fatalf("saw %d embedded files: the list is not being read", len(files))
+	}
+	for _, file := range files {
+		if pattern := "!**/*" + filepath.Ext(file); !strings.Contains(ignore, pattern+"\n") {
+			t.Errorf("%s is embedded, but Dockerfile.dockerignore has no %s", file, pattern)
+		}
+	}
 }
 
 // instructions are the lines of a Dockerfile, joined where they continue, without comments.

@@ -118,19 +118,7 @@ func noSecrets(p *types.Project) (found []string) {
 				found = append(found, name+": environment "+key+" holds a secret instead of naming its file")
 			}
 		}
-		words := slices.Concat([]string(s.Entrypoint), []string(s.Command))
-		if s.HealthCheck != nil {
-			words = append(words, s.HealthCheck.Test...)
-		}
-		if s.Build != nil {
-			for key, value := range s.Build.Args {
-				words = append(words, "--"+key+"="+ptr(value))
-			}
-		}
-		for _, value := range s.Labels {
-			words = append(words, value)
-		}
-		for _, word := range words {
+		for _, word := range words(s) {
 			found = append(found, inText(name+": command", word)...)
 			for _, flag := range secretFlag.FindAllString(word, -1) {
 				if flag = strings.TrimSpace(flag); !namesFile(flag) {
@@ -153,6 +141,23 @@ func noSecrets(p *types.Project) (found []string) {
 		}
 	}
 	return found
+}
+
+// words are all the texts of a service that its commands are made of, and those that anyone can inspect.
+func words(s types.ServiceConfig) []string {
+	all := slices.Concat([]string(s.Entrypoint), []string(s.Command))
+	if s.HealthCheck != nil {
+		all = append(all, s.HealthCheck.Test...)
+	}
+	if s.Build != nil {
+		for key, value := range s.Build.Args {
+			all = append(all, "--"+key+"="+ptr(value))
+		}
+	}
+	for _, value := range s.Labels {
+		all = append(all, value)
+	}
+	return all
 }
 
 // namesFile tells a flag that names a file, or a key by its name, from one that holds the secret itself.

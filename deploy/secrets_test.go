@@ -112,7 +112,7 @@ func TestSecretsAreOutOfOthersReach(t *testing.T) {
 	}
 	makeSecrets(t, dir)
 	for path, want := range map[string]os.FileMode{
-		dir: 0o700, dir + "/ca-key": 0o400, dir + "/spire-nodes-key": 0o400, dir + "/database-broker-url": 0o444,
+		dir: 0o700, dir + "/ca-key": 0o600, dir + "/spire-nodes-key": 0o600, dir + "/database-broker-url": 0o644,
 	} {
 		info, err := os.Stat(path)
 		if err != nil {
