@@ -7,7 +7,7 @@ package openapi
 
 import _ "embed"
 
-//go:generate go tool -modfile=../tools/go.mod oapi-codegen -config codegen.yaml -o types.gen.go openapi.yaml
+//go:generate ./generate.sh
 
 // Spec is the description, as served.
 //

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -58,7 +59,11 @@ func (s *Server) find(r *http.Request, who attest.Identity, operation, id string
 	if operation == "getIssuance" {
 		reach = s.reachOf(who)
 	}
-	return s.cfg.Broker.Get(r.Context(), id, reach)
+	v, err := s.cfg.Broker.Get(r.Context(), id, reach)
+	if errors.Is(err, broker.ErrNotFound) {
+		return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+	}
+	return v, err
 }
 
 // reachOf is what a caller may read: an auditor its trust domains, anyone else its own.

@@ -101,7 +101,7 @@ func (ru *rules) check(r *http.Request, who attest.Identity, operation string, b
 	return ruleFinding(openapi3filter.ValidateRequest(r.Context(), input))
 }
 
-// readQuery refuses what the validator and the generated code let pass: unknown and repeated parameters.
+// readQuery refuses what the validator lets pass: unknown and repeated parameters.
 func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -22,8 +22,6 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-//go:generate go tool -modfile=../tools/go.mod oapi-codegen -config codegen.yaml -o routes.gen.go ../openapi/openapi.yaml
-
 // minCursorKey is the shortest CursorKey, in bytes.
 const minCursorKey = 32
 

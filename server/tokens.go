@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -58,7 +59,7 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&ask); err != nil {
-		return broker.Request{}, &finding{kind: errInvalid, detail: "body"}
+		return broker.Request{}, typeFinding(err)
 	}
 	if len(ask.Reason) > maxReason {
 		return broker.Request{}, &finding{kind: errInvalid, field: "reason", detail: "reason"}
@@ -67,6 +68,15 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 		Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second,
 		Task: ask.Task, Reason: ask.Reason, IdempotencyKey: key,
 	}, nil
+}
+
+// typeFinding names the member that the validator let pass and Go's types do not, such as a TTL of 1e2.
+func typeFinding(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) && wrong.Field == "ttl" {
+		return &finding{kind: errInvalid, field: wrong.Field, detail: wrong.Field}
+	}
+	return &finding{kind: errInvalid, detail: "body"}
 }
 
 // deliver writes what became of a request.

@@ -1,0 +1,244 @@
+package server_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/server"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// H50: whoever sends a byte now and then is cut off, wherever in the call it dawdles.
+func TestSlowCallersAreClosed(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	whole := wire{}.bytes(t, s)
+	head := strings.Index(whole, "\r\n\r\n")
+	for name, tc := range map[string]struct {
+		at     int
+		within time.Duration
+	}{
+		"before a byte":  {0, 8 * time.Second},
+		"in the headers": {head - 20, 8 * time.Second},
+		"in the body":    {head + 10, 13 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := dial(t, s, nil)
+			start := time.Now()
+			if err := conn.SetDeadline(start.Add(tc.within)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, whole[:tc.at]); err != nil {
+				t.Fatal(err)
+			}
+			_, err := io.Copy(io.Discard, conn) // ends when the server closes
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				t.Errorf("the connection is still open after %s", time.Since(start))
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if n := s.Signings(t); n != 0 {
+			t.Errorf("Vault signed %d times", n)
+		}
+	})
+}
+
+// H51: a caller that opens and resets streams as fast as it can loses its connection, and nobody else notices.
+func TestRapidResetClosesTheConnection(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	cfg := s.ClientTLS(s.X509(t, agent))
+	cfg.NextProtos = []string{"h2"}
+	conn := dialWith(t, s, cfg)
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	framer := http2.NewFramer(conn, nil)
+	if err := framer.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	headers := headerBlock(s.Addr)
+	sent := 0
+	for ; sent < 200_000; sent++ {
+		id := uint32(2*sent + 1)
+		err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true})
+		if err == nil {
+			err = framer.WriteRSTStream(id, http2.ErrCodeCancel)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if sent == 200_000 {
+		t.Error("the server took 200000 reset streams on one connection")
+	}
+	<-closed
+	if _, err := s.Client(t, agent).Request(t.Context(), read); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+}
+
+func headerBlock(host string) []byte {
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	for _, f := range []hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: host},
+		{Name: ":path", Value: "/v1/tokens"}, {Name: "content-type", Value: "application/json"},
+	} {
+		_ = enc.WriteField(f)
+	}
+	return block.Bytes()
+}
+
+// A connection is asked to close when it is old, over either protocol.
+func TestOldConnectionsClose(t *testing.T) {
+	var ahead atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Now: now})
+	for _, protocol := range []string{"h2", "http/1.1"} {
+		ahead.Store(0)
+		cfg := s.ClientTLS(s.X509(t, agent))
+		cfg.NextProtos = []string{protocol}
+		var dials atomic.Int64
+		transport := &http.Transport{
+			TLSClientConfig: cfg, ForceAttemptHTTP2: protocol == "h2",
+			DialContext: (&countingDialer{n: &dials}).dial,
+		}
+		t.Cleanup(transport.CloseIdleConnections)
+		call := func() {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/v1/issuances", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := (&http.Client{Transport: transport}).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode != 200 {
+				t.Errorf("%s: got %d", resp.Proto, resp.StatusCode)
+			}
+		}
+		call()
+		call()
+		if got := dials.Load(); got != 1 {
+			t.Fatalf("%s: two calls took %d connections, want 1", protocol, got)
+		}
+		ahead.Store(int64(16 * time.Minute))
+		call()
+		call()
+		if got := dials.Load(); got != 2 {
+			t.Errorf("%s: a call after the old connection's last took %d connections in all, want 2", protocol, got)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	for path, want := range map[string]string{
+		"/livez":  `{"status":"ok"}`,
+		"/readyz": `{"checks":{"bundles":"ok","ledger":"ok","vault":"ok"},"status":"ok"}`,
+	} {
+		if status, header, text := get(t, s, path); status != 200 || text != want || header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: got %d %s", path, status, text)
+		}
+	}
+	status, header, text := get(t, s, "/openapi.yaml")
+	if status != 200 || header.Get("Content-Type") != "application/yaml" || !strings.HasPrefix(text, "openapi: 3.0.3") {
+		t.Errorf("got the description with %d and %v", status, header)
+	}
+	if len(s.DB.Refusals(t)) != 0 {
+		t.Error("health calls are recorded as refusals")
+	}
+}
+
+func TestMethodsAreListed(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	for target, want := range map[string]string{"/v1/tokens": "POST", "/v1/issuances": "GET", "/v1/requests/x": "GET"} {
+		got := wire{method: "HEAD", target: target}.send(t, s)
+		if got.status != 405 || got.header.Get("Allow") != want || got.text != "" {
+			t.Errorf("%s: got %d, Allow %q and %q, want %s", target, got.status, got.header.Get("Allow"), got.text, want)
+		}
+	}
+}
+
+// The metrics count what happened, by words of ours only.
+func TestMetrics(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	if _, err := s.Client(t, agent).Request(t.Context(), read); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client(t, twin).Request(t.Context(), read); !errors.Is(err, client.ErrDenied) {
+		t.Fatal(err)
+	}
+	wire{auth: "none"}.send(t, s)
+	wire{method: "BREW", target: "/v1/" + canary}.send(t, s)
+	text := scrape(t, s.Server)
+	for _, want := range []string{
+		`brevet_decisions_total{authority="read",outcome="allow"} 1`,
+		`brevet_decisions_total{authority="read",outcome="deny"} 1`,
+		`brevet_http_requests_total{route="issueToken",status="201"} 1`,
+		`brevet_http_requests_total{route="issueToken",status="401"} 1`,
+		`brevet_http_requests_total{route="issueToken",status="403"} 1`,
+		`brevet_http_requests_total{route="none",status="404"} 1`,
+		`brevet_problems_total{code="denied"} 1`,
+		`brevet_problems_total{code="unauthenticated"} 1`,
+		`brevet_http_in_flight 0`,
+		`brevet_store_duration_seconds_count{operation="begin",outcome="ok",store="ledger"} 2`,
+		`brevet_store_duration_seconds_count{operation="mint",outcome="ok",store="mint"} 1`,
+	} {
+		if !slices.Contains(strings.Split(text, "\n"), want) {
+			t.Errorf("no line %s", want)
+		}
+	}
+	for _, never := range []string{"spiffe", "triage", "git.issues", canary, "BREW"} {
+		if strings.Contains(text, never) {
+			t.Errorf("%q is in the metrics", never)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+func TestNewRefusesHalfAConfiguration(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	for name, change := range map[string]func(*server.Config){
+		"no broker":          func(c *server.Config) { c.Broker = nil },
+		"no attestor":        func(c *server.Config) { c.Attestor = nil },
+		"no hosts":           func(c *server.Config) { c.Hosts = nil },
+		"a short cursor key": func(c *server.Config) { c.CursorKey = make([]byte, 31) },
+		"no clock":           func(c *server.Config) { c.Now = nil },
+		"nobody as auditor":  func(c *server.Config) { c.Auditors = []server.Auditor{{}} },
+	} {
+		cfg := s.Config
+		cfg.Registry = prometheus.NewRegistry()
+		change(&cfg)
+		if got, err := server.New(cfg); err == nil || got != nil {
+			t.Errorf("%s: got %v and %v, want an error", name, got, err)
+		}
+	}
+}
