@@ -38,12 +38,12 @@ func run(t *testing.T, m *mint.Minter) {
 }
 
 // until waits for something that Run does in its own time.
-func until(t *testing.T, what string, true func() bool) {
+func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !true() {
+	for !holds() {
 		select {
 		case <-deadline:
 			t.Fatalf("never came: %s", what)

@@ -1,0 +1,124 @@
+package mint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/vault/api"
+
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/mint"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := closeStack(); err != nil {
+		fmt.Fprintln(os.Stderr, "closing the stack:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var closeStack = func() error { return nil }
+
+// startStack starts a real Vault for all tests of the package, once.
+var startStack = sync.OnceValues(func() (*devstack.Stack, error) {
+	dir, err := os.MkdirTemp("", "brevet-mint-*")
+	if err != nil {
+		return nil, err
+	}
+	stack, err := devstack.Start(context.Background(), devstack.Config{
+		Dir: dir, Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
+	})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	closeStack = func() error { return errors.Join(stack.Close(), os.RemoveAll(dir)) }
+	return stack, nil
+})
+
+// admin is the real Vault, prepared by its root.
+type admin struct {
+	*devstack.Vault
+	root *api.Client
+}
+
+// realVault returns the real Vault with a Transit engine and the login methods mounted.
+func realVault(t *testing.T) *admin {
+	t.Helper()
+	stack, err := startStack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &admin{Vault: stack.Vault, root: clientOf(t, stack.Vault.Addr(), stack.Vault.RootToken())}
+	mountOnce.Do(func() {
+		a.write(t, "sys/mounts/transit", map[string]any{"type": "transit"})
+		a.write(t, "sys/auth/approle", map[string]any{"type": "approle"})
+		a.write(t, "sys/auth/jwt", map[string]any{"type": "jwt"})
+	})
+	return a
+}
+
+var mountOnce sync.Once
+
+func clientOf(t *testing.T, addr, token string) *api.Client {
+	t.Helper()
+	client, err := api.NewClient(&api.Config{Address: addr, MaxRetries: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.SetToken(token)
+	return client
+}
+
+func (a *admin) write(t *testing.T, path string, data map[string]any) map[string]any {
+	t.Helper()
+	secret, err := a.root.Logical().WriteWithContext(t.Context(), path, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if secret == nil {
+		return nil
+	}
+	return secret.Data
+}
+
+// key makes a signing key, and a policy of the same name that is exactly Policy.
+func (a *admin) key(t *testing.T, name, kind string) {
+	t.Helper()
+	a.write(t, "transit/keys/"+name, map[string]any{"type": kind})
+	a.write(t, "sys/policies/acl/"+name, map[string]any{"policy": mint.Policy("transit", name)})
+}
+
+// role makes an AppRole for a key's policy, and returns a login for it and its secret id.
+func (a *admin) role(t *testing.T, name string, settings map[string]any) (mint.Auth, string) {
+	t.Helper()
+	role := map[string]any{"token_policies": name, "token_no_default_policy": true, "token_ttl": "20m", "token_max_ttl": "1h"}
+	for setting, value := range settings {
+		role[setting] = value
+	}
+	path := "auth/approle/role/" + name
+	a.write(t, path, role)
+	id, err := a.root.Logical().ReadWithContext(t.Context(), path+"/role-id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := a.write(t, path+"/secret-id", nil)["secret_id"].(string)
+	return mint.Auth{AppRole: &mint.AppRole{RoleID: id.Data["role_id"].(string), SecretIDFile: file(t, secret)}}, secret
+}
+
+// token is one with exactly a key's policy.
+func (a *admin) token(t *testing.T, policy, ttl string) string {
+	t.Helper()
+	secret, err := a.root.Auth().Token().CreateWithContext(t.Context(), &api.TokenCreateRequest{
+		Policies: []string{policy}, NoDefaultPolicy: true, TTL: ttl, NoParent: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secret.Auth.ClientToken
+}
