@@ -88,7 +88,7 @@ func TestAnswersThatAreNotOurs(t *testing.T) {
 		"no token":       func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token_type":"Bearer"}`) },
 		"no JSON":        func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, secret) },
 		"wrong type":     func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":1,"token":"`+secret+`"}`) },
-		"an HTML error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, 502) },
+		"an HTML error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusBadGateway) },
 		"too large":      func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `"`+strings.Repeat("x", 17<<20)+`"`) },
 		"pending, no id": func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 202, `{}`) },
 		"status differs": func(w http.ResponseWriter, _ *http.Request) {
@@ -205,6 +205,7 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	s := got.Token.Secret
 	for _, text := range []string{
 		log.String(), string(encoded), fmt.Sprint(got.Token), fmt.Sprintf("%+v %#v %s %q %x %d", s, s, s, s, s, s), fmt.Sprintf("%#v", *got.Token), s.String(),
+		fmt.Sprintf("%v %+v", struct{ hidden client.Secret }{s}, struct{ hidden *client.Token }{got.Token}),
 	} {
 		if strings.Contains(text, "eyJ") || strings.Contains(text, "65794a") {
 			t.Errorf("the credential shows in %s", text)

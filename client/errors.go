@@ -54,7 +54,7 @@ var sentinels = map[openapi.ProblemCode]error{
 }
 
 // Problem is the server's own account of a failure (RFC 9457).
-type Problem struct {
+type Problem struct { //nolint:errname // the word of RFC 9457
 	openapi.Problem
 	// RequestID names the call in the server's logs.
 	RequestID string

@@ -8,10 +8,19 @@ import (
 const redacted = "REDACTED"
 
 // Secret holds a credential. Whatever prints, logs or encodes it shows REDACTED.
-type Secret struct{ value string }
+type Secret struct {
+	// A pointer, because fmt cannot call methods on an unexported field that holds a Secret: it would print the
+	// string, and prints an address instead.
+	value *string
+}
 
-// Reveal returns the credential.
-func (s Secret) Reveal() string { return s.value }
+// Reveal returns the credential, empty for the zero Secret.
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
 
 func (Secret) String() string               { return redacted }
 func (Secret) GoString() string             { return redacted }

@@ -98,7 +98,7 @@ func tokenAnswer(got reply) (Answer, error) {
 		return Answer{}, fmt.Errorf("%w: no token in it", ErrAnswer)
 	}
 	return Answer{Token: &Token{
-		ID: t.ID, Secret: Secret{t.Token}, Type: t.TokenType, Expires: t.ExpiresAt, Scope: t.Scope,
+		ID: t.ID, Secret: Secret{&t.Token}, Type: t.TokenType, Expires: t.ExpiresAt, Scope: t.Scope,
 		Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second, Clamped: t.Clamped,
 		Policies: t.Policies, Catalogue: t.Catalogue,
 	}}, nil

@@ -197,7 +197,7 @@ type Issuance struct {
 	ID           string          `json:"id"`
 
 	// Index Of the ledger entry. Only auditors see it.
-	Index int64 `json:"index,omitempty,omitzero"`
+	Index *int64 `json:"index,omitempty"`
 
 	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 	//

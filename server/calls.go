@@ -96,8 +96,8 @@ func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 	c.code = CodeInternal
 	s.cfg.Log.ErrorContext(r.Context(), "call panicked",
 		"request_id", c.id, "operation", c.operation, "panic", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
-	out, ok := w.(middleware.WrapResponseWriter)
-	if v == http.ErrAbortHandler || !ok || out.Status() != 0 {
+	// An answer that has begun cannot become another; cutting it off is how the caller learns.
+	if out, ok := w.(middleware.WrapResponseWriter); !ok || out.Status() != 0 {
 		panic(http.ErrAbortHandler)
 	}
 	s.fail(w, r, nobody, errFault)

@@ -29,44 +29,82 @@ const retryAfter = 5
 
 // answers is the one table from errors to problems. The first row that matches answers; internal is for the rest.
 var answers = []answer{
-	{errMalformedBody, CodeMalformedBody, http.StatusBadRequest, "The body cannot be read",
-		"The body is not one JSON object with the members that the API describes, each at most once. Nothing was decided. Compare it with /openapi.yaml; names are case-sensitive."},
-	{errParameter, CodeInvalidParameter, http.StatusBadRequest, "A parameter is not acceptable",
-		"A query or header parameter is unknown, repeated, or not of the form that the API describes. Nothing was read. Compare it with /openapi.yaml."},
-	{errCursor, CodeInvalidCursor, http.StatusBadRequest, "The cursor is not valid",
-		"A cursor only continues the listing that it came from, with the same filters and the same caller. Start again without a cursor."},
-	{errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Who is calling is not proven",
-		"No acceptable SVID came with the call, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer."},
-	{errDenied, CodeDenied, http.StatusForbidden, "Policy does not allow this",
-		"The request was understood and refused, and the refusal is recorded. The members of this problem say which policies decided, the narrowest ask that would pass, and who could approve, where there are such."},
-	{errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
-		"Nothing is here that you may see. Check the path, and the id if it has one."},
-	{broker.ErrNotFound, CodeNotFound, http.StatusNotFound, "There is no such thing",
-		"Nothing is here that you may see. Check the path, and the id if it has one."},
-	{errMethod, CodeMethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here",
-		"This path does not take that method, and a header cannot change the method. The Allow header lists those it takes."},
-	{broker.ErrAlreadyIssued, CodeAlreadyIssued, http.StatusConflict, "This key has been answered",
-		"The request with this Idempotency-Key was answered before. A credential is not kept, so it cannot be delivered again. If the answer was lost, ask anew with a new key."},
-	{errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
-		"A body may have 65536 bytes. Nothing was decided. Send a smaller one."},
-	{errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "The media type is not accepted",
-		"The body must be sent as Content-Type: application/json in UTF-8, without a Content-Encoding. Nothing was decided."},
-	{errMisdirected, CodeMisdirected, http.StatusMisdirectedRequest, "This is not that host",
-		"The call names a host that this server does not answer for. Connect to the host that the operator gave out."},
-	{errInvalid, CodeInvalidRequest, http.StatusUnprocessableEntity, "The request is not acceptable",
-		"The body was read, but a member has a type or value that cannot be decided upon; field names it. Nothing was decided. Correct it and ask again."},
-	{broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "This key belongs to another request",
-		"You used this Idempotency-Key before, for a different request. Nothing was decided. Use a new key for a new request."},
-	{errRateLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
-		"The limit for this caller is reached. Nothing was decided. Ask again after the time in Retry-After."},
-	{broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Records cannot be kept right now",
-		"The record of the decision could not be made durable, and without it no credential leaves. None was delivered. Ask again after the time in Retry-After."},
-	{broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Credentials cannot be made right now",
-		"Vault did not answer, so there is no credential. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one."},
-	{broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "The credential was not what was ordered",
-		"What Vault made differs from what was decided, so it was withheld. The operator is told through the log. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one."},
-	{errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "The keys are not available right now",
-		"The public keys are not known at the moment. Ask again after the time in Retry-After."},
+	{
+		errMalformedBody, CodeMalformedBody, http.StatusBadRequest, "The body cannot be read",
+		"The body is not one JSON object with the members that the API describes, each at most once. Nothing was decided. Compare it with /openapi.yaml; names are case-sensitive.",
+	},
+	{
+		errParameter, CodeInvalidParameter, http.StatusBadRequest, "A parameter is not acceptable",
+		"A query or header parameter is unknown, repeated, or not of the form that the API describes. Nothing was read. Compare it with /openapi.yaml.",
+	},
+	{
+		errCursor, CodeInvalidCursor, http.StatusBadRequest, "The cursor is not valid",
+		"A cursor only continues the listing that it came from, with the same filters and the same caller. Start again without a cursor.",
+	},
+	{
+		errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Who is calling is not proven",
+		"No acceptable SVID came with the call, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer.",
+	},
+	{
+		errDenied, CodeDenied, http.StatusForbidden, "Policy does not allow this",
+		"The request was understood and refused, and the refusal is recorded. The members of this problem say which policies decided, the narrowest ask that would pass, and who could approve, where there are such.",
+	},
+	{
+		errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
+		"Nothing is here that you may see. Check the path, and the id if it has one.",
+	},
+	{
+		broker.ErrNotFound, CodeNotFound, http.StatusNotFound, "There is no such thing",
+		"Nothing is here that you may see. Check the path, and the id if it has one.",
+	},
+	{
+		errMethod, CodeMethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here",
+		"This path does not take that method, and a header cannot change the method. The Allow header lists those it takes.",
+	},
+	{
+		broker.ErrAlreadyIssued, CodeAlreadyIssued, http.StatusConflict, "This key has been answered",
+		"The request with this Idempotency-Key was answered before. A credential is not kept, so it cannot be delivered again. If the answer was lost, ask anew with a new key.",
+	},
+	{
+		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
+		"A body may have 65536 bytes. Nothing was decided. Send a smaller one.",
+	},
+	{
+		errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "The media type is not accepted",
+		"The body must be sent as Content-Type: application/json in UTF-8, without a Content-Encoding. Nothing was decided.",
+	},
+	{
+		errMisdirected, CodeMisdirected, http.StatusMisdirectedRequest, "This is not that host",
+		"The call names a host that this server does not answer for. Connect to the host that the operator gave out.",
+	},
+	{
+		errInvalid, CodeInvalidRequest, http.StatusUnprocessableEntity, "The request is not acceptable",
+		"The body was read, but a member has a type or value that cannot be decided upon; field names it. Nothing was decided. Correct it and ask again.",
+	},
+	{
+		broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "This key belongs to another request",
+		"You used this Idempotency-Key before, for a different request. Nothing was decided. Use a new key for a new request.",
+	},
+	{
+		errRateLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
+		"The limit for this caller is reached. Nothing was decided. Ask again after the time in Retry-After.",
+	},
+	{
+		broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Records cannot be kept right now",
+		"The record of the decision could not be made durable, and without it no credential leaves. None was delivered. Ask again after the time in Retry-After.",
+	},
+	{
+		broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Credentials cannot be made right now",
+		"Vault did not answer, so there is no credential. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
+	},
+	{
+		broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "The credential was not what was ordered",
+		"What Vault made differs from what was decided, so it was withheld. The operator is told through the log. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
+	},
+	{
+		errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "The keys are not available right now",
+		"The public keys are not known at the moment. Ask again after the time in Retry-After.",
+	},
 }
 
 var internal = answer{

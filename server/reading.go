@@ -187,7 +187,7 @@ func (s *Server) issuanceOf(v *broker.View, reader attest.Identity) Issuance {
 	}
 	// The index counts the entries of all trust domains, which is not for a sandbox to know.
 	if len(s.auditors[reader.ID()]) > 0 {
-		out.Index = v.Index
+		out.Index = &v.Index
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	"github.com/brevet-dev/brevet/server"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
+
+func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
 
 const (
 	agent   = "spiffe://acme.test/agents/a"
@@ -166,6 +169,27 @@ func dialWith(t *testing.T, s *brevettest.Stack, cfg *tls.Config) *tls.Conn {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*tls.Conn)
+}
+
+// recorded is what the ledger holds: what was decided or became of it, and what never got so far.
+type recorded struct{ requests, refusals []brevettest.Entry }
+
+func entriesOf(t *testing.T, s *brevettest.Stack) recorded {
+	t.Helper()
+	var r recorded
+	for _, e := range s.DB.Entries(t) {
+		if e.Kind == "call.refused" {
+			r.refusals = append(r.refusals, e)
+		} else {
+			r.requests = append(r.requests, e)
+		}
+	}
+	return r
+}
+
+// skip leaves what has been added since before.
+func (r *recorded) skip(before recorded) {
+	r.requests, r.refusals = r.requests[len(before.requests):], r.refusals[len(before.refusals):]
 }
 
 // countingDialer counts the connections that it opens.

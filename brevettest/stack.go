@@ -1,0 +1,388 @@
+package brevettest
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/server"
+	"github.com/hashicorp/vault/api"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+)
+
+// Audience is the issuer of a Stack's tokens, and the one audience of JWT-SVIDs for it.
+const Audience = "https://brevet.test"
+
+// Stack is a whole Brevet on real parts: a server behind real TLS, a ledger in a schema of its own, a Vault that
+// signs with a key of its own, and two trust domains.
+type Stack struct {
+	// Acme and Other are the trust domains acme.test and other.test; both are accepted.
+	Acme, Other *devstack.Issuer
+	// Addr is the host:port of the API, URL its base URL.
+	Addr, URL string
+	Server    *server.Server
+	// Config is what Server was made from.
+	Config server.Config
+	Broker *broker.Broker
+	Minter *mint.Minter
+	// DB is the schema that the ledger writes to.
+	DB *DB
+	// Log holds what the server has logged.
+	Log *Buffer
+
+	bundles  *spiffebundle.Set
+	registry *prometheus.Registry
+	ledger   *ledger.Ledger
+	vault    *devstack.Vault
+	audit    string // the file of Vault's audit device
+	key      string // the Transit key
+}
+
+// Options change a Stack from what NewStack makes of itself.
+type Options struct {
+	Catalogue []scopes.File
+	// Auditors are workloads of acme.test that may read all of it.
+	Auditors []string
+	// Ledger and Minter, if set, wrap the real ones, to inject faults.
+	Ledger func(broker.Ledger) broker.Ledger
+	Minter func(broker.Minter) broker.Minter
+	// Now is the clock of the server; nil is the system's.
+	Now func() time.Time
+}
+
+// NewStack starts a Stack that ends with the test.
+func NewStack(t testing.TB, o Options) *Stack {
+	t.Helper()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: NewDB(t)}
+	s.Acme, s.Other = s.issuer(t, "acme.test"), s.issuer(t, "other.test")
+	log := slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s.openVault(t, log)
+	s.openBroker(t, o, log)
+	s.serve(t, o, log)
+	return s
+}
+
+func (s *Stack) issuer(t testing.TB, name string) *devstack.Issuer {
+	t.Helper()
+	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString(name)})
+	if err != nil {
+		t.Fatalf("making the trust domain %s: %v", name, err)
+	}
+	s.bundles.Add(issuer.Bundle())
+	return issuer
+}
+
+// stackNumber keeps the keys and audit devices of the stacks of one process apart.
+var stackNumber struct {
+	sync.Mutex
+	last int
+}
+
+// openVault makes a signing key and an audit device for this stack alone.
+func (s *Stack) openVault(t testing.TB, log *slog.Logger) {
+	t.Helper()
+	stackNumber.Lock()
+	stackNumber.last++
+	n := stackNumber.last
+	stackNumber.Unlock()
+	s.vault = Devstack(t).Vault
+	s.key = fmt.Sprintf("brevet-%d", n)
+	dir := t.TempDir()
+	s.audit = filepath.Join(dir, "audit.log")
+	s.enableAudit(t, fmt.Sprintf("file-%d", n))
+
+	login, err := mint.Bootstrap{
+		Addr: s.vault.Addr(), Token: s.vault.RootToken(),
+		Mount: "transit", SigningKey: s.key, KeyType: "ecdsa-p256", Role: s.key,
+	}.Run(t.Context())
+	if err != nil {
+		t.Fatalf("preparing Vault: %v", err)
+	}
+	secretFile := filepath.Join(dir, "secret-id")
+	if err := os.WriteFile(secretFile, []byte(login.SecretID), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Minter, err = mint.Open(t.Context(), mint.Config{
+		Addr: s.vault.Addr(), Mount: "transit", SigningKey: s.key, MaxTTL: time.Hour, Now: time.Now, Log: log,
+		Auth: mint.Auth{AppRole: &mint.AppRole{RoleID: login.RoleID, SecretIDFile: secretFile}},
+	})
+	if err != nil {
+		t.Fatalf("logging in to Vault: %v", err)
+	}
+	runInBackground(t, s.Minter.Run)
+}
+
+func (s *Stack) enableAudit(t testing.TB, name string) {
+	t.Helper()
+	cfg := api.DefaultConfig()
+	cfg.Address = s.vault.Addr()
+	admin, err := api.NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin.SetToken(s.vault.RootToken())
+	err = admin.Sys().EnableAuditWithOptionsWithContext(t.Context(), name, &api.EnableAuditOptions{
+		Type: "file", Options: map[string]string{"file_path": s.audit},
+	})
+	if err != nil {
+		t.Fatalf("enabling Vault's audit log: %v", err)
+	}
+	// A device whose file is gone would make Vault refuse everything to the stacks that follow.
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+		defer cancel()
+		if err := admin.Sys().DisableAuditWithContext(ctx, name); err != nil {
+			t.Errorf("disabling Vault's audit log: %v", err)
+		}
+	})
+}
+
+// runInBackground runs until the test ends, and waits for the end.
+func runInBackground(t testing.TB, run func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func (s *Stack) openBroker(t testing.TB, o Options, log *slog.Logger) {
+	t.Helper()
+	catalogue, err := scopes.Load(o.Catalogue)
+	if err != nil {
+		t.Fatalf("loading the catalogue: %v", err)
+	}
+	s.registry = prometheus.NewRegistry()
+	watch, err := server.NewStopwatch(s.registry, o.Now)
+	if err != nil {
+		t.Fatalf("making a stopwatch: %v", err)
+	}
+	s.ledger = s.DB.Ledger(t)
+	book := watch.Ledger(s.ledger)
+	if o.Ledger != nil {
+		book = o.Ledger(book)
+	}
+	minter := watch.Minter(s.Minter)
+	if o.Minter != nil {
+		minter = o.Minter(minter)
+	}
+	s.Broker, err = broker.New(broker.Config{
+		Ledger: book, Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Issuer: Audience, Now: o.Now, Log: log,
+	})
+	if err != nil {
+		t.Fatalf("making the broker: %v", err)
+	}
+}
+
+func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
+	t.Helper()
+	attestor, err := attest.New(attest.Config{
+		Bundles: s.bundles, TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain(), s.Other.TrustDomain()},
+		Audience: Audience, Now: o.Now,
+	})
+	if err != nil {
+		t.Fatalf("making the attestor: %v", err)
+	}
+	cfg := server.Config{
+		Broker: s.Broker, Attestor: attestor, Keys: s.Minter, Hosts: []string{"127.0.0.1"},
+		CursorKey: s.ledger.CursorKey(), Log: log, Registry: s.registry, Now: o.Now,
+		Ready: []server.Check{
+			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
+		},
+	}
+	for _, id := range o.Auditors {
+		cfg.Auditors = append(cfg.Auditors, server.Auditor{
+			ID: spiffeid.RequireFromString(id), TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain()},
+		})
+	}
+	s.Config = cfg
+	if s.Server, err = server.New(cfg); err != nil {
+		t.Fatalf("making the server: %v", err)
+	}
+	tlsConfig := attestor.TLSConfig(tlsconfig.GetCertificate(s.X509(t, "spiffe://acme.test/brevet")))
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Addr, s.URL = listener.Addr().String(), "https://"+listener.Addr().String()
+	srv := s.Server.HTTP(tlsConfig)
+	ended := make(chan error, 1)
+	go func() { ended <- srv.ServeTLS(listener, "", "") }()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serving: %v", err)
+		}
+	})
+}
+
+func (s *Stack) bundlesReady(context.Context) error {
+	if !s.bundles.Has(s.Acme.TrustDomain()) {
+		return errors.New("no bundle of acme.test")
+	}
+	return nil
+}
+
+// X509 issues an X.509-SVID.
+func (s *Stack) X509(t testing.TB, id string) *x509svid.SVID {
+	t.Helper()
+	parsed := spiffeid.RequireFromString(id)
+	svid, err := s.issuerOf(parsed).X509SVID(parsed)
+	if err != nil {
+		t.Fatalf("issuing to %s: %v", id, err)
+	}
+	return svid
+}
+
+// JWT issues a JWT-SVID for this stack.
+func (s *Stack) JWT(t testing.TB, id string) string {
+	t.Helper()
+	parsed := spiffeid.RequireFromString(id)
+	token, err := s.issuerOf(parsed).JWTSVID(parsed, Audience)
+	if err != nil {
+		t.Fatalf("issuing to %s: %v", id, err)
+	}
+	return token
+}
+
+func (s *Stack) issuerOf(id spiffeid.ID) *devstack.Issuer {
+	if id.TrustDomain() == s.Other.TrustDomain() {
+		return s.Other
+	}
+	return s.Acme
+}
+
+// ClientTLS is the TLS of a caller with svid, or without a certificate when svid is nil.
+func (s *Stack) ClientTLS(svid x509svid.Source) *tls.Config {
+	if svid == nil {
+		return tlsconfig.TLSClientConfig(s.bundles, s.IsBrevet())
+	}
+	return tlsconfig.MTLSClientConfig(svid, s.bundles, s.IsBrevet())
+}
+
+// IsBrevet accepts the server's own SVID.
+func (s *Stack) IsBrevet() tlsconfig.Authorizer {
+	return tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://acme.test/brevet"))
+}
+
+// Client calls as id, over mutual TLS.
+func (s *Stack) Client(t testing.TB, id string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithX509(s.X509(t, id), s.bundles, s.IsBrevet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// JWTClient calls as id, with a JWT-SVID for each call.
+func (s *Stack) JWTClient(t testing.TB, id string) *client.Client {
+	t.Helper()
+	source := jwtSource{issuer: s.issuerOf(spiffeid.RequireFromString(id)), id: spiffeid.RequireFromString(id)}
+	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithServer(s.bundles, s.IsBrevet()), client.WithJWT(source, Audience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+type jwtSource struct {
+	issuer *devstack.Issuer
+	id     spiffeid.ID
+}
+
+func (s jwtSource) FetchJWTSVID(_ context.Context, params jwtsvid.Params) (*jwtsvid.SVID, error) {
+	token, err := s.issuer.JWTSVID(s.id, params.Audience)
+	if err != nil {
+		return nil, err
+	}
+	return jwtsvid.ParseInsecure(token, []string{params.Audience})
+}
+
+// HTTP returns a plain HTTP client with that TLS, which follows no redirect.
+func (s *Stack) HTTP(t testing.TB, svid x509svid.Source) *http.Client {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: s.ClientTLS(svid), ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{
+		Transport: transport, Timeout: 30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Signings counts how often Vault was asked to sign for this stack, by Vault's own audit log.
+func (s *Stack) Signings(t testing.TB) int {
+	t.Helper()
+	log, err := os.ReadFile(s.audit)
+	if err != nil {
+		t.Fatalf("reading Vault's audit log: %v", err)
+	}
+	asked := 0
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, `"type":"request"`) && strings.Contains(line, `"path":"transit/sign/`+s.key+`"`) {
+			asked++
+		}
+	}
+	return asked
+}
+
+// CAPool holds the X.509 authorities of acme.test, for clients that know no SPIFFE.
+func (s *Stack) CAPool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, authority := range s.Acme.Bundle().X509Authorities() {
+		pool.AddCert(authority)
+	}
+	return pool
+}
+
+// Buffer is a log that can be read while it is written.
+type Buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String is what was written so far.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
