@@ -133,7 +133,7 @@ func (a *account) owns(path string) bool {
 	if err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
 		return false
 	}
-	owner := uint32(os.Geteuid()) //nolint:gosec // ids are 32 bits wide
+	owner := uint32(os.Geteuid())
 	if a != nil {
 		owner = a.uid
 	}

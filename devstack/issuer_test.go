@@ -17,13 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
-
-	"github.com/brevet-dev/brevet/devstack"
 )
 
 var (

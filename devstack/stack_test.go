@@ -13,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/brevet-dev/brevet/devstack"
+	"github.com/jackc/pgx/v5"
 )
 
 func query(t *testing.T, connection, sql string) string {
@@ -123,7 +122,7 @@ func TestOneStackPerFolder(t *testing.T) {
 func TestSecretsAreReadableByTheOwnerOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // what Start must narrow
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	start(t, dir)
@@ -247,7 +246,7 @@ func TestStopAndStartAgain(t *testing.T) {
 // TestAFailedStart may not run beside other tests: it changes the environment.
 func TestAFailedStart(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "vault")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\necho the dog ate my storage\nexit 3\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho the dog ate my storage\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ name, bin, want string }{
@@ -268,6 +267,16 @@ func TestAFailedStart(t *testing.T) {
 			start(t, dir) // and the folder is good for another try
 		})
 	}
+	t.Run("prepared", func(t *testing.T) {
+		t.Setenv("BREVET_VAULT_BIN", "/nonexistent/vault")
+		if err := devstack.Prepare(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "BREVET_VAULT_BIN") {
+			t.Errorf("Prepare: got %v, want an error about BREVET_VAULT_BIN", err)
+		}
+		t.Setenv("BREVET_VAULT_BIN", "")
+		if err := devstack.Prepare(t.Context(), nil); err != nil {
+			t.Errorf("Prepare: got %v, want nil", err)
+		}
+	})
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -11,11 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/hashicorp/vault/api"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
-	"github.com/brevet-dev/brevet/devstack"
 )
 
 func client(t *testing.T, v *devstack.Vault) *api.Client {

@@ -58,7 +58,7 @@ func vaultSource(ctx context.Context) (string, error) {
 			roots = append(roots, dir)
 		}
 	}
-	if _, file, _, ok := runtime.Caller(0); ok {
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) { // relative after -trimpath
 		roots = append(roots, filepath.Dir(filepath.Dir(file)))
 	}
 	for _, root := range roots {
@@ -184,7 +184,7 @@ func (b vaultBuild) follow(ctx context.Context, proc *process) error {
 			proc.stop(2*time.Second, syscall.SIGINT)
 			return fmt.Errorf("building the Vault core: %w", ctx.Err())
 		case <-tick.C:
-			b.progress(fmt.Sprintf("building a Vault core: %s, %d packages compiled so far, of about 1800 on a new machine",
+			b.progress(fmt.Sprintf("building a Vault core: %s, %d packages compiled so far, of about 1,700 on a new machine",
 				time.Since(begin).Round(time.Second), countLines(proc.log)))
 		}
 	}

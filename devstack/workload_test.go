@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -20,8 +21,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-
-	"github.com/brevet-dev/brevet/devstack"
 )
 
 func serve(t *testing.T, issuer *devstack.Issuer) *devstack.Endpoint {

@@ -80,6 +80,7 @@ func (registry) Get(name string, kind consts.PluginType) (func() (any, error), b
 		factory = secretEngines[name]
 	case consts.PluginTypeCredential:
 		factory = authMethods[name]
+	case consts.PluginTypeUnknown:
 	}
 	return func() (any, error) { return factory, nil }, factory != nil
 }
@@ -92,6 +93,7 @@ func (registry) Keys(kind consts.PluginType) []string {
 		return keys(secretEngines)
 	case consts.PluginTypeCredential:
 		return keys(authMethods)
+	case consts.PluginTypeUnknown:
 	}
 	return nil
 }

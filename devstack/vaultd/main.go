@@ -136,8 +136,8 @@ func openStorage(config *server.Storage, logger hclog.Logger) (physical.Backend,
 	}
 }
 
-// lockFolder keeps a second core off the same files, which would silently lose writes. The lock is held until the
-// process ends and lies beside the folder, since every file inside belongs to Vault.
+// lockFolder keeps a second core off the same files, which would silently lose writes. The descriptor is never closed:
+// the lock is held until the process ends. It lies beside the folder, since every file inside belongs to Vault.
 func lockFolder(path string) error {
 	if path == "" {
 		return errors.New("storage path is missing")
@@ -145,16 +145,12 @@ func lockFolder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Clean(path)+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := syscall.Open(filepath.Clean(path)+".lock", syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("opening the lock of %s: %w", path, err)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is in use by another process: %w", path, err)
 	}
-	heldLock = lock
 	return nil
 }
-
-// heldLock keeps the file from being closed by the garbage collector, which would drop the lock.
-var heldLock *os.File
