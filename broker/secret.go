@@ -8,13 +8,22 @@ import (
 const redacted = "REDACTED"
 
 // Secret holds the bytes of a credential. Whatever prints, logs or encodes it shows REDACTED.
-type Secret struct{ value string }
+type Secret struct {
+	// A pointer, because fmt cannot call methods on an unexported field that holds a Secret: it would print the
+	// string, and prints an address instead.
+	value *string
+}
 
 // NewSecret wraps a value that must not be seen.
-func NewSecret(value string) Secret { return Secret{value} }
+func NewSecret(value string) Secret { return Secret{&value} }
 
-// Reveal returns the bytes. The server calls it in one place, when the answer is written.
-func (s Secret) Reveal() string { return s.value }
+// Reveal returns the bytes, empty for the zero Secret. The server calls it in one place, when the answer is written.
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
 
 func (Secret) String() string               { return redacted }
 func (Secret) GoString() string             { return redacted }

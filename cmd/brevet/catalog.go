@@ -57,7 +57,7 @@ func quietly(err error) error {
 	if err == nil {
 		return nil
 	}
-	return quietError{err}
+	return exitError{err: err, code: 1}
 }
 
 func printCatalogue(con *console, catalogue *scopes.Catalogue) error {

@@ -23,7 +23,7 @@ type Config struct {
 	// The URL by which tokens name their issuer, and the one audience that a JWT-SVID must carry.
 	Issuer string `yaml:"issuer"`
 	// Further values of the Host header to answer to. The issuer's host is always one.
-	Hosts []string `yaml:"hosts"`
+	Hosts []string `yaml:"hosts,omitempty"`
 	// The certificate to serve with.
 	TLS TLSConfig `yaml:"tls"`
 	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
@@ -35,21 +35,21 @@ type Config struct {
 	// Who makes the credentials.
 	Vault VaultConfig `yaml:"vault"`
 	// Address to serve Prometheus metrics on, as host:port. Keep it off public networks. Empty: no metrics.
-	MetricsListen string `yaml:"metrics_listen"`
+	MetricsListen string `yaml:"metrics_listen,omitempty"`
 	// OTLP/HTTP endpoint for traces, as a URL. Empty: no traces.
-	TracesEndpoint string `yaml:"traces_endpoint"`
+	TracesEndpoint string `yaml:"traces_endpoint,omitempty"`
 	// What to log.
-	Log LogConfig `yaml:"log"`
+	Log LogConfig `yaml:"log,omitempty"`
 }
 
 // TLSConfig says where the server's certificate comes from: either of the two.
 type TLSConfig struct {
 	// Workload API socket (unix:///path) that gives the broker's own X.509-SVID.
-	WorkloadAPI string `yaml:"workload_api"`
+	WorkloadAPI string `yaml:"workload_api,omitempty"`
 	// PEM certificate chain, for clients that know the broker by its DNS name.
-	CertFile string `yaml:"cert_file"`
+	CertFile string `yaml:"cert_file,omitempty"`
 	// PEM private key of cert_file.
-	KeyFile string `yaml:"key_file"`
+	KeyFile string `yaml:"key_file,omitempty"`
 }
 
 // TrustDomainConfig is one trust domain. Exactly one bundle source is set.
@@ -57,13 +57,13 @@ type TrustDomainConfig struct {
 	// Name of the trust domain, as in spiffe://name/...
 	Name string `yaml:"name"`
 	// Workload API socket (unix:///path) that gives this domain's bundle.
-	WorkloadAPI string `yaml:"workload_api"`
+	WorkloadAPI string `yaml:"workload_api,omitempty"`
 	// SPIFFE bundle file (JSON), read again when it changes.
-	BundleFile string `yaml:"bundle_file"`
+	BundleFile string `yaml:"bundle_file,omitempty"`
 	// SPIFFE federation endpoint to fetch the bundle from.
-	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint"`
+	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint,omitempty"`
 	// SPIFFE IDs that may read all records of this trust domain. Anyone else reads only its own.
-	Auditors []string `yaml:"auditors"`
+	Auditors []string `yaml:"auditors,omitempty"`
 }
 
 // BundleEndpointConfig is a SPIFFE federation endpoint.
@@ -73,9 +73,9 @@ type BundleEndpointConfig struct {
 	// https_web (Web PKI) or https_spiffe (the endpoint proves itself with an SVID).
 	Profile string `yaml:"profile"`
 	// For https_spiffe: the SPIFFE ID of the endpoint.
-	SPIFFEID string `yaml:"spiffe_id"`
+	SPIFFEID string `yaml:"spiffe_id,omitempty"`
 	// For https_spiffe: file with the bundle to begin with (JSON). For https_web: PEM roots instead of the system's.
-	TrustFile string `yaml:"trust_file"`
+	TrustFile string `yaml:"trust_file,omitempty"`
 }
 
 // PostgresConfig is the database.
@@ -83,7 +83,7 @@ type PostgresConfig struct {
 	// File that holds the connection URL of the broker's own role, which may only append.
 	URLFile string `yaml:"url_file"`
 	// Connections for reading; appending uses one of its own. Default 8.
-	MaxConnections int32 `yaml:"max_connections"`
+	MaxConnections int32 `yaml:"max_connections,omitempty"`
 }
 
 // VaultConfig is Vault or OpenBao. Exactly one of token_file, approle and jwt is set.
@@ -91,29 +91,29 @@ type VaultConfig struct {
 	// URL of Vault.
 	Address string `yaml:"address"`
 	// PEM roots for Vault's certificate, and no others. Needed for https.
-	CAFile string `yaml:"ca_file"`
+	CAFile string `yaml:"ca_file,omitempty"`
 	// Vault namespace.
-	Namespace string `yaml:"namespace"`
+	Namespace string `yaml:"namespace,omitempty"`
 	// File that holds a Vault token, kept fresh by an agent.
-	TokenFile string `yaml:"token_file"`
+	TokenFile string `yaml:"token_file,omitempty"`
 	// AppRole login.
-	AppRole *AppRoleConfig `yaml:"approle"`
+	AppRole *AppRoleConfig `yaml:"approle,omitempty"`
 	// JWT login: auth/jwt with a JWT-SVID, or auth/kubernetes with a service account token.
-	JWT *VaultJWTConfig `yaml:"jwt"`
+	JWT *VaultJWTConfig `yaml:"jwt,omitempty"`
 	// Mount of the Transit engine. Default transit.
-	TransitMount string `yaml:"transit_mount"`
+	TransitMount string `yaml:"transit_mount,omitempty"`
 	// Transit key that signs tokens: ecdsa-p256 (ES256) or ed25519 (EdDSA). Default brevet.
-	SigningKey string `yaml:"signing_key"`
+	SigningKey string `yaml:"signing_key,omitempty"`
 	// How long one call may take. Default 5s.
-	Timeout time.Duration `yaml:"timeout"`
+	Timeout time.Duration `yaml:"timeout,omitempty"`
 	// How long resource servers may keep the JWKS. A new key version signs only once this has passed. Default 5m.
-	JWKSMaxAge time.Duration `yaml:"jwks_max_age"`
+	JWKSMaxAge time.Duration `yaml:"jwks_max_age,omitempty"`
 }
 
 // AppRoleConfig is a Vault AppRole.
 type AppRoleConfig struct {
 	// Mount of the auth method. Default approle.
-	Mount string `yaml:"mount"`
+	Mount string `yaml:"mount,omitempty"`
 	// File that holds the role id.
 	RoleIDFile string `yaml:"role_id_file"`
 	// File that holds the secret id.
@@ -123,23 +123,23 @@ type AppRoleConfig struct {
 // VaultJWTConfig is a JWT login to Vault. Either token_file or workload_api is set.
 type VaultJWTConfig struct {
 	// Mount of the auth method. Default jwt.
-	Mount string `yaml:"mount"`
+	Mount string `yaml:"mount,omitempty"`
 	// Vault role to log in as.
 	Role string `yaml:"role"`
 	// File that holds the JWT, such as a Kubernetes service account token.
-	TokenFile string `yaml:"token_file"`
+	TokenFile string `yaml:"token_file,omitempty"`
 	// Workload API socket (unix:///path) that gives a JWT-SVID.
-	WorkloadAPI string `yaml:"workload_api"`
+	WorkloadAPI string `yaml:"workload_api,omitempty"`
 	// Audience of the JWT-SVID.
-	Audience string `yaml:"audience"`
+	Audience string `yaml:"audience,omitempty"`
 }
 
 // LogConfig is the log, on standard error.
 type LogConfig struct {
 	// debug, info, warn or error. Default info.
-	Level string `yaml:"level"`
+	Level string `yaml:"level,omitempty"`
 	// text or json. Default text.
-	Format string `yaml:"format"`
+	Format string `yaml:"format,omitempty"`
 }
 
 const maxConfigSize = 1 << 20

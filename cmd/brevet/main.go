@@ -21,6 +21,7 @@ type CLI struct {
 	Output string `help:"How to print: ${enum}." enum:"text,json" default:"text" short:"o"`
 
 	Serve     ServeCmd     `cmd:"" help:"Serve the broker."`
+	Ready     ReadyCmd     `cmd:"" help:"Ask a server on this machine whether it is ready, for health checks."`
 	Dev       DevCmd       `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
 	Demo      DemoCmd      `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
 	Request   RequestCmd   `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
@@ -37,8 +38,13 @@ type console struct {
 	json     bool
 }
 
-// quietError ends the program with a failure that has been explained already.
-type quietError struct{ error }
+// exitError ends the program with a failure that has been explained already.
+type exitError struct {
+	err  error
+	code int
+}
+
+func (e exitError) Error() string { return e.err.Error() }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -46,7 +52,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program: it returns the exit code. 0 is success, 1 a failure, 2 a command line that makes no sense.
+// run is the program: it returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var cli CLI
 	parser, err := kong.New(&cli,
@@ -65,12 +71,12 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return 2
 	}
 	err = command.Run(&console{out: out, err: errOut, json: cli.Output == "json"})
-	var quiet quietError
+	var explained exitError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &quiet):
-		return 1
+	case errors.As(err, &explained):
+		return explained.code
 	default:
 		fmt.Fprintf(errOut, "brevet: %v\n", err)
 		return 1

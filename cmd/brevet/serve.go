@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"golang.org/x/sync/errgroup"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
 )
@@ -101,10 +103,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, fmt.Errorf("loading the catalogue in %s: %w", cfg.Catalogue, err)
 	}
-	attestor, bundles, err := s.openAttestor(ctx, cfg)
-	if err != nil {
-		return nil, nil, err
-	}
+	s.log.InfoContext(ctx, "catalogue loaded", "digest", catalogue.Digest(), "scopes", len(catalogue.Scopes()))
 	book, err := s.openLedger(ctx, cfg.Postgres)
 	if err != nil {
 		return nil, nil, err
@@ -120,11 +119,15 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
+	if err != nil {
+		return nil, nil, err
+	}
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, Keys: minter,
 		Hosts: hosts(cfg), Auditors: auditors(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
 		Ready: []server.Check{
-			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: bundles.Ready},
+			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},
 		Log: s.log, Registry: prometheus.NewRegistry(), Now: time.Now,
 	})
@@ -135,11 +138,10 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	s.log.InfoContext(ctx, "catalogue loaded", "digest", catalogue.Digest(), "scopes", len(catalogue.Scopes()))
 	return srv, attestor.TLSConfig(certificate), nil
 }
 
-func (s *service) openAttestor(ctx context.Context, cfg Config) (*attest.Attestor, *attest.Sources, error) {
+func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Broker) (*attest.Sources, *attest.Attestor, error) {
 	specs, domains, err := bundleSpecs(cfg.TrustDomains)
 	if err != nil {
 		return nil, nil, err
@@ -151,8 +153,35 @@ func (s *service) openAttestor(ctx context.Context, cfg Config) (*attest.Attesto
 	s.onClose(func() { _ = bundles.Close() })
 	attestor, err := attest.New(attest.Config{
 		Bundles: bundles, TrustDomains: domains, Audience: cfg.Issuer, Now: time.Now,
+		OnRefusal: s.recordHandshake(ctx, core),
 	})
-	return attestor, bundles, err
+	return bundles, attestor, err
+}
+
+// recordHandshake records what never became a request: a client certificate that is no acceptable SVID.
+func (s *service) recordHandshake(ctx context.Context, core *broker.Broker) func(net.Addr, error) {
+	return func(remote net.Addr, refused error) {
+		host, _, _ := net.SplitHostPort(remote.String())
+		err := core.Refuse(ctx, broker.Refusal{
+			Code: string(openapi.CodeUnauthenticated), Detail: attest.Reason(refused), Remote: host, Operation: "tlsHandshake",
+		})
+		if err != nil {
+			s.log.ErrorContext(ctx, "refused handshake not recorded", "error", err)
+		}
+	}
+}
+
+// anyBundle is ready while sandboxes of at least one trust domain can be served: another domain's outage must not
+// take this replica away from everyone else.
+func anyBundle(bundles *attest.Sources) func(context.Context) error {
+	return func(context.Context) error {
+		for _, b := range bundles.Status() {
+			if b.Available {
+				return nil
+			}
+		}
+		return errors.New("no trust domain has a bundle")
+	}
 }
 
 func (s *service) openLedger(ctx context.Context, cfg PostgresConfig) (*ledger.Ledger, error) {
@@ -269,11 +298,27 @@ func bundleSpecs(domains []TrustDomainConfig) ([]attest.BundleSpec, []spiffeid.T
 		}
 		spec := attest.BundleSpec{TrustDomain: name, WorkloadAPI: d.WorkloadAPI, File: d.BundleFile}
 		if e := d.BundleEndpoint; e != nil {
-			spec.Endpoint = &attest.EndpointSpec{URL: e.URL, Profile: e.Profile, SPIFFEID: e.SPIFFEID, CAFile: e.TrustFile}
+			if spec.Endpoint, err = endpointSpec(*e); err != nil {
+				return nil, nil, fmt.Errorf("trust_domains.%s.bundle_endpoint: %w", d.Name, err)
+			}
 		}
 		specs, names = append(specs, spec), append(names, name)
 	}
 	return specs, names, nil
+}
+
+func endpointSpec(cfg BundleEndpointConfig) (*attest.EndpointSpec, error) {
+	spec := &attest.EndpointSpec{URL: cfg.URL, Profile: cfg.Profile}
+	if cfg.Profile != attest.ProfileHTTPSSPIFFE {
+		spec.CAFile = cfg.TrustFile
+		return spec, nil
+	}
+	id, err := attest.ParseID(cfg.SPIFFEID)
+	if err != nil {
+		return nil, fmt.Errorf("spiffe_id: %w", err)
+	}
+	spec.SPIFFEID, spec.BundleFile = id, cfg.TrustFile
+	return spec, nil
 }
 
 func auditors(cfg Config) []server.Auditor {
@@ -303,4 +348,15 @@ func longestTTL(catalogue *scopes.Catalogue) time.Duration {
 		longest = max(longest, s.TTL.Max)
 	}
 	return longest
+}
+
+// jwtSVID fetches a fresh JWT-SVID for each login to Vault.
+func jwtSVID(source *workloadapi.JWTSource, audience string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		svid, err := source.FetchJWTSVID(ctx, jwtsvid.Params{Audience: audience})
+		if err != nil {
+			return "", fmt.Errorf("fetching a JWT-SVID: %w", err)
+		}
+		return svid.Marshal(), nil
+	}
 }

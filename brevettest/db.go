@@ -1,0 +1,162 @@
+// Package brevettest is the harness of the tests: real servers, a schema of its own for each test, a wired broker,
+// and a checker of what the ledger promises.
+//
+// It must never skip a test whose servers are missing, and never leave a server running.
+package brevettest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/migrations"
+)
+
+// shared is the dev stack of this test process. It starts with the first test that needs it.
+var shared struct {
+	sync.Once
+	stack *devstack.Stack
+	dir   string
+	err   error
+}
+
+// Devstack returns the PostgreSQL and Vault of this test process. They end in Main.
+func Devstack(t testing.TB) *devstack.Stack {
+	t.Helper()
+	shared.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("", "brevet-test-"); shared.err != nil {
+			return
+		}
+		shared.stack, shared.err = devstack.Start(context.Background(), devstack.Config{
+			Dir: shared.dir, Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
+		})
+	})
+	if shared.err != nil {
+		t.Fatalf("starting PostgreSQL and Vault: %v", shared.err)
+	}
+	return shared.stack
+}
+
+// Main runs the tests of a package and then ends the servers. Call it from TestMain.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if shared.stack != nil {
+		if err := shared.stack.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "ending the servers:", err)
+			code = 1
+		}
+	}
+	if shared.dir != "" {
+		_ = os.RemoveAll(shared.dir)
+	}
+	return code
+}
+
+// DB is a migrated schema that belongs to one test.
+type DB struct {
+	// AdminURL may do everything, BrokerURL what the broker may, AuditorURL what auditors may.
+	AdminURL, BrokerURL, AuditorURL string
+}
+
+// NewDB makes a schema that is dropped when the test ends.
+func NewDB(t testing.TB) *DB {
+	t.Helper()
+	db := EmptyDB(t)
+	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
+		t.Fatalf("migrating: %v", err)
+	}
+	schema := mustParse(t, db.AdminURL).Query().Get("search_path")
+	db.BrokerURL = db.login(t, schema+"_broker", migrations.BrokerRole)
+	db.AuditorURL = db.login(t, schema+"_auditor", migrations.AuditorRole)
+	return db
+}
+
+// EmptyDB names a schema that does not exist yet, and is dropped when the test ends.
+func EmptyDB(t testing.TB) *DB {
+	t.Helper()
+	admin := mustParse(t, Devstack(t).Postgres.TCPURL())
+	schema := "t_" + strings.ToLower(rand.Text()[:12])
+	query := admin.Query()
+	query.Set("search_path", schema)
+	admin.RawQuery = query.Encode()
+	db := &DB{AdminURL: admin.String()}
+	t.Cleanup(func() { db.drop(t, schema) })
+	return db
+}
+
+func (db *DB) login(t testing.TB, user, group string) string {
+	t.Helper()
+	password := rand.Text()
+	if err := migrations.EnsureLogin(t.Context(), db.AdminURL, user, group, password); err != nil {
+		t.Fatalf("making the user %s: %v", user, err)
+	}
+	u := mustParse(t, db.AdminURL)
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+func (db *DB) drop(t testing.TB, schema string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, db.AdminURL)
+	if err != nil {
+		t.Errorf("dropping the schema: %v", err)
+		return
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for _, statement := range []string{
+		"DROP SCHEMA IF EXISTS " + schema + " CASCADE",
+		"DROP ROLE IF EXISTS " + schema + "_broker, " + schema + "_auditor",
+	} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+}
+
+// Ledger opens a ledger on the schema as the broker; it closes with the test.
+func (db *DB) Ledger(t testing.TB) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatalf("opening the ledger: %v", err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// Connect opens a connection that closes with the test.
+func Connect(t testing.TB, databaseURL string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = conn.Close(ctx)
+	})
+	return conn
+}
+
+func mustParse(t testing.TB, raw string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}

@@ -1,0 +1,339 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+const issuer = "https://brevet.acme.example"
+
+// tape stands in for both ports and keeps the order of what is asked of them: whether a record comes before a
+// mint can only be seen from there. The real ports have suites of their own.
+type tape struct {
+	events   []string
+	records  []broker.Record
+	outcomes []broker.Outcome
+	orders   []*broker.Order
+	beginErr error
+	mintErr  error
+	earlier  *broker.View
+}
+
+func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
+	p.events = append(p.events, "begin "+string(rec.Status))
+	p.records = append(p.records, rec)
+	return p.earlier, p.beginErr
+}
+
+func (p *tape) Settle(ctx context.Context, out broker.Outcome) error {
+	p.events = append(p.events, "settle "+string(out.Status)+" "+out.Detail)
+	p.outcomes = append(p.outcomes, out)
+	return ctx.Err()
+}
+
+func (p *tape) Refuse(_ context.Context, ref broker.Refusal) error {
+	p.events = append(p.events, fmt.Sprintf("refuse %s suppressed=%d", ref.Code, ref.Suppressed))
+	return p.beginErr
+}
+
+func (p *tape) Get(context.Context, string, broker.Reach) (*broker.View, error) {
+	return nil, broker.ErrNotFound
+}
+
+func (p *tape) List(context.Context, broker.Query, broker.Reach) (broker.Page, error) {
+	return broker.Page{}, nil
+}
+
+func (p *tape) Key() (broker.Key, error) {
+	return broker.Key{ID: "kid-1", Algorithm: "ES256", Version: 1}, nil
+}
+
+func (p *tape) Mint(_ context.Context, order *broker.Order) (broker.Credential, error) {
+	p.events = append(p.events, "mint")
+	p.orders = append(p.orders, order)
+	if _, _, err := order.Redeem(); err != nil {
+		return broker.Credential{}, err
+	}
+	return broker.Credential{Secret: broker.NewSecret("h.p.s")}, p.mintErr
+}
+
+const catalogueScopes = `
+scopes:
+  - name: github.issues.read
+    title: Read issues
+    authority: read
+    params: {repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+'}}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: 'https://gateway.acme.example'}
+  - name: github.issues.write
+    title: Write issues
+    authority: write
+    params: {repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+'}}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 1, expires: 10m}
+    credential: {kind: jwt, audience: 'https://gateway.acme.example'}
+`
+
+const cataloguePolicies = `
+@id("research-reads")
+permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.read", resource);
+@id("research-writes")
+permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.write", resource)
+when { context.approved };
+`
+
+type fixture struct {
+	*broker.Broker
+	tape  *tape
+	who   attest.Identity
+	clock time.Time
+	logs  *bytes.Buffer
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	catalogue, err := scopes.Load([]scopes.File{
+		{Name: "scopes.yaml", Data: []byte(catalogueScopes)},
+		{Name: "policy.cedar", Data: []byte(cataloguePolicies)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
+	f.who = identity(t)
+	f.Broker, err = broker.New(broker.Config{
+		Ledger: f.tape, Minter: f.tape, Issuer: issuer,
+		Catalogue: func() *scopes.Catalogue { return catalogue },
+		Now:       func() time.Time { return f.clock },
+		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// identity is of a sandbox that proved itself with a real JWT-SVID: there is no other way to have one.
+func identity(t *testing.T) attest.Identity {
+	t.Helper()
+	domain := spiffeid.RequireTrustDomainFromString("acme.example")
+	authority, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attestor, err := attest.New(attest.Config{
+		Bundles: authority.Bundle(), TrustDomains: []spiffeid.TrustDomain{domain}, Audience: issuer, Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := authority.JWTSVID(spiffeid.RequireFromString("spiffe://acme.example/research/agent-7"), issuer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := attestor.JWT(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+func read() broker.Request {
+	return broker.Request{Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "t-1", Reason: "triage"}
+}
+
+func TestIssueOrdersEvents(t *testing.T) {
+	write := read()
+	write.Scope = "github.issues.write"
+	other := read()
+	other.Scope = "github.repo.delete"
+	for _, tc := range []struct {
+		name    string
+		req     broker.Request
+		prepare func(*tape)
+		want    []string
+		wantErr error
+	}{
+		{"allowed: recorded, then minted", read(), nil, []string{"begin issued", "mint"}, nil},
+		{"denied: recorded, never minted", other, nil, []string{"begin denied"}, nil},
+		{"pending: recorded, never minted", write, nil, []string{"begin pending"}, nil},
+		{"no record, no mint (I1)", read(), func(p *tape) { p.beginErr = broker.ErrLedgerUnavailable },
+			[]string{"begin issued"}, broker.ErrLedgerUnavailable},
+		{"vault away: recorded as failed", read(), func(p *tape) { p.mintErr = broker.ErrVaultUnavailable },
+			[]string{"begin issued", "mint", "settle failed vault_unavailable"}, broker.ErrVaultUnavailable},
+		{"not what was ordered (I7)", read(), func(p *tape) { p.mintErr = broker.ErrMintMismatch },
+			[]string{"begin issued", "mint", "settle failed mint_mismatch"}, broker.ErrMintMismatch},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			if tc.prepare != nil {
+				tc.prepare(f.tape)
+			}
+			result, err := f.Issue(t.Context(), f.who, tc.req)
+			if !errors.Is(err, tc.wantErr) {
+				t.Errorf("got error %v, want %v", err, tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if minted := result.Credential != nil; minted != (tc.wantErr == nil && len(f.tape.orders) == 1) {
+				t.Errorf("got a credential: %t", minted)
+			}
+		})
+	}
+}
+
+func TestIssueRecordsFailureForACallerThatIsGone(t *testing.T) {
+	f := newFixture(t)
+	f.tape.mintErr = broker.ErrVaultUnavailable
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = f.Issue(ctx, f.who, read())
+	if len(f.tape.outcomes) != 1 || f.logs.Len() != 0 {
+		t.Errorf("got %d outcomes and log %q, want the outcome recorded", len(f.tape.outcomes), f.logs)
+	}
+}
+
+func TestOrderIsSpentOnce(t *testing.T) {
+	f := newFixture(t)
+	if _, err := f.Issue(t.Context(), f.who, read()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.tape.orders[0].Redeem(); !errors.Is(err, broker.ErrOrderSpent) {
+		t.Errorf("got %v, want %v", err, broker.ErrOrderSpent)
+	}
+}
+
+// The intent is every byte of the token but its signature, and the record's digest of it holds.
+func TestIntentIsTheToken(t *testing.T) {
+	f := newFixture(t)
+	result, err := f.Issue(t.Context(), f.who, read())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := result.Record
+	var got map[string]any
+	if err := json.Unmarshal(rec.Intent.Claims, &got); err != nil {
+		t.Fatal(err)
+	}
+	sub := "spiffe://acme.example/research/agent-7"
+	want := map[string]any{
+		"iss": issuer, "sub": sub, "client_id": sub, "aud": "https://gateway.acme.example",
+		"iat": float64(f.clock.Unix()), "exp": float64(f.clock.Add(5 * time.Minute).Unix()), "jti": rec.ID,
+		"scope": "github.issues.read", "task": "t-1",
+		"authorization_details": []any{map[string]any{
+			"type": "github.issues.read", "actions": []any{"read"},
+			"locations": []any{"https://gateway.acme.example"}, "identifier": "github:repo/acme/api",
+			"params": map[string]any{"repo": "acme/api"},
+		}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	if rec.Intent.ClaimsDigest != sha256.Sum256(rec.Intent.Claims) {
+		t.Error("the digest in the record is not that of the claims")
+	}
+	if rec.Expires.After(rec.Time.Add(rec.Decision.TTL)) {
+		t.Errorf("expires %s, later than %s was granted from %s", rec.Expires, rec.Decision.TTL, rec.Time)
+	}
+}
+
+func TestIdempotencyKeyUsedBefore(t *testing.T) {
+	f := newFixture(t)
+	if _, err := f.Issue(t.Context(), f.who, read()); err != nil {
+		t.Fatal(err)
+	}
+	digest := f.tape.records[0].Digest
+	changed := read()
+	changed.Reason = "another"
+	for _, tc := range []struct {
+		name    string
+		req     broker.Request
+		status  broker.Status
+		wantErr error
+	}{
+		{"same request, issued", read(), broker.StatusIssued, broker.ErrAlreadyIssued},
+		{"same request, denied", read(), broker.StatusDenied, nil},
+		{"same request, pending", read(), broker.StatusPending, nil},
+		{"another request", changed, broker.StatusDenied, broker.ErrIdempotencyMismatch},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f.tape.orders, f.tape.earlier = nil, &broker.View{Status: tc.status, RequestDigest: digest}
+			result, err := f.Issue(t.Context(), f.who, tc.req)
+			if !errors.Is(err, tc.wantErr) || (tc.wantErr == nil && result.Earlier == nil) {
+				t.Errorf("got %v and earlier %v, want error %v", err, result.Earlier, tc.wantErr)
+			}
+			if len(f.tape.orders) != 0 || result.Credential != nil {
+				t.Error("a credential was minted for a key that was used before")
+			}
+		})
+	}
+}
+
+func TestRefusalsAreSampledAndCountedExactly(t *testing.T) {
+	f := newFixture(t)
+	const calls = 80
+	for range calls {
+		if err := f.Refuse(t.Context(), broker.Refusal{Code: "unauthenticated"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recorded := len(f.tape.events)
+	if recorded != 50 {
+		t.Errorf("got %d recorded in one second, want 50", recorded)
+	}
+	f.clock = f.clock.Add(time.Second)
+	f.tape.beginErr = broker.ErrLedgerUnavailable
+	if err := f.Refuse(t.Context(), broker.Refusal{Code: "unauthenticated"}); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
+	}
+	f.tape.beginErr = nil
+	if err := f.Refuse(t.Context(), broker.Refusal{Code: "unauthenticated"}); err != nil {
+		t.Fatal(err)
+	}
+	// 30 over the rate, and one that the ledger did not take.
+	if got, want := f.tape.events[len(f.tape.events)-1], "refuse unauthenticated suppressed=31"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestSecretShowsNothing(t *testing.T) {
+	secret := broker.NewSecret("hvs.CANARY")
+	encoded, err := json.Marshal(map[string]any{"a": secret, "b": &secret, "c": []broker.Secret{secret}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logged bytes.Buffer
+	slog.New(slog.NewJSONHandler(&logged, nil)).Info("x", "secret", secret, "in", struct{ S broker.Secret }{secret})
+	shown := []string{string(encoded), logged.String(), fmt.Sprint(secret), secret.String()}
+	for _, verb := range []string{"%s", "%v", "%+v", "%#v", "%q", "%x", "%d"} {
+		shown = append(shown, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, &secret), fmt.Sprintf(verb, []any{secret}),
+			fmt.Sprintf(verb, struct{ S broker.Secret }{secret}), fmt.Sprintf(verb, struct{ s broker.Secret }{secret}))
+	}
+	for _, s := range shown {
+		if strings.Contains(s, "CANARY") || strings.Contains(s, fmt.Sprintf("%x", "CANARY")) {
+			t.Errorf("shown: %s", s)
+		}
+	}
+	if got := secret.Reveal(); got != "hvs.CANARY" {
+		t.Errorf("got %q back", got)
+	}
+}

@@ -1,0 +1,128 @@
+package broker
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// claims is the payload of an access token: RFC 9068, with the grant in RFC 9396 form, the task, and the
+// certificate binding of RFC 8705 where the scope asks for it. Times are whole seconds since 1970.
+type claims struct {
+	Issuer   string        `json:"iss"`
+	Subject  string        `json:"sub"`
+	ClientID string        `json:"client_id"`
+	Audience string        `json:"aud"`
+	IssuedAt int64         `json:"iat"`
+	Expires  int64         `json:"exp"`
+	ID       string        `json:"jti"`
+	Scope    string        `json:"scope"`
+	Task     string        `json:"task"`
+	Details  []detail      `json:"authorization_details"`
+	Confirm  *confirmation `json:"cnf,omitempty"`
+}
+
+// detail grants one scope: its name is the type, its authority class the action, the rendered resource the
+// identifier.
+type detail struct {
+	Type       string         `json:"type"`
+	Actions    []string       `json:"actions"`
+	Locations  []string       `json:"locations"`
+	Identifier string         `json:"identifier"`
+	Params     map[string]any `json:"params,omitempty"`
+}
+
+type confirmation struct {
+	Thumbprint string `json:"x5t#S256"`
+}
+
+func subjectOf(who attest.Identity) scopes.Subject {
+	return scopes.Subject{ID: who.ID(), Expires: who.Expires(), Bound: who.Kind() == attest.KindX509}
+}
+
+func askOf(req Request) scopes.Ask {
+	return scopes.Ask{Scope: req.Scope, Params: req.Params, TTL: req.TTL, Task: req.Task}
+}
+
+// newRecord describes a decided request. Its end is cut to whole seconds, as tokens count them: never later
+// than what was granted.
+func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, error) {
+	digest, err := requestDigest(req)
+	if err != nil {
+		return Record{}, err
+	}
+	rec := Record{
+		ID:       id,
+		Time:     now.UTC(),
+		Subject:  Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()},
+		Request:  req,
+		Decision: d,
+		Digest:   digest,
+	}
+	switch d.Outcome {
+	case scopes.Allow:
+		rec.Status, rec.Expires = StatusIssued, rec.Time.Add(d.TTL).Truncate(time.Second)
+	case scopes.Pending:
+		rec.Status, rec.Expires = StatusPending, rec.Time.Add(d.Approval.Expires).Truncate(time.Second)
+	default:
+		rec.Status = StatusDenied
+	}
+	return rec, nil
+}
+
+// jwtIntent fixes every byte of the token but its signature.
+func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
+	scope := rec.Decision.Scope
+	c := claims{
+		Issuer:   issuer,
+		Subject:  rec.Subject.ID.String(),
+		ClientID: rec.Subject.ID.String(),
+		Audience: scope.Credential.Audience,
+		IssuedAt: rec.Time.Unix(),
+		Expires:  rec.Expires.Unix(),
+		ID:       rec.ID,
+		Scope:    scope.Name,
+		Task:     rec.Request.Task,
+		Details: []detail{{
+			Type:       scope.Name,
+			Actions:    []string{string(scope.Authority)},
+			Locations:  []string{scope.Credential.Audience},
+			Identifier: rec.Decision.Resource,
+			Params:     rec.Decision.Params,
+		}},
+	}
+	if scope.Credential.Bind == scopes.BindMTLS {
+		c.Confirm = &confirmation{Thumbprint: rec.Subject.Thumbprint}
+	}
+	payload, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encoding claims: %w", err)
+	}
+	return &Intent{
+		Kind:         scope.Credential.Kind,
+		Audience:     scope.Credential.Audience,
+		KeyID:        key.ID,
+		Algorithm:    key.Algorithm,
+		Claims:       payload,
+		ClaimsDigest: sha256.Sum256(payload),
+	}, nil
+}
+
+// requestDigest is the same for two requests that ask for the same thing: the encoder sorts the map's keys.
+func requestDigest(req Request) ([32]byte, error) {
+	canonical, err := json.Marshal(struct {
+		Scope  string         `json:"scope"`
+		Params map[string]any `json:"params"`
+		TTL    time.Duration  `json:"ttl"`
+		Task   string         `json:"task"`
+		Reason string         `json:"reason"`
+	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason})
+	if err != nil {
+		return [32]byte{}, fmt.Errorf("encoding the request: %w", err)
+	}
+	return sha256.Sum256(canonical), nil
+}

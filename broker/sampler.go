@@ -1,0 +1,46 @@
+package broker
+
+import (
+	"sync"
+	"time"
+)
+
+// refusalsPerSecond is how many refusals one replica records each second. An attacker without an identity can
+// cause them at will, and must not be able to fill the ledger.
+const refusalsPerSecond = 50
+
+// sampler lets a fixed number through each second and counts the rest exactly.
+type sampler struct {
+	mu         sync.Mutex
+	rate       int
+	second     time.Time
+	used       int
+	suppressed int
+}
+
+func newSampler(rate int, now time.Time) *sampler {
+	return &sampler{rate: rate, second: now}
+}
+
+// take says whether this one goes through and, if so, how many were suppressed since the last that did.
+func (s *sampler) take(now time.Time) (suppressed int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.second) >= time.Second {
+		s.second, s.used = now, 0
+	}
+	if s.used >= s.rate {
+		s.suppressed++
+		return 0, false
+	}
+	s.used++
+	suppressed, s.suppressed = s.suppressed, 0
+	return suppressed, true
+}
+
+// putBack returns a count that could not be recorded.
+func (s *sampler) putBack(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suppressed += n
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// AuditCmd is `brevet audit`.
+type AuditCmd struct {
+	List AuditListCmd `cmd:"" help:"List what was decided and issued, newest first."`
+}
+
+// AuditListCmd is `brevet audit list`.
+type AuditListCmd struct {
+	CallerFlags
+	SPIFFEID    string           `help:"Only of this sandbox." name:"spiffe-id"`
+	Prefix      string           `help:"Only of sandboxes at or below this SPIFFE ID."`
+	TrustDomain string           `help:"Only of this trust domain."`
+	Scope       string           `help:"Only of this scope."`
+	Task        string           `help:"Only of this task."`
+	Decision    openapi.Decision `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
+	Status      openapi.Status   `help:"Only in this state: ${enum}." enum:",issued,failed,denied,pending" default:""`
+	Since       time.Duration    `help:"Only of the last while, such as 24h."`
+	Limit       int              `help:"How many at the most." default:"50"`
+}
+
+// Run prints a table, or one JSON document a line.
+func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	records, err := collect(ctx, broker, c.filter(time.Now()), c.Limit)
+	if err != nil {
+		return explain(con, err)
+	}
+	return printRecords(con, records)
+}
+
+func (c *AuditListCmd) filter(now time.Time) client.Filter {
+	f := client.Filter{
+		SPIFFEID: c.SPIFFEID, SPIFFEIDPrefix: c.Prefix, TrustDomain: c.TrustDomain, Scope: c.Scope, Task: c.Task,
+		Decision: c.Decision, Status: c.Status, Limit: min(c.Limit, 500),
+	}
+	if c.Since > 0 {
+		f.Since = now.Add(-c.Since)
+	}
+	return f
+}
+
+func collect(ctx context.Context, broker *client.Client, f client.Filter, limit int) ([]openapi.Issuance, error) {
+	var records []openapi.Issuance
+	for record, err := range broker.Issuances(ctx, f) {
+		if err != nil {
+			return nil, err
+		}
+		if records = append(records, record); len(records) == limit {
+			break
+		}
+	}
+	return records, nil
+}
+
+func printRecords(con *console, records []openapi.Issuance) error {
+	if con.json {
+		encoder := json.NewEncoder(con.out)
+		for _, record := range records {
+			if err := encoder.Encode(record); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(records) == 0 {
+		_, err := fmt.Fprintln(con.out, "nothing is recorded that matches, or that you may see")
+		return err
+	}
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "TIME\tSTATUS\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON")
+	for _, r := range records {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, inert(r.Scope),
+			inert(r.Resource), inert(r.SpiffeID), inert(r.Task), seconds(r.TTL), shorten(inert(r.Reason), 40))
+	}
+	return table.Flush()
+}
+
+// inert makes text from elsewhere safe to print: whatever could move the cursor, hide or reorder text shows as an
+// escape instead.
+func inert(s string) string {
+	var out strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			out.WriteRune(r)
+			continue
+		}
+		fmt.Fprintf(&out, "\\u%04x", r)
+	}
+	return out.String()
+}
+
+func shorten(s string, most int) string {
+	runes := []rune(s)
+	if len(runes) <= most {
+		return s
+	}
+	return string(runes[:most-1]) + "…"
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/brevet-dev/brevet/mint"
+)
+
+// BootstrapCmd is `brevet bootstrap`: what needs admin rights, done once, so that the broker never has them.
+type BootstrapCmd struct {
+	DatabaseFlag
+	BrokerUser          string `help:"Database user to make for the broker: it may append to the record." default:"brevet"`
+	BrokerPasswordFile  string `help:"File that holds the broker's database password." required:"" type:"path"`
+	AuditorUser         string `help:"Database user to make for auditors: it may read the record."`
+	AuditorPasswordFile string `help:"File that holds the auditors' database password." type:"path"`
+
+	VaultAddress    string `help:"URL of Vault or OpenBao." required:""`
+	VaultCAFile     string `name:"vault-ca-file" help:"PEM roots for its certificate." type:"path"`
+	VaultNamespace  string `help:"Its namespace."`
+	VaultTokenFile  string `help:"File that holds an admin token, used now and not kept." required:"" type:"path"`
+	VaultAppRoleDir string `name:"vault-approle-dir" help:"Folder to write role_id and secret_id to." required:"" type:"path"`
+	TransitMount    string `help:"Mount of the Transit engine." default:"transit"`
+	SigningKey      string `help:"Name of the signing key." default:"brevet"`
+	KeyType         string `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
+}
+
+// Run prepares the database and Vault. It may be run again.
+func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
+	databaseURL, err := c.url()
+	if err != nil {
+		return err
+	}
+	if (c.AuditorUser == "") != (c.AuditorPasswordFile == "") {
+		return errors.New("--auditor-user and --auditor-password-file go together")
+	}
+	if err := migrations.Up(ctx, databaseURL, con.say); err != nil {
+		return fmt.Errorf("preparing the database: %w", err)
+	}
+	if err := makeLogin(ctx, databaseURL, c.BrokerUser, migrations.BrokerRole, c.BrokerPasswordFile); err != nil {
+		return err
+	}
+	if c.AuditorUser != "" {
+		if err := makeLogin(ctx, databaseURL, c.AuditorUser, migrations.AuditorRole, c.AuditorPasswordFile); err != nil {
+			return err
+		}
+	}
+	con.say("the database is ready")
+	if err := c.vault(ctx); err != nil {
+		return fmt.Errorf("preparing Vault at %s: %w", c.VaultAddress, err)
+	}
+	con.say("Vault is ready; the broker's login is in " + c.VaultAppRoleDir)
+	return nil
+}
+
+func makeLogin(ctx context.Context, databaseURL, user, group, passwordFile string) error {
+	password, err := readSecretFile(passwordFile)
+	if err != nil {
+		return fmt.Errorf("password of %s: %w", user, err)
+	}
+	if err := migrations.EnsureLogin(ctx, databaseURL, user, group, password); err != nil {
+		return fmt.Errorf("making the database user %s: %w", user, err)
+	}
+	return nil
+}
+
+func (c *BootstrapCmd) vault(ctx context.Context) error {
+	token, err := readSecretFile(c.VaultTokenFile)
+	if err != nil {
+		return fmt.Errorf("--vault-token-file: %w", err)
+	}
+	return writeAppRole(ctx, c.VaultAppRoleDir, mint.Bootstrap{
+		Addr: c.VaultAddress, CAFile: c.VaultCAFile, Namespace: c.VaultNamespace, Token: token,
+		Mount: c.TransitMount, SigningKey: c.SigningKey, KeyType: c.KeyType, Role: "brevet",
+	})
+}
+
+// writeAppRole prepares Vault and leaves the broker's login in dir.
+func writeAppRole(ctx context.Context, dir string, b mint.Bootstrap) error {
+	login, err := b.Run(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making the folder for the login: %w", err)
+	}
+	for name, value := range map[string]string{"role_id": login.RoleID, "secret_id": login.SecretID} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(value+"\n"), 0o600); err != nil {
+			return fmt.Errorf("writing the login: %w", err)
+		}
+	}
+	return nil
+}

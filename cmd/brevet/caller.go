@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/client"
+)
+
+// workloadTimeout bounds the wait for the first SVID: an agent that knows the workload answers at once.
+const workloadTimeout = 10 * time.Second
+
+// CallerFlags say which broker to call, and how to prove who is calling.
+type CallerFlags struct {
+	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	WorkloadAPI string `help:"Workload API socket to get the SVID from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
+	JWT         bool   `help:"Prove the identity with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
+	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
+}
+
+// open returns a client and what ends it.
+func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
+	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
+	defer cancel()
+	address := workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI))
+	source, err := workloadapi.NewX509Source(ctx, address)
+	if err != nil {
+		return nil, nil, f.noSVID(err)
+	}
+	closers := []func(){func() { _ = source.Close() }}
+	closeAll := func() {
+		for _, c := range closers {
+			c()
+		}
+	}
+	var tokens *workloadapi.JWTSource
+	if f.JWT {
+		if tokens, err = workloadapi.NewJWTSource(ctx, address); err != nil {
+			closeAll()
+			return nil, nil, f.noSVID(err)
+		}
+		closers = append(closers, func() { _ = tokens.Close() })
+	}
+	c, err := f.client(source, tokens)
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	closers = append(closers, c.Close)
+	return c, closeAll, nil
+}
+
+func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Source) (*client.Client, error) {
+	cfg := client.Config{BaseURL: f.Server}
+	var options []client.Option
+	if f.JWT {
+		audience := f.Audience
+		setDefault(&audience, f.Server)
+		options = append(options, client.WithJWT(tokens, audience))
+	}
+	switch {
+	case f.ServerID != "":
+		id, err := attest.ParseID(f.ServerID)
+		if err != nil {
+			return nil, fmt.Errorf("--server-id: %w", err)
+		}
+		options = append(options, f.spiffeServer(source, id))
+	case !f.JWT:
+		cfg.HTTPClient = &http.Client{Transport: &http.Transport{TLSClientConfig: tlsconfig.MTLSWebClientConfig(source, nil)}}
+	}
+	return client.New(cfg, options...)
+}
+
+func (f CallerFlags) spiffeServer(source *workloadapi.X509Source, id spiffeid.ID) client.Option {
+	if f.JWT {
+		return client.WithServer(source, tlsconfig.AuthorizeID(id))
+	}
+	return client.WithX509(source, source, tlsconfig.AuthorizeID(id))
+}
+
+func (f CallerFlags) noSVID(err error) error {
+	return fmt.Errorf("the Workload API at %s gave no SVID within %s: is the agent running, and is this workload registered? %w",
+		f.WorkloadAPI, workloadTimeout, err)
+}
+
+// explain turns a problem of the server into what a person reads, and into an exit code.
+func explain(con *console, err error) error {
+	var problem *client.Problem
+	if !errors.As(err, &problem) {
+		return err
+	}
+	fmt.Fprintf(con.err, "%s\n%s\n", problem.Title, problem.Detail)
+	for _, line := range []struct{ label, text string }{
+		{"why", problem.Explanation},
+		{"decided by", fmt.Sprintf("%v", problem.Policies)},
+		{"ask them", problem.Approvers},
+		{"record", problem.ID},
+		{"request", problem.RequestID},
+	} {
+		if line.text != "" && line.text != "[]" {
+			fmt.Fprintf(con.err, "  %-10s %s\n", line.label, inert(line.text))
+		}
+	}
+	if ask := problem.Narrowest; ask.Scope != "" {
+		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", commandLine(ask))
+	}
+	if problem.RetryAfter > 0 {
+		fmt.Fprintf(con.err, "  %-10s in %s\n", "try again", problem.RetryAfter)
+	}
+	return exitError{err: err, code: exitCode(err)}
+}
+
+// The exit codes of `brevet request`, for scripts. 1 is any other failure, 2 a command line that makes no sense.
+const (
+	exitDenied      = 3
+	exitPending     = 4
+	exitUnavailable = 5
+)
+
+func exitCode(err error) int {
+	switch {
+	case errors.Is(err, client.ErrDenied):
+		return exitDenied
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrRateLimited):
+		return exitUnavailable
+	default:
+		return 1
+	}
+}

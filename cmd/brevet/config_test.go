@@ -1,0 +1,80 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const goodConfig = `
+listen: 127.0.0.1:8443
+issuer: https://brevet.acme.example
+tls: {workload_api: 'unix:///run/spire/agent.sock'}
+trust_domains:
+  - name: acme.example
+    workload_api: unix:///run/spire/agent.sock
+    auditors: ['spiffe://acme.example/ops/auditor']
+catalogue: catalog
+postgres: {url_file: secrets/url}
+vault:
+  address: https://vault:8200
+  ca_file: vault-ca.pem
+  approle: {role_id_file: secrets/role_id, secret_id_file: secrets/secret_id}
+`
+
+func TestLoadConfig(t *testing.T) {
+	cfg, err := loadConfig(write(t, goodConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "/secrets/url"; !filepath.IsAbs(cfg.Postgres.URLFile) || !strings.HasSuffix(cfg.Postgres.URLFile, want) {
+		t.Errorf("got url_file %s, want an absolute path that ends in %s", cfg.Postgres.URLFile, want)
+	}
+	if got, want := cfg.Vault.SigningKey, "brevet"; got != want {
+		t.Errorf("got signing key %q, want the default %q", got, want)
+	}
+}
+
+// Whoever reads these messages has the file open: each names the key and what to do.
+func TestLoadConfigRefuses(t *testing.T) {
+	for _, tc := range []struct{ name, from, to, want string }{
+		{"unknown key", "catalogue: catalog", "catalogue: catalog\ncolour: red", "colour"},
+		{"key twice", "catalogue: catalog", "catalogue: catalog\ncatalogue: other", "catalogue"},
+		{"no issuer", "issuer: https://brevet.acme.example", "", "issuer:"},
+		{"issuer without TLS", "https://brevet.acme", "http://brevet.acme", "is not an https URL"},
+		{"no listen address", "127.0.0.1:8443", "8443", "listen: \"8443\" is not host:port"},
+		{"two bundle sources", "    auditors:", "    bundle_file: b.json\n    auditors:", "trust_domains.acme.example: set exactly one of"},
+		{"auditor that is no SPIFFE ID", "spiffe://acme.example/ops/auditor", "ops/auditor", "auditors: \"ops/auditor\" is not a SPIFFE ID"},
+		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: needed"},
+		{"two logins", "  approle:", "  token_file: t\n  approle:", "vault: set exactly one of token_file, approle, jwt; 2 are set"},
+		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n", "", "trust_domains: at least one is needed"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			changed := strings.Replace(goodConfig, tc.from, tc.to, 1)
+			if changed == goodConfig {
+				t.Fatalf("%q is not in the good configuration", tc.from)
+			}
+			_, err := loadConfig(write(t, changed))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error that says %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "brevet.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// The example that the documentation points to is one that the server takes.
+func TestExampleConfigurationLoads(t *testing.T) {
+	if _, err := loadConfig("../../deploy/brevet.yaml"); err != nil {
+		t.Error(err)
+	}
+}

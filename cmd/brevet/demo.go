@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// DemoCmd is `brevet demo`.
+type DemoCmd struct{}
+
+// chapter is one part of the story: a title and what was seen.
+type chapter struct {
+	Title string `json:"title"`
+	Facts []fact `json:"facts"`
+	print func(fact)
+}
+
+type fact struct {
+	Label string `json:"label"`
+	Text  string `json:"text"`
+}
+
+func (c *chapter) fact(label, format string, args ...any) {
+	f := fact{label, fmt.Sprintf(format, args...)}
+	c.Facts = append(c.Facts, f)
+	c.print(f)
+}
+
+// story is a running demo.
+type story struct {
+	con      *console
+	cast     *cast
+	chapters []*chapter
+	shown    []string
+}
+
+// Run tells the story on a stack of its own and leaves nothing behind.
+func (*DemoCmd) Run(ctx context.Context, con *console) (err error) {
+	dir, err := os.MkdirTemp("", "brevet-demo-")
+	if err != nil {
+		return fmt.Errorf("making a folder for the demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	s := &story{con: con}
+	s.say("Everything here is real: PostgreSQL, a Vault core, SVIDs over the SPIFFE Workload API.")
+	if err := s.play(ctx, dir); err != nil {
+		return err
+	}
+	if con.json {
+		return json.NewEncoder(con.out).Encode(map[string]any{"ok": true, "chapters": s.chapters})
+	}
+	_, err = fmt.Fprintf(con.out, "\ndemo ok: %s\n", strings.Join(s.shown, ", "))
+	return err
+}
+
+func (s *story) play(ctx context.Context, dir string) error {
+	began := time.Now()
+	local, err := startLocal(ctx, dir, func(line string) { s.say("  %s", line) })
+	if err != nil {
+		return err
+	}
+	defer func() { _ = local.close() }()
+	serving, stop, err := serveInBackground(ctx, local)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if s.cast, err = assemble(ctx, local, serving); err != nil {
+		return err
+	}
+	defer s.cast.leave()
+	s.say("  ready after %s", time.Since(began).Round(100*time.Millisecond))
+	for _, part := range []struct {
+		title, shown string
+		tell         func(context.Context, *chapter) error
+	}{
+		{"A sandbox asks for what its task needs", "allowed", s.allowed},
+		{"It asks for longer than anyone may have it", "clamped", s.clamped},
+		{"It asks for too much", "denied with the ask that would pass", s.denied},
+		{"It asks for something that a person has to agree to", "pending", s.pending},
+		{"A resource server checks a token with nothing but the public keys", "verified by JWKS alone", s.verified},
+		{"Someone forges an SVID", "forged SVIDs refused", s.forged},
+		{"Vault is sealed, then PostgreSQL stops", "nothing leaves when Vault or Postgres is away", s.faults},
+		{"The auditor reads the record", "history listed", s.history},
+	} {
+		if err := s.tell(ctx, part.title, part.tell); err != nil {
+			return fmt.Errorf("%s: %w", part.title, err)
+		}
+		s.shown = append(s.shown, part.shown)
+	}
+	s.cast.leave()
+	stop()
+	return s.gone(local)
+}
+
+// serveInBackground runs the broker as `brevet serve` would, from the stack's own configuration file.
+func serveInBackground(ctx context.Context, local *localStack) (cfg Config, stop func(), err error) {
+	cfg, err = loadConfig(local.config)
+	if err != nil {
+		return cfg, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ready, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		ended <- serve(ctx, cfg, slog.New(slog.DiscardHandler), func(address string) { ready <- address })
+		close(ended)
+	}()
+	select {
+	case <-ready:
+		return cfg, func() { cancel(); <-ended }, nil
+	case err := <-ended:
+		cancel()
+		return cfg, nil, fmt.Errorf("starting the broker: %w", err)
+	}
+}
+
+func (s *story) tell(ctx context.Context, title string, tell func(context.Context, *chapter) error) error {
+	c := &chapter{Title: title, print: func(f fact) { s.say("   %-10s %s", f.Label, f.Text) }}
+	s.chapters = append(s.chapters, c)
+	s.say("\n%s", s.bold(fmt.Sprintf("%d  %s", len(s.chapters), title)))
+	return tell(ctx, c)
+}
+
+// gone shows that the stack has left nothing running.
+func (s *story) gone(local *localStack) error {
+	return s.tell(context.Background(), "The stack goes", func(ctx context.Context, c *chapter) error {
+		addresses := []string{local.Postgres.Addr(), strings.TrimPrefix(local.Vault.Addr(), "http://")}
+		if err := local.close(); err != nil {
+			return err
+		}
+		for _, address := range addresses {
+			if reachable(ctx, address) {
+				return fmt.Errorf("something still answers on %s", address)
+			}
+		}
+		c.fact("gone", "no server answers any more")
+		s.shown = append(s.shown, "stack gone")
+		return nil
+	})
+}
+
+// say prints for people: on standard output, or nothing there when that carries JSON.
+func (s *story) say(format string, args ...any) {
+	if !s.con.json {
+		fmt.Fprintf(s.con.out, format+"\n", args...)
+	}
+}
+
+func (s *story) bold(text string) string {
+	if !colourful(s.con.out) {
+		return text
+	}
+	return "\x1b[1m" + text + "\x1b[0m"
+}
+
+// colourful honours NO_COLOR (no-color.org) and files.
+func colourful(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(file.Fd()))
+}

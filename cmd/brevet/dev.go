@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/brevet-dev/brevet/devstack"
+)
+
+// DevCmd is `brevet dev`.
+type DevCmd struct {
+	State   string `help:"Folder that holds everything; remove it to start over." default:".brevet" type:"path"`
+	Prepare bool   `help:"Only build what the stack needs, and stop."`
+	Verbose bool   `help:"Show the broker's log." short:"v"`
+}
+
+// Run keeps a stack up until ctx ends.
+func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
+	if c.Prepare {
+		return devstack.Prepare(ctx, con.say)
+	}
+	began := time.Now()
+	local, err := startLocal(ctx, c.State, con.say)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	defer func() {
+		closeErr := local.close()
+		con.say("stopped; " + c.State + " keeps the state")
+		if err == nil {
+			err = closeErr
+		}
+	}()
+	cfg, err := loadConfig(local.config)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler)
+	if c.Verbose {
+		if log, err = newLogger(cfg.Log, con.err); err != nil {
+			return err
+		}
+	}
+	return serve(ctx, cfg, log, func(string) { printDev(con, local, cfg, time.Since(began)) })
+}
+
+// stopped turns an error that only says that the person pressed Ctrl-C into success.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func printDev(con *console, local *localStack, cfg Config, took time.Duration) {
+	fmt.Fprintf(con.out, `
+Brevet serves on %s (%s). Ctrl-C stops all of it; the state stays in %s.
+
+Be a sandbox, in another terminal:
+
+`, cfg.Issuer, took.Round(100*time.Millisecond), local.dir)
+	for _, pair := range local.environment(cfg, "research") {
+		fmt.Fprintf(con.out, "  export %s=%s\n", pair[0], pair[1])
+	}
+	fmt.Fprintf(con.out, `
+  brevet request github.issues.read repo=acme/api --task try-1
+  brevet request github.issues.write repo=acme/api --task try-1
+  brevet request github.repo.delete repo=acme/api --task try-1
+
+Be the auditor:
+
+  SPIFFE_ENDPOINT_SOCKET=%s brevet audit list
+
+Change scopes and policies in %s, check them with
+  brevet catalog check %s
+and start again to use them.
+`, local.socket("auditor"), local.path("catalog"), local.path("catalog"))
+}

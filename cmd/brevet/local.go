@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/examples"
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/brevet-dev/brevet/mint"
+)
+
+// localDomain is the trust domain of the dev stack. Its example catalogue speaks of it.
+const localDomain = "acme.example"
+
+// The workloads of the dev stack, by the name of their socket.
+var localWorkloads = map[string]string{
+	"brevet":   "/brevet",
+	"research": "/research/agent-7",
+	"support":  "/support/agent-1",
+	"auditor":  "/ops/auditor",
+}
+
+// localStack is a whole deployment in one folder: PostgreSQL, Vault, a SPIFFE issuer, and the configuration that
+// `brevet serve` would take.
+type localStack struct {
+	*devstack.Stack
+	issuer  *devstack.Issuer
+	dir     string
+	sockets string
+	config  string
+	closers []func() error
+}
+
+// startLocal brings a stack up in dir, or resumes the one that is there.
+func startLocal(ctx context.Context, dir string, progress func(string)) (_ *localStack, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("naming the state folder: %w", err)
+	}
+	servers, err := devstack.Start(ctx, devstack.Config{Dir: dir, Progress: progress})
+	if err != nil {
+		return nil, err
+	}
+	l := &localStack{Stack: servers, dir: dir, closers: []func() error{servers.Close}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	for _, step := range []struct {
+		doing string
+		do    func(context.Context) error
+	}{
+		{"preparing the database", l.prepareDatabase},
+		{"preparing Vault", l.prepareVault},
+		{"issuing identities", l.serveWorkloads},
+		{"seeding the catalogue", l.seedCatalogue},
+		{"writing the configuration", l.writeConfig},
+	} {
+		if err := step.do(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", step.doing, err)
+		}
+	}
+	return l, nil
+}
+
+func (l *localStack) close() error {
+	var errs []error
+	for i := len(l.closers) - 1; i >= 0; i-- {
+		errs = append(errs, l.closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+func (l *localStack) path(name string) string { return filepath.Join(l.dir, name) }
+
+// prepareDatabase migrates, and gives the broker a user that may only append.
+func (l *localStack) prepareDatabase(ctx context.Context) error {
+	admin, err := url.Parse(l.Postgres.AdminURL())
+	if err != nil {
+		return fmt.Errorf("reading the database's URL: %w", err)
+	}
+	query := admin.Query()
+	query.Set("search_path", migrations.Schema)
+	admin.RawQuery = query.Encode()
+	if err := migrations.Up(ctx, admin.String(), func(string) {}); err != nil {
+		return err
+	}
+	password := rand.Text()
+	if err := migrations.EnsureLogin(ctx, admin.String(), "brevet", migrations.BrokerRole, password); err != nil {
+		return err
+	}
+	broker := *admin
+	broker.User = url.UserPassword("brevet", password)
+	return os.WriteFile(l.path("database-url"), []byte(broker.String()+"\n"), 0o600)
+}
+
+func (l *localStack) prepareVault(ctx context.Context) error {
+	return writeAppRole(ctx, l.path("approle"), mint.Bootstrap{
+		Addr: l.Vault.Addr(), Token: l.Vault.RootToken(),
+		Mount: "transit", SigningKey: "brevet", KeyType: "ecdsa-p256", Role: "brevet",
+	})
+}
+
+// serveWorkloads opens one Workload API socket for each workload: which socket a process can open decides who it is.
+func (l *localStack) serveWorkloads(context.Context) error {
+	domain := spiffeid.RequireTrustDomainFromString(localDomain)
+	var err error
+	l.issuer, err = devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Dir: l.path("spiffe"), Now: time.Now})
+	if err != nil {
+		return err
+	}
+	if l.sockets, err = l.socketFolder(); err != nil {
+		return err
+	}
+	for name, path := range localWorkloads {
+		id, err := spiffeid.FromPath(domain, path)
+		if err != nil {
+			return err
+		}
+		endpoint, err := l.issuer.ServeWorkload(l.socketPath(name), id)
+		if err != nil {
+			return fmt.Errorf("serving %s: %w", id, err)
+		}
+		l.closers = append(l.closers, endpoint.Close)
+	}
+	return nil
+}
+
+// longestSocketPath is what fits into a Unix socket's address everywhere.
+const longestSocketPath = 100
+
+// socketFolder is in the state folder, or a short one elsewhere when paths there are too long for sockets.
+func (l *localStack) socketFolder() (string, error) {
+	inside := l.path("svid")
+	if len(inside)+len("/research.sock") <= longestSocketPath {
+		return inside, os.MkdirAll(inside, 0o700)
+	}
+	short, err := os.MkdirTemp("", "brevet-")
+	if err == nil {
+		l.closers = append(l.closers, func() error { return os.RemoveAll(short) })
+	}
+	return short, err
+}
+
+func (l *localStack) socketPath(name string) string { return filepath.Join(l.sockets, name+".sock") }
+
+// socket is the address of a workload's Workload API.
+func (l *localStack) socket(name string) string { return "unix://" + l.socketPath(name) }
+
+// seedCatalogue copies the example once; afterwards it is the developer's to change.
+func (l *localStack) seedCatalogue(context.Context) error {
+	if _, err := os.Stat(l.path("catalog")); err == nil {
+		return nil
+	}
+	catalog, err := fs.Sub(examples.Catalog, "catalog")
+	if err != nil {
+		return err
+	}
+	return os.CopyFS(l.path("catalog"), catalog)
+}
+
+// writeConfig writes the file that `brevet serve` reads, the dev stack's own server included. The address of an
+// earlier run is kept when it is free, so that clients find the broker again.
+func (l *localStack) writeConfig(ctx context.Context) error {
+	l.config = l.path("brevet.yaml")
+	address, err := freeAddress(ctx, l.config)
+	if err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	cfg := Config{
+		Listen: address,
+		Issuer: "https://localhost:" + port,
+		Hosts:  []string{address},
+		TLS:    TLSConfig{WorkloadAPI: l.socket("brevet")},
+		TrustDomains: []TrustDomainConfig{{
+			Name: localDomain, WorkloadAPI: l.socket("brevet"),
+			Auditors: []string{"spiffe://" + localDomain + localWorkloads["auditor"]},
+		}},
+		Catalogue: "catalog",
+		Postgres:  PostgresConfig{URLFile: "database-url"},
+		Vault: VaultConfig{
+			Address: l.Vault.Addr(),
+			AppRole: &AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
+		},
+	}
+	data, err := yaml.Dump(cfg)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.config, data, 0o600)
+}
+
+func freeAddress(ctx context.Context, configPath string) (string, error) {
+	candidates := []string{"127.0.0.1:0"}
+	if earlier, err := loadConfig(configPath); err == nil {
+		candidates = append([]string{earlier.Listen}, candidates...)
+	}
+	var errs []error
+	for _, candidate := range candidates {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", candidate)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return listener.Addr().String(), listener.Close()
+	}
+	return "", errors.Join(errs...)
+}
+
+// environment is what a client of this stack needs, as one of its workloads.
+func (l *localStack) environment(cfg Config, workload string) [][2]string {
+	return [][2]string{
+		{"BREVET_SERVER", cfg.Issuer},
+		{"BREVET_SERVER_ID", "spiffe://" + localDomain + localWorkloads["brevet"]},
+		{"SPIFFE_ENDPOINT_SOCKET", l.socket(workload)},
+	}
+}

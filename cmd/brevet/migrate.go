@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/brevet-dev/brevet/migrations"
+)
+
+// MigrateCmd is `brevet migrate`.
+type MigrateCmd struct {
+	Up     MigrateUpCmd     `cmd:"" default:"withargs" help:"Apply what is missing."`
+	Down   MigrateDownCmd   `cmd:"" help:"Take back the newest migration. The tables it made go with it."`
+	Status MigrateStatusCmd `cmd:"" help:"Show which migrations are applied."`
+}
+
+// DatabaseFlag names the database by a file: a URL on the command line would show in every process list.
+type DatabaseFlag struct {
+	DatabaseURLFile string `help:"File that holds the URL of the owner's connection." required:"" type:"path" env:"BREVET_DATABASE_URL_FILE"`
+}
+
+func (f DatabaseFlag) url() (string, error) {
+	databaseURL, err := readSecretFile(f.DatabaseURLFile)
+	if err != nil {
+		return "", fmt.Errorf("--database-url-file: %w", err)
+	}
+	return databaseURL, nil
+}
+
+// MigrateUpCmd is `brevet migrate up`.
+type MigrateUpCmd struct{ DatabaseFlag }
+
+// Run applies what is missing.
+func (c *MigrateUpCmd) Run(ctx context.Context, con *console) error {
+	databaseURL, err := c.url()
+	if err != nil {
+		return err
+	}
+	return migrations.Up(ctx, databaseURL, con.say)
+}
+
+// MigrateDownCmd is `brevet migrate down`.
+type MigrateDownCmd struct {
+	DatabaseFlag
+	Yes bool `help:"Confirm: the record in the tables that go is lost." required:""`
+}
+
+// Run takes the newest migration back.
+func (c *MigrateDownCmd) Run(ctx context.Context, _ *console) error {
+	databaseURL, err := c.url()
+	if err != nil {
+		return err
+	}
+	return migrations.Down(ctx, databaseURL)
+}
+
+// MigrateStatusCmd is `brevet migrate status`.
+type MigrateStatusCmd struct{ DatabaseFlag }
+
+// Run lists the migrations.
+func (c *MigrateStatusCmd) Run(ctx context.Context, con *console) error {
+	databaseURL, err := c.url()
+	if err != nil {
+		return err
+	}
+	all, err := migrations.Status(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	if con.json {
+		return json.NewEncoder(con.out).Encode(all)
+	}
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "MIGRATION\tAPPLIED")
+	for _, m := range all {
+		fmt.Fprintf(table, "%s\t%t\n", m.Name, m.Applied)
+	}
+	return table.Flush()
+}
+
+// say prints a line of progress.
+func (c *console) say(line string) { fmt.Fprintln(c.err, line) }

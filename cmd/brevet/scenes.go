@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
+)
+
+const (
+	demoTask     = "demo-1"
+	demoAudience = "https://github-gateway.acme.example"
+)
+
+func demoAsk(scope string, ttl time.Duration) client.Ask {
+	return client.Ask{
+		Scope: scope, Params: map[string]any{"repo": "acme/api"}, TTL: ttl, Task: demoTask, Reason: "summarise open issues",
+	}
+}
+
+func (s *story) ask(ctx context.Context, c *chapter, ask client.Ask) (client.Answer, error) {
+	line := fmt.Sprintf("%s repo=%s", ask.Scope, ask.Params["repo"])
+	if ask.TTL > 0 {
+		line += " for " + ask.TTL.String()
+	}
+	c.fact("asks", "%s", line)
+	return s.cast.research.Request(ctx, ask)
+}
+
+func (s *story) token(ctx context.Context, c *chapter, ask client.Ask) (*client.Token, error) {
+	answer, err := s.ask(ctx, c, ask)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Token == nil {
+		return nil, fmt.Errorf("got %+v, want a token", answer)
+	}
+	return answer.Token, nil
+}
+
+func (s *story) allowed(ctx context.Context, c *chapter) error {
+	c.fact("who", "spiffe://%s%s, by X.509-SVID over mutual TLS", localDomain, localWorkloads["research"])
+	token, err := s.token(ctx, c, demoAsk("github.issues.read", 0))
+	if err != nil {
+		return err
+	}
+	c.fact("gets", "a JWT for %s on %s that dies in %s", token.Scope, token.Resource, token.TTL)
+	c.fact("because", "policy %s permits it", strings.Join(token.Policies, ", "))
+	return s.recorded(ctx, c, token)
+}
+
+// recorded shows that the record names exactly this token, and was there before the token was.
+func (s *story) recorded(ctx context.Context, c *chapter, token *client.Token) error {
+	record, err := s.cast.auditor.Issuance(ctx, token.ID)
+	if err != nil {
+		return err
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token.Secret.Reveal(), ".")[1])
+	if err != nil {
+		return fmt.Errorf("decoding the token's payload: %w", err)
+	}
+	digest := sha256.Sum256(payload)
+	if got := record.Credential.ClaimsSha256; got != hex.EncodeToString(digest[:]) {
+		return fmt.Errorf("the record has claims %s, the token %x", got, digest)
+	}
+	if record.Index == nil {
+		return errors.New("the record has no place in the ledger")
+	}
+	c.fact("recorded", "entry %d, before Vault was asked to sign; claims sha256 %.16s… match the token's", *record.Index,
+		record.Credential.ClaimsSha256)
+	return nil
+}
+
+func (s *story) clamped(ctx context.Context, c *chapter) error {
+	token, err := s.token(ctx, c, demoAsk("github.issues.read", 2*time.Hour))
+	if err != nil {
+		return err
+	}
+	if len(token.Clamped) != 1 || token.TTL >= 2*time.Hour {
+		return fmt.Errorf("got %s and clamps %v, want it shortened once", token.TTL, token.Clamped)
+	}
+	clamp := token.Clamped[0]
+	c.fact("gets", "%s instead of %s: %s is the bound", seconds(clamp.To), seconds(clamp.From), clamp.Bound)
+	return nil
+}
+
+func (s *story) denied(ctx context.Context, c *chapter) error {
+	_, err := s.ask(ctx, c, demoAsk("github.repo.delete", 0))
+	var problem *client.Problem
+	if !errors.Is(err, client.ErrDenied) || !errors.As(err, &problem) {
+		return fmt.Errorf("got %w, want a denial", err)
+	}
+	c.fact("gets", "%d %s (%s)", problem.Status, problem.Title, problem.Reason)
+	c.fact("because", "%s", problem.Explanation)
+	if problem.Narrowest.Scope == "" {
+		return errors.New("the denial names no ask that would pass")
+	}
+	c.fact("would pass", "%s", commandLine(problem.Narrowest))
+	hint := client.Ask{
+		Scope: problem.Narrowest.Scope, Params: problem.Narrowest.Params, TTL: seconds(problem.Narrowest.TTL), Task: demoTask,
+	}
+	answer, err := s.cast.research.Request(ctx, hint)
+	if err != nil {
+		return fmt.Errorf("the ask that would pass did not: %w", err)
+	}
+	if p := answer.Pending; p != nil {
+		c.fact("and does", "asked again so, it waits for %s", p.Group)
+		return nil
+	}
+	c.fact("and does", "asked again so, it gets a token")
+	return nil
+}
+
+func (s *story) pending(ctx context.Context, c *chapter) error {
+	answer, err := s.ask(ctx, c, demoAsk("github.issues.write", 0))
+	if err != nil {
+		return err
+	}
+	if answer.Pending == nil {
+		return errors.New("got a token, want to wait for a person")
+	}
+	p := answer.Pending
+	c.fact("waits", "%d of %s has to agree, within %s; no token exists yet", p.Quorum, p.Group, time.Until(p.Expires).Round(time.Second))
+	return nil
+}
+
+func (s *story) verified(ctx context.Context, c *chapter) error {
+	token, err := s.token(ctx, c, demoAsk("github.issues.read", 0))
+	if err != nil {
+		return err
+	}
+	keys, err := s.cast.jwks(ctx)
+	if err != nil {
+		return fmt.Errorf("fetching the public keys: %w", err)
+	}
+	claims, err := checkToken(keys, token.Secret.Reveal(), s.cast.cfg.Issuer, demoAudience)
+	if err != nil {
+		return fmt.Errorf("checking the token: %w", err)
+	}
+	c.fact("accepts", "sub %v, scope %v, task %v", claims["sub"], claims["scope"], claims["task"])
+	if _, err := checkToken(keys, token.Secret.Reveal(), s.cast.cfg.Issuer, "https://payroll.acme.example"); err == nil {
+		return errors.New("another resource server accepted the token")
+	}
+	c.fact("refuses", "the same token, at any other resource server")
+	return nil
+}
+
+func (s *story) forged(ctx context.Context, c *chapter) error {
+	agent := spiffeid.RequireFromString("spiffe://" + localDomain + localWorkloads["research"])
+	bundle := s.cast.local.issuer.Bundle()
+	certificate, err := s.cast.forger(func(forge *devstack.Issuer, server tlsconfig.Authorizer) ([]client.Option, error) {
+		svid, err := forge.X509SVID(agent)
+		return []client.Option{client.WithX509(svid, bundle, server)}, err
+	})
+	if err != nil {
+		return err
+	}
+	defer certificate.Close()
+	if _, err := certificate.Request(ctx, demoAsk("github.issues.read", 0)); !refusedHandshake(err) {
+		return fmt.Errorf("forged X.509-SVID: got %w, want the handshake refused", err)
+	}
+	c.fact("X.509-SVID", "refused in the TLS handshake")
+	bearer, err := s.cast.forger(func(forge *devstack.Issuer, server tlsconfig.Authorizer) ([]client.Option, error) {
+		token := client.WithJWT(forgedTokens{forge, agent}, s.cast.cfg.Issuer)
+		return []client.Option{token, client.WithServer(bundle, server)}, nil
+	})
+	if err != nil {
+		return err
+	}
+	defer bearer.Close()
+	if _, err := bearer.Request(ctx, demoAsk("github.issues.read", 0)); !errors.Is(err, client.ErrUnauthenticated) {
+		return fmt.Errorf("forged JWT-SVID: got %w, want it refused", err)
+	}
+	c.fact("JWT-SVID", "401: its signature is of no authority of %s", localDomain)
+	return nil
+}
+
+// faults takes away what a token needs, one after the other.
+func (s *story) faults(ctx context.Context, c *chapter) error {
+	local := s.cast.local
+	if err := local.Vault.Seal(ctx); err != nil {
+		return fmt.Errorf("sealing Vault: %w", err)
+	}
+	if err := s.unavailable(ctx, c, "sealed"); err != nil {
+		return err
+	}
+	if err := local.Vault.Unseal(ctx); err != nil {
+		return fmt.Errorf("unsealing Vault: %w", err)
+	}
+	if err := local.Postgres.Stop(); err != nil {
+		return fmt.Errorf("stopping PostgreSQL: %w", err)
+	}
+	if err := s.unavailable(ctx, c, "stopped"); err != nil {
+		return err
+	}
+	if err := local.Postgres.Start(ctx); err != nil {
+		return fmt.Errorf("starting PostgreSQL: %w", err)
+	}
+	began := time.Now()
+	for {
+		_, err := s.cast.research.Request(ctx, demoAsk("github.issues.read", 0))
+		if err == nil {
+			c.fact("back", "a token again, %s after both returned", time.Since(began).Round(10*time.Millisecond))
+			return nil
+		}
+		if !errors.Is(err, client.ErrUnavailable) || time.Since(began) > 10*time.Second {
+			return fmt.Errorf("after both returned: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (s *story) unavailable(ctx context.Context, c *chapter, state string) error {
+	_, err := s.cast.research.Request(ctx, demoAsk("github.issues.read", 0))
+	var problem *client.Problem
+	if !errors.As(err, &problem) || problem.Status != 503 || problem.RetryAfter == 0 {
+		return fmt.Errorf("%s: got %w, want 503 with Retry-After", state, err)
+	}
+	c.fact(state, "503 %s; try again in %s; no token left", problem.Title, problem.RetryAfter)
+	return nil
+}
+
+func (s *story) history(ctx context.Context, c *chapter) error {
+	records, err := collect(ctx, s.cast.auditor, client.Filter{Task: demoTask}, 100)
+	if err != nil {
+		return err
+	}
+	if len(records) < 6 {
+		return fmt.Errorf("the record has %d entries of the task, want at least 6", len(records))
+	}
+	for _, r := range records {
+		c.fact(string(r.Status), "%s  %-20s %-24s %s", r.Time.Local().Format(time.TimeOnly), r.Scope, r.Resource, r.DecisionCode)
+	}
+	return nil
+}
