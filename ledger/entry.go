@@ -1,0 +1,288 @@
+package ledger
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	stdjson "encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// The kinds of entries. The schema lists them too.
+const (
+	kindDenied  = "request.denied"
+	kindPending = "request.pending"
+	kindIntent  = "issuance.intent"
+	kindFailed  = "issuance.failed"
+	kindRefused = "call.refused"
+)
+
+const (
+	bodyVersion = 1
+	maxBody     = 64 << 10
+)
+
+// entry is one event, ready to be appended.
+type entry struct {
+	kind string
+	id   pgtype.UUID // of the record it concerns, or of the refusal itself
+	time time.Time
+	body []byte
+	leaf tlog.Hash
+	// subject and key are set when an idempotency key is to be claimed.
+	subject, key *string
+}
+
+// decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down.
+type decisionBody struct {
+	Version  int         `json:"version"`
+	Kind     string      `json:"kind"`
+	ID       string      `json:"id"`
+	Time     time.Time   `json:"time"`
+	Subject  subjectBody `json:"subject"`
+	Request  requestBody `json:"request"`
+	Decision verdictBody `json:"decision"`
+	Status   string      `json:"status"`
+	Expires  time.Time   `json:"expires,omitzero"`
+	Intent   *intentBody `json:"intent,omitempty"`
+}
+
+type subjectBody struct {
+	SPIFFEID    string `json:"spiffe_id"`
+	TrustDomain string `json:"trust_domain"`
+	SVID        string `json:"svid"`
+	Thumbprint  string `json:"thumbprint"`
+}
+
+type requestBody struct {
+	Scope          string         `json:"scope"`
+	Params         map[string]any `json:"params"`
+	TTL            int64          `json:"ttl"`
+	Task           string         `json:"task"`
+	Reason         string         `json:"reason"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	Digest         string         `json:"digest"`
+}
+
+type verdictBody struct {
+	Outcome     string         `json:"outcome"`
+	Code        string         `json:"code"`
+	Explanation string         `json:"explanation"`
+	Authority   string         `json:"authority"`
+	Resource    string         `json:"resource"`
+	Params      map[string]any `json:"params,omitzero"`
+	TTL         int64          `json:"ttl"`
+	Clamps      []clampBody    `json:"clamps"`
+	Policies    []string       `json:"policies"`
+	Catalogue   string         `json:"catalogue"`
+	Approval    *approvalBody  `json:"approval,omitempty"`
+}
+
+type clampBody struct {
+	Bound string `json:"bound"`
+	From  int64  `json:"from"`
+	To    int64  `json:"to"`
+}
+
+type approvalBody struct {
+	Group   string `json:"group"`
+	Quorum  int    `json:"quorum"`
+	Expires int64  `json:"expires"`
+}
+
+type intentBody struct {
+	Kind         string `json:"kind"`
+	Audience     string `json:"audience"`
+	KeyID        string `json:"key_id"`
+	Algorithm    string `json:"algorithm"`
+	Claims       []byte `json:"claims"` // base64: they were signed byte for byte
+	ClaimsDigest string `json:"claims_digest"`
+}
+
+type outcomeBody struct {
+	Version int       `json:"version"`
+	Kind    string    `json:"kind"`
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Status  string    `json:"status"`
+	Detail  string    `json:"detail"`
+}
+
+type refusalBody struct {
+	Version    int          `json:"version"`
+	Kind       string       `json:"kind"`
+	ID         string       `json:"id"`
+	Time       time.Time    `json:"time"`
+	Code       string       `json:"code"`
+	Detail     string       `json:"detail"`
+	Subject    *subjectBody `json:"subject,omitempty"`
+	Remote     string       `json:"remote"`
+	Operation  string       `json:"operation"`
+	Suppressed int          `json:"suppressed"`
+}
+
+func decisionEntry(rec broker.Record) (entry, error) {
+	kind, ok := map[scopes.Outcome]string{
+		scopes.Deny: kindDenied, scopes.Pending: kindPending, scopes.Allow: kindIntent,
+	}[rec.Decision.Outcome]
+	if !ok {
+		return entry{}, fmt.Errorf("%w: no such decision", ErrUnrecordable)
+	}
+	if rec.Intent != nil && sha256.Sum256(rec.Intent.Claims) != rec.Intent.ClaimsDigest {
+		return entry{}, fmt.Errorf("%w: the digest is not that of the claims", ErrUnrecordable)
+	}
+	e, err := newEntry(kind, rec.ID, rec.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	if rec.Request.IdempotencyKey != "" {
+		subject := rec.Subject.ID.String()
+		e.subject, e.key = &subject, &rec.Request.IdempotencyKey
+	}
+	return e.with(decisionBody{
+		Version: bodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
+		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),
+		Status: string(rec.Status), Expires: stored(rec.Expires), Intent: intentOf(rec.Intent),
+	})
+}
+
+func outcomeEntry(out broker.Outcome) (entry, error) {
+	if out.Status != broker.StatusFailed {
+		return entry{}, fmt.Errorf("%w to %q", ErrNotForward, out.Status)
+	}
+	if out.Detail == "" {
+		return entry{}, fmt.Errorf("%w: a failure without its code", ErrUnrecordable)
+	}
+	e, err := newEntry(kindFailed, out.ID, out.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	return e.with(outcomeBody{
+		Version: bodyVersion, Kind: kindFailed, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
+	})
+}
+
+// refusalEntry gives the refusal a name of its own, by which it can be found again when the answer to its commit is
+// lost: otherwise it might be counted twice.
+func refusalEntry(ref broker.Refusal) (entry, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return entry{}, fmt.Errorf("making an id: %w", err)
+	}
+	e, err := newEntry(kindRefused, id.String(), ref.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	body := refusalBody{
+		Version: bodyVersion, Kind: kindRefused, ID: id.String(), Time: e.time, Code: ref.Code, Detail: ref.Detail,
+		Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
+	}
+	if ref.Subject != nil {
+		subject := subjectOf(*ref.Subject)
+		body.Subject = &subject
+	}
+	return e.with(body)
+}
+
+func newEntry(kind, id string, at time.Time) (entry, error) {
+	parsed, err := parseID(id)
+	if err != nil {
+		return entry{}, fmt.Errorf("%w: its id is not a UUID", ErrUnrecordable)
+	}
+	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: stored(at)}, nil
+}
+
+// parseID accepts the canonical form only: a record has one name.
+func parseID(id string) (uuid.UUID, error) {
+	parsed, err := uuid.Parse(id)
+	if err == nil && parsed.String() != id {
+		err = fmt.Errorf("%w: not in canonical form", ErrUnrecordable)
+	}
+	return parsed, err
+}
+
+// stored is the time as Postgres keeps it.
+func stored(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// numbers writes what a JSON decoder kept as text.
+var numbers = json.WithMarshalers(json.MarshalToFunc(func(enc *jsontext.Encoder, n stdjson.Number) error {
+	return enc.WriteValue(jsontext.Value(n))
+}))
+
+// with sets the body, in RFC 8785 form except that integers keep all their digits, and its leaf hash. It refuses
+// here, for this record alone, what Postgres would refuse for the whole batch.
+func (e entry) with(body any) (entry, error) {
+	encoded, err := json.Marshal(body, numbers)
+	if err != nil {
+		return entry{}, fmt.Errorf("%w: it has no JSON form", ErrUnrecordable) // the cause quotes the record
+	}
+	value := jsontext.Value(encoded)
+	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+		return entry{}, fmt.Errorf("%w: it has no canonical JSON form", ErrUnrecordable)
+	}
+	if len(value) > maxBody {
+		return entry{}, fmt.Errorf("%w: it is larger than %d bytes", ErrUnrecordable, maxBody)
+	}
+	if holdsNUL(value) {
+		return entry{}, fmt.Errorf("%w: it holds a NUL character", ErrUnrecordable)
+	}
+	e.body, e.leaf = value, tlog.RecordHash(value)
+	return e, nil
+}
+
+// holdsNUL looks for the only form that a NUL has in canonical JSON, once escaped backslashes are out of the way.
+func holdsNUL(canonical []byte) bool {
+	return bytes.Contains(bytes.ReplaceAll(canonical, []byte(`\\`), nil), []byte(`\u0000`))
+}
+
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+func subjectOf(s broker.Subject) subjectBody {
+	return subjectBody{
+		SPIFFEID: s.ID.String(), TrustDomain: s.ID.TrustDomain().Name(), SVID: string(s.Kind), Thumbprint: s.Thumbprint,
+	}
+}
+
+func requestOf(rec broker.Record) requestBody {
+	r := rec.Request
+	return requestBody{
+		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
+		IdempotencyKey: r.IdempotencyKey, Digest: hex.EncodeToString(rec.Digest[:]),
+	}
+}
+
+func verdictOf(d scopes.Decision) verdictBody {
+	v := verdictBody{
+		Outcome: string(d.Outcome), Code: d.Reason, Explanation: d.Explanation, Resource: d.Resource, Params: d.Params,
+		TTL: seconds(d.TTL), Policies: d.Policies, Catalogue: d.Catalogue,
+	}
+	if d.Scope != nil {
+		v.Authority = string(d.Scope.Authority)
+	}
+	for _, c := range d.Clamps {
+		v.Clamps = append(v.Clamps, clampBody{Bound: c.Bound, From: seconds(c.From), To: seconds(c.To)})
+	}
+	if d.Outcome == scopes.Pending && d.Approval != nil {
+		v.Approval = &approvalBody{Group: d.Approval.Group, Quorum: d.Approval.Quorum, Expires: seconds(d.Approval.Expires)}
+	}
+	return v
+}
+
+func intentOf(i *broker.Intent) *intentBody {
+	if i == nil {
+		return nil
+	}
+	return &intentBody{
+		Kind: i.Kind, Audience: i.Audience, KeyID: i.KeyID, Algorithm: i.Algorithm,
+		Claims: i.Claims, ClaimsDigest: hex.EncodeToString(i.ClaimsDigest[:]),
+	}
+}

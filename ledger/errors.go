@@ -1,0 +1,83 @@
+package ledger
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var (
+	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
+	ErrNotForward = errors.New("state does not move forward")
+	// ErrUnrecordable: the ledger cannot hold this record, now or later.
+	ErrUnrecordable = errors.New("record cannot be kept")
+	// ErrUnsafe: the server's settings let it forget what it has confirmed, or it is not one to write to.
+	ErrUnsafe = errors.New("postgres is not safe to write to")
+	// ErrPageSize: a page has 1 to 500 records.
+	ErrPageSize = errors.New("page size is out of range")
+)
+
+// unavailable wraps what the database answered. Causes of the kinds that quote addresses, values or statements are
+// reduced to what they have in common, so that the text may be logged.
+func unavailable(doing string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrUnsafe), errors.Is(err, migrations.ErrOutdated):
+		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, err)
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.Canceled)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.DeadlineExceeded)
+	}
+	return fmt.Errorf("%s: %w: %s", doing, broker.ErrLedgerUnavailable, reason(err))
+}
+
+func reason(err error) string {
+	var (
+		refused *pgconn.PgError
+		number  syscall.Errno
+		lookup  *net.DNSError
+		trust   *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.As(err, &refused):
+		text := "postgres answered SQLSTATE " + refused.Code
+		if refused.ConstraintName != "" {
+			text += " for " + refused.ConstraintName
+		}
+		return text
+	case errors.As(err, &trust):
+		return "the certificate of postgres is not trusted"
+	case errors.As(err, &lookup):
+		return "the host of postgres is not found"
+	case errors.As(err, &number):
+		return number.Error()
+	}
+	return "the connection to postgres broke"
+}
+
+// rolledBack tells whether nothing of the statement can have been committed: it was not sent, or the server
+// answered it with an error. A server that ends the session may have committed before.
+func rolledBack(err error) bool {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.SeverityUnlocalized == "ERROR"
+	}
+	return pgconn.SafeToRetry(err)
+}
+
+// aboutData tells whether the server refused what some record says: class 22 is data exception, 23 integrity
+// constraint violation.
+func aboutData(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "22") || strings.HasPrefix(refused.Code, "23"))
+}

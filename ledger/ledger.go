@@ -1,0 +1,199 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+var _ broker.Ledger = (*Ledger)(nil)
+
+const (
+	defaultFlushTimeout = 5 * time.Second
+	defaultMaxConns     = 8
+	maxQueue            = 4096
+	maxBatch            = 256
+	// writeConns is more than the one connection that a flush needs, because one that broke stays counted until its
+	// socket is closed.
+	writeConns = 3
+)
+
+// Config says which Postgres to use, and how.
+type Config struct {
+	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
+	URL string
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, so that no reader ever
+	// keeps a credential waiting.
+	MaxConns int32
+	Log      *slog.Logger
+	// Tracer sees every statement; nil traces nothing.
+	Tracer pgx.QueryTracer
+	// FlushTimeout bounds one commit, including the read-back after a lost answer; zero means 5 s. A record waits as
+	// long again, at most, for the commits before it.
+	FlushTimeout time.Duration
+}
+
+// Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema.
+type Ledger struct {
+	log          *slog.Logger
+	write, read  *pgxpool.Pool
+	flushTimeout time.Duration
+	cursorKey    []byte
+
+	queue   chan *job
+	stopped chan struct{} // closed when the flusher is done
+
+	mu     sync.RWMutex // held for reading while a job is queued, so that Close sees either none or all of it
+	closed bool
+}
+
+// Open connects, and refuses a database that could lose what it has confirmed (ErrUnsafe) or whose schema is too
+// old (migrations.ErrOutdated).
+func Open(ctx context.Context, cfg Config) (*Ledger, error) {
+	if cfg.FlushTimeout == 0 {
+		cfg.FlushTimeout = defaultFlushTimeout
+	}
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = defaultMaxConns
+	}
+	l := &Ledger{
+		log: cfg.Log, flushTimeout: cfg.FlushTimeout,
+		queue: make(chan *job, maxQueue), stopped: make(chan struct{}),
+	}
+	var err error
+	if l.write, err = openPool(ctx, cfg, forWriting); err != nil {
+		return nil, err
+	}
+	if l.read, err = openPool(ctx, cfg, forReading); err != nil {
+		l.write.Close()
+		return nil, err
+	}
+	if err := l.inspect(ctx); err != nil {
+		l.write.Close()
+		l.read.Close()
+		return nil, err
+	}
+	go l.run(context.WithoutCancel(ctx))
+	return l, nil
+}
+
+// Close flushes what is queued, refuses what comes later, and disconnects.
+func (l *Ledger) Close() {
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.queue)
+	}
+	l.mu.Unlock()
+	<-l.stopped
+	l.write.Close()
+	l.read.Close()
+}
+
+// Ready tells whether a record could be written now.
+func (l *Ledger) Ready(ctx context.Context) error {
+	return unavailable("pinging postgres", l.write.Ping(ctx))
+}
+
+// CursorKey seals list cursors: 32 secret bytes, the same for all replicas on this schema.
+func (l *Ledger) CursorKey() []byte { return bytes.Clone(l.cursorKey) }
+
+func openPool(ctx context.Context, cfg Config, purpose func(*pgxpool.Config, Config)) (*pgxpool.Pool, error) {
+	pc, err := migrations.ParseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	pc.ConnConfig.Tracer = cfg.Tracer
+	purpose(pc, cfg)
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	return pool, unavailable("opening a pool", err)
+}
+
+// forWriting sets no statement_timeout: a cancelled wait for a standby reports success (see warned).
+func forWriting(pc *pgxpool.Config, _ Config) {
+	pc.MaxConns = writeConns
+	pc.ConnConfig.OnNotice = warned
+	pc.AfterConnect = checkDurable
+}
+
+func forReading(pc *pgxpool.Config, cfg Config) {
+	pc.MaxConns = cfg.MaxConns
+	params := pc.ConnConfig.RuntimeParams
+	params["statement_timeout"] = "5s"
+	params["default_transaction_read_only"] = "on"
+	// A list leaves most filters out: one plan for all of them would use no index.
+	params["plan_cache_mode"] = "force_custom_plan"
+}
+
+// warning marks a connection on which the server warned. When somebody cancels a commit's wait for its standby,
+// Postgres answers success and a warning that the commit may be lost.
+const warning = "brevet.warning"
+
+func warned(conn *pgconn.PgConn, notice *pgconn.Notice) {
+	if notice.SeverityUnlocalized == "WARNING" {
+		conn.CustomData()[warning] = true
+	}
+}
+
+var errWarned = errors.New("postgres warned about the commit")
+
+// checkDurable runs on each new connection: after a failover the next server may be set differently.
+func checkDurable(ctx context.Context, conn *pgx.Conn) error {
+	var version int
+	var fsync, pages, commit, standby bool
+	err := conn.QueryRow(ctx, `
+		SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on',
+			current_setting('full_page_writes') = 'on', current_setting('synchronous_commit') <> 'off', pg_is_in_recovery()`,
+	).Scan(&version, &fsync, &pages, &commit, &standby)
+	switch {
+	case err != nil:
+		return err
+	case version < 140000:
+		return fmt.Errorf("%w: it is older than version 14", ErrUnsafe)
+	case !fsync:
+		return fmt.Errorf("%w: fsync is off", ErrUnsafe)
+	case !pages:
+		return fmt.Errorf("%w: full_page_writes is off", ErrUnsafe)
+	case !commit:
+		return fmt.Errorf("%w: synchronous_commit is off", ErrUnsafe)
+	case standby:
+		return fmt.Errorf("%w: it is a standby", ErrUnsafe)
+	}
+	return nil
+}
+
+// inspect looks at the schema, and at what this login could do to it.
+func (l *Ledger) inspect(ctx context.Context) error {
+	if err := l.write.Ping(ctx); err != nil {
+		return unavailable("connecting", err)
+	}
+	if err := migrations.Check(ctx, l.write); err != nil {
+		return unavailable("checking the schema", err)
+	}
+	if err := l.write.QueryRow(ctx, `SELECT cursor_key FROM deployment`).Scan(&l.cursorKey); err != nil {
+		return unavailable("reading the cursor key", err)
+	}
+	var superuser, owner bool
+	err := l.write.QueryRow(ctx, `
+		SELECT r.rolsuper, pg_has_role(r.oid, c.relowner, 'MEMBER')
+		FROM pg_roles AS r, pg_class AS c
+		WHERE r.rolname = current_user AND c.oid = 'entries'::regclass`).Scan(&superuser, &owner)
+	if err != nil {
+		return unavailable("reading the login's rights", err)
+	}
+	if superuser || owner {
+		l.log.WarnContext(ctx, "the ledger's login could rewrite the ledger: use a member of brevet_broker",
+			"superuser", superuser, "owner", owner)
+	}
+	return nil
+}

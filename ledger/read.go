@@ -1,0 +1,261 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const maxPage = 500
+
+// columns are those of row.
+const columns = `
+	id::text AS id, entry_index, time, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
+	ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
+	status, coalesce(status_detail, '') AS status_detail, status_time, expires_at,
+	coalesce(approval_group, '') AS approval_group, coalesce(approval_quorum, 0) AS approval_quorum,
+	coalesce(credential_kind, '') AS credential_kind, coalesce(audience, '') AS audience, coalesce(key_id, '') AS key_id,
+	coalesce(encode(claims_digest, 'hex'), '') AS claims_digest, request_digest,
+	coalesce(idempotency_key, '') AS idempotency_key`
+
+type row struct {
+	ID             string
+	EntryIndex     int64
+	Time           time.Time
+	SPIFFEID       string `db:"spiffe_id"`
+	SVIDKind       string `db:"svid_kind"`
+	Thumbprint     string
+	Task           string
+	Scope          string
+	Authority      string
+	Resource       string
+	Params         []byte
+	Reason         string
+	TTLAsked       int64 `db:"ttl_asked"`
+	TTL            int64 `db:"ttl"`
+	Decision       string
+	DecisionCode   string
+	Explanation    string
+	Policies       []string
+	Clamps         []string
+	Catalogue      string
+	Status         string
+	StatusDetail   string
+	StatusTime     time.Time
+	ExpiresAt      *time.Time
+	ApprovalGroup  string
+	ApprovalQuorum int
+	CredentialKind string
+	Audience       string
+	KeyID          string
+	ClaimsDigest   string
+	RequestDigest  []byte
+	IdempotencyKey string
+}
+
+// Get implements [broker.Ledger].
+func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broker.View, error) {
+	parsed, err := parseID(id)
+	if err != nil || reachesNothing(reach) {
+		return nil, broker.ErrNotFound
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE id = @id
+			AND (@subject::text = '' OR spiffe_id = @subject)
+			AND (cardinality(@trust_domains::text[]) = 0 OR trust_domain = ANY (@trust_domains))`,
+		pgx.NamedArgs{"id": [16]byte(parsed), "subject": reach.Subject, "trust_domains": domains(reach)})
+	if err != nil {
+		return nil, unavailable("reading a record", err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[row])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, broker.ErrNotFound
+	}
+	if err != nil {
+		return nil, unavailable("reading a record", err)
+	}
+	return found.view()
+}
+
+// List implements [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is
+// the last one, and a Next of zero always means the end. A record appears in the list once those before it have: a
+// reader who pages while others write sees neither gaps nor duplicates.
+func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
+	if q.Limit < 1 || q.Limit > maxPage {
+		return broker.Page{}, ErrPageSize
+	}
+	if reachesNothing(reach) || holdsZero(q) {
+		return broker.Page{}, nil
+	}
+	prefix := strings.TrimSuffix(q.SPIFFEIDPrefix, "/")
+	rows, err := l.read.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE (@subject::text = '' OR spiffe_id = @subject)
+			AND (cardinality(@trust_domains::text[]) = 0 OR trust_domain = ANY (@trust_domains))
+			AND (@before::bigint = 0 OR entry_index < @before)
+			AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)
+			-- All IDs below a path lie between "path/" and "path0", because "0" is the byte after "/".
+			AND (@prefix::text = '' OR spiffe_id = @prefix
+				OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
+			AND (@trust_domain::text = '' OR trust_domain = @trust_domain)
+			AND (@scope::text = '' OR scope = @scope)
+			AND (@task::text = '' OR task = @task)
+			AND (@decision::text = '' OR decision = @decision)
+			AND (@status::text = '' OR status = @status)
+			AND (@since::timestamptz IS NULL OR time >= @since)
+			AND (@until::timestamptz IS NULL OR time < @until)
+		ORDER BY entry_index DESC
+		LIMIT @limit`, pgx.NamedArgs{
+		"subject": reach.Subject, "trust_domains": domains(reach), "before": q.Before,
+		"spiffe_id": q.SPIFFEID, "prefix": prefix, "trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
+		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
+		"limit": q.Limit + 1, // one more than asked for tells whether there is a next page
+	})
+	if err != nil {
+		return broker.Page{}, unavailable("listing records", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+	if err != nil {
+		return broker.Page{}, unavailable("listing records", err)
+	}
+	return pageOf(found, q.Limit)
+}
+
+func pageOf(found []row, limit int) (broker.Page, error) {
+	var page broker.Page
+	if len(found) > limit {
+		found = found[:limit]
+		page.Next = found[limit-1].EntryIndex
+	}
+	for i := range found {
+		view, err := found[i].view()
+		if err != nil {
+			return broker.Page{}, err
+		}
+		page.Records = append(page.Records, *view)
+	}
+	return page, nil
+}
+
+// claim is the use of an idempotency key by a sandbox.
+type claim struct{ subject, key string }
+
+// readEarlier returns the records that the claims stand for. It reads on the writer's connection: readers may have
+// all of theirs in use.
+func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[claim]*broker.View, error) {
+	var subjects, keys []string
+	for _, c := range claims {
+		subjects, keys = append(subjects, c.subject), append(keys, c.key)
+	}
+	rows, err := conn.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE (spiffe_id, idempotency_key) IN (SELECT * FROM unnest(@subjects::text[], @keys::text[]))`,
+		pgx.NamedArgs{"subjects": subjects, "keys": keys})
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+	if err != nil {
+		return nil, err
+	}
+	earlier := make(map[claim]*broker.View, len(found))
+	for i := range found {
+		view, err := found[i].view()
+		if err != nil {
+			return nil, err
+		}
+		earlier[claim{found[i].SPIFFEID, found[i].IdempotencyKey}] = view
+	}
+	return earlier, nil
+}
+
+func reachesNothing(r broker.Reach) bool { return r.Subject == "" && len(r.TrustDomains) == 0 }
+
+// domains is never nil: NULL would match nothing, and the empty array stands for no limit. With a subject set, the
+// subject limits.
+func domains(r broker.Reach) []string { return append([]string{}, r.TrustDomains...) }
+
+// holdsZero tells whether a filter holds a byte that no text in Postgres has: nothing matches it.
+func holdsZero(q broker.Query) bool {
+	return strings.ContainsRune(q.SPIFFEID+q.SPIFFEIDPrefix+q.TrustDomain+q.Scope+q.Task+q.Decision+string(q.Status), 0)
+}
+
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func (r *row) view() (*broker.View, error) {
+	id, err := spiffeid.FromString(r.SPIFFEID)
+	if err != nil {
+		return nil, fmt.Errorf("reading the subject of %s: %w", r.ID, err)
+	}
+	params, err := decodeParams(r.Params)
+	if err != nil {
+		return nil, fmt.Errorf("reading the parameters of %s: %w", r.ID, err)
+	}
+	v := &broker.View{
+		ID: r.ID, Index: r.EntryIndex, Time: r.Time.UTC(),
+		Subject: broker.Subject{ID: id, Kind: attest.Kind(r.SVIDKind), Thumbprint: r.Thumbprint},
+		Task:    r.Task, Scope: r.Scope, Authority: r.Authority, Resource: r.Resource, Params: params, Reason: r.Reason,
+		TTLAsked: time.Duration(r.TTLAsked) * time.Second, TTL: time.Duration(r.TTL) * time.Second,
+		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
+		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
+		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(),
+		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum,
+		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
+	}
+	if r.ExpiresAt != nil {
+		v.Expires = r.ExpiresAt.UTC()
+	}
+	copy(v.RequestDigest[:], r.RequestDigest)
+	return v, nil
+}
+
+// decodeParams gives whole numbers as int64, as a decision has them.
+func decodeParams(raw []byte) (map[string]any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var params map[string]any
+	if err := decoder.Decode(&params); err != nil {
+		return nil, err
+	}
+	for name, value := range params {
+		params[name] = plain(value)
+	}
+	return params, nil
+}
+
+// plain replaces the numbers in a decoded value.
+func plain(value any) any {
+	switch v := value.(type) {
+	case json.Number:
+		if whole, err := v.Int64(); err == nil {
+			return whole
+		}
+		real, _ := v.Float64() // the nearest there is, for what is larger
+		return real
+	case map[string]any:
+		for name, inner := range v {
+			v[name] = plain(inner)
+		}
+	case []any:
+		for i, inner := range v {
+			v[i] = plain(inner)
+		}
+	}
+	return value
+}

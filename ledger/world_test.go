@@ -1,0 +1,140 @@
+package ledger_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+
+const sandbox = "spiffe://acme.test/agents/a"
+
+// start is the time of the first record; finer than Postgres keeps, on purpose.
+var start = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+
+// everything reaches all records of these tests.
+var everything = broker.Reach{TrustDomains: []string{"acme.test", "other.test"}}
+
+// allowed is a record with an intent; change adapts it before the digests are made.
+func allowed(change func(*broker.Record)) broker.Record {
+	rec := broker.Record{
+		ID:      uuid.Must(uuid.NewV7()).String(),
+		Time:    start,
+		Subject: broker.Subject{ID: spiffeid.RequireFromString(sandbox), Kind: attest.KindX509, Thumbprint: "dGh1bWI"},
+		Request: broker.Request{
+			Scope: "git.read", Params: map[string]any{"repo": "acme/api", "depth": int64(3)}, TTL: time.Hour, Task: "task-1",
+			Reason: `look at <b>"it"</b> \u0000 = not a NUL`,
+		},
+		Decision: scopes.Decision{
+			Outcome: scopes.Allow, Scope: &scopes.Scope{Name: "git.read", Authority: scopes.Read},
+			Resource: "git:repo/acme/api", Params: map[string]any{"repo": "acme/api", "depth": int64(3)},
+			TTL: 15 * time.Minute, Clamps: []scopes.Clamp{{Bound: scopes.BoundScopeMax, From: time.Hour, To: 15 * time.Minute}},
+			Policies: []string{"may-read"}, Reason: scopes.ReasonPermitted, Explanation: "Policy may-read permits it.",
+			Catalogue: "sha256:c0ffee",
+		},
+		Status:  broker.StatusIssued,
+		Expires: start.Add(15 * time.Minute).Truncate(time.Second),
+		Intent: &broker.Intent{
+			Kind: "jwt", Audience: "https://git.test", KeyID: "key-1", Algorithm: "ES256", Claims: []byte(`{"jti":"x"}`),
+		},
+	}
+	if change != nil {
+		change(&rec)
+	}
+	if rec.Intent != nil {
+		rec.Intent.ClaimsDigest = sha256.Sum256(rec.Intent.Claims)
+	}
+	rec.Digest = sha256.Sum256(fmt.Append(nil, rec.Request))
+	return rec
+}
+
+func denied(change func(*broker.Record)) broker.Record {
+	return allowed(func(rec *broker.Record) {
+		rec.Decision.Outcome, rec.Decision.Reason, rec.Decision.TTL = scopes.Deny, scopes.ReasonNoPermit, 0
+		rec.Decision.Policies, rec.Decision.Clamps = nil, nil
+		rec.Status, rec.Intent, rec.Expires = broker.StatusDenied, nil, time.Time{}
+		if change != nil {
+			change(rec)
+		}
+	})
+}
+
+func pending(change func(*broker.Record)) broker.Record {
+	return allowed(func(rec *broker.Record) {
+		rec.Decision.Outcome, rec.Decision.Reason = scopes.Pending, scopes.ReasonApprovalRequired
+		rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 10 * time.Minute}
+		rec.Status, rec.Intent, rec.Expires = broker.StatusPending, nil, start.Add(10*time.Minute).Truncate(time.Second)
+		if change != nil {
+			change(rec)
+		}
+	})
+}
+
+// viewOf is what is to be read back of a record.
+func viewOf(rec broker.Record, index int64) broker.View {
+	d := rec.Decision
+	v := broker.View{
+		ID: rec.ID, Index: index, Time: rec.Time.Truncate(time.Microsecond), Subject: rec.Subject, Task: rec.Request.Task,
+		Scope: rec.Request.Scope, Resource: d.Resource, Params: d.Params, Reason: rec.Request.Reason,
+		TTLAsked: rec.Request.TTL, TTL: d.TTL, Decision: string(d.Outcome), DecisionCode: d.Reason,
+		Explanation: d.Explanation, Policies: d.Policies, Catalogue: d.Catalogue,
+		Status: rec.Status, StatusTime: rec.Time.Truncate(time.Microsecond), Expires: rec.Expires, RequestDigest: rec.Digest,
+	}
+	if d.Scope != nil {
+		v.Authority = string(d.Scope.Authority)
+	}
+	for _, c := range d.Clamps {
+		v.Clamps = append(v.Clamps, c.Bound)
+	}
+	if d.Approval != nil {
+		v.ApprovalGroup, v.ApprovalQuorum = d.Approval.Group, d.Approval.Quorum
+	}
+	if i := rec.Intent; i != nil {
+		v.CredentialKind, v.Audience, v.KeyID, v.ClaimsDigest = i.Kind, i.Audience, i.KeyID, fmt.Sprintf("%x", i.ClaimsDigest)
+	}
+	return v
+}
+
+func begin(t *testing.T, l *ledger.Ledger, recs ...broker.Record) {
+	t.Helper()
+	for _, rec := range recs {
+		earlier, err := l.Begin(t.Context(), rec)
+		if err != nil || earlier != nil {
+			t.Fatalf("Begin: got %v, %v", earlier, err)
+		}
+	}
+}
+
+// open opens a ledger on databaseURL with a short deadline.
+func open(t *testing.T, databaseURL string) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		URL: databaseURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// exec runs a statement as the owner of the schema.
+func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

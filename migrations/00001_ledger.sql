@@ -1,0 +1,178 @@
+-- +goose Up
+
+-- The number of entries. Every append bumps it first, so its row is the lock that orders all appends.
+CREATE TABLE ledger_head (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    size     bigint NOT NULL CHECK (size >= 0)
+) WITH (fillfactor = 10);
+INSERT INTO ledger_head (size) VALUES (0);
+
+-- What all replicas share and nobody else needs to know: the key that list cursors are sealed with.
+CREATE TABLE deployment (
+    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    cursor_key bytea NOT NULL CHECK (octet_length(cursor_key) = 32)
+);
+INSERT INTO deployment (cursor_key)
+    VALUES (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
+
+-- Every event, for good. Entry n is the leaf n of a Merkle tree as in RFC 6962, so the index counts from 0 and has
+-- no gaps. The id is the request's; a refused call, which never became a request, has one of its own. What stands
+-- beside the body cannot say something else than the body.
+CREATE TABLE entries (
+    index     bigint PRIMARY KEY CHECK (index >= 0),
+    id        uuid NOT NULL,
+    time      timestamptz NOT NULL,
+    kind      text COLLATE "C" NOT NULL CHECK (kind IN
+                  ('request.denied', 'request.pending', 'issuance.intent', 'issuance.failed', 'call.refused')),
+    body      bytea NOT NULL CHECK (octet_length(body) <= 65536),
+    leaf_hash bytea NOT NULL CHECK (leaf_hash = sha256('\x00'::bytea || body)),
+    CONSTRAINT entries_body_agrees CHECK (coalesce(
+        convert_from(body, 'UTF8')::jsonb ->> 'kind' = kind
+        AND convert_from(body, 'UTF8')::jsonb ->> 'id' = id::text, false)),
+    CONSTRAINT entries_of_record UNIQUE (id, index)
+);
+CREATE UNIQUE INDEX entries_one_beginning ON entries (id) WHERE kind <> 'issuance.failed';
+
+-- The current state of each request: a projection that can be rebuilt from the entries. Identifiers compare
+-- bytewise, so that a prefix is a range.
+CREATE TABLE issuances (
+    id              uuid PRIMARY KEY,
+    entry_index     bigint NOT NULL,
+    time            timestamptz NOT NULL,
+    trust_domain    text COLLATE "C" NOT NULL CHECK (trust_domain <> ''),
+    spiffe_id       text COLLATE "C" NOT NULL,
+    svid_kind       text NOT NULL CHECK (svid_kind IN ('x509-svid', 'jwt-svid')),
+    thumbprint      text NOT NULL,
+    task            text COLLATE "C" NOT NULL CHECK (task <> ''),
+    scope           text COLLATE "C" NOT NULL CHECK (scope <> ''),
+    authority       text NOT NULL, -- empty when the scope was unknown
+    resource        text NOT NULL,
+    params          jsonb NOT NULL CHECK (jsonb_typeof(params) = 'object'),
+    reason          text NOT NULL,
+    ttl_asked       bigint NOT NULL, -- seconds, 0 for the default
+    ttl             bigint NOT NULL, -- seconds
+    decision        text COLLATE "C" NOT NULL,
+    decision_code   text NOT NULL CHECK (decision_code <> ''),
+    explanation     text NOT NULL,
+    policies        text[] NOT NULL,
+    clamps          text[] NOT NULL,
+    catalogue       text NOT NULL CHECK (catalogue <> ''),
+    status          text COLLATE "C" NOT NULL,
+    status_detail   text CHECK (status_detail <> ''),
+    status_time     timestamptz NOT NULL,
+    expires_at      timestamptz,
+    approval_group  text CHECK (approval_group <> ''),
+    approval_quorum integer CHECK (approval_quorum >= 1),
+    credential_kind text CHECK (credential_kind IN ('jwt')),
+    audience        text CHECK (audience <> ''),
+    key_id          text CHECK (key_id <> ''),
+    claims_digest   bytea CHECK (octet_length(claims_digest) = 32),
+    request_digest  bytea NOT NULL CHECK (octet_length(request_digest) = 32),
+    idempotency_key text CHECK (idempotency_key <> ''),
+    CONSTRAINT issuances_entry FOREIGN KEY (id, entry_index) REFERENCES entries (id, index),
+    CONSTRAINT issuances_trust_domain CHECK (starts_with(spiffe_id, 'spiffe://' || trust_domain || '/')),
+    CONSTRAINT issuances_thumbprint CHECK ((thumbprint <> '') = (svid_kind = 'x509-svid')),
+    CONSTRAINT issuances_state CHECK ((decision, status) IN (
+        ('deny', 'denied'), ('pending', 'pending'), ('allow', 'issued'), ('allow', 'failed'))),
+    CONSTRAINT issuances_detail CHECK ((status_detail IS NOT NULL) = (status = 'failed')),
+    CONSTRAINT issuances_intent CHECK (num_nulls(credential_kind, audience, key_id, claims_digest)
+        = CASE decision WHEN 'allow' THEN 0 ELSE 4 END),
+    CONSTRAINT issuances_approval CHECK (num_nulls(approval_group, approval_quorum)
+        = CASE decision WHEN 'pending' THEN 0 ELSE 2 END),
+    CONSTRAINT issuances_expiry CHECK (CASE decision WHEN 'deny' THEN expires_at IS NULL
+        ELSE coalesce(expires_at > time, false) END),
+    CONSTRAINT issuances_ttl CHECK (ttl_asked >= 0 AND ttl >= CASE decision WHEN 'deny' THEN 0 ELSE 1 END),
+    -- A failed request gives its key back, so that a retry with it may run.
+    CONSTRAINT issuances_key_freed CHECK (status <> 'failed' OR idempotency_key IS NULL)
+);
+
+-- One index for each filter, in the order of the listing. What most records are is not worth an index.
+CREATE UNIQUE INDEX issuances_entry_index ON issuances (entry_index);
+CREATE UNIQUE INDEX issuances_idempotency ON issuances (spiffe_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX issuances_by_trust_domain ON issuances (trust_domain, entry_index DESC);
+CREATE INDEX issuances_by_spiffe_id ON issuances (spiffe_id, entry_index DESC);
+CREATE INDEX issuances_by_scope ON issuances (scope, entry_index DESC);
+CREATE INDEX issuances_by_task ON issuances (task, entry_index DESC);
+CREATE INDEX issuances_by_status ON issuances (status, entry_index DESC) WHERE status <> 'issued';
+CREATE INDEX issuances_by_decision ON issuances (decision, entry_index DESC) WHERE decision <> 'allow';
+CREATE INDEX issuances_by_time ON issuances (time);
+
+-- +goose StatementBegin
+CREATE FUNCTION forbid_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% on % is not allowed', TG_OP, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+END $$;
+-- +goose StatementEnd
+
+-- The owner is held too, short of dropping the triggers.
+CREATE TRIGGER entries_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON entries
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
+CREATE TRIGGER issuances_are_kept BEFORE DELETE OR TRUNCATE ON issuances
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
+CREATE TRIGGER ledger_head_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON ledger_head
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
+
+-- +goose StatementBegin
+CREATE FUNCTION only_grow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.size < OLD.size THEN
+        RAISE EXCEPTION 'the ledger has % entries and cannot shrink to %', OLD.size, NEW.size
+            USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER ledger_head_only_grows BEFORE UPDATE ON ledger_head
+    FOR EACH ROW EXECUTE FUNCTION only_grow();
+
+-- +goose StatementBegin
+CREATE FUNCTION only_forward() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    moving constant text[] := '{status,status_detail,status_time,idempotency_key}';
+BEGIN
+    IF (OLD.status, NEW.status) NOT IN (
+        ('issued', 'failed')
+    ) THEN
+        RAISE EXCEPTION 'a request does not move from % to %', OLD.status, NEW.status USING ERRCODE = 'check_violation';
+    END IF;
+    IF to_jsonb(NEW) - moving <> to_jsonb(OLD) - moving OR NEW.idempotency_key IS NOT NULL THEN
+        RAISE EXCEPTION 'what was recorded about a request does not change' USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER issuances_only_forward BEFORE UPDATE ON issuances
+    FOR EACH ROW EXECUTE FUNCTION only_forward();
+
+-- lock_head makes the caller the only appender until it commits, and then says which of the given idempotency keys
+-- are used already, counting those used earlier in the same arrays: 1-based positions. It is a function because its
+-- second statement must see what other appenders committed while the first one waited; within one statement, a
+-- snapshot taken before the wait would not.
+-- +goose StatementBegin
+CREATE FUNCTION lock_head(subjects text[], keys text[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM FROM ledger_head FOR UPDATE;
+    RETURN ARRAY(
+        SELECT asked.n
+        FROM (
+            SELECT t.subject, t.key, t.n, row_number() OVER (PARTITION BY t.subject, t.key ORDER BY t.n) AS use
+            FROM unnest(subjects, keys) WITH ORDINALITY AS t (subject, key, n)
+            WHERE t.key IS NOT NULL
+        ) AS asked
+        WHERE asked.use > 1 OR EXISTS (
+            SELECT FROM issuances AS i WHERE i.spiffe_id = asked.subject AND i.idempotency_key = asked.key
+        )
+    );
+END $$;
+-- +goose StatementEnd
+REVOKE EXECUTE ON FUNCTION lock_head FROM PUBLIC;
+
+-- +goose Down
+DROP FUNCTION lock_head;
+DROP TABLE issuances;
+DROP TABLE entries;
+DROP TABLE deployment;
+DROP TABLE ledger_head;
+DROP FUNCTION only_forward;
+DROP FUNCTION only_grow;
+DROP FUNCTION forbid_change;

@@ -1,0 +1,90 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// ParseURL reads a connection's URL; without a search_path the connection uses Schema. The error is ErrURL.
+func ParseURL(databaseURL string) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, ErrURL // the cause quotes the URL
+	}
+	params := cfg.ConnConfig.RuntimeParams
+	if params["search_path"] == "" {
+		params["search_path"] = Schema
+	}
+	if params["application_name"] == "" {
+		params["application_name"] = "brevet"
+	}
+	return cfg, nil
+}
+
+// ensureSchema creates the first schema of the search_path, where all tables go.
+func ensureSchema(ctx context.Context, cfg *pgx.ConnConfig) error {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connecting: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var current *string
+	var wanted string
+	err = conn.QueryRow(ctx, `
+		SELECT current_schema(), (parse_ident(split_part(
+			replace(current_setting('search_path'), '"$user"', quote_ident(current_user)), ',', 1)))[1]`,
+	).Scan(&current, &wanted)
+	if err != nil {
+		return fmt.Errorf("reading the search_path: %w", err)
+	}
+	if current != nil && *current == wanted {
+		return nil
+	}
+	_, err = conn.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{wanted}.Sanitize())
+	if exists(err) {
+		return nil // somebody else created it at the same instant
+	}
+	if err != nil {
+		return fmt.Errorf("creating the schema %s: %w", wanted, err)
+	}
+	return nil
+}
+
+// exists tells whether what was to be created is there already: duplicate_schema, duplicate_object, or the unique
+// index of the catalogue when two create it at once.
+func exists(err error) bool {
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	return refused.Code == "42P06" || refused.Code == "42710" || refused.Code == "23505"
+}
+
+// withProvider runs f on a provider whose lock is the schema's own: schemas do not wait for each other.
+func withProvider(cfg *pgx.ConnConfig, f func(*goose.Provider) error) error {
+	locker, err := lock.NewPostgresSessionLocker(
+		lock.WithLockID(int64(crc32.ChecksumIEEE([]byte("brevet/"+cfg.RuntimeParams["search_path"])))),
+		lock.WithLockTimeout(1, 300),
+		lock.WithUnlockTimeout(1, 30),
+	)
+	if err != nil {
+		return fmt.Errorf("preparing the migration lock: %w", err)
+	}
+	db := stdlib.OpenDB(*cfg)
+	defer func() { _ = db.Close() }()
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
+		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("reading the embedded migrations: %w", err)
+	}
+	return f(provider)
+}

@@ -1,0 +1,16 @@
+package migrations
+
+import "errors"
+
+var (
+	// ErrURL: the database URL cannot be read. It says no more, because the URL holds a password.
+	ErrURL = errors.New("the database URL is not valid")
+	// ErrOutdated: the schema is older than the binary.
+	ErrOutdated = errors.New("the database schema is outdated: run `brevet migrate` with the owner's URL")
+	// ErrNothingApplied: there is no migration to take back.
+	ErrNothingApplied = errors.New("no migration is applied")
+	// ErrPassword: a login's password is empty or not printable ASCII.
+	ErrPassword = errors.New("a database password must be printable ASCII")
+	// ErrPrivileged: a login that already exists is a superuser, or owns the schema, and so could rewrite the record.
+	ErrPrivileged = errors.New("the login exists and is privileged: choose another name")
+)

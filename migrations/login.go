@@ -1,0 +1,99 @@
+package migrations
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The group roles that the migrations grant rights to. A login gets its rights by being a member.
+const (
+	BrokerRole  = "brevet_broker"  // appends entries and moves requests forward
+	AuditorRole = "brevet_auditor" // reads
+)
+
+// EnsureLogin creates the user when it is absent, sets its password and makes it a member of the group. The
+// password does not reach the server, only its SCRAM verifier does: statements end up in logs.
+func EnsureLogin(ctx context.Context, databaseURL, user, group, password string) error {
+	cfg, err := ParseURL(databaseURL)
+	if err != nil {
+		return err
+	}
+	verifier, err := scramVerifier(password)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil {
+		return fmt.Errorf("connecting: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := refusePrivileged(ctx, conn, user); err != nil {
+		return err
+	}
+	name := pgx.Identifier{user}.Sanitize()
+	_, err = conn.Exec(ctx, `CREATE ROLE `+name)
+	if err != nil && !exists(err) {
+		return fmt.Errorf("creating the role: %w", err)
+	}
+	// The verifier has no character that a literal would have to escape.
+	if _, err := conn.Exec(ctx, `ALTER ROLE `+name+` LOGIN INHERIT PASSWORD '`+verifier+`'`); err != nil {
+		return fmt.Errorf("setting the password: %w", err)
+	}
+	if user == group {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, `GRANT `+pgx.Identifier{group}.Sanitize()+` TO `+name); err != nil {
+		return fmt.Errorf("granting %s: %w", group, err)
+	}
+	return nil
+}
+
+// refusePrivileged keeps the owner or a superuser from becoming the broker's login.
+func refusePrivileged(ctx context.Context, conn *pgx.Conn, user string) error {
+	var privileged bool
+	err := conn.QueryRow(ctx, `
+		SELECT coalesce(bool_or(r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'MEMBER')), false)
+		FROM pg_roles AS r, pg_namespace AS n
+		WHERE r.rolname = $1 AND n.nspname = current_schema()`, user).Scan(&privileged)
+	if err != nil {
+		return fmt.Errorf("looking up the role: %w", err)
+	}
+	if privileged {
+		return ErrPrivileged
+	}
+	return nil
+}
+
+// scramVerifier is what Postgres stores for a password (RFC 5803). Printable ASCII is its own SASLprep form.
+func scramVerifier(password string) (string, error) {
+	const iterations = 4096 // as Postgres itself
+	if password == "" {
+		return "", ErrPassword
+	}
+	for _, c := range []byte(password) {
+		if c < ' ' || c > '~' {
+			return "", ErrPassword
+		}
+	}
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt) // never fails
+	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+	if err != nil {
+		return "", fmt.Errorf("deriving the password's verifier: %w", err)
+	}
+	sign := func(what string) []byte {
+		mac := hmac.New(sha256.New, salted)
+		mac.Write([]byte(what))
+		return mac.Sum(nil)
+	}
+	stored := sha256.Sum256(sign("Client Key"))
+	encode := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, encode(salt), encode(stored[:]), encode(sign("Server Key"))), nil
+}

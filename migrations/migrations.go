@@ -1,0 +1,129 @@
+// Package migrations brings a Postgres schema to the shape that this version of Brevet needs: tables, triggers,
+// roles and grants, as numbered SQL that is part of the binary.
+//
+// It must never run as a side effect of serving: the owner's connection belongs to `brevet migrate` alone, and the
+// server only checks. It must never put a connection's URL or password into an error.
+package migrations
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/pressly/goose/v3"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+// Schema is the schema of a connection whose URL sets no search_path.
+const Schema = "brevet"
+
+// Migration is one numbered step.
+type Migration struct {
+	Version   int64     `json:"version"`
+	Name      string    `json:"name"`
+	Applied   bool      `json:"applied"`
+	AppliedAt time.Time `json:"applied_at,omitzero"`
+}
+
+// Up creates the schema when it is absent and applies what is missing. Several at once wait for each other. report,
+// which may be nil, is told of each step.
+func Up(ctx context.Context, databaseURL string, report func(line string)) error {
+	if report == nil {
+		report = func(string) {}
+	}
+	cfg, err := ParseURL(databaseURL)
+	if err != nil {
+		return err
+	}
+	if err := ensureSchema(ctx, cfg.ConnConfig); err != nil {
+		return err
+	}
+	return withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
+		done, err := p.Up(ctx)
+		for _, step := range done {
+			report(fmt.Sprintf("applied %s in %s", step.Source.Path, step.Duration.Round(time.Millisecond)))
+		}
+		if err != nil {
+			return fmt.Errorf("migrating: %w", err)
+		}
+		if len(done) == 0 {
+			report("the schema is current")
+		}
+		return nil
+	})
+}
+
+// Down takes back the newest applied migration. Without one it returns ErrNothingApplied.
+func Down(ctx context.Context, databaseURL string) error {
+	cfg, err := ParseURL(databaseURL)
+	if err != nil {
+		return err
+	}
+	return withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
+		_, err := p.Down(ctx)
+		if errors.Is(err, goose.ErrNoNextVersion) {
+			return ErrNothingApplied
+		}
+		if err != nil {
+			return fmt.Errorf("taking a migration back: %w", err)
+		}
+		return nil
+	})
+}
+
+// Status lists all migrations, oldest first.
+func Status(ctx context.Context, databaseURL string) ([]Migration, error) {
+	cfg, err := ParseURL(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	var all []Migration
+	err = withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
+		status, err := p.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("reading the schema's version: %w", err)
+		}
+		for _, s := range status {
+			all = append(all, Migration{
+				Version: s.Source.Version, Name: s.Source.Path,
+				Applied: s.State == goose.StateApplied, AppliedAt: s.AppliedAt,
+			})
+		}
+		return nil
+	})
+	return all, err
+}
+
+// Check returns ErrOutdated when the schema lacks a migration that this binary knows. A newer schema passes:
+// during a rolling upgrade the database goes first.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	names, err := files.ReadDir(".")
+	if err != nil {
+		return fmt.Errorf("reading the embedded migrations: %w", err)
+	}
+	newest := names[len(names)-1].Name()
+	want, err := goose.NumericComponent(newest)
+	if err != nil {
+		return fmt.Errorf("reading the number of %s: %w", newest, err)
+	}
+	var have int64
+	err = pool.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have)
+	var refused *pgconn.PgError
+	switch {
+	// undefined_table: never migrated, or this login may not look into the schema at all
+	case errors.As(err, &refused) && refused.Code == "42P01":
+		have = 0
+	case err != nil:
+		return fmt.Errorf("reading the schema's version: %w", err)
+	}
+	if have < want {
+		return fmt.Errorf("%w (it is at version %d, this binary needs %d)", ErrOutdated, have, want)
+	}
+	return nil
+}
