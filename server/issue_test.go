@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -285,7 +286,10 @@ func TestFaultsAreAnswered(t *testing.T) {
 
 // A store that is really down: a clear 503, no token, no signature without a record; and service again once it is up.
 func TestStoresThatAreDown(t *testing.T) {
-	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	// Readiness is looked at once a second.
+	var ahead atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Now: now})
 	c := s.Client(t, agent)
 	stack := brevettest.Devstack(t)
 	for _, tc := range []struct {
@@ -308,6 +312,7 @@ func TestStoresThatAreDown(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			ahead.Add(int64(time.Second))
 			signings := s.Signings(t)
 			if err := tc.down(); err != nil {
 				t.Fatal(err)
