@@ -128,6 +128,8 @@ func forWriting(pc *pgxpool.Config, _ Config) {
 
 func forReading(pc *pgxpool.Config, cfg Config) {
 	pc.MaxConns = cfg.MaxConns
+	// A reader asks on a connection that may have died with the server since; a ping finds that out before it does.
+	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	params := pc.ConnConfig.RuntimeParams
 	params["statement_timeout"] = "5s"
 	params["default_transaction_read_only"] = "on"

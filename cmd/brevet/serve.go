@@ -84,13 +84,15 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", cfg.Listen, err)
 	}
-	s.listen(ctx, srv.HTTP(tlsConfig), tls.NewListener(listener, tlsConfig))
+	api := srv.HTTP(tlsConfig)
+	s.run(ctx, api, func() error { return api.ServeTLS(listener, "", "") })
 	if cfg.MetricsListen != "" {
 		metrics, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.MetricsListen)
 		if err != nil {
 			return fmt.Errorf("listening on %s for metrics: %w", cfg.MetricsListen, err)
 		}
-		s.listen(ctx, &http.Server{Handler: srv.Metrics(), ReadHeaderTimeout: 5 * time.Second}, metrics)
+		plain := &http.Server{Handler: srv.Metrics(), ReadHeaderTimeout: 5 * time.Second}
+		s.run(ctx, plain, func() error { return plain.Serve(metrics) })
 	}
 	s.log.InfoContext(ctx, "serving", "address", listener.Addr().String(), "issuer", cfg.Issuer)
 	ready(listener.Addr().String())
@@ -256,11 +258,11 @@ func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (func(*tls
 	return tlsconfig.GetCertificate(source), nil
 }
 
-// listen serves until ctx ends, then lets requests under way finish.
-func (s *service) listen(ctx context.Context, srv *http.Server, listener net.Listener) {
+// run serves until ctx ends, then lets requests under way finish.
+func (s *service) run(ctx context.Context, srv *http.Server, serve func() error) {
 	s.tasks.Go(func() error {
-		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving: %w", err)
 		}
 		return nil
 	})

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// Whoever typed nonsense is told what is wrong and where to read on, and a script can tell it from a refusal.
+func TestCommandLinesThatMakeNoSense(t *testing.T) {
+	for _, tc := range []struct{ name, args, want string }{
+		{"nothing", "", "expected one of"},
+		{"unknown command", "isue", "unexpected argument isue"},
+		{"unknown flag", "version --colour", "unknown flag --colour"},
+		{"unknown format", "version -o xml", `--output must be one of "text","json"`},
+		{"no scope", "request --task t --server https://b --workload-api unix:///s", "<scope>"},
+		{"no task", "request s --server https://b --workload-api unix:///s", "--task"},
+		{"no broker", "request s --task t --workload-api unix:///s", "--server"},
+		{"unknown state", "audit list --status lost --server https://b --workload-api unix:///s", "--status must be one of"},
+		{"TTL without a unit", "request s --ttl 300 --task t --server https://b --workload-api unix:///s", "--ttl"},
+		{"no such folder", "catalog check /nonexistent/catalog", "/nonexistent/catalog"},
+		{"down without a yes", "migrate down --database-url-file u", "--yes"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := inProcess(t, strings.Fields(tc.args)...)
+			got.want(t, 2, tc.want, "Try: brevet --help")
+			if got.out != "" {
+				t.Errorf("got %q on standard output, want nothing", got.out)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	inProcess(t, "version").want(t, 0, "brevet ", "go1.")
+	got := inProcess(t, "version", "--output", "json")
+	got.want(t, 0)
+	if parsed := object(t, got.out); parsed["version"] == "" || parsed["go"] == "" {
+		t.Errorf("got %s, want a version and a Go version", got.out)
+	}
+}
+
+// H71 to H73, H76, H79: text from a sandbox shows on a terminal and does nothing there.
+func TestInert(t *testing.T) {
+	for _, tc := range []struct{ name, in, want string }{
+		{"plain", "résumé, 漢字 and 100 %", "résumé, 漢字 and 100 %"},
+		{"colour", "\x1b[31mred", `\u001b[31mred`},
+		{"link (OSC 8)", "\x1b]8;;https://evil\x07here", `\u001b]8;;https://evil\u0007here`},
+		{"clipboard (OSC 52)", "\x1b]52;c;eA==\x1b\\", `\u001b]52;c;eA==\u001b\`},
+		{"C1", "\u009b31m", `\u009b31m`},
+		{"right to left", "abc\u202egpj", `abc\u202egpj`},
+		{"isolates", "\u2066x\u2069", `\u2066x\u2069`},
+		{"zero width", "a\u200bb\u200dc\ufeff", `a\u200bb\u200dc\ufeff`},
+		{"tags", "a\U000e0041", `a\U000e0041`},
+		{"lines", "one\r\ntwo\u2028three", `one\u000d\u000atwo\u2028three`},
+		{"tab", "a\tb", `a\u0009b`},
+		{"a backslash that fakes an escape", `\u001b`, `\\u001b`},
+		{"broken UTF-8", "a\xffb", `a\xffb`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := inert(tc.in); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestShorten(t *testing.T) {
+	for _, tc := range []struct {
+		in   string
+		most int
+		want string
+	}{
+		{"", 4, ""},
+		{"four", 4, "four"},
+		{"fiver", 4, "fiv…"},
+		{"ééééé", 4, "ééé…"},
+	} {
+		if got := shorten(tc.in, tc.most); got != tc.want {
+			t.Errorf("shorten(%q, %d): got %q, want %q", tc.in, tc.most, got, tc.want)
+		}
+	}
+}
+
+func TestParseParams(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		want map[string]any
+		err  string
+	}{
+		{name: "none", want: map[string]any{}},
+		{name: "text", args: []string{"repo=acme/api", "q=a=b", "empty="}, want: map[string]any{"repo": "acme/api", "q": "a=b", "empty": ""}},
+		{name: "text that looks like a number", args: []string{"n=7"}, want: map[string]any{"n": "7"}},
+		{name: "JSON", args: []string{"ok:=true", `s:="x"`}, want: map[string]any{"ok": true, "s": "x"}},
+		{name: "no value", args: []string{"repo"}, err: `"repo" is neither name=text nor name:=JSON`},
+		{name: "no name", args: []string{"=acme/api"}, err: `"=acme/api" is neither name=text nor name:=JSON`},
+		{name: "twice", args: []string{"a=1", "a:=2"}, err: "parameter a is given twice"},
+		{name: "no JSON", args: []string{"n:=seven"}, err: `parameter n: "seven" is not JSON`},
+		{name: "more than one JSON value", args: []string{"n:=1 2"}, err: "parameter n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := parseParams(tc.args)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want an error that says %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil || !maps.Equal(got, tc.want) {
+				t.Errorf("got %v, %v, want %v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// Numbers reach the server as they were typed: a float64 would round them.
+func TestParamsKeepNumbers(t *testing.T) {
+	params, err := parseParams([]string{"n:=9007199254740993"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(params["n"]); got != "9007199254740993" {
+		t.Errorf("got %s, want 9007199254740993", got)
+	}
+}
+
+// The ask that would pass is there to be pasted: whatever its values hold, a shell must read them as values.
+func TestCommandLineSurvivesAShell(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		ask  openapi.NarrowestAsk
+		task string
+		want string
+	}{
+		{
+			"plain", openapi.NarrowestAsk{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/api"}, TTL: 300},
+			"t-1", "brevet request github.issues.write repo=acme/api --ttl 5m0s --task t-1",
+		},
+		{
+			"numbers and booleans", openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"cents": float64(1000000), "dry": true}},
+			"t-1", "brevet request s cents:=1000000 dry:=true --task t-1",
+		},
+		{
+			"hostile", openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"q": `'; touch /tmp/x; $(id) "`}},
+			"t 1", `brevet request s 'q='\''; touch /tmp/x; $(id) "' --task 't 1'`,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := commandLine(tc.ask, tc.task); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A real shell agrees, whatever the value.
+func TestQuoteIsReadBackByAShell(t *testing.T) {
+	for _, value := range []string{"acme/api", "", "a b", `'`, `"$HOME" \ !x *`, "~", "-x", "#x", "a;b", "é"} {
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s "+quote(value)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(out) != value {
+			t.Errorf("%s: the shell reads %q, want %q", quote(value), out, value)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{client.ErrDenied, 3},
+		{client.ErrUnavailable, 5},
+		{client.ErrRateLimited, 5},
+		{client.ErrInvalid, 1},
+		{client.ErrUnauthenticated, 1},
+		{client.ErrInternal, 1},
+		{io.ErrUnexpectedEOF, 1},
+	} {
+		if got := exitCode(fmt.Errorf("asking: %w", tc.err)); got != tc.want {
+			t.Errorf("%v: got %d, want %d", tc.err, got, tc.want)
+		}
+	}
+}
+
+// What a person reads of a problem: what happened, which member is to blame, and nothing that a terminal obeys.
+func TestExplain(t *testing.T) {
+	var out, errOut strings.Builder
+	problem := &client.Problem{Problem: openapi.Problem{
+		Title: "The request is not acceptable", Detail: "field names it", Code: openapi.CodeInvalidRequest,
+		Field: "params.repo", Explanation: "no such\x1b[2J", Policies: []string{"p-1", "p-2"},
+	}, RequestID: "r-1"}
+	err := explain(&console{out: &out, err: &errOut}, fmt.Errorf("asking: %w", problem), "t-1")
+	var explained exitError
+	if !errors.As(err, &explained) || explained.code != 1 {
+		t.Errorf("got %v, want it explained, with exit code 1", err)
+	}
+	for _, want := range []string{"params.repo", `no such\u001b[2J`, "p-1, p-2", "r-1"} {
+		if !strings.Contains(errOut.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, errOut.String())
+		}
+	}
+	if out.String() != "" {
+		t.Errorf("got %q on standard output, want nothing", out.String())
+	}
+}
