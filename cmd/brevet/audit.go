@@ -41,7 +41,7 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 	defer done()
 	records, err := collect(ctx, broker, c.filter(time.Now()), c.Limit)
 	if err != nil {
-		return explain(con, err)
+		return explain(con, err, c.Task)
 	}
 	return printRecords(con, records)
 }

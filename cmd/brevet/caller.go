@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
 )
 
 // workloadTimeout bounds the wait for the first SVID: an agent that knows the workload answers at once.
@@ -93,31 +96,43 @@ func (f CallerFlags) noSVID(err error) error {
 		f.WorkloadAPI, workloadTimeout, err)
 }
 
-// explain turns a problem of the server into what a person reads, and into an exit code.
-func explain(con *console, err error) error {
+// explain turns a problem of the server into what a person reads, or a program with --output json, and into an exit
+// code. task is what the ask was for.
+func explain(con *console, err error, task string) error {
 	var problem *client.Problem
 	if !errors.As(err, &problem) {
 		return err
 	}
-	fmt.Fprintf(con.err, "%s\n%s\n", problem.Title, problem.Detail)
+	explained := exitError{err: err, code: exitCode(err)}
+	if con.json {
+		if err := json.NewEncoder(con.out).Encode(struct {
+			openapi.Problem
+			RetryAfter int `json:"retry_after,omitempty"`
+		}{problem.Problem, int(problem.RetryAfter.Seconds())}); err != nil {
+			return err
+		}
+		return explained
+	}
+	fmt.Fprintf(con.err, "%s\n%s\n", inert(problem.Title), inert(problem.Detail))
 	for _, line := range []struct{ label, text string }{
+		{"field", problem.Field},
 		{"why", problem.Explanation},
-		{"decided by", fmt.Sprintf("%v", problem.Policies)},
+		{"decided by", strings.Join(problem.Policies, ", ")},
 		{"ask them", problem.Approvers},
 		{"record", problem.ID},
 		{"request", problem.RequestID},
 	} {
-		if line.text != "" && line.text != "[]" {
+		if line.text != "" {
 			fmt.Fprintf(con.err, "  %-10s %s\n", line.label, inert(line.text))
 		}
 	}
 	if ask := problem.Narrowest; ask.Scope != "" {
-		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", commandLine(ask))
+		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", inert(commandLine(ask, task)))
 	}
 	if problem.RetryAfter > 0 {
 		fmt.Fprintf(con.err, "  %-10s in %s\n", "try again", problem.RetryAfter)
 	}
-	return exitError{err: err, code: exitCode(err)}
+	return explained
 }
 
 // The exit codes of `brevet request`, for scripts. 1 is any other failure, 2 a command line that makes no sense.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	})
 	switch {
 	case err != nil:
-		return explain(con, err)
+		return explain(con, err, c.Task)
 	case answer.Pending != nil:
 		return printPending(con, answer.Pending)
 	default:
@@ -86,7 +87,7 @@ func parseParams(args []string) (map[string]any, error) {
 	params := make(map[string]any, len(args))
 	for _, arg := range args {
 		name, text, ok := strings.Cut(arg, "=")
-		if !ok {
+		if !ok || name == "" || name == ":" {
 			return nil, fmt.Errorf("parameter %q is neither name=text nor name:=JSON", arg)
 		}
 		var value any = text
@@ -104,20 +105,35 @@ func parseParams(args []string) (map[string]any, error) {
 	return params, nil
 }
 
-// commandLine writes an ask as arguments of this command.
-func commandLine(ask openapi.NarrowestAsk) string {
-	words := []string{"brevet", "request", ask.Scope}
+// commandLine writes an ask as arguments of this command, for a person to paste into a shell.
+func commandLine(ask openapi.NarrowestAsk, task string) string {
+	words := []string{"brevet", "request", quote(ask.Scope)}
 	for _, name := range slices.Sorted(maps.Keys(ask.Params)) {
 		if text, ok := ask.Params[name].(string); ok {
-			words = append(words, name+"="+text)
+			words = append(words, quote(name+"="+text))
 			continue
 		}
-		words = append(words, fmt.Sprintf("%s:=%v", name, ask.Params[name]))
+		value, err := json.Marshal(ask.Params[name])
+		if err != nil {
+			continue // what came as JSON goes as JSON
+		}
+		words = append(words, quote(name+":="+string(value)))
 	}
 	if ask.TTL > 0 {
 		words = append(words, "--ttl "+seconds(ask.TTL).String())
 	}
-	return strings.Join(words, " ")
+	return strings.Join(append(words, "--task "+quote(task)), " ")
+}
+
+// plain is what no shell gives a meaning to, in the middle of a word or at its beginning.
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,=-]+$`)
+
+// quote makes one word for a shell of text from elsewhere.
+func quote(text string) string {
+	if plain.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }

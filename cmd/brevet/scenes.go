@@ -105,7 +105,7 @@ func (s *story) denied(ctx context.Context, c *chapter) error {
 	if problem.Narrowest.Scope == "" {
 		return errors.New("the denial names no ask that would pass")
 	}
-	c.fact("would pass", "%s", commandLine(problem.Narrowest))
+	c.fact("would pass", "%s", commandLine(problem.Narrowest, demoTask))
 	hint := client.Ask{
 		Scope: problem.Narrowest.Scope, Params: problem.Narrowest.Params, TTL: seconds(problem.Narrowest.TTL), Task: demoTask,
 	}
