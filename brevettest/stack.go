@@ -209,7 +209,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	t.Helper()
 	attestor, err := attest.New(attest.Config{
 		Bundles: s.bundles, TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain(), s.Other.TrustDomain()},
-		Audience: Audience, Now: o.Now,
+		Audience: Audience, Now: o.Now, OnRefusal: server.RecordHandshakes(s.Broker, log),
 	})
 	if err != nil {
 		t.Fatalf("making the attestor: %v", err)

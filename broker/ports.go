@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"github.com/brevet-dev/brevet/secret"
 	"time"
 )
 
@@ -42,7 +43,7 @@ type Key struct {
 
 // Credential is what is handed over, once.
 type Credential struct {
-	Secret Secret
+	Secret secret.Text
 }
 
 // View is a record as it is read back: the record, its latest state, and its place in the ledger.

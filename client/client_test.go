@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/brevet-dev/brevet/secret"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -205,7 +206,7 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	s := got.Token.Secret
 	for _, text := range []string{
 		log.String(), string(encoded), fmt.Sprint(got.Token), fmt.Sprintf("%+v %#v %s %q %x %d", s, s, s, s, s, s), fmt.Sprintf("%#v", *got.Token), s.String(),
-		fmt.Sprintf("%v %+v", struct{ hidden client.Secret }{s}, struct{ hidden *client.Token }{got.Token}),
+		fmt.Sprintf("%v %+v", struct{ hidden secret.Text }{s}, struct{ hidden *client.Token }{got.Token}),
 	} {
 		if strings.Contains(text, "eyJ") || strings.Contains(text, "65794a") {
 			t.Errorf("the credential shows in %s", text)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/brevet-dev/brevet/secret"
 	"net/http"
 	"strconv"
 	"time"
@@ -28,7 +29,7 @@ type Ask struct {
 // Token is a credential and what it is good for.
 type Token struct {
 	ID     string
-	Secret Secret
+	Secret secret.Text
 	// Type is how the credential is presented: "Bearer".
 	Type      string
 	Expires   time.Time
@@ -98,7 +99,7 @@ func tokenAnswer(got reply) (Answer, error) {
 		return Answer{}, fmt.Errorf("%w: no token in it", ErrAnswer)
 	}
 	return Answer{Token: &Token{
-		ID: t.ID, Secret: Secret{&t.Token}, Type: t.TokenType, Expires: t.ExpiresAt, Scope: t.Scope,
+		ID: t.ID, Secret: secret.New(t.Token), Type: t.TokenType, Expires: t.ExpiresAt, Scope: t.Scope,
 		Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second, Clamped: t.Clamped,
 		Policies: t.Policies, Catalogue: t.Catalogue,
 	}}, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"github.com/brevet-dev/brevet/secret"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	if err := m.verify(token, v, intent); err != nil {
 		return broker.Credential{}, err
 	}
-	return broker.Credential{Secret: broker.NewSecret(token)}, nil
+	return broker.Credential{Secret: secret.New(token)}, nil
 }
 
 // Sign has Vault sign a JWS signing input with exactly the version that key names, verifies what came back, and

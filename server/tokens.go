@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"github.com/brevet-dev/brevet/secret"
 	"net/http"
 	"strconv"
 	"time"
@@ -116,10 +117,10 @@ func (s *Server) deliverEarlier(w http.ResponseWriter, r *http.Request, who atte
 }
 
 // token is the one place where a credential is revealed.
-func (s *Server) token(rec broker.Record, secret broker.Secret) Token {
+func (s *Server) token(rec broker.Record, credential secret.Text) Token {
 	d := rec.Decision
 	out := Token{
-		ID: rec.ID, Token: secret.Reveal(), TokenType: "Bearer",
+		ID: rec.ID, Token: credential.Reveal(), TokenType: "Bearer",
 		ExpiresAt: rec.Expires, ExpiresIn: seconds(max(0, rec.Expires.Sub(s.cfg.Now()))),
 		Scope: rec.Request.Scope, Resource: d.Resource, Task: rec.Request.Task, TTL: seconds(d.TTL),
 		Policies: list(d.Policies), Catalogue: d.Catalogue,

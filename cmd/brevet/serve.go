@@ -23,7 +23,6 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/mint"
-	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
 )
@@ -114,8 +113,13 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	registry := prometheus.NewRegistry()
+	watch, err := server.NewStopwatch(registry, time.Now)
+	if err != nil {
+		return nil, nil, err
+	}
 	core, err := broker.New(broker.Config{
-		Ledger: book, Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: watch.Ledger(book), Minter: watch.Minter(minter), Catalogue: func() *scopes.Catalogue { return catalogue },
 		Issuer: cfg.Issuer, Now: time.Now, Log: s.log,
 	})
 	if err != nil {
@@ -131,7 +135,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		Ready: []server.Check{
 			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},
-		Log: s.log, Registry: prometheus.NewRegistry(), Now: time.Now,
+		Log: s.log, Registry: registry, Now: time.Now,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -155,22 +159,9 @@ func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Bro
 	s.onClose(func() { _ = bundles.Close() })
 	attestor, err := attest.New(attest.Config{
 		Bundles: bundles, TrustDomains: domains, Audience: cfg.Issuer, Now: time.Now,
-		OnRefusal: s.recordHandshake(ctx, core),
+		OnRefusal: server.RecordHandshakes(core, s.log),
 	})
 	return bundles, attestor, err
-}
-
-// recordHandshake records what never became a request: a client certificate that is no acceptable SVID.
-func (s *service) recordHandshake(ctx context.Context, core *broker.Broker) func(net.Addr, error) {
-	return func(remote net.Addr, refused error) {
-		host, _, _ := net.SplitHostPort(remote.String())
-		err := core.Refuse(ctx, broker.Refusal{
-			Code: string(openapi.CodeUnauthenticated), Detail: attest.Reason(refused), Remote: host, Operation: "tlsHandshake",
-		})
-		if err != nil {
-			s.log.ErrorContext(ctx, "refused handshake not recorded", "error", err)
-		}
-	}
 }
 
 // anyBundle is ready while sandboxes of at least one trust domain can be served: another domain's outage must not

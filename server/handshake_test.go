@@ -1,0 +1,46 @@
+package server_test
+
+import (
+	"crypto/tls"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// A certificate that is no acceptable SVID never becomes a request, and is recorded all the same (I12).
+func TestRefusedHandshakesAreRecorded(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	forge, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: s.Acme.TrustDomain()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := forge.X509SVID(spiffeid.RequireFromString(agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := (&tls.Dialer{Config: s.ClientTLS(forged)}).DialContext(t.Context(), "tcp", s.Addr)
+	if err == nil {
+		// In TLS 1.3 a client learns that its certificate was refused when it first reads.
+		_, err = conn.Read(make([]byte, 1))
+		_ = conn.Close()
+	}
+	if err == nil {
+		t.Fatal("the handshake went well")
+	}
+	// The entry is durable before the alert is sent.
+	entries := s.DB.Entries(t)
+	if len(entries) != 1 {
+		t.Fatalf("got %d entries, want one", len(entries))
+	}
+	want := map[string]any{"code": "unauthenticated", "detail": "svid_signature", "operation": "tlsHandshake", "remote": "127.0.0.1"}
+	for name, value := range want {
+		if got := entries[0].Body[name]; got != value {
+			t.Errorf("%s: got %v, want %v", name, got, value)
+		}
+	}
+	if entries[0].Body["subject"] != nil {
+		t.Errorf("the record names %v, who proved nothing", entries[0].Body["subject"])
+	}
+}
