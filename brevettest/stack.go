@@ -254,6 +254,9 @@ func (s *Stack) bundlesReady(context.Context) error {
 	return nil
 }
 
+// DropBundle takes the keys of a trust domain away from the server.
+func (s *Stack) DropBundle(td spiffeid.TrustDomain) { s.bundles.Remove(td) }
+
 // X509 issues an X.509-SVID.
 func (s *Stack) X509(t testing.TB, id string) *x509svid.SVID {
 	t.Helper()

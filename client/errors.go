@@ -50,6 +50,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeLedgerUnavailable:    ErrUnavailable,
 	openapi.CodeVaultUnavailable:     ErrUnavailable,
 	openapi.CodeMintMismatch:         ErrUnavailable,
+	openapi.CodeBundleUnavailable:    ErrUnavailable,
 	openapi.CodeInternal:             ErrInternal,
 }
 

@@ -49,6 +49,7 @@ func (e HealthStatus) Valid() bool {
 // Defines values for ProblemCode.
 const (
 	CodeAlreadyIssued        ProblemCode = "already_issued"
+	CodeBundleUnavailable    ProblemCode = "bundle_unavailable"
 	CodeDenied               ProblemCode = "denied"
 	CodeIdempotencyMismatch  ProblemCode = "idempotency_mismatch"
 	CodeInternal             ProblemCode = "internal"
@@ -72,6 +73,8 @@ const (
 func (e ProblemCode) Valid() bool {
 	switch e {
 	case CodeAlreadyIssued:
+		return true
+	case CodeBundleUnavailable:
 		return true
 	case CodeDenied:
 		return true

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -157,6 +158,9 @@ func (s *Server) attest(r *http.Request, operation string) (attest.Identity, err
 		return nobody, err
 	}
 	who, err := s.cfg.Attestor.Identify(r.TLS, bearer)
+	if errors.Is(err, attest.ErrBundleUnavailable) {
+		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
+	}
 	if err != nil {
 		// Why it failed is in the record only.
 		return nobody, &finding{kind: errUnauthenticated, detail: attest.Reason(err)}

@@ -12,6 +12,7 @@ var (
 	errParameter       = errors.New("parameter is not acceptable")
 	errCursor          = errors.New("cursor is not one of ours")
 	errUnauthenticated = errors.New("no acceptable SVID")
+	errBundle          = errors.New("bundle of the trust domain is not available")
 	errDenied          = errors.New("policy does not allow it")
 	errNoRoute         = errors.New("no such path")
 	errMethod          = errors.New("method is not allowed")

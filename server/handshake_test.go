@@ -2,12 +2,30 @@ package server_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"testing"
 
 	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
+
+// A trust domain without keys is the operator's trouble, not the caller's: 503, and no token.
+func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	c := s.JWTClient(t, foreign)
+	s.DropBundle(s.Other.TrustDomain())
+	_, err := c.Page(t.Context(), client.Filter{})
+	var problem *client.Problem
+	if !errors.As(err, &problem) || problem.Code != openapi.CodeBundleUnavailable || problem.RetryAfter == 0 {
+		t.Errorf("got %v, want %s with Retry-After", err, openapi.CodeBundleUnavailable)
+	}
+	if _, err := s.JWTClient(t, agent).Page(t.Context(), client.Filter{}); err != nil {
+		t.Errorf("the other trust domain suffers: %v", err)
+	}
+}
 
 // A certificate that is no acceptable SVID never becomes a request, and is recorded all the same (I12).
 func TestRefusedHandshakesAreRecorded(t *testing.T) {

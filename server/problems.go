@@ -46,6 +46,10 @@ var answers = []answer{
 		"No acceptable SVID came with the call, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer.",
 	},
 	{
+		errBundle, CodeBundleUnavailable, http.StatusServiceUnavailable, "SVIDs cannot be checked right now",
+		"The keys of your trust domain are not known at the moment, so who is calling cannot be proven. Nothing was decided. Ask again after the time in Retry-After.",
+	},
+	{
 		errDenied, CodeDenied, http.StatusForbidden, "Policy does not allow this",
 		"The request was understood and refused, and the refusal is recorded. The members of this problem say which policies decided, the narrowest ask that would pass, and who could approve, where there are such.",
 	},
