@@ -22,11 +22,17 @@ type CatalogCheckCmd struct {
 }
 
 type checkReport struct {
-	OK       bool            `json:"ok"`
-	Digest   string          `json:"digest,omitempty"`
-	Scopes   int             `json:"scopes"`
-	Policies int             `json:"policies"`
-	Problems scopes.Problems `json:"problems,omitempty"`
+	OK       bool           `json:"ok"`
+	Digest   string         `json:"digest,omitempty"`
+	Scopes   int            `json:"scopes"`
+	Policies int            `json:"policies"`
+	Problems []checkProblem `json:"problems,omitempty"`
+}
+
+type checkProblem struct {
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+	What string `json:"what"`
 }
 
 // Run loads the catalogue and reports every problem at once.
@@ -36,7 +42,10 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 	if err != nil && !errors.As(err, &problems) {
 		return fmt.Errorf("reading %s: %w", c.Folder, err)
 	}
-	report := checkReport{OK: err == nil, Problems: problems}
+	report := checkReport{OK: err == nil}
+	for _, p := range problems {
+		report.Problems = append(report.Problems, checkProblem(p))
+	}
 	if err == nil {
 		report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
 	}
@@ -47,7 +56,7 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 		return quietly(err)
 	}
 	if err != nil {
-		fmt.Fprintf(con.err, "%s: %d problems; nothing of this catalogue would be loaded\n\n%v\n", c.Folder, len(problems), err)
+		fmt.Fprintf(con.err, "%s: problems: %d; nothing of this catalogue would be loaded\n\n%v\n", c.Folder, len(problems), err)
 		return quietly(err)
 	}
 	return printCatalogue(con, catalogue)

@@ -55,17 +55,7 @@ func main() {
 // run is the program: it returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var cli CLI
-	parser, err := kong.New(&cli,
-		kong.Name("brevet"),
-		kong.Description("Short-lived, action-scoped credentials for sandboxed agents, after policy has said yes."),
-		kong.Writers(out, errOut),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.UsageOnError(),
-	)
-	if err != nil {
-		panic(err) // the CLI struct itself is wrong: a defect, seen at the first run
-	}
-	command, err := parser.Parse(args)
+	command, err := newParser(ctx, &cli, out, errOut).Parse(args)
 	if err != nil {
 		fmt.Fprintf(errOut, "brevet: %v\nTry: brevet --help\n", err)
 		return 2
@@ -81,4 +71,17 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "brevet: %v\n", err)
 		return 1
 	}
+}
+
+func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong {
+	parser, err := kong.New(cli,
+		kong.Name("brevet"),
+		kong.Description("Short-lived, action-scoped credentials for sandboxed agents, after policy has said yes."),
+		kong.Writers(out, errOut),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		panic(err) // the CLI struct itself is wrong: a defect, seen at the first run
+	}
+	return parser
 }
