@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -34,6 +35,9 @@ type AuditListCmd struct {
 
 // Run prints a table, or one JSON document a line.
 func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
+	if c.Limit < 1 {
+		return errors.New("--limit: at least 1")
+	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
 		return err
@@ -41,7 +45,7 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 	defer done()
 	records, err := collect(ctx, broker, c.filter(time.Now()), c.Limit)
 	if err != nil {
-		return explain(con, err, c.Task)
+		return explain(con, c.hint(err), c.Task)
 	}
 	return printRecords(con, records)
 }

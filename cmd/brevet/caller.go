@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -33,6 +36,12 @@ type CallerFlags struct {
 
 // open returns a client and what ends it.
 func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
+	// A socket that is not there yet would be waited for. Whoever typed this command wants to know at once.
+	if socket, ok := strings.CutPrefix(f.WorkloadAPI, "unix://"); ok {
+		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, fmt.Errorf("there is no Workload API at %s: is the agent, or brevet dev, running?", f.WorkloadAPI)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
 	address := workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI))
@@ -94,6 +103,15 @@ func (f CallerFlags) spiffeServer(source *workloadapi.X509Source, id spiffeid.ID
 func (f CallerFlags) noSVID(err error) error {
 	return fmt.Errorf("the Workload API at %s gave no SVID within %s: is the agent running, and is this workload registered? %w",
 		f.WorkloadAPI, workloadTimeout, err)
+}
+
+// hint says what to try when the broker's certificate is none of the web's.
+func (f CallerFlags) hint(err error) error {
+	var untrusted *tls.CertificateVerificationError
+	if f.ServerID != "" || !errors.As(err, &untrusted) {
+		return err
+	}
+	return fmt.Errorf("%w\nIf the broker serves with an SVID, say which: --server-id or BREVET_SERVER_ID", err)
 }
 
 // explain turns a problem of the server into what a person reads, or a program with --output json, and into an exit

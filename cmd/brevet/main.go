@@ -67,6 +67,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return 0
 	case errors.As(err, &explained):
 		return explained.code
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(errOut, "brevet: interrupted")
+		return 1
 	default:
 		fmt.Fprintf(errOut, "brevet: %v\n", err)
 		return 1

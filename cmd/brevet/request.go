@@ -41,7 +41,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	})
 	switch {
 	case err != nil:
-		return explain(con, err, c.Task)
+		return explain(con, c.hint(err), c.Task)
 	case answer.Pending != nil:
 		return printPending(con, answer.Pending)
 	default:
