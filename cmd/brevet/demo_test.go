@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// demoLimit is generous: the demo itself promises 20 seconds once Vault is built, on a machine that does nothing else.
+const demoLimit = 60 * time.Second
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	began := time.Now()
+	got := brevet(t, []string{"TMPDIR=" + temp}, "demo")
+	took := time.Since(began)
+	t.Logf("the demo took %s", took.Round(100*time.Millisecond))
+	got.want(t, 0)
+	if took > demoLimit {
+		t.Errorf("the demo took %s, want at most %s", took, demoLimit)
+	}
+	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	last := lines[len(lines)-1]
+	for _, want := range []string{
+		"demo ok: ", "allowed", "clamped", "denied with the ask that would pass", "pending", "verified by JWKS alone",
+		"forged SVIDs refused", "nothing leaves when Vault or Postgres is away", "history listed", "stack gone",
+	} {
+		if !strings.Contains(last, want) {
+			t.Errorf("%q is missing in the last line: %s", want, last)
+		}
+	}
+	if strings.Contains(got.out, "\x1b") {
+		t.Error("the demo writes escapes into what is no terminal")
+	}
+	if tokens := regexp.MustCompile(`eyJ[A-Za-z0-9_-]{20,}\.`).FindAllString(got.out+got.err, -1); len(tokens) > 0 {
+		t.Errorf("the demo shows tokens: %q", tokens)
+	}
+	goneWithoutTrace(t, temp)
+}
+
+func TestDemoInJSON(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	got := brevet(t, []string{"TMPDIR=" + temp}, "demo", "--output", "json")
+	got.want(t, 0)
+	story := object(t, got.out)
+	chapters, _ := story["chapters"].([]any)
+	if story["ok"] != true || len(chapters) != 9 {
+		t.Fatalf("got ok %v and %d chapters, want true and 9: %s", story["ok"], len(chapters), got.out)
+	}
+	for _, c := range chapters {
+		chapter, _ := c.(map[string]any)
+		if facts, _ := chapter["facts"].([]any); chapter["title"] == "" || len(facts) == 0 {
+			t.Errorf("got %v, want a title and facts", chapter)
+		}
+	}
+	goneWithoutTrace(t, temp)
+}
+
+// Whoever has seen enough is not left with servers and folders.
+func TestDemoInterrupted(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	p := launch(t, []string{"TMPDIR=" + temp}, "demo")
+	p.waitFor(t, p.out, "2  It asks for longer")
+	p.signal(t, syscall.SIGINT)
+	got := p.finish(t)
+	got.want(t, 1, "interrupted")
+	if strings.Contains(got.out, "demo ok") {
+		t.Error("an interrupted demo says that it went well")
+	}
+	goneWithoutTrace(t, temp)
+}
+
+// goneWithoutTrace fails if a program that had temp for its temporary files left one, or a process.
+func goneWithoutTrace(t *testing.T, temp string) {
+	t.Helper()
+	if left := running(t, temp); len(left) > 0 {
+		t.Errorf("left running: %q", left)
+	}
+	entries, err := os.ReadDir(temp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		t.Errorf("left behind: %s", entry.Name())
+	}
+}
