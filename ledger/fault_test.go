@@ -179,7 +179,7 @@ func TestStuckCommit(t *testing.T) {
 
 func TestFullQueue(t *testing.T) {
 	db := brevettest.NewDB(t)
-	l := open(t, db.BrokerURL)
+	l := db.Ledger(t)
 	waiting, release := hold(t, db)
 	defer release()
 	var wg sync.WaitGroup

@@ -156,6 +156,7 @@ func (p *proxy) back(client, server net.Conn, answers <-chan cut) {
 	for {
 		n, err := server.Read(buffer)
 		if err != nil {
+			_ = client.Close()
 			return
 		}
 		select {
@@ -173,7 +174,8 @@ func (p *proxy) back(client, server net.Conn, answers <-chan cut) {
 				_, _ = client.Write(bytes.TrimSuffix(answer, readyForQuery))
 			}
 			if how == stall {
-				_, _ = io.Copy(io.Discard, server)
+				_, _ = io.Copy(io.Discard, server) // until the client has hung up
+				_ = client.Close()
 			}
 			return
 		default:

@@ -1,0 +1,264 @@
+package ledger_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	noRight   = "42501" // insufficient_privilege: a grant or an append-only trigger
+	violation = "23514" // check_violation
+	notUnique = "23505"
+	noParent  = "23503" // foreign_key_violation
+	isNull    = "23502"
+)
+
+// refusedBy runs a statement in a transaction that is rolled back, and returns the SQLSTATE it was refused with.
+func refusedBy(t *testing.T, conn *pgx.Conn, sql string, args ...any) string {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	_, err = tx.Exec(t.Context(), sql, args...)
+	if err == nil {
+		return ""
+	}
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return refused.Code
+}
+
+func TestGrants(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	begin(t, l, allowed(nil), denied(nil))
+	as := map[string]*pgx.Conn{
+		"broker":  brevettest.Connect(t, db.BrokerURL),
+		"auditor": brevettest.Connect(t, db.AuditorURL),
+		"owner":   brevettest.Connect(t, db.AdminURL),
+	}
+	const nothing = " WHERE false" // rights are asked for before rows are
+	for _, tc := range []struct {
+		who, sql, want string
+	}{
+		{"broker", `SELECT FROM entries, issuances, ledger_head, deployment, goose_db_version`, ""},
+		{"broker", `UPDATE entries SET body = body` + nothing, noRight},
+		{"broker", `DELETE FROM entries` + nothing, noRight},
+		{"broker", `TRUNCATE entries CASCADE`, noRight},
+		{"broker", `DELETE FROM issuances` + nothing, noRight},
+		{"broker", `TRUNCATE issuances`, noRight},
+		{"broker", `UPDATE issuances SET spiffe_id = 'spiffe://acme.test/x'` + nothing, noRight},
+		{"broker", `UPDATE issuances SET entry_index = 7` + nothing, noRight},
+		{"broker", `UPDATE issuances SET expires_at = now()` + nothing, noRight},
+		{"broker", `UPDATE issuances SET decision = 'allow'` + nothing, noRight},
+		{"broker", `UPDATE issuances SET status = status, status_detail = NULL, status_time = now(), idempotency_key = NULL` + nothing, ""},
+		{"broker", `INSERT INTO ledger_head (size) VALUES (0)`, noRight},
+		{"broker", `DELETE FROM ledger_head`, noRight},
+		{"broker", `UPDATE ledger_head SET only_row = true` + nothing, noRight},
+		{"broker", `UPDATE ledger_head SET size = 0`, violation},
+		{"broker", `UPDATE deployment SET cursor_key = cursor_key`, noRight},
+		{"broker", `UPDATE goose_db_version SET version_id = 0`, noRight},
+		{"broker", `ALTER TABLE entries DISABLE TRIGGER ALL`, noRight},
+		{"broker", `DROP TABLE issuances`, noRight},
+		{"broker", `CREATE TABLE mine (x int)`, noRight},
+		{"auditor", `SELECT FROM entries, issuances, ledger_head, goose_db_version`, ""},
+		{"auditor", `SELECT FROM deployment`, noRight},
+		{"auditor", `INSERT INTO entries SELECT * FROM entries` + nothing, noRight},
+		{"auditor", `UPDATE entries SET body = body` + nothing, noRight},
+		{"auditor", `DELETE FROM entries` + nothing, noRight},
+		{"auditor", `INSERT INTO issuances SELECT * FROM issuances` + nothing, noRight},
+		{"auditor", `UPDATE issuances SET status = 'failed'` + nothing, noRight},
+		{"auditor", `DELETE FROM issuances` + nothing, noRight},
+		{"auditor", `UPDATE ledger_head SET size = size`, noRight},
+		{"auditor", `SELECT lock_head('{}', '{}')`, noRight},
+		{"owner", `UPDATE entries SET body = body` + nothing, noRight},
+		{"owner", `DELETE FROM entries` + nothing, noRight},
+		{"owner", `TRUNCATE entries CASCADE`, noRight},
+		{"owner", `DELETE FROM issuances` + nothing, noRight},
+		{"owner", `TRUNCATE issuances`, noRight},
+		{"owner", `DELETE FROM ledger_head`, noRight},
+		{"owner", `UPDATE ledger_head SET size = 0`, violation},
+	} {
+		if got := refusedBy(t, as[tc.who], tc.sql); got != tc.want {
+			t.Errorf("%s: %s: got %q, want %q", tc.who, tc.sql, got, tc.want)
+		}
+	}
+	db.Check(t)
+}
+
+func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
+	db := brevettest.NewDB(t)
+	conn := brevettest.Connect(t, db.BrokerURL)
+	const id, other = "00000000-0000-7000-8000-000000000001", "00000000-0000-7000-8000-000000000002"
+	body := func(kind, id string) []byte { return fmt.Appendf(nil, `{"id":%q,"kind":%q}`, id, kind) }
+	leaf := func(body []byte) []byte {
+		sum := sha256.Sum256(append([]byte{0}, body...))
+		return sum[:]
+	}
+	good := body("call.refused", id)
+	huge := fmt.Appendf(nil, `{"id":%q,"kind":"call.refused","x":%q}`, id, strings.Repeat("x", 64<<10))
+	for _, tc := range []struct {
+		name  string
+		index int
+		id    any
+		kind  string
+		body  []byte
+		leaf  []byte
+		want  string
+	}{
+		{"as it should be", 0, id, "call.refused", good, leaf(good), ""},
+		{"a negative index", -1, id, "call.refused", good, leaf(good), violation},
+		{"no id", 0, nil, "call.refused", good, leaf(good), isNull},
+		{"an unknown kind", 0, id, "call.me", body("call.me", id), leaf(body("call.me", id)), violation},
+		{"another kind than the body's", 0, id, "request.denied", good, leaf(good), violation},
+		{"another id than the body's", 0, other, "call.refused", good, leaf(good), violation},
+		{"a body that names nothing", 0, id, "call.refused", []byte("{}"), leaf([]byte("{}")), violation},
+		{"a hash without its prefix", 0, id, "call.refused", good, func() []byte { s := sha256.Sum256(good); return s[:] }(), violation},
+		{"the hash of another body", 0, id, "call.refused", good, leaf([]byte("{}")), violation},
+		{"no hash", 0, id, "call.refused", good, []byte{}, violation},
+		{"an oversized body", 0, id, "call.refused", huge, leaf(huge), violation},
+	} {
+		got := refusedBy(t, conn, `INSERT INTO entries (index, id, time, kind, body, leaf_hash) VALUES ($1, $2, now(), $3, $4, $5)`,
+			tc.index, tc.id, tc.kind, tc.body, tc.leaf)
+		if got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+// The database itself refuses states that do not exist and moves that are not forward, to its owner too.
+func TestDatabaseHoldsTheStates(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	subjects := map[string]broker.Record{
+		"issued": allowed(withKey("k")), "failed": allowed(nil), "denied": denied(nil), "pending": pending(nil),
+	}
+	for _, rec := range subjects {
+		begin(t, l, rec)
+	}
+	out := broker.Outcome{ID: subjects["failed"].ID, Time: start, Status: broker.StatusFailed, Detail: "internal"}
+	if err := l.Settle(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	conn := brevettest.Connect(t, db.AdminURL)
+	for from, rec := range subjects {
+		for _, to := range []string{"issued", "failed", "denied", "pending", "revoked", ""} {
+			want := violation
+			if from == "issued" && to == "failed" {
+				want = ""
+			}
+			got := refusedBy(t, conn, `
+				UPDATE issuances SET status = $2, status_detail = CASE $2 WHEN 'failed' THEN 'x' END, status_time = now(),
+					idempotency_key = NULL
+				WHERE id = $1`, rec.ID, to)
+			if got != want {
+				t.Errorf("from %s to %q: got %q, want %q", from, to, got, want)
+			}
+		}
+	}
+	for _, column := range strings.Fields(`entry_index=77 time=now() trust_domain='x' spiffe_id='spiffe://acme.test/x'
+		svid_kind='jwt-svid' thumbprint='x' task='x' scope='x' authority='x' resource='x' params='{}' reason='x'
+		ttl_asked=9 ttl=9 decision='deny' decision_code='x' explanation='x' policies='{x}' clamps='{x}' catalogue='x'
+		expires_at='2030-01-01' approval_group='x' approval_quorum=9 credential_kind='x' audience='x' key_id='x'
+		claims_digest='x' request_digest='x' idempotency_key='x'`) {
+		sql := `UPDATE issuances SET status = 'failed', status_detail = 'x', ` + column + ` WHERE id = $1`
+		if got := refusedBy(t, conn, sql, subjects["issued"].ID); got != violation {
+			t.Errorf("a failure that also sets %s: got %q, want %q", column, got, violation)
+		}
+	}
+}
+
+// What is inserted cannot be a state that no request has.
+func TestDatabaseRefusesImpossibleRows(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	recs := map[string]broker.Record{"allow": allowed(withKey("k")), "deny": denied(nil), "pending": pending(nil)}
+	for _, rec := range recs {
+		begin(t, l, rec)
+	}
+	exec(t, brevettest.Connect(t, db.AdminURL), `ALTER TABLE issuances DROP CONSTRAINT issuances_entry`)
+	conn := brevettest.Connect(t, db.BrokerURL)
+	for _, tc := range []struct{ of, change, want string }{
+		{"allow", `{}`, ""},
+		{"deny", `{}`, ""},
+		{"pending", `{}`, ""},
+		{"allow", `{"status": "denied"}`, violation},
+		{"allow", `{"status": "pending"}`, violation},
+		{"allow", `{"status": "revoked"}`, violation},
+		{"deny", `{"status": "issued"}`, violation},
+		{"deny", `{"status": "failed", "status_detail": "x"}`, violation},
+		{"pending", `{"status": "issued"}`, violation},
+		{"deny", `{"decision": "maybe"}`, violation},
+		{"allow", `{"status": "failed"}`, violation}, // without a code
+		{"allow", `{"status_detail": "x"}`, violation},
+		{"allow", `{"status": "failed", "status_detail": "x", "idempotency_key": "k2"}`, violation},
+		{"allow", `{"key_id": null}`, violation},
+		{"allow", `{"audience": ""}`, violation},
+		{"allow", `{"claims_digest": null}`, violation},
+		{"allow", `{"claims_digest": "\\x00"}`, violation},
+		{"allow", `{"credential_kind": "password"}`, violation},
+		{"deny", `{"key_id": "x"}`, violation},
+		{"pending", `{"audience": "x"}`, violation},
+		{"allow", `{"expires_at": null}`, violation},
+		{"allow", `{"expires_at": "2026-03-01T00:00:00Z"}`, violation}, // before it began
+		{"pending", `{"expires_at": null}`, violation},
+		{"deny", `{"expires_at": "2030-01-01T00:00:00Z"}`, violation},
+		{"allow", `{"ttl": 0}`, violation},
+		{"pending", `{"ttl": 0}`, violation},
+		{"deny", `{"ttl": -1}`, violation},
+		{"allow", `{"ttl_asked": -1}`, violation},
+		{"pending", `{"approval_quorum": 0}`, violation},
+		{"pending", `{"approval_group": null}`, violation},
+		{"allow", `{"approval_group": "x", "approval_quorum": 1}`, violation},
+		{"allow", `{"trust_domain": "other.test"}`, violation},
+		{"allow", `{"trust_domain": "acme"}`, violation},
+		{"allow", `{"spiffe_id": "https://acme.test/x"}`, violation},
+		{"allow", `{"svid_kind": "x"}`, violation},
+		{"allow", `{"svid_kind": "jwt-svid"}`, violation}, // with a thumbprint
+		{"allow", `{"params": []}`, violation},
+		{"allow", `{"request_digest": "\\x"}`, violation},
+		{"allow", `{"scope": null}`, isNull},
+		{"allow", `{"idempotency_key": "k"}`, notUnique},
+		{"allow", `{"idempotency_key": ""}`, violation},
+	} {
+		got := refusedBy(t, conn, `
+			INSERT INTO issuances SELECT (jsonb_populate_record(i,
+				jsonb_build_object('id', gen_random_uuid(), 'entry_index', 1000, 'idempotency_key', null) || $2::jsonb)).*
+			FROM issuances AS i WHERE id = $1`, recs[tc.of].ID, tc.change)
+		if got != tc.want {
+			t.Errorf("%s with %s: got %q, want %q", tc.of, tc.change, got, tc.want)
+		}
+	}
+}
+
+func TestIssuanceNeedsItsEntry(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	rec := allowed(nil)
+	begin(t, l, rec)
+	if err := l.Refuse(t.Context(), broker.Refusal{Time: start, Code: "invalid"}); err != nil {
+		t.Fatal(err)
+	}
+	conn := brevettest.Connect(t, db.BrokerURL)
+	for name, index := range map[string]int{"no entry": 9, "another's entry": 1} {
+		got := refusedBy(t, conn, `
+			INSERT INTO issuances SELECT (jsonb_populate_record(i,
+				jsonb_build_object('id', gen_random_uuid(), 'entry_index', $2::int))).*
+			FROM issuances AS i WHERE id = $1`, rec.ID, index)
+		if got != noParent {
+			t.Errorf("%s: got %q, want %q", name, got, noParent)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+
+// dump describes everything in the schema of conn, one line each, but goose's own table's rows.
+func dump(t *testing.T, conn *pgx.Conn) []string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `
+		WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		SELECT format('%s %s %s', c.relkind, c.relname, c.relacl) FROM pg_class AS c, ours WHERE c.relnamespace = ours.oid
+		UNION ALL
+		SELECT format('column %s.%s %s %s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+			a.attnotnull, a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid), a.attacl)
+		FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN ours ON ours.oid = c.relnamespace
+			LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		WHERE a.attnum > 0
+		UNION ALL
+		SELECT format('constraint %s %s', conname, pg_get_constraintdef(pg_constraint.oid))
+		FROM pg_constraint, ours WHERE connamespace = ours.oid
+		UNION ALL
+		SELECT format('index %s', indexdef) FROM pg_indexes WHERE schemaname = current_schema()
+		UNION ALL
+		SELECT format('trigger %s %s', c.relname, pg_get_triggerdef(t.oid))
+		FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid JOIN ours ON ours.oid = c.relnamespace
+		WHERE NOT t.tgisinternal
+		UNION ALL
+		SELECT format('function %s %s %s', proname, proacl, pg_get_functiondef(pg_proc.oid))
+		FROM pg_proc, ours WHERE pronamespace = ours.oid
+		UNION ALL
+		SELECT format('schema %s', nspacl) FROM pg_namespace WHERE nspname = current_schema()
+		ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func applied(t *testing.T, databaseURL string) (done, all int) {
+	t.Helper()
+	status, err := migrations.Status(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatalf("Status: %v", err)
+	}
+	for i, m := range status {
+		if m.Version != int64(i+1) || !strings.HasSuffix(m.Name, ".sql") || m.Applied == m.AppliedAt.IsZero() {
+			t.Errorf("got %+v at place %d", m, i)
+		}
+		if m.Applied {
+			done++
+		}
+	}
+	return done, len(status)
+}
+
+func TestUpDownUp(t *testing.T) {
+	db := brevettest.EmptyDB(t)
+	var told []string
+	if err := migrations.Up(t.Context(), db.AdminURL, func(line string) { told = append(told, line) }); err != nil {
+		t.Fatalf("Up: %v", err)
+	}
+	done, all := applied(t, db.AdminURL)
+	if done != all || all == 0 || len(told) != all {
+		t.Fatalf("got %d of %d applied, and was told %q", done, all, told)
+	}
+	conn := brevettest.Connect(t, db.AdminURL)
+	first := dump(t, conn)
+	if len(first) < 100 {
+		t.Fatalf("got a dump of %d lines: it does not see the schema", len(first))
+	}
+	for n := all; n > 0; n-- {
+		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
+			t.Fatalf("Down from %d: %v", n, err)
+		}
+		if done, _ := applied(t, db.AdminURL); done != n-1 {
+			t.Errorf("got %d applied after taking back %d", done, n)
+		}
+	}
+	if err := migrations.Down(t.Context(), db.AdminURL); !errors.Is(err, migrations.ErrNothingApplied) {
+		t.Errorf("Down on nothing: got %v, want ErrNothingApplied", err)
+	}
+	for _, line := range dump(t, conn) {
+		if !strings.Contains(line, "goose") && !strings.HasPrefix(line, "schema") {
+			t.Errorf("left after all was taken back: %s", line)
+		}
+	}
+	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
+		t.Fatalf("Up again: %v", err)
+	}
+	if diff := cmp.Diff(first, dump(t, conn)); diff != "" {
+		t.Errorf("up, down, up made another schema (-first +second):\n%s", diff)
+	}
+}
+
+func TestUpAtOnce(t *testing.T) {
+	same := brevettest.EmptyDB(t)
+	all := []*brevettest.DB{same, same, same, brevettest.EmptyDB(t), brevettest.EmptyDB(t), brevettest.EmptyDB(t)}
+	var wg sync.WaitGroup
+	for _, db := range all {
+		wg.Go(func() {
+			if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
+				t.Errorf("Up: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	var dumps [][]string
+	for _, db := range all[2:] {
+		lines := dump(t, brevettest.Connect(t, db.AdminURL))
+		schema := schemaOf(t, db.AdminURL)
+		for i := range lines {
+			lines[i] = strings.ReplaceAll(lines[i], schema, "SCHEMA")
+		}
+		dumps = append(dumps, lines)
+	}
+	for _, other := range dumps[1:] {
+		if diff := cmp.Diff(dumps[0], other); diff != "" {
+			t.Errorf("two schemas differ:\n%s", diff)
+		}
+	}
+}
+
+func schemaOf(t *testing.T, databaseURL string) string {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Query().Get("search_path")
+}
+
+func TestCheck(t *testing.T) {
+	db := brevettest.NewDB(t)
+	pool, err := pgxpool.New(t.Context(), db.BrokerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if err := migrations.Check(t.Context(), pool); err != nil {
+		t.Errorf("current: got %v", err)
+	}
+	admin := brevettest.Connect(t, db.AdminURL)
+	for _, tc := range []struct {
+		name, sql string
+		want      error
+	}{
+		{"newer", `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`, nil},
+		{"older", `DELETE FROM goose_db_version WHERE version_id > 1`, migrations.ErrOutdated},
+		{"never migrated", `DROP TABLE goose_db_version`, migrations.ErrOutdated},
+	} {
+		if _, err := admin.Exec(t.Context(), tc.sql); err != nil {
+			t.Fatal(err)
+		}
+		err := migrations.Check(t.Context(), pool)
+		if !errors.Is(err, tc.want) {
+			t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "brevet migrate") {
+			t.Errorf("%s: %q does not say what to do", tc.name, err)
+		}
+	}
+}
+
+func TestEnsureLogin(t *testing.T) {
+	db := brevettest.NewDB(t)
+	user := schemaOf(t, db.AdminURL) + `_"login`
+	admin := brevettest.Connect(t, db.AdminURL)
+	defer func() {
+		if _, err := admin.Exec(t.Context(), `DROP ROLE `+pgx.Identifier{user}.Sanitize()); err != nil {
+			t.Error(err)
+		}
+	}()
+	u, err := url.Parse(db.AdminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, password := range []string{`first 'one' \ "`, "second"} {
+		if err := migrations.EnsureLogin(t.Context(), db.AdminURL, user, migrations.AuditorRole, password); err != nil {
+			t.Fatalf("EnsureLogin: %v", err)
+		}
+		u.User = url.UserPassword(user, password)
+		conn := brevettest.Connect(t, u.String())
+		var stored string
+		var super, auditor, broker bool
+		if err := admin.QueryRow(t.Context(), `SELECT rolpassword FROM pg_authid WHERE rolname = $1`, user).Scan(&stored); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(stored, "SCRAM-SHA-256$4096:") {
+			t.Errorf("got the stored password %q", stored)
+		}
+		if err := conn.QueryRow(t.Context(), `
+			SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication,
+				pg_has_role('brevet_auditor', 'MEMBER'), pg_has_role('brevet_broker', 'MEMBER')
+			FROM pg_roles WHERE rolname = current_user`).Scan(&super, &auditor, &broker); err != nil {
+			t.Fatal(err)
+		}
+		if super || !auditor || broker {
+			t.Errorf("got powerful %t, auditor %t, broker %t, want an auditor and nothing else", super, auditor, broker)
+		}
+	}
+	u.User = url.UserPassword(user, `first 'one' \ "`)
+	if conn, err := pgx.Connect(t.Context(), u.String()); err == nil {
+		_ = conn.Close(t.Context())
+		t.Error("the password that was replaced still opens the door")
+	}
+}
+
+func TestEnsureLoginRefuses(t *testing.T) {
+	db := brevettest.NewDB(t)
+	for _, tc := range []struct {
+		user, password string
+		want           error
+	}{
+		{"postgres", "x", migrations.ErrPrivileged},
+		{"nobody_yet", "", migrations.ErrPassword},
+		{"nobody_yet", "pässword", migrations.ErrPassword},
+		{"nobody_yet", "two\nlines", migrations.ErrPassword},
+	} {
+		if err := migrations.EnsureLogin(t.Context(), db.AdminURL, tc.user, migrations.BrokerRole, tc.password); !errors.Is(err, tc.want) {
+			t.Errorf("%s with %q: got %v, want %v", tc.user, tc.password, err, tc.want)
+		}
+	}
+}
+
+func TestURLStaysOutOfErrors(t *testing.T) {
+	ctx := t.Context()
+	for _, databaseURL := range []string{"postgres://brevet:hunter2@[/", "postgres://brevet:hunter2@127.0.0.1:1/brevet", "hunter2 = ="} {
+		_, statusErr := migrations.Status(ctx, databaseURL)
+		for name, err := range map[string]error{
+			"Up": migrations.Up(ctx, databaseURL, nil), "Down": migrations.Down(ctx, databaseURL), "Status": statusErr,
+			"EnsureLogin": migrations.EnsureLogin(ctx, databaseURL, "u", "g", "hunter2"),
+		} {
+			if err == nil || strings.Contains(fmt.Sprintf("%v %+v", err, err), "hunter2") {
+				t.Errorf("%s of %q: got %v", name, databaseURL, err)
+			}
+		}
+	}
+}
+
+func TestParseURLHasADefaultSchema(t *testing.T) {
+	for databaseURL, want := range map[string]string{
+		"postgres://h/db":                   migrations.Schema,
+		"postgres://h/db?search_path=other": "other",
+	} {
+		cfg, err := migrations.ParseURL(databaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cfg.ConnConfig.RuntimeParams["search_path"]; got != want {
+			t.Errorf("%s: got the search_path %q, want %q", databaseURL, got, want)
+		}
+	}
+}
