@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
-	"github.com/brevet-dev/brevet/attest"
 )
 
 func TestNewRefuses(t *testing.T) {

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // publisher is a federation endpoint that answers what a test wants.

@@ -29,7 +29,7 @@ type held struct {
 }
 
 func newHeld(td spiffeid.TrustDomain, name string, log *slog.Logger, now func() time.Time) *held {
-	log = log.With(slog.String("trust_domain", td.Name()), slog.String("source", name))
+	log = log.With("trust_domain", td.Name(), "source", name)
 	return &held{domain: td, name: name, log: log, now: now, err: errNotFetched, since: now()}
 }
 
@@ -64,7 +64,7 @@ func (h *held) failLocked(err error) {
 		h.since = h.now()
 	}
 	if h.err == nil || errors.Is(h.err, errNotFetched) {
-		h.log.Warn("bundle source fails", slog.Any("error", err))
+		h.log.Warn("bundle source fails", "error", err)
 	}
 	h.err = err
 }

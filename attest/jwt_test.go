@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
-
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
 func TestJWTRefuses(t *testing.T) {

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // open opens sources and closes them with the test.

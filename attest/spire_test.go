@@ -10,10 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
-	"github.com/brevet-dev/brevet/attest"
 )
 
 // testdata/spire was issued by a SPIRE 1.14.7 server and fetched through its agent's Workload API: the bundle as

@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/brevet-dev/brevet/attest"
 )
 
 // agent is a SPIFFE Workload API on a Unix socket. It serves the bundles of its own domain and of federated ones.
@@ -30,7 +29,7 @@ type agent struct {
 
 func startAgent(t *testing.T, own *domain, federated ...*domain) *agent {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agent") // t.TempDir can be longer than a socket's path may be
+	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // t.TempDir can be longer than a socket's path may be
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
-	"github.com/brevet-dev/brevet/attest"
 )
 
 // clock is one that a test moves.

@@ -16,11 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/migrations"
+	"github.com/jackc/pgx/v5"
 )
 
 // shared is the dev stack of this test process. It starts with the first test that needs it.

@@ -7,18 +7,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/brevet-dev/brevet/secret"
 	"log/slog"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/secret"
+	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 const issuer = "https://brevet.acme.example"
@@ -175,12 +174,21 @@ func TestIssueOrdersEvents(t *testing.T) {
 		{"allowed: recorded, then minted", read(), nil, []string{"begin issued", "mint"}, nil},
 		{"denied: recorded, never minted", other, nil, []string{"begin denied"}, nil},
 		{"pending: recorded, never minted", write, nil, []string{"begin pending"}, nil},
-		{"no record, no mint (I1)", read(), func(p *tape) { p.beginErr = broker.ErrLedgerUnavailable },
-			[]string{"begin issued"}, broker.ErrLedgerUnavailable},
-		{"vault away: recorded as failed", read(), func(p *tape) { p.mintErr = broker.ErrVaultUnavailable },
-			[]string{"begin issued", "mint", "settle failed vault_unavailable"}, broker.ErrVaultUnavailable},
-		{"not what was ordered (I7)", read(), func(p *tape) { p.mintErr = broker.ErrMintMismatch },
-			[]string{"begin issued", "mint", "settle failed mint_mismatch"}, broker.ErrMintMismatch},
+		{
+			"no record, no mint (I1)", read(), func(p *tape) { p.beginErr = broker.ErrLedgerUnavailable },
+			[]string{"begin issued"},
+			broker.ErrLedgerUnavailable,
+		},
+		{
+			"vault away: recorded as failed", read(), func(p *tape) { p.mintErr = broker.ErrVaultUnavailable },
+			[]string{"begin issued", "mint", "settle failed vault_unavailable"},
+			broker.ErrVaultUnavailable,
+		},
+		{
+			"not what was ordered (I7)", read(), func(p *tape) { p.mintErr = broker.ErrMintMismatch },
+			[]string{"begin issued", "mint", "settle failed mint_mismatch"},
+			broker.ErrMintMismatch,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t)

@@ -2,8 +2,9 @@ package broker
 
 import (
 	"context"
-	"github.com/brevet-dev/brevet/secret"
 	"time"
+
+	"github.com/brevet-dev/brevet/secret"
 )
 
 // Ledger keeps every decision for good. All methods are safe for concurrent use, across replicas too.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/brevet-dev/brevet/secret"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/secret"
 	"github.com/google/go-cmp/cmp"
 )
 

@@ -5,12 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/brevet-dev/brevet/secret"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/secret"
 )
 
 // Ask is what a sandbox wants for one action.

@@ -26,9 +26,8 @@ CREATE TABLE entries (
                   ('request.denied', 'request.pending', 'issuance.intent', 'issuance.failed', 'call.refused')),
     body      bytea NOT NULL CHECK (octet_length(body) <= 65536),
     leaf_hash bytea NOT NULL CHECK (leaf_hash = sha256('\x00'::bytea || body)),
-    CONSTRAINT entries_body_agrees CHECK (coalesce(
-        convert_from(body, 'UTF8')::jsonb ->> 'kind' = kind
-        AND convert_from(body, 'UTF8')::jsonb ->> 'id' = id::text, false)),
+    CONSTRAINT entries_body_agrees CHECK (
+        convert_from(body, 'UTF8')::jsonb @> jsonb_build_object('kind', kind, 'id', id)),
     CONSTRAINT entries_of_record UNIQUE (id, index)
 );
 CREATE UNIQUE INDEX entries_one_beginning ON entries (id) WHERE kind <> 'issuance.failed';

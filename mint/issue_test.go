@@ -10,14 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/mint"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 const (
@@ -40,6 +39,7 @@ func (n *notebook) Refuse(context.Context, broker.Refusal) error { return nil }
 func (n *notebook) Get(context.Context, string, broker.Reach) (*broker.View, error) {
 	return nil, broker.ErrNotFound
 }
+
 func (n *notebook) List(context.Context, broker.Query, broker.Reach) (broker.Page, error) {
 	return broker.Page{}, nil
 }

@@ -34,10 +34,14 @@ func TestThumbprintAgreesWithTheStandards(t *testing.T) {
 		public crypto.PublicKey
 		want   string
 	}{
-		{"RFC 7638 section 3.1", &rsa.PublicKey{N: new(big.Int).SetBytes(decode(t, modulus)), E: 65537},
-			"NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"},
-		{"RFC 8037 appendix A.3", ed25519.PublicKey(decode(t, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")),
-			"kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"},
+		{
+			"RFC 7638 section 3.1", &rsa.PublicKey{N: new(big.Int).SetBytes(decode(t, modulus)), E: 65537},
+			"NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs",
+		},
+		{
+			"RFC 8037 appendix A.3", ed25519.PublicKey(decode(t, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")),
+			"kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := mint.Thumbprint(tc.public)

@@ -8,10 +8,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hashicorp/vault/api"
-
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/hashicorp/vault/api"
 )
 
 func TestMain(m *testing.M) {

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/google/go-cmp/cmp"
 )
 
 var (

@@ -82,7 +82,7 @@ func (m *Minter) await(ctx context.Context) reason {
 		select {
 		case <-ctx.Done():
 			return ended
-		case <-over:
+		case <-over: //nolint:errcheck // why it ended does not matter
 			return spent
 		case <-m.refused:
 			return turnedAway

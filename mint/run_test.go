@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/google/go-cmp/cmp"
 )
 
 // run runs the minter until the test ends, and sees that it then stops.

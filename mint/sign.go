@@ -6,12 +6,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"github.com/brevet-dev/brevet/secret"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/secret"
 	"github.com/golang-jwt/jwt/v5"
 )
 

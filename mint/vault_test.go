@@ -14,12 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // dial is a configuration for the real Vault.
@@ -68,7 +67,7 @@ func TestSignWithVault(t *testing.T) {
 // independently verifies a JWS with go-jose and the JWKS alone.
 func independently(t *testing.T, m *mint.Minter, token string) string {
 	t.Helper()
-	parsed, err := jose.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256, jose.EdDSA})
+	parsed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.ES256, jose.EdDSA})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"github.com/brevet-dev/brevet/secret"
 	"net/http"
 	"strconv"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/secret"
 )
 
 // maxReason is the longest reason, in bytes. openapi.yaml can only count characters.

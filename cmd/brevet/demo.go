@@ -109,17 +109,18 @@ func serveInBackground(ctx context.Context, local *localStack) (cfg Config, stop
 		return cfg, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ready, ended := make(chan string, 1), make(chan error, 1)
+	ready, ended := make(chan struct{}), make(chan struct{})
+	var serveErr error
 	go func() {
-		ended <- serve(ctx, cfg, slog.New(slog.DiscardHandler), func(address string) { ready <- address })
-		close(ended)
+		defer close(ended)
+		serveErr = serve(ctx, cfg, slog.New(slog.DiscardHandler), func(string) { close(ready) })
 	}()
 	select {
 	case <-ready:
 		return cfg, func() { cancel(); <-ended }, nil
-	case err := <-ended:
+	case <-ended:
 		cancel()
-		return cfg, nil, fmt.Errorf("starting the broker: %w", err)
+		return cfg, nil, fmt.Errorf("starting the broker: %w", serveErr)
 	}
 }
 

@@ -24,7 +24,7 @@ func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
 	began := time.Now()
 	local, err := startLocal(ctx, c.State, con.say)
 	if err != nil {
-		return stopped(ctx, err)
+		return ended(ctx, err)
 	}
 	defer func() {
 		closeErr := local.close()
@@ -44,14 +44,6 @@ func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
 		}
 	}
 	return serve(ctx, cfg, log, func(string) { printDev(con, local, cfg, time.Since(began)) })
-}
-
-// stopped turns an error that only says that the person pressed Ctrl-C into success.
-func stopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 func printDev(con *console, local *localStack, cfg Config, took time.Duration) {

@@ -12,19 +12,18 @@ import (
 	"os"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
-	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
-	"github.com/spiffe/go-spiffe/v2/workloadapi"
-	"golang.org/x/sync/errgroup"
-
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/mint"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"golang.org/x/sync/errgroup"
 )
 
 // drainTimeout is how long requests under way may take to end after a stop was asked for.
@@ -275,7 +274,7 @@ func (s *service) close() {
 
 // ended turns the end of ctx into success: it is how a service is asked to stop.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil
 	}
 	return err

@@ -58,5 +58,5 @@ func startTraces(ctx context.Context, endpoint string) (shutdown func(), err err
 
 // queryTracer makes spans of queries by name, never with their arguments.
 func queryTracer() pgx.QueryTracer {
-	return otelpgx.NewTracer(otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableQuerySpanNamePrefix())
+	return otelpgx.NewTracer()
 }
