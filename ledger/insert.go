@@ -30,19 +30,21 @@ WITH locked AS MATERIALIZED (
 	) AS m
 	WHERE i.id = m.id AND (i.status, m.status) IN (('issued', 'failed'))
 	RETURNING m.n
-), accepted AS MATERIALIZED (
-	SELECT item.*, row_number() OVER (ORDER BY n) - 1 AS place
-	FROM item
-	WHERE CASE kind
-		WHEN 'call.refused' THEN true
-		WHEN 'issuance.failed' THEN n IN (SELECT n FROM moved)
-		ELSE NOT repeated END
+), judged AS MATERIALIZED (
+	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
+	FROM (
+		SELECT item.*, CASE kind
+			WHEN 'call.refused' THEN true
+			WHEN 'issuance.failed' THEN n IN (SELECT n FROM moved)
+			ELSE NOT repeated END AS accepted
+		FROM item
+	) AS each
 ), head AS (
-	UPDATE ledger_head SET size = size + (SELECT count(*) FROM accepted)
-	RETURNING size - (SELECT count(*) FROM accepted) AS base
+	UPDATE ledger_head SET size = size + (SELECT count(*) FROM judged WHERE accepted)
+	RETURNING size - (SELECT count(*) FROM judged WHERE accepted) AS base
 ), entry AS (
 	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
-	SELECT head.base + place, id, time, kind, body, leaf_hash FROM accepted, head
+	SELECT head.base + place, id, time, kind, body, leaf_hash FROM judged, head WHERE accepted
 ), projected AS (
 	INSERT INTO issuances (
 		id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
@@ -63,14 +65,13 @@ WITH locked AS MATERIALIZED (
 		doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
 		decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
 		doc #>> '{request,idempotency_key}'
-	FROM accepted, head
-	WHERE kind IN ('request.denied', 'request.pending', 'issuance.intent')
+	FROM judged, head
+	WHERE accepted AND kind IN ('request.denied', 'request.pending', 'issuance.intent')
 )
-SELECT head.base + accepted.place AS index, i.status
-FROM item CROSS JOIN head
-	LEFT JOIN accepted USING (n)
-	LEFT JOIN issuances AS i ON i.id = item.id AND item.kind = 'issuance.failed'
-ORDER BY item.n`
+SELECT CASE WHEN accepted THEN head.base + place END AS index,
+	CASE WHEN kind = 'issuance.failed' THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status
+FROM judged, head
+ORDER BY n`
 
 type appended struct {
 	Index  *int64  // of the entry; nil when none was appended

@@ -124,6 +124,13 @@ func forWriting(pc *pgxpool.Config, _ Config) {
 	pc.MaxConns = writeConns
 	pc.ConnConfig.OnNotice = warned
 	pc.AfterConnect = checkDurable
+	params := pc.ConnConfig.RuntimeParams
+	// Planning the append anew takes longer than running it for one record. A plan that is kept must not be one that
+	// was good for small tables only.
+	params["plan_cache_mode"] = "force_generic_plan"
+	for _, setting := range []string{"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"} {
+		params[setting] = "off"
+	}
 }
 
 func forReading(pc *pgxpool.Config, cfg Config) {
