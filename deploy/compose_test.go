@@ -128,12 +128,13 @@ func TestConfiguredPathsAreMounted(t *testing.T) {
 		"bootstrap":    nil,
 		"postgres":     nil,
 	} {
-		text := strings.Join(p.Services[service].Command, "\n")
+		var text strings.Builder
+		text.WriteString(strings.Join(p.Services[service].Command, "\n"))
 		for _, file := range files {
-			text += "\n" + string(read(t, file))
+			text.WriteString("\n" + string(read(t, file)))
 		}
 		places := mounts(p, service)
-		paths := absolutePath.FindAllStringSubmatch(text, -1)
+		paths := absolutePath.FindAllStringSubmatch(text.String(), -1)
 		if len(paths) == 0 {
 			t.Errorf("%s: no path is found in its configuration: the test does not see it", service)
 		}

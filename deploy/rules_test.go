@@ -167,7 +167,7 @@ func namesFile(flag string) bool {
 }
 
 func inText(where, text string) (found []string) {
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if u, err := url.Parse(word); err == nil && u.User != nil {
 			if _, has := u.User.Password(); has {
 				found = append(found, where+" holds a URL with a password")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"testing"
@@ -97,9 +98,7 @@ func (a *admin) key(t *testing.T, name, kind string) {
 func (a *admin) role(t *testing.T, name string, settings map[string]any) (mint.Auth, string) {
 	t.Helper()
 	role := map[string]any{"token_policies": name, "token_no_default_policy": true, "token_ttl": "20m", "token_max_ttl": "1h"}
-	for setting, value := range settings {
-		role[setting] = value
-	}
+	maps.Copy(role, settings)
 	path := "auth/approle/role/" + name
 	a.write(t, path, role)
 	id, err := a.root.Logical().ReadWithContext(t.Context(), path+"/role-id")
