@@ -37,7 +37,7 @@ check: ## Lint, and see that what is generated or tidied is current
 
 .PHONY: bench
 bench: deps ## Time the decision, the record and the whole way of a request
-	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./brevettest
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
 
 .PHONY: generate
 generate: ## Write again what is generated: API types, routes, the configuration reference
