@@ -102,7 +102,7 @@ func (c *Catalogue) decide(who Subject, ask Ask, now time.Time) (Decision, error
 	def, ok := c.scopes[ask.Scope]
 	if !ok {
 		d.Reason = ReasonUnknownScope
-		return d, nil
+		return d, flat(ask.Params)
 	}
 	params, bad := def.accept(ask.Params)
 	if bad != nil {
@@ -136,7 +136,7 @@ func checkAsk(who Subject, ask Ask) error {
 		// Below a second is no whole number of seconds either.
 		return invalid("ttl", "must be a whole number of seconds, at least 1")
 	}
-	return nil
+	return boundParams(ask.Params)
 }
 
 // clamp returns the TTL within every bound (I3) and the bounds that shortened

@@ -10,7 +10,7 @@ import (
 
 // maxTries bounds the work that a denied ask can cause: each try costs as much
 // as a decision.
-const maxTries = 32
+const maxTries = 16
 
 // narrowest returns the nearest ask that this subject would not be denied and
 // what the answer would be, or nil. Whatever is proposed has been decided first,
@@ -102,30 +102,38 @@ func (c *Catalogue) below(name string, value, lo int64) []int64 {
 // They have no more authority than the scope that was denied. When there is no
 // such scope, a slip of the pen counts as near too, and least authority first.
 func (c *Catalogue) related(name string, denied *Scope) []*definition {
-	var out []*definition
+	var near []neighbour
 	for _, other := range c.names {
-		def := c.scopes[other]
-		near := sharedSegments(name, other) > 0
+		n := neighbour{def: c.scopes[other], shared: sharedSegments(name, other)}
+		rank := n.def.scope.Authority.Rank()
 		if denied == nil {
-			near = near || distance(name, other) <= maxTypo
-		} else {
-			near = near && other != name && def.scope.Authority.Rank() <= denied.Authority.Rank()
+			n.away, n.order = distance(name, other), rank
+			if n.shared > 0 || n.away <= maxTypo {
+				near = append(near, n)
+			}
+			continue
 		}
-		if near {
-			out = append(out, def)
+		n.away, n.order = -n.shared, -rank
+		if n.shared > 0 && other != name && rank <= denied.Authority.Rank() {
+			near = append(near, n)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *definition) int {
-		if denied == nil {
-			return cmp.Or(
-				cmp.Compare(distance(name, a.scope.Name), distance(name, b.scope.Name)),
-				cmp.Compare(a.scope.Authority.Rank(), b.scope.Authority.Rank()))
-		}
-		return cmp.Or(
-			cmp.Compare(sharedSegments(name, b.scope.Name), sharedSegments(name, a.scope.Name)),
-			cmp.Compare(b.scope.Authority.Rank(), a.scope.Authority.Rank()))
+	slices.SortStableFunc(near, func(a, b neighbour) int {
+		return cmp.Or(cmp.Compare(a.away, b.away), cmp.Compare(a.order, b.order))
 	})
+	out := make([]*definition, 0, maxTries)
+	for _, n := range near[:min(len(near), maxTries)] {
+		out = append(out, n.def)
+	}
 	return out
+}
+
+// neighbour is a scope that might have been meant: smaller is nearer, first by
+// away, then by order.
+type neighbour struct {
+	def         *definition
+	shared      int // leading words in common with the name
+	away, order int
 }
 
 // project asks for another scope with the parameters that it has too.

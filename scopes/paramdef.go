@@ -19,6 +19,7 @@ func (r *reader) params(n *yaml.Node, patterns map[string]*regexp.Regexp) map[st
 		r.at(n, "params: %d are too many; at most %d", len(entries), maxParams)
 		return out
 	}
+	total := 0
 	for name, def := range entries {
 		if !paramSyntax.MatchString(name) || slices.Contains(cedarWords, name) {
 			r.at(def, "parameter name %q must be lower-case letters, digits and _, at most 50, and no word of Cedar's own", name)
@@ -29,6 +30,10 @@ func (r *reader) params(n *yaml.Node, patterns map[string]*regexp.Regexp) map[st
 			patterns[name] = pattern
 		}
 		out[name] = p
+		total += len(name) + p.widest()
+	}
+	if total > maxParamBytes {
+		r.at(n, "params: the longest values come to %d bytes; an ask may have %d: lower max_length", total, maxParamBytes)
 	}
 	return out
 }

@@ -14,7 +14,11 @@ import (
 const (
 	maxParamLength     = 1000
 	defaultParamLength = 200
-	maxSafeInt         = 1 << 53 // beyond it a JSON number is not exact everywhere
+	// maxParamBytes bounds the parameters of one ask, names and values together.
+	// A record holds them several times, and whoever may ask for nothing at all
+	// can still fill the record with asks.
+	maxParamBytes = 4 << 10
+	maxSafeInt    = 1 << 53 // beyond it a JSON number is not exact everywhere
 )
 
 // baselineSyntax is what any string value may hold, whatever the pattern of the
@@ -47,6 +51,37 @@ func baseline(s string) string {
 	return ""
 }
 
+// boundParams holds for any ask, one for an unknown scope too.
+func boundParams(raw map[string]any) error {
+	total := 0
+	for name, value := range raw {
+		total += len(name)
+		switch v := value.(type) {
+		case string:
+			total += len(v)
+		case json.Number:
+			total += len(v)
+		}
+	}
+	if total > maxParamBytes {
+		return invalid("params", "must not exceed %d bytes in all", maxParamBytes)
+	}
+	return nil
+}
+
+// flat refuses what no scope could take. A known scope says more precisely what
+// is wrong.
+func flat(raw map[string]any) error {
+	for _, value := range raw {
+		switch value.(type) {
+		case string, json.Number, bool, float64, int64, int:
+		default:
+			return invalid("params", "must be texts, numbers, true or false each")
+		}
+	}
+	return nil
+}
+
 // accept checks the parameters of an ask and returns them with one Go type per
 // parameter type: string, int64 or bool.
 func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
@@ -73,6 +108,21 @@ func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
 		out[name] = canonical
 	}
 	return out, nil
+}
+
+// widest is how many bytes a value can have at most.
+func (p Param) widest() int {
+	widest := len("-9007199254740992")
+	switch p.Type {
+	case ParamString:
+		widest = p.MaxLength
+	case ParamEnum:
+		for _, value := range p.Values {
+			widest = max(widest, len(value))
+		}
+	case ParamInt, ParamBool:
+	}
+	return widest
 }
 
 func (d *definition) paramNames() string {

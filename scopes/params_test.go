@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // anything is a catalogue whose admin took no care: its pattern allows all.
@@ -167,5 +169,36 @@ func TestResourceHasALongestName(t *testing.T) {
 	_, err := ask(t, anything(t), "any.thing", map[string]any{"value": string(value)})
 	if want := "params make a resource name longer than 1000 bytes"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// What no scope has typed is bounded all the same: a record of a denial holds it for good.
+func TestParamsAreBoundedForUnknownScopes(t *testing.T) {
+	c := anything(t)
+	for _, tc := range []struct {
+		name   string
+		params map[string]any
+		field  string // of the refusal; empty when it is decided
+	}{
+		{"a few", map[string]any{"repo": "acme/api", "n": json.Number("3"), "b": true}, ""},
+		{"as much as may be", map[string]any{"p": strings.Repeat("x", 4095)}, ""},
+		{"one byte more", map[string]any{"p": strings.Repeat("x", 4096)}, "params"},
+		{"a long name", map[string]any{strings.Repeat("x", 4096): "v"}, "params"},
+		{"a long number", map[string]any{"p": json.Number(strings.Repeat("9", 4096))}, "params"},
+		{"a list", map[string]any{"p": []any{"x"}}, "params"},
+		{"an object", map[string]any{"p": map[string]any{}}, "params"},
+		{"nothing", map[string]any{"p": nil}, "params"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			who := scopes.Subject{ID: spiffeid.RequireFromString("spiffe://acme.example/research/r-1")}
+			d, err := c.Decide(who, scopes.Ask{Scope: "no.such.scope", Params: tc.params, Task: "t"}, noon)
+			var invalid *scopes.InvalidAsk
+			switch {
+			case tc.field == "" && (err != nil || d.Reason != scopes.ReasonUnknownScope):
+				t.Errorf("got %v, %v; want a denial", d.Reason, err)
+			case tc.field != "" && (!errors.As(err, &invalid) || invalid.Field != tc.field):
+				t.Errorf("got %v, want %s refused", err, tc.field)
+			}
+		})
 	}
 }
