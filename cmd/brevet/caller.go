@@ -12,14 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
-
-	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/openapi"
 )
 
 // workloadTimeout bounds the wait for the first SVID: an agent that knows the workload answers at once.

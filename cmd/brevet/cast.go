@@ -11,14 +11,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
-
-	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
 )
 
 // cast is who plays in the demo: each with an identity of its own.

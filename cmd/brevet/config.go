@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -10,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v4"
-
 	"github.com/brevet-dev/brevet/attest"
+	"go.yaml.in/yaml/v4"
 )
 
 // Config is the whole configuration of `brevet serve`: one YAML file. Unknown keys stop the start.
@@ -148,7 +148,7 @@ const maxConfigSize = 1 << 20
 func loadConfig(path string) (Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Config{}, fmt.Errorf("reading the configuration: %w", err)
+		return Config{}, fmt.Errorf("reading the configuration, which --config or BREVET_CONFIG names: %w", err)
 	}
 	if len(data) > maxConfigSize {
 		return Config{}, fmt.Errorf("%s is larger than 1 MiB: that is not a configuration of brevet", path)
@@ -211,6 +211,9 @@ func (c *Config) check() error {
 		required("catalogue", c.Catalogue),
 		required("postgres.url_file", c.Postgres.URLFile),
 		c.Vault.check(),
+	}
+	if _, err := newLogger(c.Log, io.Discard); err != nil {
+		errs = append(errs, err)
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		errs = append(errs, errors.New("tls: cert_file and key_file go together"))

@@ -12,13 +12,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"go.yaml.in/yaml/v4"
-
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/examples"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.yaml.in/yaml/v4"
 )
 
 // localDomain is the trust domain of the dev stack. Its example catalogue speaks of it.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"text/tabwriter"
 
@@ -48,12 +49,19 @@ type MigrateDownCmd struct {
 }
 
 // Run takes the newest migration back.
-func (c *MigrateDownCmd) Run(ctx context.Context, _ *console) error {
+func (c *MigrateDownCmd) Run(ctx context.Context, con *console) error {
+	if !c.Yes {
+		return errors.New("--yes=false is a no: nothing was changed")
+	}
 	databaseURL, err := c.url()
 	if err != nil {
 		return err
 	}
-	return migrations.Down(ctx, databaseURL)
+	if err := migrations.Down(ctx, databaseURL); err != nil {
+		return err
+	}
+	con.say("took back the newest migration; `brevet migrate status` shows what is left")
+	return nil
 }
 
 // MigrateStatusCmd is `brevet migrate status`.

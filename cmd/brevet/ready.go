@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/openapi"
@@ -35,8 +37,8 @@ func (c *ReadyCmd) Run(ctx context.Context, con *console) error {
 			return err
 		}
 	} else {
-		for name, status := range health.Checks {
-			fmt.Fprintf(con.out, "%-8s %s\n", name, status)
+		for _, name := range slices.Sorted(maps.Keys(health.Checks)) {
+			fmt.Fprintf(con.out, "%-8s %s\n", name, health.Checks[name])
 		}
 	}
 	if health.Status != openapi.HealthOK {

@@ -10,11 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
-
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/devstack"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
 const (

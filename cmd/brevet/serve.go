@@ -183,7 +183,7 @@ func (s *service) openLedger(ctx context.Context, cfg PostgresConfig) (*ledger.L
 	}
 	book, err := ledger.Open(ctx, ledger.Config{URL: databaseURL, MaxConns: cfg.MaxConnections, Log: s.log, Tracer: queryTracer()})
 	if err != nil {
-		return nil, fmt.Errorf("opening the ledger: %w", err)
+		return nil, fmt.Errorf("opening the ledger with the URL in %s (postgres.url_file): %w", cfg.URLFile, err)
 	}
 	s.onClose(book.Close)
 	return book, nil
@@ -201,7 +201,7 @@ func (s *service) openMinter(ctx context.Context, cfg VaultConfig, catalogue *sc
 		Now: time.Now, Log: s.log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("logging in to Vault at %s: %w", cfg.Address, err)
+		return nil, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
 	}
 	s.tasks.Go(func() error { return ended(ctx, minter.Run(ctx)) })
 	return minter, nil

@@ -129,15 +129,18 @@ func TestCommandLineSurvivesAShell(t *testing.T) {
 		want string
 	}{
 		{
-			"plain", openapi.NarrowestAsk{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/api"}, TTL: 300},
+			"plain",
+			openapi.NarrowestAsk{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/api"}, TTL: 300},
 			"t-1", "brevet request github.issues.write repo=acme/api --ttl 5m0s --task t-1",
 		},
 		{
-			"numbers and booleans", openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"cents": float64(1000000), "dry": true}},
+			"numbers and booleans",
+			openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"cents": float64(1000000), "dry": true}},
 			"t-1", "brevet request s cents:=1000000 dry:=true --task t-1",
 		},
 		{
-			"hostile", openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"q": `'; touch /tmp/x; $(id) "`}},
+			"hostile",
+			openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"q": `'; touch /tmp/x; $(id) "`}},
 			"t 1", `brevet request s 'q='\''; touch /tmp/x; $(id) "' --task 't 1'`,
 		},
 	} {
