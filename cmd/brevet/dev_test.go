@@ -24,6 +24,10 @@ func startDev(t *testing.T, dir string) *session {
 	for _, pair := range exports.FindAllStringSubmatch(s.out.String(), -1) {
 		s.env = append(s.env, pair[1]+"="+pair[2])
 	}
+	// What finds nothing afterwards finds something now.
+	if found := running(t, dir); len(found) < 3 || !strings.Contains(strings.Join(found, " "), "postgres") {
+		t.Errorf("got %q, want brevet, Vault and PostgreSQL", found)
+	}
 	if len(s.env) != 3 {
 		t.Fatalf("got %d variables to export, want 3:\n%s", len(s.env), s.out)
 	}

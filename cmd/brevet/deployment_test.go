@@ -1,0 +1,303 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.yaml.in/yaml/v4"
+)
+
+// deployment is a dev stack whose servers belong to the test, so that it can stop them, and a broker that is a process
+// of its own, as in production.
+type deployment struct {
+	*localStack
+	t      *testing.T // whose end is the deployment's
+	cfg    Config
+	vault  *gate
+	broker *process
+	// logs are what every broker of this deployment has written.
+	logs []*stream
+
+	mu     sync.Mutex
+	tokens []string // every token that was received
+}
+
+func deploy(t *testing.T) *deployment {
+	t.Helper()
+	local, err := startLocal(t.Context(), t.TempDir()+"/state", func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := local.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	d := &deployment{localStack: local, t: t, vault: newGate(t, local.Vault.Addr())}
+	if d.cfg, err = loadConfig(local.config); err != nil {
+		t.Fatal(err)
+	}
+	d.cfg.Vault.Address = d.vault.URL
+	d.cfg.Log = LogConfig{Level: "debug", Format: "json"}
+	d.serve(t)
+	return d
+}
+
+// configure writes a configuration beside the stack's own, with changes.
+func (d *deployment) configure(t *testing.T, change func(*Config)) string {
+	t.Helper()
+	cfg := d.cfg
+	change(&cfg)
+	data, err := yaml.Dump(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "brevet.yaml")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// serve starts the broker, and returns when it serves.
+func (d *deployment) serve(t *testing.T) {
+	t.Helper()
+	d.config = d.path("serve.yaml")
+	data, err := yaml.Dump(d.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.config, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.broker = launch(d.t, nil, "serve", "--config", d.config)
+	d.logs = append(d.logs, d.broker.err)
+	d.broker.waitFor(t, d.broker.err, `"msg":"serving"`)
+}
+
+func (d *deployment) env(workload string) []string {
+	var env []string
+	for _, pair := range d.environment(d.cfg, workload) {
+		env = append(env, pair[0]+"="+pair[1])
+	}
+	return env
+}
+
+// ask starts a request of the research agent.
+func (d *deployment) ask(t *testing.T, task string, flags ...string) *process {
+	t.Helper()
+	args := append([]string{"request", "github.issues.read", "repo=acme/api", "--task", task}, flags...)
+	return launch(t, d.env("research"), args...)
+}
+
+// request asks and waits for the answer. A token is kept, to be held against the record later.
+func (d *deployment) request(t *testing.T, task string, flags ...string) result {
+	t.Helper()
+	return d.keep(d.ask(t, task, flags...).finish(t))
+}
+
+func (d *deployment) keep(got result) result {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if token := strings.TrimSpace(got.out); strings.Count(token, ".") == 2 {
+		d.tokens = append(d.tokens, token)
+	}
+	return got
+}
+
+// records are those of a task, as the auditor sees them.
+func (d *deployment) records(t *testing.T, task string) []map[string]any {
+	t.Helper()
+	got := brevet(t, d.env("auditor"), "audit", "list", "--task", task, "--output", "json")
+	got.want(t, 0)
+	return objects(t, got.out)
+}
+
+// adminURL is the owner's connection to the schema.
+func (d *deployment) adminURL(t *testing.T) string {
+	t.Helper()
+	admin, err := url.Parse(d.Postgres.TCPURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := admin.Query()
+	query.Set("search_path", "brevet")
+	admin.RawQuery = query.Encode()
+	return admin.String()
+}
+
+// everyTokenIsRecorded is I1: whatever was received is in the record, with the digest of exactly its claims.
+func (d *deployment) everyTokenIsRecorded(t *testing.T) {
+	t.Helper()
+	conn := brevettest.Connect(t, d.adminURL(t))
+	for _, token := range d.tokens {
+		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var claims struct {
+			ID string `json:"jti"`
+		}
+		if err := json.Unmarshal(payload, &claims); err != nil {
+			t.Fatal(err)
+		}
+		digest := sha256.Sum256(payload)
+		var recorded []byte
+		err = conn.QueryRow(t.Context(), `SELECT claims_digest FROM issuances WHERE id = $1 AND status = 'issued'`, claims.ID).Scan(&recorded)
+		if err != nil || !bytes.Equal(recorded, digest[:]) {
+			t.Errorf("token %s: got digest %x, %v in the record, want %x", claims.ID, recorded, err, digest)
+		}
+	}
+	brevettest.CheckLedger(t, d.adminURL(t))
+}
+
+// kept is one thing that outlives a request.
+type kept struct {
+	where string
+	what  []byte
+}
+
+// everythingKept is all logs, the tables, and every file of the stack, the database's write-ahead log among them.
+func (d *deployment) everythingKept(t *testing.T) []kept {
+	t.Helper()
+	var all []kept
+	for _, log := range d.logs {
+		all = append(all, kept{"log of the broker", []byte(log.String())})
+	}
+	rows, err := brevettest.Connect(t, d.adminURL(t)).Query(t.Context(), `
+		SELECT 'entry ' || index, body FROM entries
+		UNION ALL SELECT 'issuance ' || id, convert_to(i::text, 'UTF8') FROM issuances AS i`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next kept
+	if _, err := pgx.ForEachRow(rows, []any{&next.where, &next.what}, func() error {
+		all = append(all, kept{next.where, bytes.Clone(next.what)})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		all = append(all, kept{path, data})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// whereabouts lists where a text is.
+func whereabouts(all []kept, text string) []string {
+	var found []string
+	for _, k := range all {
+		if bytes.Contains(k.what, []byte(text)) {
+			found = append(found, k.where)
+		}
+	}
+	return found
+}
+
+// svid is a JWT-SVID of the research agent.
+func (d *deployment) svid(t *testing.T, audience string) string {
+	t.Helper()
+	token, err := d.issuer.JWTSVID(spiffeid.RequireFromString("spiffe://"+localDomain+localWorkloads["research"]), audience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// gate stands before Vault and can keep signatures from being asked for, so that a test knows when a request is
+// under way.
+type gate struct {
+	*httptest.Server
+	// arrived gets a value for each signature that is asked for.
+	arrived chan struct{}
+
+	mu   sync.Mutex
+	open chan struct{} // closed when signatures pass
+}
+
+func newGate(t *testing.T, vault string) *gate {
+	t.Helper()
+	target, err := url.Parse(vault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{arrived: make(chan struct{}, 1000), open: make(chan struct{})}
+	close(g.open)
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		// An answer to a caller that has gone, or from a Vault that a test has stopped, is no news.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/transit/sign/") {
+			g.arrived <- struct{}{}
+			g.mu.Lock()
+			open := g.open
+			g.mu.Unlock()
+			<-open
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+// shut holds back signatures until the returned function is called.
+func (g *gate) shut() (release func()) {
+	for {
+		select {
+		case <-g.arrived: // of earlier requests
+			continue
+		default:
+		}
+		break
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = make(chan struct{})
+	return sync.OnceFunc(func() { close(g.open) })
+}
+
+// await returns when n signatures have been asked for since the gate was shut.
+func (g *gate) await(t *testing.T, n int) {
+	t.Helper()
+	timeout := time.After(10 * time.Second)
+	for i := range n {
+		select {
+		case <-g.arrived:
+		case <-timeout:
+			t.Fatalf("Vault was asked for %d signatures within 10s, want %d", i, n)
+		}
+	}
+}
+
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGKILL)
+	<-p.ended
+}

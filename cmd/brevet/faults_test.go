@@ -1,0 +1,369 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+)
+
+// One deployment, and everything that can be taken from it. After each fault: clear words, no token without its
+// record, and all is well again.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	d.request(t, "t-before").want(t, 0)
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"bad starts", d.badStarts},
+		{"sandbox killed while Vault signs", d.sandboxKilledInVault},
+		{"sandbox killed while Postgres writes", d.sandboxKilledInPostgres},
+		{"Vault sealed", d.vaultSealed},
+		{"Postgres stopped", d.postgresStopped},
+		{"broker killed", d.brokerKilled},
+		{"broker stopped while it answers", d.brokerStopped},
+		{"secrets stay secret", d.keepsSecrets},
+	} {
+		if !t.Run(part.name, part.run) && part.name != "bad starts" {
+			return // what is broken now stays broken
+		}
+	}
+	d.everyTokenIsRecorded(t)
+	if got := len(d.tokens); got < 12 {
+		t.Errorf("held %d tokens against the record: too few to show anything", got)
+	}
+}
+
+// Whoever starts the server with something missing reads what, and what to do.
+func (d *deployment) badStarts(t *testing.T) {
+	write := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	broken, err := filepath.Abs("testdata/broken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	databaseURL, err := readSecretFile(d.cfg.Postgres.URLFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := strings.Replace(databaseURL, "search_path=brevet", "search_path=nothing_here", 1)
+	if elsewhere == databaseURL {
+		t.Fatal("the broker's URL names no search_path")
+	}
+	for _, tc := range []struct {
+		name   string
+		change func(*Config)
+		want   []string
+	}{
+		{"catalogue is broken", func(c *Config) { c.Catalogue = broken }, []string{"testdata/broken", `authority "look" is unknown; choose`, "has no @id"}},
+		{"catalogue is not there", func(c *Config) { c.Catalogue = "/nonexistent/catalog" }, []string{"/nonexistent/catalog"}},
+		{"Postgres does not answer", func(c *Config) {
+			c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@127.0.0.1:1/brevet")
+		}, []string{"opening the ledger", "connection refused", "postgres.url_file"}},
+		{"Postgres refuses the password", func(c *Config) {
+			c.Postgres.URLFile = write("url", strings.Replace(databaseURL, "brevet:", "brevet:hunter2", 1))
+		}, []string{"opening the ledger", "28P01", "postgres.url_file"}},
+		{"schema is missing", func(c *Config) { c.Postgres.URLFile = write("url", elsewhere) }, []string{"run `brevet migrate`"}},
+		{"URL is malformed", func(c *Config) { c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@:port/brevet") }, []string{"the database URL is not valid"}},
+		{"secret is not there", func(c *Config) { c.Postgres.URLFile = "/nonexistent/url" }, []string{"postgres.url_file", "/nonexistent/url"}},
+		{"secret is empty", func(c *Config) { c.Postgres.URLFile = write("url", "\n") }, []string{"postgres.url_file", "is empty"}},
+		{"Vault does not answer", func(c *Config) { c.Vault.Address = "http://127.0.0.1:1" }, []string{"opening Vault at http://127.0.0.1:1", "connection refused"}},
+		{"Vault refuses the login", func(c *Config) {
+			login := *c.Vault.AppRole
+			login.SecretIDFile = write("secret_id", "hunter2")
+			c.Vault.AppRole = &login
+		}, []string{"opening Vault at", "`brevet bootstrap` makes"}},
+		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "`brevet bootstrap` makes"}},
+		{"address is taken", func(*Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
+		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is none of debug, info, warn, error`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got := brevet(t, nil, "serve", "--config", d.configure(t, tc.change))
+			got.want(t, 1, tc.want...)
+			if strings.Contains(got.err, "hunter2") {
+				t.Errorf("the error shows a secret: %s", got.err)
+			}
+			if strings.Contains(got.err, "goroutine ") {
+				t.Errorf("a crash is no answer: %s", got.err)
+			}
+		})
+	}
+	t.Run("unknown key", func(t *testing.T) {
+		path := d.configure(t, func(*Config) {})
+		edit(t, path, "catalogue:", "colour: red\ncatalogue:")
+		brevet(t, nil, "serve", "--config", path).want(t, 1, path, "colour")
+	})
+	t.Run("no configuration", func(t *testing.T) {
+		brevet(t, nil, "serve", "--config", "/nonexistent/brevet.yaml").want(t, 1, "/nonexistent/brevet.yaml", "--config")
+	})
+}
+
+func (d *deployment) sandboxKilledInVault(t *testing.T) {
+	release := d.vault.shut()
+	defer release()
+	asking := d.ask(t, "t-killed-1")
+	d.vault.await(t, 1)
+	asking.kill(t)
+	if got := asking.out.String(); got != "" {
+		t.Fatalf("got %q before Vault has signed anything", got)
+	}
+	// The intent was committed before Vault was asked, so the record is there already.
+	if got := d.records(t, "t-killed-1"); len(got) != 1 {
+		t.Errorf("got %d records, want 1", len(got))
+	}
+	release()
+	d.request(t, "t-killed-1-after").want(t, 0)
+	d.isReady(t)
+}
+
+func (d *deployment) sandboxKilledInPostgres(t *testing.T) {
+	conn := brevettest.Connect(t, d.adminURL(t))
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	// Every append takes this row's lock, and so waits for us.
+	if _, err := tx.Exec(t.Context(), `UPDATE ledger_head SET size = size`); err != nil {
+		t.Fatal(err)
+	}
+	asking := d.ask(t, "t-killed-2")
+	watch := brevettest.Connect(t, d.adminURL(t))
+	within(t, 5*time.Second, "an append waits for the lock", func() bool {
+		var waiting int
+		err := watch.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE usename = 'brevet' AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return err == nil && waiting > 0
+	})
+	asking.kill(t)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := asking.out.String(); got != "" {
+		t.Errorf("got %q, want no token before its record", got)
+	}
+	d.request(t, "t-killed-2-after").want(t, 0)
+	if got := d.records(t, "t-killed-2"); len(got) > 1 {
+		t.Errorf("got %d records of one ask", len(got))
+	}
+	d.isReady(t)
+}
+
+func (d *deployment) vaultSealed(t *testing.T) {
+	if err := d.Vault.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.unavailable(t, "t-sealed", "Credentials cannot be made right now", "vault_unavailable")
+	// Denials need no Vault, and go on.
+	brevet(t, d.env("research"), "request", "github.repo.delete", "repo=acme/api", "--task", "t-sealed-denied").want(t, exitDenied)
+	if err := d.Vault.Unseal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.recovers(t, "t-unsealed")
+	records := d.records(t, "t-sealed")
+	if len(records) == 0 {
+		t.Error("the requests that Vault could not serve are not in the record")
+	}
+	for _, record := range records {
+		if record["status"] != "failed" || record["status_detail"] != "vault_unavailable" {
+			t.Errorf("got status %v (%v), want failed (vault_unavailable)", record["status"], record["status_detail"])
+		}
+	}
+}
+
+func (d *deployment) postgresStopped(t *testing.T) {
+	if err := d.Postgres.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	d.unavailable(t, "t-stopped", "Records cannot be kept right now", "ledger_unavailable")
+	within(t, 5*time.Second, "not ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 1 })
+	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles  ok\nledger   failing\nvault    ok")
+	list := brevet(t, d.env("auditor"), "audit", "list")
+	list.want(t, exitUnavailable, "try again")
+	if err := d.Postgres.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.recovers(t, "t-started")
+	for _, record := range d.records(t, "t-stopped") {
+		t.Errorf("got %v, want no record of what was refused while no record could be kept", record)
+	}
+}
+
+// unavailable checks both faces of a 503.
+func (d *deployment) unavailable(t *testing.T, task, title, code string) {
+	t.Helper()
+	got := d.request(t, task)
+	got.want(t, exitUnavailable, title, "try again  in 5s")
+	if got.out != "" {
+		t.Errorf("got %q on standard output, want nothing", got.out)
+	}
+	got = d.request(t, task, "--output", "json")
+	got.want(t, exitUnavailable)
+	if problem := object(t, got.out); problem["status"] != 503.0 || problem["code"] != code || problem["retry_after"] != 5.0 {
+		t.Errorf("got %s, want 503, %s and when to try again", got.out, code)
+	}
+}
+
+// recovers checks that requests are served again within five seconds.
+func (d *deployment) recovers(t *testing.T, task string) {
+	t.Helper()
+	began := time.Now()
+	within(t, 5*time.Second, "a token again", func() bool {
+		got := d.request(t, task)
+		if got.code != 0 && got.code != exitUnavailable {
+			t.Fatalf("got exit code %d on the way back: %s", got.code, got.err)
+		}
+		return got.code == 0
+	})
+	t.Logf("a token again after %s", time.Since(began).Round(10*time.Millisecond))
+	d.isReady(t)
+}
+
+// isReady waits for the server to say so: what it says may be a second old.
+func (d *deployment) isReady(t *testing.T) {
+	t.Helper()
+	within(t, 5*time.Second, "ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 0 })
+}
+
+func (d *deployment) brokerKilled(t *testing.T) {
+	release := d.vault.shut()
+	defer release()
+	asking := d.ask(t, "t-broker-killed")
+	d.vault.await(t, 1)
+	d.broker.kill(t)
+	got := asking.finish(t)
+	got.want(t, 1, "calling the server")
+	if got.out != "" {
+		t.Errorf("got %q from a server that is dead", got.out)
+	}
+	release()
+	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "asking the server on "+d.cfg.Listen)
+	d.serve(t)
+	d.request(t, "t-broker-back").want(t, 0)
+	if got := d.records(t, "t-broker-killed"); len(got) != 1 {
+		t.Errorf("got %d records, want the one that was committed before the kill", len(got))
+	}
+}
+
+// A stop lets requests under way finish, takes no new ones, and loses no answer and no record.
+func (d *deployment) brokerStopped(t *testing.T) {
+	const n = 8
+	release := d.vault.shut()
+	defer release()
+	var asking []*process
+	for i := range n {
+		asking = append(asking, d.ask(t, fmt.Sprintf("t-drain-%d", i)))
+	}
+	d.vault.await(t, n)
+	d.broker.signal(t, syscall.SIGTERM)
+	within(t, 5*time.Second, "no new connections are taken", func() bool { return !reachable(t.Context(), d.cfg.Listen) })
+	d.request(t, "t-too-late").want(t, 1, "connection refused")
+	began := time.Now()
+	release()
+	for _, p := range asking {
+		got := d.keep(p.finish(t))
+		got.want(t, 0)
+		if !aToken.MatchString(got.out) {
+			t.Errorf("got %q, want a whole token", got.out)
+		}
+	}
+	d.broker.finish(t).want(t, 0)
+	t.Logf("drained %d requests in %s", n, time.Since(began).Round(time.Millisecond))
+	d.serve(t)
+	if got := d.records(t, "t-too-late"); len(got) != 0 {
+		t.Errorf("got %v, want no record of a call that was not taken", got)
+	}
+}
+
+// I9: what proves or grants anything is in no log, no table and no file, whether it was accepted or not.
+func (d *deployment) keepsSecrets(t *testing.T) {
+	canaries := map[string]string{}
+	for i, token := range d.tokens {
+		canaries[fmt.Sprintf("token %d", i)] = token[strings.LastIndex(token, ".")+1:]
+	}
+	for name, svid := range map[string]string{
+		"JWT-SVID":                    d.svid(t, d.cfg.Issuer),
+		"JWT-SVID for somebody else":  d.svid(t, "https://other.example"),
+		"JWT-SVID of another issuer":  d.svid(t, d.cfg.Issuer)[:60] + ".x.y",
+		"token where an SVID belongs": d.tokens[0],
+	} {
+		canaries[name] = svid
+		if i := strings.LastIndex(svid, "."); len(svid)-i > 40 {
+			canaries[name] = svid[i+1:]
+		}
+		status := d.bearer(t, svid)
+		if want := map[bool]int{true: http.StatusCreated, false: http.StatusUnauthorized}[name == "JWT-SVID"]; status != want {
+			t.Errorf("%s: got %d, want %d", name, status, want)
+		}
+	}
+	all := d.everythingKept(t)
+	for name, secret := range canaries {
+		if places := whereabouts(all, secret); len(places) > 0 {
+			t.Errorf("%s is in %v", name, places)
+		}
+	}
+	// The broker's own two secrets are in the files that hand them to it, and nowhere else.
+	for _, path := range []string{d.cfg.Postgres.URLFile, d.cfg.Vault.AppRole.SecretIDFile} {
+		secret, err := readSecretFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u, err := url.Parse(secret); err == nil && u.User != nil {
+			secret, _ = u.User.Password()
+		}
+		if places := whereabouts(all, secret); !slices.Equal(places, []string{path}) {
+			t.Errorf("the secret of %s is in %v", path, places)
+		}
+	}
+	// The search finds what is there, in each kind of place.
+	for text, places := range map[string][]string{
+		"spiffe://acme.example/research/agent-7": {"entry ", "issuance ", "/pg_wal/"},
+		`"msg":"catalogue loaded"`:               {"log of the broker"},
+	} {
+		found := strings.Join(whereabouts(all, text), " ")
+		for _, place := range places {
+			if !strings.Contains(found, place) {
+				t.Errorf("%s is in %s, want it in %s too", text, found, place)
+			}
+		}
+	}
+}
+
+// bearer sends an ask with a bearer token, as a runtime without our SDK would.
+func (d *deployment) bearer(t *testing.T, svid string) int {
+	t.Helper()
+	body := strings.NewReader(`{"scope":"github.issues.read","params":{"repo":"acme/api"},"task":"t-bearer"}`)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.cfg.Issuer+"/v1/tokens", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+svid)
+	transport := &http.Transport{TLSClientConfig: tlsconfig.TLSClientConfig(d.issuer.Bundle(),
+		tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://"+localDomain+localWorkloads["brevet"])))}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return resp.StatusCode
+}
