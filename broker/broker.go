@@ -29,8 +29,9 @@ type Config struct {
 
 // Broker answers requests. It is safe for concurrent use.
 type Broker struct {
-	cfg      Config
-	refusals *sampler
+	cfg Config
+	// Callers who proved who they are have a budget of their own: a flood without identities must not hide theirs.
+	proven, unproven *sampler
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.
@@ -41,7 +42,10 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
 	}
-	return &Broker{cfg: cfg, refusals: newSampler(refusalsPerSecond, cfg.Now())}, nil
+	return &Broker{
+		cfg:    cfg,
+		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
+	}, nil
 }
 
 // Result is what became of a request.
@@ -140,14 +144,33 @@ func failureCode(cause error) string {
 // recorded one carries the exact number left out.
 func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	ref.Time = b.cfg.Now()
-	suppressed, ok := b.refusals.take(ref.Time)
+	budget := b.unproven
+	if ref.Subject != nil {
+		budget = b.proven
+	}
+	suppressed, ok := budget.take(ref.Time)
 	if !ok {
 		return nil
 	}
 	ref.Suppressed = suppressed
 	if err := b.cfg.Ledger.Refuse(ctx, ref); err != nil {
-		b.refusals.putBack(suppressed + 1)
+		budget.putBack(suppressed + 1)
 		return fmt.Errorf("recording a refusal: %w", err)
+	}
+	return nil
+}
+
+// Close records the refusals that were counted and have had no later one to be carried by.
+func (b *Broker) Close(ctx context.Context) error {
+	for _, budget := range []*sampler{b.proven, b.unproven} {
+		n := budget.drain()
+		if n == 0 {
+			continue
+		}
+		ref := Refusal{Time: b.cfg.Now(), Code: codeSuppressed, Suppressed: n}
+		if err := b.cfg.Ledger.Refuse(ctx, ref); err != nil {
+			return fmt.Errorf("recording %d suppressed refusals: %w", n, err)
+		}
 	}
 	return nil
 }

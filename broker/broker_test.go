@@ -296,6 +296,28 @@ func TestIdempotencyKeyUsedBefore(t *testing.T) {
 	}
 }
 
+// What was counted is recorded at the end too, and a flood without identities hides no caller who has one.
+func TestRefusalsOfProvenCallersAndAtTheEnd(t *testing.T) {
+	f := newFixture(t)
+	for range 60 {
+		if err := f.Refuse(t.Context(), broker.Refusal{Code: "unauthenticated"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Refuse(t.Context(), broker.Refusal{Code: "invalid_request", Subject: &broker.Subject{ID: f.who.ID()}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"refuse invalid_request suppressed=0", "refuse suppressed suppressed=10"}
+	if diff := cmp.Diff(want, f.tape.events[50:]); diff != "" {
+		t.Errorf("events after the first fifty (-want +got):\n%s", diff)
+	}
+}
+
 func TestRefusalsAreSampledAndCountedExactly(t *testing.T) {
 	f := newFixture(t)
 	const calls = 80

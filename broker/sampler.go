@@ -9,6 +9,9 @@ import (
 // cause them at will, and must not be able to fill the ledger.
 const refusalsPerSecond = 50
 
+// codeSuppressed is the code of a refusal that stands for nothing but the count it carries.
+const codeSuppressed = "suppressed"
+
 // sampler lets a fixed number through each second and counts the rest exactly.
 type sampler struct {
 	mu         sync.Mutex
@@ -36,6 +39,15 @@ func (s *sampler) take(now time.Time) (suppressed int, ok bool) {
 	s.used++
 	suppressed, s.suppressed = s.suppressed, 0
 	return suppressed, true
+}
+
+// drain returns what was suppressed since the last that went through, and forgets it.
+func (s *sampler) drain() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.suppressed
+	s.suppressed = 0
+	return n
 }
 
 // putBack returns a count that could not be recorded.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -119,6 +120,25 @@ func indexes(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach)
 			return all
 		}
 		q.Before = page.Next
+	}
+}
+
+// Anyone who may ask may make large records. A page of them ends early, and nothing is left out.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	l := brevettest.NewDB(t).Ledger(t)
+	const records = 120
+	for range records {
+		begin(t, l, denied(func(rec *broker.Record) {
+			rec.Request.Params = map[string]any{"p": strings.Repeat("x", 20<<10)}
+			rec.Decision.Params, rec.Decision.Scope = nil, nil
+		}))
+	}
+	page, err := l.List(t.Context(), broker.Query{Limit: 500}, everything)
+	if err != nil || len(page.Records) > 60 || page.Next == 0 {
+		t.Errorf("got %d records of 20 KiB and next %d, %v; want about a MiB of them and a next page", len(page.Records), page.Next, err)
+	}
+	if got := len(indexes(t, l, broker.Query{Limit: 500}, everything)); got != records {
+		t.Errorf("got %d records over all pages, want %d", got, records)
 	}
 }
 

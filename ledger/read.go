@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
@@ -16,7 +17,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-const maxPage = 500
+const (
+	maxPage      = 500
+	maxPageBytes = 1 << 20
+)
 
 // columns are those of row.
 const columns = `
@@ -95,7 +99,7 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 	if q.Limit < 1 || q.Limit > maxPage {
 		return broker.Page{}, ErrPageSize
 	}
-	if reachesNothing(reach) || holdsZero(q) {
+	if reachesNothing(reach) || unmatchable(q) {
 		return broker.Page{}, nil
 	}
 	prefix := strings.TrimSuffix(q.SPIFFEIDPrefix, "/")
@@ -125,27 +129,35 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 	if err != nil {
 		return broker.Page{}, unavailable("listing records", err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+	page, err := pageOf(rows, q.Limit)
 	if err != nil {
 		return broker.Page{}, unavailable("listing records", err)
 	}
-	return pageOf(found, q.Limit)
+	return page, nil
 }
 
-func pageOf(found []row, limit int) (broker.Page, error) {
+// pageOf reads records until there are limit of them, or until they hold as much as one page should: some records are
+// a thousand times as large as others, and anyone who may ask may make them so.
+func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
+	defer rows.Close()
 	var page broker.Page
-	if len(found) > limit {
-		found = found[:limit]
-		page.Next = found[limit-1].EntryIndex
-	}
-	for i := range found {
-		view, err := found[i].view()
+	for size := 0; rows.Next(); {
+		if len(page.Records) == limit || size > maxPageBytes {
+			page.Next = page.Records[len(page.Records)-1].Index
+			return page, nil
+		}
+		r, err := pgx.RowToStructByName[row](rows)
+		if err != nil {
+			return broker.Page{}, err
+		}
+		view, err := r.view()
 		if err != nil {
 			return broker.Page{}, err
 		}
 		page.Records = append(page.Records, *view)
+		size += len(r.Params) + len(r.Reason) + len(r.SPIFFEID) + len(r.Explanation) + len(r.Resource)
 	}
-	return page, nil
+	return page, rows.Err()
 }
 
 // claim is the use of an idempotency key by a sandbox.
@@ -186,9 +198,10 @@ func reachesNothing(r broker.Reach) bool { return r.Subject == "" && len(r.Trust
 // subject limits.
 func domains(r broker.Reach) []string { return append([]string{}, r.TrustDomains...) }
 
-// holdsZero tells whether a filter holds a byte that no text in Postgres has: nothing matches it.
-func holdsZero(q broker.Query) bool {
-	return strings.ContainsRune(q.SPIFFEID+q.SPIFFEIDPrefix+q.TrustDomain+q.Scope+q.Task+q.Decision+string(q.Status), 0)
+// unmatchable tells whether a filter holds what no text in Postgres does, NUL or broken UTF-8: nothing matches it.
+func unmatchable(q broker.Query) bool {
+	text := q.SPIFFEID + q.SPIFFEIDPrefix + q.TrustDomain + q.Scope + q.Task + q.Decision + string(q.Status)
+	return strings.ContainsRune(text, 0) || !utf8.ValidString(text)
 }
 
 func orNull(t time.Time) *time.Time {

@@ -36,10 +36,20 @@ func callOf(r *http.Request) *call { return r.Context().Value(callKey{}).(*call)
 
 // observed wraps the router in all that every call gets: a trace, an id, a log line, metrics, and a net below it.
 func (s *Server) observed(next http.Handler) http.Handler {
-	return otelhttp.NewHandler(s.noted(s.guarded(next)), "none",
+	return unforwarded(otelhttp.NewHandler(s.noted(s.guarded(next)), "none",
 		// A sandbox may name the trace it belongs to, which becomes a link. Its baggage is dropped.
 		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return true }),
-		otelhttp.WithPropagators(propagation.TraceContext{}))
+		otelhttp.WithPropagators(propagation.TraceContext{})))
+}
+
+// unforwarded takes away what a caller says of where it comes from, before a library believes it (H29).
+func unforwarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
+			r.Header.Del(header)
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) noted(next http.Handler) http.Handler {

@@ -3,6 +3,7 @@ package server_test
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/brevet-dev/brevet/brevettest"
@@ -25,6 +26,29 @@ func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
 	if _, err := s.JWTClient(t, agent).Page(t.Context(), client.Filter{}); err != nil {
 		t.Errorf("the other trust domain suffers: %v", err)
 	}
+}
+
+// Certificates are public. Whoever shows one without its key gets nowhere, and that is recorded too.
+func TestStolenCertificatesAreRecorded(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	stolen, thief := *s.X509(t, agent), s.X509(t, twin)
+	stolen.PrivateKey = thief.PrivateKey
+	conn, err := (&tls.Dialer{Config: s.ClientTLS(&stolen)}).DialContext(t.Context(), "tcp", s.Addr)
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1))
+		_ = conn.Close()
+	}
+	if err == nil {
+		t.Fatal("the handshake went well")
+	}
+	// The server logs, and so records, after it has told the client.
+	eventually(t, func() error {
+		entries := s.DB.Entries(t)
+		if len(entries) != 1 || entries[0].Body["detail"] != "svid_key_missing" || entries[0].Body["remote"] != "127.0.0.1" {
+			return fmt.Errorf("got %v, want one entry of a certificate without its key", entries)
+		}
+		return nil
+	})
 }
 
 // A certificate that is no acceptable SVID never becomes a request, and is recorded all the same (I12).

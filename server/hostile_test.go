@@ -313,6 +313,7 @@ func readingRows() []hostile {
 	bad("scope=a.b&scope="+canary, "parameter_form")
 	bad("cursor=a&cursor="+canary, "parameter_form")
 	bad("scope=%zz", "query_encoding")
+	bad("task=%ff", "query_encoding")
 	bad("scope=a.b;task="+canary, "query_encoding")
 	bad("since=yesterday", "parameter_form")
 	bad("decision="+canary, "parameter_query")

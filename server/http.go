@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -46,7 +47,7 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 			WriteByteTimeout:     10 * time.Second,
 		},
 		// What goes wrong below a call is for anyone to cause at will, so it must not fill the log.
-		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		ErrorLog: log.New(&lowLog{to: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), record: s.recordStolen}, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, connectionStart{}, s.cfg.Now())
 		},

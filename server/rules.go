@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/openapi"
@@ -110,6 +111,9 @@ func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error
 	for name, given := range values {
 		if !ru.query[operation][name] {
 			return nil, &finding{kind: errParameter, detail: "query_unknown"}
+		}
+		if !utf8.ValidString(given[0]) {
+			return nil, &finding{kind: errParameter, field: name, detail: "query_encoding"}
 		}
 		if len(given) != 1 {
 			return nil, &finding{kind: errParameter, field: name, detail: "query_repeated"}
