@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/brevet-dev/brevet/devstack"
@@ -46,13 +49,28 @@ func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
 	return serve(ctx, cfg, log, func(string) { printDev(con, local, cfg, time.Since(began)) })
 }
 
+// notOnPath is the folder of this program when its name alone would not start it, as after `make dev`.
+func notOnPath() string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	if found, err := exec.LookPath("brevet"); err == nil && found == self {
+		return ""
+	}
+	return filepath.Dir(self)
+}
+
 func printDev(con *console, local *localStack, cfg Config, took time.Duration) {
 	fmt.Fprintf(con.out, `
-Brevet serves on %s (%s). Ctrl-C stops all of it; the state stays in %s.
+Brevet serves on %s, after %s. Ctrl-C stops all of it; the state stays in %s.
 
 Be a sandbox, in another terminal:
 
 `, cfg.Issuer, took.Round(100*time.Millisecond), local.dir)
+	if folder := notOnPath(); folder != "" {
+		fmt.Fprintf(con.out, "  export PATH=%s:$PATH\n", quote(folder))
+	}
 	for _, pair := range local.environment(cfg, "research") {
 		fmt.Fprintf(con.out, "  export %s=%s\n", pair[0], pair[1])
 	}
@@ -67,6 +85,6 @@ Be the auditor:
 
 Change scopes and policies in %s, check them with
   brevet catalog check %s
-and start again to use them.
+and stop and start this stack again to use them.
 `, local.socket("auditor"), local.path("catalog"), local.path("catalog"))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -20,8 +21,11 @@ var exports = regexp.MustCompile(`(?m)^  export (\S+)=(\S+)$`)
 func startDev(t *testing.T, dir string) *session {
 	t.Helper()
 	s := &session{process: launch(t, nil, "dev", "--state", dir, "--verbose"), dir: dir}
-	s.waitFor(t, s.out, "start again to use them")
+	s.waitFor(t, s.out, "start this stack again to use them")
 	for _, pair := range exports.FindAllStringSubmatch(s.out.String(), -1) {
+		if pair[1] == "PATH" {
+			continue // tells looks at it
+		}
 		s.env = append(s.env, pair[1]+"="+pair[2])
 	}
 	// What finds nothing afterwards finds something now.
@@ -78,6 +82,10 @@ func (s *session) tells(t *testing.T) {
 		if !strings.Contains(s.out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, s.out)
 		}
+	}
+	// After the first line, the name alone starts this very program.
+	if path := "export PATH=" + filepath.Dir(binary) + ":$PATH\n"; !strings.Contains(s.out.String(), path) {
+		t.Errorf("%q is missing in\n%s", path, s.out)
 	}
 	// Each command that it prints is one that works as printed, or is refused for the reason that it is there to show.
 	codes := map[string]int{"github.issues.read": 0, "github.issues.write": exitPending, "github.repo.delete": exitDenied}
