@@ -68,6 +68,9 @@ func TestGrants(t *testing.T) {
 		{"broker", `DELETE FROM ledger_head`, noRight},
 		{"broker", `UPDATE ledger_head SET only_row = true` + nothing, noRight},
 		{"broker", `UPDATE ledger_head SET size = 0`, violation},
+		{"broker", `UPDATE ledger_head SET size = size + 5`, violation},
+		{"broker", `UPDATE ledger_head SET size = 9223372036854775807`, violation},
+		{"broker", `UPDATE ledger_head SET size = size`, ""},
 		{"broker", `UPDATE deployment SET cursor_key = cursor_key`, noRight},
 		{"broker", `UPDATE goose_db_version SET version_id = 0`, noRight},
 		{"broker", `ALTER TABLE entries DISABLE TRIGGER ALL`, noRight},
@@ -119,6 +122,7 @@ func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
 		want  string
 	}{
 		{"as it should be", 0, id, "call.refused", good, leaf(good), ""},
+		{"an index ahead of the head", 1, id, "call.refused", good, leaf(good), violation},
 		{"a negative index", -1, id, "call.refused", good, leaf(good), violation},
 		{"no id", 0, nil, "call.refused", good, leaf(good), isNull},
 		{"an unknown kind", 0, id, "call.me", body("call.me", id), leaf(body("call.me", id)), violation},
@@ -130,10 +134,20 @@ func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
 		{"no hash", 0, id, "call.refused", good, []byte{}, violation},
 		{"an oversized body", 0, id, "call.refused", huge, leaf(huge), violation},
 	} {
-		got := refusedBy(t, conn, `INSERT INTO entries (index, id, time, kind, body, leaf_hash) VALUES ($1, $2, now(), $3, $4, $5)`,
+		got := refusedBy(t, conn, `
+			WITH head AS (UPDATE ledger_head SET size = size + 1)
+			INSERT INTO entries (index, id, time, kind, body, leaf_hash) VALUES ($1, $2, now(), $3, $4, $5)`,
 			tc.index, tc.id, tc.kind, tc.body, tc.leaf)
 		if got != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	// Without the head: the broker's own role cannot get ahead of it, which would stop every later append.
+	for _, index := range []int{0, 1, 77} {
+		got := refusedBy(t, conn, `INSERT INTO entries (index, id, time, kind, body, leaf_hash) VALUES ($1, $2, now(), $3, $4, $5)`,
+			index, id, "call.refused", good, leaf(good))
+		if got != violation {
+			t.Errorf("index %d and the head where it was: got %q, want %q", index, got, violation)
 		}
 	}
 }

@@ -124,6 +124,38 @@ END $$;
 CREATE TRIGGER ledger_head_only_grows BEFORE UPDATE ON ledger_head
     FOR EACH ROW EXECUTE FUNCTION only_grow();
 
+-- The index has no gaps and nothing lies ahead of the head, whoever appends: what a statement inserts are exactly the
+-- entries that it moved the head over. Both triggers look when the statement is done.
+-- +goose StatementBegin
+CREATE FUNCTION entries_reach_head() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    lowest  bigint;
+    highest bigint;
+    added   bigint;
+BEGIN
+    SELECT min(index), max(index), count(*) INTO lowest, highest, added FROM added_entries;
+    IF added > 0 AND (highest <> (SELECT size FROM ledger_head) - 1 OR lowest <> highest - added + 1) THEN
+        RAISE EXCEPTION 'entries % to % do not end at the head', lowest, highest USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER entries_reach_head AFTER INSERT ON entries
+    REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION entries_reach_head();
+
+-- +goose StatementBegin
+CREATE FUNCTION head_counts_entries() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.size <> (SELECT coalesce(max(index), -1) + 1 FROM entries) THEN
+        RAISE EXCEPTION 'the head counts % entries, which is not how many there are', NEW.size
+            USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER head_counts_entries AFTER UPDATE ON ledger_head
+    FOR EACH ROW EXECUTE FUNCTION head_counts_entries();
+
 -- +goose StatementBegin
 CREATE FUNCTION only_forward() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -173,5 +205,7 @@ DROP TABLE entries;
 DROP TABLE deployment;
 DROP TABLE ledger_head;
 DROP FUNCTION only_forward;
+DROP FUNCTION head_counts_entries;
+DROP FUNCTION entries_reach_head;
 DROP FUNCTION only_grow;
 DROP FUNCTION forbid_change;
