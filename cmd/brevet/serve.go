@@ -124,6 +124,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	s.onClose(func() { s.closeBroker(ctx, core) })
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
 	if err != nil {
 		return nil, nil, err
@@ -161,6 +162,14 @@ func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Bro
 		OnRefusal: server.RecordHandshakes(core, s.log),
 	})
 	return bundles, attestor, err
+}
+
+func (s *service) closeBroker(ctx context.Context, core *broker.Broker) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := core.Close(ctx); err != nil {
+		s.log.ErrorContext(ctx, "refusals not recorded", "error", err)
+	}
 }
 
 // anyBundle is ready while sandboxes of at least one trust domain can be served: another domain's outage must not
