@@ -174,7 +174,7 @@ func TestMintReleasesNothingElse(t *testing.T) {
 		{"a longer signature", answer(func(text []byte) []byte { return append(signWith(key, text), 0) }), 0, broker.ErrMintMismatch},
 		{"no signature", answer(func([]byte) []byte { return nil }), 0, broker.ErrMintMismatch},
 		{"Vault is sealed", says(503, `{"errors":["Vault is sealed"]}`), 0, broker.ErrVaultUnavailable},
-		{"expired before it was signed", nil, 5*time.Minute + 10*time.Second, broker.ErrMintMismatch},
+		{"expired before it was signed", nil, 5*time.Minute + 10*time.Second, broker.ErrVaultUnavailable},
 		{"issued in the future", nil, -10 * time.Second, broker.ErrMintMismatch},
 		{"within the leeway", nil, -3 * time.Second, nil},
 	} {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -121,6 +122,9 @@ func (m *Minter) verify(token string, v version, intent broker.Intent) error {
 		jwt.WithLeeway(leeway),
 		jwt.WithTimeFunc(m.cfg.Now),
 	).Parse(token, func(*jwt.Token) (any, error) { return v.public, nil })
+	if errors.Is(err, jwt.ErrTokenExpired) {
+		return fmt.Errorf("%w: it signed when the token had expired already", broker.ErrVaultUnavailable)
+	}
 	if err != nil {
 		// The parser's texts are its own; they repeat nothing of the token but a claim's name.
 		return fmt.Errorf("%w: %w", broker.ErrMintMismatch, err)

@@ -92,7 +92,9 @@ func (r *reader) name(scope, n *yaml.Node) string {
 
 func (r *reader) title(n *yaml.Node) string {
 	title, ok := r.text(n, "title")
-	invisible := func(c rune) bool { return !unicode.IsPrint(c) }
+	invisible := func(c rune) bool {
+		return !unicode.IsPrint(c) || unicode.In(c, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+	}
 	// People approve by the title, so nothing in it may hide or reorder text.
 	if ok && (strings.TrimSpace(title) == "" || len(title) > maxTitle || strings.ContainsFunc(title, invisible)) {
 		r.at(n, "title must be one line of visible text, at most %d bytes", maxTitle)

@@ -207,7 +207,8 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 			name: "more than an ask may hold", old: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 40}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
 			with: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 1000}\n      a: {type: string, pattern: 'a', max_length: 1000}\n      b: {type: string, pattern: 'a', max_length: 1000}\n      c: {type: string, pattern: 'a', max_length: 1000}\n      d: {type: string, pattern: 'a', max_length: 100}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
 			want: "scopes.yaml:6: scope git.issues.read: params: the longest values come to 4108 bytes; an ask may have 4096: lower max_length",
-		}, {
+		},
+		{
 			name: "max_length", old: "max_length: 40", with: "max_length: 1001",
 			want: "scopes.yaml:6: scope git.issues.read: params.repo.max_length must be a whole number from 1 to 1000",
 		},

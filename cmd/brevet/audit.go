@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
@@ -76,9 +73,8 @@ func collect(ctx context.Context, broker *client.Client, f client.Filter, limit 
 
 func printRecords(con *console, records []openapi.Issuance) error {
 	if con.json {
-		encoder := json.NewEncoder(con.out)
 		for _, record := range records {
-			if err := encoder.Encode(record); err != nil {
+			if err := con.encode(record); err != nil {
 				return err
 			}
 		}
@@ -95,20 +91,6 @@ func printRecords(con *console, records []openapi.Issuance) error {
 			inert(r.Resource), inert(r.SpiffeID), inert(r.Task), seconds(r.TTL), shorten(inert(r.Reason), 40))
 	}
 	return table.Flush()
-}
-
-// inert makes text from elsewhere safe to print: whatever could move the cursor, hide or reorder text shows as an
-// escape instead.
-func inert(s string) string {
-	var out strings.Builder
-	for _, r := range s {
-		if unicode.IsPrint(r) {
-			out.WriteRune(r)
-			continue
-		}
-		fmt.Fprintf(&out, "\\u%04x", r)
-	}
-	return out.String()
 }
 
 func shorten(s string, most int) string {

@@ -89,9 +89,26 @@ func writeAppRole(ctx context.Context, dir string, b mint.Bootstrap) error {
 		return fmt.Errorf("making the folder for the login: %w", err)
 	}
 	for name, value := range map[string]string{"role_id": login.RoleID, "secret_id": login.SecretID} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(value+"\n"), 0o600); err != nil {
+		if err := replaceFile(filepath.Join(dir, name), value+"\n"); err != nil {
 			return fmt.Errorf("writing the login: %w", err)
 		}
 	}
 	return nil
+}
+
+// replaceFile writes a file that only its owner may read. Whoever reads it meanwhile sees the old or the new text
+// whole, and what was in its place before, a link or a file that others may read, is gone.
+func replaceFile(path, text string) error {
+	fresh, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = fresh.WriteString(text)
+	if err = errors.Join(err, fresh.Close()); err == nil {
+		err = os.Rename(fresh.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(fresh.Name())
+	}
+	return err
 }

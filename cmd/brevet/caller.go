@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -122,7 +121,7 @@ func explain(con *console, err error, task string) error {
 	}
 	explained := exitError{err: err, code: exitCode(err)}
 	if con.json {
-		if err := json.NewEncoder(con.out).Encode(struct {
+		if err := con.encode(struct {
 			openapi.Problem
 			RetryAfter int `json:"retry_after,omitempty"`
 		}{problem.Problem, int(problem.RetryAfter.Seconds())}); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -50,13 +49,16 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 		report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
 	}
 	if con.json {
-		if encodeErr := json.NewEncoder(con.out).Encode(report); encodeErr != nil {
+		if encodeErr := con.encode(report); encodeErr != nil {
 			return encodeErr
 		}
 		return quietly(err)
 	}
 	if err != nil {
-		fmt.Fprintf(con.err, "%s: problems: %d; nothing of this catalogue would be loaded\n\n%v\n", c.Folder, len(problems), err)
+		fmt.Fprintf(con.err, "%s: problems: %d; nothing of this catalogue would be loaded\n\n", c.Folder, len(problems))
+		for _, p := range problems {
+			fmt.Fprintln(con.err, inert(p.String()))
+		}
 		return quietly(err)
 	}
 	return printCatalogue(con, catalogue)

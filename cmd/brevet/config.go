@@ -304,8 +304,8 @@ func checkAddress(key, address string) error {
 
 func checkIssuer(issuer string) error {
 	u, err := url.Parse(issuer)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("issuer: %q is not an https URL without query and fragment, such as https://brevet.example", issuer)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("issuer: %q is not an https URL without user, query and fragment, such as https://brevet.example", issuer)
 	}
 	return nil
 }

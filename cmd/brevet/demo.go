@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +55,7 @@ func (*DemoCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	if con.json {
-		return json.NewEncoder(con.out).Encode(map[string]any{"ok": true, "chapters": s.chapters})
+		return con.encode(map[string]any{"ok": true, "chapters": s.chapters})
 	}
 	_, err = fmt.Fprintf(con.out, "\ndemo ok: %s\n", strings.Join(s.shown, ", "))
 	return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -78,7 +77,7 @@ func (c *MigrateStatusCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if con.json {
-		return json.NewEncoder(con.out).Encode(all)
+		return con.encode(all)
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "MIGRATION\tAPPLIED")

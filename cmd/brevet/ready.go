@@ -33,7 +33,7 @@ func (c *ReadyCmd) Run(ctx context.Context, con *console) error {
 		return fmt.Errorf("asking the server on %s: %w", cfg.Listen, err)
 	}
 	if con.json {
-		if err := json.NewEncoder(con.out).Encode(health); err != nil {
+		if err := con.encode(health); err != nil {
 			return err
 		}
 	} else {

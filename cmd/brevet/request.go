@@ -51,7 +51,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 
 func printToken(con *console, token *client.Token) error {
 	if con.json {
-		return json.NewEncoder(con.out).Encode(map[string]any{
+		return con.encode(map[string]any{
 			"id": token.ID, "token": token.Secret.Reveal(), "token_type": token.Type, "expires_at": token.Expires,
 			"scope": token.Scope, "resource": token.Resource, "task": token.Task, "ttl": int(token.TTL.Seconds()),
 			"clamped": token.Clamped, "policies": token.Policies, "catalogue": token.Catalogue,
@@ -69,7 +69,7 @@ func printToken(con *console, token *client.Token) error {
 func printPending(con *console, pending *client.Pending) error {
 	err := exitError{err: fmt.Errorf("request %s waits for a person", pending.ID), code: exitPending}
 	if con.json {
-		if encodeErr := json.NewEncoder(con.out).Encode(map[string]any{
+		if encodeErr := con.encode(map[string]any{
 			"id": pending.ID, "status": openapi.StatusPending, "group": pending.Group, "quorum": pending.Quorum,
 			"expires_at": pending.Expires,
 		}); encodeErr != nil {
@@ -93,8 +93,11 @@ func parseParams(args []string) (map[string]any, error) {
 		var value any = text
 		if typed, isJSON := strings.CutSuffix(name, ":"); isJSON {
 			name = typed
-			if err := json.Unmarshal([]byte(text), &value); err != nil {
-				return nil, fmt.Errorf("parameter %s: %q is not JSON: %w", name, text, err)
+			// Numbers stay as they were written: none is to be rounded on its way to the decision.
+			decoder := json.NewDecoder(strings.NewReader(text))
+			decoder.UseNumber()
+			if err := decoder.Decode(&value); err != nil || decoder.More() {
+				return nil, fmt.Errorf("parameter %s: %q is not one JSON value", name, text)
 			}
 		}
 		if _, twice := params[name]; twice {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,6 +63,10 @@ func TestInert(t *testing.T) {
 		{"tags", "a\U000e0041", `a\ue0041`},
 		{"lines", "one\r\ntwo\u2028three", `one\u000d\u000atwo\u2028three`},
 		{"tab", "a\tb", `a\u0009b`},
+		{"variation selector", "a\ufe0f\U000e0101", `a\ufe0f\ue0101`},
+		{"joiner and fillers", "\u034f\u115f\u3164\uffa0\u17b4", `\u034f\u115f\u3164\uffa0\u17b4`},
+		{"blank Braille", "\u2800", `\u2800`},
+		{"marks upon marks", "a\u0301\u0301\u0301\u0301\u0301", "a\u0301\u0301\u0301\u0301" + `\u0301`},
 		{"broken UTF-8", "a\xffb", "a\ufffdb"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -68,6 +74,22 @@ func TestInert(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// JSON says the same after it is made visible, and shows nothing raw.
+func TestEncodeIsInertAndTheSame(t *testing.T) {
+	const hostile = "é \x1b[31m \u009b \u202e \U000e0041 \x7f \ufe0f 漢"
+	var out bytes.Buffer
+	if err := (&console{out: &out}).encode(map[string]string{"reason": hostile}); err != nil {
+		t.Fatal(err)
+	}
+	if rest := strings.TrimSuffix(out.String(), "\n"); inert(rest) != rest || !strings.Contains(rest, "é") || !strings.Contains(rest, "漢") {
+		t.Errorf("got %q, want what is visible and escapes for the rest", rest)
+	}
+	var back map[string]string
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil || back["reason"] != hostile {
+		t.Errorf("got %q back, %v", back["reason"], err)
 	}
 }
 
@@ -99,10 +121,11 @@ func TestParseParams(t *testing.T) {
 		{name: "text", args: []string{"repo=acme/api", "q=a=b", "empty="}, want: map[string]any{"repo": "acme/api", "q": "a=b", "empty": ""}},
 		{name: "text that looks like a number", args: []string{"n=7"}, want: map[string]any{"n": "7"}},
 		{name: "JSON", args: []string{"ok:=true", `s:="x"`}, want: map[string]any{"ok": true, "s": "x"}},
+		{name: "a number beyond float64", args: []string{"n:=9007199254740993"}, want: map[string]any{"n": json.Number("9007199254740993")}},
 		{name: "no value", args: []string{"repo"}, err: `"repo" is neither name=text nor name:=JSON`},
 		{name: "no name", args: []string{"=acme/api"}, err: `"=acme/api" is neither name=text nor name:=JSON`},
 		{name: "twice", args: []string{"a=1", "a:=2"}, err: "parameter a is given twice"},
-		{name: "no JSON", args: []string{"n:=seven"}, err: `parameter n: "seven" is not JSON`},
+		{name: "no JSON", args: []string{"n:=seven"}, err: `parameter n: "seven" is not one JSON value`},
 		{name: "more than one JSON value", args: []string{"n:=1 2"}, err: "parameter n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -13,7 +12,7 @@ type VersionCmd struct{}
 // Run prints what this binary was built from.
 func (*VersionCmd) Run(con *console) error {
 	if con.json {
-		return json.NewEncoder(con.out).Encode(map[string]string{"version": version(), "go": runtime.Version()})
+		return con.encode(map[string]string{"version": version(), "go": runtime.Version()})
 	}
 	_, err := fmt.Fprintf(con.out, "brevet %s (%s)\n", version(), runtime.Version())
 	return err
