@@ -182,7 +182,7 @@ func TestDatabaseHoldsTheStates(t *testing.T) {
 			}
 		}
 	}
-	for _, column := range strings.Fields(`entry_index=77 time=now() trust_domain='x' spiffe_id='spiffe://acme.test/x'
+	for column := range strings.FieldsSeq(`entry_index=77 time=now() trust_domain='x' spiffe_id='spiffe://acme.test/x'
 		svid_kind='jwt-svid' thumbprint='x' task='x' scope='x' authority='x' resource='x' params='{}' reason='x'
 		ttl_asked=9 ttl=9 decision='deny' decision_code='x' explanation='x' policies='{x}' clamps='{x}' catalogue='x'
 		expires_at='2030-01-01' approval_group='x' approval_quorum=9 credential_kind='x' audience='x' key_id='x'
