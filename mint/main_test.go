@@ -1,45 +1,18 @@
 package mint_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"sync"
 	"testing"
 
+	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/mint"
 	"github.com/hashicorp/vault/api"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if err := closeStack(); err != nil {
-		fmt.Fprintln(os.Stderr, "closing the stack:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-var closeStack = func() error { return nil }
-
-// startStack starts a real Vault for all tests of the package, once.
-var startStack = sync.OnceValues(func() (*devstack.Stack, error) {
-	dir, err := os.MkdirTemp("", "brevet-mint-*")
-	if err != nil {
-		return nil, err
-	}
-	stack, err := devstack.Start(context.Background(), devstack.Config{
-		Dir: dir, Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
-	})
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	closeStack = func() error { return errors.Join(stack.Close(), os.RemoveAll(dir)) }
-	return stack, nil
-})
+func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
 
 // admin is the real Vault, prepared by its root.
 type admin struct {
@@ -50,10 +23,7 @@ type admin struct {
 // realVault returns the real Vault with a Transit engine and the login methods mounted.
 func realVault(t *testing.T) *admin {
 	t.Helper()
-	stack, err := startStack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stack := brevettest.Devstack(t)
 	a := &admin{Vault: stack.Vault, root: clientOf(t, stack.Vault.Addr(), stack.Vault.RootToken())}
 	mountOnce.Do(func() {
 		a.write(t, "sys/mounts/transit", map[string]any{"type": "transit"})
