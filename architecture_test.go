@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +39,28 @@ var heavy = map[string][]string{
 	"broker": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
 	"client": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 	"server": {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
+}
+
+// Every hostile input that the documentation claims is in the test that it links to.
+func TestHostileInputsAreTested(t *testing.T) {
+	doc, err := os.ReadFile("docs/hostile-inputs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| (H\d+) \| .* \| \[([^\]]+)\]\(\.\./([^)]+)\) \|$`).FindAllStringSubmatch(string(doc), -1)
+	if len(rows) < 60 {
+		t.Fatalf("got %d rows: the table is not being read", len(rows))
+	}
+	for _, row := range rows {
+		test, err := os.ReadFile(row[3])
+		if err != nil {
+			t.Errorf("%s: %v", row[1], err)
+			continue
+		}
+		if row[2] != row[3] || !regexp.MustCompile(row[1]+`\b`).Match(test) {
+			t.Errorf("%s is not in %s", row[1], row[3])
+		}
+	}
 }
 
 type goPackage struct {

@@ -350,13 +350,15 @@ func TestLoadRefusesPolicies(t *testing.T) {
 }
 
 // H32: an ID that is not canonical could never match, so it is refused where a
-// person can still see it.
+// person can still see it. H35: nor is an ID a pattern, which could cross a
+// segment.
 func TestLoadRefusesIDsInPolicies(t *testing.T) {
 	ids := []string{
 		"spiffe://TD.example/a", "spiffe://td.example/%2e", "spiffe://td.example//a", "spiffe://td.example/./a",
 		"spiffe://td.example/a/", "spiffe://td.example:443/a", "spiffe://user@td.example/a", "spiffe://td.example/a?x",
 		"spiffe://td.example/a#x", "spiffe://td.example", "spiffe://td.example/", "SPIFFE://td.example/a", "td.example/a", "",
 		"spiffe://td.example/" + strings.Repeat("a", 2049),
+		"spiffe://td.example/agents/*", "spiffe://td.example/ag*", "spiffe://td.example/agents/?", "spiffe://*/a",
 	}
 	for _, id := range ids {
 		for _, kind := range []string{"Sandbox", "Path"} {
