@@ -9,6 +9,9 @@ var (
 	ErrNoPostgres = errors.New("PostgreSQL is not installed")
 	// ErrNoVault means that there is no Vault binary and none could be built.
 	ErrNoVault = errors.New("no Vault to run")
+	// ErrUntrusted means that a file or folder belongs to another user, or that another user may change it; the error's
+	// text says which one and why.
+	ErrUntrusted = errors.New("not to be trusted")
 	// ErrClosed means that the stack has been closed and starts nothing any more.
 	ErrClosed = errors.New("stack is closed")
 	// ErrForeignID means that an identity was asked for that is not one of the issuer's trust domain.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,10 +33,16 @@ func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
 			return filepath.Abs(path)
 		}
 	}
-	source, err := vaultSource(ctx)
+	source, err := vaultSource(sourceRoots())
 	if err != nil {
 		return "", err
 	}
+	return builtVault(ctx, source, progress)
+}
+
+// builtVault answers with the program that was built from the source, now or earlier. What lies in the cache is run
+// without another look inside, and a cache that others can write to is as dangerous as such a source.
+func builtVault(ctx context.Context, source string, progress func(string)) (string, error) {
 	key, err := sourceKey(source)
 	if err != nil {
 		return "", fmt.Errorf("reading the Vault core's source: %w", err)
@@ -44,36 +51,79 @@ func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("looking for a cache folder: %w", err)
 	}
-	build := vaultBuild{source: source, target: filepath.Join(cache, "brevet", "vaultd-"+key), progress: progress}
-	return build.target, build.ensure(ctx)
+	cache = filepath.Join(cache, "brevet")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", fmt.Errorf("creating the cache folder: %w", err)
+	}
+	if cache, err = trusted(cache); err != nil {
+		return "", fmt.Errorf("looking at the cache folder: %w; close it, or set BREVET_VAULT_BIN", err)
+	}
+	build := vaultBuild{source: source, target: filepath.Join(cache, "vaultd-"+key), progress: progress}
+	if err := build.ensure(ctx); err != nil {
+		return "", err
+	}
+	target, err := trusted(build.target)
+	if err != nil {
+		return "", fmt.Errorf("looking at the Vault core in the cache: %w; remove it", err)
+	}
+	return target, nil
 }
 
-// vaultSource finds the nested module in the checkout around the working directory, in the one that this program was
-// compiled from, or where the go command knows it. A nested module is never part of a released one, so that there
-// may be none.
-func vaultSource(ctx context.Context) (string, error) {
+// sourceRoots are the checkouts that this program comes from. The working directory is none: what lies in it or above
+// it may be anybody's, and building and running it would hand our rights to whoever put it there.
+func sourceRoots() []string {
 	var roots []string
-	if dir, err := os.Getwd(); err == nil {
-		for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-			roots = append(roots, dir)
+	if program, err := os.Executable(); err == nil {
+		if program, err = filepath.EvalSymlinks(program); err == nil {
+			roots = append(roots, filepath.Dir(filepath.Dir(program))) // bin/brevet
 		}
 	}
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) { // relative after -trimpath
-		roots = append(roots, filepath.Dir(filepath.Dir(file)))
+		return append(roots, filepath.Dir(filepath.Dir(file)))
 	}
+	if root, ok := testedRoot(); ok {
+		roots = append(roots, root)
+	}
+	return roots
+}
+
+// testedRoot is for tests under -trimpath. The go command runs a test in its package's folder, so that code from there
+// is running already.
+func testedRoot() (string, bool) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "", false
+	}
+	tested, isTest := strings.CutSuffix(info.Path, ".test")
+	folder, isOurs := strings.CutPrefix(tested, "github.com/brevet-dev/brevet")
+	dir, err := os.Getwd()
+	if !isTest || !isOurs || err != nil {
+		return "", false
+	}
+	return strings.CutSuffix(dir, filepath.FromSlash(folder))
+}
+
+// vaultSource finds the nested module in one of the checkouts. A nested module is never part of a released one, so that
+// there may be none. The roots may be stale, as after a clone in /tmp was removed: then others may have filled them.
+func vaultSource(roots []string) (string, error) {
+	var refused []error
 	for _, root := range roots {
-		if source := filepath.Join(root, "devstack", "vaultd"); isVaultSource(source) {
+		source := filepath.Join(root, "devstack", "vaultd")
+		if !isVaultSource(source) {
+			continue
+		}
+		source, err := trustedTree(source)
+		if err == nil {
 			return source, nil
 		}
+		refused = append(refused, err)
 	}
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/brevet-dev/brevet")
-	if root, err := list.Output(); err == nil {
-		if source := filepath.Join(strings.TrimSpace(string(root)), "devstack", "vaultd"); isVaultSource(source) {
-			return source, nil
-		}
+	const advice = "install vault or bao, or set BREVET_VAULT_BIN to one"
+	if len(refused) > 0 {
+		return "", fmt.Errorf("%w: the source of the Vault core is here, but is not built: %w; mend that, or %s",
+			ErrNoVault, errors.Join(refused...), advice)
 	}
-	return "", fmt.Errorf("%w: install vault or bao, set BREVET_VAULT_BIN to one, or run inside a checkout of Brevet",
-		ErrNoVault)
+	return "", fmt.Errorf("%w: %s, or run bin/brevet of a checkout, which builds one (make build)", ErrNoVault, advice)
 }
 
 func isVaultSource(dir string) bool {
@@ -111,9 +161,6 @@ type vaultBuild struct {
 func (b vaultBuild) ensure(ctx context.Context) error {
 	if b.exists() {
 		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(b.target), 0o700); err != nil {
-		return fmt.Errorf("creating the cache folder: %w", err)
 	}
 	lock, err := os.OpenFile(b.target+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -166,6 +213,9 @@ func (b vaultBuild) build(ctx context.Context) error {
 	}
 	if proc.err != nil {
 		return fmt.Errorf("building the Vault core: %w; its last lines, from %s:\n%s", proc.err, log, proc.said())
+	}
+	if err := os.Chmod(b.target+".new", 0o700); err != nil { //nolint:gosec // a program needs its x bit
+		return fmt.Errorf("closing the Vault core to others: %w", err)
 	}
 	return errors.Join(os.Rename(b.target+".new", b.target), os.Remove(log))
 }
