@@ -1,0 +1,137 @@
+package devstack
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// trusted answers with the true path of a file or folder that nobody but root and us can change or exchange: all
+// folders above must be ours and closed to others too. Those may be sticky, as /tmp is, since what is ours in there
+// stays ours; the path itself may not, since others could add to it.
+func trusted(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", err
+	}
+	if err := closed(path); err != nil {
+		return "", err
+	}
+	for at := path; at != filepath.Dir(at); {
+		at = filepath.Dir(at)
+		info, err := os.Lstat(at)
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&fs.ModeSticky != 0 {
+			err = ours(at, info)
+		} else {
+			err = closed(at)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return path, nil
+}
+
+// trustedTree is as trusted, and everything inside the folder is as closed as the folder, and inside it.
+func trustedTree(dir string) (string, error) {
+	dir, err := trusted(dir)
+	if err != nil {
+		return "", err
+	}
+	return dir, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.Type()&fs.ModeSymlink != 0 {
+			return fmt.Errorf("%w: %s is a symbolic link", ErrUntrusted, path)
+		}
+		return closed(path)
+	})
+}
+
+func closed(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if err := ours(path, info); err != nil {
+		return err
+	}
+	open := info.Mode().Perm() & 0o022
+	if open == 0o020 && isPrivateGroup(info) {
+		return nil
+	}
+	if open != 0 {
+		return fmt.Errorf("%w: %s has mode %v, so that other users may write to it (chmod go-w)",
+			ErrUntrusted, path, info.Mode())
+	}
+	return nil
+}
+
+func ours(path string, info fs.FileInfo) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%w: the owner of %s is not known", ErrUntrusted, path)
+	}
+	if stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: %s belongs to user %d, who is neither root nor the one that runs this (user %d)",
+			ErrUntrusted, path, stat.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// isPrivateGroup reports whether nobody but the file's owner is in the file's group. Where each user has such a group,
+// the umask is often 002, as on Ubuntu, and everything is group-writable.
+func isPrivateGroup(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return false
+	}
+	owner, err := user.LookupId(strconv.Itoa(int(stat.Uid)))
+	if err != nil {
+		return false
+	}
+	groups, err := os.ReadFile("/etc/group")
+	if err != nil {
+		return false
+	}
+	users, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return false
+	}
+	return privateGroup(owner.Username, strconv.Itoa(int(stat.Gid)), string(groups), string(users))
+}
+
+// privateGroup takes /etc/group and /etc/passwd. A group that is not there, or does not bear its owner's name, may
+// have members that only a directory service knows.
+func privateGroup(owner, gid, groups, users string) bool {
+	found := false
+	for line := range strings.Lines(groups) {
+		field := strings.Split(strings.TrimSpace(line), ":") // name, password, gid, members
+		if len(field) != 4 || field[2] != gid {
+			continue
+		}
+		if field[0] != owner || field[3] != "" && field[3] != owner {
+			return false
+		}
+		found = true
+	}
+	for line := range strings.Lines(users) {
+		field := strings.Split(line, ":") // name, password, uid, gid, ...
+		if len(field) > 3 && field[3] == gid && field[0] != owner {
+			return false
+		}
+	}
+	return found
+}
