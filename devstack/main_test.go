@@ -18,18 +18,23 @@ import (
 	"github.com/brevet-dev/brevet/devstack"
 )
 
-// childDir makes the test binary start a stack in that folder, say so, and wait to be killed.
+// childDir makes the test binary start a stack in that folder, say so, and close it when its input ends, unless it is
+// killed before.
 const childDir = "BREVET_TEST_STACK_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
-		if _, err := devstack.Start(context.Background(), devstack.Config{Dir: dir}); err != nil {
+		stack, err := devstack.Start(context.Background(), devstack.Config{Dir: dir})
+		if err == nil {
+			fmt.Println("ready")
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			err = stack.Close()
+		}
+		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-		fmt.Println("ready")
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // a test that ends early must not leave this process
+		os.Exit(0)
 	}
 	code := m.Run()
 	if err := closeShared(); err != nil {

@@ -109,14 +109,15 @@ func vaultSource(roots []string) (string, error) {
 	var refused []error
 	for _, root := range roots {
 		source := filepath.Join(root, "devstack", "vaultd")
-		if !isVaultSource(source) {
+		if _, err := os.Lstat(source); err != nil {
 			continue
 		}
 		source, err := trustedTree(source)
-		if err == nil {
+		if err != nil {
+			refused = append(refused, err)
+		} else if isVaultSource(source) {
 			return source, nil
 		}
-		refused = append(refused, err)
 	}
 	const advice = "install vault or bao, or set BREVET_VAULT_BIN to one"
 	if len(refused) > 0 {
