@@ -68,6 +68,23 @@ func writePrivate(path string, data []byte) error {
 	return err
 }
 
+// onFreePort starts a server on the port that the file names, or on another. Between the choice of a port and its use
+// somebody else may take it, and may give it free again to do so once more: then the next try is on a new one.
+func onFreePort(note string, start func(port int) error) error {
+	for tries := 3; ; tries-- {
+		port, err := keepPort(note)
+		if err != nil {
+			return fmt.Errorf("choosing a port: %w", err)
+		}
+		if err := start(port); tries == 1 || !errors.Is(err, errPortTaken) {
+			return err
+		}
+		if err := os.Remove(note); err != nil {
+			return fmt.Errorf("choosing another port: %w", err)
+		}
+	}
+}
+
 // keepPort answers with the port that the file names if it is still free, else with another, which it writes down.
 func keepPort(path string) (int, error) {
 	if text, err := os.ReadFile(path); err == nil {
@@ -89,9 +106,11 @@ func keepPort(path string) (int, error) {
 }
 
 func portIsFree(port int) bool {
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed at once
+	listener, err := net.Listen("tcp", loopback(port)) //nolint:noctx // closed at once
 	if err != nil {
 		return false
 	}
 	return listener.Close() == nil
 }
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -53,7 +52,7 @@ func (p *Postgres) TCPURL() string {
 }
 
 // Addr is the server's host:port.
-func (p *Postgres) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
+func (p *Postgres) Addr() string { return loopback(p.port) }
 
 func (p *Postgres) url(host string, query url.Values) string {
 	u := url.URL{
@@ -104,17 +103,10 @@ func (p *Postgres) open(ctx context.Context) error {
 	if err := p.prepare(ctx); err != nil {
 		return fmt.Errorf("preparing PostgreSQL: %w", err)
 	}
-	var err error
-	// Between the choice of a port and its use somebody else may take it: then another is chosen.
-	for range 3 {
-		if p.port, err = keepPort(filepath.Join(p.dir, "postgres.port")); err != nil {
-			return fmt.Errorf("choosing a port for PostgreSQL: %w", err)
-		}
-		if err = p.Start(ctx); !errors.Is(err, errEnded) || portIsFree(p.port) {
-			break
-		}
-	}
-	return err
+	return onFreePort(filepath.Join(p.dir, "postgres.port"), func(port int) error {
+		p.port = port
+		return p.Start(ctx)
+	})
 }
 
 // launch runs the server until it accepts connections to the database. After the death of a server its last
@@ -200,12 +192,14 @@ func (p *Postgres) connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-func (p *Postgres) answers(ctx context.Context) bool {
+// answers asks over the Unix socket, in a folder that other users cannot enter. The server makes that socket after it
+// has taken its port, so that an answer speaks for both.
+func (p *Postgres) answers(ctx context.Context) error {
 	conn, err := p.connect(ctx)
 	if err != nil {
-		return false
+		return err
 	}
-	return conn.Close(ctx) == nil
+	return conn.Close(ctx)
 }
 
 func (p *Postgres) ensureDatabase(ctx context.Context) error {

@@ -174,7 +174,7 @@ func poll(ctx context.Context, ready func() bool) error {
 
 // await polls until the server answers. One that ends first, or stays silent for too long, is an error that quotes
 // what it said; it does not run on.
-func (p *process) await(ctx context.Context, ready func(context.Context) bool) error {
+func (p *process) await(ctx context.Context, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	go func() {
@@ -184,15 +184,31 @@ func (p *process) await(ctx context.Context, ready func(context.Context) bool) e
 		case <-ctx.Done():
 		}
 	}()
-	err := poll(ctx, func() bool { return ready(ctx) })
+	var last error
+	err := poll(ctx, func() bool {
+		last = ready(ctx)
+		return last == nil
+	})
 	if !p.running() {
-		return fmt.Errorf("%w; its last lines, from %s:\n%s", errEnded, p.log, p.said())
+		return p.ended()
 	}
 	if err == nil {
 		return nil
 	}
 	p.stop(time.Second, syscall.SIGTERM)
-	return fmt.Errorf("waiting until it is ready: %w; its last lines, from %s:\n%s", err, p.log, p.said())
+	return fmt.Errorf("waiting until it is ready: %w (%w); its last lines, from %s:\n%s", err, last, p.log, p.said())
 }
 
-var errEnded = errors.New("it ended before it was ready")
+func (p *process) ended() error {
+	said, reason := p.said(), errEnded
+	if strings.Contains(strings.ToLower(said), "address already in use") {
+		reason = errPortTaken
+	}
+	return fmt.Errorf("%w; its last lines, from %s:\n%s", reason, p.log, said)
+}
+
+var (
+	errEnded     = errors.New("it ended before it was ready")
+	errPortTaken = errors.New("another program has its port")
+	errNotOurs   = errors.New("what listens on the port is not the server that was started")
+)

@@ -2,9 +2,14 @@ package devstack
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -34,4 +39,65 @@ func belongsTo(pid int, folder string) bool {
 	}
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline")) // empty for a zombie
 	return err == nil && bytes.Contains(line, []byte(folder))
+}
+
+// listensOn reports by an error that the port of 127.0.0.1 is not the child's own: the kernel names each listening
+// socket by an inode, and what each process has open.
+func (p *process) listensOn(port int) error {
+	if !p.running() {
+		return errNotOurs
+	}
+	inode, uid, err := listener(port)
+	if err != nil {
+		return err
+	}
+	has, err := hasOpen(p.cmd.Process.Pid, "socket:["+inode+"]")
+	if errors.Is(err, fs.ErrPermission) {
+		// A program with file capabilities, as a vault that may lock its memory, hides what it has open. It cannot be
+		// another user's at least.
+		has, err = uid == strconv.Itoa(os.Geteuid()), nil
+	}
+	if err == nil && !has {
+		err = errNotOurs
+	}
+	return err
+}
+
+// listener finds the inode and the owner of the one socket that listens on the port of 127.0.0.1.
+func listener(port int) (inode, uid string, _ error) {
+	const table = "/proc/net/tcp"
+	text, err := os.ReadFile(table)
+	if err != nil {
+		return "", "", err
+	}
+	local := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32([]byte{127, 0, 0, 1}), port)
+	for line := range strings.Lines(string(text)) {
+		// Number, local and remote address, state, queues, timer, retransmits, uid, timeout, inode ...
+		field := strings.Fields(line)
+		if len(field) < 10 || field[1] != local || field[3] != "0A" { // TCP_LISTEN
+			continue
+		}
+		if inode != "" {
+			return "", "", errNotOurs // several may share a port
+		}
+		uid, inode = field[7], field[9]
+	}
+	if inode == "" {
+		return "", "", errNotOurs
+	}
+	return inode, uid, nil
+}
+
+func hasOpen(pid int, name string) (bool, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	open, err := os.ReadDir(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, fd := range open {
+		if target, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && target == name {
+			return true, nil
+		}
+	}
+	return false, nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -37,22 +36,24 @@ type vaultKeys struct {
 }
 
 // Addr is the base URL of the API. It stays the same in later starts unless somebody else has taken the port.
-func (v *Vault) Addr() string { return "http://" + v.hostPort() }
+func (v *Vault) Addr() string { return "http://" + loopback(v.port) }
 
 // RootToken may do everything and never expires.
 func (v *Vault) RootToken() string { return v.keys.RootToken }
 
-func (v *Vault) hostPort() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port)) }
-
 // Seal makes Vault forget its key: it answers 503 to everything until Unseal.
 func (v *Vault) Seal(ctx context.Context) error {
-	return v.call(ctx, "PUT", "sys/seal", nil, nil)
+	run := v.current()
+	run.token = v.keys.RootToken
+	return run.call(ctx, "PUT", "sys/seal", nil, nil)
 }
 
 // Unseal gives Vault its key. On an unsealed one it does nothing.
-func (v *Vault) Unseal(ctx context.Context) error {
+func (v *Vault) Unseal(ctx context.Context) error { return v.unseal(ctx, v.current()) }
+
+func (v *Vault) unseal(ctx context.Context, run vaultRun) error {
 	var status struct{ Sealed bool }
-	if err := v.call(ctx, "PUT", "sys/unseal", map[string]string{"key": v.keys.Share}, &status); err != nil {
+	if err := run.call(ctx, "PUT", "sys/unseal", map[string]string{"key": v.keys.Share}, &status); err != nil {
 		return fmt.Errorf("unsealing Vault: %w", err)
 	}
 	if status.Sealed {
@@ -60,6 +61,15 @@ func (v *Vault) Unseal(ctx context.Context) error {
 	}
 	return nil
 }
+
+func (v *Vault) current() vaultRun {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.run()
+}
+
+// run is for those that hold the mutex.
+func (v *Vault) run() vaultRun { return vaultRun{proc: v.proc, port: v.port} }
 
 // Start runs Vault again after Stop, at the same address and with the same data, and unseals it. On a running one it
 // does nothing.
@@ -102,16 +112,10 @@ func (v *Vault) open(ctx context.Context) error {
 	if err = os.MkdirAll(v.path("data"), 0o700); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
-	// Between the choice of a port and its use somebody else may take it: then another is chosen.
-	for range 3 {
-		if v.port, err = keepPort(filepath.Join(v.dir, "vault.port")); err != nil {
-			return fmt.Errorf("choosing a port for Vault: %w", err)
-		}
-		if err = v.Start(ctx); !errors.Is(err, errEnded) || portIsFree(v.port) {
-			break
-		}
-	}
-	return err
+	return onFreePort(filepath.Join(v.dir, "vault.port"), func(port int) error {
+		v.port = port
+		return v.Start(ctx)
+	})
 }
 
 func (v *Vault) path(name string) string { return filepath.Join(v.dir, "vault", name) }
@@ -131,7 +135,7 @@ func (v *Vault) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := proc.await(ctx, v.answers); err != nil {
+	if err := proc.await(ctx, vaultRun{proc: proc, port: v.port}.answers); err != nil {
 		return err
 	}
 	v.proc = proc
@@ -141,7 +145,7 @@ func (v *Vault) launch(ctx context.Context) error {
 	if err := v.initialise(ctx); err != nil {
 		return fmt.Errorf("%w (see %s)", err, proc.log)
 	}
-	return v.Unseal(ctx)
+	return v.unseal(ctx, v.run())
 }
 
 // config is what vault and bao understand alike.
@@ -158,7 +162,7 @@ api_addr      = %q
 disable_mlock = true
 ui            = false
 log_level     = "info"
-`, v.path("data"), v.hostPort(), v.Addr())
+`, v.path("data"), loopback(v.port), v.Addr())
 }
 
 func (v *Vault) clearLeftovers(ctx context.Context) error {
@@ -173,10 +177,6 @@ func (v *Vault) clearLeftovers(ctx context.Context) error {
 	return endOrphan(ctx, pid, v.path(""), syscall.SIGTERM)
 }
 
-func (v *Vault) answers(ctx context.Context) bool {
-	return v.call(ctx, "GET", "sys/seal-status", nil, nil) == nil
-}
-
 // initialise creates the keys on the first start and reads them on later ones. A note says while keys may exist that
 // nobody has yet: a Vault that was interrupted there holds nothing and is thrown away at the next start.
 func (v *Vault) initialise(ctx context.Context) error {
@@ -188,7 +188,7 @@ func (v *Vault) initialise(ctx context.Context) error {
 		return json.Unmarshal(text, &v.keys)
 	}
 	var status struct{ Initialized bool }
-	if err := v.call(ctx, "GET", "sys/init", nil, &status); err != nil {
+	if err := v.run().call(ctx, "GET", "sys/init", nil, &status); err != nil {
 		return fmt.Errorf("asking whether it is initialised: %w", err)
 	}
 	if status.Initialized {
@@ -201,7 +201,7 @@ func (v *Vault) initialise(ctx context.Context) error {
 		Keys      []string `json:"keys_base64"`
 		RootToken string   `json:"root_token"`
 	}
-	if err := v.call(ctx, "PUT", "sys/init", map[string]int{"secret_shares": 1, "secret_threshold": 1}, &made); err != nil {
+	if err := v.run().call(ctx, "PUT", "sys/init", map[string]int{"secret_shares": 1, "secret_threshold": 1}, &made); err != nil {
 		return fmt.Errorf("initialising: %w", err)
 	}
 	if len(made.Keys) != 1 || made.RootToken == "" {

@@ -6,33 +6,63 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
 )
 
-// vaultHTTP knows no proxy and follows nothing. Vault's own client would read VAULT_ADDR, VAULT_TOKEN and a dozen
-// more from the environment, and here it must be this Vault and no other.
-var vaultHTTP = &http.Client{
-	Transport:     &http.Transport{DisableKeepAlives: true},
-	Timeout:       20 * time.Second,
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// vaultRun is one run of Vault, as its API is called. Other users may listen on its port before it does, or after it
+// has ended; they get no request, and so no key.
+type vaultRun struct {
+	proc *process
+	port int
+	// token is sent with each call if there is one. What starts Vault needs none.
+	token string
+}
+
+// client knows no proxy and follows nothing. Vault's own client would read VAULT_ADDR, VAULT_TOKEN and a dozen more
+// from the environment, and here it must be this Vault and no other.
+func (r vaultRun) client() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true, DialContext: r.dial},
+		Timeout:       20 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// dial looks after it has connected: a process takes its port once and keeps it, so that one which has it now, and was
+// seen to have it before, had it in between.
+func (r vaultRun) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.proc.listensOn(r.port); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (r vaultRun) answers(ctx context.Context) error {
+	return r.call(ctx, "GET", "sys/seal-status", nil, nil)
 }
 
 // call makes one request to Vault's API under /v1/; in and out may be nil.
-func (v *Vault) call(ctx context.Context, method, path string, in, out any) error {
+func (r vaultRun) call(ctx context.Context, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, v.Addr()+"/v1/"+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+loopback(r.port)+"/v1/"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	if v.keys.RootToken != "" {
-		req.Header.Set("X-Vault-Token", v.keys.RootToken)
+	if r.token != "" {
+		req.Header.Set("X-Vault-Token", r.token)
 	}
-	resp, err := vaultHTTP.Do(req)
+	resp, err := r.client().Do(req)
 	if err != nil {
 		return err
 	}
