@@ -122,6 +122,19 @@ func (p *process) said() string {
 	return string(bytes.Join(all, []byte("\n")))
 }
 
+// claims reports whether the child has said that it listens, in a log that other users cannot write to. vaultd, vault
+// and bao say so once, after they have taken their port, and end if they cannot take it.
+func (p *process) claims(port int) bool {
+	log, err := os.Open(p.log)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = log.Close() }()
+	text, err := io.ReadAll(io.NewSectionReader(log, p.logFrom, 1<<16))
+	return err == nil && (bytes.Contains(text, []byte(" listening on "+loopback(port)+"\n")) ||
+		bytes.Contains(text, []byte(" server started! ")))
+}
+
 // childEnv drops what would bend the servers to some other installation: PGDATA, PGPORT, VAULT_ADDR, VAULT_TOKEN ...
 func childEnv(env []string) []string {
 	kept := []string{"LC_ALL=C"}

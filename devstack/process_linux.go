@@ -53,9 +53,9 @@ func (p *process) listensOn(port int) error {
 	}
 	has, err := hasOpen(p.cmd.Process.Pid, "socket:["+inode+"]")
 	if errors.Is(err, fs.ErrPermission) {
-		// A program with file capabilities, as a vault that may lock its memory, hides what it has open. It cannot be
-		// another user's at least.
-		has, err = uid == strconv.Itoa(os.Geteuid()), nil
+		// A program with file capabilities, as a vault that may lock its memory, hides what it has open. Then its word
+		// counts, for a socket that is no other user's.
+		has, err = uid == strconv.Itoa(os.Geteuid()) && p.claims(port), nil
 	}
 	if err == nil && !has {
 		err = errNotOurs

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,21 +52,9 @@ func belongsTo(pid int, folder string) bool {
 }
 
 // listensOn reports by an error that the port of 127.0.0.1 is not known to be the child's own. Here no file tells whose
-// a socket is: what counts is the child's word, in a log that other users cannot write to. vaultd, vault and bao say
-// this once, after they have taken their port, and end if they cannot take it.
+// a socket is: what counts is the child's word.
 func (p *process) listensOn(port int) error {
-	log, err := os.Open(p.log)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
-	text, err := io.ReadAll(io.NewSectionReader(log, p.logFrom, 1<<16))
-	if err != nil {
-		return err
-	}
-	says := bytes.Contains(text, []byte(" listening on "+loopback(port)+"\n")) ||
-		bytes.Contains(text, []byte(" server started! "))
-	if !says || !p.running() {
+	if !p.claims(port) || !p.running() {
 		return errNotOurs
 	}
 	return nil

@@ -39,7 +39,11 @@ func TestCodeAroundTheWorkingDirectoryIsNotRun(t *testing.T) {
 	if err := os.Mkdir(victim, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	child := exec.CommandContext(t.Context(), os.Args[0])
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.CommandContext(t.Context(), program)
 	child.Dir = victim
 	child.Env = append(os.Environ(), childDir+"="+filepath.Join(victim, "state"))
 	out, err := child.Output() // without input it ends as soon as it is ready
