@@ -177,8 +177,9 @@ func TestVaultAcceptsJWTSVIDs(t *testing.T) {
 	}
 }
 
+// TestVaultHasTheEnginesWeUse may not run beside other tests: Vault answers 500 to a request that is under way while
+// the first audit device is enabled.
 func TestVaultHasTheEnginesWeUse(t *testing.T) {
-	t.Parallel()
 	vault := shared(t).Vault
 	for _, engine := range []string{"pki", "ssh", "kv", "kv-v2"} {
 		write(t, vault, "sys/mounts/try-"+engine, map[string]any{"type": engine})
