@@ -39,7 +39,7 @@ type Stack struct {
 // start only; what runs is ended by Close. The first start on a machine without `vault` or `bao` builds a Vault core,
 // which takes minutes; later starts take about a second.
 //
-// Errors: [ErrInUse], [ErrNoPostgres], [ErrNoVault]; or what the server that did not start wrote last.
+// Errors: [ErrInUse], [ErrNoPostgres], [ErrNoVault], [ErrUntrusted]; or what the server that did not start wrote last.
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	dir, err := openFolder(cfg.Dir)
 	if err != nil {
@@ -103,6 +103,14 @@ func openFolder(dir string) (string, error) {
 	}
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return "", fmt.Errorf("resolving the state folder: %w", err)
+	}
+	// Root could use anybody's folder, with keys in it that its owner has prepared.
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", fmt.Errorf("looking at the state folder: %w", err)
+	}
+	if err := ours(dir, info); err != nil {
+		return "", fmt.Errorf("looking at the state folder: %w", err)
 	}
 	// Keys and passwords lie inside: a folder that existed before may have been open to others.
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit

@@ -2,6 +2,7 @@ package devstack_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,6 +205,25 @@ func TestCacheThatOthersMayChangeIsRefused(t *testing.T) {
 	}
 	if made, err := os.ReadDir(cache); err != nil || len(made) != 0 {
 		t.Errorf("in the cache: got %v, %v, want nothing", made, err)
+	}
+}
+
+func TestStateFolderOfAnotherIsRefused(t *testing.T) {
+	t.Parallel()
+	dir, want := "/", fs.ErrPermission // which an ordinary user cannot close to others
+	if os.Geteuid() == 0 {
+		dir, want = t.TempDir(), devstack.ErrUntrusted
+		chown("", 54321, -1)(t, dir)
+	}
+	_, err := devstack.Start(t.Context(), devstack.Config{Dir: dir})
+	if !errors.Is(err, want) {
+		t.Errorf("start in %s: got %v, want %v", dir, err, want)
+	}
+	if dir == "/" {
+		return
+	}
+	if made, err := os.ReadDir(dir); err != nil || len(made) != 0 {
+		t.Errorf("in %s: got %v, %v, want nothing", dir, made, err)
 	}
 }
 
