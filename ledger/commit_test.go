@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,7 +160,9 @@ func hold(t *testing.T, db *brevettest.DB) (waiting, release func()) {
 // until asks again and again, for 10 s at most.
 func until(t *testing.T, what string, happens func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !happens(); runtime.Gosched() {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); !happens(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not come to pass: %s", what)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,9 +135,9 @@ func reachable(ctx context.Context, address string) bool {
 	return true
 }
 
-// refusedHandshake says whether the server ended the TLS handshake over the client's certificate.
+// refusedHandshake says whether the server hung up without an answer, as it does on a certificate that it refuses. What
+// the caller sees of that, an alert, an end or a reset, depends on what reaches it first.
 func refusedHandshake(err error) bool {
-	var alert tls.AlertError
-	var network *net.OpError
-	return errors.As(err, &alert) || (errors.As(err, &network) && network.Op == "remote error")
+	var answered *client.Problem
+	return err != nil && !errors.As(err, &answered) && !errors.Is(err, client.ErrAnswer)
 }
