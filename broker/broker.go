@@ -71,6 +71,10 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (R
 		return Result{}, err
 	}
 	earlier, err := b.cfg.Ledger.Begin(ctx, rec)
+	var limited *Limited
+	if errors.As(err, &limited) {
+		return Result{}, b.limit(ctx, who, rec, limited)
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("recording the decision: %w", err)
 	}
@@ -104,6 +108,18 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	}
 	rec.Intent, err = jwtIntent(b.cfg.Issuer, rec, key)
 	return rec, key, err
+}
+
+// limit records that rec was over a limit, and returns the *Limited only when that is durable.
+func (b *Broker) limit(ctx context.Context, who attest.Identity, rec Record, limited *Limited) error {
+	denial, err := limitedRecord(who, rec, limited)
+	if err != nil {
+		return err
+	}
+	if _, err := b.cfg.Ledger.Begin(ctx, denial); err != nil {
+		return fmt.Errorf("recording that a limit is reached: %w", err)
+	}
+	return &Limited{Limit: limited.Limit, RetryAfter: limited.RetryAfter, Record: denial}
 }
 
 // again answers a request whose idempotency key was used before.

@@ -17,6 +17,8 @@ var (
 	ErrIdempotencyMismatch = errors.New("idempotency key belongs to another request")
 	// ErrAlreadyIssued: the key was used before, and its credential is not kept for a second delivery.
 	ErrAlreadyIssued = errors.New("idempotency key has been answered with a credential")
+	// ErrLimited: a limit of the scope is reached. It comes as a *Limited, and the request is recorded as denied.
+	ErrLimited = errors.New("limit is reached")
 	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.
 	ErrNotFound = errors.New("no such record")
 )

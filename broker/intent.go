@@ -71,6 +71,7 @@ func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, n
 	default:
 		rec.Status = StatusDenied
 	}
+	rec.Limits = limitsOf(rec)
 	return rec, nil
 }
 

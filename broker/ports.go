@@ -12,7 +12,9 @@ import (
 type Ledger interface {
 	// Begin returns nil only after the record is durably committed. When the subject has used the record's
 	// idempotency key before it commits nothing and returns the earlier record, else nil.
-	// An error leaves it open whether the record exists: the caller must not mint.
+	// When the record is over one of its limits it commits nothing and returns a *Limited. What it commits counts
+	// against all of them, in the same commit.
+	// Any other error leaves it open whether the record exists: the caller must not mint.
 	Begin(ctx context.Context, rec Record) (earlier *View, err error)
 	// Settle records the outcome of a begun record. A move that is not forward is an error and changes nothing.
 	Settle(ctx context.Context, out Outcome) error

@@ -67,6 +67,8 @@ type Record struct {
 	// Expires is when the credential, or the wait for approval, ends; zero for a denial.
 	Expires time.Time
 	Intent  *Intent
+	// Limits are what the request counts against.
+	Limits []Limit
 	// Digest is the SHA-256 of the request's canonical form, by which a repeated idempotency key is judged.
 	Digest [32]byte
 }

@@ -40,6 +40,8 @@ type entry struct {
 	leaf tlog.Hash
 	// subject and key are set when an idempotency key is to be claimed.
 	subject, key *string
+	// limits are what the entry counts against.
+	limits []broker.Limit
 }
 
 // decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down.
@@ -144,6 +146,7 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
+	e.limits = rec.Limits
 	if rec.Request.IdempotencyKey != "" {
 		subject := rec.Subject.ID.String()
 		e.subject, e.key = &subject, &rec.Request.IdempotencyKey

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -59,6 +60,8 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 	for i, row := range rows {
 		switch {
 		case row.Index != nil: // appended
+		case row.Reached != nil && row.Wait != nil:
+			answers[i].err = limited(batch[i].entry.limits, *row.Reached, *row.Wait)
 		case batch[i].entry.key != nil:
 			repeats = append(repeats, i)
 		case row.Status == nil:
@@ -71,6 +74,15 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 		answerRepeats(ctx, conn, batch, repeats, answers)
 	}
 	return answers, nil
+}
+
+func limited(limits []broker.Limit, key string, wait int64) error {
+	for _, l := range limits {
+		if l.Key == key {
+			return &broker.Limited{Limit: l.Limit, RetryAfter: time.Duration(wait) * time.Microsecond}
+		}
+	}
+	return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
 }
 
 // answerRepeats tells those whose key was used before, by their place in the batch, what it was used for. A failure

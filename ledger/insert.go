@@ -15,10 +15,11 @@ import (
 // they do; the database checks the rest.
 const appendSQL = `
 WITH locked AS MATERIALIZED (
-	SELECT lock_head(@subjects::text[], @keys::text[]) AS repeats
+	SELECT * FROM admit(@subjects::text[], @keys::text[],
+		@limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[])
 ), item AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
-		t.n = ANY (locked.repeats) AS repeated
+		locked.repeated[t.n] AS repeated, locked.reached[t.n] AS reached, locked.waits[t.n] AS wait
 	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[])
 		WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, n)
 ), moved AS (
@@ -36,7 +37,7 @@ WITH locked AS MATERIALIZED (
 		SELECT item.*, CASE kind
 			WHEN 'call.refused' THEN true
 			WHEN 'issuance.failed' THEN n IN (SELECT n FROM moved)
-			ELSE NOT repeated END AS accepted
+			ELSE NOT repeated AND reached IS NULL END AS accepted
 		FROM item
 	) AS each
 ), head AS (
@@ -69,13 +70,16 @@ WITH locked AS MATERIALIZED (
 	WHERE accepted AND kind IN ('request.denied', 'request.pending', 'issuance.intent')
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index,
-	CASE WHEN kind = 'issuance.failed' THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status
+	CASE WHEN kind = 'issuance.failed' THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status,
+	reached, wait
 FROM judged, head
 ORDER BY n`
 
 type appended struct {
-	Index  *int64  // of the entry; nil when none was appended
-	Status *string // for an outcome: the record's status until now
+	Index   *int64  // of the entry; nil when none was appended
+	Status  *string // for an outcome: the record's status until now
+	Reached *string // the key of the limit that the item is over
+	Wait    *int64  // microseconds until it would pass
 }
 
 // insert appends the batch: one round trip, so that the lock on the head never waits for the network. Rows come
@@ -99,19 +103,26 @@ func insert(ctx context.Context, conn *pgxpool.Conn, batch []*job) ([]appended, 
 
 func arguments(batch []*job) pgx.NamedArgs {
 	var (
-		kinds          []string
-		ids            []pgtype.UUID
-		times          []time.Time
-		bodies, leaves [][]byte
-		subjects, keys []*string
+		kinds                 []string
+		ids                   []pgtype.UUID
+		times                 []time.Time
+		bodies, leaves        [][]byte
+		subjects, keys        []*string
+		of, emissions, bursts []int64
+		limits                []string
 	)
-	for _, j := range batch {
+	for i, j := range batch {
 		e := &j.entry
 		kinds, ids, times = append(kinds, e.kind), append(ids, e.id), append(times, e.time)
 		bodies, leaves = append(bodies, e.body), append(leaves, e.leaf[:])
 		subjects, keys = append(subjects, e.subject), append(keys, e.key)
+		for _, l := range e.limits {
+			of, limits = append(of, int64(i+1)), append(limits, l.Key)
+			emissions, bursts = append(emissions, l.Emission().Microseconds()), append(bursts, int64(l.Count))
+		}
 	}
 	return pgx.NamedArgs{
 		"kinds": kinds, "ids": ids, "times": times, "bodies": bodies, "leaves": leaves, "subjects": subjects, "keys": keys,
+		"limit_items": of, "limit_keys": limits, "emissions": emissions, "bursts": bursts,
 	}
 }

@@ -392,6 +392,9 @@ type ID = string
 // Later A problem document (RFC 9457).
 type Later = Problem
 
+// Limited A problem document (RFC 9457).
+type Limited = Problem
+
 // Unauthenticated A problem document (RFC 9457).
 type Unauthenticated = Problem
 

@@ -45,6 +45,7 @@ const (
 	ReasonPolicyError      = "policy_error"
 	ReasonBindingRequired  = "binding_required"
 	ReasonSVIDExpiring     = "svid_expiring"
+	ReasonLimited          = "limited" // never by Decide: a limit of the scope is reached
 )
 
 // The bounds that can shorten a TTL.

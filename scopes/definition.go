@@ -52,7 +52,7 @@ type definition struct {
 func (r *reader) scope(n *yaml.Node) *definition {
 	r.where = ""
 	d := &definition{file: r.file, line: n.Line, patterns: map[string]*regexp.Regexp{}}
-	fields := r.mapping(n, "scope", "name", "title", "authority", "params", "resource", "ttl", "approval", "credential")
+	fields := r.mapping(n, "scope", "name", "title", "authority", "params", "resource", "ttl", "approval", "limits", "credential")
 	if fields == nil {
 		return nil
 	}
@@ -70,6 +70,7 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	d.scope.Resource, d.resource = r.resource(fields["resource"], d.scope.Params)
 	d.scope.TTL = r.ttl(fields["ttl"])
 	d.scope.Approval = r.approval(fields["approval"])
+	d.scope.Limits = r.limits(fields["limits"])
 	d.scope.Credential = r.credential(fields["credential"])
 	d.action, d.parents = actionOf(d.scope)
 	return d

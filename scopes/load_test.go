@@ -36,8 +36,8 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		policies, want string
 	}{
 		{
-			name: "unknown key", old: "title: Read mail\n", with: "title: Read mail\n    limits: [{per: sandbox, count: 60}]\n",
-			want: "scopes.yaml:40: scope: unknown key \"limits\"; the keys are name, title, authority, params, resource, ttl, approval, credential",
+			name: "unknown key", old: "title: Read mail\n", with: "title: Read mail\n    quota: 60\n",
+			want: "scopes.yaml:40: scope: unknown key \"quota\"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential",
 		},
 		{
 			name: "duplicate key", old: "title: Read mail\n", with: "title: Read mail\n    title: Read all mail\n",
@@ -381,7 +381,7 @@ func TestLoadReportsEveryMistakeAtOnce(t *testing.T) {
 	)
 	want := `a.cedar:1: policy has no @id; put @id("a-name-for-it") before it
 a.cedar:2: policy has no @id; put @id("a-name-for-it") before it
-b.yaml:2: scope: unknown key "owner"; the keys are name, title, authority, params, resource, ttl, approval, credential
+b.yaml:2: scope: unknown key "owner"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential
 b.yaml:2: scope a.b: authority is missing
 b.yaml:2: scope a.b: resource is missing
 b.yaml:2: scope a.b: ttl is missing

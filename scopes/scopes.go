@@ -13,8 +13,10 @@
 package scopes
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -46,6 +48,7 @@ type Scope struct {
 	Resource   string // template such as github:repo/{repo}
 	TTL        TTL
 	Approval   *Approval // nil when no person can be asked
+	Limits     []Limit   // each Per at most once
 	Credential Credential
 }
 
@@ -61,6 +64,28 @@ type Approval struct {
 	Quorum  int           // how many distinct people must say yes
 	Expires time.Duration // how long the ask waits for them
 }
+
+// Limit bounds how often a scope is given. Decide does not know of it: whoever
+// records a decision counts, since only there are all replicas seen.
+type Limit struct {
+	Per    string        // what is counted on its own, one of the Per constants
+	Count  int           // how many in one go
+	Window time.Duration // the time in which Count more become free, evenly; whole seconds
+}
+
+// String is the limit in words, such as "60 in 1h per sandbox".
+func (l Limit) String() string {
+	return fmt.Sprintf("%d in %s per %s", l.Count, short(l.Window), strings.ReplaceAll(l.Per, "_", " "))
+}
+
+// What a limit can be counted per. Each is within one trust domain, so that no
+// trust domain uses up what another one has.
+const (
+	PerSandbox     = "sandbox"
+	PerTask        = "task" // of one sandbox, which names its tasks itself
+	PerTrustDomain = "trust_domain"
+	PerScope       = "scope" // within the trust domain of the sandbox
+)
 
 // Credential says what is minted for a scope.
 type Credential struct {
@@ -107,6 +132,7 @@ func (s *Scope) clone() *Scope {
 		c.Params[name] = p
 	}
 	c.Approval = s.Approval.clone()
+	c.Limits = slices.Clone(s.Limits)
 	return &c
 }
 

@@ -20,7 +20,6 @@ var (
 	errMediaType       = errors.New("media type is not accepted")
 	errMisdirected     = errors.New("host is not ours")
 	errInvalid         = errors.New("request is not acceptable")
-	errRateLimited     = errors.New("too many requests")
 	errKeys            = errors.New("key set is not available")
 	errFault           = errors.New("server fault")
 )

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -49,7 +50,11 @@ type measuredLedger struct {
 func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
 	start := l.watch.now()
 	earlier, err := l.Ledger.Begin(ctx, rec)
-	l.watch.observe("ledger", "begin", start, err)
+	failure := err
+	if errors.Is(err, broker.ErrLimited) { // an answer, as good as any
+		failure = nil
+	}
+	l.watch.observe("ledger", "begin", start, failure)
 	return earlier, err
 }
 

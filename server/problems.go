@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -90,8 +91,8 @@ var answers = []answer{
 		"You used this Idempotency-Key before, for a different request. Nothing was decided. Use a new key for a new request.",
 	},
 	{
-		errRateLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
-		"The limit for this caller is reached. Nothing was decided. Ask again after the time in Retry-After.",
+		broker.ErrLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
+		"Policy would not have refused this, but a limit of the scope is reached, and the refusal is recorded. Ask again after the time in Retry-After, with the same Idempotency-Key if you sent one.",
 	},
 	{
 		broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Records cannot be kept right now",
@@ -144,14 +145,31 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who attest.Identit
 	if errors.As(err, &denied) {
 		denied.tell(&p)
 	}
+	var limited *broker.Limited
+	if errors.As(err, &limited) {
+		tellLimit(w.Header(), &p, limited)
+		s.metrics.decisions.WithLabelValues(string(scopes.Deny), authorityOf(limited.Record.Decision)).Inc()
+	}
 	s.metrics.refusals.WithLabelValues(string(a.code)).Inc()
 	if a.status >= http.StatusInternalServerError {
 		s.cfg.Log.ErrorContext(r.Context(), "call failed", "request_id", c.id, "operation", c.operation, "code", string(a.code), "error", err)
 	}
-	if a.status < http.StatusInternalServerError && a.code != CodeDenied && underV1(r) {
+	if a.status < http.StatusInternalServerError && !recorded(a.code) && underV1(r) {
 		s.refuse(r, who, a.code, f.detail)
 	}
 	writeProblem(w, p)
+}
+
+// recorded tells whether a problem is the answer to a request whose denial is in the ledger already.
+func recorded(code ProblemCode) bool { return code == CodeDenied || code == CodeRateLimited }
+
+// tellLimit says which limit was reached, in the header fields of draft-ietf-httpapi-ratelimit-headers-10 too.
+func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
+	d := l.Record.Decision
+	p.ID, p.Reason, p.Explanation, p.Catalogue = l.Record.ID, d.Reason, d.Explanation, d.Catalogue
+	h.Set("Retry-After", strconv.FormatInt(l.Seconds(), 10))
+	h.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", l.Limit.Per, l.Limit.Count, seconds(l.Limit.Window)))
+	h.Set("RateLimit", fmt.Sprintf("%q;r=0;t=%d", l.Limit.Per, l.Seconds()))
 }
 
 // refuseTimeout bounds the record of a refusal, which goes on when the caller hangs up.
@@ -179,7 +197,9 @@ func writeProblem(w http.ResponseWriter, p Problem) {
 	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", "Bearer")
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", strconv.Itoa(retryAfter))
+		if h.Get("Retry-After") == "" {
+			h.Set("Retry-After", strconv.Itoa(retryAfter))
+		}
 	case http.StatusRequestEntityTooLarge:
 		h.Set("Connection", "close")
 	}

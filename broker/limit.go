@@ -1,0 +1,86 @@
+package broker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+)
+
+// Limit is a limit of a scope with the key that a request is counted under: the ledger counts with the generic cell
+// rate algorithm. Count requests pass in one go, and from then on one for each Emission. So any stretch of one window
+// holds fewer than two times Count, and steady use holds Count.
+type Limit struct {
+	scopes.Limit
+	// Key holds the trust domain, so that no trust domain uses up what another one has.
+	Key string
+}
+
+// Emission is the time after which one more request is free, in whole microseconds, rounded up: never more than
+// the limit says.
+func (l Limit) Emission() time.Duration {
+	step := time.Duration(l.Count) * time.Microsecond
+	return (l.Window + step - 1) / step * time.Microsecond
+}
+
+// limitsOf says what a request counts against. A denied one counts against nothing.
+func limitsOf(rec Record) []Limit {
+	if rec.Decision.Outcome == scopes.Deny {
+		return nil
+	}
+	var limits []Limit
+	id := rec.Subject.ID
+	for _, l := range rec.Decision.Scope.Limits {
+		// No part can hold the separator: not a scope's name, not a SPIFFE ID, not a task.
+		key := rec.Decision.Scope.Name + "|" + l.Per + "|"
+		switch l.Per {
+		case scopes.PerSandbox:
+			key += id.String()
+		case scopes.PerTask:
+			key += id.String() + "|" + rec.Request.Task
+		default:
+			key += id.TrustDomain().Name()
+		}
+		limits = append(limits, Limit{Limit: l, Key: key})
+	}
+	return limits
+}
+
+// Limited is ErrLimited with what is known of it: the limit that is reached, and after which time a request would
+// pass if no other came before it.
+type Limited struct { //nolint:errname // it reads as what happened to the request
+	Limit      scopes.Limit
+	RetryAfter time.Duration
+	// Record is the denial that says so, once it is durable. The ledger leaves it zero.
+	Record Record
+}
+
+func (l *Limited) Error() string {
+	return fmt.Sprintf("%v: %s, for %d s", ErrLimited, l.Limit, l.Seconds())
+}
+
+// Seconds is RetryAfter in whole seconds, rounded up, as answers count it.
+func (l *Limited) Seconds() int64 {
+	return int64((l.RetryAfter + time.Second - 1) / time.Second)
+}
+
+// Unwrap returns ErrLimited.
+func (l *Limited) Unwrap() error { return ErrLimited }
+
+// limitedRecord is the denial of a request that policy would not have denied. It leaves the idempotency key to a
+// retry.
+func limitedRecord(who attest.Identity, rec Record, l *Limited) (Record, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Record{}, fmt.Errorf("making an id: %w", err)
+	}
+	req, d := rec.Request, rec.Decision
+	req.IdempotencyKey = ""
+	return newRecord(id.String(), who, req, scopes.Decision{
+		Outcome: scopes.Deny, Scope: d.Scope, Resource: d.Resource, Params: d.Params, Catalogue: d.Catalogue,
+		Reason:      scopes.ReasonLimited,
+		Explanation: fmt.Sprintf("%s is limited to %s, which leaves room again in %d s.", d.Scope.Name, l.Limit, l.Seconds()),
+	}, rec.Time)
+}

@@ -1,0 +1,57 @@
+package scopes
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+const (
+	maxLimits                      = 4
+	maxLimitCount                  = 1_000_000
+	minLimitWindow, maxLimitWindow = time.Second, 24 * time.Hour
+)
+
+var limitPers = []string{PerSandbox, PerTask, PerTrustDomain, PerScope}
+
+func (r *reader) limits(n *yaml.Node) []Limit {
+	if n == nil {
+		return nil
+	}
+	items := r.list(n, "limits")
+	if len(items) > maxLimits {
+		r.at(n, "limits: there may be %d at most", maxLimits)
+	}
+	var limits []Limit
+	for _, item := range items {
+		limit, ok := r.limit(item)
+		if !ok {
+			continue
+		}
+		if slices.ContainsFunc(limits, func(l Limit) bool { return l.Per == limit.Per }) {
+			r.at(item, "limits: per %s is given twice; remove one", limit.Per)
+		}
+		limits = append(limits, limit)
+	}
+	return limits
+}
+
+func (r *reader) limit(n *yaml.Node) (Limit, bool) {
+	fields := r.mapping(n, "limit", "per", "count", "window")
+	if fields == nil {
+		return Limit{}, false
+	}
+	if fields["per"] == nil || fields["count"] == nil || fields["window"] == nil {
+		r.at(n, "a limit needs per, count and window, such as {per: sandbox, count: 60, window: 1h}")
+		return Limit{}, false
+	}
+	per, okPer := r.text(fields["per"], "limit.per")
+	if okPer && !slices.Contains(limitPers, per) {
+		r.at(fields["per"], "limit.per %q is unknown; choose %s", per, strings.Join(limitPers, ", "))
+	}
+	count, okCount := r.integer(fields["count"], "limit.count", 1, maxLimitCount)
+	window, okWindow := r.duration(fields["window"], "limit.window", minLimitWindow, maxLimitWindow)
+	return Limit{Per: per, Count: int(count), Window: window}, okPer && okCount && okWindow
+}
