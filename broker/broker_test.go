@@ -30,6 +30,7 @@ type tape struct {
 	outcomes []broker.Outcome
 	orders   []*broker.Order
 	beginErr error
+	limited  *broker.Limited // what the first record is over
 	mintErr  error
 	earlier  *broker.View
 }
@@ -37,6 +38,9 @@ type tape struct {
 func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
 	p.events = append(p.events, "begin "+string(rec.Status))
 	p.records = append(p.records, rec)
+	if p.limited != nil && len(p.records) == 1 {
+		return nil, fmt.Errorf("begin: %w", p.limited)
+	}
 	return p.earlier, p.beginErr
 }
 
@@ -80,6 +84,11 @@ scopes:
     params: {repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+'}}
     resource: github:repo/{repo}
     ttl: {default: 5m, max: 15m}
+    limits:
+      - {per: sandbox, count: 60, window: 1h}
+      - {per: task, count: 7, window: 1s}
+      - {per: trust_domain, count: 1000000, window: 1s}
+      - {per: scope, count: 1, window: 24h}
     credential: {kind: jwt, audience: 'https://gateway.acme.example'}
   - name: github.issues.write
     title: Write issues

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
@@ -94,6 +95,46 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		{
 			name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
 			want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
+		},
+		{
+			name: "limits that are no list", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: {per: sandbox, count: 1, window: 1s}\n",
+			want: "scopes.yaml:43: scope mail.read: limits must be a list",
+		},
+		{
+			name: "limit of nothing", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 0, window: 1h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limit.count must be a whole number from 1 to 1000000",
+		},
+		{
+			name: "limit without end", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1000001, window: 1h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limit.count must be a whole number from 1 to 1000000",
+		},
+		{
+			name: "limit of a moment", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 500ms}]\n",
+			want: "scopes.yaml:43: scope mail.read: limit.window must be whole seconds from 1s to 24h, such as 90s or 5m",
+		},
+		{
+			name: "limit over a week", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 168h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limit.window must be whole seconds from 1s to 24h, such as 90s or 5m",
+		},
+		{
+			name: "limit per what", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: user, count: 1, window: 1h}]\n",
+			want: `scopes.yaml:43: scope mail.read: limit.per "user" is unknown; choose sandbox, task, trust_domain, scope`,
+		},
+		{
+			name: "limit without window", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: scope, count: 1}]\n",
+			want: "scopes.yaml:43: scope mail.read: a limit needs per, count and window, such as {per: sandbox, count: 60, window: 1h}",
+		},
+		{
+			name: "limit with more", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: scope, count: 1, window: 1h, burst: 2}]\n",
+			want: "scopes.yaml:43: scope mail.read: limit: unknown key \"burst\"; the keys are per, count, window",
+		},
+		{
+			name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: scope, count: 1, window: 1h}, {per: scope, count: 9, window: 2h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limits: per scope is given twice; remove one",
+		},
+		{
+			name: "five limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: scope, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: task, count: 1, window: 2h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limits: there may be 4 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
 		},
 		{
 			name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: database, audience: https://mail",
@@ -624,5 +665,29 @@ func TestLoadFSRefusesWhatItCannotRead(t *testing.T) {
 	var problems scopes.Problems
 	if _, err := scopes.LoadFS(large); !errors.As(err, &problems) || !strings.Contains(err.Error(), "p.cedar: is larger than 64 KiB; split it") {
 		t.Errorf("got %v, want a Problem about p.cedar", err)
+	}
+}
+
+// Limits are for whoever counts: they are read, named by the digest, and decide nothing.
+func TestLimitsAreRead(t *testing.T) {
+	const ttl = "ttl: {default: 10m, max: 1h}\n"
+	with := replace(t, worldScopes, ttl, ttl+"    limits: [{per: sandbox, count: 60, window: 1h}, {per: trust_domain, count: 1000000, window: 90s}]\n")
+	c, err := scopes.Load([]scopes.File{file("scopes.yaml", with), file("policies.cedar", worldPolicies)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := c.Scope("mail.read")
+	want := []scopes.Limit{
+		{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}, {Per: scopes.PerTrustDomain, Count: 1_000_000, Window: 90 * time.Second},
+	}
+	if diff := cmp.Diff(want, got.Limits); diff != "" || !ok {
+		t.Fatalf("limits (-want +got):\n%s", diff)
+	}
+	if got.Limits[0].String() != "60 in 1h per sandbox" || got.Limits[1].String() != "1000000 in 1m30s per trust domain" {
+		t.Errorf("got %q", got.Limits)
+	}
+	got.Limits[0].Count = 1
+	if again, _ := c.Scope("mail.read"); again.Limits[0].Count != 60 {
+		t.Error("a copy of a scope reaches into the catalogue")
 	}
 }
