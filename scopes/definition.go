@@ -24,8 +24,9 @@ const (
 )
 
 const (
-	minTTL, maxTTL                                        = time.Second, 24 * time.Hour
-	minApprovalWait, maxApprovalWait, defaultApprovalWait = time.Minute, 24 * time.Hour, 10 * time.Minute
+	maxDuration                          = 24 * time.Hour // of every duration in a catalogue
+	minTTL                               = time.Second
+	minApprovalWait, defaultApprovalWait = time.Minute, 10 * time.Minute
 )
 
 var (
@@ -122,8 +123,8 @@ func (r *reader) ttl(n *yaml.Node) TTL {
 	if fields["default"] == nil || fields["max"] == nil {
 		r.at(n, "ttl needs default and max, such as {default: 5m, max: 15m}")
 	}
-	def, okDefault := r.duration(fields["default"], "ttl.default", minTTL, maxTTL)
-	limit, okMax := r.duration(fields["max"], "ttl.max", minTTL, maxTTL)
+	def, okDefault := r.duration(fields["default"], "ttl.default", minTTL)
+	limit, okMax := r.duration(fields["max"], "ttl.max", minTTL)
 	if okDefault && okMax && def > limit {
 		r.at(n, "ttl.default (%s) is longer than ttl.max (%s)", short(def), short(limit))
 	}
@@ -150,7 +151,7 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	if quorum, ok := r.integer(fields["quorum"], "approval.quorum", 1, maxQuorum); ok {
 		a.Quorum = int(quorum)
 	}
-	if wait, ok := r.duration(fields["expires"], "approval.expires", minApprovalWait, maxApprovalWait); ok {
+	if wait, ok := r.duration(fields["expires"], "approval.expires", minApprovalWait); ok {
 		a.Expires = wait
 	}
 	return a

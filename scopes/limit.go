@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	maxLimits                      = 4
-	maxLimitCount                  = 1_000_000
-	minLimitWindow, maxLimitWindow = time.Second, 24 * time.Hour
+	maxLimits      = 4
+	maxLimitCount  = 1_000_000
+	minLimitWindow = time.Second
 )
 
 var limitPers = []string{PerSandbox, PerTask, PerTrustDomain, PerScope}
@@ -52,6 +52,6 @@ func (r *reader) limit(n *yaml.Node) (Limit, bool) {
 		r.at(fields["per"], "limit.per %q is unknown; choose %s", per, strings.Join(limitPers, ", "))
 	}
 	count, okCount := r.integer(fields["count"], "limit.count", 1, maxLimitCount)
-	window, okWindow := r.duration(fields["window"], "limit.window", minLimitWindow, maxLimitWindow)
+	window, okWindow := r.duration(fields["window"], "limit.window", minLimitWindow)
 	return Limit{Per: per, Count: int(count), Window: window}, okPer && okCount && okWindow
 }

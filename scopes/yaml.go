@@ -164,13 +164,14 @@ func (r *reader) integer(n *yaml.Node, what string, lo, hi int64) (int64, bool) 
 	return v, true
 }
 
-func (r *reader) duration(n *yaml.Node, what string, lo, hi time.Duration) (time.Duration, bool) {
+// duration returns whole seconds from lo to maxDuration.
+func (r *reader) duration(n *yaml.Node, what string, lo time.Duration) (time.Duration, bool) {
 	if n == nil {
 		return 0, false
 	}
 	d, err := time.ParseDuration(n.Value)
-	if n.Kind != yaml.ScalarNode || err != nil || d < lo || d > hi || d%time.Second != 0 {
-		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, short(lo), short(hi))
+	if n.Kind != yaml.ScalarNode || err != nil || d < lo || d > maxDuration || d%time.Second != 0 {
+		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, short(lo), short(maxDuration))
 		return 0, false
 	}
 	return d, true
