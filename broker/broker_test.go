@@ -88,7 +88,6 @@ scopes:
       - {per: sandbox, count: 60, window: 1h}
       - {per: task, count: 7, window: 1s}
       - {per: trust_domain, count: 1000000, window: 1s}
-      - {per: scope, count: 1, window: 24h}
     credential: {kind: jwt, audience: 'https://gateway.acme.example'}
   - name: github.issues.write
     title: Write issues

@@ -33,7 +33,6 @@ func TestRecordsCountAgainstTheirLimits(t *testing.T) {
 		{scope + "sandbox|" + agent, time.Minute},
 		{scope + "task|" + agent + "|t-1", 142858 * time.Microsecond},
 		{scope + "trust_domain|acme.example", time.Microsecond},
-		{scope + "scope|acme.example", 24 * time.Hour},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)

@@ -89,7 +89,7 @@ func TestGrants(t *testing.T) {
 		{"auditor", `UPDATE issuances SET status = 'failed'` + nothing, noRight},
 		{"auditor", `DELETE FROM issuances` + nothing, noRight},
 		{"auditor", `UPDATE ledger_head SET size = size`, noRight},
-		{"auditor", `SELECT lock_head('{}', '{}')`, noRight},
+		{"auditor", `SELECT admit('{}', '{}', '{}', '{}', '{}', '{}')`, noRight},
 		{"auditor", `SELECT admit('{}', '{}', '{}', '{}', '{}', '{}')`, noRight},
 		{"owner", `UPDATE entries SET body = body` + nothing, noRight},
 		{"owner", `DELETE FROM entries` + nothing, noRight},

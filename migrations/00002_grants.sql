@@ -23,7 +23,8 @@ END $$;
 GRANT SELECT, INSERT ON entries TO brevet_broker;
 GRANT SELECT, INSERT, UPDATE (status, status_detail, status_time, idempotency_key) ON issuances TO brevet_broker;
 GRANT SELECT, UPDATE (size) ON ledger_head TO brevet_broker;
-GRANT EXECUTE ON FUNCTION lock_head TO brevet_broker;
+GRANT SELECT, INSERT, UPDATE (tat) ON rate_limits TO brevet_broker;
+GRANT EXECUTE ON FUNCTION admit TO brevet_broker;
 GRANT SELECT ON deployment, goose_db_version TO brevet_broker;
 
 GRANT SELECT ON entries, issuances, ledger_head, goose_db_version TO brevet_auditor;
@@ -31,7 +32,8 @@ GRANT SELECT ON entries, issuances, ledger_head, goose_db_version TO brevet_audi
 -- +goose Down
 -- The roles stay: other schemas of the cluster may use them.
 REVOKE ALL ON entries, issuances, ledger_head, deployment, goose_db_version FROM brevet_broker, brevet_auditor;
-REVOKE ALL ON FUNCTION lock_head FROM brevet_broker;
+REVOKE ALL ON rate_limits FROM brevet_broker;
+REVOKE ALL ON FUNCTION admit FROM brevet_broker;
 -- +goose StatementBegin
 DO $$
 BEGIN

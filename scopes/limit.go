@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	maxLimits      = 4
+	maxLimits      = 3
 	maxLimitCount  = 1_000_000
 	minLimitWindow = time.Second
 )
 
-var limitPers = []string{PerSandbox, PerTask, PerTrustDomain, PerScope}
+var limitPers = []string{PerSandbox, PerTask, PerTrustDomain}
 
 func (r *reader) limits(n *yaml.Node) []Limit {
 	if n == nil {

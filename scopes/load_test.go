@@ -118,23 +118,23 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		},
 		{
 			name: "limit per what", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: user, count: 1, window: 1h}]\n",
-			want: `scopes.yaml:43: scope mail.read: limit.per "user" is unknown; choose sandbox, task, trust_domain, scope`,
+			want: `scopes.yaml:43: scope mail.read: limit.per "user" is unknown; choose sandbox, task, trust_domain`,
 		},
 		{
-			name: "limit without window", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: scope, count: 1}]\n",
+			name: "limit without window", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1}]\n",
 			want: "scopes.yaml:43: scope mail.read: a limit needs per, count and window, such as {per: sandbox, count: 60, window: 1h}",
 		},
 		{
-			name: "limit with more", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: scope, count: 1, window: 1h, burst: 2}]\n",
+			name: "limit with more", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, burst: 2}]\n",
 			want: "scopes.yaml:43: scope mail.read: limit: unknown key \"burst\"; the keys are per, count, window",
 		},
 		{
-			name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: scope, count: 1, window: 1h}, {per: scope, count: 9, window: 2h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limits: per scope is given twice; remove one",
+			name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h}, {per: task, count: 9, window: 2h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
 		},
 		{
-			name: "five limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: scope, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: task, count: 1, window: 2h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limits: there may be 4 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+			name: "four limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: task, count: 1, window: 2h}]\n",
+			want: "scopes.yaml:43: scope mail.read: limits: there may be 3 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
 		},
 		{
 			name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: database, audience: https://mail",

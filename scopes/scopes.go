@@ -84,7 +84,6 @@ const (
 	PerSandbox     = "sandbox"
 	PerTask        = "task" // of one sandbox, which names its tasks itself
 	PerTrustDomain = "trust_domain"
-	PerScope       = "scope" // within the trust domain of the sandbox
 )
 
 // Credential says what is minted for a scope.
