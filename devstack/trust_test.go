@@ -229,7 +229,7 @@ func TestStateFolderOfAnotherIsRefused(t *testing.T) {
 
 func TestPrivateGroup(t *testing.T) {
 	t.Parallel()
-	const users = "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\nbob:x:1001:100::/home/bob:/bin/sh\n"
+	const users = "root:x:0:0::/:/bin/sh\nalice:x:1000:1000::/:/bin/sh\nbob:x:1001:100::/:/bin/sh\n"
 	for _, test := range []struct {
 		name, groups, users string
 		want                bool
