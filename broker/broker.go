@@ -84,7 +84,7 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (R
 	if rec.Intent == nil {
 		return Result{Record: rec}, nil
 	}
-	credential, err := b.cfg.Minter.Mint(ctx, &Order{id: rec.ID, intent: *rec.Intent, key: key})
+	credential, err := b.cfg.Minter.Mint(ctx, &Order{intent: *rec.Intent, key: key})
 	if err != nil {
 		b.fail(ctx, rec.ID, err)
 		return Result{}, fmt.Errorf("minting %s: %w", rec.ID, err)

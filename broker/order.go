@@ -5,7 +5,6 @@ import "sync/atomic"
 // Order is the right to mint one credential. Only this package makes one, after the intent is durable,
 // and it can be redeemed once.
 type Order struct {
-	id     string
 	intent Intent
 	key    Key
 	spent  atomic.Bool
@@ -18,6 +17,3 @@ func (o *Order) Redeem() (Intent, Key, error) {
 	}
 	return o.intent, o.key, nil
 }
-
-// ID is the id of the issuance that the order belongs to.
-func (o *Order) ID() string { return o.id }
