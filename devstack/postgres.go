@@ -70,7 +70,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 	if p.closed {
 		return ErrClosed
 	}
-	if p.proc.running() {
+	if p.proc.serves(ctx, p.answers) {
 		return nil
 	}
 	if err := p.launch(ctx); err != nil {

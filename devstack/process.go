@@ -88,6 +88,12 @@ func (p *process) running() bool {
 	}
 }
 
+// serves reports whether the child runs and answers. A child that was killed from outside an instant ago still counts
+// as running until it is reaped, so only an answer speaks for it.
+func (p *process) serves(ctx context.Context, ready func(context.Context) error) bool {
+	return p.running() && p.await(ctx, ready) == nil
+}
+
 // stop asks with each signal in turn, waits that long for each, and then kills. When it returns, the child is gone
 // and reaped.
 func (p *process) stop(patience time.Duration, signals ...syscall.Signal) {

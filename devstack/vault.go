@@ -79,7 +79,7 @@ func (v *Vault) Start(ctx context.Context) error {
 	if v.closed {
 		return ErrClosed
 	}
-	if v.proc.running() {
+	if v.proc.serves(ctx, v.run().answers) {
 		return nil
 	}
 	if err := v.launch(ctx); err != nil {
