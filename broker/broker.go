@@ -18,6 +18,7 @@ const settleTimeout = 5 * time.Second
 // Config is what a Broker needs. Every field is required.
 type Config struct {
 	Ledger Ledger
+	Estate Estate
 	Minter Minter
 	// Catalogue returns the catalogue in force; one call is one snapshot.
 	Catalogue func() *scopes.Catalogue

@@ -19,6 +19,25 @@ var (
 	ErrAlreadyIssued = errors.New("idempotency key has been answered with a credential")
 	// ErrLimited: a limit of the scope is reached. It comes as a *Limited, and the request is recorded as denied.
 	ErrLimited = errors.New("limit is reached")
+	// ErrQuarantined: an admin has ordered that this sandbox gets nothing. The request is recorded as denied.
+	ErrQuarantined = errors.New("sandbox is in quarantine")
+	// ErrTaskEnded: the request is for a task that is over. It is recorded as denied.
+	ErrTaskEnded = errors.New("task has ended")
+	// ErrVaultRefused: Vault understood and said no, which it will do again until somebody changes its configuration.
+	ErrVaultRefused = errors.New("vault refused")
+	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
+	ErrNotForward = errors.New("state does not move forward")
 	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.
 	ErrNotFound = errors.New("no such record")
 )
+
+// Lost wraps the error of a mint after which something may be alive in Vault, for a while.
+type Lost struct { //nolint:errname // it reads as what happened to the answer
+	Handle Handle // as far as it is known
+	Err    error
+}
+
+func (l *Lost) Error() string { return l.Err.Error() }
+
+// Unwrap returns the cause.
+func (l *Lost) Unwrap() error { return l.Err }

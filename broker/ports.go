@@ -12,11 +12,13 @@ import (
 type Ledger interface {
 	// Begin returns nil only after the record is durably committed. When the subject has used the record's
 	// idempotency key before it commits nothing and returns the earlier record, else nil.
-	// When the record is over one of its limits it commits nothing and returns a *Limited. What it commits counts
-	// against all of them, in the same commit.
+	// When the record is over one of its limits it commits nothing and returns a *Limited; when its subject is in
+	// quarantine or its task has ended, ErrQuarantined or ErrTaskEnded. What it commits counts against all of its
+	// limits, in the same commit. A denied record is only committed.
 	// Any other error leaves it open whether the record exists: the caller must not mint.
 	Begin(ctx context.Context, rec Record) (earlier *View, err error)
-	// Settle records the outcome of a begun record. A move that is not forward is an error and changes nothing.
+	// Settle records the outcome of a begun record. A move that is not forward is ErrNotForward and changes nothing,
+	// and so is one by a sweeper that no longer leads.
 	Settle(ctx context.Context, out Outcome) error
 	// Refuse records a call that never became a request.
 	Refuse(ctx context.Context, ref Refusal) error
@@ -26,16 +28,64 @@ type Ledger interface {
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
 }
 
-// Minter makes credentials through Vault.
+// Estate is what is alive, and what was ordered about it. All methods are safe for concurrent use, across replicas
+// too; errors are as for Ledger.
+type Estate interface {
+	// Announce commits a command. From then on no replica begins what a quarantine or a task's end forbids.
+	Announce(ctx context.Context, cmd Command) error
+	// Live returns up to limit records that match, are within reach and may be alive (intent, issued, unknown or
+	// revoking, and not past their time unless Vault may still hold them), ordered by id, with ids after the given
+	// one. It reads what is committed, never a standby.
+	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]Held, error)
+	// Due returns up to limit records that the sweeper has to look at.
+	Due(ctx context.Context, due Due) ([]Held, error)
+	// Deadlines returns tasks whose end has come and has not been carried out: Close them with a Command.
+	Deadlines(ctx context.Context, now time.Time, limit int) ([]Task, error)
+	// Quarantines lists the standing ones within reach, by SPIFFE ID.
+	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
+}
+
+// LivePage is where a listing of live records goes on.
+type LivePage struct {
+	After string // an id; empty begins
+	Limit int
+}
+
+// Due says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
+// and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue.
+type Due struct {
+	Unfinished, Overdue time.Time
+	Limit               int
+}
+
+// Election makes one sweeper of all replicas the leader.
+type Election interface {
+	// Lead waits until this replica leads, or ctx ends. Then it runs do with a term of its own, greater than any
+	// before, and a context that ends when the lead may be lost. It returns what do returns.
+	Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error
+}
+
+// Minter makes credentials through Vault, and ends them there.
 type Minter interface {
 	// Key returns the key that a JWT minted now is to be signed with.
 	// It answers from memory; ErrVaultUnavailable when no key is known.
 	Key() (Key, error)
 	// Mint redeems the order and returns exactly the credential that its intent names. It asks Vault at most
-	// once. Errors are ErrVaultUnavailable, ErrMintMismatch or ErrOrderSpent; after any of them no credential
-	// is to be delivered.
+	// once. Errors are ErrVaultUnavailable, ErrVaultRefused, ErrMintMismatch or ErrOrderSpent; after any of them no
+	// credential is to be delivered. A *Lost besides says that something may be alive in Vault, for as long as
+	// Unrenewed at most; without it nothing is.
+	// What a dynamic credential lives under dies after Unrenewed, whatever happens here, unless Renew is called.
 	Mint(ctx context.Context, order *Order) (Credential, error)
+	// Renew lets what was minted live until its time, and never longer. It may be called again.
+	Renew(ctx context.Context, h Handle, until time.Time) error
+	// Revoke returns nil only when Vault has confirmed that nothing of h is alive. It may be called again.
+	Revoke(ctx context.Context, h Handle) error
+	// Alive tells whether Vault still holds anything of h.
+	Alive(ctx context.Context, h Handle) (bool, error)
 }
+
+// Unrenewed is how long a dynamic credential lives in Vault without being renewed.
+const Unrenewed = 30 * time.Second
 
 // Key names one version of the signing key.
 type Key struct {
@@ -46,7 +96,10 @@ type Key struct {
 
 // Credential is what is handed over, once.
 type Credential struct {
+	// Secret is the token of a JWT; for every other kind a JSON object, whose members depend on the kind.
 	Secret secret.Text
+	// Minted is what the record keeps of a dynamic credential; nil for a JWT.
+	Minted *Minted
 }
 
 // View is a record as it is read back: the record, its latest state, and its place in the ledger.
@@ -79,7 +132,11 @@ type View struct {
 	Audience       string
 	KeyID          string
 	ClaimsDigest   string // hex
-	RequestDigest  [32]byte
+	// VaultPath is what Vault was asked for, Minted what it made. Both are empty for a JWT.
+	VaultPath     string
+	Minted        Minted
+	Actor         string // who ended it
+	RequestDigest [32]byte
 }
 
 // Reach limits what a reader may see. It is never empty: the zero value reaches nothing.

@@ -17,6 +17,9 @@ type Request struct {
 	Task string
 	// Reason is free text from the sandbox: shown to people as untrusted, recorded, never evaluated.
 	Reason string
+	// CSR is a PEM certificate signing request and PublicKey an OpenSSH public key: the caller's own key, where the
+	// scope certifies one.
+	CSR, PublicKey string
 	// IdempotencyKey makes a repeated request answer once; empty means that each call is its own.
 	IdempotencyKey string
 }
@@ -24,14 +27,41 @@ type Request struct {
 // Status is where a request stands. It only moves forward.
 type Status string
 
-// The states of a request that this version reaches. A JWT is fully determined before it is signed, so
-// committing its intent counts as issuing it: should the signature then fail, the state moves on to
-// StatusFailed, and until then the record errs on the side of having issued.
+// The states of a request. A JWT is fully determined before it is signed, so committing its intent counts as
+// issuing it: should the signature then fail, the state moves on to StatusFailed, and until then the record errs on
+// the side of having issued. Everything else that Vault makes is StatusIntent until a second commit says what came
+// of it.
 const (
 	StatusDenied  Status = "denied"
 	StatusPending Status = "pending"
-	StatusIssued  Status = "issued"
-	StatusFailed  Status = "failed"
+	// StatusIntent: recorded, and Vault is about to be asked.
+	StatusIntent Status = "intent"
+	StatusIssued Status = "issued"
+	// StatusFailed: nothing was minted.
+	StatusFailed Status = "failed"
+	// StatusUnknown: Vault was asked and its answer is lost. What it may have made is not renewed, and dies.
+	StatusUnknown Status = "unknown"
+	// StatusCompensated: whatever a lost mint may have made is dead, and it was never delivered.
+	StatusCompensated Status = "compensated"
+	// StatusRevoking: inactive for everyone who asks here; Vault has not confirmed yet that it is dead.
+	StatusRevoking Status = "revoking"
+	// StatusRevoked and StatusReleased: dead before its time, by somebody else's will or by its holder's.
+	StatusRevoked  Status = "revoked"
+	StatusReleased Status = "released"
+	// StatusExpired: dead at its time. A leased credential's record says so once Vault confirms it; for other
+	// credentials and for pending requests it is what a record reads as when its time has passed.
+	StatusExpired Status = "expired"
+)
+
+// The causes of an early end, which the record keeps as the detail of the status.
+const (
+	CauseReleased    = "released"    // by its holder
+	CauseTaskEnded   = "task_ended"  // by its holder, its orchestrator, or its deadline
+	CauseRevoked     = "revoked"     // by an admin
+	CauseQuarantined = "quarantined" // by an admin
+	CauseUndelivered = "undelivered" // the answer did not reach the caller
+	CauseOverdue     = "overdue"     // its time has passed, and Vault still holds it
+	CauseGone        = "gone"        // found dead in Vault before its time
 )
 
 // Subject is who a record is about, as attested.
@@ -44,7 +74,12 @@ type Subject struct {
 
 // Intent says exactly which credential will be minted, before it is.
 type Intent struct {
-	Kind     string // "jwt"
+	// ID and Expires are the record's.
+	ID      string
+	Expires time.Time
+	Kind    string // one of the kinds of package scopes
+	// Grant is what Vault is asked for. Nil for a JWT, which the fields below determine instead.
+	Grant    *scopes.Grant
 	Audience string
 	// KeyID is the RFC 7638 thumbprint of the signing key, Algorithm its JWS name.
 	KeyID     string
@@ -78,8 +113,94 @@ type Outcome struct {
 	ID     string
 	Time   time.Time
 	Status Status
-	// Detail is a fixed code that says why, such as "vault_unavailable".
+	// Detail is a fixed code that says why, such as "vault_unavailable". Empty for StatusIssued and StatusExpired.
 	Detail string
+	// Actor is the SPIFFE ID of who caused it; empty when nobody but Brevet itself did.
+	Actor string
+	// Minted is set with StatusIssued; with StatusUnknown as far as it is known.
+	Minted *Minted
+	// Term is that of the sweeper that says so, who must still be the leader; zero for everybody else.
+	Term int64
+}
+
+// Handle is what Vault knows a dynamic credential by. It is no secret: it opens nothing.
+type Handle struct {
+	Accessor string // of the token that the credential lives under; empty for what has none
+	Lease    string // Vault's lease id; empty for what has none
+}
+
+// Minted says what Vault made. It holds no secret.
+type Minted struct {
+	Handle
+	// Name is what the far side knows the credential by: the database user, the certificate's serial number, the
+	// SSH certificate's key id, the token's display name.
+	Name string
+	// Digest is the SHA-256 of the secret, by which it can be recognised. Zero for a static secret, whose digest
+	// could be guessed from.
+	Digest [32]byte
+}
+
+// Selector picks records that are alive. All the set fields have to match; at least one is set.
+type Selector struct {
+	ID             string
+	SPIFFEID       string
+	SPIFFEIDPrefix string // a path prefix that ends on a segment boundary
+	TrustDomain    string
+	Task           string
+	Scope          string
+	Catalogue      string // digest
+}
+
+// Held is a record whose credential is, or may be, alive.
+type Held struct {
+	ID         string
+	Subject    string // SPIFFE ID
+	Task       string
+	Scope      string
+	Kind       string
+	Status     Status // intent, issued, unknown or revoking
+	Detail     string // of revoking: the cause
+	Actor      string // of revoking
+	StatusTime time.Time
+	Expires    time.Time
+	Handle     Handle
+}
+
+// The kinds of commands.
+const (
+	CommandTaskEnd          = "task.end"
+	CommandQuarantineAdd    = "quarantine.add"
+	CommandQuarantineRemove = "quarantine.remove"
+	CommandRevoke           = "credentials.revoke"
+)
+
+// Command is somebody's order that concerns many records, or records to come. It is an entry of its own.
+type Command struct {
+	ID   string // a UUIDv7
+	Time time.Time
+	Kind string
+	// Actor is who ordered it; nil when a deadline did.
+	Actor *Subject
+	// Target is what it concerns: SPIFFEID and Task for a task's end, SPIFFEID alone (which may be a path prefix or
+	// "spiffe://" and a trust domain) for a quarantine, anything for a revocation.
+	Target Selector
+	// At is when a task ends; not after Time means now.
+	At time.Time
+	// Reason is free text of the actor.
+	Reason string
+}
+
+// Quarantine is a standing order that sandboxes get nothing.
+type Quarantine struct {
+	SPIFFEID string // a SPIFFE ID, a path prefix of some, or "spiffe://" and a trust domain
+	Since    time.Time
+	Actor    string
+	Reason   string
+}
+
+// Task is one task of one sandbox that has, or had, a deadline.
+type Task struct {
+	SPIFFEID, Task string
 }
 
 // Refusal is a call that never became a request: a failed attestation or input that was not understood.

@@ -23,6 +23,9 @@ type Ask struct {
 	Params map[string]any // string, bool, and whole numbers as JSON decoders give them
 	TTL    time.Duration  // 0 for the scope's default
 	Task   string
+	// CSR (PEM) and PublicKey (OpenSSH) are the caller's own key, for scopes that
+	// certify one.
+	CSR, PublicKey string
 }
 
 // Outcome is the answer to an ask.
@@ -45,7 +48,11 @@ const (
 	ReasonPolicyError      = "policy_error"
 	ReasonBindingRequired  = "binding_required"
 	ReasonSVIDExpiring     = "svid_expiring"
-	ReasonLimited          = "limited" // never by Decide: a limit of the scope is reached
+
+	// Never by Decide: only whoever records a decision knows.
+	ReasonLimited     = "limited"     // a limit of the scope is reached
+	ReasonQuarantined = "quarantined" // the sandbox gets nothing
+	ReasonTaskEnded   = "task_ended"  // the task is over
 )
 
 // The bounds that can shorten a TTL.
@@ -73,6 +80,7 @@ type Decision struct {
 	Explanation string    // a few plain sentences for a person
 	Approval    *Approval // when pending: who could approve
 	Narrowest   *Ask      // when denied: the nearest ask that would pass, if any
+	Grant       *Grant    // unless denied: what is asked of Vault; nil for a JWT
 	Catalogue   string    // the digest
 }
 

@@ -86,12 +86,85 @@ const (
 	PerTrustDomain = "trust_domain"
 )
 
-// Credential says what is minted for a scope.
+// Credential says what is minted for a scope. Which fields are set depends on
+// the kind; texts may be templates such as {repo}.
 type Credential struct {
-	Kind     string // "jwt"
+	Kind string // one of the Kind constants
+
+	// jwt
 	Audience string // the one audience of the token, an absolute URI
 	Bind     string // "none" or "mtls" (RFC 8705)
+
+	Mount      string            // database, pki, ssh: where the engine is mounted
+	Role       string            // database, pki, ssh: the engine's role
+	Path       string            // kv, vault: what is read or written
+	Method     string            // vault: MethodRead or MethodWrite
+	Data       map[string]string // vault: what is written
+	Static     bool              // vault: the engine gives no lease. Always true for kv
+	CommonName string            // pki
+	DNSNames   []string          // pki
+	ServerKey  bool              // pki: Vault makes the key, instead of certifying the caller's
+	Principals []string          // ssh
+	Policy     []Rule            // vault-token
+	// WithinSVID ends the credential with the SVID that it was asked for with, at the latest.
+	WithinSVID bool
 }
+
+// The kinds of credentials.
+const (
+	KindJWT        = "jwt"         // signed by Vault's Transit engine
+	KindVaultToken = "vault-token" // with a policy of the scope's own
+	KindDatabase   = "database"    // a login of the database engine
+	KindPKI        = "pki"         // an X.509 certificate
+	KindSSH        = "ssh"         // an OpenSSH user certificate
+	KindKV         = "kv"          // a secret that somebody stored: static
+	KindVault      = "vault"       // whatever another engine gives at a path
+)
+
+// Leased tells whether Vault can end such a credential before its time.
+func (c Credential) Leased() bool {
+	switch c.Kind {
+	case KindVaultToken, KindDatabase, KindPKI:
+		return true
+	case KindVault:
+		return !c.Static
+	default:
+		return false
+	}
+}
+
+// The ways in which Vault is asked.
+const (
+	MethodRead  = "read"
+	MethodWrite = "write"
+)
+
+// Rule is what a Vault token may do at a path.
+type Rule struct {
+	Path         string
+	Capabilities []string
+}
+
+// Grant is a credential template filled in: what Vault will be asked for. It
+// holds no secret.
+type Grant struct {
+	// Policy is the Vault policy that the token which asks is limited to, from
+	// VaultPolicies.
+	Policy string
+	// Method and Path are empty for a Vault token, which is the credential itself.
+	Method string
+	Path   string
+	// Data is what is written, besides the lifetime: strings, and lists of them
+	// joined by commas where Vault takes such.
+	Data map[string]string
+	// Leased and Static are as the scope's credential.
+	Leased, Static bool
+}
+
+// VaultPolicy is a policy that has to be in Vault before the catalogue is used.
+// Its name holds a digest of its text, so that one that is missing or of another
+// version grants nothing.
+type VaultPolicy struct{ Name, Text string }
 
 // The ways a credential can be bound to its holder, and the values of
 // context.binding in a policy.
