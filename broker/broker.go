@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -12,10 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// settleTimeout bounds the write of an outcome, which goes on when the caller has gone.
-const settleTimeout = 5 * time.Second
-
-// Config is what a Broker needs. Every field is required.
+// Config is what a Broker needs. Every field is required, except where it says otherwise.
 type Config struct {
 	Ledger Ledger
 	Estate Estate
@@ -26,6 +24,8 @@ type Config struct {
 	Issuer string
 	Now    func() time.Time
 	Log    *slog.Logger
+	// OnUnrevoked, unless nil, is told by the sweeper how many credentials should be dead and are not known to be.
+	OnUnrevoked func(n int)
 }
 
 // Broker answers requests. It is safe for concurrent use.
@@ -33,12 +33,14 @@ type Broker struct {
 	cfg Config
 	// Callers who proved who they are have a budget of their own: a flood without identities must not hide theirs.
 	proven, unproven *sampler
+	// renewals are those that go on after their request.
+	renewals sync.WaitGroup
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.
 func New(cfg Config) (*Broker, error) {
-	if cfg.Ledger == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
-		return nil, errors.New("broker: ledger, minter, catalogue, clock and log are all required")
+	if cfg.Ledger == nil || cfg.Estate == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
+		return nil, errors.New("broker: ledger, estate, minter, catalogue, clock and log are all required")
 	}
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
@@ -60,7 +62,8 @@ type Result struct {
 }
 
 // Issue decides, records, and only then mints. An error means that no credential left: *scopes.InvalidAsk for
-// an ask that makes no sense, else one of this package's sentinels. A denial is not an error.
+// an ask that makes no sense, else one of this package's sentinels. A denial is not an error. A result that holds a
+// credential has to be passed to Delivered.
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
 	now := b.cfg.Now()
 	decision, err := b.cfg.Catalogue().Decide(subjectOf(who), askOf(req), now)
@@ -72,28 +75,18 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (R
 		return Result{}, err
 	}
 	earlier, err := b.cfg.Ledger.Begin(ctx, rec)
-	var limited *Limited
-	if errors.As(err, &limited) {
-		return Result{}, b.limit(ctx, who, rec, limited)
-	}
-	if err != nil {
-		return Result{}, fmt.Errorf("recording the decision: %w", err)
-	}
-	if earlier != nil {
+	switch {
+	case err != nil:
+		return b.turnAway(ctx, who, rec, err)
+	case earlier != nil:
 		return again(rec, earlier)
-	}
-	if rec.Intent == nil {
+	case rec.Intent == nil:
 		return Result{Record: rec}, nil
 	}
-	credential, err := b.cfg.Minter.Mint(ctx, &Order{intent: *rec.Intent, key: key})
-	if err != nil {
-		b.fail(ctx, rec.ID, err)
-		return Result{}, fmt.Errorf("minting %s: %w", rec.ID, err)
-	}
-	return Result{Record: rec, Credential: &credential}, nil
+	return b.mint(ctx, rec, key)
 }
 
-// prepare turns a decision into the record to commit and, when it allows, the key that the intent names.
+// prepare turns a decision into the record to commit and, when it allows, its intent and the key that it names.
 func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, Key, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -103,6 +96,10 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	if err != nil || d.Outcome != scopes.Allow {
 		return rec, Key{}, err
 	}
+	if d.Grant != nil {
+		rec.Intent = grantIntent(rec)
+		return rec, Key{}, nil
+	}
 	key, err := b.cfg.Minter.Key()
 	if err != nil {
 		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
@@ -111,16 +108,21 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	return rec, key, err
 }
 
-// limit records that rec was over a limit, and returns the *Limited only when that is durable.
-func (b *Broker) limit(ctx context.Context, who attest.Identity, rec Record, limited *Limited) error {
-	denial, err := limitedRecord(who, rec, limited)
+// turnAway answers a request that the ledger did not take. What it would never take as it is gets recorded as denied,
+// and is only said when that is durable.
+func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, cause error) (Result, error) {
+	denial, err := stoppedRecord(who, rec, cause)
 	if err != nil {
-		return err
+		return Result{}, fmt.Errorf("recording the decision: %w", err)
 	}
 	if _, err := b.cfg.Ledger.Begin(ctx, denial); err != nil {
-		return fmt.Errorf("recording that a limit is reached: %w", err)
+		return Result{}, fmt.Errorf("recording a denial: %w", err)
 	}
-	return &Limited{Limit: limited.Limit, RetryAfter: limited.RetryAfter, Record: denial}
+	var limited *Limited
+	if errors.As(cause, &limited) {
+		return Result{}, &Limited{Limit: limited.Limit, RetryAfter: limited.RetryAfter, Record: denial}
+	}
+	return Result{Record: denial}, nil
 }
 
 // again answers a request whose idempotency key was used before.
@@ -132,28 +134,6 @@ func again(rec Record, earlier *View) (Result, error) {
 		return Result{Earlier: earlier}, nil
 	default:
 		return Result{}, ErrAlreadyIssued
-	}
-}
-
-// fail moves a record whose mint did not succeed. The caller may be gone and the store may be down: then the
-// record goes on saying issued, which claims too much and never too little.
-func (b *Broker) fail(ctx context.Context, id string, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-	defer cancel()
-	out := Outcome{ID: id, Time: b.cfg.Now(), Status: StatusFailed, Detail: failureCode(cause)}
-	if err := b.cfg.Ledger.Settle(ctx, out); err != nil {
-		b.cfg.Log.ErrorContext(ctx, "outcome not recorded", "issuance", id, "status", string(out.Status), "error", err)
-	}
-}
-
-func failureCode(cause error) string {
-	switch {
-	case errors.Is(cause, ErrMintMismatch):
-		return "mint_mismatch"
-	case errors.Is(cause, ErrVaultUnavailable):
-		return "vault_unavailable"
-	default:
-		return "internal"
 	}
 }
 
@@ -177,8 +157,9 @@ func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	return nil
 }
 
-// Close records the refusals that were counted and have had no later one to be carried by.
+// Close waits for the renewals under way and records the refusals that were counted and have had no later one to be carried by.
 func (b *Broker) Close(ctx context.Context) error {
+	b.renewals.Wait()
 	for _, budget := range []*sampler{b.proven, b.unproven} {
 		n := budget.drain()
 		if n == 0 {

@@ -23,6 +23,8 @@ var (
 	ErrQuarantined = errors.New("sandbox is in quarantine")
 	// ErrTaskEnded: the request is for a task that is over. It is recorded as denied.
 	ErrTaskEnded = errors.New("task has ended")
+	// ErrRevoked: it was revoked before it could be delivered.
+	ErrRevoked = errors.New("revoked before delivery")
 	// ErrVaultRefused: Vault understood and said no, which it will do again until somebody changes its configuration.
 	ErrVaultRefused = errors.New("vault refused")
 	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.

@@ -45,7 +45,9 @@ func subjectOf(who attest.Identity) scopes.Subject {
 }
 
 func askOf(req Request) scopes.Ask {
-	return scopes.Ask{Scope: req.Scope, Params: req.Params, TTL: req.TTL, Task: req.Task}
+	return scopes.Ask{
+		Scope: req.Scope, Params: req.Params, TTL: req.TTL, Task: req.Task, CSR: req.CSR, PublicKey: req.PublicKey,
+	}
 }
 
 // newRecord describes a decided request. Its end is cut to whole seconds, as tokens count them: never later
@@ -65,7 +67,10 @@ func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, n
 	}
 	switch d.Outcome {
 	case scopes.Allow:
-		rec.Status, rec.Expires = StatusIssued, rec.Time.Add(d.TTL).Truncate(time.Second)
+		rec.Status, rec.Expires = StatusIntent, rec.Time.Add(d.TTL).Truncate(time.Second)
+		if d.Grant == nil {
+			rec.Status = StatusIssued
+		}
 	case scopes.Pending:
 		rec.Status, rec.Expires = StatusPending, rec.Time.Add(d.Approval.Expires).Truncate(time.Second)
 	default:
@@ -73,6 +78,13 @@ func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, n
 	}
 	rec.Limits = limitsOf(rec)
 	return rec, nil
+}
+
+// grantIntent says what Vault is asked for.
+func grantIntent(rec Record) *Intent {
+	return &Intent{
+		ID: rec.ID, Expires: rec.Expires, Kind: rec.Decision.Scope.Credential.Kind, Grant: rec.Decision.Grant,
+	}
 }
 
 // jwtIntent fixes every byte of the token but its signature.
@@ -104,6 +116,8 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		return nil, fmt.Errorf("encoding claims: %w", err)
 	}
 	return &Intent{
+		ID:           rec.ID,
+		Expires:      rec.Expires,
 		Kind:         scope.Credential.Kind,
 		Audience:     scope.Credential.Audience,
 		KeyID:        key.ID,
@@ -116,12 +130,14 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 // requestDigest is the same for two requests that ask for the same thing: the encoder sorts the map's keys.
 func requestDigest(req Request) ([32]byte, error) {
 	canonical, err := json.Marshal(struct {
-		Scope  string         `json:"scope"`
-		Params map[string]any `json:"params"`
-		TTL    time.Duration  `json:"ttl"`
-		Task   string         `json:"task"`
-		Reason string         `json:"reason"`
-	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason})
+		Scope     string         `json:"scope"`
+		Params    map[string]any `json:"params"`
+		TTL       time.Duration  `json:"ttl"`
+		Task      string         `json:"task"`
+		Reason    string         `json:"reason"`
+		CSR       string         `json:"csr,omitempty"`
+		PublicKey string         `json:"public_key,omitempty"`
+	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason, req.CSR, req.PublicKey})
 	if err != nil {
 		return [32]byte{}, fmt.Errorf("encoding the request: %w", err)
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -69,18 +70,32 @@ func (l *Limited) Seconds() int64 {
 // Unwrap returns ErrLimited.
 func (l *Limited) Unwrap() error { return ErrLimited }
 
-// limitedRecord is the denial of a request that policy would not have denied. It leaves the idempotency key to a
-// retry.
-func limitedRecord(who attest.Identity, rec Record, l *Limited) (Record, error) {
+// stoppedRecord is the denial of a request that policy would not have denied, when cause is one of those that the
+// ledger knows alone; any other cause is returned. It leaves the idempotency key to a retry.
+func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Record{}, fmt.Errorf("making an id: %w", err)
 	}
 	req, d := rec.Request, rec.Decision
 	req.IdempotencyKey = ""
-	return newRecord(id.String(), who, req, scopes.Decision{
+	denied := scopes.Decision{
 		Outcome: scopes.Deny, Scope: d.Scope, Resource: d.Resource, Params: d.Params, Catalogue: d.Catalogue,
-		Reason:      scopes.ReasonLimited,
-		Explanation: fmt.Sprintf("%s is limited to %s, which leaves room again in %d s.", d.Scope.Name, l.Limit, l.Seconds()),
-	}, rec.Time)
+	}
+	var limited *Limited
+	switch {
+	case errors.As(cause, &limited):
+		denied.Reason = scopes.ReasonLimited
+		denied.Explanation = fmt.Sprintf("%s is limited to %s, which leaves room again in %d s.",
+			d.Scope.Name, limited.Limit, limited.Seconds())
+	case errors.Is(cause, ErrQuarantined):
+		denied.Reason = scopes.ReasonQuarantined
+		denied.Explanation = "The sandbox is in quarantine: it gets nothing until an admin lifts that."
+	case errors.Is(cause, ErrTaskEnded):
+		denied.Reason = scopes.ReasonTaskEnded
+		denied.Explanation = "The task has ended: nothing is issued for it any more. New work needs a new task."
+	default:
+		return Record{}, cause
+	}
+	return newRecord(id.String(), who, req, denied, rec.Time)
 }

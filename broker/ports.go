@@ -49,10 +49,14 @@ type Estate interface {
 type LivePage struct {
 	After string // an id; empty begins
 	Limit int
+	// Leased leaves out what Vault cannot end.
+	Leased bool
 }
 
 // Due says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
-// and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue.
+// and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue; and what an order that stands
+// should have ended: those in StatusIssued whose task has ended or whose subject is in quarantine, with that cause as
+// their Detail.
 type Due struct {
 	Unfinished, Overdue time.Time
 	Limit               int
@@ -63,6 +67,8 @@ type Election interface {
 	// Lead waits until this replica leads, or ctx ends. Then it runs do with a term of its own, greater than any
 	// before, and a context that ends when the lead may be lost. It returns what do returns.
 	Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error
+	// Prune forgets what limits no longer need.
+	Prune(ctx context.Context) error
 }
 
 // Minter makes credentials through Vault, and ends them there.
@@ -145,6 +151,8 @@ type Reach struct {
 	Subject string
 	// TrustDomains reaches all records of these trust domains.
 	TrustDomains []string
+	// All reaches everything: for Brevet's own upkeep, and for no caller ever.
+	All bool
 }
 
 // Query narrows a List. Zero fields do not narrow.

@@ -1,12 +1,6 @@
 package broker
 
-import (
-	"context"
-	"errors"
-	"time"
-
-	"github.com/brevet-dev/brevet/attest"
-)
+import "time"
 
 // Receipt says what an early end did, credential by credential.
 type Receipt struct {
@@ -64,42 +58,4 @@ type Confinement struct {
 	SPIFFEID string
 	Reach    Reach // of the actor
 	Reason   string
-}
-
-var errTODO = errors.New("not built yet")
-
-// Delivered is told how the write of a result's credential went. A credential that lives in Vault is renewed to its
-// full time once it was written, and revoked when it was not. It has to be called once for every Result that holds
-// a credential.
-func (b *Broker) Delivered(ctx context.Context, res Result, failure error) {}
-
-// Release ends a credential at its holder's wish. ErrNotFound when it is not the holder's.
-func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (Receipt, error) {
-	return Receipt{}, errTODO
-}
-
-// EndTask ends a task, now or at a later time: no credential is issued for it afterwards, and those that were are
-// ended. It may be called again.
-func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
-	return Receipt{}, errTODO
-}
-
-// Revoke ends what matches and is within reach. ErrNotFound when nothing alive matches.
-func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
-	return Receipt{}, errTODO
-}
-
-// Quarantine stops issuing to whom it names, on every replica, and ends what they hold.
-func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error) {
-	return Receipt{}, errTODO
-}
-
-// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none.
-func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
-	return errTODO
-}
-
-// Quarantines lists the standing quarantines within reach.
-func (b *Broker) Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error) {
-	return nil, errTODO
 }

@@ -140,7 +140,7 @@ type Minted struct {
 	Digest [32]byte
 }
 
-// Selector picks records that are alive. All the set fields have to match; at least one is set.
+// Selector picks records that are alive. All the set fields have to match.
 type Selector struct {
 	ID             string
 	SPIFFEID       string

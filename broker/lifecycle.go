@@ -1,0 +1,144 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// Release ends a credential at its holder's wish. It may be called again. ErrNotFound when it is not the holder's.
+func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (Receipt, error) {
+	reach := Reach{Subject: who.ID().String()}
+	view, err := b.cfg.Ledger.Get(ctx, id, reach)
+	if err != nil {
+		return Receipt{}, err
+	}
+	receipt, err := b.endAll(ctx, Selector{ID: id}, reach, ending{cause: CauseReleased, actor: reach.Subject})
+	if err == nil && len(receipt.Ended) == 0 { // it was over before
+		receipt.Ended = []Ended{{
+			ID: view.ID, Subject: view.Subject.ID.String(), Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
+			Status: view.Status, Cause: view.StatusDetail, Time: view.StatusTime,
+		}}
+	}
+	return receipt, err
+}
+
+// EndTask ends a task, now or at a later time: no credential is issued for it afterwards, and those that were are
+// ended. It may be called again.
+func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
+	cmd, err := b.command(CommandTaskEnd, &end.Actor, Selector{SPIFFEID: end.SPIFFEID, Task: end.Task}, end.Reason)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if cmd.At = end.At; !cmd.At.After(cmd.Time) {
+		cmd.At = cmd.Time
+	}
+	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+		return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
+	}
+	if cmd.At.After(cmd.Time) {
+		return Receipt{Command: cmd.ID, Time: cmd.At}, nil
+	}
+	return b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)
+}
+
+// Revoke ends what matches and is within reach. ErrNotFound when nothing alive matches.
+func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
+	held, err := b.cfg.Estate.Live(ctx, r.Target, r.Reach, LivePage{Limit: 1})
+	if err != nil {
+		return Receipt{}, fmt.Errorf("finding what is alive: %w", err)
+	}
+	if len(held) == 0 {
+		return Receipt{}, ErrNotFound
+	}
+	cmd, err := b.command(CommandRevoke, &r.Actor, r.Target, r.Reason)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+		return Receipt{}, fmt.Errorf("recording a revocation: %w", err)
+	}
+	return b.carryOut(ctx, cmd, r.Reach, CauseRevoked)
+}
+
+// Quarantine stops issuing to whom it names, on every replica, and ends what they hold. ErrNotFound when that is not
+// within reach.
+func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error) {
+	cmd, err := b.confine(CommandQuarantineAdd, c)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+		return Receipt{}, fmt.Errorf("recording a quarantine: %w", err)
+	}
+	cmd.Target = confined(c.SPIFFEID)
+	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)
+}
+
+// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach.
+func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
+	cmd, err := b.confine(CommandQuarantineRemove, c)
+	if err != nil {
+		return err
+	}
+	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+		return fmt.Errorf("recording the end of a quarantine: %w", err)
+	}
+	return nil
+}
+
+// Quarantines lists the standing quarantines within reach.
+func (b *Broker) Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error) {
+	return b.cfg.Estate.Quarantines(ctx, reach)
+}
+
+func (b *Broker) confine(kind string, c Confinement) (Command, error) {
+	rest, ok := strings.CutPrefix(c.SPIFFEID, "spiffe://")
+	domain, _, _ := strings.Cut(rest, "/")
+	if td, err := spiffeid.TrustDomainFromString(domain); !ok || err != nil || !c.Reach.covers(td.Name()) {
+		return Command{}, ErrNotFound
+	}
+	return b.command(kind, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
+}
+
+// confined selects what a quarantine holds: everything that is called so, or below it.
+func confined(id string) Selector {
+	if domain, isDomain := strings.CutPrefix(id, "spiffe://"); isDomain && !strings.Contains(domain, "/") {
+		return Selector{TrustDomain: domain}
+	}
+	return Selector{SPIFFEIDPrefix: id}
+}
+
+func (b *Broker) command(kind string, actor *Subject, target Selector, reason string) (Command, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Command{}, fmt.Errorf("making an id: %w", err)
+	}
+	return Command{ID: id.String(), Time: b.cfg.Now().UTC(), Kind: kind, Actor: actor, Target: target, Reason: reason}, nil
+}
+
+// carryOut ends what a command that is recorded concerns. Should this replica die meanwhile, the sweeper goes on with
+// tasks and quarantines, which stand; a revocation has not been answered then.
+func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause string) (Receipt, error) {
+	e := ending{cause: cause}
+	if cmd.Actor != nil {
+		e.actor = cmd.Actor.ID.String()
+	}
+	receipt, err := b.endAll(ctx, cmd.Target, reach, e)
+	receipt.Command = cmd.ID
+	return receipt, err
+}
+
+// covers tells whether all of a trust domain is within reach.
+func (r Reach) covers(trustDomain string) bool {
+	for _, name := range r.TrustDomains {
+		if name == trustDomain {
+			return true
+		}
+	}
+	return false
+}

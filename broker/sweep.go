@@ -1,0 +1,282 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	sweepEvery = time.Second
+	sweepBatch = 200
+	// abandoned is the age at which what was begun and not finished is dead in Vault: the request gives up before its
+	// patience is over, and what it made last lives without renewal for no longer than that.
+	abandoned = patience + Unrenewed
+	// settled is the age at which a delivered credential has been renewed, or has died; checkSpan is for how long after
+	// that the sweeper looks whether it did.
+	settled, checkSpan = Unrenewed + 3*time.Second, time.Minute
+	// reconcileEvery is how often everything that should be alive is looked for in Vault.
+	reconcileEvery = 10 * time.Minute
+	// longestBackoff is between two attempts at one record: they never end.
+	longestBackoff = 15 * time.Second
+	// overdueAfter is how long Vault has for ending on time what it ends by itself; alarmAfter is how long a
+	// revocation may take until it is an alarm.
+	overdueAfter, alarmAfter = 5 * time.Second, 10 * time.Second
+)
+
+// Sweep brings what was left unfinished to its end, for as long as this replica leads: mints whose outcome nobody
+// knows, revocations that Vault has not confirmed, tasks whose deadline has come, credentials past their time. It
+// returns when ctx ends.
+func (b *Broker) Sweep(ctx context.Context, election Election) error {
+	for ctx.Err() == nil {
+		err := election.Lead(ctx, func(ctx context.Context, term int64) error {
+			b.cfg.Log.InfoContext(ctx, "leading the sweep", "term", term)
+			s := &sweeper{Broker: b, election: election, term: term, attempts: map[string]attempt{}, seen: map[string]time.Time{}}
+			return s.run(ctx)
+		})
+		if ctx.Err() == nil {
+			b.cfg.Log.WarnContext(ctx, "sweep interrupted", "error", err)
+			pause(ctx, sweepEvery)
+		}
+	}
+	return ctx.Err()
+}
+
+// sweeper is one term of the leader. It keeps nothing that the next one would miss.
+type sweeper struct {
+	*Broker
+	election Election
+	term     int64
+	attempts map[string]attempt
+	seen     map[string]time.Time // what was found alive after its delivery
+	full     time.Time            // the last time that everything was looked for
+}
+
+// attempt is what has been tried for one record.
+type attempt struct {
+	next    time.Time
+	backoff time.Duration
+}
+
+func (s *sweeper) run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		for _, step := range []func(context.Context) error{s.closeTasks, s.finish, s.checkDelivered, s.reconcile} {
+			// One step that cannot be done must not keep the others from being done.
+			if err := step(ctx); err != nil && ctx.Err() == nil {
+				s.cfg.Log.WarnContext(ctx, "sweep incomplete", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// closeTasks ends the tasks whose deadline has come.
+func (s *sweeper) closeTasks(ctx context.Context) error {
+	tasks, err := s.cfg.Estate.Deadlines(ctx, s.cfg.Now(), sweepBatch)
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		cmd, err := s.command(CommandTaskEnd, nil, Selector{SPIFFEID: t.SPIFFEID, Task: t.Task}, "")
+		if err != nil {
+			return err
+		}
+		cmd.At = cmd.Time
+		if err := s.cfg.Estate.Announce(ctx, cmd); err != nil {
+			return err
+		}
+		if _, err := s.carryOut(ctx, cmd, Reach{Subject: t.SPIFFEID}, CauseTaskEnded); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish moves on whatever is due.
+func (s *sweeper) finish(ctx context.Context) error {
+	now := s.cfg.Now()
+	held, err := s.cfg.Estate.Due(ctx, Due{
+		Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Limit: sweepBatch,
+	})
+	if err != nil {
+		return err
+	}
+	open := map[string]attempt{}
+	unrevoked := 0
+	for _, h := range held {
+		if h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter {
+			unrevoked++
+		}
+		a := s.attempts[h.ID]
+		if now.Before(a.next) {
+			open[h.ID] = a
+			continue
+		}
+		if s.advance(ctx, h) {
+			continue
+		}
+		a.backoff = min(max(2*a.backoff, sweepEvery), longestBackoff)
+		a.next = now.Add(a.backoff)
+		open[h.ID] = a
+	}
+	s.attempts = open
+	s.alarm(ctx, unrevoked)
+	return nil
+}
+
+func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
+	if s.cfg.OnUnrevoked != nil {
+		s.cfg.OnUnrevoked(unrevoked)
+	}
+	if unrevoked > 0 {
+		s.cfg.Log.ErrorContext(ctx, "credentials that should be dead are not known to be: see brevet audit unrevoked", "count", unrevoked)
+	}
+}
+
+// advance takes one record as far as it goes now, and tells whether that was the end of it.
+func (s *sweeper) advance(ctx context.Context, h Held) bool {
+	switch {
+	case h.Status == StatusIntent:
+		return s.move(ctx, h, StatusCompensated, "unfinished")
+	case h.Status == StatusUnknown:
+		return s.compensate(ctx, h)
+	case h.Status == StatusRevoking:
+		return s.revoke(ctx, h, s.term).Why == ""
+	case h.Detail != "": // its task has ended, or its sandbox is in quarantine, and whoever said so did not get to it
+		s.end(ctx, []Held{h}, ending{cause: h.Detail, term: s.term})
+		return true
+	default:
+		return s.expire(ctx, h)
+	}
+}
+
+func (s *sweeper) compensate(ctx context.Context, h Held) bool {
+	if h.Handle.Accessor == "" {
+		return !s.cfg.Now().Before(begun(h.ID).Add(abandoned)) && s.move(ctx, h, StatusCompensated, "lost")
+	}
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	if err := s.cfg.Minter.Revoke(ctx, h.Handle); err != nil {
+		s.cfg.Log.WarnContext(ctx, "lost mint not ended yet", "issuance", h.ID, "error", err)
+		return false
+	}
+	return s.move(ctx, h, StatusCompensated, "lost")
+}
+
+// expire confirms that Vault has ended what is past its time, and else does it.
+func (s *sweeper) expire(ctx context.Context, h Held) bool {
+	alive, err := s.alive(ctx, h)
+	if err != nil {
+		return false
+	}
+	if !alive {
+		return s.move(ctx, h, StatusExpired, "")
+	}
+	s.end(ctx, []Held{h}, ending{cause: CauseOverdue, term: s.term})
+	return true
+}
+
+func (s *sweeper) alive(ctx context.Context, h Held) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	alive, err := s.cfg.Minter.Alive(ctx, h.Handle)
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "life of a credential not known", "issuance", h.ID, "error", err)
+	}
+	return alive, err
+}
+
+func (s *sweeper) move(ctx context.Context, h Held, to Status, detail string) bool {
+	err := s.settle(ctx, Outcome{ID: h.ID, Time: s.cfg.Now(), Status: to, Detail: detail, Term: s.term})
+	if err != nil && !errors.Is(err, ErrNotForward) {
+		s.cfg.Log.WarnContext(ctx, "outcome not recorded", "issuance", h.ID, "status", string(to), "error", err)
+		return false
+	}
+	return true
+}
+
+// checkDelivered finds what was recorded and then never renewed, because the replica died: it is dead, and its record
+// has to say so.
+func (s *sweeper) checkDelivered(ctx context.Context) error {
+	now := s.cfg.Now()
+	for id, at := range s.seen {
+		if now.Sub(at) > 2*(settled+checkSpan) {
+			delete(s.seen, id)
+		}
+	}
+	return s.inspect(ctx, firstID(now.Add(-settled-checkSpan)))
+}
+
+// reconcile looks for everything that should be alive.
+func (s *sweeper) reconcile(ctx context.Context) error {
+	now := s.cfg.Now()
+	if now.Sub(s.full) < reconcileEvery {
+		return nil
+	}
+	s.full = now
+	clear(s.seen)
+	if err := s.inspect(ctx, ""); err != nil {
+		return err
+	}
+	return s.election.Prune(ctx)
+}
+
+// inspect asks Vault for what is recorded as alive, from an id on, and was not found there before.
+func (s *sweeper) inspect(ctx context.Context, after string) error {
+	for page := (LivePage{After: after, Limit: endPage, Leased: true}); ; {
+		held, err := s.cfg.Estate.Live(ctx, Selector{}, Reach{All: true}, page)
+		if err != nil {
+			return err
+		}
+		for _, h := range held {
+			s.look(ctx, h)
+		}
+		if len(held) < endPage {
+			return nil
+		}
+		page.After = held[len(held)-1].ID
+	}
+}
+
+func (s *sweeper) look(ctx context.Context, h Held) {
+	now := s.cfg.Now()
+	_, known := s.seen[h.ID]
+	if known || h.Status != StatusIssued || h.Handle.Accessor == "" || now.Sub(begun(h.ID)) < settled || !now.Before(h.Expires) {
+		return
+	}
+	if alive, err := s.alive(ctx, h); err != nil {
+		return
+	} else if alive {
+		s.seen[h.ID] = now
+		return
+	}
+	s.end(ctx, []Held{h}, ending{cause: CauseGone, term: s.term})
+}
+
+// begun is when a record was made, which its id tells to the millisecond.
+func begun(id string) time.Time {
+	parsed, err := uuid.Parse(id)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(parsed.Time().UnixTime())
+}
+
+// firstID is less than every id made from at on, and not less than those made before.
+func firstID(at time.Time) string {
+	var id uuid.UUID
+	ms := at.UnixMilli()
+	for i := range 6 {
+		id[i] = byte(ms >> (40 - 8*i))
+	}
+	id[6], id[8] = 0x70, 0x80
+	return id.String()
+}
