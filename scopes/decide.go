@@ -90,20 +90,23 @@ var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 // and ErrNoSubject when who is nobody; everything else, an unknown scope
 // included, is a decision.
 func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error) {
-	d, err := c.decide(who, ask, now)
+	sent := newProofs(ask)
+	d, err := c.decide(who, ask, sent, now)
 	if err != nil {
 		return Decision{}, err
 	}
 	var then Outcome
 	if d.Outcome == Deny {
-		d.Narrowest, then = c.narrowest(who, ask, d, now)
+		d.Narrowest, then = c.narrowest(ask, d, func(candidate Ask) (Decision, error) {
+			return c.decide(who, candidate, sent, now)
+		})
 	}
 	d.Explanation = explain(ask, d, then)
 	return d, nil
 }
 
 // decide is Decide without the hint and the explanation.
-func (c *Catalogue) decide(who Subject, ask Ask, now time.Time) (Decision, error) {
+func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time) (Decision, error) {
 	d := Decision{Outcome: Deny, Catalogue: c.digest}
 	if err := checkAsk(who, ask); err != nil {
 		return d, err
@@ -120,6 +123,10 @@ func (c *Catalogue) decide(who Subject, ask Ask, now time.Time) (Decision, error
 	if d.Resource, bad = def.resource.render(params); bad != nil {
 		return d, bad
 	}
+	grant, bad := def.grant(params, ask, sent)
+	if bad != nil {
+		return d, bad
+	}
 	d.Scope, d.Params = def.scope.clone(), params
 	d.TTL, d.Clamps = def.clamp(who, ask.TTL, now)
 	if d.TTL < time.Second {
@@ -129,6 +136,9 @@ func (c *Catalogue) decide(who Subject, ask Ask, now time.Time) (Decision, error
 	c.judge(&d, newQuestion(who, def, ask, d))
 	if d.Outcome != Deny && def.scope.Credential.Bind == BindMTLS && !who.Bound {
 		d.Outcome, d.Reason, d.Approval = Deny, ReasonBindingRequired, nil
+	}
+	if d.Outcome != Deny {
+		d.Grant = grant
 	}
 	return d, nil
 }
@@ -144,6 +154,10 @@ func checkAsk(who Subject, ask Ask) error {
 	case ask.TTL < 0 || ask.TTL%time.Second != 0:
 		// Below a second is no whole number of seconds either.
 		return invalid("ttl", "must be a whole number of seconds, at least 1")
+	case len(ask.CSR) > maxKeyText:
+		return invalid("csr", "must be at most %d bytes long", maxKeyText)
+	case len(ask.PublicKey) > maxKeyText:
+		return invalid("public_key", "must be at most %d bytes long", maxKeyText)
 	}
 	return boundParams(ask.Params)
 }
@@ -163,11 +177,17 @@ func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (tim
 		}
 	}
 	bound(BoundScopeMax, d.scope.TTL.Max)
-	if d.scope.Credential.Bind == BindMTLS && who.Bound {
+	if d.scope.Credential.endsWithSVID(who) {
 		// Cut off, never rounded up: the credential ends before the SVID does.
 		bound(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
 	}
 	return ttl, clamps
+}
+
+// endsWithSVID says whether the SVID's end is the credential's too. Without a
+// certificate of the subject's there is none that a JWT could be bound to.
+func (c Credential) endsWithSVID(who Subject) bool {
+	return c.WithinSVID || c.Bind == BindMTLS && who.Bound
 }
 
 // judge sets the outcome by policy: permitted as it is, permitted once a person

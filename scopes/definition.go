@@ -2,7 +2,6 @@ package scopes
 
 import (
 	"maps"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +41,8 @@ type definition struct {
 	scope    Scope
 	patterns map[string]*regexp.Regexp
 	resource template
+	shape    *regexp.Regexp // what any resource of the scope matches
+	recipe   recipe
 	action   cedar.EntityUID
 	parents  cedar.EntityUIDSet // every action group the scope is in
 	file     string
@@ -68,11 +69,16 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	d.scope.Title = r.title(fields["title"])
 	d.scope.Authority = r.authority(fields["authority"])
 	d.scope.Params = r.params(fields["params"], d.patterns)
-	d.scope.Resource, d.resource = r.resource(fields["resource"], d.scope.Params)
+	d.scope.Resource, d.resource = r.template(fields["resource"], "resource", &resourcePlace, d.scope.Params)
+	d.shape = d.resource.shape()
 	d.scope.TTL = r.ttl(fields["ttl"])
 	d.scope.Approval = r.approval(fields["approval"])
 	d.scope.Limits = r.limits(fields["limits"])
-	d.scope.Credential = r.credential(fields["credential"])
+	before := len(*r.problems)
+	d.scope.Credential, d.recipe = r.credential(fields["credential"], d.scope.Params)
+	if len(*r.problems) == before && fields["credential"] != nil {
+		r.policiesOf(fields["credential"], d)
+	}
 	d.action, d.parents = actionOf(d.scope)
 	return d
 }
@@ -157,68 +163,11 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	return a
 }
 
-func (r *reader) credential(n *yaml.Node) Credential {
-	c := Credential{Bind: BindNone}
-	if n == nil {
-		return c
-	}
-	fields := r.mapping(n, "credential", "kind", "audience", "bind")
-	if fields == nil {
-		return c
-	}
-	if fields["kind"] == nil || fields["audience"] == nil {
-		r.at(n, "credential needs kind and audience, such as {kind: jwt, audience: https://gateway.example}")
-	}
-	kind, ok := r.text(fields["kind"], "credential.kind")
-	if ok && kind != "jwt" {
-		r.at(fields["kind"], "credential.kind %q is unknown; only jwt can be minted", kind)
-	}
-	c.Kind = kind
-	c.Audience = r.audience(fields["audience"])
-	if bind, ok := r.text(fields["bind"], "credential.bind"); ok {
-		if bind != BindNone && bind != BindMTLS {
-			r.at(fields["bind"], "credential.bind %q is unknown; choose none or mtls", bind)
-		}
-		c.Bind = bind
-	}
-	return c
-}
-
-func (r *reader) audience(n *yaml.Node) string {
-	text, ok := r.text(n, "credential.audience")
-	if !ok {
-		return ""
-	}
-	u, err := url.Parse(text)
-	unclear := func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }
-	if err != nil || !u.IsAbs() || (u.Host == "" && u.Opaque == "") || u.User != nil ||
-		len(text) > maxAudience || strings.ContainsFunc(text, unclear) {
-		r.at(n, "credential.audience must be an absolute URI without fragment or user, such as https://gateway.example")
-	}
-	return text
-}
-
-func (r *reader) resource(n *yaml.Node, params map[string]Param) (string, template) {
-	text, ok := r.text(n, "resource")
-	if !ok {
-		return "", template{}
-	}
-	t, err := parseTemplate(text)
-	if err != nil {
-		r.at(n, "resource %q %v", text, err)
-		return text, t
-	}
-	for _, name := range t.names {
-		if _, ok := params[name]; !ok {
-			r.at(n, "resource names {%s}, which is not in params (%s)", name, orNone(slices.Sorted(maps.Keys(params))))
-		}
-	}
-	return text, t
-}
-
 func orNone(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
 	return strings.Join(names, ", ")
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -40,7 +40,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("an empty catalogue was loaded: %s", c.Digest())
 		}
 		for _, s := range c.Scopes() {
-			if s.TTL.Default > s.TTL.Max || s.TTL.Max > 24*time.Hour || s.Credential.Audience == "" || s.Authority.Rank() < 0 {
+			if s.TTL.Default > s.TTL.Max || s.TTL.Max > 24*time.Hour || (s.Credential.Kind == "jwt") != (s.Credential.Audience != "") || s.Authority.Rank() < 0 {
 				t.Fatalf("a scope without bounds was loaded: %+v", s)
 			}
 			_, err := c.Decide(boundSubject(ids[0]), scopes.Ask{Scope: s.Name, Params: repo("acme/api"), Task: "t"}, noon)
@@ -62,7 +62,7 @@ var refusals = []string{
 	"params.value must not begin with -",
 	"params.value must not hold an empty, . or .. segment between slashes",
 	"params.value must be at most 1000 bytes long",
-	"params make a resource name longer than 1000 bytes",
+	"params.value makes a resource that is longer than 1000 bytes",
 }
 
 // FuzzParamValue: no text gets past the baseline, whatever the pattern allows.

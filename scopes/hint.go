@@ -15,13 +15,13 @@ const maxTries = 16
 // narrowest returns the nearest ask that this subject would not be denied and
 // what the answer would be, or nil. Whatever is proposed has been decided first,
 // so a hint is never wrong.
-func (c *Catalogue) narrowest(who Subject, ask Ask, denied Decision, now time.Time) (*Ask, Outcome) {
+func (c *Catalogue) narrowest(ask Ask, denied Decision, decide func(Ask) (Decision, error)) (*Ask, Outcome) {
 	tries := 0
 	for candidate := range c.candidates(ask, denied) {
 		if tries++; tries > maxTries {
 			break
 		}
-		d, err := c.decide(who, candidate, now)
+		d, err := decide(candidate)
 		if err == nil && d.Outcome != Deny {
 			return &candidate, d.Outcome
 		}
@@ -53,7 +53,8 @@ func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
 func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 	return func(yield func(Ask) bool) {
 		for _, seconds := range c.below("ttl", int64(denied.TTL/time.Second), 1) {
-			shorter := Ask{Scope: ask.Scope, Params: maps.Clone(denied.Params), TTL: time.Duration(seconds) * time.Second, Task: ask.Task}
+			shorter := ask
+			shorter.Params, shorter.TTL = maps.Clone(denied.Params), time.Duration(seconds)*time.Second
 			if !yield(shorter) {
 				return
 			}
@@ -68,9 +69,10 @@ func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 				continue
 			}
 			for _, n := range c.below("params."+name, value, denied.Scope.Params[name].Min) {
-				params := maps.Clone(denied.Params)
-				params[name] = n
-				if !yield(Ask{Scope: ask.Scope, Params: params, TTL: ttl, Task: ask.Task}) {
+				smaller := ask
+				smaller.Params, smaller.TTL = maps.Clone(denied.Params), ttl
+				smaller.Params[name] = n
+				if !yield(smaller) {
 					return
 				}
 			}
@@ -136,13 +138,21 @@ type neighbour struct {
 	away, order int
 }
 
-// project asks for another scope with the parameters that it has too.
+// project asks for another scope with the parameters that it has too, and with
+// the caller's key when that is what it certifies.
 func project(ask Ask, def *definition) Ask {
 	out := Ask{Scope: def.scope.Name, Params: map[string]any{}, Task: ask.Task}
 	for name := range def.scope.Params {
 		if value, ok := ask.Params[name]; ok {
 			out.Params[name] = value
 		}
+	}
+	csr, publicKey := def.scope.Credential.certifies()
+	if csr {
+		out.CSR = ask.CSR
+	}
+	if publicKey {
+		out.PublicKey = ask.PublicKey
 	}
 	if ask.TTL != 0 {
 		out.TTL = min(ask.TTL, def.scope.TTL.Max)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maxLimits      = 3
+	maxLimits      = 6 // a rate and a number alive for each per
 	maxLimitCount  = 1_000_000
 	minLimitWindow = time.Second
 )
@@ -30,7 +30,9 @@ func (r *reader) limits(n *yaml.Node) []Limit {
 		if !ok {
 			continue
 		}
-		if slices.ContainsFunc(limits, func(l Limit) bool { return l.Per == limit.Per }) {
+		// A rate and a number of live credentials are two things to count.
+		same := func(l Limit) bool { return l.Per == limit.Per && (l.Live > 0) == (limit.Live > 0) }
+		if slices.ContainsFunc(limits, same) {
 			r.at(item, "limits: per %s is given twice; remove one", limit.Per)
 		}
 		limits = append(limits, limit)
@@ -39,17 +41,23 @@ func (r *reader) limits(n *yaml.Node) []Limit {
 }
 
 func (r *reader) limit(n *yaml.Node) (Limit, bool) {
-	fields := r.mapping(n, "limit", "per", "count", "window")
+	fields := r.mapping(n, "limit", "per", "count", "window", "live")
 	if fields == nil {
 		return Limit{}, false
 	}
-	if fields["per"] == nil || fields["count"] == nil || fields["window"] == nil {
-		r.at(n, "a limit needs per, count and window, such as {per: sandbox, count: 60, window: 1h}")
+	live := fields["live"] != nil
+	rate, part := fields["count"] != nil && fields["window"] != nil, fields["count"] != nil || fields["window"] != nil
+	if fields["per"] == nil || live == part || part && !rate {
+		r.at(n, "a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}")
 		return Limit{}, false
 	}
 	per, okPer := r.text(fields["per"], "limit.per")
 	if okPer && !slices.Contains(limitPers, per) {
 		r.at(fields["per"], "limit.per %q is unknown; choose %s", per, strings.Join(limitPers, ", "))
+	}
+	if live {
+		most, ok := r.integer(fields["live"], "limit.live", 1, maxLimitCount)
+		return Limit{Per: per, Live: int(most)}, okPer && ok
 	}
 	count, okCount := r.integer(fields["count"], "limit.count", 1, maxLimitCount)
 	window, okWindow := r.duration(fields["window"], "limit.window", minLimitWindow)

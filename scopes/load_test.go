@@ -122,23 +122,39 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		},
 		{
 			name: "limit without window", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1}]\n",
-			want: "scopes.yaml:43: scope mail.read: a limit needs per, count and window, such as {per: sandbox, count: 60, window: 1h}",
+			want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
 		},
 		{
 			name: "limit with more", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, burst: 2}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit: unknown key \"burst\"; the keys are per, count, window",
+			want: "scopes.yaml:43: scope mail.read: limit: unknown key \"burst\"; the keys are per, count, window, live",
 		},
 		{
 			name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h}, {per: task, count: 9, window: 2h}]\n",
 			want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
 		},
 		{
-			name: "four limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: task, count: 1, window: 2h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limits: there may be 3 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+			name: "limit that is neither", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task}]\n",
+			want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
 		},
 		{
-			name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: database, audience: https://mail",
-			want: `scopes.yaml:43: scope mail.read: credential.kind "database" is unknown; only jwt can be minted`,
+			name: "limit that is both", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, live: 1}]\n",
+			want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
+		},
+		{
+			name: "none alive", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 0}]\n",
+			want: "scopes.yaml:43: scope mail.read: limit.live must be a whole number from 1 to 1000000",
+		},
+		{
+			name: "live limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 1}, {per: task, live: 2}]\n",
+			want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+		},
+		{
+			name: "seven limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: sandbox, live: 1}, {per: task, live: 1}, {per: trust_domain, live: 1}, {per: task, live: 2}]\n",
+			want: "scopes.yaml:43: scope mail.read: limits: there may be 6 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+		},
+		{
+			name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: postgres, audience: https://mail",
+			want: `scopes.yaml:43: scope mail.read: credential.kind "postgres" is unknown; choose jwt, vault-token, database, pki, ssh, kv or vault`,
 		},
 		{
 			name: "bind", old: "bind: mtls", with: "bind: dpop",
@@ -154,7 +170,7 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		},
 		{
 			name: "no audience", old: "kind: jwt, audience: https://mail.example", with: "kind: jwt",
-			want: "scopes.yaml:43: scope mail.read: credential needs kind and audience, such as {kind: jwt, audience: https://gateway.example}",
+			want: "scopes.yaml:43: scope mail.read: credential of kind jwt: audience is missing, such as in {kind: jwt, audience: https://gateway.example}",
 		},
 		{
 			name: "undeclared placeholder", old: "resource: mail:all", with: "resource: mail:box/{box}",
@@ -671,19 +687,22 @@ func TestLoadFSRefusesWhatItCannotRead(t *testing.T) {
 // Limits are for whoever counts: they are read, named by the digest, and decide nothing.
 func TestLimitsAreRead(t *testing.T) {
 	const ttl = "ttl: {default: 10m, max: 1h}\n"
-	with := replace(t, worldScopes, ttl, ttl+"    limits: [{per: sandbox, count: 60, window: 1h}, {per: trust_domain, count: 1000000, window: 90s}]\n")
+	with := replace(t, worldScopes, ttl, ttl+"    limits: [{per: sandbox, count: 60, window: 1h}, {per: trust_domain, count: 1000000, window: 90s}, {per: sandbox, live: 5}]\n")
 	c, err := scopes.Load([]scopes.File{file("scopes.yaml", with), file("policies.cedar", worldPolicies)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, ok := c.Scope("mail.read")
 	want := []scopes.Limit{
-		{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}, {Per: scopes.PerTrustDomain, Count: 1_000_000, Window: 90 * time.Second},
+		{Per: scopes.PerSandbox, Count: 60, Window: time.Hour},
+		{Per: scopes.PerTrustDomain, Count: 1_000_000, Window: 90 * time.Second},
+		{Per: scopes.PerSandbox, Live: 5},
 	}
 	if diff := cmp.Diff(want, got.Limits); diff != "" || !ok {
 		t.Fatalf("limits (-want +got):\n%s", diff)
 	}
-	if got.Limits[0].String() != "60 in 1h per sandbox" || got.Limits[1].String() != "1000000 in 1m30s per trust domain" {
+	if got.Limits[0].String() != "60 in 1h per sandbox" || got.Limits[1].String() != "1000000 in 1m30s per trust domain" ||
+		got.Limits[2].String() != "5 at a time per sandbox" {
 		t.Errorf("got %q", got.Limits)
 	}
 	got.Limits[0].Count = 1

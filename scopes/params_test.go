@@ -167,7 +167,7 @@ func TestResourceHasALongestName(t *testing.T) {
 		value[i] = 'a'
 	}
 	_, err := ask(t, anything(t), "any.thing", map[string]any{"value": string(value)})
-	if want := "params make a resource name longer than 1000 bytes"; err == nil || err.Error() != want {
+	if want := "params.value makes a resource that is longer than 1000 bytes"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -134,7 +134,7 @@ func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 			return uid.String() + " is no scope and no group of scopes" + didYouMean(id, schema.actions)
 		}
 	case typeResource:
-		if !slices.ContainsFunc(c.names, func(name string) bool { return c.scopes[name].resource.shape.MatchString(id) }) {
+		if !slices.ContainsFunc(c.names, func(name string) bool { return c.scopes[name].shape.MatchString(id) }) {
 			return uid.String() + " is a resource that no scope can have; compare it with the resource: templates"
 		}
 	}

@@ -48,7 +48,7 @@ type Scope struct {
 	Resource   string // template such as github:repo/{repo}
 	TTL        TTL
 	Approval   *Approval // nil when no person can be asked
-	Limits     []Limit   // each Per at most once
+	Limits     []Limit   // each Per at most once as a rate and once as a number alive
 	Credential Credential
 }
 
@@ -65,17 +65,24 @@ type Approval struct {
 	Expires time.Duration // how long the ask waits for them
 }
 
-// Limit bounds how often a scope is given. Decide does not know of it: whoever
-// records a decision counts, since only there are all replicas seen.
+// Limit bounds how often a scope is given, or how many of its credentials are
+// alive at a time. Decide does not know of it: whoever records a decision
+// counts, since only there are all replicas seen.
 type Limit struct {
 	Per    string        // what is counted on its own, one of the Per constants
-	Count  int           // how many in one go
+	Count  int           // how many in one go; 0 when Live is set
 	Window time.Duration // the time in which Count more become free, evenly; whole seconds
+	Live   int           // how many may be alive at a time; 0 when it is a rate
 }
 
-// String is the limit in words, such as "60 in 1h per sandbox".
+// String is the limit in words, such as "60 in 1h per sandbox" or "5 at a time
+// per sandbox".
 func (l Limit) String() string {
-	return fmt.Sprintf("%d in %s per %s", l.Count, short(l.Window), strings.ReplaceAll(l.Per, "_", " "))
+	per := strings.ReplaceAll(l.Per, "_", " ")
+	if l.Live > 0 {
+		return fmt.Sprintf("%d at a time per %s", l.Live, per)
+	}
+	return fmt.Sprintf("%d in %s per %s", l.Count, short(l.Window), per)
 }
 
 // What a limit can be counted per. Each is within one trust domain, so that no
@@ -205,7 +212,17 @@ func (s *Scope) clone() *Scope {
 	}
 	c.Approval = s.Approval.clone()
 	c.Limits = slices.Clone(s.Limits)
+	c.Credential = s.Credential.clone()
 	return &c
+}
+
+func (c Credential) clone() Credential {
+	c.Data = maps.Clone(c.Data)
+	c.DNSNames, c.Principals, c.Policy = slices.Clone(c.DNSNames), slices.Clone(c.Principals), slices.Clone(c.Policy)
+	for i := range c.Policy {
+		c.Policy[i].Capabilities = slices.Clone(c.Policy[i].Capabilities)
+	}
+	return c
 }
 
 func (a *Approval) clone() *Approval {

@@ -99,14 +99,23 @@ func (r *reader) plain(n *yaml.Node) {
 // mapping returns the values of n by key. It is nil when n is no mapping.
 func (r *reader) mapping(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	entries := r.entries(n, what)
-	for i := 0; entries != nil && i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		if _, read := entries[key.Value]; read && !slices.Contains(known, key.Value) {
-			r.at(key, "%s: unknown key %q; the keys are %s", what, key.Value, strings.Join(known, ", "))
-		}
+	if entries != nil {
+		r.onlyKeys(n, what, known)
 	}
 	return entries
 }
+
+// onlyKeys reports every key of the mapping n that is not known.
+func (r *reader) onlyKeys(n *yaml.Node, what string, known []string) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if plainKey(key) && !slices.Contains(known, key.Value) {
+			r.at(key, "%s: unknown key %q; the keys are %s", what, key.Value, strings.Join(known, ", "))
+		}
+	}
+}
+
+func plainKey(key *yaml.Node) bool { return key.Kind == yaml.ScalarNode && key.ShortTag() != "!!merge" }
 
 // entries is mapping for keys that the admin chooses.
 func (r *reader) entries(n *yaml.Node, what string) map[string]*yaml.Node {
@@ -117,7 +126,7 @@ func (r *reader) entries(n *yaml.Node, what string) map[string]*yaml.Node {
 	out := make(map[string]*yaml.Node, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+		if !plainKey(key) {
 			r.at(key, "%s: keys must be plain words", what)
 			continue
 		}
@@ -150,6 +159,39 @@ func (r *reader) text(n *yaml.Node, what string) (string, bool) {
 		return "", false
 	}
 	return n.Value, true
+}
+
+// flag returns a truth, which is false when it is left out.
+func (r *reader) flag(n *yaml.Node, what string) bool {
+	if n == nil {
+		return false
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
+		r.at(n, "%s must be true or false", what)
+		return false
+	}
+	return strings.EqualFold(n.Value, "true")
+}
+
+// oneOf returns one of some words; the first one when it is left out.
+func (r *reader) oneOf(n *yaml.Node, what string, words ...string) string {
+	if n == nil {
+		return words[0]
+	}
+	text, ok := r.text(n, what)
+	if ok && !slices.Contains(words, text) {
+		r.at(n, "%s %q is unknown; choose %s", what, text, either(words))
+	}
+	return text
+}
+
+// either lists words as a choice: a, b or c.
+func either(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 func (r *reader) integer(n *yaml.Node, what string, lo, hi int64) (int64, bool) {

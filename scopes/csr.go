@@ -1,0 +1,181 @@
+package scopes
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+)
+
+const (
+	maxKeyText = 8 << 10 // bytes of a CSR or a public key
+	minRSABits = 2048
+	maxRSABits = 8192 // checking a signature of a longer key takes too long
+)
+
+const (
+	keyTypes = "an RSA key of 2048 to 8192 bits, an ECDSA key on P-256, P-384 or P-521, or an Ed25519 key"
+	csrForm  = "must be one PEM block, a certificate signing request whose signature is right"
+	csrNames = "must hold no name, extension or attribute but the common name and the DNS names that this scope gives"
+	sshForm  = "must be one line as in an OpenSSH .pub file, without options: " + keyTypes
+)
+
+var (
+	oidCommonName       = asn1.ObjectIdentifier{2, 5, 4, 3}
+	oidSubjectAltName   = asn1.ObjectIdentifier{2, 5, 29, 17}
+	oidExtensionRequest = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 9, 14}
+)
+
+// csrAlgorithms leaves out SHA-1, which Go still accepts in a request.
+var csrAlgorithms = []x509.SignatureAlgorithm{
+	x509.SHA256WithRSA, x509.SHA384WithRSA, x509.SHA512WithRSA,
+	x509.SHA256WithRSAPSS, x509.SHA384WithRSAPSS, x509.SHA512WithRSAPSS,
+	x509.ECDSAWithSHA256, x509.ECDSAWithSHA384, x509.ECDSAWithSHA512, x509.PureEd25519,
+}
+
+// request is a CSR that is sound in itself, with every name in it.
+type request struct {
+	pem                   string // encoded anew, so that nothing else is passed on
+	commonNames, dnsNames []string
+}
+
+// parseCSR reads one PEM block. What the caller's request says about anything
+// but its key is not to reach the certificate (H56), so that it may not say it.
+func parseCSR(text string) (request, *InvalidAsk) {
+	bad := invalid("csr", csrForm)
+	text = strings.TrimSpace(text)
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || !strings.HasPrefix(text, "-----BEGIN ") || len(bytes.TrimSpace(rest)) > 0 || len(block.Headers) > 0 {
+		return request{}, bad
+	}
+	if block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" {
+		return request{}, bad
+	}
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return request{}, bad
+	}
+	// The key comes first: its size bounds the work of the check.
+	if !strongKey(parsed.PublicKey) {
+		return request{}, invalid("csr", "must be about %s", keyTypes)
+	}
+	if !slices.Contains(csrAlgorithms, parsed.SignatureAlgorithm) || parsed.CheckSignature() != nil {
+		return request{}, bad
+	}
+	r := request{pem: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: block.Bytes}))}
+	var okCommon, okAlt bool
+	r.commonNames, okCommon = commonNames(parsed.Subject)
+	r.dnsNames, okAlt = requestedNames(parsed.Extensions)
+	if !okCommon || !okAlt || !onlyExtensions(parsed.RawTBSCertificateRequest) {
+		return request{}, invalid("csr", csrNames)
+	}
+	return r, nil
+}
+
+// matches says whether the request names nothing but what the scope gives.
+func (r request) matches(commonName string, dnsNames []string) bool {
+	other := func(name string) bool { return name != commonName }
+	return !slices.ContainsFunc(r.commonNames, other) &&
+		!slices.ContainsFunc(r.dnsNames, func(name string) bool { return other(name) && !slices.Contains(dnsNames, name) })
+}
+
+func commonNames(subject pkix.Name) (names []string, only bool) {
+	for _, attribute := range subject.Names {
+		name, ok := attribute.Value.(string)
+		if !ok || !attribute.Type.Equal(oidCommonName) {
+			return nil, false
+		}
+		names = append(names, name)
+	}
+	return names, true
+}
+
+// requestedNames reads the names itself: x509 leaves out the kinds of names that
+// it does not know.
+func requestedNames(extensions []pkix.Extension) (names []string, only bool) {
+	const tagDNSName = 2
+	for _, extension := range extensions {
+		var values []asn1.RawValue
+		rest, err := asn1.Unmarshal(extension.Value, &values)
+		if err != nil || len(rest) > 0 || !extension.Id.Equal(oidSubjectAltName) {
+			return nil, false
+		}
+		for _, value := range values {
+			if value.Class != asn1.ClassContextSpecific || value.Tag != tagDNSName {
+				return nil, false
+			}
+			names = append(names, string(value.Bytes))
+		}
+	}
+	return names, true
+}
+
+// onlyExtensions says whether the request has no attribute but the one that
+// holds extensions. x509 passes over the others, and others may not.
+func onlyExtensions(tbs []byte) bool {
+	var body struct {
+		Version    int
+		Subject    asn1.RawValue
+		PublicKey  asn1.RawValue
+		Attributes []asn1.RawValue `asn1:"tag:0"`
+	}
+	if rest, err := asn1.Unmarshal(tbs, &body); err != nil || len(rest) > 0 || len(body.Attributes) > 1 {
+		return false
+	}
+	return !slices.ContainsFunc(body.Attributes, func(raw asn1.RawValue) bool {
+		var attribute struct {
+			ID     asn1.ObjectIdentifier
+			Values []asn1.RawValue `asn1:"set"`
+		}
+		rest, err := asn1.Unmarshal(raw.FullBytes, &attribute)
+		return err != nil || len(rest) > 0 || len(attribute.Values) != 1 || !attribute.ID.Equal(oidExtensionRequest)
+	})
+}
+
+func strongKey(key crypto.PublicKey) bool {
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		return k.N.BitLen() >= minRSABits && k.N.BitLen() <= maxRSABits && k.E >= 3
+	case *ecdsa.PublicKey:
+		return k.Curve == elliptic.P256() || k.Curve == elliptic.P384() || k.Curve == elliptic.P521()
+	case ed25519.PublicKey:
+		return true
+	default:
+		return false
+	}
+}
+
+// parsePublicKey returns the key as OpenSSH writes it, without its comment.
+func parsePublicKey(line string) (string, *InvalidAsk) {
+	bad := invalid("public_key", sshForm)
+	line = strings.TrimSpace(line)
+	// The parser would go on to the next line when one is not a key.
+	if strings.ContainsAny(line, "\r\n") {
+		return "", bad
+	}
+	key, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
+	if err != nil || len(options) > 0 || len(rest) > 0 {
+		return "", bad
+	}
+	switch key.Type() {
+	// Neither certificates nor keys that live in a security token.
+	case ssh.KeyAlgoRSA, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoED25519:
+	default:
+		return "", bad
+	}
+	public, ok := key.(ssh.CryptoPublicKey)
+	if !ok || !strongKey(public.CryptoPublicKey()) {
+		return "", bad
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
+}
