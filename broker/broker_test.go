@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,19 +26,29 @@ const issuer = "https://brevet.acme.example"
 // tape stands in for both ports and keeps the order of what is asked of them: whether a record comes before a
 // mint can only be seen from there. The real ports have suites of their own.
 type tape struct {
+	mu       sync.Mutex
 	events   []string
 	records  []broker.Record
 	outcomes []broker.Outcome
 	orders   []*broker.Order
 	beginErr error
 	limited  *broker.Limited // what the first record is over
+	stopped  error           // what keeps anything but a denial from being recorded
+	onBegin  func()
 	mintErr  error
 	earlier  *broker.View
+	lifecycle
 }
 
 func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
 	p.events = append(p.events, "begin "+string(rec.Status))
 	p.records = append(p.records, rec)
+	if p.onBegin != nil {
+		p.onBegin()
+	}
+	if p.stopped != nil && rec.Status != broker.StatusDenied {
+		return nil, fmt.Errorf("begin: %w", p.stopped)
+	}
 	if p.limited != nil && len(p.records) == 1 {
 		return nil, fmt.Errorf("begin: %w", p.limited)
 	}
@@ -45,8 +56,13 @@ func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error)
 }
 
 func (p *tape) Settle(ctx context.Context, out broker.Outcome) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.events = append(p.events, "settle "+string(out.Status)+" "+out.Detail)
 	p.outcomes = append(p.outcomes, out)
+	if p.settleErr[out.Status] != nil {
+		return p.settleErr[out.Status]
+	}
 	return ctx.Err()
 }
 
@@ -70,10 +86,15 @@ func (p *tape) Key() (broker.Key, error) {
 func (p *tape) Mint(_ context.Context, order *broker.Order) (broker.Credential, error) {
 	p.events = append(p.events, "mint")
 	p.orders = append(p.orders, order)
-	if _, _, err := order.Redeem(); err != nil {
+	intent, _, err := order.Redeem()
+	if err != nil {
 		return broker.Credential{}, err
 	}
-	return broker.Credential{Secret: secret.New("h.p.s")}, p.mintErr
+	credential := broker.Credential{Secret: secret.New("h.p.s")}
+	if intent.Grant != nil {
+		credential.Minted = &broker.Minted{Handle: broker.Handle{Accessor: "accessor", Lease: "lease"}, Name: "name"}
+	}
+	return credential, p.mintErr
 }
 
 const catalogueScopes = `
@@ -89,6 +110,12 @@ scopes:
       - {per: task, count: 7, window: 1s}
       - {per: trust_domain, count: 1000000, window: 1s}
     credential: {kind: jwt, audience: 'https://gateway.acme.example'}
+  - name: reports.read
+    title: Read reports
+    authority: read
+    resource: reports:all
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: database, mount: database, role: reporting}
   - name: github.issues.write
     title: Write issues
     authority: write
@@ -102,6 +129,8 @@ scopes:
 const cataloguePolicies = `
 @id("research-reads")
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.read", resource);
+@id("research-reports")
+permit (principal in Path::"spiffe://acme.example/research", action == Action::"reports.read", resource);
 @id("research-writes")
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.write", resource)
 when { context.approved };
@@ -127,7 +156,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
 	f.who = identity(t)
 	f.Broker, err = broker.New(broker.Config{
-		Ledger: f.tape, Minter: f.tape, Issuer: issuer,
+		Ledger: f.tape, Estate: f.tape, Minter: f.tape, Issuer: issuer,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Now:       func() time.Time { return f.clock },
 		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),

@@ -12,7 +12,7 @@ import (
 
 // Limit is a limit of a scope with the key that a request is counted under: the ledger counts with the generic cell
 // rate algorithm. Count requests pass in one go, and from then on one for each Emission. So any stretch of one window
-// holds fewer than two times Count, and steady use holds Count.
+// holds fewer than two times Count, and steady use holds Count. A limit with Live counts what is alive instead.
 type Limit struct {
 	scopes.Limit
 	// Key holds the trust domain, so that no trust domain uses up what another one has.
@@ -20,8 +20,11 @@ type Limit struct {
 }
 
 // Emission is the time after which one more request is free, in whole microseconds, rounded up: never more than
-// the limit says.
+// the limit says. Zero for a limit on how many are alive at a time.
 func (l Limit) Emission() time.Duration {
+	if l.Live > 0 {
+		return 0
+	}
 	step := time.Duration(l.Count) * time.Microsecond
 	return (l.Window + step - 1) / step * time.Microsecond
 }
@@ -36,6 +39,9 @@ func limitsOf(rec Record) []Limit {
 	for _, l := range rec.Decision.Scope.Limits {
 		// No part can hold the separator: not a scope's name, not a SPIFFE ID, not a task.
 		key := rec.Decision.Scope.Name + "|" + l.Per + "|"
+		if l.Live > 0 {
+			key = rec.Decision.Scope.Name + "|live|" + l.Per + "|"
+		}
 		switch l.Per {
 		case scopes.PerSandbox:
 			key += id.String()

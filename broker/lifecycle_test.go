@@ -1,0 +1,331 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+)
+
+// lifecycle is the part of a tape that knows what is alive.
+type lifecycle struct {
+	settleErr map[broker.Status]error
+	renewErr  []error // of the first calls
+	revokeErr error
+	alive     bool
+	live      []broker.Held
+	due       []broker.Held
+	deadlines []broker.Task
+	commands  []broker.Command
+}
+
+func (p *tape) say(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.events = append(p.events, fmt.Sprintf(format, args...))
+}
+
+func (p *tape) Announce(_ context.Context, cmd broker.Command) error {
+	p.say("announce %s", cmd.Kind)
+	p.commands = append(p.commands, cmd)
+	return nil
+}
+
+func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page broker.LivePage) ([]broker.Held, error) {
+	if page.After != "" && !page.Leased {
+		return nil, nil
+	}
+	return p.live, nil
+}
+
+func (p *tape) Due(context.Context, broker.Due) ([]broker.Held, error) { return p.due, nil }
+
+func (p *tape) Deadlines(context.Context, time.Time, int) ([]broker.Task, error) {
+	tasks := p.deadlines
+	p.deadlines = nil
+	return tasks, nil
+}
+
+func (p *tape) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, error) {
+	return nil, nil
+}
+
+func (p *tape) Renew(_ context.Context, h broker.Handle, _ time.Time) error {
+	p.say("renew %s", h.Accessor)
+	if len(p.renewErr) == 0 {
+		return nil
+	}
+	err := p.renewErr[0]
+	p.renewErr = p.renewErr[1:]
+	return err
+}
+
+func (p *tape) Revoke(_ context.Context, h broker.Handle) error {
+	p.say("revoke %s", h.Accessor)
+	return p.revokeErr
+}
+
+func (p *tape) Alive(context.Context, broker.Handle) (bool, error) { return p.alive, nil }
+
+// Lead leads for one sweep: the second look at the clock ends it.
+func (p *tape) Lead(ctx context.Context, do func(context.Context, int64) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	return do(ctx, 7)
+}
+
+func (p *tape) Prune(context.Context) error { return nil }
+
+func report() broker.Request {
+	return broker.Request{Scope: "reports.read", Task: "t-1", Reason: "numbers"}
+}
+
+// A dynamic credential is recorded, minted, recorded again, and only renewed once it was written.
+func TestDynamicCredentialOrdersEvents(t *testing.T) {
+	lost := &broker.Lost{Handle: broker.Handle{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
+	for _, tc := range []struct {
+		name    string
+		prepare func(*tape)
+		write   error
+		want    []string
+		wantErr error
+	}{
+		{"written", nil, nil, []string{"begin intent", "mint", "settle issued ", "renew accessor"}, nil},
+		{
+			"not written (C7)", nil, errors.New("broken pipe"),
+			[]string{"begin intent", "mint", "settle issued ", "settle revoking undelivered", "revoke accessor", "settle revoked undelivered"},
+			nil,
+		},
+		{
+			"vault refused", func(p *tape) { p.mintErr = broker.ErrVaultRefused }, nil,
+			[]string{"begin intent", "mint", "settle failed vault_refused"},
+			broker.ErrVaultRefused,
+		},
+		{
+			"answer lost (C4)", func(p *tape) { p.mintErr = lost }, nil,
+			[]string{"begin intent", "mint", "settle unknown vault_unavailable"},
+			broker.ErrVaultUnavailable,
+		},
+		{
+			"not recorded (C5)", func(p *tape) { p.settleErr = map[broker.Status]error{broker.StatusIssued: broker.ErrLedgerUnavailable} }, nil,
+			[]string{"begin intent", "mint", "settle issued ", "revoke accessor"},
+			broker.ErrLedgerUnavailable,
+		},
+		{
+			"revoked meanwhile", func(p *tape) {
+				p.settleErr = map[broker.Status]error{broker.StatusIssued: broker.ErrNotForward}
+				p.live = []broker.Held{{ID: "x", Status: broker.StatusRevoking, Detail: broker.CauseTaskEnded}}
+			}, nil,
+			[]string{"begin intent", "mint", "settle issued ", "revoke accessor", "settle revoked task_ended"},
+			broker.ErrRevoked,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			if tc.prepare != nil {
+				tc.prepare(f.tape)
+			}
+			result, err := f.Issue(t.Context(), f.who, report())
+			if !errors.Is(err, tc.wantErr) || (err == nil) != (result.Credential != nil) {
+				t.Fatalf("got %v and credential %v, want %v", err, result.Credential, tc.wantErr)
+			}
+			if err == nil {
+				f.Delivered(t.Context(), result, tc.write)
+			}
+			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A request that took too long to record is not minted: the sweeper may take it for abandoned.
+func TestLateRequestIsNotMinted(t *testing.T) {
+	f := newFixture(t)
+	f.tape.onBegin = func() { f.clock = f.clock.Add(broker.Unrenewed) }
+	if _, err := f.Issue(t.Context(), f.who, report()); !errors.Is(err, broker.ErrVaultUnavailable) {
+		t.Errorf("got %v, want ErrVaultUnavailable", err)
+	}
+	if diff := cmp.Diff([]string{"begin intent", "settle failed vault_unavailable"}, f.tape.events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// Quarantine and the end of a task are said like any other denial, and recorded first.
+func TestStoppedRequestsAreRecordedAsDenied(t *testing.T) {
+	for cause, reason := range map[error]string{broker.ErrQuarantined: "quarantined", broker.ErrTaskEnded: "task_ended"} {
+		f := newFixture(t)
+		f.tape.stopped = cause
+		result, err := f.Issue(t.Context(), f.who, report())
+		if err != nil || result.Credential != nil || result.Record.Decision.Reason != reason {
+			t.Errorf("%v: got %+v, %v", cause, result.Record.Decision, err)
+		}
+		if diff := cmp.Diff([]string{"begin intent", "begin denied"}, f.tape.events); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func id(t *testing.T, age time.Duration, now time.Time) string {
+	t.Helper()
+	made, err := uuid.NewV7()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ms := now.Add(-age).UnixMilli()
+	for i := range 6 {
+		made[i] = byte(ms >> (40 - 8*i))
+	}
+	return made.String()
+}
+
+// What can be ended is ended, what cannot is said, each by the way its kind has.
+func TestEndTaskByKind(t *testing.T) {
+	f := newFixture(t)
+	expires := f.clock.Add(time.Minute)
+	handle := broker.Handle{Accessor: "a", Lease: "l"}
+	fresh := func() string { return id(t, time.Second, f.clock) }
+	f.tape.live = []broker.Held{
+		{ID: fresh(), Kind: "jwt", Status: broker.StatusIssued, Expires: expires},
+		{ID: fresh(), Kind: "database", Status: broker.StatusIssued, Expires: expires, Handle: handle},
+		{ID: fresh(), Kind: "kv", Status: broker.StatusIssued, Expires: expires},
+		{ID: fresh(), Kind: "pki", Status: broker.StatusIntent, Expires: expires},
+	}
+	receipt, err := f.EndTask(t.Context(), broker.TaskEnd{
+		Actor: broker.Subject{ID: f.who.ID()}, SPIFFEID: f.who.ID().String(), Task: "t-1",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.tape.events[0] != "announce task.end" || f.tape.commands[0].At != f.tape.commands[0].Time {
+		t.Errorf("got %v, want the order recorded first", f.tape.events)
+	}
+	got := map[string]string{}
+	for _, e := range receipt.Ended {
+		got[e.Kind] = fmt.Sprintf("%s %s %t %s", e.Status, e.Cause, e.UsableUntil.Equal(expires), e.Why)
+	}
+	want := map[string]string{
+		"jwt":      "revoked task_ended true ",
+		"database": "revoked task_ended false ",
+		"kv":       "issued  true static",
+		"pki":      "revoking task_ended false unfinished",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("receipt (-want +got):\n%s", diff)
+	}
+}
+
+// Vault down: inactive here at once, and never called revoked.
+func TestEndWithoutVaultIsRevoking(t *testing.T) {
+	f := newFixture(t)
+	f.tape.revokeErr = broker.ErrVaultUnavailable
+	f.tape.live = []broker.Held{{
+		ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, Handle: broker.Handle{Accessor: "a"},
+	}}
+	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.Subject{ID: f.who.ID()}, Target: broker.Selector{Scope: "reports.read"}})
+	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoking || receipt.Ended[0].Why != "vault_unavailable" {
+		t.Errorf("got %+v, %v", receipt, err)
+	}
+	want := []string{"announce credentials.revoke", "settle revoking revoked", "revoke a"}
+	if diff := cmp.Diff(want, f.tape.events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestQuarantineNeedsReach(t *testing.T) {
+	f := newFixture(t)
+	acme := broker.Reach{TrustDomains: []string{"acme.example"}}
+	for name, wantErr := range map[string]error{
+		"spiffe://acme.example/research": nil, "spiffe://acme.example": nil,
+		"spiffe://other.example/a": broker.ErrNotFound, "acme.example": broker.ErrNotFound, "spiffe://": broker.ErrNotFound,
+	} {
+		_, err := f.Quarantine(t.Context(), broker.Confinement{Actor: broker.Subject{ID: f.who.ID()}, SPIFFEID: name, Reach: acme})
+		if !errors.Is(err, wantErr) {
+			t.Errorf("%s: got %v, want %v", name, err, wantErr)
+		}
+	}
+}
+
+func TestSweepAdvances(t *testing.T) {
+	handle := broker.Handle{Accessor: "a", Lease: "l"}
+	for _, tc := range []struct {
+		name   string
+		held   broker.Held
+		age    time.Duration
+		revoke error
+		alive  bool
+		want   []string
+	}{
+		{"begun and never finished (C3)", broker.Held{Status: broker.StatusIntent}, time.Minute, nil, false, []string{"settle compensated unfinished"}},
+		{"lost with a handle (C4)", broker.Held{Status: broker.StatusUnknown, Handle: handle}, time.Second, nil, false, []string{"revoke a", "settle compensated lost"}},
+		{"lost with a handle, Vault away", broker.Held{Status: broker.StatusUnknown, Handle: handle}, time.Second, broker.ErrVaultUnavailable, false, []string{"revoke a"}},
+		{"lost without a handle", broker.Held{Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
+		{"lost without a handle, may live", broker.Held{Status: broker.StatusUnknown}, 40 * time.Second, nil, false, nil},
+		{"revoking (C8)", broker.Held{Status: broker.StatusRevoking, Detail: "task_ended", Handle: handle}, time.Second, nil, false, []string{"revoke a", "settle revoked task_ended"}},
+		{"released", broker.Held{Status: broker.StatusRevoking, Detail: "released", Handle: handle}, time.Second, nil, false, []string{"revoke a", "settle released released"}},
+		{"revoking what may be minted yet", broker.Held{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Second, nil, false, nil},
+		{"revoking what never was", broker.Held{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Minute, nil, false, []string{"settle revoked task_ended"}},
+		{"past its time", broker.Held{Status: broker.StatusIssued, Handle: handle}, time.Hour, nil, false, []string{"settle expired "}},
+		{"past its time, alive in Vault", broker.Held{Status: broker.StatusIssued, Handle: handle}, time.Hour, nil, true, []string{"settle revoking overdue", "revoke a", "settle revoked overdue"}},
+		{"forgotten by a replica that died", broker.Held{Status: broker.StatusIssued, Detail: "task_ended", Handle: handle}, time.Second, nil, true, []string{"settle revoking task_ended", "revoke a", "settle revoked task_ended"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			tc.held.ID, tc.held.Kind = id(t, tc.age, f.clock), "database"
+			f.tape.due, f.tape.revokeErr, f.tape.alive = []broker.Held{tc.held}, tc.revoke, tc.alive
+			f.sweepOnce(t)
+			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			for _, out := range f.tape.outcomes {
+				if out.Term != 7 {
+					t.Errorf("%s was settled in term %d, want the leader's", out.Status, out.Term)
+				}
+			}
+		})
+	}
+}
+
+// What was recorded and never renewed is dead in Vault; the record comes to say so.
+func TestSweepFindsTheUnrenewed(t *testing.T) {
+	f := newFixture(t)
+	held := func(age time.Duration) broker.Held {
+		return broker.Held{
+			ID: id(t, age, f.clock), Kind: "database", Status: broker.StatusIssued,
+			Expires: f.clock.Add(time.Hour), Handle: broker.Handle{Accessor: "a"},
+		}
+	}
+	f.tape.live = []broker.Held{held(time.Second), held(35 * time.Second)}
+	f.sweepOnce(t)
+	want := []string{"settle revoking gone", "revoke a", "settle revoked gone"}
+	if diff := cmp.Diff(want, f.tape.events[:min(3, len(f.tape.events))]); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if f.tape.outcomes[0].ID != f.tape.live[1].ID {
+		t.Error("the young one was taken for dead")
+	}
+}
+
+func TestSweepClosesTasks(t *testing.T) {
+	f := newFixture(t)
+	f.tape.deadlines = []broker.Task{{SPIFFEID: f.who.ID().String(), Task: "t-1"}}
+	f.sweepOnce(t)
+	if len(f.tape.commands) != 1 || f.tape.commands[0].Actor != nil || f.tape.commands[0].Target.Task != "t-1" {
+		t.Errorf("got %+v, want the end of t-1 by nobody", f.tape.commands)
+	}
+}
+
+// sweepOnce leads until the first sweep is over.
+func (f *fixture) sweepOnce(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+	defer cancel()
+	if err := f.Sweep(ctx, f.tape); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("sweep ended with %v", err)
+	}
+}
