@@ -1,6 +1,7 @@
 package mint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
 
-// Bootstrap says what a deployment's Vault is to be prepared for. All fields but CAFile and Namespace are needed.
+// Bootstrap says what a deployment's Vault is to be prepared for. All fields but CAFile, Namespace, TokenRole and
+// Policies are needed.
 type Bootstrap struct {
 	Addr, CAFile, Namespace string
 	// Token may mount engines and write policies. It is used for the calls of Run only.
@@ -21,19 +24,22 @@ type Bootstrap struct {
 	Mount, SigningKey, KeyType string
 	// Role names the AppRole and its policy.
 	Role string
+	// TokenRole names the role of the token store that makes the tokens of dynamic credentials; empty means "brevet".
+	TokenRole string
+	// Policies are those of the catalogue's scopes. What earlier catalogues needed stays: it may still be in use.
+	Policies []scopes.VaultPolicy
 }
 
 // Login is what an AppRole logs in with.
 type Login struct{ RoleID, SecretID string }
 
-// Run enables Transit and AppRole where they are missing, makes a signing key that cannot leave Vault, and a role
-// that may use it and nothing else. It may be run again: an existing key stays; the secret id is always a new one.
+// Run enables Transit and AppRole where they are missing, makes a signing key that cannot leave Vault, a role that may
+// use it, the token role, and the policies of scopes. It may be run again: an existing key stays; the secret id is
+// always a new one.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
-	if !mountName.MatchString(b.Mount) || !keyName.MatchString(b.SigningKey) || !keyName.MatchString(b.Role) {
-		return Login{}, fmt.Errorf("%w: the Transit mount, key and role must be plain names", ErrConfig)
-	}
-	if !slices.Contains([]string{"ecdsa-p256", "ed25519"}, b.KeyType) {
-		return Login{}, fmt.Errorf("%w: the key type is ecdsa-p256 (ES256) or ed25519 (EdDSA), not %q", ErrConfig, b.KeyType)
+	b.TokenRole = cmp.Or(b.TokenRole, defaultTokenRole)
+	if err := b.check(); err != nil {
+		return Login{}, err
 	}
 	client, err := b.client()
 	if err != nil {
@@ -48,12 +54,34 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 		{"enabling AppRole", b.enableAppRole},
 		{"writing the policy", b.writePolicy},
 		{"writing the role", b.writeRole},
+		{"writing the token role", b.writeTokenRole},
+		{"writing the policies of scopes", b.writeScopes},
 	} {
 		if err := step.do(ctx, client); err != nil {
 			return Login{}, fmt.Errorf("%s: %w", step.doing, err)
 		}
 	}
 	return b.login(ctx, client)
+}
+
+func (b Bootstrap) check() error {
+	for _, name := range []string{b.SigningKey, b.Role, b.TokenRole} {
+		if !keyName.MatchString(name) {
+			return fmt.Errorf("%w: the key and the roles must be plain names", ErrConfig)
+		}
+	}
+	if !mountName.MatchString(b.Mount) {
+		return fmt.Errorf("%w: the Transit mount must be a plain name", ErrConfig)
+	}
+	if !slices.Contains([]string{"ecdsa-p256", "ed25519"}, b.KeyType) {
+		return fmt.Errorf("%w: the key type is ecdsa-p256 (ES256) or ed25519 (EdDSA), not %q", ErrConfig, b.KeyType)
+	}
+	for _, p := range b.Policies {
+		if !strings.HasPrefix(p.Name, scopePolicies) || strings.ContainsAny(p.Name, "*+/") || p.Text == "" {
+			return fmt.Errorf("%w: %q is not the policy of a scope", ErrConfig, p.Name)
+		}
+	}
+	return nil
 }
 
 // client is one for an admin's few calls. It takes answers other than 200, which the guard of minting does not.
@@ -104,7 +132,7 @@ func (b Bootstrap) enableAppRole(ctx context.Context, client *api.Client) error 
 }
 
 func (b Bootstrap) writePolicy(ctx context.Context, client *api.Client) error {
-	return client.Sys().PutPolicyWithContext(ctx, b.Role, Policy(b.Mount, b.SigningKey))
+	return client.Sys().PutPolicyWithContext(ctx, b.Role, Policy(b.Mount, b.SigningKey, b.TokenRole))
 }
 
 func (b Bootstrap) writeRole(ctx context.Context, client *api.Client) error {
@@ -113,6 +141,24 @@ func (b Bootstrap) writeRole(ctx context.Context, client *api.Client) error {
 		"token_ttl": "20m", "token_max_ttl": longestLogin.String(),
 	})
 	return err
+}
+
+// writeTokenRole makes a role whose tokens outlive the broker's own, and hold nothing but the policies of scopes.
+func (b Bootstrap) writeTokenRole(ctx context.Context, client *api.Client) error {
+	_, err := client.Logical().WriteWithContext(ctx, "auth/token/roles/"+b.TokenRole, map[string]any{
+		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
+		"allowed_policies_glob": []string{scopePolicies + "*"},
+	})
+	return err
+}
+
+func (b Bootstrap) writeScopes(ctx context.Context, client *api.Client) error {
+	for _, p := range b.Policies {
+		if err := client.Sys().PutPolicyWithContext(ctx, p.Name, p.Text); err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}
+	return nil
 }
 
 func (b Bootstrap) login(ctx context.Context, client *api.Client) (Login, error) {

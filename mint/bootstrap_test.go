@@ -42,7 +42,7 @@ func TestBootstrapMakesALoginThatCanSign(t *testing.T) {
 	if policies, ok := secret.Data["token_policies"].([]any); !ok || len(policies) != 1 || policies[0] != "boot" {
 		t.Errorf("got policies %v, want only boot", secret.Data["token_policies"])
 	}
-	if got, err := a.root.Sys().GetPolicyWithContext(t.Context(), "boot"); err != nil || got != mint.Policy("transit", "boot") {
+	if got, err := a.root.Sys().GetPolicyWithContext(t.Context(), "boot"); err != nil || got != mint.Policy("transit", "boot", "brevet") {
 		t.Errorf("got policy %q, %v", got, err)
 	}
 }

@@ -229,17 +229,17 @@ func TestLoginsThatMayWorkLater(t *testing.T) {
 
 func TestPolicyOfNamesThatAreNotPlain(t *testing.T) {
 	for _, name := range []string{"", "*", "a*", "+", "a/b", "..", `a" { capabilities = ["root"] } path "b`, "a\nb"} {
-		if got := mint.Policy("transit", name); got != "" {
+		if got := mint.Policy("transit", name, "brevet"); got != "" {
 			t.Errorf("key %q: got %q, want nothing", name, got)
 		}
 		if name == "a/b" {
 			continue // mounts may be nested
 		}
-		if got := mint.Policy(name, "brevet"); got != "" {
+		if got := mint.Policy(name, "brevet", "brevet"); got != "" {
 			t.Errorf("mount %q: got %q, want nothing", name, got)
 		}
 	}
-	if got := mint.Policy("a/b", "k"); strings.Contains(got, "{{") || !strings.Contains(got, `path "a/b/sign/k" {`) {
+	if got := mint.Policy("a/b", "k", "r"); strings.Contains(got, "{{") || !strings.Contains(got, `path "a/b/sign/k" {`) {
 		t.Errorf("got %s", got)
 	}
 }

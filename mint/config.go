@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"regexp"
 	"time"
@@ -25,6 +26,9 @@ type Config struct {
 	Mount string
 	// SigningKey is the name of the Transit key, of type ecdsa-p256 or ed25519.
 	SigningKey string
+	// TokenRole is the role of Vault's token store that makes the tokens which dynamic credentials live under; empty
+	// means "brevet".
+	TokenRole string
 	// JWKSMaxAge is how long verifiers may cache the JWKS; zero means 5 minutes.
 	JWKSMaxAge time.Duration
 	// Refresh is how often the key's versions are read; zero means 30 seconds.
@@ -37,6 +41,9 @@ type Config struct {
 	Now func() time.Time
 	// Log gets what Run meets.
 	Log *slog.Logger
+	// Transport, if set, wraps the connection to Vault: for tracing. It sees each call as it is sent and each answer as
+	// it comes, below all checks. Both hold secrets.
+	Transport func(http.RoundTripper) http.RoundTripper
 }
 
 // Auth is the broker's own login at Vault: exactly one of its fields is set.
@@ -64,6 +71,8 @@ type JWT struct {
 	Token     func(ctx context.Context) (string, error)
 }
 
+const defaultTokenRole = "brevet"
+
 var (
 	keyName   = regexp.MustCompile(`^(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,126})$`)
 	mountName = regexp.MustCompile(`^(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}){0,7})$`)
@@ -71,6 +80,7 @@ var (
 
 func (c Config) withDefaults() Config {
 	c.Mount = cmp.Or(c.Mount, "transit")
+	c.TokenRole = cmp.Or(c.TokenRole, defaultTokenRole)
 	c.JWKSMaxAge = cmp.Or(c.JWKSMaxAge, 5*time.Minute)
 	c.Refresh = cmp.Or(c.Refresh, 30*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
@@ -97,6 +107,7 @@ func (c Config) check() error {
 	}{
 		{mountName.MatchString(c.Mount), "the Transit mount is not a plain path"},
 		{keyName.MatchString(c.SigningKey), "the signing key is missing or not a plain name"},
+		{keyName.MatchString(c.TokenRole), "the token role is not a plain name"},
 		{c.JWKSMaxAge > 0 && c.Refresh > 0 && c.Timeout > 0, "the JWKS max age, refresh and timeout must be positive"},
 		{c.MaxTTL > 0, "the longest life of a token must be given"},
 		{c.Now != nil, "a clock is needed"},

@@ -85,7 +85,7 @@ func (m *Minter) adopt(ctx context.Context, file string) (*api.Secret, error) {
 		return nil, fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)
 	}
 	// A client of its own: a token that turns out bad must not push out one that still works.
-	client, err := newClient(m.cfg, guard{m.transport})
+	client, err := newClient(m.cfg, m.line)
 	if err != nil {
 		return nil, err
 	}

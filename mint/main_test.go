@@ -61,7 +61,7 @@ func (a *admin) write(t *testing.T, path string, data map[string]any) map[string
 func (a *admin) key(t *testing.T, name, kind string) {
 	t.Helper()
 	a.write(t, "transit/keys/"+name, map[string]any{"type": kind})
-	a.write(t, "sys/policies/acl/"+name, map[string]any{"policy": mint.Policy("transit", name)})
+	a.write(t, "sys/policies/acl/"+name, map[string]any{"policy": mint.Policy("transit", name, "brevet")})
 }
 
 // role makes an AppRole for a key's policy, and returns a login for it and its secret id.

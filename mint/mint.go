@@ -17,13 +17,15 @@ import (
 
 var _ broker.Minter = (*Minter)(nil)
 
-// Minter implements broker.Minter with Vault's Transit engine. Its methods are safe for concurrent use.
+// Minter implements broker.Minter with Vault's engines. Its methods are safe for concurrent use.
 type Minter struct {
 	cfg       Config
 	wait      overlap
 	transport *http.Transport
+	line      guard // what all clients speak through
 	client    *api.Client // holds the login
 	door      *api.Client // holds no token ever: it logs in
+	blank     *api.Client // is never used itself: copies of it carry a credential's own token
 
 	ring atomic.Pointer[keyring]
 
@@ -59,11 +61,14 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		transport: transport,
 		refused:   make(chan struct{}, 1),
 	}
-	if m.client, err = newClient(cfg, guard{transport}); err != nil {
-		return nil, err
+	m.line = guard{next: transport}
+	if cfg.Transport != nil {
+		m.line.next = cfg.Transport(transport)
 	}
-	if m.door, err = newClient(cfg, guard{transport}); err != nil {
-		return nil, err
+	for _, client := range []**api.Client{&m.client, &m.door, &m.blank} {
+		if *client, err = newClient(cfg, m.line); err != nil {
+			return nil, err
+		}
 	}
 	if err = m.login(ctx); err == nil {
 		err = m.refresh(ctx)
@@ -155,12 +160,8 @@ func (m *Minter) call(ctx context.Context, doing string, do func(context.Context
 		return nil, err // our caller went away, which says nothing about Vault
 	}
 	m.note(err)
-	var answer *answerError
-	if errors.As(err, &answer) && answer.status == 403 && login == m.logins.Load() {
-		select {
-		case m.refused <- struct{}{}:
-		default: // already asked for
-		}
+	if statusOf(err) == http.StatusForbidden {
+		m.loginRefused(login)
 	}
 	return nil, err
 }

@@ -1,5 +1,6 @@
-# What the broker may do in Vault: sign with one key, in one form, see that key's public half, and look after
-# its own token. Every path is exact.
+# What the broker may do in Vault: sign with one key, in one form, see that key's public half, look after its own
+# token, create tokens of one role, and renew, look up and end what it knows the accessor or the lease of. Every path
+# is exact.
 
 path "{{mount}}/sign/{{key}}" {
   capabilities = ["update"]
@@ -20,5 +21,44 @@ path "auth/token/lookup-self" {
 }
 
 path "auth/token/renew-self" {
+  capabilities = ["update"]
+}
+
+path "auth/token/create/{{role}}" {
+  capabilities = ["update"]
+  allowed_parameters = {
+    "policies"          = []
+    "no_default_policy" = [true]
+    "display_name"      = []
+    "meta"              = []
+    "ttl"               = []
+    "explicit_max_ttl"  = []
+    "renewable"         = []
+    "num_uses"          = []
+  }
+  required_parameters = ["policies", "explicit_max_ttl"]
+}
+
+path "auth/token/renew-accessor" {
+  capabilities = ["update"]
+}
+
+path "auth/token/revoke-accessor" {
+  capabilities = ["update"]
+}
+
+path "auth/token/lookup-accessor" {
+  capabilities = ["update"]
+}
+
+path "sys/leases/renew" {
+  capabilities = ["update"]
+}
+
+path "sys/leases/revoke" {
+  capabilities = ["update"]
+}
+
+path "sys/leases/lookup" {
   capabilities = ["update"]
 }

@@ -26,11 +26,15 @@ type header struct {
 	Type      string `json:"typ"`
 }
 
-// Mint redeems the order and has Vault sign its claims, once. See broker.Minter for the errors.
+// Mint redeems the order: it has Vault sign the claims of a JWT, or make a dynamic credential, once. See broker.Minter
+// for the errors.
 func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
 	intent, key, err := order.Redeem()
 	if err != nil {
 		return broker.Credential{}, err
+	}
+	if intent.Grant != nil {
+		return m.mintGrant(ctx, intent)
 	}
 	input, err := signingInput(intent, key)
 	if err != nil {

@@ -161,7 +161,7 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 			t.Errorf("%s %s %v: got %d, want 403", tc.method, tc.path, tc.body, status)
 		}
 	}
-	if got := strings.Count(mint.Policy("transit", "walk"), "path \""); got != 4 {
+	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 4 {
 		t.Errorf("the policy has %d paths: this walk knows of 4", got)
 	}
 }
@@ -399,7 +399,7 @@ func TestKeyThatIsNotThere(t *testing.T) {
 	for key, want := range map[string]error{
 		"rsa": mint.ErrKeyUnfit, "open": mint.ErrKeyUnfit, "derived": mint.ErrKeyUnfit, "none": broker.ErrVaultUnavailable,
 	} {
-		a.write(t, "sys/policies/acl/"+key, map[string]any{"policy": mint.Policy("transit", key)})
+		a.write(t, "sys/policies/acl/"+key, map[string]any{"policy": mint.Policy("transit", key, "brevet")})
 		_, err := mint.Open(t.Context(), dial(t, a, key, mint.Auth{TokenFile: file(t, a.token(t, key, "10m"))}))
 		if !errors.Is(err, want) {
 			t.Errorf("%s: got %v, want %v", key, err, want)
