@@ -22,7 +22,7 @@ type Minter struct {
 	cfg       Config
 	wait      overlap
 	transport *http.Transport
-	line      guard // what all clients speak through
+	line      guard       // what all clients speak through
 	client    *api.Client // holds the login
 	door      *api.Client // holds no token ever: it logs in
 	blank     *api.Client // is never used itself: copies of it carry a credential's own token

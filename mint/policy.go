@@ -20,4 +20,3 @@ func Policy(mount, key, tokenRole string) string {
 
 // scopePolicies is what the names of the policies of scopes begin with: the only ones that the token role gives.
 const scopePolicies = "brevet-scope."
-
