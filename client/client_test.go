@@ -50,6 +50,9 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeMisdirected:          client.ErrInvalid,
 		openapi.CodeUnauthenticated:      client.ErrUnauthenticated,
 		openapi.CodeDenied:               client.ErrDenied,
+		openapi.CodeNotAllowed:           client.ErrNotAllowed,
+		openapi.CodeRevoked:              client.ErrRevoked,
+		openapi.CodeVaultRefused:         client.ErrVaultRefused,
 		openapi.CodeNotFound:             client.ErrNotFound,
 		openapi.CodeAlreadyIssued:        client.ErrConflict,
 		openapi.CodeIdempotencyMismatch:  client.ErrConflict,
@@ -84,9 +87,17 @@ func TestAnswersThatAreNotOurs(t *testing.T) {
 	const secret = "s3cr3t-token"
 	problem := openapi.Problem{Type: openapi.CodeDenied.Type(), Code: openapi.CodeDenied, Status: 403}
 	for name, answer := range map[string]http.HandlerFunc{
-		"HTML":           func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>"+secret) },
-		"200 for a 201":  func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 200, `{"id":"1","token":"`+secret+`"}`) },
-		"no token":       func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token_type":"Bearer"}`) },
+		"HTML":          func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>"+secret) },
+		"200 for a 201": func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 200, `{"id":"1","token":"`+secret+`"}`) },
+		"no token":      func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token_type":"Bearer"}`) },
+		"no kind":       func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token":"`+secret+`"}`) },
+		"no credential": func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","kind":"database"}`) },
+		"an empty one": func(w http.ResponseWriter, _ *http.Request) {
+			writeToken(w, 201, `{"id":"1","kind":"kv","credential":{}}`)
+		},
+		"no object": func(w http.ResponseWriter, _ *http.Request) {
+			writeToken(w, 201, `{"id":"1","kind":"kv","credential":"`+secret+`"}`)
+		},
 		"no JSON":        func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, secret) },
 		"wrong type":     func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":1,"token":"`+secret+`"}`) },
 		"an HTML error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusBadGateway) },
@@ -159,7 +170,7 @@ func TestRequest(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		_ = json.NewEncoder(w).Encode(openapi.Token{
-			ID: "1", Token: "eyJ", TokenType: "Bearer", ExpiresAt: expires, Scope: "a.b", TTL: 60,
+			ID: "1", Kind: "jwt", Token: "eyJ", TokenType: "Bearer", ExpiresAt: expires, Scope: "a.b", TTL: 60,
 			Clamped: []openapi.Clamp{{Bound: "scope.max", From: 90, To: 60}},
 		})
 	})
@@ -192,7 +203,9 @@ func TestPendingTellsWhomToWaitFor(t *testing.T) {
 }
 
 func TestSecretIsNeverPrinted(t *testing.T) {
-	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) { writeToken(w, 201, `{"id":"1","token":"eyJhbGci"}`) })
+	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		writeToken(w, 201, `{"id":"1","kind":"jwt","token":"eyJhbGci"}`)
+	})
 	got, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
 	if err != nil {
 		t.Fatal(err)

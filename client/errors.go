@@ -17,6 +17,14 @@ var (
 	ErrUnauthenticated = errors.New("caller is not authenticated")
 	// ErrDenied: policy does not allow it. Problem.Narrowest is an ask that would pass, if there is one.
 	ErrDenied = errors.New("policy does not allow it")
+	// ErrQuarantined: denied because an admin has ordered that the caller gets nothing. It is ErrDenied too.
+	ErrQuarantined = errors.New("caller is in quarantine")
+	// ErrTaskEnded: denied because the task is over. It is ErrDenied too.
+	ErrTaskEnded = errors.New("task has ended")
+	// ErrNotAllowed: the call takes a role that the caller does not have.
+	ErrNotAllowed = errors.New("caller lacks the role")
+	// ErrRevoked: the credential was revoked before it could be delivered.
+	ErrRevoked = errors.New("revoked before delivery")
 	// ErrNotFound: there is no such record, or none that the caller may see.
 	ErrNotFound = errors.New("no such record")
 	// ErrConflict: the idempotency key has been used: for another request, or its credential was delivered.
@@ -25,6 +33,8 @@ var (
 	ErrRateLimited = errors.New("too many requests")
 	// ErrUnavailable: not now, and no credential was delivered. Problem.RetryAfter says how long to wait.
 	ErrUnavailable = errors.New("service is unavailable")
+	// ErrVaultRefused: Vault said no, and will again until an admin has changed its configuration.
+	ErrVaultRefused = errors.New("vault refused")
 	// ErrInternal: the server met a fault of its own.
 	ErrInternal = errors.New("server fault")
 	// ErrAnswer: the answer is not one that a Brevet server gives.
@@ -43,16 +53,22 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeMisdirected:          ErrInvalid,
 	openapi.CodeUnauthenticated:      ErrUnauthenticated,
 	openapi.CodeDenied:               ErrDenied,
+	openapi.CodeNotAllowed:           ErrNotAllowed,
+	openapi.CodeRevoked:              ErrRevoked,
 	openapi.CodeNotFound:             ErrNotFound,
 	openapi.CodeAlreadyIssued:        ErrConflict,
 	openapi.CodeIdempotencyMismatch:  ErrConflict,
 	openapi.CodeRateLimited:          ErrRateLimited,
 	openapi.CodeLedgerUnavailable:    ErrUnavailable,
 	openapi.CodeVaultUnavailable:     ErrUnavailable,
+	openapi.CodeVaultRefused:         ErrVaultRefused,
 	openapi.CodeMintMismatch:         ErrUnavailable,
 	openapi.CodeBundleUnavailable:    ErrUnavailable,
 	openapi.CodeInternal:             ErrInternal,
 }
+
+// reasons are denials that a program may want to tell from the others, by Problem.Reason.
+var reasons = map[string]error{"quarantined": ErrQuarantined, "task_ended": ErrTaskEnded}
 
 // Problem is the server's own account of a failure (RFC 9457).
 type Problem struct { //nolint:errname // the word of RFC 9457
@@ -74,8 +90,9 @@ func (p *Problem) Error() string {
 	return text
 }
 
-// Is tells the sentinel that the problem's code stands for.
+// Is tells the sentinels that the problem's code and reason stand for.
 func (p *Problem) Is(target error) bool {
 	sentinel, ok := sentinels[p.Code]
-	return ok && target == sentinel
+	reason, why := reasons[p.Reason]
+	return ok && target == sentinel || why && p.Code == openapi.CodeDenied && target == reason
 }

@@ -38,8 +38,8 @@ func (r reply) decode(v any) error {
 
 // get reads one thing by its id, which cannot lead out of the path.
 func (c *Client) get(ctx context.Context, path, id string, v any) error {
-	if id == "" || id == "." || id == ".." {
-		return fmt.Errorf("%w: an id is required", ErrInvalid)
+	if err := segment(id); err != nil {
+		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+path+url.PathEscape(id), nil)
 	if err != nil {

@@ -1,11 +1,12 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,14 +25,25 @@ type Ask struct {
 	Reason string
 	// IdempotencyKey makes a repeated ask answer once.
 	IdempotencyKey string
+	// CSR is a certificate signing request in PEM and PublicKey a public key as OpenSSH writes it, for scopes that
+	// certify the caller's own key.
+	CSR, PublicKey string
 }
 
 // Token is a credential and what it is good for.
 type Token struct {
-	ID     string
+	ID string
+	// Kind is jwt, vault-token, database, pki, ssh, kv or vault.
+	Kind string
+	// Secret is the token of a JWT; for every other kind a JSON object, whose members Field gives one by one.
 	Secret secret.Text
-	// Type is how the credential is presented: "Bearer".
-	Type      string
+	// Type is how a JWT is presented: "Bearer".
+	Type string
+	// Name is what the far side knows it by, such as the database user or the serial number.
+	Name string
+	// Static tells that it does not end at Expires: only its owner can change it.
+	Static    bool
+	fields    map[string]secret.Text
 	Expires   time.Time
 	Scope     string
 	Resource  string
@@ -62,17 +74,13 @@ func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	if ask.TTL < 0 || ask.TTL%time.Second != 0 {
 		return Answer{}, fmt.Errorf("%w: a TTL is in whole seconds", ErrInvalid)
 	}
-	body, err := json.Marshal(openapi.TokenRequest{
+	req, err := c.post(ctx, "/v1/tokens", openapi.TokenRequest{
 		Scope: ask.Scope, Params: ask.Params, TTL: int64(ask.TTL / time.Second), Task: ask.Task, Reason: ask.Reason,
+		Csr: ask.CSR, PublicKey: ask.PublicKey,
 	})
 	if err != nil {
-		return Answer{}, fmt.Errorf("encoding an ask: %w", err)
+		return Answer{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base.JoinPath("/v1/tokens").String(), bytes.NewReader(body))
-	if err != nil {
-		return Answer{}, fmt.Errorf("making a call: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
 	if ask.IdempotencyKey != "" {
 		req.Header.Set("Idempotency-Key", ask.IdempotencyKey)
 	}
@@ -95,15 +103,43 @@ func tokenAnswer(got reply) (Answer, error) {
 	if err := got.decode(&t); err != nil {
 		return Answer{}, err
 	}
-	if t.Token == "" || t.ID == "" {
-		return Answer{}, fmt.Errorf("%w: no token in it", ErrAnswer)
+	token := &Token{
+		ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
+		Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
+		Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue,
 	}
-	return Answer{Token: &Token{
-		ID: t.ID, Secret: secret.New(t.Token), Type: t.TokenType, Expires: t.ExpiresAt, Scope: t.Scope,
-		Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second, Clamped: t.Clamped,
-		Policies: t.Policies, Catalogue: t.Catalogue,
-	}}, nil
+	if t.Token == "" {
+		token.Secret, token.fields = secret.New(string(t.Credential)), fieldsOf(t.Credential)
+	}
+	if t.ID == "" || t.Kind == "" || (t.Token == "") == (len(token.fields) == 0) {
+		return Answer{}, fmt.Errorf("%w: no credential in it", ErrAnswer)
+	}
+	return Answer{Token: token}, nil
 }
+
+// fieldsOf takes a credential apart. What is no object has no fields.
+func fieldsOf(credential json.RawMessage) map[string]secret.Text {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(credential, &members); err != nil {
+		return nil
+	}
+	fields := make(map[string]secret.Text, len(members))
+	for name, value := range members {
+		var text string
+		if err := json.Unmarshal(value, &text); err != nil {
+			text = string(value) // a number, a list or an object stays the JSON that it is
+		}
+		fields[name] = secret.New(text)
+	}
+	return fields
+}
+
+// Field is one member of a credential that is not a JWT, such as "password": the text of a string, the JSON of
+// anything else, and nothing when there is no such member.
+func (t *Token) Field(name string) secret.Text { return t.fields[name] }
+
+// Fields lists the names of the members, sorted. They are no secrets.
+func (t *Token) Fields() []string { return slices.Sorted(maps.Keys(t.fields)) }
 
 func pendingAnswer(got reply) (Answer, error) {
 	var p openapi.Pending

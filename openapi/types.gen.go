@@ -4,6 +4,7 @@
 package openapi
 
 import (
+	"encoding/json"
 	"time"
 )
 
@@ -61,11 +62,14 @@ const (
 	CodeMethodNotAllowed     ProblemCode = "method_not_allowed"
 	CodeMintMismatch         ProblemCode = "mint_mismatch"
 	CodeMisdirected          ProblemCode = "misdirected"
+	CodeNotAllowed           ProblemCode = "not_allowed"
 	CodeNotFound             ProblemCode = "not_found"
 	CodeRateLimited          ProblemCode = "rate_limited"
+	CodeRevoked              ProblemCode = "revoked"
 	CodeTooLarge             ProblemCode = "too_large"
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
+	CodeVaultRefused         ProblemCode = "vault_refused"
 	CodeVaultUnavailable     ProblemCode = "vault_unavailable"
 )
 
@@ -98,15 +102,21 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case CodeMisdirected:
 		return true
+	case CodeNotAllowed:
+		return true
 	case CodeNotFound:
 		return true
 	case CodeRateLimited:
+		return true
+	case CodeRevoked:
 		return true
 	case CodeTooLarge:
 		return true
 	case CodeUnauthenticated:
 		return true
 	case CodeUnsupportedMediaType:
+		return true
+	case CodeVaultRefused:
 		return true
 	case CodeVaultUnavailable:
 		return true
@@ -117,22 +127,43 @@ func (e ProblemCode) Valid() bool {
 
 // Defines values for Status.
 const (
-	StatusDenied  Status = "denied"
-	StatusFailed  Status = "failed"
-	StatusIssued  Status = "issued"
-	StatusPending Status = "pending"
+	StatusCompensated Status = "compensated"
+	StatusDenied      Status = "denied"
+	StatusExpired     Status = "expired"
+	StatusFailed      Status = "failed"
+	StatusIntent      Status = "intent"
+	StatusIssued      Status = "issued"
+	StatusPending     Status = "pending"
+	StatusReleased    Status = "released"
+	StatusRevoked     Status = "revoked"
+	StatusRevoking    Status = "revoking"
+	StatusUnknown     Status = "unknown"
 )
 
 // Valid indicates whether the value is a known member of the Status enum.
 func (e Status) Valid() bool {
 	switch e {
+	case StatusCompensated:
+		return true
 	case StatusDenied:
 		return true
+	case StatusExpired:
+		return true
 	case StatusFailed:
+		return true
+	case StatusIntent:
 		return true
 	case StatusIssued:
 		return true
 	case StatusPending:
+		return true
+	case StatusReleased:
+		return true
+	case StatusRevoked:
+		return true
+	case StatusRevoking:
+		return true
+	case StatusUnknown:
 		return true
 	default:
 		return false
@@ -162,6 +193,8 @@ type Clamp struct {
 
 // CredentialFacts What is known about the credential, besides itself.
 type CredentialFacts struct {
+	// Accessor Vault's accessor of the token that it lives under. Only auditors see it.
+	Accessor string `json:"accessor,omitempty,omitzero"`
 	Audience string `json:"audience,omitempty,omitzero"`
 
 	// ClaimsSha256 Digest of the token's payload, in hex.
@@ -170,10 +203,51 @@ type CredentialFacts struct {
 	// KeyID RFC 7638 thumbprint of the signing key.
 	KeyID string `json:"key_id,omitempty,omitzero"`
 	Kind  string `json:"kind"`
+
+	// Lease Vault's lease id. Only auditors see it.
+	Lease string `json:"lease,omitempty,omitzero"`
+
+	// Name What the far side knows it by, such as the database user or the serial number.
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Sha256 Digest of the secret, in hex.
+	Sha256 string `json:"sha256,omitempty,omitzero"`
+
+	// Static True when nobody can end it before its owner changes it.
+	Static bool `json:"static,omitempty,omitzero"`
+
+	// VaultPath What Vault was asked for. Only auditors see it.
+	VaultPath string `json:"vault_path,omitempty,omitzero"`
 }
 
 // Decision defines model for Decision.
 type Decision string
+
+// Ended defines model for Ended.
+type Ended struct {
+	// At Of the status.
+	At time.Time `json:"at"`
+
+	// Cause Why it ended: `released`, `task_ended`, `revoked`, `quarantined` and the like.
+	Cause    string `json:"cause"`
+	ID       string `json:"id"`
+	Kind     string `json:"kind,omitempty,omitzero"`
+	Scope    string `json:"scope"`
+	SpiffeID string `json:"spiffe_id"`
+
+	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// before their time.
+	Status Status `json:"status"`
+	Task   string `json:"task"`
+
+	// UsableUntil Until when whoever does not ask Brevet may still accept it. Absent when it is dead everywhere.
+	UsableUntil time.Time `json:"usable_until,omitempty,omitzero"`
+
+	// Why Why it is not over: `vault_unavailable`, `vault_refused`, `unfinished` (its making is under way or lost, and
+	// what came of it dies by itself) or `static`. Absent when it is.
+	Why string `json:"why,omitempty,omitzero"`
+}
 
 // Health defines model for Health.
 type Health struct {
@@ -195,9 +269,12 @@ type Issuance struct {
 	Credential   CredentialFacts `json:"credential,omitempty,omitzero"`
 	Decision     Decision        `json:"decision"`
 	DecisionCode string          `json:"decision_code"`
-	ExpiresAt    time.Time       `json:"expires_at,omitempty,omitzero"`
-	Explanation  string          `json:"explanation,omitempty,omitzero"`
-	ID           string          `json:"id"`
+
+	// EndedBy The SPIFFE ID of who ended it before its time.
+	EndedBy     string    `json:"ended_by,omitempty,omitzero"`
+	ExpiresAt   time.Time `json:"expires_at,omitempty,omitzero"`
+	Explanation string    `json:"explanation,omitempty,omitzero"`
+	ID          string    `json:"id"`
 
 	// Index Of the ledger entry. Only auditors see it.
 	Index *int64 `json:"index,omitempty"`
@@ -211,10 +288,14 @@ type Issuance struct {
 	Policies Policies `json:"policies"`
 
 	// Reason Untrusted text from the sandbox.
-	Reason       string    `json:"reason,omitempty,omitzero"`
-	Resource     string    `json:"resource,omitempty,omitzero"`
-	Scope        string    `json:"scope"`
-	SpiffeID     string    `json:"spiffe_id"`
+	Reason   string `json:"reason,omitempty,omitzero"`
+	Resource string `json:"resource,omitempty,omitzero"`
+	Scope    string `json:"scope"`
+	SpiffeID string `json:"spiffe_id"`
+
+	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// before their time.
 	Status       Status    `json:"status"`
 	StatusAt     time.Time `json:"status_at"`
 	StatusDetail string    `json:"status_detail,omitempty,omitzero"`
@@ -263,7 +344,11 @@ type Pending struct {
 	// ExpiresAt When the wait ends.
 	ExpiresAt time.Time `json:"expires_at"`
 	ID        string    `json:"id"`
-	Status    Status    `json:"status"`
+
+	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// before their time.
+	Status Status `json:"status"`
 }
 
 // Policies The ids of the policies that decided.
@@ -307,6 +392,50 @@ type Problem struct {
 // ProblemCode defines model for ProblemCode.
 type ProblemCode string
 
+// Quarantine defines model for Quarantine.
+type Quarantine struct {
+	// Actor The SPIFFE ID of who added it.
+	Actor string `json:"actor"`
+
+	// Reason Untrusted text.
+	Reason   string    `json:"reason,omitempty,omitzero"`
+	Since    time.Time `json:"since"`
+	SpiffeID string    `json:"spiffe_id"`
+}
+
+// QuarantineList defines model for QuarantineList.
+type QuarantineList struct {
+	Quarantines []Quarantine `json:"quarantines"`
+}
+
+// QuarantineRequest defines model for QuarantineRequest.
+type QuarantineRequest struct {
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Reason string `json:"reason"`
+
+	// SpiffeID A SPIFFE ID, which stands for everything below it too, or `spiffe://` and a trust domain.
+	//
+	//
+	// Example: spiffe://acme.example/research
+	SpiffeID string `json:"spiffe_id"`
+}
+
+// Receipt What an early end did, credential by credential.
+type Receipt struct {
+	// Counts How many of those listed have which status.
+	Counts map[string]int `json:"counts"`
+	Ended  []Ended        `json:"ended"`
+
+	// ID Of the ledger's entry that ordered it; absent for a release.
+	ID string `json:"id,omitempty,omitzero"`
+
+	// More True when there are credentials that are not listed. They are inactive too, and the server goes on ending them.
+	More bool `json:"more"`
+
+	// Time When it was carried out, or will be.
+	Time time.Time `json:"time"`
+}
+
 // RequestState defines model for RequestState.
 type RequestState struct {
 	Approval     Approval `json:"approval,omitempty,omitzero"`
@@ -318,43 +447,98 @@ type RequestState struct {
 	Explanation string    `json:"explanation,omitempty,omitzero"`
 	ID          string    `json:"id"`
 	Scope       string    `json:"scope"`
-	Status      Status    `json:"status"`
-	StatusAt    time.Time `json:"status_at"`
+
+	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// before their time.
+	Status   Status    `json:"status"`
+	StatusAt time.Time `json:"status_at"`
 
 	// StatusDetail A fixed code that says why.
 	StatusDetail string `json:"status_detail,omitempty,omitzero"`
 	Task         string `json:"task"`
 }
 
-// Status defines model for Status.
+// RevocationRequest defines model for RevocationRequest.
+type RevocationRequest struct {
+	// Catalogue The digest of the catalogue that decided.
+	Catalogue string `json:"catalogue,omitempty,omitzero"`
+
+	// ID Of one issuance.
+	ID string `json:"id,omitempty,omitzero"`
+
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Reason string `json:"reason"`
+	Scope  string `json:"scope,omitempty,omitzero"`
+
+	// SpiffeID Example: spiffe://acme.example/research/a
+	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
+
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. It ends where a path segment ends.
+	//
+	// Example: spiffe://acme.example/research
+	SpiffeIDPrefix string `json:"spiffe_id_prefix,omitempty,omitzero"`
+	Task           string `json:"task,omitempty,omitzero"`
+
+	// TrustDomain Example: acme.example
+	TrustDomain string `json:"trust_domain,omitempty,omitzero"`
+}
+
+// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+// before their time.
 type Status string
 
-// Token defines model for Token.
+// TaskEndRequest defines model for TaskEndRequest.
+type TaskEndRequest struct {
+	// At When the task ends (RFC 3339). Now when left out or past.
+	At time.Time `json:"at,omitempty,omitzero"`
+
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// SpiffeID The sandbox whose task it is. Yourself when left out.
+	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
+}
+
+// Token A credential. One of kind `jwt` is in `token`, any other in `credential`.
 type Token struct {
 	// Catalogue The digest of the catalogue that decided.
 	Catalogue string `json:"catalogue"`
 
 	// Clamped What made the TTL shorter than asked, in order.
-	Clamped   []Clamp   `json:"clamped,omitempty,omitzero"`
-	ExpiresAt time.Time `json:"expires_at"`
+	Clamped []Clamp `json:"clamped,omitempty,omitzero"`
+
+	// Credential The credential of any other kind. Its members depend on the kind, such as `username` and `password`.
+	Credential json.RawMessage `json:"credential,omitempty,omitzero"`
+	ExpiresAt  time.Time       `json:"expires_at"`
 
 	// ExpiresIn Seconds from now.
 	ExpiresIn int64 `json:"expires_in"`
 
-	// ID Of the issuance; the token's `jti`.
+	// ID Of the issuance; the `jti` of a JWT.
 	ID string `json:"id"`
+
+	// Kind What it is: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv` or `vault`.
+	Kind string `json:"kind"`
+
+	// Name What the far side knows it by, such as the database user or the serial number.
+	Name string `json:"name,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
 	Policies Policies `json:"policies"`
 	Resource string   `json:"resource"`
 	Scope    string   `json:"scope"`
-	Task     string   `json:"task"`
 
-	// Token The credential.
-	Token string `json:"token"`
+	// Static True when nobody can end it before its owner changes it. It does not end at `expires_at`.
+	Static bool   `json:"static,omitempty,omitzero"`
+	Task   string `json:"task"`
+
+	// Token The credential of kind `jwt`.
+	Token string `json:"token,omitempty,omitzero"`
 
 	// TokenType Always `Bearer`.
-	TokenType string `json:"token_type"`
+	TokenType string `json:"token_type,omitempty,omitzero"`
 
 	// TTL Seconds from issue to expiry.
 	TTL int64 `json:"ttl"`
@@ -362,10 +546,16 @@ type Token struct {
 
 // TokenRequest defines model for TokenRequest.
 type TokenRequest struct {
+	// Csr For scopes that certify your own key: a certificate signing request in PEM, in at most 8192 bytes.
+	Csr string `json:"csr,omitempty,omitzero"`
+
 	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
+
+	// PublicKey For scopes that certify your own key: a public key as OpenSSH writes it, in at most 8192 bytes.
+	PublicKey string `json:"public_key,omitempty,omitzero"`
 
 	// Reason Why, in your own words, in at most 1000 bytes. Recorded and shown as untrusted; never evaluated.
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -389,11 +579,20 @@ type TokenRequest struct {
 // ID defines model for Id.
 type ID = string
 
+// Task defines model for Task.
+type Task = string
+
+// Ending What an early end did, credential by credential.
+type Ending = Receipt
+
 // Later A problem document (RFC 9457).
 type Later = Problem
 
 // Limited A problem document (RFC 9457).
 type Limited = Problem
+
+// Over What an early end did, credential by credential.
+type Over = Receipt
 
 // Unauthenticated A problem document (RFC 9457).
 type Unauthenticated = Problem
@@ -421,12 +620,30 @@ type ListIssuancesParams struct {
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
+// RemoveQuarantineParams defines parameters for RemoveQuarantine.
+type RemoveQuarantineParams struct {
+	// SpiffeID Exactly as it was given when the quarantine was added.
+	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
+
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Reason string `form:"reason,omitempty" json:"reason,omitempty,omitzero"`
+}
+
 // IssueTokenParams defines parameters for IssueToken.
 type IssueTokenParams struct {
 	// IdempotencyKey Makes a repeated request answer once, per caller. 1 to 255 printable ASCII characters, or such a string
 	// in double quotes (RFC 8941).
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
+
+// AddQuarantineJSONRequestBody defines body for AddQuarantine for application/json ContentType.
+type AddQuarantineJSONRequestBody = QuarantineRequest
+
+// RevokeJSONRequestBody defines body for Revoke for application/json ContentType.
+type RevokeJSONRequestBody = RevocationRequest
+
+// EndTaskJSONRequestBody defines body for EndTask for application/json ContentType.
+type EndTaskJSONRequestBody = TaskEndRequest
 
 // IssueTokenJSONRequestBody defines body for IssueToken for application/json ContentType.
 type IssueTokenJSONRequestBody = TokenRequest

@@ -14,6 +14,7 @@ var (
 	errUnauthenticated = errors.New("no acceptable SVID")
 	errBundle          = errors.New("bundle of the trust domain is not available")
 	errDenied          = errors.New("policy does not allow it")
+	errNotAllowed      = errors.New("caller lacks the role")
 	errNoRoute         = errors.New("no such path")
 	errMethod          = errors.New("method is not allowed")
 	errTooLarge        = errors.New("body is too large")
@@ -23,6 +24,9 @@ var (
 	errKeys            = errors.New("key set is not available")
 	errFault           = errors.New("server fault")
 )
+
+// errCutOff: the answer with a credential was not written to its end.
+var errCutOff = errors.New("answer was cut off")
 
 // finding is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
 // caller and is fixed or the catalogue's text, detail is the fixed code for the record.

@@ -39,7 +39,10 @@ func (s *Stopwatch) observe(store, operation string, start time.Time, err error)
 // Ledger returns l with its writes and reads measured.
 func (s *Stopwatch) Ledger(l broker.Ledger) broker.Ledger { return measuredLedger{l, s} }
 
-// Minter returns m with its mints measured.
+// Estate returns e with its commands and its search for what is alive measured.
+func (s *Stopwatch) Estate(e broker.Estate) broker.Estate { return measuredEstate{e, s} }
+
+// Minter returns m with its mints, renewals and revocations measured.
 func (s *Stopwatch) Minter(m broker.Minter) broker.Minter { return measuredMinter{m, s} }
 
 type measuredLedger struct {
@@ -51,8 +54,8 @@ func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.V
 	start := l.watch.now()
 	earlier, err := l.Ledger.Begin(ctx, rec)
 	failure := err
-	if errors.Is(err, broker.ErrLimited) { // an answer, as good as any
-		failure = nil
+	if errors.Is(err, broker.ErrLimited) || errors.Is(err, broker.ErrQuarantined) || errors.Is(err, broker.ErrTaskEnded) {
+		failure = nil // an answer, as good as any
 	}
 	l.watch.observe("ledger", "begin", start, failure)
 	return earlier, err
@@ -89,4 +92,39 @@ func (m measuredMinter) Mint(ctx context.Context, order *broker.Order) (broker.C
 	credential, err := m.Minter.Mint(ctx, order)
 	m.watch.observe("mint", "mint", start, err)
 	return credential, err
+}
+
+func (m measuredMinter) Renew(ctx context.Context, h broker.Handle, until time.Time) error {
+	start := m.watch.now()
+	err := m.Minter.Renew(ctx, h, until)
+	m.watch.observe("mint", "renew", start, err)
+	return err
+}
+
+func (m measuredMinter) Revoke(ctx context.Context, h broker.Handle) error {
+	start := m.watch.now()
+	err := m.Minter.Revoke(ctx, h)
+	m.watch.observe("mint", "revoke", start, err)
+	return err
+}
+
+type measuredEstate struct {
+	broker.Estate
+	watch *Stopwatch
+}
+
+func (e measuredEstate) Announce(ctx context.Context, cmd broker.Command) error {
+	start := e.watch.now()
+	err := e.Estate.Announce(ctx, cmd)
+	e.watch.observe("ledger", "announce", start, err)
+	return err
+}
+
+func (e measuredEstate) Live(
+	ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage,
+) ([]broker.Held, error) {
+	start := e.watch.now()
+	held, err := e.Estate.Live(ctx, sel, reach, page)
+	e.watch.observe("ledger", "live", start, err)
+	return held, err
 }

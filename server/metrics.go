@@ -13,6 +13,7 @@ type metrics struct {
 	inFlight  prometheus.Gauge
 	decisions *prometheus.CounterVec // outcome, authority
 	refusals  *prometheus.CounterVec // code
+	ended     *prometheus.CounterVec // cause, status
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -33,14 +34,34 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "brevet_problems_total", Help: "Calls answered with a problem, by its code.",
 		}, []string{"code"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_ended_total", Help: "Credentials on receipts of early ends, by cause and the status they were left in.",
+		}, []string{"cause", "status"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}
 	}
 	return m, nil
 }
+
+// Gauges shows what only the broker knows.
+type Gauges struct{ unrevoked prometheus.Gauge }
+
+// NewGauges registers the metric brevet_unrevoked.
+func NewGauges(reg prometheus.Registerer) (*Gauges, error) {
+	g := &Gauges{prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "brevet_unrevoked", Help: "Credentials that should be dead and are not known to be, as the replica that sweeps sees it.",
+	})}
+	if err := reg.Register(g.unrevoked); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	return g, nil
+}
+
+// Unrevoked is for broker.Config.OnUnrevoked.
+func (g *Gauges) Unrevoked(n int) { g.unrevoked.Set(float64(n)) }
 
 // durationBuckets are in seconds, from a cached answer to a store that hangs.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}

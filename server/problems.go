@@ -55,6 +55,10 @@ var answers = []answer{
 		"The request was understood and refused, and the refusal is recorded. The members of this problem say which policies decided, the narrowest ask that would pass, and who could approve, where there are such.",
 	},
 	{
+		errNotAllowed, CodeNotAllowed, http.StatusForbidden, "This is not for you to do",
+		"The call takes a role that the operator has not given to your SPIFFE ID. Nothing was done, and the call is recorded. Ask an admin of your trust domain.",
+	},
+	{
 		errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
 		"Nothing is here that you may see. Check the path, and the id if it has one.",
 	},
@@ -69,6 +73,10 @@ var answers = []answer{
 	{
 		broker.ErrAlreadyIssued, CodeAlreadyIssued, http.StatusConflict, "This key has been answered",
 		"The request with this Idempotency-Key was answered before. A credential is not kept, so it cannot be delivered again. If the answer was lost, ask anew with a new key.",
+	},
+	{
+		broker.ErrRevoked, CodeRevoked, http.StatusConflict, "It was revoked at once",
+		"While the credential was being made, its task ended or an admin revoked it. It was not delivered, and it is dead. Look at the state of the request before you ask anew.",
 	},
 	{
 		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
@@ -101,6 +109,10 @@ var answers = []answer{
 	{
 		broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Credentials cannot be made right now",
 		"Vault did not answer, so there is no credential. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
+	},
+	{
+		broker.ErrVaultRefused, CodeVaultRefused, http.StatusServiceUnavailable, "Vault refused",
+		"Vault refused: its configuration does not match the catalogue. Nothing was issued. An admin should run brevet bootstrap with this catalogue.",
 	},
 	{
 		broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "The credential was not what was ordered",
@@ -160,8 +172,10 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who attest.Identit
 	writeProblem(w, p)
 }
 
-// recorded tells whether a problem is the answer to a request whose denial is in the ledger already.
-func recorded(code ProblemCode) bool { return code == CodeDenied || code == CodeRateLimited }
+// recorded tells whether a problem is the answer to a request whose end is in the ledger already.
+func recorded(code ProblemCode) bool {
+	return code == CodeDenied || code == CodeRateLimited || code == CodeRevoked
+}
 
 // tellLimit says which limit was reached, in the header fields of draft-ietf-httpapi-ratelimit-headers-10 too.
 func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
@@ -179,7 +193,8 @@ func (s *Server) refuse(r *http.Request, who attest.Identity, code ProblemCode, 
 	c := callOf(r)
 	ref := broker.Refusal{Code: string(code), Detail: detail, Remote: remoteIP(r), Operation: c.operation}
 	if !who.IsZero() {
-		ref.Subject = &broker.Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}
+		subject := subjectOf(who)
+		ref.Subject = &subject
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), refuseTimeout)
 	defer cancel()

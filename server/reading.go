@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,8 +11,8 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-chi/chi/v5"
-	"github.com/google/uuid"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 
 // find reads one record. Malformed, unknown and foreign ids are the same error.
 func (s *Server) find(r *http.Request, who attest.Identity, operation, id string) (*broker.View, error) {
-	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
+	if !ourID(id) {
 		return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
 	}
 	if err := s.rules.check(r, who, operation, nil); err != nil {
@@ -68,7 +69,7 @@ func (s *Server) find(r *http.Request, who attest.Identity, operation, id string
 
 // reachOf is what a caller may read: an auditor its trust domains, anyone else its own.
 func (s *Server) reachOf(who attest.Identity) broker.Reach {
-	if domains := s.auditors[who.ID()]; len(domains) > 0 {
+	if domains := s.roles.auditor[who.ID()]; len(domains) > 0 {
 		return broker.Reach{TrustDomains: domains}
 	}
 	return broker.Reach{Subject: who.ID().String()}
@@ -128,20 +129,8 @@ func queryOf(p ListIssuancesParams) (broker.Query, error) {
 	bad := func(field string) (broker.Query, error) {
 		return broker.Query{}, &finding{kind: errParameter, field: field, detail: "parameter_query"}
 	}
-	if p.SpiffeID != "" {
-		if id, err := spiffeid.FromString(p.SpiffeID); err != nil || id.Path() == "" {
-			return bad("spiffe_id")
-		}
-	}
-	if p.SpiffeIDPrefix != "" {
-		if _, err := spiffeid.FromString(p.SpiffeIDPrefix); err != nil {
-			return bad("spiffe_id_prefix")
-		}
-	}
-	if p.TrustDomain != "" {
-		if td, err := spiffeid.TrustDomainFromString(p.TrustDomain); err != nil || td.Name() != p.TrustDomain {
-			return bad("trust_domain")
-		}
+	if field := badIdentity(p.SpiffeID, p.SpiffeIDPrefix, p.TrustDomain); field != "" {
+		return bad(field)
 	}
 	if !p.Since.IsZero() && !p.Until.IsZero() && p.Until.Before(p.Since) {
 		return bad("until")
@@ -155,6 +144,26 @@ func queryOf(p ListIssuancesParams) (broker.Query, error) {
 		Scope: p.Scope, Task: p.Task, Decision: string(p.Decision), Status: broker.Status(p.Status),
 		Since: p.Since.UTC(), Until: p.Until.UTC(), Limit: limit,
 	}, nil
+}
+
+// badIdentity names the first of three selections that is given and not what it should be, or nothing.
+func badIdentity(id, prefix, trustDomain string) string {
+	if id != "" {
+		if parsed, err := spiffeid.FromString(id); err != nil || parsed.Path() == "" {
+			return "spiffe_id"
+		}
+	}
+	if prefix != "" {
+		if _, err := spiffeid.FromString(prefix); err != nil {
+			return "spiffe_id_prefix"
+		}
+	}
+	if trustDomain != "" {
+		if td, err := spiffeid.TrustDomainFromString(trustDomain); err != nil || td.Name() != trustDomain {
+			return "trust_domain"
+		}
+	}
+	return ""
 }
 
 // nextLink repeats the query, which has passed the rules, with another cursor (RFC 8288).
@@ -182,14 +191,28 @@ func (s *Server) issuanceOf(v *broker.View, reader attest.Identity) Issuance {
 		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
 		Policies: list(v.Policies), Catalogue: v.Catalogue,
 		Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, ExpiresAt: v.Expires,
-		Approval:   Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum},
-		Credential: CredentialFacts{Kind: v.CredentialKind, Audience: v.Audience, KeyID: v.KeyID, ClaimsSha256: v.ClaimsDigest},
+		Approval: Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum}, EndedBy: v.Actor,
+		Credential: factsOf(v),
 	}
-	// The index counts the entries of all trust domains, which is not for a sandbox to know.
-	if len(s.auditors[reader.ID()]) > 0 {
+	// The index counts the entries of all trust domains, and the rest is Vault's inside: not for a sandbox to know.
+	if len(s.roles.auditor[reader.ID()]) > 0 {
 		out.Index = &v.Index
+		out.Credential.VaultPath, out.Credential.Lease, out.Credential.Accessor = v.VaultPath, v.Minted.Lease, v.Minted.Accessor
 	}
 	return out
+}
+
+func factsOf(v *broker.View) CredentialFacts {
+	facts := CredentialFacts{
+		Kind: v.CredentialKind, Audience: v.Audience, KeyID: v.KeyID, ClaimsSha256: v.ClaimsDigest, Name: v.Minted.Name,
+		// A secret that was read without a lease is nobody's to end.
+		Static: v.CredentialKind == scopes.KindKV ||
+			v.CredentialKind == scopes.KindVault && v.Status == broker.StatusIssued && v.Minted.Accessor == "",
+	}
+	if v.Minted.Digest != [32]byte{} {
+		facts.Sha256 = hex.EncodeToString(v.Minted.Digest[:])
+	}
+	return facts
 }
 
 // parameterError answers what the generated code could not bind. It runs before the operation, so it attests first

@@ -33,9 +33,27 @@ type ServerInterface interface {
 	// GetIssuance Read one record
 	// (GET /v1/issuances/{id})
 	GetIssuance(w http.ResponseWriter, r *http.Request, id ID)
+	// ReleaseIssuance End one of your own credentials
+	// (POST /v1/issuances/{id}/release)
+	ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID)
+	// RemoveQuarantine Lift a quarantine, as an admin
+	// (DELETE /v1/quarantines)
+	RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams)
+	// ListQuarantines List the quarantines that stand, as an admin or auditor
+	// (GET /v1/quarantines)
+	ListQuarantines(w http.ResponseWriter, r *http.Request)
+	// AddQuarantine Stop issuing to sandboxes and end what they hold, as an admin
+	// (POST /v1/quarantines)
+	AddQuarantine(w http.ResponseWriter, r *http.Request)
 	// GetRequest Read the state of one of your own requests
 	// (GET /v1/requests/{id})
 	GetRequest(w http.ResponseWriter, r *http.Request, id ID)
+	// Revoke End whatever matches, as an admin
+	// (POST /v1/revocations)
+	Revoke(w http.ResponseWriter, r *http.Request)
+	// EndTask End a task, and every credential that was issued for it
+	// (POST /v1/tasks/{task}/end)
+	EndTask(w http.ResponseWriter, r *http.Request, task Task)
 	// IssueToken Ask for a credential for one action
 	// (POST /v1/tokens)
 	IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams)
@@ -81,9 +99,45 @@ func (_ Unimplemented) GetIssuance(w http.ResponseWriter, r *http.Request, id ID
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// ReleaseIssuance End one of your own credentials
+// (POST /v1/issuances/{id}/release)
+func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RemoveQuarantine Lift a quarantine, as an admin
+// (DELETE /v1/quarantines)
+func (_ Unimplemented) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListQuarantines List the quarantines that stand, as an admin or auditor
+// (GET /v1/quarantines)
+func (_ Unimplemented) ListQuarantines(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// AddQuarantine Stop issuing to sandboxes and end what they hold, as an admin
+// (POST /v1/quarantines)
+func (_ Unimplemented) AddQuarantine(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // GetRequest Read the state of one of your own requests
 // (GET /v1/requests/{id})
 func (_ Unimplemented) GetRequest(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// Revoke End whatever matches, as an admin
+// (POST /v1/revocations)
+func (_ Unimplemented) Revoke(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// EndTask End a task, and every credential that was issued for it
+// (POST /v1/tasks/{task}/end)
+func (_ Unimplemented) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -347,6 +401,106 @@ func (siw *ServerInterfaceWrapper) GetIssuance(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ReleaseIssuance operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseIssuance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReleaseIssuance(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveQuarantine operation middleware
+func (siw *ServerInterfaceWrapper) RemoveQuarantine(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RemoveQuarantineParams
+
+	// ------------- Required query parameter "spiffe_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "spiffe_id", r.URL.Query(), &params.SpiffeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "spiffe_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "spiffe_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "reason" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "reason", r.URL.Query(), &params.Reason, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "reason"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "reason", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveQuarantine(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListQuarantines operation middleware
+func (siw *ServerInterfaceWrapper) ListQuarantines(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListQuarantines(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AddQuarantine operation middleware
+func (siw *ServerInterfaceWrapper) AddQuarantine(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AddQuarantine(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetRequest operation middleware
 func (siw *ServerInterfaceWrapper) GetRequest(w http.ResponseWriter, r *http.Request) {
 
@@ -364,6 +518,46 @@ func (siw *ServerInterfaceWrapper) GetRequest(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetRequest(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// Revoke operation middleware
+func (siw *ServerInterfaceWrapper) Revoke(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.Revoke(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// EndTask operation middleware
+func (siw *ServerInterfaceWrapper) EndTask(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "task" -------------
+	var task Task
+
+	err = runtime.BindStyledParameterWithOptions("simple", "task", chi.URLParam(r, "task"), &task, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "task", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.EndTask(w, r, task)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -531,6 +725,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/v1/tokens", wrapper.IssueToken)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/tasks/{task}/end", wrapper.EndTask)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/requests/{id}", wrapper.GetRequest)
 	})
 	r.Group(func(r chi.Router) {
@@ -538,6 +735,21 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/issuances/{id}", wrapper.GetIssuance)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/issuances/{id}/release", wrapper.ReleaseIssuance)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/revocations", wrapper.Revoke)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/v1/quarantines", wrapper.RemoveQuarantine)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/quarantines", wrapper.ListQuarantines)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/quarantines", wrapper.AddQuarantine)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)

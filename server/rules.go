@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -74,9 +75,12 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 	return names
 }
 
-// check holds a call by who to the description of its operation. body has passed readBody, and is nil when the
-// operation takes none.
+// check holds a call by who to the description of its operation. body has passed readBody, and is nil when there is
+// none.
 func (ru *rules) check(r *http.Request, who attest.Identity, operation string, body []byte) error {
+	if body == nil && r.ContentLength != 0 {
+		return malformed("body_unexpected")
+	}
 	values, err := ru.readQuery(r, operation)
 	if err != nil {
 		return err
@@ -85,7 +89,7 @@ func (ru *rules) check(r *http.Request, who attest.Identity, operation string, b
 		Request:     r,
 		QueryParams: values,
 		Route:       ru.routes[operation],
-		PathParams:  map[string]string{"id": r.PathValue("id")},
+		PathParams:  ru.path(r, operation),
 		Options: &openapi3filter.Options{
 			SkipSettingDefaults: true,
 			AuthenticationFunc: func(context.Context, *openapi3filter.AuthenticationInput) error {
@@ -102,6 +106,17 @@ func (ru *rules) check(r *http.Request, who attest.Identity, operation string, b
 	return ruleFinding(openapi3filter.ValidateRequest(r.Context(), input))
 }
 
+// path is the values of the path's parameters.
+func (ru *rules) path(r *http.Request, operation string) map[string]string {
+	values := map[string]string{}
+	for _, p := range ru.routes[operation].Operation.Parameters {
+		if p.Value.In == openapi3.ParameterInPath {
+			values[p.Value.Name] = r.PathValue(p.Value.Name)
+		}
+	}
+	return values
+}
+
 // readQuery refuses what the validator lets pass: unknown and repeated parameters.
 func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
@@ -112,7 +127,7 @@ func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error
 		if !ru.query[operation][name] {
 			return nil, &finding{kind: errParameter, detail: "query_unknown"}
 		}
-		if !utf8.ValidString(given[0]) {
+		if !utf8.ValidString(given[0]) || strings.ContainsRune(given[0], 0) {
 			return nil, &finding{kind: errParameter, field: name, detail: "query_encoding"}
 		}
 		if len(given) != 1 {

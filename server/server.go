@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,13 +20,12 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // minCursorKey is the shortest CursorKey, in bytes.
 const minCursorKey = 32
 
-// Config is what a Server needs. Auditors, Ready and JWKSMaxAge may be left out.
+// Config is what a Server needs. Auditors, Admins, Orchestrators, Ready and JWKSMaxAge may be left out.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
@@ -34,8 +34,9 @@ type Config struct {
 	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
 	// for any port.
 	Hosts []string
-	// Auditors may read the records of whole trust domains.
-	Auditors []Auditor
+	// Auditors may read the records of whole trust domains. Admins may revoke and quarantine there, and orchestrators
+	// may end tasks. One SPIFFE ID can have several roles; none includes another.
+	Auditors, Admins, Orchestrators []Role
 	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
 	// of a key rotation.
 	JWKSMaxAge time.Duration
@@ -49,12 +50,6 @@ type Config struct {
 	Now      func() time.Time
 }
 
-// Auditor is a workload that may read all records of some trust domains.
-type Auditor struct {
-	ID           spiffeid.ID
-	TrustDomains []spiffeid.TrustDomain
-}
-
 // Check is one condition for being ready. Probe must heed its context; the error is logged, never answered.
 type Check struct {
 	Name  string
@@ -63,15 +58,15 @@ type Check struct {
 
 // Server answers the calls that openapi.yaml describes. It is safe for concurrent use.
 type Server struct {
-	cfg      Config
-	hosts    map[string]bool
-	auditors map[spiffeid.ID][]string
-	cursors  *cursors
-	rules    *rules
-	health   *health
-	metrics  *metrics
-	router   *chi.Mux
-	handler  http.Handler
+	cfg     Config
+	hosts   map[string]bool
+	roles   roles
+	cursors *cursors
+	rules   *rules
+	health  *health
+	metrics *metrics
+	router  *chi.Mux
+	handler http.Handler
 }
 
 // New checks cfg and returns a Server.
@@ -82,14 +77,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, auditors: map[spiffeid.ID][]string{}}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg)}
 	for _, host := range cfg.Hosts {
 		s.hosts[strings.ToLower(host)] = true
-	}
-	for _, a := range cfg.Auditors {
-		for _, td := range a.TrustDomains {
-			s.auditors[a.ID] = append(s.auditors[a.ID], td.Name())
-		}
 	}
 	var err error
 	if s.cursors, err = newCursors(cfg.CursorKey); err != nil {
@@ -118,9 +108,9 @@ func (cfg Config) check() error {
 	case len(cfg.CursorKey) < minCursorKey:
 		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
 	}
-	for _, a := range cfg.Auditors {
-		if a.ID.IsZero() || len(a.TrustDomains) == 0 {
-			return errors.New("server: an auditor needs a SPIFFE ID and at least one trust domain")
+	for _, role := range slices.Concat(cfg.Auditors, cfg.Admins, cfg.Orchestrators) {
+		if role.ID.IsZero() || len(role.TrustDomains) == 0 {
+			return errors.New("server: a role needs a SPIFFE ID and at least one trust domain")
 		}
 	}
 	return nil

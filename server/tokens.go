@@ -2,8 +2,10 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -12,11 +14,11 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/secret"
 )
 
-// maxReason is the longest reason, in bytes. openapi.yaml can only count characters.
-const maxReason = 1000
+// maxReason and maxKey are the longest reason and the longest key of the caller's own, in bytes. openapi.yaml can only
+// count characters.
+const maxReason, maxKey = 1000, 8 << 10
 
 // pollAfter is the seconds that a caller is asked to wait before it looks whether a person has decided.
 const pollAfter = 5
@@ -38,7 +40,9 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		s.fail(w, r, who, err)
 		return
 	}
-	s.deliver(w, r, who, result)
+	delivery := errCutOff // until it is known to have gone well, a panic included
+	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
+	delivery = s.deliver(w, r, who, result)
 }
 
 // readRequest reads the body strictly, holds the call to openapi.yaml, and only then turns it into a request.
@@ -62,36 +66,46 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	if err := decoder.Decode(&ask); err != nil {
 		return broker.Request{}, typeFinding(err)
 	}
-	if len(ask.Reason) > maxReason {
-		return broker.Request{}, &finding{kind: errInvalid, field: "reason", detail: "reason"}
+	for _, text := range []struct {
+		member, value string
+		most          int
+	}{{"reason", ask.Reason, maxReason}, {"csr", ask.Csr, maxKey}, {"public_key", ask.PublicKey, maxKey}} {
+		if len(text.value) > text.most {
+			return broker.Request{}, &finding{kind: errInvalid, field: text.member, detail: text.member}
+		}
 	}
 	return broker.Request{
 		Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second,
-		Task: ask.Task, Reason: ask.Reason, IdempotencyKey: key,
+		Task: ask.Task, Reason: ask.Reason, CSR: ask.Csr, PublicKey: ask.PublicKey, IdempotencyKey: key,
 	}, nil
 }
 
-// typeFinding names the member that the validator let pass and Go's types do not, such as a TTL of 1e2.
+// typeFinding names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
+// February.
 func typeFinding(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field == "ttl" {
 		return &finding{kind: errInvalid, field: wrong.Field, detail: wrong.Field}
 	}
+	var noTime *time.ParseError
+	if errors.As(err, &noTime) {
+		return &finding{kind: errInvalid, field: "at", detail: "at"}
+	}
 	return &finding{kind: errInvalid, detail: "body"}
 }
 
-// deliver writes what became of a request.
-func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Identity, result broker.Result) {
+// deliver writes what became of a request. It returns nil only when a credential in it has left.
+func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Identity, result broker.Result) error {
 	if earlier := result.Earlier; earlier != nil {
 		s.deliverEarlier(w, r, who, earlier)
-		return
+		return errCutOff
 	}
 	rec := result.Record
 	d := rec.Decision
 	s.metrics.decisions.WithLabelValues(string(d.Outcome), authorityOf(d)).Inc()
 	switch {
 	case d.Outcome == scopes.Allow && result.Credential != nil:
-		writeJSON(w, http.StatusCreated, s.token(rec, result.Credential.Secret))
+		return s.handOver(w, r, result)
 	case d.Outcome == scopes.Pending && d.Approval != nil:
 		writePending(w, Pending{
 			ID: rec.ID, Status: StatusPending, ExpiresAt: rec.Expires,
@@ -101,6 +115,42 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Iden
 		s.fail(w, r, who, denialOf(rec))
 	default:
 		s.fail(w, r, who, errFault)
+	}
+	return errCutOff
+}
+
+// handOver writes a credential out to the caller's connection. The length is known, so that the caller has the whole
+// answer while the credential is still being renewed.
+func (s *Server) handOver(w http.ResponseWriter, r *http.Request, result broker.Result) error {
+	body, err := json.Marshal(s.token(result))
+	if err != nil {
+		s.fail(w, r, nobody, errFault) // the error can quote the credential
+		return errFault
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(http.StatusCreated)
+	if _, err := w.Write(body); err != nil {
+		return fmt.Errorf("writing a credential: %w", err)
+	}
+	if err := flush(w); err != nil {
+		return fmt.Errorf("writing a credential: %w", err)
+	}
+	// What the system took may still not have arrived. That the caller has hung up is as much as can be known.
+	return r.Context().Err()
+}
+
+// flush empties the buffers above the socket, and tells whether that went well: the wrappers on the way have a Flush
+// that does not tell.
+func flush(w http.ResponseWriter) error {
+	for {
+		if inner, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
+			w = inner.Unwrap()
+			continue
+		}
+		return http.NewResponseController(w).Flush()
 	}
 }
 
@@ -117,13 +167,25 @@ func (s *Server) deliverEarlier(w http.ResponseWriter, r *http.Request, who atte
 }
 
 // token is the one place where a credential is revealed.
-func (s *Server) token(rec broker.Record, credential secret.Text) Token {
+func (s *Server) token(result broker.Result) Token {
+	rec, revealed := result.Record, result.Credential.Secret.Reveal()
 	d := rec.Decision
 	out := Token{
-		ID: rec.ID, Token: credential.Reveal(), TokenType: "Bearer",
+		ID: rec.ID, Kind: rec.Intent.Kind,
 		ExpiresAt: rec.Expires, ExpiresIn: seconds(max(0, rec.Expires.Sub(s.cfg.Now()))),
 		Scope: rec.Request.Scope, Resource: d.Resource, Task: rec.Request.Task, TTL: seconds(d.TTL),
 		Policies: list(d.Policies), Catalogue: d.Catalogue,
+	}
+	if out.Kind == scopes.KindJWT {
+		out.Token, out.TokenType = revealed, "Bearer"
+	} else {
+		out.Credential = json.RawMessage(revealed)
+	}
+	if grant := rec.Intent.Grant; grant != nil {
+		out.Static = grant.Static
+	}
+	if minted := result.Credential.Minted; minted != nil {
+		out.Name = minted.Name
 	}
 	for _, clamp := range d.Clamps {
 		out.Clamped = append(out.Clamped, Clamp{Bound: clamp.Bound, From: seconds(clamp.From), To: seconds(clamp.To)})
