@@ -22,8 +22,9 @@ const (
 	kindDenied  = "request.denied"
 	kindPending = "request.pending"
 	kindIntent  = "issuance.intent"
-	kindFailed  = "issuance.failed"
 	kindRefused = "call.refused"
+	// That of an outcome is this and the status that it leads to.
+	kindOutcome = "issuance."
 )
 
 const (
@@ -38,10 +39,20 @@ type entry struct {
 	time time.Time
 	body []byte
 	leaf tlog.Hash
+	// alone is set when a batch may hold only one entry with it: the second must see what the first did.
+	alone string
+	// command tells that it is one, which is appended in a batch of commands.
+	command bool
 	// subject and key are set when an idempotency key is to be claimed.
 	subject, key *string
+	// subject, task and scope are set when a quarantine or the task's end forbids the entry, ends when it begins a
+	// credential, which counts as alive until then.
+	task, scope *string
+	ends        *time.Time
 	// limits are what the entry counts against.
 	limits []broker.Limit
+	// term is that of the sweeper who says so, zero for everybody else.
+	term int64
 }
 
 // decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down.
@@ -101,22 +112,24 @@ type approvalBody struct {
 	Expires int64  `json:"expires"`
 }
 
+// intentBody has a grant, or what a JWT says.
 type intentBody struct {
-	Kind         string `json:"kind"`
-	Audience     string `json:"audience"`
-	KeyID        string `json:"key_id"`
-	Algorithm    string `json:"algorithm"`
-	Claims       []byte `json:"claims"` // base64: they were signed byte for byte
-	ClaimsDigest string `json:"claims_digest"`
+	Kind         string     `json:"kind"`
+	Grant        *grantBody `json:"grant,omitempty"`
+	Audience     string     `json:"audience,omitzero"`
+	KeyID        string     `json:"key_id,omitzero"`
+	Algorithm    string     `json:"algorithm,omitzero"`
+	Claims       []byte     `json:"claims,omitempty"` // base64: they were signed byte for byte
+	ClaimsDigest string     `json:"claims_digest,omitzero"`
 }
 
-type outcomeBody struct {
-	Version int       `json:"version"`
-	Kind    string    `json:"kind"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
-	Status  string    `json:"status"`
-	Detail  string    `json:"detail"`
+type grantBody struct {
+	Policy string            `json:"policy"`
+	Method string            `json:"method"`
+	Path   string            `json:"path"`
+	Data   map[string]string `json:"data"`
+	Leased bool              `json:"leased"`
+	Static bool              `json:"static"`
 }
 
 type refusalBody struct {
@@ -139,18 +152,15 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	if !ok {
 		return entry{}, fmt.Errorf("%w: no such decision", ErrUnrecordable)
 	}
-	if rec.Intent != nil && sha256.Sum256(rec.Intent.Claims) != rec.Intent.ClaimsDigest {
-		return entry{}, fmt.Errorf("%w: the digest is not that of the claims", ErrUnrecordable)
+	if err := checkIntent(rec.Intent); err != nil {
+		return entry{}, err
 	}
 	e, err := newEntry(kind, rec.ID, rec.Time)
 	if err != nil {
 		return entry{}, err
 	}
 	e.limits = rec.Limits
-	if rec.Request.IdempotencyKey != "" {
-		subject := rec.Subject.ID.String()
-		e.subject, e.key = &subject, &rec.Request.IdempotencyKey
-	}
+	e.judgedBy(rec)
 	return e.with(decisionBody{
 		Version: bodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
 		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),
@@ -158,20 +168,33 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	})
 }
 
-func outcomeEntry(out broker.Outcome) (entry, error) {
-	if out.Status != broker.StatusFailed {
-		return entry{}, fmt.Errorf("%w to %q", ErrNotForward, out.Status)
+// checkIntent holds an intent to be one of a JWT, byte for byte, or of something that Vault is asked for.
+func checkIntent(i *broker.Intent) error {
+	switch {
+	case i == nil:
+		return nil
+	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
+		return fmt.Errorf("%w: its kind and its intent disagree", ErrUnrecordable)
+	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
+		return fmt.Errorf("%w: the digest is not that of the claims", ErrUnrecordable)
 	}
-	if out.Detail == "" {
-		return entry{}, fmt.Errorf("%w: a failure without its code", ErrUnrecordable)
+	return nil
+}
+
+// judgedBy sets what the entry is admitted by.
+func (e *entry) judgedBy(rec broker.Record) {
+	subject, r := rec.Subject.ID.String(), rec.Request
+	if r.IdempotencyKey != "" {
+		e.subject, e.key = &subject, &r.IdempotencyKey
 	}
-	e, err := newEntry(kindFailed, out.ID, out.Time)
-	if err != nil {
-		return entry{}, err
+	if rec.Decision.Outcome == scopes.Deny {
+		return
 	}
-	return e.with(outcomeBody{
-		Version: bodyVersion, Kind: kindFailed, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
-	})
+	e.subject, e.task, e.scope = &subject, &r.Task, &r.Scope
+	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
+		ends := stored(rec.Expires)
+		e.ends = &ends
+	}
 }
 
 // refusalEntry gives the refusal a name of its own, by which it can be found again when the answer to its commit is
@@ -281,8 +304,14 @@ func verdictOf(d scopes.Decision) verdictBody {
 }
 
 func intentOf(i *broker.Intent) *intentBody {
-	if i == nil {
+	switch {
+	case i == nil:
 		return nil
+	case i.Grant != nil:
+		g := i.Grant
+		return &intentBody{Kind: i.Kind, Grant: &grantBody{
+			Policy: g.Policy, Method: g.Method, Path: g.Path, Data: g.Data, Leased: g.Leased, Static: g.Static,
+		}}
 	}
 	return &intentBody{
 		Kind: i.Kind, Audience: i.Audience, KeyID: i.KeyID, Algorithm: i.Algorithm,

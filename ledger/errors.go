@@ -15,8 +15,6 @@ import (
 )
 
 var (
-	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
-	ErrNotForward = errors.New("state does not move forward")
 	// ErrUnrecordable: the ledger cannot hold this record, now or later.
 	ErrUnrecordable = errors.New("record cannot be kept")
 	// ErrUnsafe: the server's settings let it forget what it has confirmed, or it is not one to write to.

@@ -58,17 +58,11 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 	answers := make([]answer, len(batch))
 	var repeats []int
 	for i, row := range rows {
-		switch {
-		case row.Index != nil: // appended
-		case row.Reached != nil && row.Wait != nil:
-			answers[i].err = limited(batch[i].entry.limits, *row.Reached, *row.Wait)
-		case batch[i].entry.key != nil:
+		if row.repeated() {
 			repeats = append(repeats, i)
-		case row.Status == nil:
-			answers[i].err = broker.ErrNotFound
-		default:
-			answers[i].err = fmt.Errorf("%w from %s", ErrNotForward, *row.Status)
+			continue
 		}
+		answers[i].err = row.refusal(&batch[i].entry)
 	}
 	if len(repeats) > 0 {
 		answerRepeats(ctx, conn, batch, repeats, answers)
@@ -76,13 +70,32 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 	return answers, nil
 }
 
-func limited(limits []broker.Limit, key string, wait int64) error {
-	for _, l := range limits {
-		if l.Key == key {
-			return &broker.Limited{Limit: l.Limit, RetryAfter: time.Duration(wait) * time.Microsecond}
-		}
+func (a appended) repeated() bool { return a.Verdict != nil && *a.Verdict == "repeated" }
+
+// refusal says why the entry was not appended; nil when it was.
+func (a appended) refusal(e *entry) error {
+	switch {
+	case a.Index != nil:
+		return nil
+	case a.Verdict != nil && *a.Verdict == "quarantined":
+		return broker.ErrQuarantined
+	case a.Verdict != nil && *a.Verdict == "task_ended":
+		return broker.ErrTaskEnded
+	case a.Verdict != nil:
+		return limited(e.limits, a)
+	case a.Status == nil: // of a record, or of a quarantine that is to be lifted
+		return broker.ErrNotFound
+	case e.term != 0:
+		return fmt.Errorf("%w from %s by the sweeper of term %d", broker.ErrNotForward, *a.Status, e.term)
 	}
-	return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
+	return fmt.Errorf("%w from %s", broker.ErrNotForward, *a.Status)
+}
+
+func limited(limits []broker.Limit, a appended) error {
+	if a.Reached == nil || a.Wait == nil || *a.Reached < 1 || *a.Reached > int64(len(limits)) {
+		return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
+	}
+	return &broker.Limited{Limit: limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
 }
 
 // answerRepeats tells those whose key was used before, by their place in the batch, what it was used for. A failure

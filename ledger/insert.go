@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,33 +12,39 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// appendSQL appends a batch. The projection is taken from the entries' bodies, so it cannot say anything else than
-// they do; the database checks the rest.
+// appendSQL appends a batch of records. The projection is taken from the entries' bodies, so it cannot say anything
+// else than they do; the database checks the rest.
 const appendSQL = `
 WITH locked AS MATERIALIZED (
-	SELECT * FROM admit(@subjects::text[], @keys::text[],
-		@limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[])
+	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
+		@limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[])
 ), item AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
-		locked.repeated[t.n] AS repeated, locked.reached[t.n] AS reached, locked.waits[t.n] AS wait
+		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
+		locked.verdicts[t.n] AS verdict, locked.reached[t.n] AS reached, locked.waits[t.n] AS wait,
+		locked.current_term
 	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[])
 		WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, n)
 ), moved AS (
 	UPDATE issuances AS i
-	SET status = m.status, status_detail = m.detail, status_time = m.time, idempotency_key = NULL
+	SET status = m.status, status_detail = m.detail, status_time = m.time, actor = coalesce(m.actor, i.actor),
+		idempotency_key = CASE WHEN m.status NOT IN ('failed', 'unknown', 'compensated') THEN i.idempotency_key END,
+		vault_accessor = coalesce(i.vault_accessor, m.accessor), vault_lease = coalesce(i.vault_lease, m.lease),
+		credential_name = coalesce(i.credential_name, m.name), secret_digest = coalesce(i.secret_digest, m.digest)
 	FROM (
-		SELECT DISTINCT ON (id) n, id, time, doc ->> 'status' AS status, doc ->> 'detail' AS detail
-		FROM item WHERE kind = 'issuance.failed' ORDER BY id, n
+		SELECT DISTINCT ON (id) n, id, time, current_term, doc ->> 'status' AS status, doc ->> 'detail' AS detail,
+			doc ->> 'actor' AS actor, (doc ->> 'term')::bigint AS term, doc #>> '{minted,accessor}' AS accessor,
+			doc #>> '{minted,lease}' AS lease, doc #>> '{minted,name}' AS name,
+			decode(doc #>> '{minted,digest}', 'hex') AS digest
+		FROM item WHERE outcome ORDER BY id, n
 	) AS m
-	WHERE i.id = m.id AND (i.status, m.status) IN (('issued', 'failed'))
+	WHERE i.id = m.id AND may_move(i.status, m.status, i.credential_kind, i.leased, i.static)
+		AND (m.term IS NULL OR m.term = m.current_term)
 	RETURNING m.n
 ), judged AS MATERIALIZED (
 	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
 	FROM (
-		SELECT item.*, CASE kind
-			WHEN 'call.refused' THEN true
-			WHEN 'issuance.failed' THEN n IN (SELECT n FROM moved)
-			ELSE NOT repeated AND reached IS NULL END AS accepted
+		SELECT item.*, CASE WHEN outcome THEN n IN (SELECT n FROM moved) ELSE verdict IS NULL END AS accepted
 		FROM item
 	) AS each
 ), head AS (
@@ -51,7 +58,8 @@ WITH locked AS MATERIALIZED (
 		id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
 		params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
 		status, status_time, expires_at, approval_group, approval_quorum,
-		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key)
+		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
+		vault_path, leased, static)
 	SELECT
 		id, head.base + place, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
 		doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
@@ -65,31 +73,38 @@ WITH locked AS MATERIALIZED (
 		doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
 		doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
 		decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
-		doc #>> '{request,idempotency_key}'
+		doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
+		coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
+		coalesce((doc #>> '{intent,grant,static}')::boolean, false)
 	FROM judged, head
-	WHERE accepted AND kind IN ('request.denied', 'request.pending', 'issuance.intent')
+	WHERE accepted AND NOT outcome AND kind <> 'call.refused'
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index,
-	CASE WHEN kind = 'issuance.failed' THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status,
-	reached, wait
+	CASE WHEN outcome THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status,
+	verdict, reached, wait
 FROM judged, head
 ORDER BY n`
 
 type appended struct {
 	Index   *int64  // of the entry; nil when none was appended
 	Status  *string // for an outcome: the record's status until now
-	Reached *string // the key of the limit that the item is over
+	Verdict *string // of admit
+	Reached *int64  // the place of the limit that the item is over, from 1
 	Wait    *int64  // microseconds until it would pass
 }
 
 // insert appends the batch: one round trip, so that the lock on the head never waits for the network. Rows come
 // back in the batch's order.
 func insert(ctx context.Context, conn *pgxpool.Conn, batch []*job) ([]appended, error) {
-	rows, err := conn.Query(ctx, appendSQL, arguments(batch))
+	sql, args := appendSQL, arguments(batch)
+	if batch[0].entry.command {
+		sql, args = announceSQL, contents(batch)
+	}
+	rows, err := conn.Query(ctx, sql, args)
 	if err != nil {
 		return nil, err
 	}
-	got, err := pgx.CollectRows(rows, pgx.RowToStructByName[appended])
+	got, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[appended])
 	switch {
 	case err != nil:
 		return nil, err
@@ -101,28 +116,48 @@ func insert(ctx context.Context, conn *pgxpool.Conn, batch []*job) ([]appended, 
 	return got, nil
 }
 
-func arguments(batch []*job) pgx.NamedArgs {
+// contents are the entries themselves.
+func contents(batch []*job) pgx.NamedArgs {
 	var (
-		kinds                 []string
-		ids                   []pgtype.UUID
-		times                 []time.Time
-		bodies, leaves        [][]byte
-		subjects, keys        []*string
-		of, emissions, bursts []int64
-		limits                []string
+		kinds          []string
+		ids            []pgtype.UUID
+		times          []time.Time
+		bodies, leaves [][]byte
 	)
-	for i, j := range batch {
+	for _, j := range batch {
 		e := &j.entry
 		kinds, ids, times = append(kinds, e.kind), append(ids, e.id), append(times, e.time)
 		bodies, leaves = append(bodies, e.body), append(leaves, e.leaf[:])
-		subjects, keys = append(subjects, e.subject), append(keys, e.key)
+	}
+	return pgx.NamedArgs{"kinds": kinds, "ids": ids, "times": times, "bodies": bodies, "leaves": leaves}
+}
+
+// arguments are the entries, and what they are admitted by.
+func arguments(batch []*job) pgx.NamedArgs {
+	var (
+		subjects, keys, tasks, scopes, per []*string
+		ends                               []*time.Time
+		items, emissions, bursts           []int64
+		limits                             []string
+	)
+	for i, j := range batch {
+		e := &j.entry
+		subjects, keys, ends = append(subjects, e.subject), append(keys, e.key), append(ends, e.ends)
+		tasks, scopes = append(tasks, e.task), append(scopes, e.scope)
 		for _, l := range e.limits {
-			of, limits = append(of, int64(i+1)), append(limits, l.Key)
+			items, limits = append(items, int64(i+1)), append(limits, l.Key)
+			if l.Live > 0 {
+				per, emissions, bursts = append(per, &l.Per), append(emissions, 0), append(bursts, int64(l.Live))
+				continue
+			}
+			per = append(per, nil)
 			emissions, bursts = append(emissions, l.Emission().Microseconds()), append(bursts, int64(l.Count))
 		}
 	}
-	return pgx.NamedArgs{
-		"kinds": kinds, "ids": ids, "times": times, "bodies": bodies, "leaves": leaves, "subjects": subjects, "keys": keys,
-		"limit_items": of, "limit_keys": limits, "emissions": emissions, "bursts": bursts,
-	}
+	args := contents(batch)
+	maps.Copy(args, pgx.NamedArgs{
+		"subjects": subjects, "keys": keys, "tasks": tasks, "scopes": scopes, "ends": ends,
+		"limit_items": items, "limit_keys": limits, "emissions": emissions, "bursts": bursts, "alive_per": per,
+	})
+	return args
 }

@@ -16,7 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-var _ broker.Ledger = (*Ledger)(nil)
+var (
+	_ broker.Ledger   = (*Ledger)(nil)
+	_ broker.Estate   = (*Ledger)(nil)
+	_ broker.Election = (*Ledger)(nil)
+)
 
 const (
 	defaultFlushTimeout = 5 * time.Second
@@ -26,14 +30,16 @@ const (
 	// writeConns is more than the one connection that a flush needs, because one that broke stays counted until its
 	// socket is closed.
 	writeConns = 3
+	// estateConns are for finding what has to end: that must not wait for readers either.
+	estateConns = 4
 )
 
 // Config says which Postgres to use, and how.
 type Config struct {
 	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
 	URL string
-	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, so that no reader ever
-	// keeps a credential waiting.
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, and
+	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
 	MaxConns int32
 	Log      *slog.Logger
 	// Tracer sees every statement; nil traces nothing.
@@ -46,9 +52,10 @@ type Config struct {
 // Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema.
 type Ledger struct {
 	log          *slog.Logger
-	write, read  *pgxpool.Pool
 	flushTimeout time.Duration
 	cursorKey    []byte
+	// Only write and estate are sure to be on the primary.
+	write, read, estate *pgxpool.Pool
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -70,21 +77,37 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout,
 		queue: make(chan *job, maxQueue), stopped: make(chan struct{}),
 	}
-	var err error
-	if l.write, err = openPool(ctx, cfg, forWriting); err != nil {
-		return nil, err
+	err := l.connect(ctx, cfg)
+	if err == nil {
+		err = l.inspect(ctx)
 	}
-	if l.read, err = openPool(ctx, cfg, forReading); err != nil {
-		l.write.Close()
-		return nil, err
-	}
-	if err := l.inspect(ctx); err != nil {
-		l.write.Close()
-		l.read.Close()
+	if err != nil {
+		l.disconnect()
 		return nil, err
 	}
 	go l.run(context.WithoutCancel(ctx))
 	return l, nil
+}
+
+func (l *Ledger) connect(ctx context.Context, cfg Config) error {
+	for _, p := range []struct {
+		pool    **pgxpool.Pool
+		purpose func(*pgxpool.Config, Config)
+	}{{&l.write, forWriting}, {&l.read, forReading}, {&l.estate, forEstate}} {
+		var err error
+		if *p.pool, err = openPool(ctx, cfg, p.purpose); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Ledger) disconnect() {
+	for _, pool := range []*pgxpool.Pool{l.write, l.read, l.estate} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
 }
 
 // Close flushes what is queued, refuses what comes later, and disconnects.
@@ -96,8 +119,7 @@ func (l *Ledger) Close() {
 	}
 	l.mu.Unlock()
 	<-l.stopped
-	l.write.Close()
-	l.read.Close()
+	l.disconnect()
 }
 
 // Ready tells whether a record could be written now.
@@ -142,6 +164,13 @@ func forReading(pc *pgxpool.Config, cfg Config) {
 	params["default_transaction_read_only"] = "on"
 	// A list leaves most filters out: one plan for all of them would use no index.
 	params["plan_cache_mode"] = "force_custom_plan"
+}
+
+// forEstate reads like a reader, but never from a standby, which may not know yet what has just been issued.
+func forEstate(pc *pgxpool.Config, cfg Config) {
+	forReading(pc, cfg)
+	pc.MaxConns = estateConns
+	pc.AfterConnect = checkDurable
 }
 
 // warning marks a connection on which the server warned. When somebody cancels a commit's wait for its standby,

@@ -66,10 +66,10 @@ func TestSettleMovesForwardOnly(t *testing.T) {
 		want error
 	}{
 		{"issued to failed", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusFailed, Detail: "vault_unavailable"}, nil},
-		{"failed again", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusFailed, Detail: "mint_mismatch"}, ledger.ErrNotForward},
-		{"back to issued", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusIssued}, ledger.ErrNotForward},
-		{"denied to failed", broker.Outcome{ID: refused.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, ledger.ErrNotForward},
-		{"pending to failed", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, ledger.ErrNotForward},
+		{"failed again", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusFailed, Detail: "mint_mismatch"}, broker.ErrNotForward},
+		{"back to issued", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusIssued}, broker.ErrNotForward},
+		{"denied to failed", broker.Outcome{ID: refused.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotForward},
+		{"pending to failed", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotForward},
 		{"never begun", broker.Outcome{ID: uuid.Must(uuid.NewV7()).String(), Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotFound},
 		{"no code", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed}, ledger.ErrUnrecordable},
 		{"no id", broker.Outcome{ID: "x", Time: later, Status: broker.StatusFailed, Detail: "x"}, ledger.ErrUnrecordable},
@@ -110,7 +110,7 @@ func TestRefusalsAreEntries(t *testing.T) {
 		t.Fatalf("got %d entries, want 2", len(entries))
 	}
 	want := map[string]any{
-		"version": 1.0, "kind": "call.refused", "id": entries[0].ID, "time": "2026-03-01T12:00:00.123456Z",
+		"version": 1.0, "kind": "call.refused", "id": entries[0].ID, "time": start.Truncate(time.Microsecond).Format(time.RFC3339Nano),
 		"code": "unauthenticated", "detail": "expired", "remote": "127.0.0.1:9", "operation": "issue", "suppressed": 0.0,
 	}
 	if diff := cmp.Diff(want, entries[0].Body); diff != "" {

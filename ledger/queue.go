@@ -32,8 +32,7 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	return l.append(ctx, e)
 }
 
-// Settle implements [broker.Ledger]. Besides, it returns ErrNotForward, or broker.ErrNotFound for a record that was
-// never begun.
+// Settle implements [broker.Ledger]. Besides, it returns broker.ErrNotFound for a record that was never begun.
 func (l *Ledger) Settle(ctx context.Context, out broker.Outcome) error {
 	e, err := outcomeEntry(out)
 	if err != nil {
@@ -101,20 +100,38 @@ func (l *Ledger) run(ctx context.Context) {
 	for first := range l.queue {
 		// The callers of the last commit are just waking up: let them queue what they have next.
 		runtime.Gosched()
-		if batch := l.take(first); len(batch) > 0 {
-			l.flush(ctx, batch)
+		for first != nil {
+			var records, commands []*job
+			records, commands, first = l.take(first)
+			for _, batch := range [][]*job{records, commands} {
+				if len(batch) > 0 {
+					l.flush(ctx, batch)
+				}
+			}
 		}
 	}
 }
 
-// take claims what is queued, without waiting for more.
-func (l *Ledger) take(first *job) []*job {
-	var batch []*job
+// take claims what is queued, without waiting for more. It ends before a job that must see what one of those before
+// it did, and returns that as the next. Commands come after the records: none of their callers has an answer yet, so
+// any order is true.
+func (l *Ledger) take(first *job) (records, commands []*job, next *job) {
+	alone := map[string]bool{}
 	for j, ok := first, true; ok; {
-		if !j.taken.Swap(true) {
-			batch = append(batch, j)
+		e := &j.entry
+		switch {
+		case e.alone != "" && alone[e.alone]:
+			return records, commands, j
+		case j.taken.Swap(true): // its caller has given up
+		case e.command:
+			commands = append(commands, j)
+		default:
+			records = append(records, j)
 		}
-		if len(batch) == maxBatch {
+		if e.alone != "" {
+			alone[e.alone] = true
+		}
+		if len(records) == maxBatch || len(commands) == maxBatch {
 			break
 		}
 		select {
@@ -123,5 +140,5 @@ func (l *Ledger) take(first *job) []*job {
 			ok = false
 		}
 	}
-	return batch
+	return records, commands, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,11 +27,17 @@ const (
 const columns = `
 	id::text AS id, entry_index, time, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
 	ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
-	status, coalesce(status_detail, '') AS status_detail, status_time, expires_at,
+	CASE WHEN ` + lapsed + ` THEN 'expired' ELSE status END AS status, coalesce(status_detail, '') AS status_detail,
+	CASE WHEN ` + lapsed + ` THEN expires_at ELSE status_time END AS status_time, expires_at,
 	coalesce(approval_group, '') AS approval_group, coalesce(approval_quorum, 0) AS approval_quorum,
 	coalesce(credential_kind, '') AS credential_kind, coalesce(audience, '') AS audience, coalesce(key_id, '') AS key_id,
 	coalesce(encode(claims_digest, 'hex'), '') AS claims_digest, request_digest,
-	coalesce(idempotency_key, '') AS idempotency_key`
+	coalesce(idempotency_key, '') AS idempotency_key, coalesce(actor, '') AS actor,
+	coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
+	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest`
+
+// lapsed is what ended by its time alone, which nobody has to record. What is leased ends when Vault says so.
+const lapsed = `(status IN ('issued', 'pending') AND NOT leased AND expires_at <= now())`
 
 type row struct {
 	ID             string
@@ -65,6 +72,12 @@ type row struct {
 	ClaimsDigest   string
 	RequestDigest  []byte
 	IdempotencyKey string
+	Actor          string
+	VaultPath      string
+	VaultAccessor  string
+	VaultLease     string
+	CredentialName string
+	SecretDigest   []byte
 }
 
 // Get implements [broker.Ledger].
@@ -116,7 +129,8 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 			AND (@scope::text = '' OR scope = @scope)
 			AND (@task::text = '' OR task = @task)
 			AND (@decision::text = '' OR decision = @decision)
-			AND (@status::text = '' OR status = @status)
+			AND (@status::text = '' OR (status = @status AND NOT `+lapsed+`)
+				OR (@status = 'expired' AND `+lapsed+`))
 			AND (@since::timestamptz IS NULL OR time >= @since)
 			AND (@until::timestamptz IS NULL OR time < @until)
 		ORDER BY entry_index DESC
@@ -192,7 +206,9 @@ func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[c
 	return earlier, nil
 }
 
-func reachesNothing(r broker.Reach) bool { return r.Subject == "" && len(r.TrustDomains) == 0 }
+func reachesNothing(r broker.Reach) bool {
+	return r.Subject == "" && len(r.TrustDomains) == 0 && !r.All
+}
 
 // domains is never nil: NULL would match nothing, and the empty array stands for no limit. With a subject set, the
 // subject limits.
@@ -200,8 +216,13 @@ func domains(r broker.Reach) []string { return append([]string{}, r.TrustDomains
 
 // unmatchable tells whether a filter holds what no text in Postgres does, NUL or broken UTF-8: nothing matches it.
 func unmatchable(q broker.Query) bool {
-	text := q.SPIFFEID + q.SPIFFEIDPrefix + q.TrustDomain + q.Scope + q.Task + q.Decision + string(q.Status)
-	return strings.ContainsRune(text, 0) || !utf8.ValidString(text)
+	return unmatchableText(q.SPIFFEID, q.SPIFFEIDPrefix, q.TrustDomain, q.Scope, q.Task, q.Decision, string(q.Status))
+}
+
+func unmatchableText(filters ...string) bool {
+	return slices.ContainsFunc(filters, func(s string) bool {
+		return strings.ContainsRune(s, 0) || !utf8.ValidString(s)
+	})
 }
 
 func orNull(t time.Time) *time.Time {
@@ -230,7 +251,12 @@ func (r *row) view() (*broker.View, error) {
 		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(),
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
+		VaultPath: r.VaultPath, Actor: r.Actor,
+		Minted: broker.Minted{
+			Handle: broker.Handle{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
+		},
 	}
+	copy(v.Minted.Digest[:], r.SecretDigest)
 	if r.ExpiresAt != nil {
 		v.Expires = r.ExpiresAt.UTC()
 	}

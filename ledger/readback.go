@@ -39,7 +39,7 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 		if _, err := tx.Exec(ctx, `UPDATE ledger_head SET size = size`); err != nil {
 			return err
 		}
-		args := arguments(batch)
+		args := contents(batch)
 		rows, err := tx.Query(ctx,
 			`SELECT leaf_hash FROM entries WHERE id = ANY (@ids::uuid[]) AND leaf_hash = ANY (@leaves::bytea[])`,
 			pgx.NamedArgs{"ids": args["ids"], "leaves": args["leaves"]})

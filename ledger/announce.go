@@ -1,0 +1,121 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// announceSQL appends a batch of commands, of which no two concern the same task or the same quarantine. What they
+// order is projected in the same statement.
+const announceSQL = `
+WITH locked AS MATERIALIZED (
+	SELECT FROM ledger_head FOR UPDATE
+), item AS MATERIALIZED (
+	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc
+	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[])
+		WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, n)
+), lifted AS (
+	DELETE FROM quarantines AS q USING item
+	WHERE item.kind = 'quarantine.remove' AND q.spiffe_id = item.doc #>> '{target,spiffe_id}'
+	RETURNING item.n
+), judged AS MATERIALIZED (
+	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
+	FROM (
+		SELECT item.*, kind <> 'quarantine.remove' OR n IN (SELECT n FROM lifted) AS accepted FROM item
+	) AS each
+), head AS (
+	UPDATE ledger_head SET size = size + (SELECT count(*) FROM judged WHERE accepted)
+	RETURNING size - (SELECT count(*) FROM judged WHERE accepted) AS base
+), entry AS (
+	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+	SELECT head.base + place, id, time, kind, body, leaf_hash FROM judged, head WHERE accepted
+), ended AS (
+	INSERT INTO task_ends AS t (spiffe_id, task, ends_at, ended, command, entry_index)
+	SELECT doc #>> '{target,spiffe_id}', doc #>> '{target,task}', coalesce((doc ->> 'at')::timestamptz, time),
+		coalesce((doc ->> 'at')::timestamptz <= time, true), id, head.base + place
+	FROM judged, head
+	WHERE kind = 'task.end'
+	ON CONFLICT (spiffe_id, task) DO UPDATE
+	SET ends_at = least(t.ends_at, excluded.ends_at), ended = t.ended OR excluded.ended,
+		command = excluded.command, entry_index = excluded.entry_index
+	WHERE excluded.ends_at < t.ends_at OR (excluded.ended AND NOT t.ended)
+), confined AS (
+	INSERT INTO quarantines (spiffe_id, since, actor, reason, command, entry_index)
+	SELECT doc #>> '{target,spiffe_id}', time, doc #>> '{actor,spiffe_id}', doc ->> 'reason', id, head.base + place
+	FROM judged, head
+	WHERE kind = 'quarantine.add'
+	ON CONFLICT (spiffe_id) DO NOTHING
+)
+SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head ORDER BY n`
+
+// commandBody is the body of the entries that order something.
+type commandBody struct {
+	Version int          `json:"version"`
+	Kind    string       `json:"kind"`
+	ID      string       `json:"id"`
+	Time    time.Time    `json:"time"`
+	Actor   *subjectBody `json:"actor,omitempty"`
+	Target  targetBody   `json:"target"`
+	At      time.Time    `json:"at,omitzero"`
+	Reason  string       `json:"reason"`
+}
+
+type targetBody struct {
+	ID             string `json:"id,omitzero"`
+	SPIFFEID       string `json:"spiffe_id,omitzero"`
+	SPIFFEIDPrefix string `json:"spiffe_id_prefix,omitzero"`
+	TrustDomain    string `json:"trust_domain,omitzero"`
+	Task           string `json:"task,omitzero"`
+	Scope          string `json:"scope,omitzero"`
+	Catalogue      string `json:"catalogue,omitzero"`
+}
+
+// Announce implements [broker.Estate]. A task that is to end twice ends at the earlier time, and a quarantine that
+// stands already stays as it is; the second command is recorded all the same. To lift a quarantine that does not stand
+// is broker.ErrNotFound.
+func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
+	e, err := commandEntry(cmd)
+	if err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
+}
+
+func commandEntry(cmd broker.Command) (entry, error) {
+	e, err := newEntry(cmd.Kind, cmd.ID, cmd.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	e.command = true
+	target, at := cmd.Target, time.Time{}
+	switch cmd.Kind {
+	case broker.CommandTaskEnd:
+		e.alone, at = "task "+target.SPIFFEID+" "+target.Task, cmd.At
+		if target != (broker.Selector{SPIFFEID: target.SPIFFEID, Task: target.Task}) || target.SPIFFEID == "" || target.Task == "" {
+			return entry{}, fmt.Errorf("%w: a task's end names a sandbox and a task", ErrUnrecordable)
+		}
+	case broker.CommandQuarantineAdd, broker.CommandQuarantineRemove:
+		e.alone = "quarantine " + target.SPIFFEID
+		if target != (broker.Selector{SPIFFEID: target.SPIFFEID}) || target.SPIFFEID == "" {
+			return entry{}, fmt.Errorf("%w: a quarantine names a SPIFFE ID, a path or a trust domain", ErrUnrecordable)
+		}
+	case broker.CommandRevoke:
+	default:
+		return entry{}, fmt.Errorf("%w: no such command", ErrUnrecordable)
+	}
+	body := commandBody{
+		Version: bodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason,
+	}
+	if !at.IsZero() {
+		body.At = stored(at)
+	}
+	if cmd.Actor != nil {
+		actor := subjectOf(*cmd.Actor)
+		body.Actor = &actor
+	}
+	return e.with(body)
+}

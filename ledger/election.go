@@ -1,0 +1,159 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// probeEvery is how often a leader looks whether it still is one, and a candidate whether it can be; probeTimeout
+	// is how long the answer may take.
+	probeEvery   = time.Second
+	probeTimeout = 2 * time.Second
+	// silence is after which the server ends the session of a leader it hears nothing from, and with it the lead: a
+	// network that broke must not keep the others waiting.
+	silence = 10 * time.Second
+)
+
+// Lead implements [broker.Election]. The lead is a session's lock, so it ends with the connection and not later.
+func (l *Ledger) Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error {
+	c := candidate{ledger: l}
+	defer c.close(ctx)
+	for waited := false; ; waited = true {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		term, err := c.win(ctx)
+		if err == nil && term > 0 {
+			return c.lead(ctx, term, do)
+		}
+		if err != nil {
+			c.close(ctx)
+		}
+		if err != nil && !waited && ctx.Err() == nil {
+			l.log.WarnContext(ctx, "sweeper cannot be elected", "error", unavailable("electing", err))
+		}
+		wait(ctx, probeEvery)
+	}
+}
+
+// Prune implements [broker.Election]. It takes few rows at a time, since who counts against one of them waits.
+func (l *Ledger) Prune(ctx context.Context) error {
+	const few = 1000
+	for {
+		tag, err := l.write.Exec(ctx, `
+			DELETE FROM rate_limits WHERE key = ANY (ARRAY(
+				SELECT key FROM rate_limits WHERE tat < now() - interval '1 hour' LIMIT $1 FOR UPDATE SKIP LOCKED))`, few)
+		if err != nil || tag.RowsAffected() < few {
+			return unavailable("pruning the limits", err)
+		}
+	}
+}
+
+// candidate is a replica with a session of its own. It is not safe for concurrent use.
+type candidate struct {
+	ledger *Ledger
+	conn   *pgx.Conn // nil when there is none
+}
+
+// win returns a new term, or zero when another one leads.
+func (c *candidate) win(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.ledger.flushTimeout)
+	defer cancel()
+	if c.conn == nil {
+		if err := c.connect(ctx); err != nil {
+			return 0, err
+		}
+	}
+	var won bool
+	err := c.conn.QueryRow(ctx, `
+		SELECT pg_try_advisory_lock(hashtextextended('brevet/sweeper/' || current_schema(), 0))`).Scan(&won)
+	if err != nil || !won {
+		return 0, err
+	}
+	// With the head locked, all that was settled in an earlier term is committed, and nothing will be later.
+	var term int64
+	err = pgx.BeginFunc(ctx, c.conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT FROM ledger_head FOR UPDATE`); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `UPDATE sweeper_term SET term = term + 1 RETURNING term`).Scan(&term)
+	})
+	if err == nil && c.conn.PgConn().CustomData()[warning] != nil {
+		err = errWarned
+	}
+	return term, err
+}
+
+func (c *candidate) connect(ctx context.Context) error {
+	cfg := c.ledger.write.Config().ConnConfig
+	cfg.RuntimeParams["idle_session_timeout"] = fmt.Sprint(silence.Milliseconds())
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := checkDurable(ctx, conn); err != nil {
+		return errors.Join(err, conn.Close(ctx))
+	}
+	c.conn = conn
+	return nil
+}
+
+// lead runs do for as long as the session answers.
+func (c *candidate) lead(ctx context.Context, term int64, do func(context.Context, int64) error) error {
+	leading, resign := context.WithCancelCause(ctx)
+	probing := make(chan struct{})
+	go func() {
+		defer close(probing)
+		for c.answers(leading) {
+			wait(leading, probeEvery)
+		}
+		resign(fmt.Errorf("the lead is lost: %w", broker.ErrLedgerUnavailable))
+	}()
+	err := do(leading, term)
+	resign(nil)
+	<-probing
+	if err == nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// answers tells whether the session is there. When ctx ends it is not asked any more.
+func (c *candidate) answers(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	return c.conn.Ping(ctx) == nil
+}
+
+// close ends the session, and so gives up the lead, also when ctx has ended.
+func (c *candidate) close(ctx context.Context) {
+	if c.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	if _, err := c.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
+		c.ledger.log.DebugContext(ctx, "lead not given back", "error", unavailable("unlocking", err))
+	}
+	_ = c.conn.Close(ctx) // the session ends in any case
+	c.conn = nil
+}
+
+// wait returns after d, or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,165 @@
+package ledger
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// heldColumns are those of held; cause is why a record has to end that has not begun to.
+const heldColumns = `
+	id, spiffe_id, task, scope, credential_kind, status, coalesce(cause, status_detail, '') AS status_detail,
+	coalesce(actor, '') AS actor, status_time, expires_at,
+	coalesce(vault_accessor, '') AS vault_accessor, coalesce(vault_lease, '') AS vault_lease`
+
+type held struct {
+	ID             uuid.UUID
+	SPIFFEID       string `db:"spiffe_id"`
+	Task           string
+	Scope          string
+	CredentialKind string
+	Status         string
+	StatusDetail   string
+	Actor          string
+	StatusTime     time.Time
+	ExpiresAt      time.Time
+	VaultAccessor  string
+	VaultLease     string
+}
+
+// Live implements [broker.Estate].
+func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.Held, error) {
+	if page.Limit < 1 {
+		return nil, ErrPageSize
+	}
+	id, idErr := optionalID(sel.ID)
+	after, afterErr := optionalID(page.After)
+	if idErr != nil || afterErr != nil || reachesNothing(reach) ||
+		unmatchableText(sel.SPIFFEID, sel.SPIFFEIDPrefix, sel.TrustDomain, sel.Task, sel.Scope, sel.Catalogue) {
+		return nil, nil
+	}
+	// Three parts, so that each has an index: what has time left, what is unfinished, what Vault may not have ended.
+	rows, err := l.estate.Query(ctx, `
+		SELECT `+heldColumns+`
+		FROM (
+			SELECT *, NULL AS cause FROM issuances
+			WHERE status IN ('intent', 'issued', 'unknown', 'revoking') AND expires_at > now()
+			UNION ALL
+			SELECT *, NULL AS cause FROM issuances WHERE status IN ('intent', 'unknown', 'revoking') AND expires_at <= now()
+			UNION ALL
+			SELECT *, NULL AS cause FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now()
+		) AS alive
+		WHERE (@subject::text = '' OR spiffe_id = @subject)
+			AND (cardinality(@trust_domains::text[]) = 0 OR trust_domain = ANY (@trust_domains))
+			AND (@after::uuid IS NULL OR id > @after)
+			AND (NOT @leased::boolean OR leased)
+			AND (@id::uuid IS NULL OR id = @id)
+			AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)
+			AND (@prefix::text = '' OR spiffe_id = @prefix
+				OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
+			AND (@trust_domain::text = '' OR trust_domain = @trust_domain)
+			AND (@task::text = '' OR task = @task)
+			AND (@scope::text = '' OR scope = @scope)
+			AND (@catalogue::text = '' OR catalogue = @catalogue)
+		ORDER BY id
+		LIMIT @limit`, pgx.NamedArgs{
+		"subject": reach.Subject, "trust_domains": domains(reach), "after": after, "leased": page.Leased, "id": id,
+		"spiffe_id": sel.SPIFFEID, "prefix": strings.TrimSuffix(sel.SPIFFEIDPrefix, "/"), "trust_domain": sel.TrustDomain,
+		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "limit": page.Limit,
+	})
+	return collectHeld(rows, err, "listing what is alive")
+}
+
+// Due implements [broker.Estate]. When there are more than the limit, chance chooses: records that cannot be brought
+// on for a long time must not keep the others waiting.
+func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error) {
+	rows, err := l.estate.Query(ctx, `
+		SELECT `+heldColumns+`
+		FROM (
+			SELECT i.*, NULL AS cause FROM issuances AS i WHERE status = 'intent' AND status_time < @unfinished
+			UNION ALL
+			SELECT i.*, NULL FROM issuances AS i WHERE status IN ('unknown', 'revoking')
+			UNION ALL
+			SELECT i.*, NULL FROM issuances AS i WHERE status = 'issued' AND leased AND expires_at < @overdue
+			UNION ALL
+			SELECT i.*, CASE WHEN e.ended THEN @task_ended::text ELSE @quarantined END
+			FROM issuances AS i
+				LEFT JOIN task_ends AS e ON e.spiffe_id = i.spiffe_id AND e.task = i.task AND e.ended
+			WHERE i.status IN ('intent', 'issued', 'unknown', 'revoking') AND i.expires_at > now()
+				AND i.status = 'issued' AND NOT i.static
+				AND (e.ended OR (EXISTS (SELECT FROM quarantines) AND EXISTS (
+					SELECT FROM quarantines AS q
+					WHERE q.spiffe_id = i.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))))
+		) AS alive
+		ORDER BY random()
+		LIMIT @limit`, pgx.NamedArgs{
+		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
+		"task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
+	})
+	return collectHeld(rows, err, "listing what is due")
+}
+
+// Deadlines implements [broker.Estate].
+func (l *Ledger) Deadlines(ctx context.Context, now time.Time, limit int) ([]broker.Task, error) {
+	rows, err := l.estate.Query(ctx, `
+		SELECT spiffe_id, task FROM task_ends WHERE NOT ended AND ends_at <= @now ORDER BY ends_at LIMIT @limit`,
+		pgx.NamedArgs{"now": now, "limit": limit})
+	if err != nil {
+		return nil, unavailable("listing deadlines", err)
+	}
+	tasks, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Task])
+	return tasks, unavailable("listing deadlines", err)
+}
+
+// Quarantines implements [broker.Estate]. A sandbox's own reach holds only the quarantine of exactly that sandbox.
+func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.Quarantine, error) {
+	if reachesNothing(reach) {
+		return nil, nil
+	}
+	rows, err := l.estate.Query(ctx, `
+		SELECT spiffe_id, since, coalesce(actor, ''), reason FROM quarantines
+		WHERE (@subject::text = '' OR spiffe_id = @subject)
+			AND (cardinality(@trust_domains::text[]) = 0 OR split_part(spiffe_id, '/', 3) = ANY (@trust_domains))
+		ORDER BY spiffe_id`, pgx.NamedArgs{"subject": reach.Subject, "trust_domains": domains(reach)})
+	if err != nil {
+		return nil, unavailable("listing quarantines", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Quarantine])
+	for i := range found {
+		found[i].Since = found[i].Since.UTC()
+	}
+	return found, unavailable("listing quarantines", err)
+}
+
+// optionalID is nil for no id. The error is that of a text which no id has.
+func optionalID(id string) (*uuid.UUID, error) {
+	if id == "" {
+		return nil, nil
+	}
+	parsed, err := parseID(id)
+	return &parsed, err
+}
+
+func collectHeld(rows pgx.Rows, err error, doing string) ([]broker.Held, error) {
+	if err != nil {
+		return nil, unavailable(doing, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[held])
+	if err != nil {
+		return nil, unavailable(doing, err)
+	}
+	all := make([]broker.Held, len(found))
+	for i, h := range found {
+		all[i] = broker.Held{
+			ID: h.ID.String(), Subject: h.SPIFFEID, Task: h.Task, Scope: h.Scope, Kind: h.CredentialKind,
+			Status: broker.Status(h.Status), Detail: h.StatusDetail, Actor: h.Actor,
+			StatusTime: h.StatusTime.UTC(), Expires: h.ExpiresAt.UTC(),
+			Handle: broker.Handle{Accessor: h.VaultAccessor, Lease: h.VaultLease},
+		}
+	}
+	return all, nil
+}
