@@ -109,8 +109,10 @@ func (r *reader) credential(n *yaml.Node, params map[string]Param) (Credential, 
 	return r.credentialOf(kinds[i], &credentialReader{reader: r, node: n, fields: fields, params: params})
 }
 
+func (k credentialKind) keys() []string { return slices.Concat([]string{"kind"}, k.needs, k.may) }
+
 func (r *reader) credentialOf(kind credentialKind, c *credentialReader) (Credential, recipe) {
-	r.onlyKeys(c.node, "credential of kind "+kind.name, slices.Concat([]string{"kind"}, kind.needs, kind.may))
+	r.onlyKeys(c.node, "credential of kind "+kind.name, kind.keys())
 	for _, key := range kind.needs {
 		if c.fields[key] == nil {
 			r.at(c.node, "credential of kind %s: %s is missing, such as in %s", kind.name, key, kind.example)

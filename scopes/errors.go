@@ -60,7 +60,7 @@ func (ps Problems) err() error {
 // InvalidAsk means that the ask itself is malformed, so there is nothing to
 // decide. It never repeats a value of the ask.
 type InvalidAsk struct { //nolint:errname // named for the ask, as the answer to it is
-	Field string // scope, task, ttl, params or params.<name>
+	Field string // scope, task, ttl, csr, public_key, params or params.<name>
 	Why   string
 }
 

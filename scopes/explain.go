@@ -15,6 +15,9 @@ func explain(ask Ask, d Decision, then Outcome) string {
 	sentences := []string{outcomeSentence(ask, d)}
 	if d.Outcome != Deny {
 		sentences = append(sentences, clampSentences(d.Clamps)...)
+		if d.Scope.Credential.Static {
+			sentences = append(sentences, "The secret is static: Brevet cannot end it, only whoever keeps it can change it.")
+		}
 	}
 	if d.Narrowest != nil {
 		sentences = append(sentences, hintSentence(ask, *d.Narrowest, then))

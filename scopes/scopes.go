@@ -102,19 +102,42 @@ type Credential struct {
 	Audience string // the one audience of the token, an absolute URI
 	Bind     string // "none" or "mtls" (RFC 8705)
 
-	Mount      string            // database, pki, ssh: where the engine is mounted
+	Mount      string            // database, pki, ssh: where the engine is mounted; never a template
 	Role       string            // database, pki, ssh: the engine's role
 	Path       string            // kv, vault: what is read or written
 	Method     string            // vault: MethodRead or MethodWrite
 	Data       map[string]string // vault: what is written
 	Static     bool              // vault: the engine gives no lease. Always true for kv
 	CommonName string            // pki
-	DNSNames   []string          // pki
+	DNSNames   []string          // pki: besides the common name
 	ServerKey  bool              // pki: Vault makes the key, instead of certifying the caller's
-	Principals []string          // ssh
+	Principals []string          // ssh: one or more
 	Policy     []Rule            // vault-token
-	// WithinSVID ends the credential with the SVID that it was asked for with, at the latest.
+	// WithinSVID ends the credential with the SVID that it was asked for with, at
+	// the latest. For a JWT, Bind says so.
 	WithinSVID bool
+}
+
+// Summary is the kind and what it is about, on one line, for lists that people
+// read: "database database/creds/{env}-ro".
+func (c Credential) Summary() string {
+	about := map[string]string{
+		KindJWT: c.Audience, KindKV: c.Path, KindVault: c.Path,
+		KindDatabase: c.Mount + "/creds/" + c.Role, KindPKI: c.Mount + "/sign/" + c.Role, KindSSH: c.Mount + "/sign/" + c.Role,
+	}[c.Kind]
+	switch {
+	case c.Kind == KindVaultToken:
+		paths := make([]string, len(c.Policy))
+		for i, r := range c.Policy {
+			paths[i] = r.Path
+		}
+		about = strings.Join(paths, ", ")
+	case c.ServerKey:
+		about = c.Mount + "/issue/" + c.Role
+	case c.Static:
+		about += " (static)"
+	}
+	return c.Kind + " " + about
 }
 
 // The kinds of credentials.
