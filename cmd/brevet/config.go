@@ -64,6 +64,10 @@ type TrustDomainConfig struct {
 	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint,omitempty"`
 	// SPIFFE IDs that may read all records of this trust domain. Anyone else reads only its own.
 	Auditors []string `yaml:"auditors,omitempty"`
+	// SPIFFE IDs that may revoke credentials and set quarantines in this trust domain, and end its tasks.
+	Admins []string `yaml:"admins,omitempty"`
+	// SPIFFE IDs that may end the tasks of all sandboxes of this trust domain, such as the runtime that starts them.
+	Orchestrators []string `yaml:"orchestrators,omitempty"`
 }
 
 // BundleEndpointConfig is a SPIFFE federation endpoint.
@@ -104,6 +108,8 @@ type VaultConfig struct {
 	TransitMount string `yaml:"transit_mount,omitempty"`
 	// Transit key that signs tokens: ecdsa-p256 (ES256) or ed25519 (EdDSA). Default brevet.
 	SigningKey string `yaml:"signing_key,omitempty"`
+	// Role of Vault's token store that makes the tokens which dynamic credentials live under. Default brevet.
+	TokenRole string `yaml:"token_role,omitempty"`
 	// How long one call may take. Default 5s.
 	Timeout time.Duration `yaml:"timeout,omitempty"`
 	// How long resource servers may keep the JWKS. A new key version signs only once this has passed. Default 5m.
@@ -169,6 +175,7 @@ func (c *Config) complete(dir string) {
 	setDefault(&c.Postgres.MaxConnections, 8)
 	setDefault(&c.Vault.TransitMount, "transit")
 	setDefault(&c.Vault.SigningKey, "brevet")
+	setDefault(&c.Vault.TokenRole, "brevet")
 	setDefault(&c.Vault.Timeout, 5*time.Second)
 	setDefault(&c.Vault.JWKSMaxAge, 5*time.Minute)
 	setDefault(&c.Log.Level, "info")
@@ -237,9 +244,14 @@ func (td TrustDomainConfig) check() error {
 		exactlyOne(name, choice{"workload_api", td.WorkloadAPI != ""}, choice{"bundle_file", td.BundleFile != ""},
 			choice{"bundle_endpoint", td.BundleEndpoint != nil}),
 	}
-	for _, auditor := range td.Auditors {
-		if _, err := attest.ParseID(auditor); err != nil {
-			errs = append(errs, fmt.Errorf("%s.auditors: %q is not a SPIFFE ID: %w", name, auditor, err))
+	for _, role := range []struct {
+		key string
+		ids []string
+	}{{"auditors", td.Auditors}, {"admins", td.Admins}, {"orchestrators", td.Orchestrators}} {
+		for _, id := range role.ids {
+			if _, err := attest.ParseID(id); err != nil {
+				errs = append(errs, fmt.Errorf("%s.%s: %q is not a SPIFFE ID: %w", name, role.key, id, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -15,6 +15,8 @@ trust_domains:
   - name: acme.example
     workload_api: unix:///run/spire/agent.sock
     auditors: ['spiffe://acme.example/ops/auditor']
+    admins: ['spiffe://acme.example/ops/admin']
+    orchestrators: ['spiffe://acme.example/runtime']
 catalogue: catalog
 postgres: {url_file: secrets/url}
 vault:
@@ -31,8 +33,8 @@ func TestLoadConfig(t *testing.T) {
 	if want := "/secrets/url"; !filepath.IsAbs(cfg.Postgres.URLFile) || !strings.HasSuffix(cfg.Postgres.URLFile, want) {
 		t.Errorf("got url_file %s, want an absolute path that ends in %s", cfg.Postgres.URLFile, want)
 	}
-	if got, want := cfg.Vault.SigningKey, "brevet"; got != want {
-		t.Errorf("got signing key %q, want the default %q", got, want)
+	if cfg.Vault.SigningKey != "brevet" || cfg.Vault.TokenRole != "brevet" {
+		t.Errorf("got signing key %q and token role %q, want the default of both, brevet", cfg.Vault.SigningKey, cfg.Vault.TokenRole)
 	}
 }
 
@@ -46,9 +48,11 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"no listen address", "127.0.0.1:8443", "8443", "listen: \"8443\" is not host:port"},
 		{"two bundle sources", "    auditors:", "    bundle_file: b.json\n    auditors:", "trust_domains.acme.example: set exactly one of"},
 		{"auditor that is no SPIFFE ID", "spiffe://acme.example/ops/auditor", "ops/auditor", "auditors: \"ops/auditor\" is not a SPIFFE ID"},
+		{"admin that is no SPIFFE ID", "spiffe://acme.example/ops/admin", "https://acme.example", "admins: \"https://acme.example\" is not a SPIFFE ID"},
+		{"orchestrator that is no SPIFFE ID", "spiffe://acme.example/runtime", "spiffe://acme.example", "orchestrators: \"spiffe://acme.example\" is not a SPIFFE ID"},
 		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: needed"},
 		{"two logins", "  approle:", "  token_file: t\n  approle:", "vault: set exactly one of token_file, approle, jwt; 2 are set"},
-		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n", "", "trust_domains: at least one is needed"},
+		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n    admins: ['spiffe://acme.example/ops/admin']\n    orchestrators: ['spiffe://acme.example/runtime']\n", "", "trust_domains: at least one is needed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			changed := strings.Replace(goodConfig, tc.from, tc.to, 1)
