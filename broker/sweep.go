@@ -34,6 +34,7 @@ func (b *Broker) Sweep(ctx context.Context, election Election) error {
 		err := election.Lead(ctx, func(ctx context.Context, term int64) error {
 			b.cfg.Log.InfoContext(ctx, "leading the sweep", "term", term)
 			s := &sweeper{Broker: b, election: election, term: term, attempts: map[string]attempt{}, seen: map[string]time.Time{}}
+			defer s.alarm(ctx, 0) // the next leader counts for itself
 			return s.run(ctx)
 		})
 		if ctx.Err() == nil {

@@ -96,6 +96,14 @@ func (v *Vault) Stop() error {
 	return nil
 }
 
+// Kill ends the process as a crash does: what it was about to store is lost. Start runs it again.
+func (v *Vault) Kill() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.proc.stop(0) // no signal before the last one
+	return nil
+}
+
 func (v *Vault) shut() error {
 	v.mu.Lock()
 	v.closed = true

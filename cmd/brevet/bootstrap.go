@@ -9,6 +9,7 @@ import (
 
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // BootstrapCmd is `brevet bootstrap`: what needs admin rights, done once, so that the broker never has them.
@@ -27,6 +28,8 @@ type BootstrapCmd struct {
 	TransitMount    string `help:"Mount of the Transit engine." default:"transit"`
 	SigningKey      string `help:"Name of the signing key." default:"brevet"`
 	KeyType         string `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
+	TokenRole       string `help:"Name of the role that makes the tokens which mint everything but JWTs." default:"brevet"`
+	Catalogue       string `help:"Folder with the catalogue whose Vault policies to write. Run again after each change of it." type:"existingdir"`
 }
 
 // Run prepares the database and Vault. It may be run again.
@@ -73,10 +76,18 @@ func (c *BootstrapCmd) vault(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--vault-token-file: %w", err)
 	}
-	return writeAppRole(ctx, c.VaultAppRoleDir, mint.Bootstrap{
+	b := mint.Bootstrap{
 		Addr: c.VaultAddress, CAFile: c.VaultCAFile, Namespace: c.VaultNamespace, Token: token,
-		Mount: c.TransitMount, SigningKey: c.SigningKey, KeyType: c.KeyType, Role: "brevet",
-	})
+		Mount: c.TransitMount, SigningKey: c.SigningKey, KeyType: c.KeyType, Role: "brevet", TokenRole: c.TokenRole,
+	}
+	if c.Catalogue != "" {
+		catalogue, err := scopes.LoadFS(os.DirFS(c.Catalogue))
+		if err != nil {
+			return fmt.Errorf("--catalogue: %w", err)
+		}
+		b.Policies = catalogue.VaultPolicies()
+	}
+	return writeAppRole(ctx, c.VaultAppRoleDir, b)
 }
 
 // writeAppRole prepares Vault and leaves the broker's login in dir.

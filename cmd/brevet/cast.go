@@ -25,6 +25,7 @@ type cast struct {
 	cfg      Config
 	research *client.Client
 	auditor  *client.Client
+	admin    *client.Client
 	leave    func()
 }
 
@@ -37,7 +38,7 @@ func assemble(ctx context.Context, local *localStack, cfg Config) (*cast, error)
 		}
 		closers = nil
 	}
-	for name, role := range map[string]**client.Client{"research": &c.research, "auditor": &c.auditor} {
+	for name, role := range map[string]**client.Client{"research": &c.research, "auditor": &c.auditor, "admin": &c.admin} {
 		caller, done, err := c.flags(name).open(ctx)
 		if err != nil {
 			c.leave()

@@ -87,6 +87,8 @@ func (s *story) play(ctx context.Context, dir string) error {
 		{"It asks for too much", "denied with the ask that would pass", s.denied},
 		{"It asks for something that a person has to agree to", "pending", s.pending},
 		{"A resource server checks a token with nothing but the public keys", "verified by JWKS alone", s.verified},
+		{"It logs in to a database, and its task ends", "database login dead with its task", s.login},
+		{"An admin puts the sandbox into quarantine", "quarantined", s.quarantined},
 		{"Someone forges an SVID", "forged SVIDs refused", s.forged},
 		{"Vault is sealed, then PostgreSQL stops", "nothing leaves when Vault or Postgres is away", s.faults},
 		{"The auditor reads the record", "history listed", s.history},

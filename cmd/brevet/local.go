@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/examples"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
 )
@@ -29,6 +30,7 @@ var localWorkloads = map[string]string{
 	"research": "/research/agent-7",
 	"support":  "/support/agent-1",
 	"auditor":  "/ops/auditor",
+	"admin":    "/ops/admin",
 }
 
 // localStack is a whole deployment in one folder: PostgreSQL, Vault, a SPIFFE issuer, and the configuration that
@@ -63,9 +65,9 @@ func startLocal(ctx context.Context, dir string, progress func(string)) (_ *loca
 		do    func(context.Context) error
 	}{
 		{"preparing the database", l.prepareDatabase},
+		{"seeding the catalogue", l.seedCatalogue},
 		{"preparing Vault", l.prepareVault},
 		{"issuing identities", l.serveWorkloads},
-		{"seeding the catalogue", l.seedCatalogue},
 		{"writing the configuration", l.writeConfig},
 	} {
 		if err := step.do(ctx); err != nil {
@@ -106,10 +108,20 @@ func (l *localStack) prepareDatabase(ctx context.Context) error {
 	return os.WriteFile(l.path("database-url"), []byte(broker.String()+"\n"), 0o600)
 }
 
+// prepareVault mounts the engines that the example catalogue speaks of, and gives the broker what it needs for the
+// catalogue that is there.
 func (l *localStack) prepareVault(ctx context.Context) error {
+	catalogue, err := scopes.LoadFS(os.DirFS(l.path("catalog")))
+	if err != nil {
+		return fmt.Errorf("loading the catalogue in %s: %w", l.path("catalog"), err)
+	}
+	if err := l.PrepareEngines(ctx); err != nil {
+		return err
+	}
 	return writeAppRole(ctx, l.path("approle"), mint.Bootstrap{
 		Addr: l.Vault.Addr(), Token: l.Vault.RootToken(),
 		Mount: "transit", SigningKey: "brevet", KeyType: "ecdsa-p256", Role: "brevet",
+		TokenRole: "brevet", Policies: catalogue.VaultPolicies(),
 	})
 }
 
@@ -191,6 +203,7 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 		TrustDomains: []TrustDomainConfig{{
 			Name: localDomain, WorkloadAPI: l.socket("brevet"),
 			Auditors: []string{"spiffe://" + localDomain + localWorkloads["auditor"]},
+			Admins:   []string{"spiffe://" + localDomain + localWorkloads["admin"]},
 		}},
 		Catalogue: "catalog",
 		Postgres:  PostgresConfig{URLFile: "database-url"},

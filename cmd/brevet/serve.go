@@ -19,7 +19,6 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
@@ -117,21 +116,30 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	gauges, err := server.NewGauges(registry)
+	if err != nil {
+		return nil, nil, err
+	}
 	core, err := broker.New(broker.Config{
-		Ledger: watch.Ledger(book), Minter: watch.Minter(minter), Catalogue: func() *scopes.Catalogue { return catalogue },
-		Issuer: cfg.Issuer, Now: time.Now, Log: s.log,
+		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Minter: watch.Minter(minter),
+		Catalogue: func() *scopes.Catalogue { return catalogue },
+		Issuer:    cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	s.onClose(func() { s.closeBroker(ctx, core) })
+	s.tasks.Go(func() error { return ended(ctx, core.Sweep(ctx, book)) })
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
 	if err != nil {
 		return nil, nil, err
 	}
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, Keys: minter,
-		Hosts: hosts(cfg), Auditors: auditors(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
+		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
+		Auditors:      roles(cfg, func(d TrustDomainConfig) []string { return d.Auditors }),
+		Admins:        roles(cfg, func(d TrustDomainConfig) []string { return d.Admins }),
+		Orchestrators: roles(cfg, func(d TrustDomainConfig) []string { return d.Orchestrators }),
 		Ready: []server.Check{
 			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},
@@ -205,7 +213,7 @@ func (s *service) openMinter(ctx context.Context, cfg VaultConfig, catalogue *sc
 	}
 	minter, err := mint.Open(ctx, mint.Config{
 		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
-		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey,
+		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey, TokenRole: cfg.TokenRole,
 		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestTTL(catalogue), Timeout: cfg.Timeout,
 		Now: time.Now, Log: s.log,
 	})
@@ -287,52 +295,6 @@ func ended(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-func bundleSpecs(domains []TrustDomainConfig) ([]attest.BundleSpec, []spiffeid.TrustDomain, error) {
-	var specs []attest.BundleSpec
-	var names []spiffeid.TrustDomain
-	for _, d := range domains {
-		name, err := spiffeid.TrustDomainFromString(d.Name)
-		if err != nil {
-			return nil, nil, fmt.Errorf("trust_domains: %q: %w", d.Name, err)
-		}
-		spec := attest.BundleSpec{TrustDomain: name, WorkloadAPI: d.WorkloadAPI, File: d.BundleFile}
-		if e := d.BundleEndpoint; e != nil {
-			if spec.Endpoint, err = endpointSpec(*e); err != nil {
-				return nil, nil, fmt.Errorf("trust_domains.%s.bundle_endpoint: %w", d.Name, err)
-			}
-		}
-		specs, names = append(specs, spec), append(names, name)
-	}
-	return specs, names, nil
-}
-
-func endpointSpec(cfg BundleEndpointConfig) (*attest.EndpointSpec, error) {
-	spec := &attest.EndpointSpec{URL: cfg.URL, Profile: cfg.Profile}
-	if cfg.Profile != attest.ProfileHTTPSSPIFFE {
-		spec.CAFile = cfg.TrustFile
-		return spec, nil
-	}
-	id, err := attest.ParseID(cfg.SPIFFEID)
-	if err != nil {
-		return nil, fmt.Errorf("spiffe_id: %w", err)
-	}
-	spec.SPIFFEID, spec.BundleFile = id, cfg.TrustFile
-	return spec, nil
-}
-
-func auditors(cfg Config) []server.Auditor {
-	var all []server.Auditor
-	for _, d := range cfg.TrustDomains {
-		for _, id := range d.Auditors {
-			all = append(all, server.Auditor{
-				ID:           spiffeid.RequireFromString(id), // checked when the configuration was loaded
-				TrustDomains: []spiffeid.TrustDomain{spiffeid.RequireTrustDomainFromString(d.Name)},
-			})
-		}
-	}
-	return all
 }
 
 func hosts(cfg Config) []string {
