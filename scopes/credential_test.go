@@ -81,7 +81,7 @@ func TestCredentialsAreRead(t *testing.T) {
 func TestCredentialsAreCopies(t *testing.T) {
 	c := vaultWorld(t)
 	change := func(name string, change func(*scopes.Credential)) {
-		before, _ := c.Scope(name)
+		before, _ := vaultWorld(t).Scope(name)
 		s, _ := c.Scope(name)
 		change(&s.Credential)
 		after, _ := c.Scope(name)

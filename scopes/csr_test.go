@@ -8,6 +8,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha1"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -131,10 +132,11 @@ func TestCSRsThatAskForMore(t *testing.T) {
 		return asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: tag, Bytes: []byte(value)}
 	}
 	for title, change := range map[string]func(*x509.CertificateRequest){
-		"another common name":      func(r *x509.CertificateRequest) { r.Subject.CommonName = "admin.acme.example" },
-		"common name in capitals":  func(r *x509.CertificateRequest) { r.Subject.CommonName = "A.svc.acme.example" },
-		"an alternative as common": func(r *x509.CertificateRequest) { r.Subject.CommonName = "www.acme.example" },
-		"an organisation":          func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} },
+		"another common name":                 func(r *x509.CertificateRequest) { r.Subject.CommonName = "admin.acme.example" },
+		"common name in capitals":             func(r *x509.CertificateRequest) { r.Subject.CommonName = "A.svc.acme.example" },
+		"an alternative as common":            func(r *x509.CertificateRequest) { r.Subject.CommonName = "www.acme.example" },
+		"an organisation":                     func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} },
+		"an organisation of the scope's name": func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"a.svc.acme.example"} },
 		"two common names": func(r *x509.CertificateRequest) {
 			cn := asn1.ObjectIdentifier{2, 5, 4, 3}
 			r.Subject.ExtraNames = []pkix.AttributeTypeAndValue{{Type: cn, Value: "a.svc.acme.example"}, {Type: cn, Value: "admin.acme.example"}}
@@ -146,6 +148,12 @@ func TestCSRsThatAskForMore(t *testing.T) {
 		"a URI":       func(r *x509.CertificateRequest) { r.URIs = []*url.URL{spiffe} },
 		"another kind of name": func(r *x509.CertificateRequest) { // a registered id, which x509 passes over
 			r.ExtraExtensions = []pkix.Extension{extension(t, subjectAltName, []asn1.RawValue{name(2, "a.svc.acme.example"), name(8, "\x2a\x03")})}
+		},
+		"the scope's name as an e-mail": func(r *x509.CertificateRequest) {
+			r.ExtraExtensions = []pkix.Extension{extension(t, subjectAltName, []asn1.RawValue{name(1, "a.svc.acme.example")})}
+		},
+		"the scope's name of no kind that is known": func(r *x509.CertificateRequest) {
+			r.ExtraExtensions = []pkix.Extension{extension(t, subjectAltName, []asn1.RawValue{name(5, "a.svc.acme.example")})}
 		},
 		"a CA bit": func(r *x509.CertificateRequest) {
 			r.ExtraExtensions = []pkix.Extension{extension(t, basicConstraints, struct{ CA bool }{true})}
@@ -247,41 +255,36 @@ func TestCSRsThatAreNone(t *testing.T) {
 	t.Run("too long", func(t *testing.T) {
 		refusedCSR(t, c, good+strings.Repeat("\n", 8<<10), "csr must be at most 8192 bytes long")
 	})
-	t.Run("SHA-1", func(t *testing.T) {
-		key := ecKey(t, elliptic.P256())
-		csr := csrPEM(csrDER(t, key, func(r *x509.CertificateRequest) { r.SignatureAlgorithm = x509.ECDSAWithSHA256 }))
-		if _, err := askCert(t, c, csr); err != nil {
-			t.Fatal(err)
-		}
-		// Go no longer signs with SHA-1, so the algorithm is changed afterwards.
-		sha256OID, _ := asn1.Marshal(asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 2})
-		sha1OID, _ := asn1.Marshal(asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 1})
-		block, _ := pem.Decode([]byte(csr))
-		sha1 := replaceOID(t, block.Bytes, sha256OID, sha1OID)
-		refusedCSR(t, c, csrPEM(sha1), form)
-	})
+	t.Run("SHA-1", func(t *testing.T) { refusedCSR(t, c, csrPEM(withSHA1(t)), form) })
 }
 
-// replaceOID swaps the signature algorithm of a request, whose lengths follow.
-func replaceOID(t *testing.T, der, old, with []byte) []byte {
+// withSHA1 signs a request as Go no longer does, but still verifies.
+func withSHA1(t *testing.T) []byte {
 	t.Helper()
-	var outer struct {
+	key := ecKey(t, elliptic.P256())
+	var r struct {
 		TBS       asn1.RawValue
-		Algorithm asn1.RawValue
+		Algorithm pkix.AlgorithmIdentifier
 		Signature asn1.BitString
 	}
-	if _, err := asn1.Unmarshal(der, &outer); err != nil {
+	if _, err := asn1.Unmarshal(csrDER(t, key, nil), &r); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(outer.Algorithm.Bytes, old) {
-		t.Fatalf("got algorithm %x, want %x", outer.Algorithm.Bytes, old)
-	}
-	outer.Algorithm = asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: with}
-	out, err := asn1.Marshal(outer)
+	digest := sha1.Sum(r.TBS.FullBytes)
+	signature, err := key.Sign(rand.Reader, digest[:], crypto.SHA1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out
+	r.Algorithm = pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 1}}
+	r.Signature = asn1.BitString{Bytes: signature, BitLength: len(signature) * 8}
+	der, err := asn1.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parsed, err := x509.ParseCertificateRequest(der); err != nil || parsed.CheckSignature() != nil {
+		t.Fatalf("the request is not one: %v", err)
+	}
+	return der
 }
 
 // Keys that are too weak, or of a kind that nobody should use any more.

@@ -213,6 +213,12 @@ func TestHintsKeepTheKey(t *testing.T) {
 			t.Errorf("%s: got %+v and %v", name, d.Narrowest, err)
 		}
 	}
+	c = load(t, vaultScopes, `@id("p") permit (principal, action == Action::"ssh.login", resource);`)
+	login := scopes.Ask{Scope: "ssh.logins", Params: map[string]any{"user": "alice"}, PublicKey: newSSHKey(t), CSR: a.CSR, Task: "t"}
+	d, err := c.Decide(subject(agent), login, noon)
+	if err != nil || d.Narrowest == nil || d.Narrowest.PublicKey != login.PublicKey || d.Narrowest.CSR != "" {
+		t.Errorf("got %+v and %v", d.Narrowest, err)
+	}
 }
 
 // H52 to H55, H57 to H59, in each place where a parameter becomes part of what
