@@ -35,6 +35,12 @@ check: ## Lint, and see that what is generated or tidied is current
 	GOOS=darwin $(GO) vet ./...
 	$(GO) fix -diff ./...
 
+.PHONY: faults
+faults: deps ## Break everything at every point, and write docs/faults.md (about half an hour)
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test ./faults -count=1 -timeout 90m -parallel 64 -args -all -issuances 10000 -kill-every 20s -matrix ../docs/faults.md
+
 .PHONY: bench
 bench: deps ## Time the decision, the record and the whole way of a request
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
