@@ -6,13 +6,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,7 +21,6 @@ import (
 	"github.com/brevet-dev/brevet/mint"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
-	"github.com/hashicorp/vault/api"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -58,18 +53,20 @@ type Stack struct {
 	registry *prometheus.Registry
 	ledger   *ledger.Ledger
 	vault    *devstack.Vault
-	audit    string // the file of Vault's audit device
-	key      string // the Transit key
+	access   VaultAccess
 }
 
 // Options change a Stack from what NewStack makes of itself.
 type Options struct {
 	Catalogue []scopes.File
-	// Auditors are workloads of acme.test that may read all of it.
-	Auditors []string
+	// Auditors are workloads that may read all of acme.test; Admins may revoke and quarantine there, and Orchestrators
+	// may end its tasks.
+	Auditors, Admins, Orchestrators []string
 	// Ledger and Minter, if set, wrap the real ones, to inject faults.
 	Ledger func(broker.Ledger) broker.Ledger
 	Minter func(broker.Minter) broker.Minter
+	// OnUnrevoked is as in broker.Config.
+	OnUnrevoked func(n int)
 	// Now is the clock of the server; nil is the system's.
 	Now func() time.Time
 }
@@ -83,8 +80,12 @@ func NewStack(t testing.TB, o Options) *Stack {
 	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: NewDB(t)}
 	s.Acme, s.Other = s.issuer(t, "acme.test"), s.issuer(t, "other.test")
 	log := slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s.openVault(t, log)
-	s.openBroker(t, o, log)
+	catalogue, err := scopes.Load(o.Catalogue)
+	if err != nil {
+		t.Fatalf("loading the catalogue: %v", err)
+	}
+	s.openVault(t, catalogue, log)
+	s.openBroker(t, o, catalogue, log)
 	s.serve(t, o, log)
 	return s
 }
@@ -99,71 +100,6 @@ func (s *Stack) issuer(t testing.TB, name string) *devstack.Issuer {
 	return issuer
 }
 
-// stackNumber keeps the keys and audit devices of the stacks of one process apart.
-var stackNumber struct {
-	sync.Mutex
-	last int
-}
-
-// openVault makes a signing key and an audit device for this stack alone.
-func (s *Stack) openVault(t testing.TB, log *slog.Logger) {
-	t.Helper()
-	stackNumber.Lock()
-	stackNumber.last++
-	n := stackNumber.last
-	stackNumber.Unlock()
-	s.vault = Devstack(t).Vault
-	s.key = fmt.Sprintf("brevet-%d", n)
-	dir := t.TempDir()
-	s.audit = filepath.Join(dir, "audit.log")
-	s.enableAudit(t, fmt.Sprintf("file-%d", n))
-
-	login, err := mint.Bootstrap{
-		Addr: s.vault.Addr(), Token: s.vault.RootToken(),
-		Mount: "transit", SigningKey: s.key, KeyType: "ecdsa-p256", Role: s.key,
-	}.Run(t.Context())
-	if err != nil {
-		t.Fatalf("preparing Vault: %v", err)
-	}
-	secretFile := filepath.Join(dir, "secret-id")
-	if err := os.WriteFile(secretFile, []byte(login.SecretID), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.Minter, err = mint.Open(t.Context(), mint.Config{
-		Addr: s.vault.Addr(), Mount: "transit", SigningKey: s.key, MaxTTL: time.Hour, Now: time.Now, Log: log,
-		Auth: mint.Auth{AppRole: &mint.AppRole{RoleID: login.RoleID, SecretIDFile: secretFile}},
-	})
-	if err != nil {
-		t.Fatalf("logging in to Vault: %v", err)
-	}
-	runInBackground(t, s.Minter.Run)
-}
-
-func (s *Stack) enableAudit(t testing.TB, name string) {
-	t.Helper()
-	cfg := api.DefaultConfig()
-	cfg.Address = s.vault.Addr()
-	admin, err := api.NewClient(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin.SetToken(s.vault.RootToken())
-	err = admin.Sys().EnableAuditWithOptionsWithContext(t.Context(), name, &api.EnableAuditOptions{
-		Type: "file", Options: map[string]string{"file_path": s.audit},
-	})
-	if err != nil {
-		t.Fatalf("enabling Vault's audit log: %v", err)
-	}
-	// A device whose file is gone would make Vault refuse everything to the stacks that follow.
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
-		defer cancel()
-		if err := admin.Sys().DisableAuditWithContext(ctx, name); err != nil {
-			t.Errorf("disabling Vault's audit log: %v", err)
-		}
-	})
-}
-
 // runInBackground runs until the test ends, and waits for the end.
 func runInBackground(t testing.TB, run func(context.Context) error) {
 	t.Helper()
@@ -176,12 +112,8 @@ func runInBackground(t testing.TB, run func(context.Context) error) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func (s *Stack) openBroker(t testing.TB, o Options, log *slog.Logger) {
+func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue, log *slog.Logger) {
 	t.Helper()
-	catalogue, err := scopes.Load(o.Catalogue)
-	if err != nil {
-		t.Fatalf("loading the catalogue: %v", err)
-	}
 	s.registry = prometheus.NewRegistry()
 	watch, err := server.NewStopwatch(s.registry, o.Now)
 	if err != nil {
@@ -197,8 +129,8 @@ func (s *Stack) openBroker(t testing.TB, o Options, log *slog.Logger) {
 		minter = o.Minter(minter)
 	}
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
-		Issuer: Audience, Now: o.Now, Log: log,
+		Ledger: book, Estate: watch.Estate(s.ledger), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})
 	if err != nil {
 		t.Fatalf("making the broker: %v", err)
@@ -221,11 +153,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},
 	}
-	for _, id := range o.Auditors {
-		cfg.Auditors = append(cfg.Auditors, server.Auditor{
-			ID: spiffeid.RequireFromString(id), TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain()},
-		})
-	}
+	cfg.Auditors, cfg.Admins, cfg.Orchestrators = s.roles(o.Auditors), s.roles(o.Admins), s.roles(o.Orchestrators)
 	s.Config = cfg
 	if s.Server, err = server.New(cfg); err != nil {
 		t.Fatalf("making the server: %v", err)
@@ -245,6 +173,17 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 			t.Errorf("serving: %v", err)
 		}
 	})
+}
+
+// roles gives a role in acme.test to each id.
+func (s *Stack) roles(ids []string) []server.Role {
+	var all []server.Role
+	for _, id := range ids {
+		all = append(all, server.Role{
+			ID: spiffeid.RequireFromString(id), TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain()},
+		})
+	}
+	return all
 }
 
 func (s *Stack) bundlesReady(context.Context) error {
@@ -344,22 +283,6 @@ func (s *Stack) HTTP(t testing.TB, svid x509svid.Source) *http.Client {
 		Transport: transport, Timeout: 30 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-}
-
-// Signings counts how often Vault was asked to sign for this stack, by Vault's own audit log.
-func (s *Stack) Signings(t testing.TB) int {
-	t.Helper()
-	log, err := os.ReadFile(s.audit)
-	if err != nil {
-		t.Fatalf("reading Vault's audit log: %v", err)
-	}
-	asked := 0
-	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, `"type":"request"`) && strings.Contains(line, `"path":"transit/sign/`+s.key+`"`) {
-			asked++
-		}
-	}
-	return asked
 }
 
 // CAPool holds the X.509 authorities of acme.test, for clients that know no SPIFFE.
