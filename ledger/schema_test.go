@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
@@ -43,7 +44,9 @@ func refusedBy(t *testing.T, conn *pgx.Conn, sql string, args ...any) string {
 func TestGrants(t *testing.T) {
 	db := brevettest.NewDB(t)
 	l := db.Ledger(t)
-	begin(t, l, allowed(nil), denied(nil))
+	begin(t, l, allowed(limitedBy(limit("x", 1, time.Hour))), denied(nil))
+	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over"}),
+		announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
 	as := map[string]*pgx.Conn{
 		"broker":  brevettest.Connect(t, db.BrokerURL),
 		"auditor": brevettest.Connect(t, db.AuditorURL),
@@ -79,6 +82,43 @@ func TestGrants(t *testing.T) {
 		{"broker", `DELETE FROM rate_limits` + nothing, ""},
 		{"broker", `UPDATE rate_limits SET key = 'x'` + nothing, noRight},
 		{"broker", `UPDATE rate_limits SET tat = now()` + nothing, ""},
+		{"broker", `DELETE FROM rate_limits`, noRight}, // one is in use
+		{"broker", `UPDATE issuances SET vault_accessor = 'x', vault_lease = 'x', credential_name = 'x', secret_digest = '', actor = 'x'` + nothing, ""},
+		{"broker", `UPDATE issuances SET leased = true` + nothing, noRight},
+		{"broker", `UPDATE issuances SET static = true` + nothing, noRight},
+		{"broker", `UPDATE issuances SET vault_path = 'x'` + nothing, noRight},
+		{"broker", `SELECT FROM task_ends, quarantines, sweeper_term`, ""},
+		{"broker", `UPDATE task_ends SET ends_at = now(), ended = true, command = command, entry_index = 1` + nothing, ""},
+		{"broker", `UPDATE task_ends SET task = 'x'` + nothing, noRight},
+		{"broker", `UPDATE task_ends SET ended = false`, noRight},
+		{"broker", `UPDATE task_ends SET ends_at = ends_at + interval '1 s'`, noRight},
+		{"broker", `UPDATE task_ends SET ends_at = ends_at - interval '1 s'`, ""},
+		{"broker", `DELETE FROM task_ends` + nothing, noRight},
+		{"broker", `TRUNCATE task_ends`, noRight},
+		{"broker", `INSERT INTO task_ends VALUES ('spiffe://acme.test/x', 't', now(), true, gen_random_uuid(), 1)`, noParent},
+		{"broker", `INSERT INTO task_ends SELECT 'acme', 't', now(), true, command, entry_index FROM task_ends`, violation},
+		{"broker", `INSERT INTO quarantines VALUES ('spiffe://acme.test/x', now(), NULL, '', gen_random_uuid(), 1)`, noParent},
+		{"broker", `INSERT INTO quarantines SELECT 'spiffe://acme.test/', now(), NULL, '', command, entry_index FROM quarantines`, violation},
+		{"broker", `UPDATE quarantines SET reason = 'x'` + nothing, noRight},
+		{"broker", `TRUNCATE quarantines`, noRight},
+		{"broker", `DELETE FROM quarantines`, ""},
+		{"broker", `UPDATE sweeper_term SET term = term + 1`, ""},
+		{"broker", `UPDATE sweeper_term SET term = term`, noRight},
+		{"broker", `UPDATE sweeper_term SET only_row = false` + nothing, noRight},
+		{"broker", `INSERT INTO sweeper_term VALUES (true, 1)`, noRight},
+		{"broker", `DELETE FROM sweeper_term`, noRight},
+		{"auditor", `SELECT FROM task_ends, quarantines`, ""},
+		{"auditor", `DELETE FROM quarantines` + nothing, noRight},
+		{"auditor", `INSERT INTO quarantines SELECT * FROM quarantines` + nothing, noRight},
+		{"auditor", `UPDATE task_ends SET ended = true` + nothing, noRight},
+		{"auditor", `SELECT FROM sweeper_term`, noRight},
+		{"auditor", `SELECT may_move('', '', '', true, true)`, noRight},
+		{"owner", `UPDATE task_ends SET ended = false`, noRight},
+		{"owner", `UPDATE task_ends SET task = 'x'`, noRight},
+		{"owner", `DELETE FROM task_ends`, noRight},
+		{"owner", `UPDATE quarantines SET reason = 'x'`, noRight},
+		{"owner", `UPDATE sweeper_term SET term = 0`, noRight},
+		{"owner", `DELETE FROM sweeper_term`, noRight},
 		{"auditor", `SELECT FROM rate_limits`, noRight},
 		{"auditor", `SELECT FROM entries, issuances, ledger_head, goose_db_version`, ""},
 		{"auditor", `SELECT FROM deployment`, noRight},
@@ -156,53 +196,13 @@ func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
 	}
 }
 
-// The database itself refuses states that do not exist and moves that are not forward, to its owner too.
-func TestDatabaseHoldsTheStates(t *testing.T) {
-	db := brevettest.NewDB(t)
-	l := db.Ledger(t)
-	subjects := map[string]broker.Record{
-		"issued": allowed(withKey("k")), "failed": allowed(nil), "denied": denied(nil), "pending": pending(nil),
-	}
-	for _, rec := range subjects {
-		begin(t, l, rec)
-	}
-	out := broker.Outcome{ID: subjects["failed"].ID, Time: start, Status: broker.StatusFailed, Detail: "internal"}
-	if err := l.Settle(t.Context(), out); err != nil {
-		t.Fatal(err)
-	}
-	conn := brevettest.Connect(t, db.AdminURL)
-	for from, rec := range subjects {
-		for _, to := range []string{"issued", "failed", "denied", "pending", "revoked", ""} {
-			want := violation
-			if from == "issued" && to == "failed" {
-				want = ""
-			}
-			got := refusedBy(t, conn, `
-				UPDATE issuances SET status = $2, status_detail = CASE $2 WHEN 'failed' THEN 'x' END, status_time = now(),
-					idempotency_key = NULL
-				WHERE id = $1`, rec.ID, to)
-			if got != want {
-				t.Errorf("from %s to %q: got %q, want %q", from, to, got, want)
-			}
-		}
-	}
-	for column := range strings.FieldsSeq(`entry_index=77 time=now() trust_domain='x' spiffe_id='spiffe://acme.test/x'
-		svid_kind='jwt-svid' thumbprint='x' task='x' scope='x' authority='x' resource='x' params='{}' reason='x'
-		ttl_asked=9 ttl=9 decision='deny' decision_code='x' explanation='x' policies='{x}' clamps='{x}' catalogue='x'
-		expires_at='2030-01-01' approval_group='x' approval_quorum=9 credential_kind='x' audience='x' key_id='x'
-		claims_digest='x' request_digest='x' idempotency_key='x'`) {
-		sql := `UPDATE issuances SET status = 'failed', status_detail = 'x', ` + column + ` WHERE id = $1`
-		if got := refusedBy(t, conn, sql, subjects["issued"].ID); got != violation {
-			t.Errorf("a failure that also sets %s: got %q, want %q", column, got, violation)
-		}
-	}
-}
-
 // What is inserted cannot be a state that no request has.
 func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 	db := brevettest.NewDB(t)
 	l := db.Ledger(t)
-	recs := map[string]broker.Record{"allow": allowed(withKey("k")), "deny": denied(nil), "pending": pending(nil)}
+	recs := map[string]broker.Record{
+		"allow": allowed(withKey("k")), "deny": denied(nil), "pending": pending(nil), "intent": dynamic("database", nil),
+	}
 	for _, rec := range recs {
 		begin(t, l, rec)
 	}
@@ -214,7 +214,31 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"pending", `{}`, ""},
 		{"allow", `{"status": "denied"}`, violation},
 		{"allow", `{"status": "pending"}`, violation},
-		{"allow", `{"status": "revoked"}`, violation},
+		{"allow", `{"status": "revoked", "status_detail": "x"}`, violation},
+		{"allow", `{"status": "expired"}`, violation},
+		{"allow", `{"status": "intent"}`, violation}, // of a JWT
+		{"allow", `{"actor": "spiffe://acme.test/admin"}`, violation},
+		{"allow", `{"vault_path": "x"}`, violation},
+		{"allow", `{"leased": true}`, violation},
+		{"allow", `{"static": true}`, violation},
+		{"allow", `{"vault_accessor": "x"}`, violation},
+		{"deny", `{"vault_path": "x"}`, violation},
+		{"pending", `{"leased": true}`, violation},
+		{"intent", `{}`, ""},
+		{"intent", `{"status": "issued"}`, violation},
+		{"intent", `{"status": "unknown", "status_detail": "x"}`, violation},
+		{"intent", `{"vault_path": null}`, violation},
+		{"intent", `{"vault_path": ""}`, violation},
+		{"intent", `{"credential_kind": "vault-token"}`, violation}, // with a path
+		{"intent", `{"credential_kind": "vault-token", "vault_path": null}`, ""},
+		{"intent", `{"credential_kind": null}`, violation},
+		{"intent", `{"audience": "x"}`, violation},
+		{"intent", `{"key_id": "x"}`, violation},
+		{"intent", `{"static": true}`, violation}, // and leased
+		{"intent", `{"vault_accessor": "x"}`, violation},
+		{"intent", `{"vault_lease": "x"}`, violation},
+		{"intent", `{"credential_name": "x"}`, violation},
+		{"intent", `{"leased": null}`, isNull},
 		{"deny", `{"status": "issued"}`, violation},
 		{"deny", `{"status": "failed", "status_detail": "x"}`, violation},
 		{"pending", `{"status": "issued"}`, violation},

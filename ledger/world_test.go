@@ -55,11 +55,81 @@ func allowed(change func(*broker.Record)) broker.Record {
 	if change != nil {
 		change(&rec)
 	}
-	if rec.Intent != nil {
+	if rec.Intent != nil && rec.Intent.Grant == nil {
 		rec.Intent.ClaimsDigest = sha256.Sum256(rec.Intent.Claims)
 	}
 	rec.Digest = sha256.Sum256(fmt.Append(nil, rec.Request))
 	return rec
+}
+
+// dynamic is a record with the intent of something that Vault makes.
+func dynamic(kind string, change func(*broker.Record)) broker.Record {
+	return allowed(func(rec *broker.Record) {
+		grant := &scopes.Grant{
+			Policy: "brevet-scope.x.00000000", Method: scopes.MethodRead, Path: kind + "/creds/x",
+			Leased: kind == scopes.KindDatabase || kind == scopes.KindVaultToken, Static: kind == scopes.KindKV,
+		}
+		if kind == scopes.KindVaultToken {
+			grant.Method, grant.Path = "", ""
+		}
+		rec.Status, rec.Intent = broker.StatusIntent, &broker.Intent{ID: rec.ID, Kind: kind, Grant: grant}
+		if change != nil {
+			change(rec)
+		}
+	})
+}
+
+// minted is what Vault made of a dynamic record.
+func minted(rec broker.Record) *broker.Minted {
+	m := &broker.Minted{Name: "v-" + rec.ID}
+	if rec.Intent.Grant.Leased {
+		m.Handle = broker.Handle{Accessor: "accessor-" + rec.ID, Lease: "database/creds/x/" + rec.ID}
+	}
+	if !rec.Intent.Grant.Static {
+		m.Digest = sha256.Sum256([]byte(rec.ID))
+	}
+	return m
+}
+
+// to is the outcome that moves a record to a state.
+func to(rec broker.Record, status broker.Status) broker.Outcome {
+	out := broker.Outcome{ID: rec.ID, Time: rec.Time.Add(time.Second), Status: status, Detail: "because"}
+	switch status {
+	case broker.StatusIssued:
+		out.Detail = ""
+		if rec.Intent != nil && rec.Intent.Grant != nil {
+			out.Minted = minted(rec)
+		}
+	case broker.StatusExpired:
+		out.Detail = ""
+	}
+	return out
+}
+
+func settle(t *testing.T, l *ledger.Ledger, outs ...broker.Outcome) {
+	t.Helper()
+	for _, out := range outs {
+		if err := l.Settle(t.Context(), out); err != nil {
+			t.Fatalf("Settle to %s: %v", out.Status, err)
+		}
+	}
+}
+
+// announced is a command by an admin.
+func announced(kind string, target broker.Selector) broker.Command {
+	return broker.Command{
+		ID: uuid.Must(uuid.NewV7()).String(), Time: start, Kind: kind, Target: target, Reason: "because",
+		Actor: &broker.Subject{ID: spiffeid.RequireFromString("spiffe://acme.test/admin"), Kind: attest.KindX509, Thumbprint: "dGh1bWI"},
+	}
+}
+
+func announce(t *testing.T, l *ledger.Ledger, cmds ...broker.Command) {
+	t.Helper()
+	for _, cmd := range cmds {
+		if err := l.Announce(t.Context(), cmd); err != nil {
+			t.Fatalf("Announce of %s: %v", cmd.Kind, err)
+		}
+	}
 }
 
 func denied(change func(*broker.Record)) broker.Record {
@@ -104,7 +174,12 @@ func viewOf(rec broker.Record, index int64) broker.View {
 		v.ApprovalGroup, v.ApprovalQuorum = d.Approval.Group, d.Approval.Quorum
 	}
 	if i := rec.Intent; i != nil {
-		v.CredentialKind, v.Audience, v.KeyID, v.ClaimsDigest = i.Kind, i.Audience, i.KeyID, fmt.Sprintf("%x", i.ClaimsDigest)
+		v.CredentialKind, v.Audience, v.KeyID = i.Kind, i.Audience, i.KeyID
+		if i.Grant == nil {
+			v.ClaimsDigest = fmt.Sprintf("%x", i.ClaimsDigest)
+		} else {
+			v.VaultPath = i.Grant.Path
+		}
 	}
 	return v
 }
