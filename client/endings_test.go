@@ -24,10 +24,10 @@ func TestOrdersOnTheWire(t *testing.T) {
 			t.Error(err)
 		}
 		got = fmt.Sprintf("%s %s [%s] %s", r.Method, r.RequestURI, r.Header.Get("Content-Type"), body)
-		switch {
-		case r.Method == http.MethodDelete:
+		switch r.Method {
+		case http.MethodDelete:
 			w.WriteHeader(http.StatusNoContent)
-		case r.Method == http.MethodGet:
+		case http.MethodGet:
 			writeToken(w, 200, `{"quarantines":[{"spiffe_id":"spiffe://a.test/x","since":"2030-01-02T03:04:05Z","actor":"spiffe://a.test/admin"}]}`)
 		default:
 			writeToken(w, 202, `{"id":"7","time":"2030-01-02T03:04:05Z","more":false,"counts":{"revoking":1},"ended":[{"id":"1","status":"revoking","why":"vault_unavailable"}]}`)

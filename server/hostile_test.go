@@ -40,7 +40,7 @@ func TestHostileCalls(t *testing.T) {
 	// The ledger takes 50 refusals each second, so every call finds its clock a bit later.
 	var calls atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
-	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Now: now})
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Now: now, Admins: []string{admin}})
 	for _, group := range []struct {
 		name string
 		rows []hostile
@@ -52,6 +52,7 @@ func TestHostileCalls(t *testing.T) {
 		{"http", httpRows()},
 		{"headers", headerRows()},
 		{"reading", readingRows()},
+		{"endings", endingRows(t, s)},
 	} {
 		for _, row := range group.rows {
 			t.Run(group.name+"/"+row.name, func(t *testing.T) {
@@ -317,7 +318,8 @@ func readingRows() []hostile {
 	bad("scope=a.b;task="+canary, "query_encoding")
 	bad("since=yesterday", "parameter_form")
 	bad("decision="+canary, "parameter_query")
-	bad("status=revoked", "parameter_query")
+	bad("status=gone", "parameter_query")
+	bad("task=%00", "query_encoding")
 	bad("spiffe_id=spiffe://ACME.test/x", "parameter_query")
 	bad("spiffe_id=spiffe://acme.test", "parameter_query")
 	bad("spiffe_id_prefix="+canary, "parameter_query")

@@ -257,8 +257,13 @@ func TestFaultsAreAnswered(t *testing.T) {
 			brevettest.Options{Catalogue: catalogue, Ledger: func(l broker.Ledger) broker.Ledger { return brokenLedger{l} }},
 			503, "ledger_unavailable", client.ErrUnavailable,
 		},
-		"vault":    {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrVaultUnavailable }), 503, "vault_unavailable", client.ErrUnavailable},
-		"H70":      {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrMintMismatch }), 503, "mint_mismatch", client.ErrUnavailable},
+		"vault":   {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrVaultUnavailable }), 503, "vault_unavailable", client.ErrUnavailable},
+		"H70":     {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrMintMismatch }), 503, "mint_mismatch", client.ErrUnavailable},
+		"refused": {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrVaultRefused }), 503, "vault_refused", client.ErrVaultRefused},
+		"revoked": {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrRevoked }), 409, "revoked", client.ErrRevoked},
+		"lost": {minter(func() (broker.Credential, error) {
+			return broker.Credential{}, &broker.Lost{Err: broker.ErrVaultUnavailable}
+		}), 503, "vault_unavailable", client.ErrUnavailable},
 		"unknown":  {minter(func() (broker.Credential, error) { return broker.Credential{}, errors.New(secret) }), 500, "internal", client.ErrInternal},
 		"panicked": {minter(func() (broker.Credential, error) { panic(secret) }), 500, "internal", client.ErrInternal},
 	} {

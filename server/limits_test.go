@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -239,7 +240,11 @@ func TestNewRefusesHalfAConfiguration(t *testing.T) {
 		"no hosts":           func(c *server.Config) { c.Hosts = nil },
 		"a short cursor key": func(c *server.Config) { c.CursorKey = make([]byte, 31) },
 		"no clock":           func(c *server.Config) { c.Now = nil },
-		"nobody as auditor":  func(c *server.Config) { c.Auditors = []server.Auditor{{}} },
+		"nobody as auditor":  func(c *server.Config) { c.Auditors = []server.Role{{}} },
+		"admin of nothing":   func(c *server.Config) { c.Admins = []server.Role{{ID: spiffeid.RequireFromString(admin)}} },
+		"nobody to end tasks": func(c *server.Config) {
+			c.Orchestrators = []server.Role{{TrustDomains: []spiffeid.TrustDomain{spiffeid.RequireTrustDomainFromString("acme.test")}}}
+		},
 	} {
 		cfg := s.Config
 		cfg.Registry = prometheus.NewRegistry()

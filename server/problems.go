@@ -182,7 +182,11 @@ func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
 	d := l.Record.Decision
 	p.ID, p.Reason, p.Explanation, p.Catalogue = l.Record.ID, d.Reason, d.Explanation, d.Catalogue
 	h.Set("Retry-After", strconv.FormatInt(l.Seconds(), 10))
-	h.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", l.Limit.Per, l.Limit.Count, seconds(l.Limit.Window)))
+	policy := fmt.Sprintf("%q;q=%d;w=%d", l.Limit.Per, l.Limit.Count, seconds(l.Limit.Window))
+	if l.Limit.Live > 0 {
+		policy = fmt.Sprintf("%q;q=%d", l.Limit.Per, l.Limit.Live)
+	}
+	h.Set("RateLimit-Policy", policy)
 	h.Set("RateLimit", fmt.Sprintf("%q;r=0;t=%d", l.Limit.Per, l.Seconds()))
 }
 

@@ -14,9 +14,6 @@ type Role struct {
 	TrustDomains []spiffeid.TrustDomain
 }
 
-// Auditor is a Role.
-type Auditor = Role
-
 // holders are those who have one role, with the names of the trust domains in which they do.
 type holders map[spiffeid.ID][]string
 

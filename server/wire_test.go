@@ -29,6 +29,8 @@ const (
 	twin    = "spiffe://acme.test/agents/ab"
 	auditor = "spiffe://acme.test/audit"
 	foreign = "spiffe://other.test/agents/a"
+	admin   = "spiffe://acme.test/admin"
+	runtime = "spiffe://acme.test/runtime"
 )
 
 // catalogue has a scope for each kind of parameter, and a policy for each way to decide.
@@ -41,6 +43,18 @@ var catalogue = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
     resource: git:repo/{repo}
     ttl: {default: 5m, max: 15m}
     credential: {kind: jwt, audience: https://git.test}
+  - name: git.issues.list
+    title: List issues
+    authority: read
+    resource: git:issues
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: https://git.test}
+  - name: vault.notes.read
+    title: Read notes
+    authority: read
+    resource: vault:notes
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: vault-token, policy: [{path: secret/data/notes, capabilities: [read]}]}
   - name: git.issues.write
     title: Write issues
     authority: write
@@ -70,6 +84,9 @@ var catalogue = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
 `)}, {Name: "policies.cedar", Data: []byte(`@id("agents-read")
 permit (principal in Path::"spiffe://acme.test/agents/a", action in Action::"authority:read", resource);
 
+@id("twin-reads")
+permit (principal in Path::"spiffe://acme.test/agents/ab", action == Action::"git.issues.list", resource);
+
 @id("agents-write")
 permit (principal in Path::"spiffe://acme.test/agents/a", action in Action::"git.*", resource);
 
@@ -97,6 +114,9 @@ type wire struct {
 	length string
 }
 
+// nothing is the body of a call that has none.
+const nothing = "\x00"
+
 const goodBody = `{"scope":"git.issues.read","params":{"repo":"acme/api"},"task":"triage-1"}`
 
 func (c wire) bytes(t *testing.T, s *brevettest.Stack) string {
@@ -117,8 +137,11 @@ func (c wire) bytes(t *testing.T, s *brevettest.Stack) string {
 		fmt.Fprintf(&b, "Authorization: %s\r\n", c.auth)
 	}
 	body := c.body
+	if body != "" && method != "POST" {
+		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(body))
+	}
 	if method == "POST" {
-		body = or(c.body, goodBody)
+		body = strings.TrimPrefix(or(c.body, goodBody), nothing)
 		if !strings.Contains(strings.ToLower(strings.Join(c.headers, "\n")), "content-type:") {
 			b.WriteString("Content-Type: application/json\r\n")
 		}
