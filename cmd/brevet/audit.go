@@ -13,7 +13,8 @@ import (
 
 // AuditCmd is `brevet audit`.
 type AuditCmd struct {
-	List AuditListCmd `cmd:"" help:"List what was decided and issued, newest first."`
+	List      AuditListCmd      `cmd:"" help:"List what was decided and issued, newest first."`
+	Unrevoked AuditUnrevokedCmd `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
 }
 
 // AuditListCmd is `brevet audit list`.
@@ -25,7 +26,7 @@ type AuditListCmd struct {
 	Scope       string           `help:"Only of this scope."`
 	Task        string           `help:"Only of this task."`
 	Decision    openapi.Decision `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
-	Status      openapi.Status   `help:"Only in this state: ${enum}." enum:",issued,failed,denied,pending" default:""`
+	Status      openapi.Status   `help:"Only in this state: ${enum}." enum:",denied,pending,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired" default:""`
 	Since       time.Duration    `help:"Only of the last while, such as 24h."`
 	Limit       int              `help:"How many at the most." default:"50"`
 }

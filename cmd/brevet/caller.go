@@ -151,7 +151,8 @@ func explain(con *console, err error, task string) error {
 	return explained
 }
 
-// The exit codes of `brevet request`, for scripts. 1 is any other failure, 2 a command line that makes no sense.
+// The exit codes of commands that call the broker, for scripts. 1 is any other failure, 2 a command line that makes no
+// sense, and pending is an ask that waits for a person as well as an end that Vault has not confirmed.
 const (
 	exitDenied      = 3
 	exitPending     = 4
@@ -162,7 +163,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, client.ErrDenied):
 		return exitDenied
-	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrRateLimited):
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrRateLimited), errors.Is(err, client.ErrVaultRefused):
 		return exitUnavailable
 	default:
 		return 1

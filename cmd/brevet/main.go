@@ -20,16 +20,20 @@ import (
 type CLI struct {
 	Output string `help:"How to print: ${enum}." enum:"text,json" default:"text" short:"o"`
 
-	Serve     ServeCmd     `cmd:"" help:"Serve the broker."`
-	Ready     ReadyCmd     `cmd:"" help:"Ask a server on this machine whether it is ready, for health checks."`
-	Dev       DevCmd       `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
-	Demo      DemoCmd      `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
-	Request   RequestCmd   `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
-	Audit     AuditCmd     `cmd:"" help:"Read the record."`
-	Catalog   CatalogCmd   `cmd:"" help:"Work on scopes and policies."`
-	Migrate   MigrateCmd   `cmd:"" help:"Bring the database to this version's schema, or show where it is."`
-	Bootstrap BootstrapCmd `cmd:"" help:"Prepare Postgres and Vault for a deployment: least privilege, once."`
-	Version   VersionCmd   `cmd:"" help:"Print the version."`
+	Serve      ServeCmd      `cmd:"" help:"Serve the broker."`
+	Ready      ReadyCmd      `cmd:"" help:"Ask a server on this machine whether it is ready, for health checks."`
+	Dev        DevCmd        `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
+	Demo       DemoCmd       `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
+	Request    RequestCmd    `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
+	Release    ReleaseCmd    `cmd:"" help:"End a credential of the sandbox this runs in."`
+	Task       TaskCmd       `cmd:"" help:"Work on tasks."`
+	Revoke     RevokeCmd     `cmd:"" help:"End credentials, as an admin."`
+	Quarantine QuarantineCmd `cmd:"" help:"Stop issuing to sandboxes, as an admin."`
+	Audit      AuditCmd      `cmd:"" help:"Read the record."`
+	Catalog    CatalogCmd    `cmd:"" help:"Work on scopes and policies."`
+	Migrate    MigrateCmd    `cmd:"" help:"Bring the database to this version's schema, or show where it is."`
+	Bootstrap  BootstrapCmd  `cmd:"" help:"Prepare Postgres and Vault for a deployment: least privilege, once."`
+	Version    VersionCmd    `cmd:"" help:"Print the version."`
 }
 
 // console is where a command writes: results to out, progress and news to err.

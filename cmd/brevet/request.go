@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +24,28 @@ type RequestCmd struct {
 	TTL    time.Duration `help:"How long the credential should live. Default: the scope's own."`
 	Reason string        `help:"Why, in a sentence, for whoever reads the record."`
 	Key    string        `help:"Idempotency key: a repeated request with it is answered once." name:"idempotency-key"`
+	CSR    string        `help:"File with a certificate signing request in PEM, for scopes that certify your own key." name:"csr" type:"existingfile"`
+	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
+}
+
+// maxKeyFile is the largest file with a key that the broker takes, in bytes.
+const maxKeyFile = 8 << 10
+
+// readKeyFile reads what is to be certified. Whoever names the private key by mistake must not send it.
+func readKeyFile(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		return "", err
+	case len(data) > maxKeyFile:
+		return "", fmt.Errorf("%s is larger than %d bytes", path, maxKeyFile)
+	case strings.Contains(string(data), "PRIVATE KEY"):
+		return "", fmt.Errorf("%s holds a private key, which never leaves: name the file with the public part", path)
+	}
+	return string(data), nil
 }
 
 // Run asks, and prints the credential alone on standard output, so that a script can take it.
@@ -31,14 +54,21 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
+	ask := client.Ask{
+		Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task, Reason: c.Reason, IdempotencyKey: c.Key,
+	}
+	if ask.CSR, err = readKeyFile(c.CSR); err != nil {
+		return fmt.Errorf("--csr: %w", err)
+	}
+	if ask.PublicKey, err = readKeyFile(c.Public); err != nil {
+		return fmt.Errorf("--public-key: %w", err)
+	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	answer, err := broker.Request(ctx, client.Ask{
-		Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task, Reason: c.Reason, IdempotencyKey: c.Key,
-	})
+	answer, err := broker.Request(ctx, ask)
 	switch {
 	case err != nil:
 		return explain(con, c.hint(err), c.Task)
@@ -51,19 +81,61 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 
 func printToken(con *console, token *client.Token) error {
 	if con.json {
-		return con.encode(map[string]any{
-			"id": token.ID, "token": token.Secret.Reveal(), "token_type": token.Type, "expires_at": token.Expires,
-			"scope": token.Scope, "resource": token.Resource, "task": token.Task, "ttl": int(token.TTL.Seconds()),
-			"clamped": token.Clamped, "policies": token.Policies, "catalogue": token.Catalogue,
-		})
+		return con.encode(tokenDocument(token))
 	}
 	for _, clamp := range token.Clamped {
 		fmt.Fprintf(con.err, "shortened from %s to %s by %s\n", seconds(clamp.From), seconds(clamp.To), clamp.Bound)
 	}
 	fmt.Fprintf(con.err, "%s on %s until %s, issuance %s\n",
 		token.Scope, token.Resource, token.Expires.Local().Format(time.TimeOnly), token.ID)
-	_, err := fmt.Fprintln(con.out, token.Secret.Reveal())
-	return err
+	if token.Static {
+		fmt.Fprintln(con.err, "It is a static secret: it goes on working after that, until its owner changes it.")
+	}
+	if token.Kind == kindJWT {
+		_, err := fmt.Fprintln(con.out, token.Secret.Reveal())
+		return err
+	}
+	return printFields(con, token)
+}
+
+// kindJWT is the one kind whose credential is a single word.
+const kindJWT = "jwt"
+
+// tokenDocument is the answer as the server gave it.
+func tokenDocument(token *client.Token) map[string]any {
+	document := map[string]any{
+		"id": token.ID, "kind": token.Kind, "expires_at": token.Expires,
+		"scope": token.Scope, "resource": token.Resource, "task": token.Task, "ttl": int(token.TTL.Seconds()),
+		"clamped": token.Clamped, "policies": token.Policies, "catalogue": token.Catalogue,
+	}
+	if token.Kind == kindJWT {
+		document["token"], document["token_type"] = token.Secret.Reveal(), token.Type
+	} else {
+		document["credential"] = json.RawMessage(token.Secret.Reveal())
+	}
+	if token.Name != "" {
+		document["name"] = token.Name
+	}
+	if token.Static {
+		document["static"] = true
+	}
+	return document
+}
+
+// printFields prints each part of a credential under its name. What is one line follows the name; what is more, such as
+// a certificate, starts on a line of its own.
+func printFields(con *console, token *client.Token) error {
+	for _, name := range token.Fields() {
+		value := strings.TrimRight(token.Field(name).Reveal(), "\n")
+		separator := "="
+		if strings.Contains(value, "\n") {
+			separator = "=\n"
+		}
+		if _, err := fmt.Fprintf(con.out, "%s%s%s\n", inert(name), separator, value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func printPending(con *console, pending *client.Pending) error {

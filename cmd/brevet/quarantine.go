@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// QuarantineCmd is `brevet quarantine`.
+type QuarantineCmd struct {
+	Add    QuarantineAddCmd    `cmd:"" help:"Stop issuing to a sandbox, or to all below a SPIFFE ID, and end what they hold."`
+	List   QuarantineListCmd   `cmd:"" help:"List the quarantines that stand."`
+	Remove QuarantineRemoveCmd `cmd:"" help:"Lift a quarantine. What it ended stays ended."`
+}
+
+// QuarantineAddCmd is `brevet quarantine add`.
+type QuarantineAddCmd struct {
+	CallerFlags
+	SPIFFEID string `arg:"" name:"spiffe-id" help:"A SPIFFE ID, which stands for everything below it too, or spiffe:// and a trust domain."`
+	Reason   string `help:"Why, in a sentence, for whoever reads the record." required:""`
+}
+
+// Run adds it and prints what became of each credential.
+func (c *QuarantineAddCmd) Run(ctx context.Context, con *console) error {
+	return c.order(ctx, con, func(broker *client.Client) (openapi.Receipt, error) {
+		return broker.Quarantine(ctx, c.SPIFFEID, c.Reason)
+	})
+}
+
+// QuarantineRemoveCmd is `brevet quarantine remove`.
+type QuarantineRemoveCmd struct {
+	CallerFlags
+	SPIFFEID string `arg:"" name:"spiffe-id" help:"Exactly as it was added."`
+	Reason   string `help:"Why, in a sentence, for whoever reads the record."`
+}
+
+// Run lifts it.
+func (c *QuarantineRemoveCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := broker.Unquarantine(ctx, c.SPIFFEID, c.Reason); err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	if con.json {
+		return con.encode(map[string]any{"spiffe_id": c.SPIFFEID, "lifted": true})
+	}
+	_, err = fmt.Fprintf(con.out, "%s is no longer in quarantine\n", inert(c.SPIFFEID))
+	return err
+}
+
+// QuarantineListCmd is `brevet quarantine list`.
+type QuarantineListCmd struct{ CallerFlags }
+
+// Run prints a table, or one JSON document a line.
+func (c *QuarantineListCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	standing, err := broker.Quarantines(ctx)
+	if err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	return printQuarantines(con, standing)
+}
+
+func printQuarantines(con *console, standing []openapi.Quarantine) error {
+	if con.json {
+		for _, q := range standing {
+			if err := con.encode(q); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(standing) == 0 {
+		_, err := fmt.Fprintln(con.out, "nobody is in quarantine")
+		return err
+	}
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "SPIFFE ID\tSINCE\tBY\tREASON")
+	for _, q := range standing {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", inert(q.SpiffeID), q.Since.Local().Format(time.DateTime), inert(q.Actor), shorten(inert(q.Reason), 60))
+	}
+	return table.Flush()
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// order sends one order to the broker and prints its receipt.
+func (f CallerFlags) order(ctx context.Context, con *console, send func(*client.Client) (openapi.Receipt, error)) error {
+	broker, done, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	receipt, err := send(broker)
+	if err != nil {
+		return explain(con, f.hint(err), "")
+	}
+	return printReceipt(con, receipt, time.Now())
+}
+
+// printReceipt says of each credential how it ended. What has not ended yet is an exit code of its own, for scripts.
+func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
+	unfinished := 0
+	for _, e := range receipt.Ended {
+		if e.Why != "" && e.Why != whyStatic {
+			unfinished++
+		}
+	}
+	var err error
+	switch {
+	case con.json:
+		err = con.encode(receipt)
+	case len(receipt.Ended) == 0 && receipt.Time.After(now):
+		_, err = fmt.Fprintf(con.out, "ends at %s\n", receipt.Time.Local().Format(time.DateTime))
+	case len(receipt.Ended) == 0:
+		_, err = fmt.Fprintln(con.out, "nothing was alive")
+	default:
+		err = printEnded(con, receipt.Ended)
+	}
+	if err != nil || (unfinished == 0 && !receipt.More) {
+		return err
+	}
+	if receipt.More {
+		fmt.Fprintln(con.err, "There are more than are listed.")
+	}
+	fmt.Fprintln(con.err, "Not all of it is known to be dead yet. It counts as dead here, and the broker goes on until it is: see brevet audit unrevoked.")
+	return exitError{err: errors.New("not all of it is known to be dead yet"), code: exitPending}
+}
+
+// whyStatic is why a secret is not over that nobody but its owner can end.
+const whyStatic = "static"
+
+func printEnded(con *console, ended []openapi.Ended) error {
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "STATUS\tCAUSE\tKIND\tSCOPE\tSANDBOX\tTASK\tID\tNOTE")
+	for _, e := range ended {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Status, orDash(e.Cause), orDash(e.Kind), inert(e.Scope),
+			inert(e.SpiffeID), inert(e.Task), e.ID, note(e))
+	}
+	return table.Flush()
+}
+
+func note(e openapi.Ended) string {
+	switch {
+	case e.Why == whyStatic:
+		return "static: change it where it is stored"
+	case e.Why != "":
+		return inert(e.Why)
+	case !e.UsableUntil.IsZero():
+		return "accepted by who does not ask until " + e.UsableUntil.Local().Format(time.TimeOnly)
+	default:
+		return "-"
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return inert(s)
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// AuditUnrevokedCmd is `brevet audit unrevoked`.
+type AuditUnrevokedCmd struct {
+	CallerFlags
+	Limit int `help:"How many at the most." default:"500"`
+}
+
+// Run lists what should be dead and is not known to be. It fails when there is any, so that it can watch.
+func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
+	if c.Limit < 1 {
+		return errors.New("--limit: at least 1")
+	}
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	records, err := collect(ctx, broker, client.Filter{Status: openapi.StatusRevoking, Limit: min(c.Limit, 500)}, c.Limit)
+	if err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	return printUnrevoked(con, records, time.Now())
+}
+
+func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) error {
+	switch {
+	case con.json:
+		if err := printRecords(con, records); err != nil {
+			return err
+		}
+	case len(records) == 0:
+		_, err := fmt.Fprintln(con.out, "everything that was ended is dead, as far as you may see")
+		return err
+	default:
+		if err := printAges(con, records, now); err != nil {
+			return err
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	return exitError{err: fmt.Errorf("%d should be dead and are not known to be", len(records)), code: 1}
+}
+
+func printAges(con *console, records []openapi.Issuance, now time.Time) error {
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "FOR\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID")
+	for _, r := range records {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", max(0, now.Sub(r.StatusAt)).Round(time.Second),
+			orDash(r.StatusDetail), orDash(r.EndedBy), orDash(r.Credential.Kind), orDash(r.Credential.Name), inert(r.Scope),
+			inert(r.SpiffeID), inert(r.Task), r.ID)
+	}
+	return table.Flush()
+}
