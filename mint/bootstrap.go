@@ -66,12 +66,9 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 
 func (b Bootstrap) check() error {
 	for _, name := range []string{b.SigningKey, b.Role, b.TokenRole} {
-		if !keyName.MatchString(name) {
-			return fmt.Errorf("%w: the key and the roles must be plain names", ErrConfig)
+		if !keyName.MatchString(name) || !mountName.MatchString(b.Mount) {
+			return fmt.Errorf("%w: the Transit mount, the key and the roles must be plain names", ErrConfig)
 		}
-	}
-	if !mountName.MatchString(b.Mount) {
-		return fmt.Errorf("%w: the Transit mount must be a plain name", ErrConfig)
 	}
 	if !slices.Contains([]string{"ecdsa-p256", "ed25519"}, b.KeyType) {
 		return fmt.Errorf("%w: the key type is ecdsa-p256 (ES256) or ed25519 (EdDSA), not %q", ErrConfig, b.KeyType)
@@ -143,11 +140,14 @@ func (b Bootstrap) writeRole(ctx context.Context, client *api.Client) error {
 	return err
 }
 
+// longestGrant is the longest life that a catalogue can give. It bounds what a stolen login of the broker could renew.
+const longestGrant = 24 * time.Hour
+
 // writeTokenRole makes a role whose tokens outlive the broker's own, and hold nothing but the policies of scopes.
 func (b Bootstrap) writeTokenRole(ctx context.Context, client *api.Client) error {
 	_, err := client.Logical().WriteWithContext(ctx, "auth/token/roles/"+b.TokenRole, map[string]any{
 		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
-		"allowed_policies_glob": []string{scopePolicies + "*"},
+		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": longestGrant.String(),
 	})
 	return err
 }

@@ -24,6 +24,7 @@ var (
 	errNoAnswer      = errors.New("no answer in time")
 	errCutOff        = errors.New("answer was cut off")
 	errNotUnderstood = errors.New("answer was not understood")
+	errStillThere    = errors.New("it revoked, and what was revoked is still there")
 )
 
 // answerError is an answer of Vault other than 200.

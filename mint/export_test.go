@@ -1,6 +1,7 @@
 package mint
 
 import (
+	"context"
 	"crypto"
 	"time"
 
@@ -13,6 +14,12 @@ var (
 	SigningInput = signingInput
 	Clip         = clip
 )
+
+// MintGrant mints what an order for this intent would: orders come from broker alone, and there only for what a
+// catalogue can say.
+func MintGrant(ctx context.Context, m *Minter, intent broker.Intent) (broker.Credential, error) {
+	return m.mintGrant(ctx, intent)
+}
 
 // Born is a key version by its number and time of creation.
 type Born struct {

@@ -144,16 +144,21 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		}
 		return client.Logical().WriteWithContext(ctx, w.intent.Grant.Path, data)
 	})
-	if err == nil && (answer == nil || len(answer.Data) == 0) {
+	// The client takes any JSON for data; what Vault answers has an id.
+	if err == nil && (answer == nil || answer.RequestID == "" || len(answer.Data) == 0) {
 		err = unavailable(doing, errNotUnderstood)
 	}
-	if answer != nil {
+	if answer != nil && answer.RequestID != "" {
 		w.handle.Lease = answer.LeaseID
 	}
 	if err == nil {
 		w.drawn, err = decode(w.intent, answer)
 	}
-	w.unseen = err != nil && w.intent.Grant.Leased && w.handle.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
+	if says(err, "leased credentials were immediately revoked") {
+		w.unseen = true
+		return fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
+	}
+	w.unseen = w.intent.Grant.Leased && w.handle.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
 	return err
 }
 
@@ -181,7 +186,11 @@ func (m *Minter) dataFor(intent broker.Intent) (map[string]any, error) {
 func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
-	if err := m.Revoke(ctx, w.handle); err != nil || w.unseen {
+	err := m.Revoke(ctx, w.handle)
+	for errors.Is(err, errStillThere) && sleep(ctx, 50*time.Millisecond) {
+		err = m.Revoke(ctx, w.handle) // Vault ends a token that has made its last call in its own time
+	}
+	if err != nil || w.unseen {
 		return &broker.Lost{Handle: w.handle, Err: cause}
 	}
 	return cause

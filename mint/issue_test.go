@@ -44,6 +44,19 @@ func (n *notebook) List(context.Context, broker.Query, broker.Reach) (broker.Pag
 	return broker.Page{}, nil
 }
 
+func (n *notebook) Announce(context.Context, broker.Command) error { return nil }
+func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.LivePage) ([]broker.Held, error) {
+	return nil, nil
+}
+func (n *notebook) Due(context.Context, broker.Due) ([]broker.Held, error) { return nil, nil }
+func (n *notebook) Deadlines(context.Context, time.Time, int) ([]broker.Task, error) {
+	return nil, nil
+}
+
+func (n *notebook) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, error) {
+	return nil, nil
+}
+
 const oneScope = `
 scopes:
   - name: github.issues.read
@@ -71,7 +84,7 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 	}
 	book := &notebook{}
 	b, err := broker.New(broker.Config{
-		Ledger: book, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
+		Ledger: book, Estate: book, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 	})
 	if err != nil {

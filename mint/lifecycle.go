@@ -24,6 +24,13 @@ func (m *Minter) Renew(ctx context.Context, h broker.Handle, until time.Time) er
 		return nil // it lives under nothing
 	}
 	const doing = "renewing the token"
+	end, err := m.endOf(ctx, h.Accessor)
+	if err != nil {
+		return err
+	}
+	if end.Before(until) {
+		until = end
+	}
 	wanted := m.wanted(until)
 	answer, err := m.write(ctx, doing, "auth/token/renew-accessor", map[string]any{
 		"accessor": h.Accessor, "increment": wanted,
@@ -46,6 +53,30 @@ func (m *Minter) Renew(ctx context.Context, h broker.Handle, until time.Time) er
 	return m.renewLease(ctx, h.Lease, until)
 }
 
+// endOf is when a token has to end at the latest, as it was told when it was made. Vault keeps that, and does not
+// hold renewals to it when the token is one of a role: it takes the role's limit instead.
+func (m *Minter) endOf(ctx context.Context, accessor string) (time.Time, error) {
+	const doing = "looking for the token"
+	answer, err := m.write(ctx, doing, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
+	if err != nil {
+		return time.Time{}, err
+	}
+	if answer == nil || answer.Data["accessor"] != accessor {
+		return time.Time{}, unavailable(doing, errNotUnderstood)
+	}
+	made, madeErr := number(answer.Data["creation_time"])
+	longest, longestErr := number(answer.Data["explicit_max_ttl"])
+	if madeErr != nil || longestErr != nil || made < 1 || longest < 1 {
+		return time.Time{}, unavailable(doing, errNotUnderstood)
+	}
+	return time.Unix(made+longest, 0), nil
+}
+
+func number(value any) (int64, error) {
+	text, _ := value.(json.Number)
+	return text.Int64()
+}
+
 // renewLease lets a lease live as long as its token. Vault ends it with the token in any case, so that one which
 // lives longer by itself, or cannot be renewed, is fine.
 func (m *Minter) renewLease(ctx context.Context, lease string, until time.Time) error {
@@ -57,8 +88,7 @@ func (m *Minter) renewLease(ctx context.Context, lease string, until time.Time) 
 	if answer == nil {
 		return unavailable(looking, errNotUnderstood)
 	}
-	number, _ := answer.Data["ttl"].(json.Number)
-	left, err := number.Int64()
+	left, err := number(answer.Data["ttl"])
 	renewable, ok := answer.Data["renewable"].(bool)
 	if err != nil || !ok {
 		return unavailable(looking, errNotUnderstood)
@@ -93,7 +123,7 @@ func (m *Minter) Revoke(ctx context.Context, h broker.Handle) error {
 		if err != nil {
 			return err
 		}
-		if err := m.confirmGone(m.leaseAlive(ctx, h.Lease)); err != nil {
+		if err := confirmGone(m.leaseAlive(ctx, h.Lease)); err != nil {
 			return err
 		}
 	}
@@ -105,15 +135,15 @@ func (m *Minter) Revoke(ctx context.Context, h broker.Handle) error {
 		return err
 	}
 	// What Vault refuses to revoke may be gone already. That is for the lookup to say.
-	return m.confirmGone(m.tokenAlive(ctx, h.Accessor))
+	return confirmGone(m.tokenAlive(ctx, h.Accessor))
 }
 
-func (m *Minter) confirmGone(alive bool, err error) error {
+func confirmGone(alive bool, err error) error {
 	if err != nil {
 		return err
 	}
 	if alive {
-		return fmt.Errorf("%w: it revoked, and what was revoked is still there", broker.ErrVaultUnavailable)
+		return fmt.Errorf("%w: %w", broker.ErrVaultUnavailable, errStillThere)
 	}
 	return nil
 }
@@ -165,7 +195,7 @@ func (m *Minter) leaseAlive(ctx context.Context, lease string) (bool, error) {
 // 404 of a path that does not exist, or a 403 of our own login, would else pass for the end of a credential.
 func gone(err error, words []string) bool {
 	var answer *answerError
-	if !errors.As(err, &answer) || len(answer.messages) == 0 {
+	if !errors.As(err, &answer) {
 		return false
 	}
 	switch answer.status {
@@ -173,8 +203,14 @@ func gone(err error, words []string) bool {
 	default:
 		return false
 	}
-	return !slices.ContainsFunc(answer.messages, func(message string) bool {
-		return !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(message, word) })
+	return slices.ContainsFunc(words, func(word string) bool { return says(err, word) })
+}
+
+// says tells whether an answer that is an error holds these words of Vault's.
+func says(err error, words string) bool {
+	var answer *answerError
+	return errors.As(err, &answer) && slices.ContainsFunc(answer.messages, func(message string) bool {
+		return strings.Contains(message, words)
 	})
 }
 

@@ -35,11 +35,11 @@ type guard struct {
 var silent = []string{"/v1/sys/leases/revoke", "/v1/auth/token/revoke-accessor"}
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := g.next.RoundTrip(req)
+	resp, err := g.next.RoundTrip(once(req))
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode == http.StatusNoContent && slices.ContainsFunc(silent, func(path string) bool { return strings.HasSuffix(req.URL.Path, path) }) {
+	if resp.StatusCode == http.StatusNoContent && mayBeSilent(req.URL.Path) {
 		return resp, nil
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -47,6 +47,21 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = &boundedBody{ReadCloser: resp.Body, left: longestAnswer}
 	return resp, nil
+}
+
+func mayBeSilent(path string) bool {
+	return slices.ContainsFunc(silent, func(end string) bool { return strings.HasSuffix(path, end) })
+}
+
+// once keeps Go's transport from sending a request again by itself, which it does with a GET whose connection ends
+// before the answer. In Vault a GET makes logins: a lost answer must never become a second one.
+func once(req *http.Request) *http.Request {
+	if req.Body != nil && req.Body != http.NoBody {
+		return req // what has a body is never repeated once it was sent
+	}
+	copied := *req
+	copied.Body, copied.GetBody = io.NopCloser(strings.NewReader("")), nil
+	return &copied
 }
 
 // refusal reads what Vault says about an error, as far as it may be repeated.
