@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -121,19 +122,20 @@ func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
 		"write": "[write revoke]",
 		"flush": "[write flush revoke]",
 		"panic": "[write revoke]",
-		"gone":  "[write flush revoke]",
+		"gone":  "[revoke]",
 	} {
 		t.Run("broken: "+broken, func(t *testing.T) {
-			s, seen := notes(t, goodObject, nil)
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
+			s, seen := notes(t, goodObject, func(context.Context) {
+				if broken == "gone" {
+					hangUp()
+				}
+			})
 			req := httptest.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/tokens", strings.NewReader(notesBody))
 			req.Header.Set("Content-Type", "application/json")
 			req.Header.Set("Authorization", "Bearer "+s.JWT(t, agent))
 			w := &noisyWriter{ResponseRecorder: httptest.NewRecorder(), events: seen, broken: broken}
-			if broken == "gone" {
-				req = req.WithContext(hangingUp{ctx, seen, hangUp})
-			}
 			func() {
 				defer func() {
 					if v := recover(); (v != nil) != (broken == "panic") {
@@ -159,20 +161,6 @@ func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
 			s.DB.Check(t)
 		})
 	}
-}
-
-// hangingUp is a call whose caller hangs up once the answer is flushed.
-type hangingUp struct {
-	context.Context //nolint:containedctx // it stands for the connection's
-	events          *events
-	hangUp          func()
-}
-
-func (h hangingUp) Err() error {
-	if slices.Contains(h.events.list(), "flush") {
-		h.hangUp()
-	}
-	return h.Context.Err()
 }
 
 // A caller that hangs up while Vault is at work gets nothing, and nothing stays alive.
@@ -218,6 +206,41 @@ func TestCallerHangsUpDuringAMint(t *testing.T) {
 				t.Errorf("got %s, want it revoked and never renewed", got)
 			}
 		})
+	}
+}
+
+// A caller that closes its connection as soon as it has the answer keeps its credential.
+func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
+	s, seen := notes(t, goodObject, nil)
+	cfg := s.ClientTLS(s.X509(t, agent))
+	cfg.NextProtos = []string{"http/1.1"}
+	once := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}
+	const callers, calls = 8, 25
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range calls {
+				resp, err := once.Post(s.URL+"/v1/tokens", "application/json", strings.NewReader(notesBody)) //nolint:noctx // ends with the test's server
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusCreated {
+					t.Errorf("got %d, %v", resp.StatusCode, err)
+				}
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, func() error {
+		if n := len(seen.list()); n != callers*calls {
+			return fmt.Errorf("%d of %d credentials were seen to", n, callers*calls)
+		}
+		return nil
+	})
+	if slices.Contains(seen.list(), "revoke") {
+		t.Error("a delivered credential was revoked")
 	}
 }
 

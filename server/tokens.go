@@ -127,6 +127,11 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, result broker.
 		s.fail(w, r, nobody, errFault) // the error can quote the credential
 		return errFault
 	}
+	// Asked now and not after the flush: many a caller hangs up as soon as it has the whole answer.
+	if err := r.Context().Err(); err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable) // for the log: nobody is there to read it
+		return fmt.Errorf("writing a credential: %w", err)
+	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
@@ -138,8 +143,7 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, result broker.
 	if err := flush(w); err != nil {
 		return fmt.Errorf("writing a credential: %w", err)
 	}
-	// What the system took may still not have arrived. That the caller has hung up is as much as can be known.
-	return r.Context().Err()
+	return nil
 }
 
 // flush empties the buffers above the socket, and tells whether that went well: the wrappers on the way have a Flush
