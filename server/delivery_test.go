@@ -220,7 +220,7 @@ func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
 	for range callers {
 		all.Go(func() {
 			for range calls {
-				resp, err := once.Post(s.URL+"/v1/tokens", "application/json", strings.NewReader(notesBody)) //nolint:noctx // ends with the test's server
+				resp, err := once.Post(s.URL+"/v1/tokens", "application/json", strings.NewReader(notesBody))
 				if err != nil {
 					t.Error(err)
 					return
