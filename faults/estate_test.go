@@ -1,0 +1,264 @@
+package faults_test
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/google/uuid"
+	"github.com/hashicorp/vault/api"
+	"github.com/jackc/pgx/v5"
+)
+
+// grace is how long anything may be alive that nobody knows of.
+const grace = 60 * time.Second
+
+// row is one record, as the database has it now.
+type row struct {
+	ID, Status, Kind string
+	Leased           bool
+	Accessor, Lease  string
+	Name             string
+	StatusTime       time.Time
+	Detail           string
+}
+
+func (r row) begun() time.Time { return begunAt(r.ID) }
+
+// mayLive tells whether something of the record may be alive in Vault.
+func (r row) mayLive() bool { return r.Status == "issued" || r.Status == "revoking" }
+
+func begunAt(id string) time.Time {
+	parsed, err := uuid.Parse(id)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(parsed.Time().UnixTime())
+}
+
+// estate compares the record with Vault and with the target database. It holds the tests' knowledge of what was
+// delivered.
+type estate struct {
+	stack *brevettest.Stack
+	vault *api.Client
+	// target is the database that logins are made for.
+	target string
+
+	mu        sync.Mutex
+	delivered map[string]bool
+}
+
+func (e *estate) deliver(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.delivered[id] = true
+}
+
+func (e *estate) wasDelivered(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.delivered[id]
+}
+
+// rows reads the records of one sandbox, or all.
+func (e *estate) rows(ctx context.Context, t testing.TB, subject string) []row {
+	t.Helper()
+	conn, err := pgx.Connect(ctx, e.stack.DB.AdminURL)
+	if err != nil {
+		t.Fatalf("connecting to the ledger: %v", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	found, err := conn.Query(ctx, `
+		SELECT id::text, status, coalesce(credential_kind, '') AS kind, coalesce(leased, false) AS leased,
+			coalesce(vault_accessor, '') AS accessor, coalesce(vault_lease, '') AS lease,
+			coalesce(credential_name, '') AS name, status_time, coalesce(status_detail, '') AS detail
+		FROM issuances WHERE decision = 'allow' AND ($1 = '' OR spiffe_id = $1) ORDER BY entry_index`, subject)
+	if err != nil {
+		t.Fatalf("reading the records: %v", err)
+	}
+	rows, err := pgx.CollectRows(found, pgx.RowToStructByName[row])
+	if err != nil {
+		t.Fatalf("reading the records: %v", err)
+	}
+	return rows
+}
+
+// check is the invariant checker: the ledger is whole (I8, I13), nothing is unfinished for longer than the grace, and
+// nothing older than that is alive without a record of its delivery (I2), nor dead with one (I6). What is returned
+// are the violations.
+func (e *estate) check(t testing.TB) []string {
+	t.Helper()
+	ctx := t.Context()
+	e.stack.DB.Check(t)
+	rows := e.rows(ctx, t, "")
+	byID, byAccessor, byLease, byName := map[string]row{}, map[string]row{}, map[string]row{}, map[string]row{}
+	for _, r := range rows {
+		byID[r.ID], byAccessor[r.Accessor], byLease[r.Lease], byName[r.Name] = r, r, r, r
+	}
+	var wrong []string
+	tokens := e.tokens(ctx, t)
+	for _, tok := range tokens {
+		if r, ok := byAccessor[tok.name]; time.Since(tok.since) > grace && (!ok || !r.mayLive()) {
+			wrong = append(wrong, fmt.Sprintf("token %s lives, its record %s says %q", tok.name, tok.issuance, byID[tok.issuance].Status))
+		}
+	}
+	for _, l := range e.leases(ctx, t) {
+		if r, ok := byLease[l.name]; time.Since(l.since) > grace && (!ok || !r.mayLive()) {
+			wrong = append(wrong, fmt.Sprintf("lease %s lives without a record", l.name))
+		}
+	}
+	for _, login := range e.logins(ctx, t) {
+		if r, ok := byName[login.name]; time.Since(login.since) > grace && (!ok || !r.mayLive()) {
+			wrong = append(wrong, fmt.Sprintf("database user %s can log in, its record says %q", login.name, byID[login.issuance].Status))
+		}
+	}
+	for _, cert := range e.certificates(ctx, t) {
+		if r, ok := byName[cert.name]; time.Since(cert.since) > grace && (!ok || !r.mayLive()) {
+			wrong = append(wrong, fmt.Sprintf("certificate %s is valid, its record says %q", cert.name, r.Status))
+		}
+	}
+	return append(wrong, e.checkRows(rows, tokens)...)
+}
+
+func (e *estate) checkRows(rows []row, tokens []living) []string {
+	alive := map[string]bool{}
+	for _, tok := range tokens {
+		alive[tok.name] = true
+	}
+	var wrong []string
+	for _, r := range rows {
+		if time.Since(r.begun()) < grace || time.Since(r.StatusTime) < grace {
+			continue
+		}
+		switch {
+		case r.Status == "intent", r.Status == "unknown", r.Status == "revoking":
+			wrong = append(wrong, fmt.Sprintf("%s is %s for %s", r.ID, r.Status, time.Since(r.StatusTime)))
+		case r.Status == "issued" && r.Leased && !e.wasDelivered(r.ID):
+			wrong = append(wrong, fmt.Sprintf("%s (%s) is issued and was never delivered", r.ID, r.Kind))
+		case r.Status == "issued" && r.Leased && !alive[r.Accessor]:
+			wrong = append(wrong, fmt.Sprintf("%s (%s) is recorded as issued and dead in Vault", r.ID, r.Kind))
+		}
+	}
+	return wrong
+}
+
+// living is something of ours that Vault or the target database holds.
+type living struct {
+	name     string
+	issuance string
+	since    time.Time
+}
+
+func (e *estate) tokens(ctx context.Context, t testing.TB) []living {
+	t.Helper()
+	var found []living
+	for _, accessor := range e.list(ctx, t, "auth/token/accessors") {
+		secret, err := e.vault.Logical().WriteWithContext(ctx, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
+		if err != nil || secret == nil {
+			continue // it has just ended
+		}
+		meta, _ := secret.Data["meta"].(map[string]any)
+		issuance, _ := meta["issuance"].(string)
+		if issuance == "" {
+			continue // not ours
+		}
+		found = append(found, living{accessor, issuance, begunAt(issuance)})
+	}
+	return found
+}
+
+func (e *estate) leases(ctx context.Context, t testing.TB) []living {
+	t.Helper()
+	var found []living
+	const prefix = "database/creds/reporting/"
+	for _, id := range e.list(ctx, t, "sys/leases/lookup/"+prefix) {
+		secret, err := e.vault.Logical().WriteWithContext(ctx, "sys/leases/lookup", map[string]any{"lease_id": prefix + id})
+		if err != nil || secret == nil {
+			continue
+		}
+		text, _ := secret.Data["issue_time"].(string)
+		since, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			t.Errorf("lease %s: issue time %q", id, text)
+		}
+		found = append(found, living{prefix + id, "", since})
+	}
+	return found
+}
+
+var issuanceID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// logins are the database users of ours that could log in now.
+func (e *estate) logins(ctx context.Context, t testing.TB) []living {
+	t.Helper()
+	conn, err := pgx.Connect(ctx, e.target)
+	if err != nil {
+		t.Fatalf("connecting to the target database: %v", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	found, err := conn.Query(ctx, `
+		SELECT rolname FROM pg_roles WHERE rolcanlogin AND rolvaliduntil > now() AND rolname ~ '-7[0-9a-f]{3}-'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logins []living
+	for _, name := range names {
+		id := issuanceID.FindString(name)
+		logins = append(logins, living{name, id, begunAt(id)})
+	}
+	return logins
+}
+
+// certificates are those of the web role that nobody has revoked.
+func (e *estate) certificates(ctx context.Context, t testing.TB) []living {
+	t.Helper()
+	var found []living
+	for _, serial := range e.list(ctx, t, "pki/certs") {
+		secret, err := e.vault.Logical().ReadWithContext(ctx, "pki/cert/"+serial)
+		if err != nil || secret == nil {
+			continue
+		}
+		text, _ := secret.Data["certificate"].(string)
+		block, _ := pem.Decode([]byte(text))
+		if block == nil || fmt.Sprint(secret.Data["revocation_time"]) != "0" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || cert.IsCA || time.Now().After(cert.NotAfter) {
+			continue
+		}
+		// Vault dates certificates back by half a minute.
+		found = append(found, living{name: strings.ReplaceAll(serial, "-", ":"), since: cert.NotBefore.Add(30 * time.Second)})
+	}
+	return found
+}
+
+func (e *estate) list(ctx context.Context, t testing.TB, path string) []string {
+	t.Helper()
+	secret, err := e.vault.Logical().ListWithContext(ctx, path)
+	if err != nil {
+		t.Fatalf("listing %s in Vault: %v", path, err)
+	}
+	if secret == nil {
+		return nil
+	}
+	var keys []string
+	listed, _ := secret.Data["keys"].([]any)
+	for _, key := range listed {
+		if text, ok := key.(string); ok {
+			keys = append(keys, text)
+		}
+	}
+	return keys
+}

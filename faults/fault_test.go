@@ -1,0 +1,203 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// action is what happens at a crash point.
+type action string
+
+// The actions.
+const (
+	kill  action = "kill -9"
+	crash action = "panic"
+	stall action = "stall" // for five seconds
+	fail  action = "error"
+)
+
+var actions = []action{kill, crash, stall, fail}
+
+// point is a place in the way of one credential where a replica can come to grief.
+type point string
+
+// The crash points. C9, between quorum and intent, has no code yet.
+const (
+	beforeIntent    point = "C1"  // before the request is committed
+	afterIntent     point = "C2"  // committed, and the answer to the commit is lost
+	wrapperLost     point = "C3"  // the answer with the wrapper token is lost
+	mintLost        point = "C4"  // the answer with the credential is lost
+	beforeIssued    point = "C5"  // minted, not recorded
+	afterIssued     point = "C6"  // recorded, neither delivered nor renewed
+	beforeRenewal   point = "C6r" // recorded and written, not renewed
+	writing         point = "C7"  // the answer cannot be written
+	afterRevoking   point = "C8"  // inactive here, Vault not asked yet
+	afterRevocation point = "C8r" // dead in Vault, which is not recorded
+)
+
+// fault is what befalls a replica, once.
+type fault struct {
+	Point  point
+	Action action
+
+	struck atomic.Bool
+}
+
+// struckLine is how a replica says that its fault has struck.
+const struckLine = "the fault strikes"
+
+var errInjected = errors.New("injected")
+
+// at is called where the replica passes a crash point. What it returns is the error to go on with.
+func (f *fault) at(p point) error {
+	if f.Point != p || f.struck.Swap(true) {
+		return nil
+	}
+	fmt.Fprintln(os.Stderr, struckLine)
+	switch f.Action {
+	case kill:
+		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+		select {} // until the signal has arrived
+	case crash:
+		panic("injected at " + string(p))
+	case stall:
+		time.Sleep(5 * time.Second)
+		return nil
+	case fail:
+		return errInjected
+	default:
+		return nil
+	}
+}
+
+type faultyLedger struct {
+	broker.Ledger
+	fault *fault
+}
+
+func (l faultyLedger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
+	if err := l.fault.at(beforeIntent); err != nil {
+		return nil, fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
+	}
+	earlier, err := l.Ledger.Begin(ctx, rec)
+	if injected := l.fault.at(afterIntent); injected != nil {
+		return nil, fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, injected)
+	}
+	return earlier, err
+}
+
+func (l faultyLedger) Settle(ctx context.Context, out broker.Outcome) error {
+	before, after := settlePoints(out.Status)
+	if err := l.fault.at(before); err != nil {
+		return fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
+	}
+	if err := l.Ledger.Settle(ctx, out); err != nil {
+		return err
+	}
+	if err := l.fault.at(after); err != nil {
+		return fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
+	}
+	return nil
+}
+
+// settlePoints are the crash points around the commit of an outcome.
+func settlePoints(to broker.Status) (before, after point) {
+	switch to {
+	case broker.StatusIssued:
+		return beforeIssued, afterIssued
+	case broker.StatusRevoking:
+		return "", afterRevoking
+	case broker.StatusRevoked, broker.StatusReleased:
+		return afterRevocation, ""
+	default:
+		return "", ""
+	}
+}
+
+type faultyMinter struct {
+	broker.Minter
+	fault *fault
+}
+
+func (m faultyMinter) Renew(ctx context.Context, h broker.Handle, until time.Time) error {
+	if err := m.fault.at(beforeRenewal); err != nil {
+		return fmt.Errorf("%w: %w", broker.ErrVaultUnavailable, err)
+	}
+	return m.Minter.Renew(ctx, h, until)
+}
+
+// transport loses the answers of Vault.
+func (f *fault) transport(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		if injected := f.at(answerOf(req)); injected != nil {
+			_ = resp.Body.Close()
+			return nil, injected
+		}
+		return resp, nil
+	})
+}
+
+// answerOf is the crash point at which the answer to a call to Vault arrives.
+func answerOf(req *http.Request) point {
+	path := strings.TrimPrefix(req.URL.Path, "/v1/")
+	switch {
+	case strings.HasPrefix(path, "auth/token/create/"):
+		return wrapperLost
+	case strings.HasPrefix(path, "auth/"), strings.HasPrefix(path, "sys/"), strings.HasPrefix(path, "transit/keys/"):
+		return ""
+	default:
+		return mintLost
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+// handler breaks the writing of a credential.
+func (f *fault) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&faultyWriter{ResponseWriter: w, fault: f}, r)
+	})
+}
+
+type faultyWriter struct {
+	http.ResponseWriter
+	fault  *fault
+	status int
+}
+
+func (w *faultyWriter) WriteHeader(status int) {
+	w.status = status
+	if status != http.StatusCreated {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write keeps the header back until it is known that the body follows, as a socket does that breaks.
+func (w *faultyWriter) Write(p []byte) (int, error) {
+	if w.status == http.StatusCreated {
+		if err := w.fault.at(writing); err != nil {
+			return 0, err
+		}
+		w.ResponseWriter.WriteHeader(w.status)
+		w.status = 0
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *faultyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

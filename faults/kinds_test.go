@@ -1,0 +1,226 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/crypto/ssh"
+)
+
+// catalogue has one scope of each kind, named after it.
+var catalogue = []scopes.File{
+	{Name: "scopes.yaml", Data: []byte(`
+scopes:
+  - name: test.jwt
+    title: A signed token
+    authority: read
+    resource: test:jwt
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: jwt, audience: https://gateway.acme.test}
+  - name: test.vault-token
+    title: A Vault token
+    authority: read
+    params: {agent: {type: enum, values: [researcher, writer]}}
+    resource: test:agents/{agent}
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: vault-token, policy: [{path: 'secret/data/agents/{agent}', capabilities: [read]}]}
+  - name: test.database
+    title: A database login
+    authority: read
+    resource: test:database
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: database, mount: database, role: reporting}
+  - name: test.pki
+    title: A certificate
+    authority: read
+    params: {host: {type: string, pattern: '[a-z0-9-]+'}}
+    resource: test:host/{host}
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: pki, mount: pki, role: web, common_name: '{host}.acme.test'}
+  - name: test.ssh
+    title: An SSH certificate
+    authority: read
+    params: {user: {type: string, pattern: '[a-z]+'}}
+    resource: test:user/{user}
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: ssh, mount: ssh, role: deploy, principals: ['{user}']}
+  - name: test.kv
+    title: A stored secret
+    authority: read
+    params: {name: {type: string, pattern: '[a-z]+'}}
+    resource: test:secret/{name}
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: kv, path: 'secret/data/agents/{name}'}
+  - name: test.vault
+    title: Whatever is at a path
+    authority: read
+    params: {role: {type: string, pattern: '[a-z]+'}}
+    resource: test:role/{role}
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: vault, method: read, path: 'database/creds/{role}'}
+`)},
+	{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);`)},
+}
+
+// kind is how one kind of credential is asked for, and how it shows whether it opens anything.
+type kind struct {
+	name string
+	body func() map[string]any
+	// works tells whether the credential opens what it is for. Nil where only its own time ends it.
+	works func(ctx context.Context, e *estate, a answer) bool
+}
+
+func (k kind) leased() bool  { return k.works != nil }
+func (k kind) static() bool  { return k.name == "kv" }
+func (k kind) dynamic() bool { return k.name != "jwt" }
+
+var kinds = []kind{
+	{name: "jwt", body: plain(nil)},
+	{name: "vault-token", body: plain(map[string]any{"agent": "researcher"}), works: tokenWorks},
+	{name: "database", body: plain(nil), works: loginWorks},
+	{name: "pki", body: withCSR, works: certificateWorks},
+	{name: "ssh", body: withPublicKey},
+	{name: "kv", body: plain(map[string]any{"name": "researcher"})},
+	{name: "vault", body: plain(map[string]any{"role": "reporting"}), works: dataLoginWorks},
+}
+
+func plain(params map[string]any) func() map[string]any {
+	return func() map[string]any {
+		if params == nil {
+			return map[string]any{}
+		}
+		return map[string]any{"params": params}
+	}
+}
+
+func withCSR() map[string]any {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		panic(err)
+	}
+	csr := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+	return map[string]any{"params": map[string]any{"host": "build-7"}, "csr": string(csr)}
+}
+
+func withPublicKey() map[string]any {
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		panic(err)
+	}
+	return map[string]any{
+		"params": map[string]any{"user": "deploy"}, "public_key": strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))),
+	}
+}
+
+// answer is what a sandbox received.
+type answer struct {
+	status     int
+	ID         string         `json:"id"`
+	Kind       string         `json:"kind"`
+	Token      string         `json:"token"`
+	Credential map[string]any `json:"credential"`
+	Code       string         `json:"code"`
+	Ended      []struct {
+		ID, Status, Cause, Why string
+	} `json:"ended"`
+}
+
+func (a answer) has() bool { return a.status == http.StatusCreated }
+
+func (a answer) text(name string) string {
+	text, _ := a.Credential[name].(string)
+	return text
+}
+
+// call sends one request and never a second: a broken connection is an answer too.
+func call(ctx context.Context, client *http.Client, target string, body map[string]any) (answer, error) {
+	encoded, err := json.Marshal(body)
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(encoded))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{status: resp.StatusCode}
+	if err := json.Unmarshal(text, &a); err != nil {
+		return answer{}, fmt.Errorf("status %d with a body that is no JSON: %w", resp.StatusCode, err)
+	}
+	return a, nil
+}
+
+func tokenWorks(ctx context.Context, e *estate, a answer) bool {
+	req := e.vault.NewRequest(http.MethodGet, "/v1/secret/data/agents/researcher")
+	req.ClientToken = a.text("token")
+	resp, err := e.vault.RawRequestWithContext(ctx, req) //nolint:staticcheck // the only call that takes a token of its own
+	if resp != nil {
+		_ = resp.Body.Close()
+	}
+	return err == nil
+}
+
+func loginWorks(ctx context.Context, e *estate, a answer) bool {
+	return login(ctx, e.target, a.text("username"), a.text("password"))
+}
+
+func dataLoginWorks(ctx context.Context, e *estate, a answer) bool {
+	data, _ := a.Credential["data"].(map[string]any)
+	user, _ := data["username"].(string)
+	password, _ := data["password"].(string)
+	return login(ctx, e.target, user, password)
+}
+
+func login(ctx context.Context, target, user, password string) bool {
+	u, err := url.Parse(target)
+	if err != nil {
+		return false
+	}
+	u.User = url.UserPassword(user, password)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, u.String())
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var orders int
+	return conn.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&orders) == nil && orders > 0
+}
+
+func certificateWorks(ctx context.Context, e *estate, a answer) bool {
+	secret, err := e.vault.Logical().ReadWithContext(ctx, "pki/cert/"+a.text("serial_number"))
+	return err == nil && secret != nil && fmt.Sprint(secret.Data["revocation_time"]) == "0"
+}

@@ -1,0 +1,179 @@
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+)
+
+var (
+	issuances = flag.Int("issuances", 150, "credentials to issue while servers are killed")
+	killEvery = flag.Duration("kill-every", 5*time.Second, "time between two kills")
+	seed      = flag.Uint64("seed", 0, "seed of who is killed when; 0 takes one from the clock")
+)
+
+// killsUnderLoad issues credentials of all kinds through two replicas, while at random one of them or Vault is
+// killed and started again. Nothing may be delivered without a record, and a minute after the last one nothing may be
+// alive that no record answers for.
+func (w *world) killsUnderLoad(t *testing.T) {
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
+	}
+	t.Logf("seed %d", *seed)
+	l := &load{world: w, random: rand.New(rand.NewPCG(*seed, 0))} //nolint:gosec // chance, not secrecy
+	for i := range l.replicas {
+		l.restart(t, i)
+	}
+	start := time.Now()
+	stop := make(chan struct{})
+	var killer sync.WaitGroup
+	killer.Go(func() { l.killAtRandom(t, stop) })
+	l.issueAll(t)
+	close(stop)
+	killer.Wait()
+	took := time.Since(start)
+	t.Logf("%d delivered, %d calls without a credential, %d kills, in %s", l.delivered.Load(), l.refused.Load(), l.kills, took.Round(time.Second))
+	if l.kills == 0 {
+		t.Error("nothing was killed")
+	}
+	unrecorded := l.unrecorded(t)
+	if unrecorded > 0 {
+		t.Errorf("%d were delivered without a record (I1)", unrecorded)
+	}
+	results.other(
+		fmt.Sprintf("%d credentials of all kinds, %d kills of a replica or of Vault", l.delivered.Load(), l.kills),
+		fmt.Sprintf("%d delivered without a record", unrecorded), !t.Failed())
+}
+
+type load struct {
+	*world
+	mu       sync.RWMutex
+	replicas [2]*replica
+	// random is the killer's alone.
+	random             *rand.Rand
+	kills              int
+	delivered, refused atomic.Int64
+}
+
+func (l *load) restart(t *testing.T, i int) {
+	t.Helper()
+	r := l.startReplica(t, &fault{}, sweeping)
+	l.mu.Lock()
+	l.replicas[i] = r
+	l.mu.Unlock()
+}
+
+func (l *load) replica(i int) *replica {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.replicas[i]
+}
+
+func (l *load) killAtRandom(t *testing.T, stop <-chan struct{}) {
+	t.Helper()
+	tick := time.NewTicker(*killEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		l.kills++
+		victim := l.random.IntN(3)
+		if victim < len(l.replicas) {
+			r := l.replica(victim)
+			_ = r.cmd.Process.Kill()
+			<-r.ended
+			l.restart(t, victim)
+			continue
+		}
+		l.killVault(t)
+	}
+}
+
+// issueAll asks until so many credentials were delivered. Each caller is a sandbox of its own, with a task for every
+// ten asks, most of which it leaves to die by themselves.
+func (l *load) issueAll(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
+	var callers sync.WaitGroup
+	for n := range 8 {
+		callers.Go(func() {
+			client := l.client(t, fmt.Sprintf("spiffe://acme.test/load/agent-%d", n))
+			for i := 0; ctx.Err() == nil && l.delivered.Load() < int64(*issuances); i++ {
+				l.issue(ctx, client, n, i)
+			}
+		})
+	}
+	callers.Wait()
+	if ctx.Err() != nil {
+		t.Errorf("only %d of %d were delivered in time", l.delivered.Load(), *issuances)
+	}
+}
+
+func (l *load) issue(ctx context.Context, client *http.Client, n, i int) {
+	k, to := kinds[(n+i)%len(kinds)], l.replica((n+i)%len(l.replicas))
+	name := fmt.Sprintf("t-%d", i/10)
+	body := k.body()
+	body["scope"], body["task"], body["ttl"] = "test."+k.name, name, 60
+	got, err := call(ctx, client, to.url+"/v1/tokens", body)
+	if err != nil || !got.has() {
+		l.refused.Add(1)
+		pauseFor(ctx, 50*time.Millisecond)
+		return
+	}
+	l.estate.deliver(got.ID)
+	l.delivered.Add(1)
+	if i%10 == 9 && n%2 == 0 {
+		_, _ = call(ctx, client, to.url+"/v1/tasks/"+name+"/end", map[string]any{})
+	}
+}
+
+func pauseFor(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// unrecorded counts what was delivered and has no record that says so.
+func (l *load) unrecorded(t *testing.T) int {
+	t.Helper()
+	recorded := map[string]bool{}
+	for _, r := range l.estate.rows(t.Context(), t, "") {
+		recorded[r.ID] = r.Status != "intent" && r.Status != "failed" && r.Status != "unknown" && r.Status != "compensated"
+	}
+	l.estate.mu.Lock()
+	defer l.estate.mu.Unlock()
+	missing := 0
+	for id := range l.estate.delivered {
+		if !recorded[id] {
+			missing++
+		}
+	}
+	return missing
+}
+
+// killVault ends Vault as a crash would, and starts it again.
+func (w *world) killVault(t *testing.T) {
+	t.Helper()
+	vault := brevettest.Devstack(t).Vault
+	if err := vault.Kill(); err != nil {
+		t.Errorf("killing Vault: %v", err)
+	}
+	if err := vault.Start(t.Context()); err != nil {
+		t.Errorf("starting Vault again: %v", err)
+	}
+}
