@@ -24,12 +24,13 @@ var arrows = map[string][]string{
 	"migrations": {},
 	"devstack":   {},
 	"broker":     {"scopes", "attest", "secret"},
-	"mint":       {"broker", "secret"},
+	"mint":       {"broker", "scopes", "secret"},
 	"ledger":     {"broker", "scopes", "attest", "migrations"},
 	"server":     {"broker", "scopes", "attest", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
 	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "scopes", "server"},
 	"examples":   {},
+	"faults":     {},
 	"cmd/brevet": {"attest", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "scopes", "server"},
 }
 

@@ -140,7 +140,7 @@ func endedOf(h Held) Ended {
 		e.Why, e.UsableUntil = "static", h.Expires
 	case h.Status == StatusUnknown, h.Status == StatusRevoking:
 		e.Why = "unfinished"
-	case offline(h.Kind):
+	case offline(h.Kind) && h.Expires.After(h.StatusTime):
 		e.UsableUntil = h.Expires
 	}
 	return e

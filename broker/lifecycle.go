@@ -19,10 +19,10 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 	}
 	receipt, err := b.endAll(ctx, Selector{ID: id}, reach, ending{cause: CauseReleased, actor: reach.Subject})
 	if err == nil && len(receipt.Ended) == 0 { // it was over before
-		receipt.Ended = []Ended{{
-			ID: view.ID, Subject: view.Subject.ID.String(), Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
-			Status: view.Status, Cause: view.StatusDetail, Time: view.StatusTime,
-		}}
+		receipt.Ended = []Ended{endedOf(Held{
+			ID: view.ID, Subject: reach.Subject, Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
+			Status: view.Status, Detail: view.StatusDetail, StatusTime: view.StatusTime, Expires: view.Expires,
+		})}
 	}
 	return receipt, err
 }
