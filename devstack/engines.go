@@ -134,7 +134,7 @@ func mountEngines(ctx context.Context, api vaultRun) error {
 // issuance, and which die by themselves after half a minute unless they are renewed: should Vault be killed between
 // making one and storing its lease, nothing else would end it.
 func prepareDatabase(ctx context.Context, api vaultRun, address, password string) error {
-	if err := api.call(ctx, "POST", "database/config/target", map[string]any{
+	if err := api.call(ctx, "POST", "database/config/target", map[string]any{ //nolint:gosec // what is in here is made up afresh
 		"plugin_name": "postgresql-database-plugin", "allowed_roles": []string{"reporting"},
 		"connection_url": address, "username": targetAdmin, "password": password,
 		"password_authentication": "scram-sha-256", "max_open_connections": 8,

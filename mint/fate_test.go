@@ -33,55 +33,77 @@ func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	}
 }
 
+// one is something that was minted in a test, with what it takes to use it.
+type one struct {
+	name   string
+	ware   ware
+	intent broker.Intent
+	minted broker.Minted
+	secret map[string]any
+}
+
+// oneEach mints one of each kind that Vault can end. All wait together for what takes its time.
+func (e *estate) oneEach(t *testing.T, life time.Duration) []one {
+	t.Helper()
+	var all []one
+	for _, name := range leased {
+		w := wares(t)[name]
+		intent, minted, secret := e.made(t, w, life)
+		all = append(all, one{name, w, intent, minted, secret})
+	}
+	return all
+}
+
+func (e *estate) dead(t *testing.T, o one) bool {
+	t.Helper()
+	alive, err := e.minter.Alive(t.Context(), o.minted.Handle)
+	return err == nil && !alive && !e.works(t, o.ware, o.secret)
+}
+
 // TestUnrenewedCredentialsDie has each kind left alone after its mint, beside one that is renewed (C3 to C6).
 func TestUnrenewedCredentialsDie(t *testing.T) {
+	t.Parallel()
 	e := realEstate(t)
-	for _, name := range leased {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := wares(t)[name]
-			_, forgotten, secret := e.made(t, w, 5*time.Minute)
-			intent, kept, other := e.made(t, w, 5*time.Minute)
-			began := time.Now()
-			if err := e.minter.Renew(t.Context(), kept.Handle, intent.Expires); err != nil {
-				t.Fatal(err)
-			}
-			within(t, broker.Unrenewed+30*time.Second, "the unrenewed one is dead", func() bool {
-				alive, err := e.minter.Alive(t.Context(), forgotten.Handle)
-				return err == nil && !alive && !e.works(t, w, secret)
-			})
-			t.Logf("dead after %v", time.Since(began).Round(time.Second))
-			// Also past the end that its login would have had without a renewal.
-			within(t, time.Minute, "40 seconds", func() bool { return time.Since(began) > 40*time.Second })
-			if alive, err := e.minter.Alive(t.Context(), kept.Handle); err != nil || !alive || !e.works(t, w, other) {
-				t.Errorf("the renewed one: alive %t, %v", alive, err)
-			}
-			if err := e.minter.Revoke(t.Context(), kept.Handle); err != nil || e.works(t, w, other) {
-				t.Errorf("the renewed one after its revocation: %v", err)
-			}
-		})
+	forgotten, kept := e.oneEach(t, 5*time.Minute), e.oneEach(t, 5*time.Minute)
+	began := time.Now()
+	for _, o := range kept {
+		if err := e.minter.Renew(t.Context(), o.minted.Handle, o.intent.Expires); err != nil {
+			t.Fatalf("%s: %v", o.name, err)
+		}
+	}
+	for _, o := range forgotten {
+		within(t, broker.Unrenewed+30*time.Second, o.name+" is dead", func() bool { return e.dead(t, o) })
+		t.Logf("%s: dead after %v", o.name, time.Since(began).Round(time.Second))
+	}
+	// Also past the end that a login would have had without a renewal.
+	within(t, time.Minute, "40 seconds", func() bool { return time.Since(began) > 40*time.Second })
+	for _, o := range kept {
+		if alive, err := e.minter.Alive(t.Context(), o.minted.Handle); err != nil || !alive || !e.works(t, o.ware, o.secret) {
+			t.Errorf("%s, renewed: alive %t, %v", o.name, alive, err)
+		}
+		if err := e.minter.Revoke(t.Context(), o.minted.Handle); err != nil || e.works(t, o.ware, o.secret) {
+			t.Errorf("%s, renewed, after its revocation: %v", o.name, err)
+		}
 	}
 }
 
 // TestRenewedCredentialsEnd has each kind end at its time, which no later renewal moves (I3).
 func TestRenewedCredentialsEnd(t *testing.T) {
+	t.Parallel()
 	e := realEstate(t)
-	for _, name := range leased {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := wares(t)[name]
-			intent, minted, secret := e.made(t, w, 12*time.Second)
-			for _, until := range []time.Time{intent.Expires, intent.Expires.Add(time.Hour)} {
-				_ = e.minter.Renew(t.Context(), minted.Handle, until)
+	all := e.oneEach(t, 12*time.Second)
+	for _, o := range all {
+		for _, until := range []time.Time{o.intent.Expires, o.intent.Expires.Add(time.Hour)} {
+			if err := e.minter.Renew(t.Context(), o.minted.Handle, until); err != nil {
+				t.Errorf("%s: %v", o.name, err)
 			}
-			within(t, 45*time.Second, "it is dead", func() bool {
-				alive, err := e.minter.Alive(t.Context(), minted.Handle)
-				return err == nil && !alive && !e.works(t, w, secret)
-			})
-			if late := time.Since(intent.Expires); late > 10*time.Second {
-				t.Errorf("it died %v late", late)
-			}
-		})
+		}
+	}
+	for _, o := range all {
+		within(t, time.Minute, o.name+" is dead", func() bool { return e.dead(t, o) })
+		if late := time.Since(o.intent.Expires); late > 15*time.Second {
+			t.Errorf("%s died %v late", o.name, late)
+		}
 	}
 }
 

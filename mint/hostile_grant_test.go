@@ -65,7 +65,7 @@ func databaseIntent(t *testing.T) broker.Intent {
 }
 
 // outcome is what is known after a mint that did not work.
-func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (error, *broker.Lost) {
+func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.Lost, error) {
 	t.Helper()
 	credential, err := mint.MintGrant(t.Context(), m, intent)
 	if err == nil || credential.Minted != nil || credential.Secret.Reveal() != "" {
@@ -78,7 +78,7 @@ func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (error, *broker
 	}
 	var lost *broker.Lost
 	errors.As(err, &lost)
-	return err, lost
+	return lost, err
 }
 
 // TestTokensThatWereNotOrdered is H70 for the token that a credential lives under (I7): it is revoked, and nothing is
@@ -104,7 +104,7 @@ func TestTokensThatWereNotOrdered(t *testing.T) {
 			auth := wrapper()
 			maps.Copy(auth, change)
 			v.lie(createPath, func(w http.ResponseWriter, _ *http.Request) { reply(w, map[string]any{"auth": auth}) })
-			err, lost := outcome(t, m, databaseIntent(t))
+			lost, err := outcome(t, m, databaseIntent(t))
 			if !errors.Is(err, broker.ErrMintMismatch) || lost != nil {
 				t.Errorf("got %v, lost %v; want ErrMintMismatch and nothing lost", err, lost)
 			}
@@ -112,7 +112,7 @@ func TestTokensThatWereNotOrdered(t *testing.T) {
 				t.Errorf("got %d reads and %d revocations, want 0 and 1", v.called(drawPath), v.called("auth/token/revoke-accessor"))
 			}
 			v.lie("auth/token/lookup-accessor", says(503, ""))
-			if err, lost = outcome(t, m, databaseIntent(t)); lost == nil || lost.Handle.Accessor != accessor {
+			if lost, err = outcome(t, m, databaseIntent(t)); lost == nil || lost.Handle.Accessor != accessor {
 				t.Errorf("with its end unconfirmed: got %v, want it lost with its accessor", err)
 			}
 		})
@@ -146,7 +146,7 @@ func TestAnswersToAGrant(t *testing.T) {
 				m := open(t, knock(t, v.URL))
 				v.grants()
 				v.lie(path, lie)
-				err, lost := outcome(t, m, databaseIntent(t))
+				lost, err := outcome(t, m, databaseIntent(t))
 				if !errors.Is(err, broker.ErrVaultUnavailable) || lost == nil {
 					t.Fatalf("got %v, want ErrVaultUnavailable, and lost", err)
 				}
@@ -178,10 +178,10 @@ func TestGrantCutAtEachByte(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+		whole := fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
 		for i := 0; i < len(whole); i += 7 {
 			v.lie(path, hangsUp(whole[:i]))
-			if err, lost := outcome(t, m, databaseIntent(t)); !errors.Is(err, broker.ErrVaultUnavailable) || lost == nil {
+			if lost, err := outcome(t, m, databaseIntent(t)); !errors.Is(err, broker.ErrVaultUnavailable) || lost == nil {
 				t.Fatalf("%s cut at %d: got %v, want ErrVaultUnavailable, and lost", path, i, err)
 			}
 		}
@@ -206,7 +206,7 @@ func TestLoginsThatWereNotOrdered(t *testing.T) {
 			answer := loginAnswer()
 			maps.Copy(answer, change)
 			v.lie(drawPath, func(w http.ResponseWriter, _ *http.Request) { reply(w, answer) })
-			err, lost := outcome(t, m, databaseIntent(t))
+			lost, err := outcome(t, m, databaseIntent(t))
 			if !errors.Is(err, broker.ErrMintMismatch) || lost != nil {
 				t.Errorf("got %v, want ErrMintMismatch and nothing lost", err)
 			}
@@ -242,7 +242,7 @@ func TestRefusedLoginOfTheBroker(t *testing.T) {
 	run(t, m)
 	v.grants()
 	v.lie(createPath, says(403, `{"errors":["permission denied"]}`))
-	err, lost := outcome(t, m, databaseIntent(t))
+	lost, err := outcome(t, m, databaseIntent(t))
 	if !errors.Is(err, broker.ErrVaultUnavailable) || errors.Is(err, broker.ErrVaultRefused) || lost != nil {
 		t.Errorf("got %v, want ErrVaultUnavailable and nothing lost", err)
 	}
@@ -384,7 +384,7 @@ func TestTransportSeesEveryCall(t *testing.T) {
 		}
 	}
 	v.lie(drawPath, says(202, `{}`))
-	if err, _ := outcome(t, m, databaseIntent(t)); !errors.Is(err, broker.ErrVaultUnavailable) {
+	if _, err := outcome(t, m, databaseIntent(t)); !errors.Is(err, broker.ErrVaultUnavailable) {
 		t.Errorf("got %v, want ErrVaultUnavailable", err)
 	}
 }
@@ -409,7 +409,7 @@ func TestIntentsThatAskForNothing(t *testing.T) {
 	} {
 		intent := databaseIntent(t)
 		change(&intent)
-		if err, _ := outcome(t, m, intent); !errors.Is(err, broker.ErrMintMismatch) {
+		if _, err := outcome(t, m, intent); !errors.Is(err, broker.ErrMintMismatch) {
 			t.Errorf("%s: got %v, want ErrMintMismatch", name, err)
 		}
 	}
@@ -418,7 +418,7 @@ func TestIntentsThatAskForNothing(t *testing.T) {
 	}
 	intent := databaseIntent(t)
 	intent.Kind = "other"
-	if err, lost := outcome(t, m, intent); !errors.Is(err, broker.ErrMintMismatch) || lost != nil {
+	if lost, err := outcome(t, m, intent); !errors.Is(err, broker.ErrMintMismatch) || lost != nil {
 		t.Errorf("an unknown kind: got %v, want ErrMintMismatch", err)
 	}
 }
