@@ -36,9 +36,9 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 	if page.Limit < 1 {
 		return nil, ErrPageSize
 	}
-	id, idErr := optionalID(sel.ID)
-	after, afterErr := optionalID(page.After)
-	if idErr != nil || afterErr != nil || reachesNothing(reach) ||
+	id, isID := optionalID(sel.ID)
+	after, isPlace := optionalID(page.After)
+	if !isID || !isPlace || reachesNothing(reach) ||
 		unmatchableText(sel.SPIFFEID, sel.SPIFFEIDPrefix, sel.TrustDomain, sel.Task, sel.Scope, sel.Catalogue) {
 		return nil, nil
 	}
@@ -135,13 +135,13 @@ func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.
 	return found, unavailable("listing quarantines", err)
 }
 
-// optionalID is nil for no id. The error is that of a text which no id has.
-func optionalID(id string) (*uuid.UUID, error) {
+// optionalID is nil for no id, and not ok for a text that no id has.
+func optionalID(id string) (parsed *uuid.UUID, ok bool) {
 	if id == "" {
-		return nil, nil
+		return nil, true
 	}
-	parsed, err := parseID(id)
-	return &parsed, err
+	found, err := parseID(id)
+	return &found, err == nil
 }
 
 func collectHeld(rows pgx.Rows, err error, doing string) ([]broker.Held, error) {

@@ -41,19 +41,15 @@ var ways = map[string]map[broker.Status][]broker.Status{
 
 // onward lists the moves by kind and state. What is not in it must be refused.
 func onward(kind string, from broker.Status) string {
-	switch from {
-	case broker.StatusIntent:
-		return "issued failed unknown compensated revoking"
-	case broker.StatusUnknown:
-		return "compensated"
-	case broker.StatusRevoking:
-		return "revoked released"
-	case broker.StatusIssued:
+	if from == broker.StatusIssued {
 		return map[string]string{
 			"jwt": "failed revoked released", "database": "revoking revoked released expired", "ssh": "revoked released",
 		}[kind]
 	}
-	return ""
+	return map[broker.Status]string{
+		broker.StatusIntent: "issued failed unknown compensated revoking", broker.StatusUnknown: "compensated",
+		broker.StatusRevoking: "revoked released",
+	}[from]
 }
 
 // bring begins a record and takes it to a state.

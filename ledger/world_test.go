@@ -94,14 +94,11 @@ func minted(rec broker.Record) *broker.Minted {
 // to is the outcome that moves a record to a state.
 func to(rec broker.Record, status broker.Status) broker.Outcome {
 	out := broker.Outcome{ID: rec.ID, Time: rec.Time.Add(time.Second), Status: status, Detail: "because"}
-	switch status {
-	case broker.StatusIssued:
+	if status == broker.StatusIssued || status == broker.StatusExpired {
 		out.Detail = ""
-		if rec.Intent != nil && rec.Intent.Grant != nil {
-			out.Minted = minted(rec)
-		}
-	case broker.StatusExpired:
-		out.Detail = ""
+	}
+	if status == broker.StatusIssued && rec.Intent != nil && rec.Intent.Grant != nil {
+		out.Minted = minted(rec)
 	}
 	return out
 }
