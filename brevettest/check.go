@@ -44,7 +44,12 @@ func (db *DB) Check(t testing.TB) {
 // an earlier command forbids, and a current state that is exactly what the entries say, column by column.
 func CheckLedger(t testing.TB, adminURL string) {
 	t.Helper()
-	conn := Connect(t, adminURL)
+	// One snapshot, because others may be appending.
+	conn, err := Connect(t, adminURL).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Rollback(t.Context()) }()
 	want := replay(t, conn)
 	compare(t, conn, want.issuances, `
 		SELECT id::text, to_jsonb(i) - '{id,time,status_time,expires_at}'::text[] || jsonb_build_object(
@@ -82,7 +87,7 @@ func CheckStates(t testing.TB, adminURL string, age time.Duration) {
 }
 
 // compare holds a projection to what was replayed, by key.
-func compare(t testing.TB, conn *pgx.Conn, want projection, sql string) {
+func compare(t testing.TB, conn pgx.Tx, want projection, sql string) {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), sql)
 	if err != nil {
@@ -113,7 +118,7 @@ type projection map[string]map[string]any
 type state struct{ issuances, tasks, quarantines projection }
 
 // replay rebuilds the current state from the entries' bodies alone, and checks the entries on the way.
-func replay(t testing.TB, conn *pgx.Conn) state {
+func replay(t testing.TB, conn pgx.Tx) state {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `SELECT index, body, leaf_hash FROM entries ORDER BY index`)
 	if err != nil {

@@ -86,16 +86,9 @@ func (b *Broker) stop(ctx context.Context, held []Held, e ending) (done []Ended,
 	writers.SetLimit(endWriters)
 	for _, h := range held {
 		writers.Go(func() error {
-			out, move := b.stopOf(h, e)
-			if move {
-				err := b.settle(ctx, out)
-				if errors.Is(err, ErrNotForward) {
-					return nil // it ended in another way meanwhile
-				}
-				if err != nil {
-					return fmt.Errorf("recording the end of %s: %w", h.ID, err)
-				}
-				h.Status, h.Detail, h.Actor, h.StatusTime = out.Status, out.Detail, out.Actor, out.Time
+			h, err := b.stopOne(ctx, h, e)
+			if err != nil {
+				return fmt.Errorf("recording the end of %s: %w", h.ID, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -109,6 +102,34 @@ func (b *Broker) stop(ctx context.Context, held []Held, e ending) (done []Ended,
 	}
 	err := writers.Wait()
 	return done, open, err
+}
+
+// stopOne makes one record inactive and returns it as it is then, by whoever's doing.
+func (b *Broker) stopOne(ctx context.Context, h Held, e ending) (Held, error) {
+	out, move := b.stopOf(h, e)
+	if !move {
+		return h, nil
+	}
+	err := b.settle(ctx, out)
+	if errors.Is(err, ErrNotForward) {
+		return b.reread(ctx, h)
+	}
+	h.Status, h.Detail, h.Actor, h.StatusTime = out.Status, out.Detail, out.Actor, out.Time
+	return h, err
+}
+
+// reread looks at a record that somebody else has moved meanwhile.
+func (b *Broker) reread(ctx context.Context, h Held) (Held, error) {
+	held, err := b.cfg.Estate.Live(ctx, Selector{ID: h.ID}, Reach{All: true}, LivePage{Limit: 1})
+	if err != nil || len(held) == 1 {
+		return append(held, h)[0], err
+	}
+	view, err := b.cfg.Ledger.Get(ctx, h.ID, Reach{All: true})
+	if err != nil {
+		return h, err
+	}
+	h.Status, h.Detail, h.Actor, h.StatusTime = view.Status, view.StatusDetail, view.Actor, view.StatusTime
+	return h, nil
 }
 
 // stopOf is the first move towards the end of a record, if it has one to make. What opens nothing without its

@@ -55,8 +55,8 @@ type LivePage struct {
 
 // Due says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
 // and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue; and what an order that stands
-// should have ended: those in StatusIssued whose task has ended or whose subject is in quarantine, with that cause as
-// their Detail.
+// should have ended: those in StatusIssued whose task has ended or whose subject is in quarantine, for some seconds, with
+// that cause as their Detail.
 type Due struct {
 	Unfinished, Overdue time.Time
 	Limit               int

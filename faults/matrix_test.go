@@ -75,7 +75,7 @@ func (w *world) strike(t *testing.T, k kind, p point, a action) {
 	defer leave()
 	c := w.startReplica(t, &fault{Point: p, Action: a})
 	got := w.ask(t, c, subject, k)
-	if p == afterRevoking || p == afterRevocation {
+	if revoking(p) {
 		if !got.has() {
 			t.Fatalf("issuing before the fault: status %d, %s", got.status, got.Code)
 		}
@@ -87,7 +87,7 @@ func (w *world) strike(t *testing.T, k kind, p point, a action) {
 	}
 	leave()
 
-	ended := w.awaitEnd(t, subject, struck.Add(grace))
+	ended := w.awaitEnd(t, subject, struck.Add(grace), func(r row) bool { return revoking(p) || r.Leased && !renewed(r) })
 	w.judge(t, k, p, a, got, ended)
 	w.check(t)
 	c.stop(t)
@@ -96,10 +96,13 @@ func (w *world) strike(t *testing.T, k kind, p point, a action) {
 	}
 }
 
+// revoking tells whether the point is on the way to the end of a credential.
+func revoking(p point) bool { return p == afterRevoking || p == afterRevocation }
+
 // judge holds what came of a case to what the caller was told.
 func (w *world) judge(t *testing.T, k kind, p point, a action, got answer, rows []row) {
 	t.Helper()
-	revoked := p == afterRevoking || p == afterRevocation
+	revoked := revoking(p)
 	if (p == beforeIntent && (a == kill || a == crash || a == fail)) != (len(rows) == 0) {
 		t.Errorf("got %d records", len(rows))
 	}
@@ -136,7 +139,7 @@ func (w *world) judge(t *testing.T, k kind, p point, a action, got answer, rows 
 // judgeLife uses what was delivered: it works unless it was revoked or not renewed, and not after its task.
 func (w *world) judgeLife(t *testing.T, k kind, p point, a action, got answer) {
 	t.Helper()
-	dead := p == afterRevoking || p == afterRevocation || p == beforeRenewal && (a == kill || a == crash)
+	dead := revoking(p) || p == beforeRenewal && (a == kill || a == crash)
 	if works := k.works(t.Context(), w.estate, got); works == dead {
 		t.Errorf("the credential works: %t", works)
 	}

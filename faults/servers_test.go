@@ -139,7 +139,7 @@ func (w *world) vaultDown(t *testing.T) string {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	w.awaitEnd(t, s.id, began.Add(grace))
+	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
 	if k.works(t.Context(), w.estate, login) {
 		t.Error("the record says revoked, and the login works")
 	}
@@ -190,7 +190,7 @@ func (w *world) targetDown(t *testing.T) string {
 	}
 	restore()
 	began := time.Now()
-	w.awaitEnd(t, s.id, began.Add(grace))
+	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
 	if k.works(t.Context(), w.estate, login) {
 		t.Error("the record says revoked, and the login works")
 	}

@@ -74,6 +74,10 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 	return collectHeld(rows, err, "listing what is alive")
 }
 
+// standingFor is how long an order stands until the sweeper carries it out: who gave it is at it, and more likely alive
+// than not.
+const standingFor = 2 * time.Second
+
 // Due implements [broker.Estate]. When there are more than the limit, chance chooses: records that cannot be brought
 // on for a long time must not keep the others waiting.
 func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error) {
@@ -89,16 +93,18 @@ func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error)
 			SELECT i.*, CASE WHEN e.ended THEN @task_ended::text ELSE @quarantined END
 			FROM issuances AS i
 				LEFT JOIN task_ends AS e ON e.spiffe_id = i.spiffe_id AND e.task = i.task AND e.ended
+					AND e.ends_at < now() - @standing::interval
 			WHERE i.status IN ('intent', 'issued', 'unknown', 'revoking') AND i.expires_at > now()
 				AND i.status = 'issued' AND NOT i.static
 				AND (e.ended OR (EXISTS (SELECT FROM quarantines) AND EXISTS (
 					SELECT FROM quarantines AS q
-					WHERE q.spiffe_id = i.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))))
+					WHERE q.since < now() - @standing::interval
+						AND (q.spiffe_id = i.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/')))))
 		) AS alive
 		ORDER BY random()
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
-		"task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
+		"standing": standingFor, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
 	})
 	return collectHeld(rows, err, "listing what is due")
 }
