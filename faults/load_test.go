@@ -25,10 +25,10 @@ var (
 // alive that no record answers for.
 func (w *world) killsUnderLoad(t *testing.T) {
 	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
+		*seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", *seed)
-	l := &load{world: w, random: rand.New(rand.NewPCG(*seed, 0))} //nolint:gosec // chance, not secrecy
+	l := &load{world: w, random: rand.New(rand.NewPCG(*seed, 0))}
 	for i := range l.replicas {
 		l.restart(t, i)
 	}

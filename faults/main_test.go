@@ -89,12 +89,23 @@ func verdict(ok bool) string {
 	return "**failed**"
 }
 
+// preface says what the matrix shows.
+const preface = `# Faults
+
+Written by ` + "`make faults`" + `. A cell counts the cases that passed: a replica was killed, panicked, was stalled for five
+seconds or got an error at that point, while it made a credential of that kind or ended one. Each case ends with a
+comparison of the ledger with Vault's tokens and leases, the users of the target database and the valid certificates.
+[credentials.md](credentials.md#broken-on-purpose) says where the points are. A dash means that a kind has no such point.
+
+`
+
 // write makes the matrix: a cell counts the actions that were survived, of those that were tried.
 func (b *board) write(file string) error {
 	if file == "" {
 		return nil
 	}
 	var out strings.Builder
+	out.WriteString(preface)
 	out.WriteString("| crash point |")
 	for _, k := range kinds {
 		out.WriteString(" " + k.name + " |")
@@ -111,7 +122,7 @@ func (b *board) write(file string) error {
 	out.WriteString("\n| fault | seen | result |\n| --- | --- | --- |\n" + strings.Join(b.others, "\n") + "\n")
 	passed, failed := b.count()
 	fmt.Fprintf(&out, "\n%d passed, %d failed\n", passed, failed)
-	return os.WriteFile(file, []byte(out.String()), 0o600)
+	return os.WriteFile(file, []byte(out.String()), 0o644) //nolint:gosec // a document, for anybody to read
 }
 
 func (b *board) cell(key string) string {

@@ -43,7 +43,7 @@ func slowRelay(t *testing.T, databaseURL string, delay time.Duration) string {
 // relay ends when either side does.
 func relay(near net.Conn, target string, delay time.Duration) {
 	defer func() { _ = near.Close() }()
-	far, err := (&net.Dialer{}).Dial("tcp", target) //nolint:noctx // it ends with its connection
+	far, err := (&net.Dialer{}).Dial("tcp", target)
 	if err != nil {
 		return
 	}

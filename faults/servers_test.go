@@ -164,7 +164,7 @@ func (w *world) vaultKilledWhileMinting(t *testing.T) string {
 				}
 			})
 		}
-		pauseFor(t.Context(), time.Duration(5+rand.IntN(50))*time.Millisecond) //nolint:gosec // chance, not secrecy
+		pauseFor(t.Context(), time.Duration(5+rand.IntN(50))*time.Millisecond)
 		w.killVault(t)
 		asks.Wait()
 	}

@@ -42,6 +42,8 @@ initialize "bootstrap" {
         path "transit/keys/brevet" { capabilities = ["create", "update", "read"] }
         path "sys/auth/approle" { capabilities = ["create", "update", "sudo"] }
         path "sys/policies/acl/brevet" { capabilities = ["create", "update"] }
+        path "sys/policies/acl/brevet-scope.*" { capabilities = ["create", "update"] }
+        path "auth/token/roles/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet/role-id" { capabilities = ["read"] }
         path "auth/approle/role/brevet/secret-id" { capabilities = ["create", "update"] }
