@@ -3,9 +3,11 @@ package broker
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -16,7 +18,7 @@ const (
 	abandoned = patience + Unrenewed
 	// settled is the age at which a delivered credential has been renewed, or has died; checkSpan is for how long after
 	// that the sweeper looks whether it did.
-	settled, checkSpan = Unrenewed + 3*time.Second, time.Minute
+	settled, checkSpan, checkEvery = Unrenewed + 3*time.Second, time.Minute, 5 * time.Second
 	// reconcileEvery is how often everything that should be alive is looked for in Vault.
 	reconcileEvery = 10 * time.Minute
 	// longestBackoff is between two attempts at one record: they never end.
@@ -52,7 +54,8 @@ type sweeper struct {
 	term     int64
 	attempts map[string]attempt
 	seen     map[string]time.Time // what was found alive after its delivery
-	full     time.Time            // the last time that everything was looked for
+	checked  time.Time            // the last time that the young were looked for
+	full     time.Time            // the last time that everything was
 }
 
 // attempt is what has been tried for one record.
@@ -101,36 +104,60 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 	return nil
 }
 
-// finish moves on whatever is due.
+// finish moves on whatever is due, as much of it as there is.
 func (s *sweeper) finish(ctx context.Context) error {
-	now := s.cfg.Now()
-	held, err := s.cfg.Estate.Due(ctx, Due{
-		Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Limit: sweepBatch,
-	})
-	if err != nil {
-		return err
+	for {
+		now := s.cfg.Now()
+		held, err := s.cfg.Estate.Due(ctx, Due{
+			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Limit: sweepBatch,
+		})
+		if err != nil {
+			return err
+		}
+		s.alarm(ctx, unrevoked(held, now))
+		if done := s.advanceAll(ctx, held); len(held) < sweepBatch || done == 0 {
+			return nil
+		}
 	}
-	open := map[string]attempt{}
-	unrevoked := 0
+}
+
+func unrevoked(held []Held, now time.Time) int {
+	n := 0
 	for _, h := range held {
 		if h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter {
-			unrevoked++
+			n++
 		}
-		a := s.attempts[h.ID]
-		if now.Before(a.next) {
-			open[h.ID] = a
-			continue
-		}
-		if s.advance(ctx, h) {
-			continue
-		}
-		a.backoff = min(max(2*a.backoff, sweepEvery), longestBackoff)
-		a.next = now.Add(a.backoff)
-		open[h.ID] = a
 	}
+	return n
+}
+
+// advanceAll tries each record whose time for another attempt has come, and counts those that are done with.
+func (s *sweeper) advanceAll(ctx context.Context, held []Held) int {
+	var mu sync.Mutex
+	var workers errgroup.Group
+	workers.SetLimit(endRevokers)
+	now, done, open := s.cfg.Now(), 0, map[string]attempt{}
+	for _, h := range held {
+		a := s.attempts[h.ID]
+		workers.Go(func() error {
+			over := !now.Before(a.next) && s.advance(ctx, h)
+			if !over && !now.Before(a.next) {
+				a.backoff = min(max(2*a.backoff, sweepEvery), longestBackoff)
+				a.next = now.Add(a.backoff)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if over {
+				done++
+			} else {
+				open[h.ID] = a
+			}
+			return nil
+		})
+	}
+	_ = workers.Wait()
 	s.attempts = open
-	s.alarm(ctx, unrevoked)
-	return nil
+	return done
 }
 
 func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
@@ -208,6 +235,10 @@ func (s *sweeper) move(ctx context.Context, h Held, to Status, detail string) bo
 // has to say so.
 func (s *sweeper) checkDelivered(ctx context.Context) error {
 	now := s.cfg.Now()
+	if now.Sub(s.checked) < checkEvery {
+		return nil
+	}
+	s.checked = now
 	for id, at := range s.seen {
 		if now.Sub(at) > 2*(settled+checkSpan) {
 			delete(s.seen, id)

@@ -27,6 +27,7 @@ type row struct {
 	Accessor, Lease  string
 	Name             string
 	StatusTime       time.Time
+	ExpiresAt        time.Time
 	Detail           string
 }
 
@@ -78,7 +79,7 @@ func (e *estate) rows(ctx context.Context, t testing.TB, subject string) []row {
 	found, err := conn.Query(ctx, `
 		SELECT id::text, status, coalesce(credential_kind, '') AS kind, coalesce(leased, false) AS leased,
 			coalesce(vault_accessor, '') AS accessor, coalesce(vault_lease, '') AS lease,
-			coalesce(credential_name, '') AS name, status_time, coalesce(status_detail, '') AS detail
+			coalesce(credential_name, '') AS name, status_time, expires_at, coalesce(status_detail, '') AS detail
 		FROM issuances WHERE decision = 'allow' AND ($1 = '' OR spiffe_id = $1) ORDER BY entry_index`, subject)
 	if err != nil {
 		t.Fatalf("reading the records: %v", err)
@@ -142,7 +143,9 @@ func (e *estate) checkRows(rows []row, tokens []living) []string {
 			wrong = append(wrong, fmt.Sprintf("%s is %s for %s", r.ID, r.Status, time.Since(r.StatusTime)))
 		case r.Status == "issued" && r.Leased && !e.wasDelivered(r.ID):
 			wrong = append(wrong, fmt.Sprintf("%s (%s) is issued and was never delivered", r.ID, r.Kind))
-		case r.Status == "issued" && r.Leased && !alive[r.Accessor]:
+		case r.Status == "issued" && r.Leased && time.Since(r.ExpiresAt) > grace:
+			wrong = append(wrong, fmt.Sprintf("%s (%s) is past its time and recorded as issued", r.ID, r.Kind))
+		case r.Status == "issued" && r.Leased && time.Now().Before(r.ExpiresAt) && !alive[r.Accessor]:
 			wrong = append(wrong, fmt.Sprintf("%s (%s) is recorded as issued and dead in Vault", r.ID, r.Kind))
 		}
 	}
