@@ -45,7 +45,7 @@ func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page b
 
 func (p *tape) Due(context.Context, broker.Due) ([]broker.Held, error) { return p.due, nil }
 
-func (p *tape) Deadlines(context.Context, time.Time, int) ([]broker.Task, error) {
+func (p *tape) Deadlines(context.Context, int) ([]broker.Task, error) {
 	tasks := p.deadlines
 	p.deadlines = nil
 	return tasks, nil

@@ -39,8 +39,9 @@ type Estate interface {
 	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]Held, error)
 	// Due returns up to limit records that the sweeper has to look at.
 	Due(ctx context.Context, due Due) ([]Held, error)
-	// Deadlines returns tasks whose end has come and has not been carried out: Close them with a Command.
-	Deadlines(ctx context.Context, now time.Time, limit int) ([]Task, error)
+	// Deadlines returns tasks whose end has come, by the store's clock, and has not been carried out: Close them with a
+	// Command.
+	Deadlines(ctx context.Context, limit int) ([]Task, error)
 	// Quarantines lists the standing ones within reach, by SPIFFE ID.
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
@@ -59,7 +60,9 @@ type LivePage struct {
 // that cause as their Detail.
 type Due struct {
 	Unfinished, Overdue time.Time
-	Limit               int
+	// Orders given before this are taken to have been carried out. Zero looks at all of them.
+	Orders time.Time
+	Limit  int
 }
 
 // Election makes one sweeper of all replicas the leader.

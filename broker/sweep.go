@@ -84,7 +84,7 @@ func (s *sweeper) run(ctx context.Context) error {
 
 // closeTasks ends the tasks whose deadline has come.
 func (s *sweeper) closeTasks(ctx context.Context) error {
-	tasks, err := s.cfg.Estate.Deadlines(ctx, s.cfg.Now(), sweepBatch)
+	tasks, err := s.cfg.Estate.Deadlines(ctx, sweepBatch)
 	if err != nil {
 		return err
 	}

@@ -110,10 +110,10 @@ func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error)
 }
 
 // Deadlines implements [broker.Estate].
-func (l *Ledger) Deadlines(ctx context.Context, now time.Time, limit int) ([]broker.Task, error) {
+func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error) {
 	rows, err := l.estate.Query(ctx, `
-		SELECT spiffe_id, task FROM task_ends WHERE NOT ended AND ends_at <= @now ORDER BY ends_at LIMIT @limit`,
-		pgx.NamedArgs{"now": now, "limit": limit})
+		SELECT spiffe_id, task FROM task_ends WHERE NOT ended AND ends_at <= now() ORDER BY ends_at LIMIT @limit`,
+		pgx.NamedArgs{"limit": limit})
 	if err != nil {
 		return nil, unavailable("listing deadlines", err)
 	}
