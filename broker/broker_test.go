@@ -60,6 +60,9 @@ func (p *tape) Settle(ctx context.Context, out broker.Outcome) error {
 	defer p.mu.Unlock()
 	p.events = append(p.events, "settle "+string(out.Status)+" "+out.Detail)
 	p.outcomes = append(p.outcomes, out)
+	if p.onSettle != nil {
+		p.onSettle()
+	}
 	if p.settleErr[out.Status] != nil {
 		return p.settleErr[out.Status]
 	}

@@ -44,27 +44,33 @@ func finally(h Held, now time.Time, term int64) Outcome {
 // in Vault. The receipt's list is cut, what is done is not.
 func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending) (Receipt, error) {
 	receipt := Receipt{Time: b.cfg.Now()}
-	var stopped []Held
+	done, open, err := b.stopAll(ctx, sel, reach, e)
+	if err != nil {
+		return Receipt{}, err
+	}
+	listed := open[:min(len(open), max(0, mostReceipts-len(done)))]
+	receipt.More = len(listed) < len(open) || len(done) > mostReceipts
+	receipt.Ended = append(done[:min(len(done), mostReceipts)], b.revokeAll(ctx, listed, e.term)...)
+	return receipt, nil
+}
+
+// stopAll is stop for everything that matches.
+func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e ending) (done []Ended, open []Held, _ error) {
 	for page := (LivePage{Limit: endPage}); ; {
 		held, err := b.cfg.Estate.Live(ctx, sel, reach, page)
 		if err != nil {
-			return Receipt{}, fmt.Errorf("finding what is alive: %w", err)
+			return nil, nil, fmt.Errorf("finding what is alive: %w", err)
 		}
-		done, open, err := b.stop(ctx, held, e)
+		over, left, err := b.stop(ctx, held, e)
 		if err != nil {
-			return Receipt{}, err
+			return nil, nil, err
 		}
-		receipt.Ended = append(receipt.Ended, done...)
-		stopped = append(stopped, open...)
+		done, open = append(done, over...), append(open, left...)
 		if len(held) < endPage {
-			break
+			return done, open, nil
 		}
 		page.After = held[len(held)-1].ID
 	}
-	now := stopped[:min(len(stopped), max(0, mostReceipts-len(receipt.Ended)))]
-	receipt.More = len(now) < len(stopped) || len(receipt.Ended) > mostReceipts
-	receipt.Ended = append(receipt.Ended[:min(len(receipt.Ended), mostReceipts)], b.revokeAll(ctx, now, e.term)...)
-	return receipt, nil
 }
 
 // end is endAll for records that are known already.
@@ -104,18 +110,27 @@ func (b *Broker) stop(ctx context.Context, held []Held, e ending) (done []Ended,
 	return done, open, err
 }
 
-// stopOne makes one record inactive and returns it as it is then, by whoever's doing.
+// stopOne makes one record inactive and returns it as it is then, by whoever's doing. A record that somebody else
+// moves meanwhile is looked at again: a mint that has just been recorded ends in another way than one under way.
 func (b *Broker) stopOne(ctx context.Context, h Held, e ending) (Held, error) {
-	out, move := b.stopOf(h, e)
-	if !move {
-		return h, nil
+	for {
+		out, move := b.stopOf(h, e)
+		if !move {
+			return h, nil
+		}
+		err := b.settle(ctx, out)
+		if err == nil {
+			h.Status, h.Detail, h.Actor, h.StatusTime = out.Status, out.Detail, out.Actor, out.Time
+			return h, nil
+		}
+		if !errors.Is(err, ErrNotForward) {
+			return h, err
+		}
+		before := h.Status
+		if h, err = b.reread(ctx, h); err != nil || h.Status == before {
+			return h, err
+		}
 	}
-	err := b.settle(ctx, out)
-	if errors.Is(err, ErrNotForward) {
-		return b.reread(ctx, h)
-	}
-	h.Status, h.Detail, h.Actor, h.StatusTime = out.Status, out.Detail, out.Actor, out.Time
-	return h, err
 }
 
 // reread looks at a record that somebody else has moved meanwhile.
@@ -157,7 +172,7 @@ func endedOf(h Held) Ended {
 		Status: h.Status, Cause: h.Detail, Time: h.StatusTime,
 	}
 	switch {
-	case h.Status == StatusIssued:
+	case h.Status == StatusIssued && !offline(h.Kind):
 		e.Why, e.UsableUntil = "static", h.Expires
 	case h.Status == StatusUnknown, h.Status == StatusRevoking:
 		e.Why = "unfinished"
@@ -200,6 +215,11 @@ func (b *Broker) revoke(ctx context.Context, h Held, term int64) Ended {
 		err = b.settle(ctx, out)
 	}
 	e := endedOf(h)
+	if errors.Is(err, ErrNotForward) { // another replica was as quick
+		if h, err = b.reread(ctx, h); err == nil {
+			return endedOf(h)
+		}
+	}
 	if err != nil {
 		e.Why = failureCode(err)
 		b.cfg.Log.WarnContext(ctx, "credential not revoked yet", "issuance", h.ID, "cause", h.Detail, "error", err)

@@ -85,6 +85,8 @@ func failureCode(cause error) string {
 		return "vault_refused"
 	case errors.Is(cause, ErrVaultUnavailable):
 		return "vault_unavailable"
+	case errors.Is(cause, ErrLedgerUnavailable):
+		return "ledger_unavailable"
 	default:
 		return "internal"
 	}
@@ -142,8 +144,12 @@ func (b *Broker) renewLater(ctx context.Context, rec Record, h Handle, err error
 		pause(ctx, time.Second)
 		err = b.renew(ctx, rec, h)
 	}
-	if err != nil {
-		b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
+	if err == nil {
+		return
+	}
+	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
+	if errors.Is(err, ErrMintMismatch) { // it was renewed, for longer than was granted
+		b.end(ctx, []Held{heldOf(rec, h)}, ending{cause: CauseOverdue})
 	}
 }
 

@@ -29,7 +29,7 @@ type Ended struct {
 	// UsableUntil is until when somebody who does not ask Brevet may still accept it: a JWT or an SSH certificate
 	// until it expires. Zero when it is dead everywhere.
 	UsableUntil time.Time
-	// Why is a fixed code that says why it is not over: "vault_unavailable", "vault_refused", "unfinished" (its mint
+	// Why is a fixed code that says why it is not over: "vault_unavailable", "vault_refused", "ledger_unavailable", "unfinished" (its mint
 	// is under way or lost, and not renewed) or "static". Empty when it is.
 	Why string
 }

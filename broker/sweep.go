@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 )
@@ -13,6 +14,7 @@ import (
 const (
 	sweepEvery = time.Second
 	sweepBatch = 200
+	mostRounds = 10
 	// abandoned is the age at which what was begun and not finished is dead in Vault: the request gives up before its
 	// patience is over, and what it made last lives without renewal for no longer than that.
 	abandoned = patience + Unrenewed
@@ -54,8 +56,7 @@ type sweeper struct {
 	term     int64
 	attempts map[string]attempt
 	seen     map[string]time.Time // what was found alive after its delivery
-	checked  time.Time            // the last time that the young were looked for
-	full     time.Time            // the last time that everything was
+	orders   time.Time            // given before, and known to be carried out
 }
 
 // attempt is what has been tried for one record.
@@ -64,25 +65,32 @@ type attempt struct {
 	backoff time.Duration
 }
 
+// run does each of its duties at its own pace: one that hangs must not keep the others from being done.
 func (s *sweeper) run(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		for _, step := range []func(context.Context) error{s.closeTasks, s.finish, s.checkDelivered, s.reconcile} {
-			// One step that cannot be done must not keep the others from being done.
-			if err := step(ctx); err != nil && ctx.Err() == nil {
-				s.cfg.Log.WarnContext(ctx, "sweep incomplete", "error", err)
+	var duties sync.WaitGroup
+	for _, duty := range []struct {
+		every time.Duration
+		do    func(context.Context) error
+	}{
+		{sweepEvery, s.closeTasks},
+		{sweepEvery, s.finish},
+		{checkEvery, s.checkDelivered},
+		{reconcileEvery, s.reconcile},
+	} {
+		duties.Go(func() {
+			for ctx.Err() == nil {
+				if err := duty.do(ctx); err != nil && ctx.Err() == nil {
+					s.cfg.Log.WarnContext(ctx, "sweep incomplete", "error", err)
+				}
+				pause(ctx, duty.every)
 			}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+		})
 	}
+	duties.Wait()
+	return ctx.Err()
 }
 
-// closeTasks ends the tasks whose deadline has come.
+// closeTasks makes inactive what belongs to tasks whose deadline has come. Vault is left to finish.
 func (s *sweeper) closeTasks(ctx context.Context) error {
 	tasks, err := s.cfg.Estate.Deadlines(ctx, sweepBatch)
 	if err != nil {
@@ -97,34 +105,41 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 		if err := s.cfg.Estate.Announce(ctx, cmd); err != nil {
 			return err
 		}
-		if _, err := s.carryOut(ctx, cmd, Reach{Subject: t.SPIFFEID}, CauseTaskEnded); err != nil {
+		e := ending{cause: CauseTaskEnded, term: s.term}
+		if _, _, err := s.stopAll(ctx, cmd.Target, Reach{Subject: t.SPIFFEID}, e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// finish moves on whatever is due, as much of it as there is.
+// finish moves on whatever is due.
 func (s *sweeper) finish(ctx context.Context) error {
-	for {
+	for range mostRounds {
 		now := s.cfg.Now()
 		held, err := s.cfg.Estate.Due(ctx, Due{
-			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Limit: sweepBatch,
+			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Orders: s.orders, Limit: sweepBatch,
 		})
 		if err != nil {
 			return err
 		}
 		s.alarm(ctx, unrevoked(held, now))
-		if done := s.advanceAll(ctx, held); len(held) < sweepBatch || done == 0 {
+		if done := s.advanceAll(ctx, held); len(held) < sweepBatch {
+			s.orders = now.Add(-time.Minute)
+			return nil
+		} else if done == 0 {
 			return nil
 		}
 	}
+	return nil
 }
 
 func unrevoked(held []Held, now time.Time) int {
 	n := 0
 	for _, h := range held {
-		if h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter {
+		switch {
+		case h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter,
+			h.Status == StatusUnknown && now.Sub(begun(h.ID)) > abandoned+alarmAfter:
 			n++
 		}
 	}
@@ -169,9 +184,12 @@ func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
 	}
 }
 
-// advance takes one record as far as it goes now, and tells whether that was the end of it.
+// advance takes one record as far as it goes now, and tells whether that was the end of it. Whoever has just begun to
+// revoke something is left to it.
 func (s *sweeper) advance(ctx context.Context, h Held) bool {
 	switch {
+	case h.Status == StatusRevoking && s.cfg.Now().Sub(h.StatusTime) < revokeTimeout:
+		return false
 	case h.Status == StatusIntent:
 		return s.move(ctx, h, StatusCompensated, "unfinished")
 	case h.Status == StatusUnknown:
@@ -186,14 +204,19 @@ func (s *sweeper) advance(ctx context.Context, h Held) bool {
 	}
 }
 
+// compensate sees a lost mint to its end. Where a lease may have been made whose id nobody knows, its token's end is not
+// enough: Vault ends the lease after that, in its own time.
 func (s *sweeper) compensate(ctx context.Context, h Held) bool {
-	if h.Handle.Accessor == "" {
-		return !s.cfg.Now().Before(begun(h.ID).Add(abandoned)) && s.move(ctx, h, StatusCompensated, "lost")
+	if h.Handle.Accessor != "" {
+		ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+		defer cancel()
+		if err := s.cfg.Minter.Revoke(ctx, h.Handle); err != nil {
+			s.cfg.Log.WarnContext(ctx, "lost mint not ended yet", "issuance", h.ID, "error", err)
+			return false
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
-	defer cancel()
-	if err := s.cfg.Minter.Revoke(ctx, h.Handle); err != nil {
-		s.cfg.Log.WarnContext(ctx, "lost mint not ended yet", "issuance", h.ID, "error", err)
+	confirmed := h.Handle.Accessor != "" && h.Kind == scopes.KindVaultToken
+	if !confirmed && s.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
 		return false
 	}
 	return s.move(ctx, h, StatusCompensated, "lost")
@@ -235,62 +258,54 @@ func (s *sweeper) move(ctx context.Context, h Held, to Status, detail string) bo
 // has to say so.
 func (s *sweeper) checkDelivered(ctx context.Context) error {
 	now := s.cfg.Now()
-	if now.Sub(s.checked) < checkEvery {
-		return nil
-	}
-	s.checked = now
 	for id, at := range s.seen {
 		if now.Sub(at) > 2*(settled+checkSpan) {
 			delete(s.seen, id)
 		}
 	}
-	return s.inspect(ctx, firstID(now.Add(-settled-checkSpan)))
+	return s.inspect(ctx, firstID(now.Add(-settled-checkSpan)), func(h Held) {
+		if _, known := s.seen[h.ID]; !known && s.found(ctx, h) {
+			s.seen[h.ID] = now
+		}
+	})
 }
 
 // reconcile looks for everything that should be alive.
 func (s *sweeper) reconcile(ctx context.Context) error {
-	now := s.cfg.Now()
-	if now.Sub(s.full) < reconcileEvery {
-		return nil
-	}
-	s.full = now
-	clear(s.seen)
-	if err := s.inspect(ctx, ""); err != nil {
+	if err := s.inspect(ctx, "", func(h Held) { s.found(ctx, h) }); err != nil {
 		return err
 	}
 	return s.election.Prune(ctx)
 }
 
-// inspect asks Vault for what is recorded as alive, from an id on, and was not found there before.
-func (s *sweeper) inspect(ctx context.Context, after string) error {
+// inspect looks at what is recorded as alive in Vault, from an id on.
+func (s *sweeper) inspect(ctx context.Context, after string, look func(Held)) error {
 	for page := (LivePage{After: after, Limit: endPage, Leased: true}); ; {
 		held, err := s.cfg.Estate.Live(ctx, Selector{}, Reach{All: true}, page)
 		if err != nil {
 			return err
 		}
 		for _, h := range held {
-			s.look(ctx, h)
+			look(h)
 		}
-		if len(held) < endPage {
-			return nil
+		if len(held) < endPage || ctx.Err() != nil {
+			return ctx.Err()
 		}
 		page.After = held[len(held)-1].ID
 	}
 }
 
-func (s *sweeper) look(ctx context.Context, h Held) {
+// found tells whether Vault holds what it should. What it does not hold any more is recorded as gone.
+func (s *sweeper) found(ctx context.Context, h Held) bool {
 	now := s.cfg.Now()
-	_, known := s.seen[h.ID]
-	if known || h.Status != StatusIssued || h.Handle.Accessor == "" || now.Sub(begun(h.ID)) < settled || !now.Before(h.Expires) {
-		return
+	if h.Status != StatusIssued || h.Handle.Accessor == "" || now.Sub(begun(h.ID)) < settled || !now.Before(h.Expires) {
+		return false
 	}
-	if alive, err := s.alive(ctx, h); err != nil {
-		return
-	} else if alive {
-		s.seen[h.ID] = now
-		return
+	alive, err := s.alive(ctx, h)
+	if err == nil && !alive {
+		s.end(ctx, []Held{h}, ending{cause: CauseGone, term: s.term})
 	}
-	s.end(ctx, []Held{h}, ending{cause: CauseGone, term: s.term})
+	return alive
 }
 
 // begun is when a record was made, which its id tells to the millisecond.
