@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -79,8 +80,12 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)
 }
 
-// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach.
+// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach, and for somebody
+// who is in quarantine.
 func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
+	if confined, err := b.isConfined(ctx, c.Actor.ID.String()); err != nil || confined {
+		return cmp.Or(err, ErrNotFound)
+	}
 	cmd, err := b.confine(CommandQuarantineRemove, c)
 	if err != nil {
 		return err
@@ -89,6 +94,20 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 		return fmt.Errorf("recording the end of a quarantine: %w", err)
 	}
 	return nil
+}
+
+// isConfined tells whether any quarantine holds for a sandbox.
+func (b *Broker) isConfined(ctx context.Context, id string) (bool, error) {
+	standing, err := b.cfg.Estate.Quarantines(ctx, Reach{All: true})
+	if err != nil {
+		return false, fmt.Errorf("looking for quarantines: %w", err)
+	}
+	for _, q := range standing {
+		if id == q.SPIFFEID || strings.HasPrefix(id, q.SPIFFEID+"/") {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Quarantines lists the standing quarantines within reach.

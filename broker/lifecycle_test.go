@@ -19,11 +19,13 @@ type lifecycle struct {
 	renewErr  []error // of the first calls
 	revokeErr error
 	onSettle  func()
-	alive     bool
-	live      []broker.Held
-	due       []broker.Held
-	deadlines []broker.Task
-	commands  []broker.Command
+
+	quarantines []broker.Quarantine
+	alive       bool
+	live        []broker.Held
+	due         []broker.Held
+	deadlines   []broker.Task
+	commands    []broker.Command
 }
 
 func (p *tape) say(format string, args ...any) {
@@ -54,7 +56,7 @@ func (p *tape) Deadlines(context.Context, int) ([]broker.Task, error) {
 }
 
 func (p *tape) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, error) {
-	return nil, nil
+	return p.quarantines, nil
 }
 
 func (p *tape) Renew(_ context.Context, h broker.Handle, _ time.Time) error {
@@ -346,5 +348,21 @@ func TestEndOfWhatWasJustRecorded(t *testing.T) {
 	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.Subject{ID: f.who.ID()}, Target: broker.Selector{ID: fresh}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoked {
 		t.Errorf("got %+v, %v, want it revoked", receipt.Ended, err)
+	}
+}
+
+// Nobody lifts a quarantine that holds for them.
+func TestQuarantinedAdminsLiftNothing(t *testing.T) {
+	f := newFixture(t)
+	lift := broker.Confinement{
+		Actor: broker.Subject{ID: f.who.ID()}, SPIFFEID: "spiffe://acme.example/research",
+		Reach: broker.Reach{TrustDomains: []string{"acme.example"}},
+	}
+	if err := f.Unquarantine(t.Context(), lift); err != nil {
+		t.Errorf("somebody who is free: %v", err)
+	}
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example/research"}}
+	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrNotFound) || len(f.tape.commands) != 1 {
+		t.Errorf("got %v and %d commands, want ErrNotFound", err, len(f.tape.commands))
 	}
 }

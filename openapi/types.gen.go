@@ -491,7 +491,7 @@ type Status string
 
 // TaskEndRequest defines model for TaskEndRequest.
 type TaskEndRequest struct {
-	// At When the task ends (RFC 3339). Now when left out or past.
+	// At When the task ends (RFC 3339), within a year. Now when left out or past.
 	At time.Time `json:"at,omitempty,omitzero"`
 
 	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.

@@ -53,7 +53,7 @@ func taskRows() []hostile {
 	}
 	add("H92 a foreign sandbox's task", canary, `{"spiffe_id":"`+twin+`"}`, 404, "not_found", "spiffe_id")
 	add("H92 a foreign trust domain's task", canary, `{"spiffe_id":"`+foreign+`"}`, 404, "not_found", "spiffe_id")
-	for _, at := range []string{"now", "2030-02-30T00:00:00Z", "2030-01-01", "2030-01-01T00:00:00", ""} {
+	for _, at := range []string{"now", "2030-02-30T00:00:00Z", "2030-01-01", "2030-01-01T00:00:00", "", "9999-12-31T23:59:59-01:00"} {
 		add("at "+at, canary, `{"at":"`+at+`"}`, 422, "invalid_request", "at")
 	}
 	add("at is a number", canary, `{"at":7}`, 422, "invalid_request", "at")

@@ -18,6 +18,9 @@ import (
 // that the caller learns what became of it.
 const orderTimeout = 25 * time.Second
 
+// furthestEnd is how far off the end of a task may be ordered.
+const furthestEnd = 366 * 24 * time.Hour
+
 // deed is what an order asks for, once the call has been read and checked.
 type deed func(context.Context) (broker.Receipt, error)
 
@@ -88,6 +91,9 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 		}
 		if err := checkReason(ask.Reason); err != nil {
 			return nil, err
+		}
+		if ask.At.After(s.cfg.Now().Add(furthestEnd)) {
+			return nil, &finding{kind: errInvalid, field: "at", detail: "at"}
 		}
 		end := broker.TaskEnd{Actor: subjectOf(who), SPIFFEID: target, Task: task, At: ask.At.UTC(), Reason: ask.Reason}
 		return func(ctx context.Context) (broker.Receipt, error) { return s.cfg.Broker.EndTask(ctx, end) }, nil
