@@ -36,7 +36,7 @@ check: ## Lint, and see that what is generated or tidied is current
 	$(GO) fix -diff ./...
 
 .PHONY: faults
-faults: deps ## Break everything at every point, and write docs/faults.md (about half an hour)
+faults: deps ## Break everything at every point, and write docs/faults.md (ten minutes or more)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
 	$(GO) test ./faults -count=1 -timeout 90m -parallel 64 -args -all -issuances 10000 -kill-every 20s -matrix ../docs/faults.md

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ func (w *world) servers(t *testing.T) {
 		{"Vault down, and a task ends meanwhile", w.vaultDown},
 		{"Vault killed during database mints", w.vaultKilledWhileMinting},
 		{"target database refuses Vault at revocation", w.targetDown},
+		{"database logins that hold on to each other", w.resistingLogins},
 		{"the broker's own Vault token revoked", w.tokenRevoked},
 		{"Postgres stopped and started", w.postgresStopped},
 		{"Postgres 500 ms away", w.postgresSlow},
@@ -195,6 +197,43 @@ func (w *world) targetDown(t *testing.T) string {
 		t.Error("the record says revoked, and the login works")
 	}
 	return fmt.Sprintf("revoking and an alarm meanwhile, revoked %s after the database was back", time.Since(began).Round(100*time.Millisecond))
+}
+
+// resistingLogins has two logins of one sandbox make it hard to drop them: one owns an object, the other holds a lock
+// that dropping the first waits for.
+func (w *world) resistingLogins(t *testing.T) string {
+	s, k := w.sandbox(t), kindCalled("database")
+	first, second := s.must(t, k), s.must(t, k)
+	w.as(t, first, `SELECT lo_create(0)`)
+	w.as(t, second, `BEGIN`, `CREATE TEMP TABLE held (i int)`, `GRANT SELECT ON held TO "`+first.text("username")+`"`)
+	began := time.Now()
+	s.endTask(t)
+	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
+	took := time.Since(began)
+	for _, login := range []answer{first, second} {
+		if k.works(t.Context(), w.estate, login) {
+			t.Errorf("%s works after the end of its task", login.text("username"))
+		}
+	}
+	other := &sandbox{world: w, client: w.client(t, s.id+"/other"), id: s.id + "/other"}
+	other.must(t, k)
+	return fmt.Sprintf("both dead %s after the end of their task, others get logins", took.Round(10*time.Millisecond))
+}
+
+// as runs statements with a login, in a session that stays open until it is ended from elsewhere.
+func (w *world) as(t *testing.T, login answer, statements ...string) {
+	t.Helper()
+	u, err := url.Parse(w.estate.target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(login.text("username"), login.text("password"))
+	conn := brevettest.Connect(t, u.String())
+	for _, statement := range statements {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
 }
 
 // lockVaultOut keeps Vault from logging in to the target database, as if that were down.
