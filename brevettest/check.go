@@ -57,8 +57,8 @@ func CheckLedger(t testing.TB, adminURL string) {
 			'expires_at', extract(epoch FROM expires_at)::text)
 		FROM issuances AS i ORDER BY entry_index`)
 	compare(t, conn, want.tasks, `
-		SELECT spiffe_id || ' ' || task, to_jsonb(e) - '{spiffe_id,task,ends_at}'::text[] || jsonb_build_object(
-			'ends_at', extract(epoch FROM ends_at)::text)
+		SELECT spiffe_id || ' ' || task, to_jsonb(e) - '{spiffe_id,task,ends_at,since}'::text[] || jsonb_build_object(
+			'ends_at', extract(epoch FROM ends_at)::text, 'since', extract(epoch FROM since)::text)
 		FROM task_ends AS e ORDER BY entry_index`)
 	compare(t, conn, want.quarantines, `
 		SELECT spiffe_id, to_jsonb(q) - '{spiffe_id,since}'::text[] || jsonb_build_object(

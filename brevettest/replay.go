@@ -55,8 +55,8 @@ type entryBody struct {
 	Reason string
 }
 
-// moves are the states that follow from each. What is not leased does not go through revoking and does not expire by
-// an entry, only a JWT fails after it was issued, and what is static stays.
+// moves are the states that follow from each. What is leased ends through revoking only, or expires; what is not does
+// neither by an entry. Only a JWT fails after it was issued, and what is static stays.
 var moves = map[string]string{
 	"intent": "issued failed unknown compensated revoking", "unknown": "compensated",
 	"issued": "failed revoking revoked released expired", "revoking": "revoked released",
@@ -75,7 +75,7 @@ func mayMove(row map[string]any, to string) bool {
 	case to == "revoking", to == "expired":
 		return row["leased"] == true
 	}
-	return row["static"] == false
+	return row["leased"] == false && row["static"] == false
 }
 
 // applyTo brings the state from before an entry to after it, or says why the entry cannot be.
@@ -145,7 +145,9 @@ func (b *entryBody) endTask(tasks projection, index int64) {
 		}
 		ended = ended || before["ended"] == true
 	}
-	tasks[key] = map[string]any{"ends_at": at, "ended": ended, "command": b.ID, "entry_index": float64(index)}
+	tasks[key] = map[string]any{
+		"ends_at": at, "ended": ended, "since": epoch(&b.Time), "command": b.ID, "entry_index": float64(index),
+	}
 }
 
 // move changes the row of a record as its outcome says.

@@ -33,14 +33,14 @@ WITH locked AS MATERIALIZED (
 	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
 	SELECT head.base + place, id, time, kind, body, leaf_hash FROM judged, head WHERE accepted
 ), ended AS (
-	INSERT INTO task_ends AS t (spiffe_id, task, ends_at, ended, command, entry_index)
+	INSERT INTO task_ends AS t (spiffe_id, task, ends_at, ended, since, command, entry_index)
 	SELECT doc #>> '{target,spiffe_id}', doc #>> '{target,task}', coalesce((doc ->> 'at')::timestamptz, time),
-		coalesce((doc ->> 'at')::timestamptz <= time, true), id, head.base + place
+		coalesce((doc ->> 'at')::timestamptz <= time, true), time, id, head.base + place
 	FROM judged, head
 	WHERE kind = 'task.end'
 	ON CONFLICT (spiffe_id, task) DO UPDATE
 	SET ends_at = least(t.ends_at, excluded.ends_at), ended = t.ended OR excluded.ended,
-		command = excluded.command, entry_index = excluded.entry_index
+		since = excluded.since, command = excluded.command, entry_index = excluded.entry_index
 	WHERE excluded.ends_at < t.ends_at OR (excluded.ended AND NOT t.ended)
 ), confined AS (
 	INSERT INTO quarantines (spiffe_id, since, actor, reason, command, entry_index)

@@ -48,6 +48,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 		FROM (
 			SELECT *, NULL AS cause FROM issuances
 			WHERE status IN ('intent', 'issued', 'unknown', 'revoking') AND expires_at > now()
+				AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
 			UNION ALL
 			SELECT *, NULL AS cause FROM issuances WHERE status IN ('intent', 'unknown', 'revoking') AND expires_at <= now()
 			UNION ALL
@@ -78,6 +79,39 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 // than not.
 const standingFor = 2 * time.Second
 
+// disobeyed is what orders that stand should have ended, once each: from the orders, of which few are new, to the records
+// through issuances_alive, hour by hour of their ends. No credential lives longer than 24 hours, so neither does a
+// task's end matter longer. Each quarantine is good for the limit, because a record that was moved does not come again.
+const disobeyed = `
+	WITH alive_in AS MATERIALIZED (
+		SELECT array_agg(date_bin('1 hour', now(), '2000-01-01 00:00:00Z') + n * interval '1 hour') AS hours
+		FROM generate_series(0, 26) AS n
+	), by_task AS MATERIALIZED (
+		SELECT i.* FROM task_ends AS e JOIN issuances AS i ON i.spiffe_id = e.spiffe_id AND i.task = e.task
+		WHERE e.ended AND e.since < now() - @standing::interval AND e.since > greatest(@orders, now() - interval '25 hours')
+			AND i.status = 'issued' AND NOT i.static AND i.expires_at > now()
+			AND date_bin('1 hour', i.expires_at, '2000-01-01 00:00:00Z') = ANY ((SELECT hours FROM alive_in)::timestamptz[])
+		LIMIT @limit
+	), by_quarantine AS MATERIALIZED (
+		SELECT i.* FROM quarantines AS q CROSS JOIN LATERAL (
+			(SELECT * FROM issuances AS same
+			WHERE same.spiffe_id = q.spiffe_id
+				AND same.status = 'issued' AND NOT same.static AND same.expires_at > now()
+				AND date_bin('1 hour', same.expires_at, '2000-01-01 00:00:00Z') = ANY ((SELECT hours FROM alive_in)::timestamptz[])
+			LIMIT @limit)
+			UNION ALL
+			(SELECT * FROM issuances AS below
+			WHERE below.spiffe_id >= q.spiffe_id || '/' AND below.spiffe_id < q.spiffe_id || '0'
+				AND below.status = 'issued' AND NOT below.static AND below.expires_at > now()
+				AND date_bin('1 hour', below.expires_at, '2000-01-01 00:00:00Z') = ANY ((SELECT hours FROM alive_in)::timestamptz[])
+			LIMIT @limit)
+		) AS i
+		WHERE q.since < now() - @standing::interval AND q.since > @orders
+	)
+	SELECT DISTINCT ON (id) * FROM (
+		SELECT *, @task_ended::text AS cause FROM by_task UNION ALL SELECT *, @quarantined FROM by_quarantine
+	) AS both_ways ORDER BY id, cause DESC`
+
 // Due implements [broker.Estate]. When there are more than the limit, chance chooses: records that cannot be brought
 // on for a long time must not keep the others waiting.
 func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error) {
@@ -90,21 +124,12 @@ func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error)
 			UNION ALL
 			SELECT i.*, NULL FROM issuances AS i WHERE status = 'issued' AND leased AND expires_at < @overdue
 			UNION ALL
-			SELECT i.*, CASE WHEN e.ended THEN @task_ended::text ELSE @quarantined END
-			FROM issuances AS i
-				LEFT JOIN task_ends AS e ON e.spiffe_id = i.spiffe_id AND e.task = i.task AND e.ended
-					AND e.ends_at < now() - @standing::interval
-			WHERE i.status IN ('intent', 'issued', 'unknown', 'revoking') AND i.expires_at > now()
-				AND i.status = 'issued' AND NOT i.static
-				AND (e.ended OR (EXISTS (SELECT FROM quarantines) AND EXISTS (
-					SELECT FROM quarantines AS q
-					WHERE q.since < now() - @standing::interval
-						AND (q.spiffe_id = i.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/')))))
+			(SELECT * FROM (`+disobeyed+`) AS each)
 		) AS alive
 		ORDER BY random()
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
-		"standing": standingFor, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
+		"orders": due.Orders, "standing": standingFor, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
 	})
 	return collectHeld(rows, err, "listing what is due")
 }

@@ -43,7 +43,7 @@ var ways = map[string]map[broker.Status][]broker.Status{
 func onward(kind string, from broker.Status) string {
 	if from == broker.StatusIssued {
 		return map[string]string{
-			"jwt": "failed revoked released", "database": "revoking revoked released expired", "ssh": "revoked released",
+			"jwt": "failed revoked released", "database": "revoking expired", "ssh": "revoked released",
 		}[kind]
 	}
 	return map[broker.Status]string{

@@ -60,7 +60,8 @@ ALTER TABLE issuances
     ADD CONSTRAINT issuances_key_freed CHECK (status NOT IN ('failed', 'unknown', 'compensated') OR idempotency_key IS NULL);
 
 -- may_move is the state machine. A JWT and an SSH certificate end by one move, because nobody but Brevet has to
--- confirm it; what Vault holds ends in Vault; and what is static does not end here at all.
+-- confirm it; what Vault holds ends in Vault, and until Vault has confirmed that it is revoking; and what is static does
+-- not end here at all.
 -- +goose StatementBegin
 CREATE FUNCTION may_move(was text, becomes text, kind text, leased boolean, static boolean) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
@@ -71,8 +72,8 @@ LANGUAGE sql IMMUTABLE AS $$
             WHEN 'failed' THEN kind = 'jwt'
             WHEN 'revoking' THEN leased
             WHEN 'expired' THEN leased
-            WHEN 'revoked' THEN NOT static
-            WHEN 'released' THEN NOT static
+            WHEN 'revoked' THEN NOT leased AND NOT static
+            WHEN 'released' THEN NOT leased AND NOT static
             ELSE false END
         WHEN 'revoking' THEN becomes IN ('revoked', 'released')
         ELSE false END
@@ -122,7 +123,10 @@ CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
 ) EXECUTE FUNCTION refuse_beginning();
 
 -- What may be alive, by whom it is counted and by when it ends; and of that, what is not over because its time is.
-CREATE INDEX issuances_alive ON issuances (expires_at) WHERE status IN ('intent', 'issued', 'unknown', 'revoking');
+-- In the first, what ends in the same hour lies together, by sandbox: few looks then find what is below a path and has
+-- time left, however much there was before.
+CREATE INDEX issuances_alive ON issuances (date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z'), spiffe_id, expires_at)
+    WHERE status IN ('intent', 'issued', 'unknown', 'revoking');
 CREATE INDEX issuances_alive_of_sandbox ON issuances (spiffe_id, scope, expires_at)
     WHERE status IN ('intent', 'issued', 'unknown', 'revoking');
 CREATE INDEX issuances_alive_of_trust_domain ON issuances (trust_domain, scope, expires_at)
@@ -130,18 +134,21 @@ CREATE INDEX issuances_alive_of_trust_domain ON issuances (trust_domain, scope, 
 CREATE INDEX issuances_unfinished ON issuances (status, expires_at)
     WHERE status IN ('intent', 'unknown', 'revoking') OR (status = 'issued' AND leased);
 
--- When tasks end, or ended: a projection of the commands. An end can be brought forward, and is never undone.
+-- When tasks end, or ended, and since when that is ordered: a projection of the commands. An end can be brought forward,
+-- and is never undone.
 CREATE TABLE task_ends (
     spiffe_id   text COLLATE "C" NOT NULL CHECK (spiffe_id ~ '^spiffe://[^/]+/.'),
     task        text COLLATE "C" NOT NULL CHECK (task <> ''),
     ends_at     timestamptz NOT NULL,
     ended       boolean NOT NULL,
+    since       timestamptz NOT NULL,
     command     uuid NOT NULL,
     entry_index bigint NOT NULL,
     PRIMARY KEY (spiffe_id, task),
     CONSTRAINT task_ends_entry FOREIGN KEY (command, entry_index) REFERENCES entries (id, index)
 );
 CREATE INDEX task_ends_due ON task_ends (ends_at) WHERE NOT ended;
+CREATE INDEX task_ends_ordered ON task_ends (since) WHERE ended;
 CREATE TRIGGER task_ends_only_sooner BEFORE UPDATE ON task_ends FOR EACH ROW WHEN (
     NEW.ends_at > OLD.ends_at OR (OLD.ended AND NOT NEW.ended)
     OR (NEW.spiffe_id, NEW.task) IS DISTINCT FROM (OLD.spiffe_id, OLD.task)
@@ -304,15 +311,32 @@ END $$;
 REVOKE EXECUTE ON FUNCTION admit FROM PUBLIC;
 
 GRANT UPDATE (vault_accessor, vault_lease, credential_name, secret_digest, actor) ON issuances TO brevet_broker;
-GRANT SELECT, INSERT, UPDATE (ends_at, ended, command, entry_index) ON task_ends TO brevet_broker;
+GRANT SELECT, INSERT, UPDATE (ends_at, ended, since, command, entry_index) ON task_ends TO brevet_broker;
 GRANT SELECT, INSERT, DELETE ON quarantines TO brevet_broker;
 GRANT SELECT, UPDATE (term) ON sweeper_term TO brevet_broker;
 GRANT DELETE ON rate_limits TO brevet_broker;
 GRANT EXECUTE ON FUNCTION admit, may_move TO brevet_broker;
 GRANT SELECT ON task_ends, quarantines TO brevet_auditor;
 
+-- Whatever a session calls its own, temporary tables included, the functions look at what is here.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    ours text;
+BEGIN
+    FOREACH ours IN ARRAY ARRAY['forbid_change', 'only_grow', 'entries_reach_head', 'head_counts_entries', 'only_forward',
+        'refuse_beginning', 'may_move', 'admit'] LOOP
+        EXECUTE format('ALTER FUNCTION %1$I.%2$I SET search_path = %1$I, pg_temp', current_schema(), ours);
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+
 -- +goose Down
 -- This fails once there are entries or records of what it takes back: they are for good.
+ALTER FUNCTION forbid_change RESET search_path;
+ALTER FUNCTION only_grow RESET search_path;
+ALTER FUNCTION entries_reach_head RESET search_path;
+ALTER FUNCTION head_counts_entries RESET search_path;
 REVOKE DELETE ON rate_limits FROM brevet_broker;
 DROP TRIGGER rate_limits_are_kept ON rate_limits;
 DROP TABLE sweeper_term;
