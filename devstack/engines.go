@@ -15,6 +15,8 @@ import (
 const (
 	target      = "target"
 	targetAdmin = "vault_admin"
+	// reader may read what logins are for. A login is a member of it, so that one revocation takes all away.
+	reader = "reporting_reader"
 )
 
 // TargetURL is as TCPURL, for the database that Vault makes logins for: see [Stack.PrepareEngines].
@@ -81,8 +83,13 @@ func (p *Postgres) prepareTarget(ctx context.Context, password string) error {
 	if !role {
 		statements = append(statements, "CREATE ROLE "+targetAdmin, "GRANT pg_signal_backend TO "+targetAdmin)
 	}
-	// The password is letters and digits.
-	statements = append(statements, "ALTER ROLE "+targetAdmin+" LOGIN CREATEROLE PASSWORD '"+password+"'")
+	statements = append(statements,
+		// The password is letters and digits.
+		"ALTER ROLE "+targetAdmin+" LOGIN CREATEROLE PASSWORD '"+password+"'",
+		// A login can hold locks that dropping another one waits for. Vault must not wait with it.
+		"ALTER ROLE "+targetAdmin+" SET lock_timeout = '2s'",
+		"ALTER ROLE "+targetAdmin+" SET statement_timeout = '4s'",
+	)
 	for _, statement := range statements {
 		if _, err := admin.Exec(ctx, statement); err != nil {
 			return err
@@ -100,6 +107,11 @@ func (p *Postgres) fillTarget(ctx context.Context) error {
 	_, err = conn.Exec(ctx, `
 		CREATE TABLE IF NOT EXISTS orders (id int PRIMARY KEY, customer text NOT NULL, cents bigint NOT NULL);
 		ALTER TABLE orders OWNER TO `+targetAdmin+`;
+		DO $$ BEGIN
+			IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '`+reader+`') THEN CREATE ROLE `+reader+`; END IF;
+		END $$;
+		GRANT SELECT ON orders TO `+reader+`;
+		GRANT `+reader+` TO `+targetAdmin+` WITH ADMIN OPTION;
 		INSERT INTO orders VALUES (1, 'Ada', 1990), (2, 'Grace', 4250), (3, 'Edsger', 300) ON CONFLICT DO NOTHING;`)
 	return err
 }
@@ -145,18 +157,29 @@ func prepareDatabase(ctx context.Context, api vaultRun, address, password string
 	return api.call(ctx, "POST", "database/roles/reporting", map[string]any{
 		"db_name": "target", "default_ttl": "30s", "max_ttl": "24h",
 		"creation_statements": []string{
-			`CREATE ROLE "{{name}}" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'`,
-			`GRANT SELECT ON orders TO "{{name}}"`,
+			`CREATE ROLE "{{name}}" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}' IN ROLE ` + reader,
 		},
-		"revocation_statements": []string{`DO $$ BEGIN
-			IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{{name}}') THEN
-				REVOKE ALL ON orders FROM "{{name}}";
-				PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}';
-				DROP ROLE "{{name}}";
-			END IF;
-		END $$`},
+		"revocation_statements": []string{endLogin},
 	}, nil)
 }
+
+// endLogin makes a login useless first, and only then tries to drop it: objects that it owns, or a transaction of
+// another login that mentions it, can keep it from being dropped, and must not keep it alive.
+const endLogin = `DO $$ BEGIN
+	IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{{name}}') THEN
+		ALTER ROLE "{{name}}" NOLOGIN;
+		REVOKE ` + reader + ` FROM "{{name}}";
+		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}';
+		BEGIN
+			GRANT "{{name}}" TO ` + targetAdmin + `;
+			DROP OWNED BY "{{name}}";
+			DROP ROLE "{{name}}";
+		EXCEPTION WHEN OTHERS THEN
+			RAISE WARNING '{{name}} is left behind without any right: %', SQLERRM;
+		END;
+		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}';
+	END IF;
+END $$`
 
 // preparePKI makes an authority that never leaves Vault. Names come from the request alone, since whoever asks writes
 // the signing request; and each certificate has a lease, so that it can be ended.
