@@ -14,8 +14,8 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// Bootstrap says what a deployment's Vault is to be prepared for. All fields but CAFile, Namespace, TokenRole and
-// Policies are needed.
+// Bootstrap says what a deployment's Vault is to be prepared for. All fields but CAFile, Namespace, TokenRole,
+// Policies and MaxTTL are needed.
 type Bootstrap struct {
 	Addr, CAFile, Namespace string
 	// Token may mount engines and write policies. It is used for the calls of Run only.
@@ -27,7 +27,10 @@ type Bootstrap struct {
 	// TokenRole names the role of the token store that makes the tokens of dynamic credentials; empty means "brevet".
 	TokenRole string
 	// Policies are those of the catalogue's scopes. What earlier catalogues needed stays: it may still be in use.
+	// One that reaches the Transit engine is refused: whoever holds it could sign as Brevet does.
 	Policies []scopes.VaultPolicy
+	// MaxTTL is the longest life that the catalogue gives; zero means 24 hours.
+	MaxTTL time.Duration
 }
 
 // Login is what an AppRole logs in with.
@@ -37,7 +40,7 @@ type Login struct{ RoleID, SecretID string }
 // use it, the token role, and the policies of scopes. It may be run again: an existing key stays; the secret id is
 // always a new one.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
-	b.TokenRole = cmp.Or(b.TokenRole, defaultTokenRole)
+	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
 	if err := b.check(); err != nil {
 		return Login{}, err
 	}
@@ -76,6 +79,15 @@ func (b Bootstrap) check() error {
 	for _, p := range b.Policies {
 		if !strings.HasPrefix(p.Name, scopePolicies) || strings.ContainsAny(p.Name, "*+/") || p.Text == "" {
 			return fmt.Errorf("%w: %q is not the policy of a scope", ErrConfig, p.Name)
+		}
+		paths := policyPath.FindAllStringSubmatch(p.Text, -1)
+		for _, path := range paths {
+			if mayReach(path[1], b.Mount) {
+				return fmt.Errorf("%w: %s may use the engine that signs tokens, through %q", ErrConfig, p.Name, path[1])
+			}
+		}
+		if len(paths) == 0 {
+			return fmt.Errorf("%w: %s names no path", ErrConfig, p.Name)
 		}
 	}
 	return nil
@@ -147,7 +159,7 @@ const longestGrant = 24 * time.Hour
 func (b Bootstrap) writeTokenRole(ctx context.Context, client *api.Client) error {
 	_, err := client.Logical().WriteWithContext(ctx, "auth/token/roles/"+b.TokenRole, map[string]any{
 		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
-		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": longestGrant.String(),
+		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": b.MaxTTL.String(),
 	})
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 func bootstrap(addr, token string) mint.Bootstrap {
@@ -87,5 +88,29 @@ func TestBootstrapFollowsNoRedirect(t *testing.T) {
 	defer impostor.Close()
 	if login, err := bootstrap(impostor.URL, "hvs.admin").Run(t.Context()); err == nil || visited {
 		t.Errorf("got %v, %v; visited elsewhere: %t", login, err, visited)
+	}
+}
+
+// Whoever may use the engine that signs tokens could sign as Brevet does.
+func TestBootstrapRefusesPoliciesThatReachItsEngine(t *testing.T) {
+	for path, allowed := range map[string]bool{
+		"engines/transit/sign/boot": false, "engines/transit/sign/+": false, "engines/transit/*": false, "engines/*": false,
+		"+/transit/keys/boot": false, "+/+/sign/boot": false, "engines/tr*": false, "*": false,
+		"engines/transits/sign/boot": true, "engines/database/creds/+": true, "transit/sign/boot": true, "secret/data/*": true,
+	} {
+		b := bootstrap("http://127.0.0.1:1", "hvs.nobody")
+		b.Mount = "engines/transit"
+		b.Policies = []scopes.VaultPolicy{{
+			Name: "brevet-scope.a.b.00000000", Text: "path \"" + path + "\" {\n  capabilities = [\"update\"]\n}\n",
+		}}
+		_, err := b.Run(t.Context())
+		if refused := errors.Is(err, mint.ErrConfig); refused == allowed {
+			t.Errorf("%s: got %v, want it allowed: %t", path, err, allowed)
+		}
+	}
+	b := bootstrap("http://127.0.0.1:1", "hvs.nobody")
+	b.Policies = []scopes.VaultPolicy{{Name: "brevet-scope.a.b.00000000", Text: `path 'x' {}`}}
+	if _, err := b.Run(t.Context()); !errors.Is(err, mint.ErrConfig) {
+		t.Errorf("a policy that is not understood: got %v, want ErrConfig", err)
 	}
 }

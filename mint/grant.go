@@ -21,7 +21,7 @@ const abandonTimeout = 3 * time.Second
 
 // mintGrant has Vault make a dynamic credential under a token of its own, which dies unless Renew is called.
 func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Credential, error) {
-	if err := mintable(intent); err != nil {
+	if err := m.mintable(intent); err != nil {
 		return broker.Credential{}, err
 	}
 	wrapper, err := m.wrap(ctx, intent)
@@ -55,7 +55,7 @@ type wrapped struct {
 }
 
 // mintable refuses an intent that could only be half carried out.
-func mintable(intent broker.Intent) error {
+func (m *Minter) mintable(intent broker.Intent) error {
 	g := intent.Grant
 	bare := intent.Kind == scopes.KindVaultToken
 	switch {
@@ -66,6 +66,8 @@ func mintable(intent broker.Intent) error {
 	// The client would clean the path, and ask for another one.
 	case bare || g.Path == "" || path.Clean("/"+g.Path) != "/"+g.Path:
 		return fmt.Errorf("%w: the path is not plain", broker.ErrMintMismatch)
+	case mayReach(g.Path, m.cfg.Mount):
+		return fmt.Errorf("%w: the path leads to the engine that signs tokens", broker.ErrMintMismatch)
 	case g.Method != scopes.MethodRead && g.Method != scopes.MethodWrite:
 		return fmt.Errorf("%w: the method is neither read nor write", broker.ErrMintMismatch)
 	default:

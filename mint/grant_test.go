@@ -378,6 +378,7 @@ func TestVaultRefuses(t *testing.T) {
 		{"no lease where one was to be", "kv", func(i *broker.Intent) { i.Grant.Leased, i.Grant.Static = true, false }, broker.ErrMintMismatch, "no lease"},
 		{"no time left", "database", func(i *broker.Intent) { i.Expires = time.Now().Add(500 * time.Millisecond) }, broker.ErrVaultUnavailable, "no time"},
 		{"a path that climbs (H52)", "vault", func(i *broker.Intent) { i.Grant.Path = "database/../sys/seal" }, broker.ErrMintMismatch, "plain"},
+		{"the engine that signs tokens", "vault", func(i *broker.Intent) { i.Grant.Path = "transit/sign/x" }, broker.ErrMintMismatch, "signs tokens"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			intent := wares(t)[tc.ware].intent(time.Minute)

@@ -49,7 +49,7 @@ func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.L
 	return nil, nil
 }
 func (n *notebook) Due(context.Context, broker.Due) ([]broker.Held, error) { return nil, nil }
-func (n *notebook) Deadlines(context.Context, time.Time, int) ([]broker.Task, error) {
+func (n *notebook) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return nil, nil
 }
 

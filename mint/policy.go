@@ -2,6 +2,7 @@ package mint
 
 import (
 	_ "embed"
+	"regexp"
 	"strings"
 )
 
@@ -20,3 +21,24 @@ func Policy(mount, key, tokenRole string) string {
 
 // scopePolicies is what the names of the policies of scopes begin with: the only ones that the token role gives.
 const scopePolicies = "brevet-scope."
+
+// policyPath finds the paths in the policies of scopes, which hold nothing but such blocks.
+var policyPath = regexp.MustCompile(`(?m)^path "([^"]*)" \{$`)
+
+// mayReach tells whether a path of a policy could match anything below a mount: a + stands for any one segment, and a
+// * at its end for any rest.
+func mayReach(path, mount string) bool {
+	segments := strings.Split(path, "/")
+	for i, name := range strings.Split(mount, "/") {
+		if i == len(segments) {
+			return false
+		}
+		if rest, any := strings.CutSuffix(segments[i], "*"); any && i == len(segments)-1 {
+			return strings.HasPrefix(name, rest)
+		}
+		if segments[i] != name && segments[i] != "+" {
+			return false
+		}
+	}
+	return true
+}

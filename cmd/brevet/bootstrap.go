@@ -85,7 +85,7 @@ func (c *BootstrapCmd) vault(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("--catalogue: %w", err)
 		}
-		b.Policies = catalogue.VaultPolicies()
+		b.Policies, b.MaxTTL = catalogue.VaultPolicies(), longestTTL(catalogue)
 	}
 	return writeAppRole(ctx, c.VaultAppRoleDir, b)
 }

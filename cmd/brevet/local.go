@@ -121,7 +121,7 @@ func (l *localStack) prepareVault(ctx context.Context) error {
 	return writeAppRole(ctx, l.path("approle"), mint.Bootstrap{
 		Addr: l.Vault.Addr(), Token: l.Vault.RootToken(),
 		Mount: "transit", SigningKey: "brevet", KeyType: "ecdsa-p256", Role: "brevet",
-		TokenRole: "brevet", Policies: catalogue.VaultPolicies(),
+		TokenRole: "brevet", Policies: catalogue.VaultPolicies(), MaxTTL: longestTTL(catalogue),
 	})
 }
 
