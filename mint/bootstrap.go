@@ -86,8 +86,8 @@ func (b Bootstrap) check() error {
 				return fmt.Errorf("%w: %s may use the engine that signs tokens, through %q", ErrConfig, p.Name, path[1])
 			}
 		}
-		if len(paths) == 0 {
-			return fmt.Errorf("%w: %s names no path", ErrConfig, p.Name)
+		if len(paths) == 0 || len(paths) != strings.Count(p.Text, "path ") {
+			return fmt.Errorf("%w: %s is not as scopes write policies", ErrConfig, p.Name)
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ func Policy(mount, key, tokenRole string) string {
 const scopePolicies = "brevet-scope."
 
 // policyPath finds the paths in the policies of scopes, which hold nothing but such blocks.
-var policyPath = regexp.MustCompile(`(?m)^path "([^"]*)" \{$`)
+var policyPath = regexp.MustCompile(`(?m)^path "([^"]*)" \{`)
 
 // mayReach tells whether a path of a policy could match anything below a mount: a + stands for any one segment, and a
 // * at its end for any rest.
