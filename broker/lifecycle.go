@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -154,10 +155,5 @@ func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause s
 
 // covers tells whether all of a trust domain is within reach.
 func (r Reach) covers(trustDomain string) bool {
-	for _, name := range r.TrustDomains {
-		if name == trustDomain {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.TrustDomains, trustDomain)
 }

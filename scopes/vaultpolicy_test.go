@@ -136,11 +136,12 @@ func TestTokenRulesOfOnePathAreMerged(t *testing.T) {
 
 // A catalogue is not to fill the memory, however much it lists.
 func TestTokenPoliciesAreBounded(t *testing.T) {
-	wide := "{kind: vault-token, policy: [{path: 'a/{few}/{env}', capabilities: [read]}"
+	var wide strings.Builder
+	wide.WriteString("{kind: vault-token, policy: [{path: 'a/{few}/{env}', capabilities: [read]}")
 	for i := range 15 {
-		wide += fmt.Sprintf(", {path: 'a%d/{few}/{env}', capabilities: [read]}", i)
+		fmt.Fprintf(&wide, ", {path: 'a%d/{few}/{env}', capabilities: [read]}", i)
 	}
-	c, err := scopes.Load(oneScope(wide + "]}"))
+	c, err := scopes.Load(oneScope(wide.String() + "]}"))
 	if err != nil {
 		t.Fatal(err)
 	}
