@@ -39,7 +39,9 @@ check: ## Lint, and see that what is generated or tidied is current
 faults: deps ## Break everything at every point, and write docs/faults.md (ten minutes or more)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test ./faults -count=1 -timeout 90m -parallel 64 -args -all -issuances 10000 -kill-every 20s -matrix ../docs/faults.md
+	@rm -f docs/faults.md
+	$(GO) test ./faults -count=1 -timeout 90m -parallel 64 -args -all -issuances 10000 -kill-every 20s -matrix ../docs/faults.md; \
+		status=$$?; tail -n 1 docs/faults.md; exit $$status
 
 .PHONY: bench
 bench: deps ## Time the decision, the record and the whole way of a request
