@@ -156,30 +156,10 @@ func prepareDatabase(ctx context.Context, api vaultRun, address, password string
 	}
 	return api.call(ctx, "POST", "database/roles/reporting", map[string]any{
 		"db_name": "target", "default_ttl": "30s", "max_ttl": "24h",
-		"creation_statements": []string{
-			`CREATE ROLE "{{name}}" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}' IN ROLE ` + reader,
-		},
-		"revocation_statements": []string{endLogin},
+		"creation_statements":   []string{makeLogin},
+		"revocation_statements": []string{closeLogin, "COMMIT AND CHAIN", endSessions, "COMMIT AND CHAIN", dropLogin},
 	}, nil)
 }
-
-// endLogin makes a login useless first, and only then tries to drop it: objects that it owns, or a transaction of
-// another login that mentions it, can keep it from being dropped, and must not keep it alive.
-const endLogin = `DO $$ BEGIN
-	IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{{name}}') THEN
-		ALTER ROLE "{{name}}" NOLOGIN;
-		REVOKE ` + reader + ` FROM "{{name}}";
-		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}';
-		BEGIN
-			GRANT "{{name}}" TO ` + targetAdmin + `;
-			DROP OWNED BY "{{name}}";
-			DROP ROLE "{{name}}";
-		EXCEPTION WHEN OTHERS THEN
-			RAISE WARNING '{{name}} is left behind without any right: %', SQLERRM;
-		END;
-		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{{name}}';
-	END IF;
-END $$`
 
 // preparePKI makes an authority that never leaves Vault. Names come from the request alone, since whoever asks writes
 // the signing request; and each certificate has a lease, so that it can be ended.
