@@ -80,14 +80,13 @@ func (b Bootstrap) check() error {
 		if !strings.HasPrefix(p.Name, scopePolicies) || strings.ContainsAny(p.Name, "*+/") || p.Text == "" {
 			return fmt.Errorf("%w: %q is not the policy of a scope", ErrConfig, p.Name)
 		}
-		paths := policyPath.FindAllStringSubmatch(p.Text, -1)
-		for _, path := range paths {
+		if !scopePolicy.MatchString(p.Text) {
+			return fmt.Errorf("%w: %s is not as scopes write policies", ErrConfig, p.Name)
+		}
+		for _, path := range policyPath.FindAllStringSubmatch(p.Text, -1) {
 			if mayReach(path[1], b.Mount) {
 				return fmt.Errorf("%w: %s may use the engine that signs tokens, through %q", ErrConfig, p.Name, path[1])
 			}
-		}
-		if len(paths) == 0 || len(paths) != strings.Count(p.Text, "path ") {
-			return fmt.Errorf("%w: %s is not as scopes write policies", ErrConfig, p.Name)
 		}
 	}
 	return nil

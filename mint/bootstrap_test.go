@@ -95,8 +95,9 @@ func TestBootstrapFollowsNoRedirect(t *testing.T) {
 func TestBootstrapRefusesPoliciesThatReachItsEngine(t *testing.T) {
 	for path, allowed := range map[string]bool{
 		"engines/transit/sign/boot": false, "engines/transit/sign/+": false, "engines/transit/*": false, "engines/*": false,
-		"+/transit/keys/boot": false, "+/+/sign/boot": false, "engines/tr*": false, "*": false,
-		"engines/transits/sign/boot": true, "engines/database/creds/+": true, "transit/sign/boot": true, "secret/data/*": true,
+		"+/transit/keys/boot": false, "+/+/sign/boot": false, "engines/tr*": false,
+		"+*": false, "+/+*": false,
+		"engines/transits/sign/boot": true, "engines/database/creds/+": true, "transit/sign/boot": true, "secret/data/*": true, "s*": true,
 	} {
 		b := bootstrap("http://127.0.0.1:1", "hvs.nobody")
 		b.Mount = "engines/transit"
@@ -108,9 +109,15 @@ func TestBootstrapRefusesPoliciesThatReachItsEngine(t *testing.T) {
 			t.Errorf("%s: got %v, want it allowed: %t", path, err, allowed)
 		}
 	}
-	b := bootstrap("http://127.0.0.1:1", "hvs.nobody")
-	b.Policies = []scopes.VaultPolicy{{Name: "brevet-scope.a.b.00000000", Text: `path 'x' {}`}}
-	if _, err := b.Run(t.Context()); !errors.Is(err, mint.ErrConfig) {
-		t.Errorf("a policy that is not understood: got %v, want ErrConfig", err)
+	const good = "path \"a/b\" {\n  capabilities = [\"read\"]\n}\n"
+	for _, text := range []string{
+		"", `path 'x' {}`, good + "path\t\"engines/transit/*\" { capabilities = [\"update\"] }", good + "\"path\" \"*\" {}",
+		"path \"/engines/transit/*\" {\n  capabilities = [\"read\"]\n}\n", good + "# path \"a\" {}", good + "x = {}",
+	} {
+		b := bootstrap("http://127.0.0.1:1", "hvs.nobody")
+		b.Policies = []scopes.VaultPolicy{{Name: "brevet-scope.a.b.00000000", Text: text}}
+		if _, err := b.Run(t.Context()); !errors.Is(err, mint.ErrConfig) {
+			t.Errorf("%q: got %v, want ErrConfig", text, err)
+		}
 	}
 }

@@ -22,8 +22,11 @@ func Policy(mount, key, tokenRole string) string {
 // scopePolicies is what the names of the policies of scopes begin with: the only ones that the token role gives.
 const scopePolicies = "brevet-scope."
 
-// policyPath finds the paths in the policies of scopes, which hold nothing but such blocks.
-var policyPath = regexp.MustCompile(`(?m)^path "([^"]*)" \{`)
+// scopePolicy is all that the policy of a scope may be, and policyPath finds its paths.
+var (
+	scopePolicy = regexp.MustCompile(`^(?:path "[A-Za-z0-9][A-Za-z0-9_.+*/-]*" \{[^{}"]*(?:"[a-z]+"[^{}"]*)+\}\s*)+$`)
+	policyPath  = regexp.MustCompile(`(?m)^path "([^"]*)" \{`)
+)
 
 // mayReach tells whether a path of a policy could match anything below a mount: a + stands for any one segment, and a
 // * at its end for any rest.
@@ -34,7 +37,7 @@ func mayReach(path, mount string) bool {
 			return false
 		}
 		if rest, any := strings.CutSuffix(segments[i], "*"); any && i == len(segments)-1 {
-			return strings.HasPrefix(name, rest)
+			return strings.HasPrefix(name, rest) || strings.HasPrefix(rest, "+")
 		}
 		if segments[i] != name && segments[i] != "+" {
 			return false
