@@ -101,17 +101,17 @@ func TestVaultMakesDatabaseLogins(t *testing.T) {
 		t.Fatal(err)
 	}
 	password, _ := admin.User.Password()
-	write(t, vault, "sys/mounts/database", map[string]any{"type": "database"})
-	write(t, vault, "database/config/brevet", map[string]any{
+	write(t, vault, "sys/mounts/logins", map[string]any{"type": "database"})
+	write(t, vault, "logins/config/brevet", map[string]any{
 		"plugin_name":    "postgresql-database-plugin",
 		"connection_url": "postgresql://{{username}}:{{password}}@" + pg.Addr() + "/brevet?sslmode=disable",
 		"username":       admin.User.Username(), "password": password, "allowed_roles": "reader",
 	})
-	write(t, vault, "database/roles/reader", map[string]any{
+	write(t, vault, "logins/roles/reader", map[string]any{
 		"db_name": "brevet", "default_ttl": "1m",
 		"creation_statements": `CREATE ROLE "{{name}}" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'`,
 	})
-	secret, err := client(t, vault).Logical().ReadWithContext(t.Context(), "database/creds/reader")
+	secret, err := client(t, vault).Logical().ReadWithContext(t.Context(), "logins/creds/reader")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func TestWorkloadAPIX509(t *testing.T) {
 
 func TestWorkloadAPIRenewsBeforeExpiry(t *testing.T) {
 	t.Parallel()
-	issuer := newIssuer(t, devstack.IssuerConfig{TrustDomain: acme, X509TTL: 2 * time.Second})
+	issuer := newIssuer(t, devstack.IssuerConfig{TrustDomain: acme, X509TTL: 12 * time.Second})
 	source := x509Source(t, serve(t, issuer))
 	first, err := source.GetX509SVID()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 const (
@@ -85,7 +86,9 @@ func (s *session) endsTasks(t *testing.T) {
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-1").want(t, exitDenied, "The task has ended")
 	s.issue(t, "t-2")
 	brevet(t, s.as("admin"), "task", "end", "t-2", "--spiffe-id", researcher).want(t, 0, "task_ended")
-	brevet(t, s.env, "task", "end", "t-3", "--at", "2100-01-02T15:04:05Z").want(t, 0, "ends at 2100-01-0")
+	later := time.Now().Add(48 * time.Hour)
+	brevet(t, s.env, "task", "end", "t-3", "--at", later.Format(time.RFC3339)).want(t, 0, "ends at "+later.Format(time.DateOnly))
+	brevet(t, s.env, "task", "end", "t-3", "--at", "2100-01-02T15:04:05Z").want(t, 1, "at")
 }
 
 func (s *session) revokes(t *testing.T) {

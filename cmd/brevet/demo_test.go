@@ -27,7 +27,7 @@ func TestDemo(t *testing.T) {
 	last := lines[len(lines)-1]
 	for _, want := range []string{
 		"demo ok: ", "allowed", "clamped", "denied with the ask that would pass", "pending", "verified by JWKS alone",
-		"forged SVIDs refused", "nothing leaves when Vault or Postgres is away", "history listed", "stack gone",
+		"database login dead with its task", "quarantined", "forged SVIDs refused", "nothing leaves when Vault or Postgres is away", "history listed", "stack gone",
 	} {
 		if !strings.Contains(last, want) {
 			t.Errorf("%q is missing in the last line: %s", want, last)
@@ -49,8 +49,8 @@ func TestDemoInJSON(t *testing.T) {
 	got.want(t, 0)
 	story := object(t, got.out)
 	chapters, _ := story["chapters"].([]any)
-	if story["ok"] != true || len(chapters) != 9 {
-		t.Fatalf("got ok %v and %d chapters, want true and 9: %s", story["ok"], len(chapters), got.out)
+	if story["ok"] != true || len(chapters) != 11 {
+		t.Fatalf("got ok %v and %d chapters, want true and 11: %s", story["ok"], len(chapters), got.out)
 	}
 	for _, c := range chapters {
 		chapter, _ := c.(map[string]any)
