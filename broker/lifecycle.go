@@ -82,9 +82,9 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 }
 
 // Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach, and for somebody
-// who is in quarantine.
+// whom another has put into quarantine.
 func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
-	if confined, err := b.isConfined(ctx, c.Actor.ID.String()); err != nil || confined {
+	if confined, err := b.confinedByOthers(ctx, c.Actor.ID.String()); err != nil || confined {
 		return cmp.Or(err, ErrNotFound)
 	}
 	cmd, err := b.confine(CommandQuarantineRemove, c)
@@ -97,14 +97,15 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 	return nil
 }
 
-// isConfined tells whether any quarantine holds for a sandbox.
-func (b *Broker) isConfined(ctx context.Context, id string) (bool, error) {
+// confinedByOthers tells whether any quarantine holds for a caller that it has not ordered itself: an admin may have to
+// stop a whole trust domain, and is of it.
+func (b *Broker) confinedByOthers(ctx context.Context, id string) (bool, error) {
 	standing, err := b.cfg.Estate.Quarantines(ctx, Reach{All: true})
 	if err != nil {
 		return false, fmt.Errorf("looking for quarantines: %w", err)
 	}
 	for _, q := range standing {
-		if id == q.SPIFFEID || strings.HasPrefix(id, q.SPIFFEID+"/") {
+		if q.Actor != id && (id == q.SPIFFEID || strings.HasPrefix(id, q.SPIFFEID+"/")) {
 			return true, nil
 		}
 	}

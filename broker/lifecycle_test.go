@@ -361,8 +361,12 @@ func TestQuarantinedAdminsLiftNothing(t *testing.T) {
 	if err := f.Unquarantine(t.Context(), lift); err != nil {
 		t.Errorf("somebody who is free: %v", err)
 	}
-	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example/research"}}
-	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrNotFound) || len(f.tape.commands) != 1 {
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example", Actor: f.who.ID().String()}}
+	if err := f.Unquarantine(t.Context(), lift); err != nil {
+		t.Errorf("whoever ordered it: %v", err)
+	}
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example/research", Actor: "spiffe://acme.example/ops"}}
+	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrNotFound) || len(f.tape.commands) != 2 {
 		t.Errorf("got %v and %d commands, want ErrNotFound", err, len(f.tape.commands))
 	}
 }

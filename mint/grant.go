@@ -189,7 +189,7 @@ func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
 	err := m.Revoke(ctx, w.handle)
-	for errors.Is(err, errStillThere) && sleep(ctx, 50*time.Millisecond) {
+	for err != nil && sleep(ctx, 50*time.Millisecond) {
 		err = m.Revoke(ctx, w.handle) // Vault ends a token that has made its last call in its own time
 	}
 	if err != nil || w.unseen {
