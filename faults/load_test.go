@@ -20,6 +20,9 @@ var (
 	seed      = flag.Uint64("seed", 0, "seed of who is killed when; 0 takes one from the clock")
 )
 
+// fewestKills make it a test.
+const fewestKills = 2
+
 // killsUnderLoad issues credentials of all kinds through two replicas, while at random one of them or Vault is
 // killed and started again. Nothing may be delivered without a record, and a minute after the last one nothing may be
 // alive that no record answers for.
@@ -40,16 +43,14 @@ func (w *world) killsUnderLoad(t *testing.T) {
 	close(stop)
 	killer.Wait()
 	took := time.Since(start)
-	t.Logf("%d delivered, %d calls without a credential, %d kills, in %s", l.delivered.Load(), l.refused.Load(), l.kills, took.Round(time.Second))
-	if l.kills == 0 {
-		t.Error("nothing was killed")
-	}
+	t.Logf("%d delivered, %d calls without a credential, %d kills, in %s",
+		l.delivered.Load(), l.refused.Load(), l.kills.Load(), took.Round(time.Second))
 	unrecorded := l.unrecorded(t)
 	if unrecorded > 0 {
 		t.Errorf("%d were delivered without a record (I1)", unrecorded)
 	}
 	results.other(
-		fmt.Sprintf("%d credentials of all kinds, %d kills of a replica or of Vault", l.delivered.Load(), l.kills),
+		fmt.Sprintf("%d credentials of all kinds, %d kills of a replica or of Vault", l.delivered.Load(), l.kills.Load()),
 		fmt.Sprintf("%d delivered without a record", unrecorded), !t.Failed())
 }
 
@@ -58,9 +59,9 @@ type load struct {
 	mu       sync.RWMutex
 	replicas [2]*replica
 	// random is the killer's alone.
-	random             *rand.Rand
-	kills              int
-	delivered, refused atomic.Int64
+	random *rand.Rand
+
+	delivered, refused, kills atomic.Int64
 }
 
 func (l *load) restart(t *testing.T, i int) {
@@ -87,7 +88,7 @@ func (l *load) killAtRandom(t *testing.T, stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		l.kills++
+		l.kills.Add(1)
 		victim := l.random.IntN(3)
 		if victim < len(l.replicas) {
 			r := l.replica(victim)
@@ -100,7 +101,7 @@ func (l *load) killAtRandom(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// issueAll asks until so many credentials were delivered. Each caller is a sandbox of its own, with a task for every
+// issueAll asks until so many credentials were delivered, and servers killed meanwhile. Each caller is a sandbox of its own, with a task for every
 // ten asks, most of which it leaves to die by themselves.
 func (l *load) issueAll(t *testing.T) {
 	t.Helper()
@@ -110,14 +111,14 @@ func (l *load) issueAll(t *testing.T) {
 	for n := range 8 {
 		callers.Go(func() {
 			client := l.client(t, fmt.Sprintf("spiffe://acme.test/load/agent-%d", n))
-			for i := 0; ctx.Err() == nil && l.delivered.Load() < int64(*issuances); i++ {
+			for i := 0; ctx.Err() == nil && (l.delivered.Load() < int64(*issuances) || l.kills.Load() < fewestKills); i++ {
 				l.issue(ctx, client, n, i)
 			}
 		})
 	}
 	callers.Wait()
 	if ctx.Err() != nil {
-		t.Errorf("only %d of %d were delivered in time", l.delivered.Load(), *issuances)
+		t.Errorf("only %d of %d were delivered in time, with %d kills", l.delivered.Load(), *issuances, l.kills.Load())
 	}
 }
 
