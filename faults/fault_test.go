@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -49,7 +50,13 @@ type fault struct {
 	Point  point
 	Action action
 
+	// Spoils is a path in Vault whose answers come with the status Says; or, when that is zero, the first of them cut off
+	// before its first byte, the next one before its second, and so on.
+	Spoils string
+	Says   int
+
 	struck atomic.Bool
+	cuts   atomic.Int64
 }
 
 // struckLine is how a replica says that its fault has struck.
@@ -135,12 +142,15 @@ func (m faultyMinter) Renew(ctx context.Context, h broker.Handle, until time.Tim
 	return m.Minter.Renew(ctx, h, until)
 }
 
-// transport loses the answers of Vault.
+// transport loses the answers of Vault, or spoils them.
 func (f *fault) transport(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)
 		if err != nil {
 			return nil, err
+		}
+		if f.Spoils != "" && strings.HasPrefix(req.URL.Path, "/v1/"+f.Spoils) {
+			return f.spoil(resp), nil
 		}
 		if injected := f.at(answerOf(req)); injected != nil {
 			_ = resp.Body.Close()
@@ -148,6 +158,31 @@ func (f *fault) transport(next http.RoundTripper) http.RoundTripper {
 		}
 		return resp, nil
 	})
+}
+
+func (f *fault) spoil(resp *http.Response) *http.Response {
+	if f.Says != 0 {
+		_ = resp.Body.Close()
+		resp.StatusCode, resp.Body = f.Says, io.NopCloser(strings.NewReader(`{"errors":["not now"]}`))
+		return resp
+	}
+	resp.Body = &cutOff{ReadCloser: resp.Body, left: int(f.cuts.Add(1) - 1)}
+	return resp
+}
+
+// cutOff is an answer whose connection breaks after some of its bytes.
+type cutOff struct {
+	io.ReadCloser
+	left int
+}
+
+func (c *cutOff) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := c.ReadCloser.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
 }
 
 // answerOf is the crash point at which the answer to a call to Vault arrives.

@@ -42,6 +42,9 @@ func (w *world) servers(t *testing.T) {
 		{"Postgres stopped and started", w.postgresStopped},
 		{"Postgres 500 ms away", w.postgresSlow},
 		{"quarantine, seen from another replica", w.quarantineElsewhere},
+		{"Vault answers a wrong status, or late", w.wrongStatus},
+		{"Vault's answers cut after each byte", w.cutAnswers},
+		{"readers keep all connections of a replica busy", w.busyReaders},
 	} {
 		t.Run(tc.fault, func(t *testing.T) {
 			seen := "not all of it"

@@ -125,7 +125,7 @@ func (w *world) settings(t *testing.T, f *fault) map[string]any {
 	}
 	access := s.VaultAccess()
 	return map[string]any{
-		"Fault": map[string]any{"Point": f.Point, "Action": f.Action}, "Database": s.DB.BrokerURL,
+		"Fault": map[string]any{"Point": f.Point, "Action": f.Action, "Spoils": f.Spoils, "Says": f.Says}, "Database": s.DB.BrokerURL,
 		"VaultAddr": access.Addr, "RoleID": access.RoleID, "SecretIDFile": access.SecretIDFile,
 		"SigningKey": access.SigningKey, "TokenRole": access.TokenRole, "Catalogue": catalogue,
 		"Bundle": bundle, "TrustDomain": "acme.test", "Chain": chain, "Key": key, "Admin": adminID,
