@@ -42,6 +42,7 @@ const (
 const (
 	ReasonPermitted        = "permitted"
 	ReasonApprovalRequired = "approval_required"
+	ReasonApproved         = "approved"  // permitted because people have approved it
 	ReasonNoPermit         = "no_permit" // no policy permits it: the default
 	ReasonForbidden        = "forbidden"
 	ReasonUnknownScope     = "unknown_scope"
@@ -90,23 +91,36 @@ var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 // and ErrNoSubject when who is nobody; everything else, an unknown scope
 // included, is a decision.
 func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error) {
+	return c.answer(who, ask, now, c.judge)
+}
+
+// DecideApproved is Decide for an ask that people have approved: what a policy permits once context.approved is true
+// is allowed, and nothing is pending.
+func (c *Catalogue) DecideApproved(who Subject, ask Ask, now time.Time) (Decision, error) {
+	return c.answer(who, ask, now, c.judgeApproved)
+}
+
+func (c *Catalogue) answer(who Subject, ask Ask, now time.Time, judge judge) (Decision, error) {
 	sent := newProofs(ask)
-	d, err := c.decide(who, ask, sent, now)
+	d, err := c.decide(who, ask, sent, now, judge)
 	if err != nil {
 		return Decision{}, err
 	}
 	var then Outcome
 	if d.Outcome == Deny {
 		d.Narrowest, then = c.narrowest(ask, d, func(candidate Ask) (Decision, error) {
-			return c.decide(who, candidate, sent, now)
+			return c.decide(who, candidate, sent, now, judge)
 		})
 	}
 	d.Explanation = explain(ask, d, then)
 	return d, nil
 }
 
-// decide is Decide without the hint and the explanation.
-func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time) (Decision, error) {
+// judge sets a decision's outcome by policy.
+type judge func(d *Decision, q question)
+
+// decide is answer without the hint and the explanation.
+func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time, judge judge) (Decision, error) {
 	d := Decision{Outcome: Deny, Catalogue: c.digest}
 	if err := checkAsk(who, ask); err != nil {
 		return d, err
@@ -133,7 +147,7 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time) (De
 		d.TTL, d.Reason = 0, ReasonSVIDExpiring
 		return d, nil
 	}
-	c.judge(&d, newQuestion(who, def, ask, d))
+	judge(&d, newQuestion(who, def, ask, d))
 	if d.Outcome != Deny && def.scope.Credential.Bind == BindMTLS && !who.Bound {
 		d.Outcome, d.Reason, d.Approval = Deny, ReasonBindingRequired, nil
 	}
@@ -215,6 +229,20 @@ func (c *Catalogue) judge(d *Decision, q question) {
 		d.Policies = slices.Concat(now.decided, approved.decided)
 		slices.Sort(d.Policies)
 		d.Policies = slices.Compact(d.Policies)
+	default:
+		d.Reason, d.Policies = approved.denial(), approved.decided
+	}
+}
+
+// judgeApproved sets the outcome of what people have approved: policy has to permit it then, and not only have been
+// asked to wait for them.
+func (c *Catalogue) judgeApproved(d *Decision, q question) {
+	approved := c.evaluate(q, true)
+	switch {
+	case len(approved.erred) > 0:
+		d.Reason, d.Policies = ReasonPolicyError, approved.erred
+	case approved.permitted:
+		d.Outcome, d.Reason, d.Policies = Allow, ReasonApproved, approved.decided
 	default:
 		d.Reason, d.Policies = approved.denial(), approved.decided
 	}

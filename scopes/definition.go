@@ -141,8 +141,8 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	if n == nil {
 		return nil
 	}
-	a := &Approval{Quorum: 1, Expires: defaultApprovalWait}
-	fields := r.mapping(n, "approval", "group", "quorum", "expires")
+	a := &Approval{Quorum: 1, Expires: defaultApprovalWait, Remember: RememberNever}
+	fields := r.mapping(n, "approval", "group", "quorum", "expires", "remember")
 	if fields == nil {
 		return nil
 	}
@@ -159,6 +159,13 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	}
 	if wait, ok := r.duration(fields["expires"], "approval.expires", minApprovalWait); ok {
 		a.Expires = wait
+	}
+	if fields["remember"] != nil {
+		remember, ok := r.text(fields["remember"], "approval.remember")
+		if ok && remember != RememberNever && remember != RememberTask {
+			r.at(fields["remember"], "approval.remember %q must be never or task", remember)
+		}
+		a.Remember = remember
 	}
 	return a
 }

@@ -30,6 +30,8 @@ func outcomeSentence(ask Ask, d Decision) string {
 	switch d.Reason {
 	case ReasonPermitted:
 		return "Permitted by " + by + "."
+	case ReasonApproved:
+		return "Permitted by " + by + ", now that people have approved it."
 	case ReasonApprovalRequired:
 		return fmt.Sprintf("%s of the group %s must approve within %s (%s).",
 			people(d.Approval.Quorum), d.Approval.Group, short(d.Approval.Expires), by)

@@ -558,7 +558,7 @@ func TestCatalogueAnswersWhatItHolds(t *testing.T) {
 		Params:     map[string]scopes.Param{"repo": {Type: scopes.ParamString, Pattern: "[a-z0-9-]+/[a-z0-9._-]+", MaxLength: 40}},
 		Resource:   "git:repo/{repo}",
 		TTL:        scopes.TTL{Default: 5 * 60e9, Max: 15 * 60e9},
-		Approval:   &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * 60e9},
+		Approval:   &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * 60e9, Remember: scopes.RememberNever},
 		Credential: scopes.Credential{Kind: "jwt", Audience: "https://git.example", Bind: "none"},
 	}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {

@@ -63,7 +63,16 @@ type Approval struct {
 	Group   string        // the group whose members may vote
 	Quorum  int           // how many distinct people must say yes
 	Expires time.Duration // how long the ask waits for them
+	// Remember is RememberTask when approvers may have their yes count for the same ask again while the task goes on,
+	// else RememberNever.
+	Remember string
 }
+
+// What an approval can be remembered for.
+const (
+	RememberNever = "never"
+	RememberTask  = "task"
+)
 
 // Limit bounds how often a scope is given, or how many of its credentials are
 // alive at a time. Decide does not know of it: whoever records a decision

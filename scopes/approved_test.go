@@ -1,0 +1,61 @@
+package scopes_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"pgregory.net/rapid"
+)
+
+func TestDecideApproved(t *testing.T) {
+	c := world(t)
+	for _, tc := range []struct {
+		name, scope, repo string
+		outcome           scopes.Outcome
+		reason            string
+	}{
+		{"what waited is allowed", "git.issues.write", "acme/api", scopes.Allow, scopes.ReasonApproved},
+		{"what needs no approval is allowed too", "git.issues.read", "acme/api", scopes.Allow, scopes.ReasonApproved},
+		{"a forbid stays", "git.issues.write", "acme/secret", scopes.Deny, scopes.ReasonForbidden},
+		{"so does the default", "git.issues.write", "evil/api", scopes.Deny, scopes.ReasonNoPermit},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ask := scopes.Ask{Scope: tc.scope, Params: repo(tc.repo), Task: "task-1"}
+			d, err := c.DecideApproved(subject("spiffe://td.example/agents/a"), ask, noon)
+			if err != nil || d.Outcome != tc.outcome || d.Reason != tc.reason {
+				t.Errorf("got %s %s, %v, want %s %s", d.Outcome, d.Reason, err, tc.outcome, tc.reason)
+			}
+			if d.Approval != nil || d.TTL > 15*time.Minute {
+				t.Errorf("got approval %v and TTL %s, want none and at most the scope's", d.Approval, d.TTL)
+			}
+		})
+	}
+}
+
+// What waits for people is granted once they agree, and every hint is: nobody is sent to ask for nothing.
+func TestWhatWaitsIsGrantedOnceApproved(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := mustLoad(t, drawPolicies(t))
+		who, ask := drawSubject(t), drawAsk(t)
+		for d := decide(t, c, who, ask); ; {
+			approved, err := c.DecideApproved(who, ask, noon)
+			if err != nil {
+				t.Fatalf("deciding %+v as approved: %v", ask, err)
+			}
+			if d.Outcome == scopes.Pending && (approved.Outcome != scopes.Allow || approved.TTL != d.TTL) {
+				t.Fatalf("%+v waits for people, and once approved it is %s for %s", ask, approved.Outcome, approved.TTL)
+			}
+			if approved.Outcome == scopes.Pending {
+				t.Fatalf("%+v is pending though approved", ask)
+			}
+			if d.Narrowest == nil {
+				return
+			}
+			ask = *d.Narrowest
+			if d = decide(t, c, who, ask); d.Outcome == scopes.Deny {
+				t.Fatalf("the hint %+v is denied: %s", ask, d.Explanation)
+			}
+		}
+	})
+}
