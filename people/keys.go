@@ -1,0 +1,264 @@
+package people
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	fetchTimeout = 5 * time.Second
+
+	// maxDocument is the largest discovery document and the largest key set, in bytes.
+	maxDocument = 1 << 20
+
+	// fetchPause is the shortest time between the ends of two fetches, whoever asks: with unknown keys, anybody can ask.
+	fetchPause = 5 * time.Second
+
+	// keysFresh is how long keys are used before they are fetched again: a key that the provider has withdrawn is
+	// accepted for as long. While the provider is down they may be used up to keysStale.
+	keysFresh = 10 * time.Minute
+	keysStale = time.Hour
+
+	minRSABits = 2048
+)
+
+// keys are the provider's keys, fetched on first use and when they may have changed.
+type keys struct {
+	issuer string
+	client *http.Client
+	now    func() time.Time
+
+	mu       sync.Mutex
+	set      map[string]crypto.PublicKey // by key id; never changed, only replaced
+	fetched  time.Time                   // when set was
+	tried    time.Time                   // the end of the last fetch, whatever became of it
+	err      error                       // of the last fetch
+	inflight chan struct{}               // closed at the end of the fetch that runs, nil when none does
+}
+
+func newKeys(cfg Config) *keys {
+	client := &http.Client{
+		Timeout:       fetchTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	var transport http.RoundTripper
+	if cfg.HTTPClient != nil {
+		transport = cfg.HTTPClient.Transport
+	}
+	if transport == nil {
+		// It uses no proxy from the environment, keeps no connection, and does not unpack, so that the size cap is one on
+		// what arrives.
+		transport = &http.Transport{
+			TLSHandshakeTimeout: fetchTimeout, DisableKeepAlives: true, DisableCompression: true,
+			MaxResponseHeaderBytes: 64 << 10,
+		}
+	}
+	client.Transport = capped{transport}
+	return &keys{issuer: cfg.Issuer, client: client, now: cfg.Now}
+}
+
+// find returns the key of that id. It fetches when there are no keys, when they are old, or when there is no such key;
+// but not within fetchPause of the last fetch.
+func (k *keys) find(ctx context.Context, id string) (crypto.PublicKey, error) {
+	if key, fresh := k.look(id); key != nil && fresh {
+		return key, nil
+	}
+	if err := k.refresh(ctx); err != nil {
+		return nil, err
+	}
+	key, _ := k.look(id)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch usable := k.set != nil && k.now().Sub(k.fetched) <= keysStale; {
+	case usable && key != nil:
+		return key, nil
+	case usable && k.err == nil:
+		return nil, errKey
+	default: // perhaps it is one of the keys that could not be fetched
+		return nil, fmt.Errorf("%w: %w", ErrProviderUnavailable, k.err)
+	}
+}
+
+func (k *keys) look(id string) (key crypto.PublicKey, fresh bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.set[id], k.set != nil && k.now().Sub(k.fetched) <= keysFresh
+}
+
+// refresh waits for a fetch that runs, or starts one that callers to come will share. A caller that leaves does not end
+// it for the others.
+func (k *keys) refresh(ctx context.Context) error {
+	k.mu.Lock()
+	if k.inflight == nil {
+		if !k.tried.IsZero() && k.now().Sub(k.tried) < fetchPause {
+			k.mu.Unlock()
+			return nil
+		}
+		k.inflight = make(chan struct{})
+		go k.fetch(context.WithoutCancel(ctx), k.inflight)
+	}
+	done := k.inflight
+	k.mu.Unlock()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrProviderUnavailable, ctx.Err())
+	}
+}
+
+// fetch replaces the keys, or keeps them and what went wrong.
+func (k *keys) fetch(ctx context.Context, done chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	set, err := k.download(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tried, k.err = k.now(), err
+	if err == nil {
+		k.set, k.fetched = set, k.tried
+	}
+	k.inflight = nil
+	close(done)
+}
+
+// download asks for the discovery document each time, since a provider may move its keys.
+func (k *keys) download(ctx context.Context) (map[string]crypto.PublicKey, error) {
+	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, k.client), k.issuer)
+	if err != nil {
+		return nil, fmt.Errorf("discovering the provider: %w", err)
+	}
+	var document struct {
+		JWKSURI string `json:"jwks_uri"`
+	}
+	if err := provider.Claims(&document); err != nil {
+		return nil, fmt.Errorf("discovering the provider: %w", err)
+	}
+	if err := checkURL(document.JWKSURI); err != nil {
+		return nil, fmt.Errorf("discovering the provider: jwks_uri: %w", err)
+	}
+	if strings.HasPrefix(k.issuer, "https:") && !strings.HasPrefix(document.JWKSURI, "https:") {
+		return nil, errors.New("discovering the provider: jwks_uri: the URL is not https")
+	}
+	set, err := k.downloadSet(ctx, document.JWKSURI)
+	if err != nil {
+		return nil, fmt.Errorf("fetching the provider's keys: %w", err)
+	}
+	return set, nil
+}
+
+func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto.PublicKey, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the provider answered %d", resp.StatusCode)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	var document struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		return nil, errors.New("the key set is not JSON")
+	}
+	return usable(document.Keys)
+}
+
+// usable keeps the keys that ID tokens can be signed with. A provider may have others, which say nothing against it;
+// two of one id do, since either could be meant.
+func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
+	set := make(map[string]crypto.PublicKey)
+	for _, text := range documents {
+		var key jose.JSONWebKey
+		if json.Unmarshal(text, &key) != nil || key.KeyID == "" || (key.Use != "" && key.Use != "sig") || !strong(key.Key) {
+			continue
+		}
+		if set[key.KeyID] != nil {
+			return nil, errors.New("the key set has two keys of one id")
+		}
+		set[key.KeyID] = key.Key
+	}
+	if len(set) == 0 {
+		return nil, errors.New("the key set has no key that ID tokens can be signed with")
+	}
+	return set, nil
+}
+
+// keyFits is the list of accepted algorithms, with the keys that each may be used with. Nothing symmetric is on it.
+var keyFits = map[string]func(crypto.PublicKey) bool{
+	"RS256": isRSA, "PS256": isRSA, "ES256": isP256, "EdDSA": isEd25519,
+}
+
+func isRSA(key crypto.PublicKey) bool {
+	_, ok := key.(*rsa.PublicKey)
+	return ok
+}
+
+func isP256(key crypto.PublicKey) bool {
+	k, ok := key.(*ecdsa.PublicKey)
+	return ok && k.Curve == elliptic.P256()
+}
+
+func isEd25519(key crypto.PublicKey) bool {
+	_, ok := key.(ed25519.PublicKey)
+	return ok
+}
+
+// strong leaves out symmetric and private keys too: neither has any business in a key set.
+func strong(key any) bool {
+	if k, ok := key.(*rsa.PublicKey); ok {
+		return k.N.BitLen() >= minRSABits
+	}
+	return isP256(key) || isEd25519(key)
+}
+
+// capped fails an answer that is larger than maxDocument, before it is all in memory.
+type capped struct{ http.RoundTripper }
+
+// RoundTrip answers with a body that ends in an error when it is too long.
+func (c capped) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := c.RoundTripper.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = &cappedBody{resp.Body, maxDocument}
+	return resp, nil
+}
+
+type cappedBody struct {
+	io.ReadCloser
+
+	left int
+}
+
+func (b *cappedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, fmt.Errorf("the answer is larger than %d bytes", maxDocument)
+	}
+	return n, err
+}
