@@ -17,6 +17,13 @@ func (p policy) literals() []cedar.EntityUID {
 	for _, head := range []ast.IsScopeNode{tree.Principal, tree.Action, tree.Resource} {
 		out = append(out, headLiterals(head)...)
 	}
+	return append(out, p.conditionLiterals()...)
+}
+
+// conditionLiterals returns every entity that its conditions name.
+func (p policy) conditionLiterals() []cedar.EntityUID {
+	tree := (*ast.Policy)(p.cedar.AST())
+	var out []cedar.EntityUID
 	for _, condition := range tree.Conditions {
 		ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
 			if value, ok := n.(ast.NodeValue); ok {

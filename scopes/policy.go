@@ -29,6 +29,7 @@ type policy struct {
 	cedar *cedar.Policy
 	file  string
 	line  int
+	text  string // as it was written
 }
 
 type policies []policy
@@ -62,7 +63,8 @@ func readPolicies(f File, problems *Problems) policies {
 		case !idSyntax.MatchString(string(id)):
 			problems.add(f.Name, at, "policy @id %q must be lower-case letters, digits and dashes, at most 100", string(id))
 		default:
-			out = append(out, policy{id: string(id), cedar: p, file: f.Name, line: at})
+			text := policyText(string(f.Data[p.Position().Offset:]))
+			out = append(out, policy{id: string(id), cedar: p, file: f.Name, line: at, text: text})
 		}
 	}
 	return out

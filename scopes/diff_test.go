@@ -1,0 +1,370 @@
+package scopes_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// Each row is one change to the world, and what it says: the fields and the reach. Taken back, it says the opposite.
+func TestPlanOfOneChange(t *testing.T) {
+	const ttl = "ttl: {default: 10m, max: 1h}\n"
+	const limits = "    limits: [{per: sandbox, count: 60, window: 1h}, {per: task, live: 5}]\n"
+	withLimits := replace(t, worldScopes, ttl, ttl+limits)
+	for _, tc := range []struct {
+		name      string
+		base      string // empty for the world
+		old, with string
+		want      []string // field: old -> new, reach
+		reach     scopes.Reach
+	}{
+		{name: "title", old: "title: Read mail", with: "title: Read all mail", want: []string{"title: Read mail -> Read all mail, same"}, reach: scopes.Same},
+		{name: "comment", old: "    title: Read mail", with: "    # Of the team.\n    title: Read mail", reach: scopes.Same},
+		{name: "ttl.max", old: "default: 10m, max: 1h", with: "default: 10m, max: 2h", want: []string{"ttl.max: 1h -> 2h, widened"}, reach: scopes.Widened},
+		{name: "ttl.default", old: "default: 10m, max: 1h", with: "default: 20m, max: 1h", want: []string{"ttl.default: 10m -> 20m, widened"}, reach: scopes.Widened},
+		{
+			name: "both ways", old: "default: 10m, max: 1h", with: "default: 20m, max: 30m",
+			want: []string{"ttl.default: 10m -> 20m, widened", "ttl.max: 1h -> 30m, narrowed"}, reach: scopes.Changed,
+		},
+		{name: "authority", old: "authority: delete", with: "authority: draft", want: []string{"authority: delete -> draft, widened"}, reach: scopes.Widened},
+		{name: "resource", old: "resource: mail:all", with: "resource: mail:every", want: []string{"resource: mail:all -> mail:every, changed"}, reach: scopes.Changed},
+		// Nobody can be asked any more, so what needs a yes is denied.
+		{name: "approval", old: "    approval: {group: oncall}\n", with: "", want: []string{"approval: 1 of oncall within 10m -> , narrowed"}, reach: scopes.Narrowed},
+		{name: "group", old: "group: oncall", with: "group: everybody", want: []string{"approval.group: oncall -> everybody, changed"}, reach: scopes.Changed},
+		{name: "quorum", old: "quorum: 2", with: "quorum: 1", want: []string{"approval.quorum: 2 -> 1, widened"}, reach: scopes.Widened},
+		{name: "waits longer", old: "expires: 1h", with: "expires: 2h", want: []string{"approval.expires: 1h -> 2h, widened"}, reach: scopes.Widened},
+		{name: "remembered", old: "group: oncall", with: "group: oncall, remember: task", want: []string{"approval.remember: never -> task, widened"}, reach: scopes.Widened},
+		{
+			name: "limit removed", base: withLimits, old: "{per: sandbox, count: 60, window: 1h}, ", with: "",
+			want: []string{"limits.sandbox: 60 in 1h per sandbox -> , widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "limit higher", base: withLimits, old: "count: 60, window: 1h", with: "count: 61, window: 1h",
+			want: []string{"limits.sandbox: 60 in 1h per sandbox -> 61 in 1h per sandbox, widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "limit faster", base: withLimits, old: "count: 60, window: 1h", with: "count: 60, window: 30m",
+			want: []string{"limits.sandbox: 60 in 1h per sandbox -> 60 in 30m per sandbox, widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "limit of the same rate and a larger burst", base: withLimits, old: "count: 60, window: 1h", with: "count: 120, window: 2h",
+			want: []string{"limits.sandbox: 60 in 1h per sandbox -> 120 in 2h per sandbox, widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "limit faster and smaller", base: withLimits, old: "count: 60, window: 1h", with: "count: 30, window: 10m",
+			want: []string{"limits.sandbox: 60 in 1h per sandbox -> 30 in 10m per sandbox, changed"}, reach: scopes.Changed,
+		},
+		{
+			name: "limit alive", base: withLimits, old: "live: 5", with: "live: 6",
+			want: []string{"limits.task: 5 at a time per task -> 6 at a time per task, widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "pattern", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "'.+'",
+			want: []string{"params.repo.pattern: [a-z0-9-]+/[a-z0-9._-]+ -> .+, changed"}, reach: scopes.Changed,
+		},
+		{name: "max_length", old: "max_length: 40", with: "max_length: 50", want: []string{"params.repo.max_length: 40 -> 50, widened"}, reach: scopes.Widened},
+		{name: "int", old: "min: 1, max: 10000", with: "min: -1, max: 10001", want: []string{"params.cents.min: 1 -> -1, widened", "params.cents.max: 10000 -> 10001, widened"}, reach: scopes.Widened},
+		{name: "values", old: "[EUR, USD]", with: "[EUR, USD, GBP]", want: []string{"params.currency.values: EUR, USD -> EUR, USD, GBP, widened"}, reach: scopes.Widened},
+		{name: "other values", old: "[EUR, USD]", with: "[EUR, GBP]", want: []string{"params.currency.values: EUR, USD -> EUR, GBP, changed"}, reach: scopes.Changed},
+		{name: "order of values", old: "[EUR, USD]", with: "[USD, EUR]", want: []string{"params.currency.values: EUR, USD -> USD, EUR, same"}, reach: scopes.Same},
+		{name: "parameter", old: "      urgent: {type: bool}\n", with: "", want: []string{"params.urgent: bool -> , changed"}, reach: scopes.Changed},
+		{
+			name: "type of a parameter", old: "{type: enum, values: [EUR, USD]}", with: "{type: string, pattern: '[A-Z]+'}",
+			want: []string{"params.currency: one of EUR, USD -> string that matches [A-Z]+, at most 200 bytes, changed"}, reach: scopes.Changed,
+		},
+		{name: "bind", old: ", bind: mtls", with: "", want: []string{"credential.bind: mtls -> none, widened"}, reach: scopes.Widened},
+		{name: "audience", old: "https://mail.example", with: "https://post.example", want: []string{"credential.audience: https://mail.example -> https://post.example, changed"}, reach: scopes.Changed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			base := tc.base
+			if base == "" {
+				base = worldScopes
+			}
+			policies := `@id("all") permit (principal, action, resource);` + "\n"
+			a, b := load(t, base, policies), load(t, replace(t, base, tc.old, tc.with), policies)
+			got := scopes.Plan(a, b)
+			if diff := cmp.Diff(tc.want, fieldLines(t, got)); diff != "" {
+				t.Errorf("fields (-want +got):\n%s", diff)
+			}
+			if reach := reachOf(got); reach != tc.reach {
+				t.Errorf("got reach %s, want %s", reach, tc.reach)
+			}
+			if back := reachOf(scopes.Plan(b, a)); back != mirrored[tc.reach] {
+				t.Errorf("got reach %s for the way back, want %s", back, mirrored[tc.reach])
+			}
+			if got.Empty() {
+				t.Error("got an empty diff of different files")
+			}
+		})
+	}
+}
+
+var mirrored = map[scopes.Reach]scopes.Reach{
+	scopes.Widened: scopes.Narrowed, scopes.Narrowed: scopes.Widened, scopes.Changed: scopes.Changed, scopes.Same: scopes.Same,
+}
+
+// fieldLines writes the fields of the one scope that a diff has, if any.
+func fieldLines(t *testing.T, d scopes.Diff) []string {
+	t.Helper()
+	if len(d.Scopes) > 1 || len(d.Policies) > 0 {
+		t.Fatalf("got %+v, want one scope at most", d)
+	}
+	var lines []string
+	for _, s := range d.Scopes {
+		for _, f := range s.Fields {
+			lines = append(lines, fmt.Sprintf("%s: %s -> %s, %s", f.Field, f.Old, f.New, f.Reach))
+		}
+	}
+	return lines
+}
+
+func reachOf(d scopes.Diff) scopes.Reach {
+	if len(d.Scopes) == 0 {
+		return scopes.Same
+	}
+	return d.Scopes[0].Reach
+}
+
+// What a class of authority decides can be turned round by a policy, and then nothing is claimed about it.
+func TestPlanOfAuthorityLooksAtPolicies(t *testing.T) {
+	lower := replace(t, worldScopes, "authority: delete", "authority: draft")
+	for _, tc := range []struct {
+		name, policy string
+		want         scopes.Reach
+	}{
+		{"guardrail", `forbid (principal, action in Action::"authority:delete", resource)`, scopes.Widened},
+		{"permit of the lower class", `permit (principal, action in Action::"authority:draft", resource)`, scopes.Widened},
+		{"permit of the higher class", `permit (principal, action in [Action::"authority:delete", Action::"mail.read"], resource)`, scopes.Changed},
+		{"forbid of the lower class", `forbid (principal, action in Action::"authority:draft", resource)`, scopes.Changed},
+		{"in a condition", `forbid (principal, action, resource) unless { action in Action::"authority:delete" }`, scopes.Changed},
+		{"another class", `permit (principal, action in Action::"authority:read", resource)`, scopes.Widened},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			policies := `@id("a") ` + tc.policy + ";\n"
+			a, b := load(t, worldScopes, policies), load(t, lower, policies)
+			if got := reachOf(scopes.Plan(a, b)); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+			if got := reachOf(scopes.Plan(b, a)); got != mirrored[tc.want] {
+				t.Errorf("got %s for the way back, want %s", got, mirrored[tc.want])
+			}
+		})
+	}
+}
+
+func TestPlanOfPolicies(t *testing.T) {
+	const permit, forbid = `permit (principal, action == Action::"mail.read", resource)`, `forbid (principal, action == Action::"mail.read", resource)`
+	for _, tc := range []struct {
+		name, from, to string
+		want           []string
+	}{
+		{"permit added", "", `@id("p") ` + permit + ";", []string{"p added permit widened"}},
+		{"permit removed", `@id("p") ` + permit + ";", "", []string{"p removed permit narrowed"}},
+		{"forbid added", "", `@id("p") ` + forbid + ";", []string{"p added forbid narrowed"}},
+		{"forbid removed", `@id("p") ` + forbid + ";", "", []string{"p removed forbid widened"}},
+		{"turned into a forbid", `@id("p") ` + permit + ";", `@id("p") ` + forbid + ";", []string{"p changed forbid narrowed"}},
+		{"turned into a permit", `@id("p") ` + forbid + ";", `@id("p") ` + permit + ";", []string{"p changed permit widened"}},
+		{"condition", `@id("p") ` + permit + ";", `@id("p") ` + permit + " when { context.ttl < 60 };", []string{"p changed permit changed"}},
+		{"condition of a forbid", `@id("p") ` + forbid + ";", `@id("p") ` + forbid + " when { context.ttl < 60 };", []string{"p changed forbid changed"}},
+		{"layout and comments", `@id("p") ` + permit + ";", "@id(\"p\")\n// see the wiki; it says why\n" + strings.ReplaceAll(permit, ", ", ",\n  ") + "\n;", []string{"p changed permit same"}},
+		{"annotation", `@id("p") ` + permit + ";", `@id("p") @owner("a;b") ` + permit + ";", []string{"p changed permit same"}},
+		{"comment between policies", `@id("p") ` + permit + ";", "// Mail.\n" + `@id("p") ` + permit + "; // tail", nil},
+		{"renamed", `@id("p") ` + permit + ";", `@id("q") ` + permit + ";", []string{"p removed permit narrowed", "q added permit widened"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			const always = `@id("always") forbid (principal, action == Action::"pay.refund", resource);` + "\n"
+			got := scopes.Plan(load(t, worldScopes, always+tc.from), load(t, worldScopes, always+tc.to))
+			var lines []string
+			for _, p := range got.Policies {
+				lines = append(lines, fmt.Sprintf("%s %s %s %s", p.ID, p.Change, p.Effect, p.Reach))
+			}
+			if diff := cmp.Diff(tc.want, lines); diff != "" || len(got.Scopes) != 0 {
+				t.Errorf("policies (-want +got), and %d scopes:\n%s", len(got.Scopes), diff)
+			}
+		})
+	}
+}
+
+// A policy is quoted as it was written, without what is around it.
+func TestPolicyIsQuotedAsWritten(t *testing.T) {
+	const written = "@id(\"mail\") @why(\"a; \\\"b\\\"\")\npermit (principal, action == Action::\"mail.read\", resource)\n// not yet;\nwhen { context.task != \";\" /* ; */ };"
+	c := load(t, worldScopes, "// é before\n\n"+written+" // after\n@id(\"other\") forbid (principal, action, resource);\n")
+	got, ok := c.Policy("mail")
+	want := scopes.Policy{ID: "mail", Effect: scopes.EffectPermit, File: "policies.cedar", Line: 3, Text: written}
+	if diff := cmp.Diff(want, got); diff != "" || !ok {
+		t.Errorf("policy (-want +got), found %v:\n%s", ok, diff)
+	}
+	if other, _ := c.Policy("other"); other.Text != `@id("other") forbid (principal, action, resource);` || other.Line != 7 {
+		t.Errorf("got %+v", other)
+	}
+	if _, ok := c.Policy("mai"); ok {
+		t.Error("found a policy that is not there")
+	}
+}
+
+// The first catalogue of a deployment is compared with nothing.
+func TestPlanFromNothing(t *testing.T) {
+	c := world(t)
+	got := scopes.Plan(nil, c)
+	if got.From != "" || got.To != c.Digest() || len(got.Scopes) != 5 || len(got.Policies) != 7 {
+		t.Fatalf("got %+v, want every scope and policy", got)
+	}
+	want := scopes.ScopeChange{Name: "mail.read", Change: scopes.Added, Reach: scopes.Widened, Fields: []scopes.FieldChange{
+		{Field: "title", New: "Read mail", Reach: scopes.Same},
+		{Field: "authority", New: "read", Reach: scopes.Same},
+		{Field: "resource", New: "mail:all", Reach: scopes.Same},
+		{Field: "ttl.default", New: "10m", Reach: scopes.Same},
+		{Field: "ttl.max", New: "1h", Reach: scopes.Same},
+		{Field: "credential.kind", New: "jwt", Reach: scopes.Same},
+		{Field: "credential.audience", New: "https://mail.example", Reach: scopes.Same},
+		{Field: "credential.bind", New: "mtls", Reach: scopes.Same},
+	}}
+	if diff := cmp.Diff(want, got.Scopes[3]); diff != "" {
+		t.Errorf("scope (-want +got):\n%s", diff)
+	}
+	// No policy permits to delete a repository, so that the scope alone gives nobody anything.
+	if s := got.Scopes[2]; s.Name != "git.repo.delete" || s.Reach != scopes.Same {
+		t.Errorf("got %s %s, want the same reach", s.Name, s.Reach)
+	}
+	if diff := cmp.Diff(scopes.DiffSummary{Add: 12, Widened: 7}, got.Summary()); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+	gone := scopes.Plan(c, nil).Scopes[3]
+	if gone.Change != scopes.Removed || gone.Reach != scopes.Narrowed || gone.Fields[0].Old != "Read mail" || gone.Fields[0].New != "" {
+		t.Errorf("got %+v, want the same removed", gone)
+	}
+}
+
+// What Vault is asked for counts too.
+func TestPlanOfCredentials(t *testing.T) {
+	for _, tc := range []struct{ name, from, to, want string }{
+		{"capability", "{kind: vault-token, policy: [{path: secret/a, capabilities: [read]}]}", "{kind: vault-token, policy: [{path: secret/a, capabilities: [list, read]}]}", "credential.policy.secret/a: read -> list, read, widened"},
+		{"rule", "{kind: vault-token, policy: [{path: 'secret/*', capabilities: [read]}]}", "{kind: vault-token, policy: [{path: 'secret/*', capabilities: [read]}, {path: secret/a, capabilities: [list]}]}", "credential.policy.secret/a:  -> list, changed"},
+		{"role", "{kind: database, mount: database, role: a}", "{kind: database, mount: database, role: b}", "credential.role: a -> b, changed"},
+		{"names", "{kind: pki, mount: pki, role: a, common_name: a.example}", "{kind: pki, mount: pki, role: a, common_name: a.example, dns_names: [b.example]}", "credential.dns_names:  -> b.example, widened"},
+		{"key", "{kind: pki, mount: pki, role: a, common_name: a.example}", "{kind: pki, mount: pki, role: a, common_name: a.example, key: server}", "credential.key:  -> server, changed"},
+		{"principals", "{kind: ssh, mount: ssh, role: a, principals: [a, b]}", "{kind: ssh, mount: ssh, role: a, principals: [a]}", "credential.principals: a, b -> a, narrowed"},
+		{"data", "{kind: vault, method: write, path: aws/a, data: {x: '1'}}", "{kind: vault, method: write, path: aws/a, data: {x: '2'}}", "credential.data.x: 1 -> 2, changed"},
+		{"within SVID", "{kind: kv, path: secret/a}", "{kind: kv, path: secret/a, within_svid: true}", "credential.within_svid:  -> true, narrowed"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := func(credential string) *scopes.Catalogue {
+				return load(t, replace(t, worldScopes, "{kind: jwt, audience: https://mail.example, bind: mtls}", credential), worldPolicies)
+			}
+			if got := fieldLines(t, scopes.Plan(c(tc.from), c(tc.to))); !slices.Equal(got, []string{tc.want}) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// edits are places of the world, each with what could be there instead.
+var edits = [][]string{
+	{"default: 10m, max: 1h", "default: 5m, max: 2h", "default: 20m, max: 30m"},
+	{"authority: delete", "authority: draft", "authority: write"},
+	{"    approval: {group: oncall}\n", "", "    approval: {group: oncall, quorum: 2, remember: task}\n"},
+	{"[EUR, USD]", "[EUR]", "[USD, GBP]"},
+	{"min: 1, max: 10000", "min: 0, max: 10000", "min: 5, max: 50"},
+	{", bind: mtls", "", ", bind: none"},
+	{"resource: mail:all\n", "resource: mail:some\n", "resource: mail:all\n    limits: [{per: task, live: 2}]\n"},
+	{"name: git.repo.delete", "name: git.repo.remove", "name: git.tags.delete"},
+}
+
+// drawScopes changes the world in a few places.
+func drawScopes(t *rapid.T) string {
+	text := worldScopes
+	for _, edit := range edits {
+		text = strings.Replace(text, edit[0], rapid.SampledFrom(edit).Draw(t, edit[0]), 1)
+	}
+	return text
+}
+
+// The way back is the opposite of the way there, and staying is nothing.
+func TestPlanMirrors(t *testing.T) {
+	draw := func(t *rapid.T) *scopes.Catalogue {
+		return mustLoadFiles(t, drawScopes(t), drawAnyPolicies(t))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := draw(t), draw(t)
+		if d := scopes.Plan(a, a); !d.Empty() || len(d.Scopes) != 0 || len(d.Policies) != 0 {
+			t.Fatalf("got %+v for one and the same", d)
+		}
+		there, back := scopes.Plan(a, b), scopes.Plan(b, a)
+		if len(there.Scopes) != len(back.Scopes) || len(there.Policies) != len(back.Policies) {
+			t.Fatalf("got %+v there and %+v back", there, back)
+		}
+		for i, s := range there.Scopes {
+			if r := back.Scopes[i]; r.Name != s.Name || r.Reach != mirrored[s.Reach] || len(r.Fields) != len(s.Fields) {
+				t.Fatalf("got %+v there and %+v back", s, r)
+			}
+			for j, f := range s.Fields {
+				if r := back.Scopes[i].Fields[j]; r.Field != f.Field || r.Old != f.New || r.New != f.Old || r.Reach != mirrored[f.Reach] {
+					t.Fatalf("got %+v there and %+v back", f, r)
+				}
+			}
+		}
+		for i, p := range there.Policies {
+			if r := back.Policies[i]; r.ID != p.ID || r.Old != p.New || r.New != p.Old || r.Reach != mirrored[p.Reach] {
+				t.Fatalf("got %+v there and %+v back", p, r)
+			}
+		}
+	})
+}
+
+// drawAnyPolicies draws policies that hold whatever the scopes are.
+func drawAnyPolicies(t *rapid.T) string {
+	var b strings.Builder
+	for i := range rapid.IntRange(1, 4).Draw(t, "policies") {
+		fmt.Fprintf(&b, "@id(\"p%d\") %s (principal, action%s, resource)%s;\n", i,
+			rapid.SampledFrom([]string{"permit", "forbid"}).Draw(t, "effect"),
+			rapid.SampledFrom([]string{"", ` in Action::"authority:read"`, ` in Action::"git.*"`, ` == Action::"mail.read"`}).Draw(t, "action"),
+			rapid.SampledFrom([]string{"", " when { context.approved }", " // no more\n"}).Draw(t, "condition"))
+	}
+	return b.String()
+}
+
+// What the reach of a scope's change claims holds for every ask: whoever asks gets no less when it is widened, and no
+// more when it is narrowed. Where it is for another time too, a policy about that may well say otherwise.
+func TestReachHoldsForDecisions(t *testing.T) {
+	seen := map[scopes.Reach]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		policies, edit := drawPolicies(t), rapid.SampledFrom(edits[1:7]).Draw(t, "edit")
+		changed := strings.Replace(worldScopes, edit[0], rapid.SampledFrom(edit[1:]).Draw(t, "with"), 1)
+		a, b := mustLoad(t, policies), mustLoadFiles(t, changed, policies)
+		reach := map[string]scopes.Reach{}
+		for _, s := range scopes.Plan(a, b).Scopes {
+			reach[s.Name] = s.Reach
+		}
+		for range 20 {
+			who, ask := drawSubject(t), drawAsk(t)
+			before, err := a.Decide(who, ask, noon)
+			after, errAfter := b.Decide(who, ask, noon)
+			r, is := reach[ask.Scope]
+			erred := before.Reason == scopes.ReasonPolicyError || after.Reason == scopes.ReasonPolicyError
+			if err != nil || errAfter != nil || !is || erred || before.TTL != after.TTL {
+				continue
+			}
+			seen[r]++
+			less, more := width[after.Outcome] < width[before.Outcome], width[after.Outcome] > width[before.Outcome]
+			if less && (r == scopes.Widened || r == scopes.Same) || more && (r == scopes.Narrowed || r == scopes.Same) {
+				t.Fatalf("%s is %s, and %s became %s for %+v", ask.Scope, r, before.Outcome, after.Outcome, ask)
+			}
+		}
+	})
+	if seen[scopes.Widened] == 0 || seen[scopes.Narrowed] == 0 {
+		t.Errorf("got %v: too little was checked", seen)
+	}
+}
+
+func mustLoadFiles(t *rapid.T, yaml, policies string) *scopes.Catalogue {
+	c, err := scopes.Load([]scopes.File{file("s.yaml", yaml), file("p.cedar", policies)})
+	if err != nil {
+		t.Fatalf("loading:\n%s\n%v", policies, err)
+	}
+	return c
+}

@@ -1,0 +1,114 @@
+package scopes
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cedar-policy/cedar-go"
+	cedarast "github.com/cedar-policy/cedar-go/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+)
+
+// Policy is one Cedar policy as it was written.
+type Policy struct {
+	ID     string
+	Effect string // EffectPermit or EffectForbid
+	File   string
+	Line   int    // where it begins, with its first annotation
+	Text   string // from its first annotation to its semicolon
+}
+
+// The effects of policies.
+const (
+	EffectPermit = "permit"
+	EffectForbid = "forbid"
+)
+
+// Policy returns the policy with that @id.
+func (c *Catalogue) Policy(id string) (Policy, bool) {
+	i, ok := slices.BinarySearchFunc(c.policies, id, func(p policy, id string) int { return strings.Compare(p.id, id) })
+	if !ok {
+		return Policy{}, false
+	}
+	return c.policies[i].source(), true
+}
+
+func (p policy) source() Policy {
+	return Policy{ID: p.id, Effect: p.effect(), File: p.file, Line: p.line, Text: p.text}
+}
+
+func (p policy) effect() string {
+	if p.cedar.Effect() == cedar.Permit {
+		return EffectPermit
+	}
+	return EffectForbid
+}
+
+// meaning is the same for two texts of a policy when they differ in layout, comments and annotations only.
+func (p policy) meaning() string {
+	bare := *(*ast.Policy)(p.cedar.AST())
+	bare.Annotations, bare.Position = nil, ast.Position{}
+	data, err := cedar.NewPolicyFromAST((*cedarast.Policy)(&bare)).MarshalJSON()
+	if err != nil {
+		return p.text // what cannot be compared is another policy
+	}
+	return string(data)
+}
+
+// policyText returns the one policy that begins text: up to the first semicolon that is in no string and no comment.
+func policyText(text string) string {
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == ';':
+			return text[:i+1]
+		case text[i] == '"':
+			i += stringLength(text[i:]) - 1
+		case strings.HasPrefix(text[i:], "//"):
+			i += endAfter(text[i:], "\n") - 1
+		case strings.HasPrefix(text[i:], "/*"):
+			i += endAfter(text[i:], "*/") - 1
+		}
+	}
+	return text
+}
+
+// stringLength is how long the literal is that begins text, quotes included.
+func stringLength(text string) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
+func endAfter(text, end string) int {
+	before, _, found := strings.Cut(text[1:], end)
+	if !found {
+		return len(text)
+	}
+	return 1 + len(before) + len(end)
+}
+
+// admits says whether the head of the policy lets it be about a scope. What its conditions say only narrows that.
+func (p policy) admits(d *definition) bool {
+	is := func(uid cedar.EntityUID) bool { return uid == d.action || d.parents.Contains(uid) }
+	switch head := (*ast.Policy)(p.cedar.AST()).Action.(type) {
+	case ast.ScopeTypeEq:
+		return head.Entity == d.action
+	case ast.ScopeTypeIn:
+		return is(head.Entity)
+	case ast.ScopeTypeInSet:
+		return slices.ContainsFunc(head.Entities, is)
+	default:
+		return true
+	}
+}
+
+// permittable says whether any policy could permit a scope to anybody.
+func (ps policies) permittable(d *definition) bool {
+	return slices.ContainsFunc(ps, func(p policy) bool { return p.effect() == EffectPermit && p.admits(d) })
+}
