@@ -75,10 +75,23 @@ func Load(files []File) (*Catalogue, error) {
 	return c, nil
 }
 
-// LoadFS loads every .yaml, .yml and .cedar file below the root of fsys. Folders
-// that begin with a dot are left out: a mounted Kubernetes ConfigMap keeps a
-// second copy of each file in one.
+// LoadFS loads every .yaml, .yml and .cedar file below the root of fsys, as ReadFS finds them.
 func LoadFS(fsys fs.FS) (*Catalogue, error) {
+	files, err := ReadFS(fsys)
+	if err != nil {
+		return nil, err
+	}
+	return Load(files)
+}
+
+// ReadFS returns the files of the catalogue below the root of fsys, for Load. Example tables (*.test.yaml and
+// *.test.yml) are no part of it. Folders that begin with a dot are left out: a mounted Kubernetes ConfigMap keeps a
+// second copy of each file in one.
+func ReadFS(fsys fs.FS) ([]File, error) {
+	return readFS(fsys, func(name string) bool { return isScopeFile(name) || isPolicyFile(name) })
+}
+
+func readFS(fsys fs.FS, wanted func(name string) bool) ([]File, error) {
 	var files []File
 	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
@@ -86,7 +99,7 @@ func LoadFS(fsys fs.FS) (*Catalogue, error) {
 			return err
 		case entry.IsDir() && name != "." && strings.HasPrefix(entry.Name(), "."):
 			return fs.SkipDir
-		case entry.IsDir() || !isScopeFile(name) && !isPolicyFile(name):
+		case entry.IsDir() || !wanted(name):
 			return nil
 		case len(files) == MaxFiles:
 			return Problems{{What: fmt.Sprintf("more than %d files; merge some", MaxFiles)}}
@@ -98,10 +111,7 @@ func LoadFS(fsys fs.FS) (*Catalogue, error) {
 		files = append(files, File{Name: name, Data: data})
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return Load(files)
+	return files, err
 }
 
 // readCapped reads one byte more than is allowed, for Load to refuse.
@@ -122,9 +132,15 @@ func readCapped(fsys fs.FS, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, MaxScopeFile+1))
 }
 
-func isScopeFile(name string) bool {
-	return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml"
+func isScopeFile(name string) bool { return isYAML(name) && !isExampleFile(name) }
+
+// isExampleFile says whether a file holds examples of asks. What they are about does not change with them, so they are
+// no part of a catalogue and its digest.
+func isExampleFile(name string) bool {
+	return isYAML(name) && path.Ext(strings.TrimSuffix(name, path.Ext(name))) == ".test"
 }
+
+func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" }
 
 func isPolicyFile(name string) bool { return path.Ext(name) == ".cedar" }
 
@@ -144,6 +160,8 @@ func checkFiles(files []File, problems *Problems) []File {
 		switch {
 		case !fileSyntax.MatchString(f.Name):
 			problems.add("", 0, "file name %q must be letters, digits, . _ - and / only, with no part that begins with a dot", f.Name)
+		case isExampleFile(f.Name):
+			problems.add(f.Name, 0, "is a table of examples, which is no part of a catalogue; leave it out")
 		case !isScopeFile(f.Name) && !isPolicyFile(f.Name):
 			problems.add(f.Name, 0, "is neither scopes (.yaml, .yml) nor policies (.cedar); rename or remove it")
 		case i > 0 && sorted[i-1].Name == f.Name:
@@ -174,7 +192,7 @@ func (c *Catalogue) checkCounts(problems *Problems) {
 
 // readScopes adds the scopes of one file.
 func (c *Catalogue) readScopes(f File, problems *Problems) {
-	r := &reader{file: f.Name, problems: problems}
+	r := &reader{file: f.Name, top: "scopes", problems: problems}
 	root := r.parseYAML(f.Data)
 	if root == nil {
 		return

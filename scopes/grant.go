@@ -20,6 +20,8 @@ type recipe struct {
 // however many hints are tried with it: checking its signature is what costs.
 type proofs struct {
 	request func() (request, *InvalidAsk)
+	// csr and publicKey are set by Assess alone: one was sent, and is not at hand.
+	csr, publicKey bool
 }
 
 func newProofs(ask Ask) proofs {
@@ -34,7 +36,7 @@ func (c Credential) certifies() (csr, publicKey bool) {
 // grant fills in what Vault will be asked for; nil for a JWT.
 func (d *definition) grant(params map[string]any, ask Ask, sent proofs) (*Grant, *InvalidAsk) {
 	c := d.scope.Credential
-	if bad := c.checkProofs(ask); bad != nil {
+	if bad := c.checkProofs(ask, sent); bad != nil {
 		return nil, bad
 	}
 	g := &Grant{Policy: d.recipe.policy.Name, Method: MethodWrite, Leased: c.Leased(), Static: c.Static}
@@ -49,7 +51,7 @@ func (d *definition) grant(params map[string]any, ask Ask, sent proofs) (*Grant,
 	case KindPKI:
 		g.Data, bad = d.recipe.certificate(params, !c.ServerKey, sent)
 	case KindSSH:
-		g.Data, bad = d.recipe.userCertificate(params, ask.PublicKey)
+		g.Data, bad = d.recipe.userCertificate(params, ask.PublicKey, sent)
 	case KindVault:
 		g.Method = c.Method
 		g.Data, bad = d.recipe.written(params)
@@ -63,14 +65,14 @@ func (d *definition) grant(params map[string]any, ask Ask, sent proofs) (*Grant,
 	return g, bad
 }
 
-func (c Credential) checkProofs(ask Ask) *InvalidAsk {
+func (c Credential) checkProofs(ask Ask, sent proofs) *InvalidAsk {
 	csr, publicKey := c.certifies()
 	switch {
-	case csr && ask.CSR == "":
+	case csr && ask.CSR == "" && !sent.csr:
 		return invalid("csr", "is required")
 	case !csr && ask.CSR != "":
 		return invalid("csr", "is not used by this scope; leave it out")
-	case publicKey && ask.PublicKey == "":
+	case publicKey && ask.PublicKey == "" && !sent.publicKey:
 		return invalid("public_key", "is required")
 	case !publicKey && ask.PublicKey != "":
 		return invalid("public_key", "is not used by this scope; leave it out")
@@ -94,7 +96,7 @@ func (r recipe) certificate(params map[string]any, withCSR bool, sent proofs) (m
 	if len(dnsNames) > 0 {
 		data["alt_names"] = strings.Join(dnsNames, ",")
 	}
-	if !withCSR {
+	if !withCSR || sent.csr {
 		return data, nil
 	}
 	csr, bad := sent.request()
@@ -108,9 +110,9 @@ func (r recipe) certificate(params map[string]any, withCSR bool, sent proofs) (m
 	return data, nil
 }
 
-func (r recipe) userCertificate(params map[string]any, publicKey string) (map[string]string, *InvalidAsk) {
+func (r recipe) userCertificate(params map[string]any, publicKey string, sent proofs) (map[string]string, *InvalidAsk) {
 	principals, bad := renderAll(r.principals, params)
-	if bad != nil {
+	if bad != nil || sent.publicKey {
 		return nil, bad
 	}
 	key, bad := parsePublicKey(publicKey)

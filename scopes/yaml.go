@@ -21,6 +21,7 @@ const maxYAMLDepth = 16
 // merge keys and tags are refused: nothing in a catalogue is to be guessed.
 type reader struct {
 	file     string
+	top      string // the one key of the file
 	where    string // "scope github.issues.read: ", once the name is known
 	problems *Problems
 }
@@ -38,7 +39,7 @@ func (r *reader) parseYAML(data []byte) *yaml.Node {
 		return nil
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
-		r.problems.add(r.file, 0, "holds no YAML document; begin it with scopes:")
+		r.problems.add(r.file, 0, "holds no YAML document; begin it with %s:", r.top)
 		return nil
 	}
 	before := len(*r.problems)
@@ -54,7 +55,7 @@ func (r *reader) syntax(err error) {
 	var many *yaml.LoadErrors
 	if errors.As(err, &many) {
 		for _, e := range many.Errors {
-			r.problems.add(r.file, e.Mark.Line, "not valid YAML: %s", documentAdvice(e.Message))
+			r.problems.add(r.file, e.Mark.Line, "not valid YAML: %s", r.documentAdvice(e.Message))
 		}
 		return
 	}
@@ -70,12 +71,12 @@ func (r *reader) syntax(err error) {
 	r.problems.add(r.file, 0, "not valid YAML: %v", err)
 }
 
-func documentAdvice(message string) string {
+func (r *reader) documentAdvice(message string) string {
 	switch {
 	case strings.Contains(message, "found multiple"):
 		return "one document per file; move what follows --- to a file of its own"
 	case strings.Contains(message, "no documents"):
-		return "the file is empty; begin it with scopes:"
+		return "the file is empty; begin it with " + r.top + ":"
 	default:
 		return message
 	}

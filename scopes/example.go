@@ -1,0 +1,232 @@
+package scopes
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.yaml.in/yaml/v4"
+)
+
+// MaxExamples is how many examples one catalogue may have.
+const MaxExamples = 10_000
+
+// Example is one ask and what the answer has to be: a unit test of scopes and policies.
+type Example struct {
+	Name     string
+	File     string
+	Line     int
+	As       spiffeid.ID
+	Bound    bool // presents an X.509-SVID over mTLS, not a JWT-SVID
+	Ask      Ask
+	Approved bool // people have approved it
+	At       time.Time
+	Want     Expectation
+}
+
+// Expectation is what an example says of the decision. What it leaves empty can be anything.
+type Expectation struct {
+	Outcome   Outcome // or Invalid
+	Reason    string
+	TTL       time.Duration
+	Policies  []string // exactly these, in any order; nil for any
+	Narrowest string   // the scope of the ask that would pass, or NoNarrowest
+}
+
+// What only examples say.
+const (
+	Invalid     Outcome = "invalid" // the ask itself is refused
+	NoNarrowest         = "none"
+)
+
+const (
+	exampleTask = "example" // when an example names none
+	// exampleSVID is how long the SVID of an example lives: it bounds nothing.
+	exampleSVID = 2 * maxDuration
+)
+
+// exampleTime is when an example happens that does not say.
+var exampleTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+var exampleKeys = []string{"name", "as", "svid", "scope", "params", "ttl", "task", "approved", "at", "want"}
+
+var wantKeys = []string{"outcome", "reason", "ttl", "policies", "narrowest"}
+
+// ReadExamplesFS reads the examples below the root of fsys.
+func ReadExamplesFS(fsys fs.FS) ([]Example, error) {
+	files, err := readFS(fsys, isExampleFile)
+	if err != nil {
+		return nil, err
+	}
+	return ReadExamples(files)
+}
+
+// ReadExamples reads tables of examples, in any order. When anything is wrong the error is Problems with every mistake
+// found. Examples are in the order of their files' names.
+func ReadExamples(files []File) ([]Example, error) {
+	var problems Problems
+	var out []Example
+	first := map[string]Example{}
+	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b File) int { return strings.Compare(a.Name, b.Name) }) {
+		if len(f.Data) > MaxScopeFile {
+			problems.add(f.Name, 0, "is larger than %d KiB; split it", MaxScopeFile>>10)
+			continue
+		}
+		for _, e := range readExamples(f, &problems) {
+			if twin, twice := first[e.Name]; twice {
+				problems.add(e.File, e.Line, "example %q is there twice; the first is at %s:%d", e.Name, twin.File, twin.Line)
+			}
+			first[e.Name] = e
+			out = append(out, e)
+		}
+	}
+	if len(out) > MaxExamples {
+		problems.add("", 0, "%d examples are too many; at most %d", len(out), MaxExamples)
+	}
+	if err := problems.err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func readExamples(f File, problems *Problems) []Example {
+	r := &reader{file: f.Name, top: "examples", problems: problems}
+	root := r.parseYAML(f.Data)
+	if root == nil {
+		return nil
+	}
+	fields := r.mapping(root, "file", "examples")
+	if fields == nil {
+		return nil
+	}
+	if fields["examples"] == nil {
+		r.at(root, "examples is missing; list the examples below it")
+		return nil
+	}
+	var out []Example
+	for _, n := range r.list(fields["examples"], "examples") {
+		if e, ok := r.example(n); ok {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (r *reader) example(n *yaml.Node) (Example, bool) {
+	r.where = ""
+	fields := r.mapping(n, "example", exampleKeys...)
+	if fields == nil {
+		return Example{}, false
+	}
+	defer func() { r.where = "" }()
+	e := Example{File: r.file, Line: n.Line, At: exampleTime, Ask: Ask{Task: exampleTask}}
+	for _, key := range []string{"name", "as", "scope", "want"} {
+		if fields[key] == nil {
+			r.at(n, "example: %s is missing", key)
+			return e, false
+		}
+	}
+	e.Name, _ = r.text(fields["name"], "example: name")
+	if strings.TrimSpace(e.Name) == "" || len(e.Name) > maxTitle {
+		r.at(fields["name"], "example: name must be 1 to %d bytes of text", maxTitle)
+	}
+	r.where = "example " + strconv.Quote(e.Name) + ": "
+	e.As = r.spiffeID(fields["as"])
+	e.Bound = r.oneOf(fields["svid"], "svid", "x509", "jwt") == "x509"
+	e.Ask.Scope, _ = r.text(fields["scope"], "scope")
+	e.Ask.Params = r.askParams(fields["params"])
+	e.Ask.TTL, _ = r.duration(fields["ttl"], "ttl", minTTL)
+	if task, ok := r.text(fields["task"], "task"); ok {
+		e.Ask.Task = task
+	}
+	e.Approved = r.flag(fields["approved"], "approved")
+	if at, ok := r.time(fields["at"], "at"); ok {
+		e.At = at
+	}
+	e.Want = r.expectation(fields["want"])
+	return e, true
+}
+
+func (r *reader) spiffeID(n *yaml.Node) spiffeid.ID {
+	text, ok := r.text(n, "as")
+	if !ok {
+		return spiffeid.ID{}
+	}
+	id, err := spiffeid.FromString(text)
+	if err != nil || id.Path() == "" || len(text) > maxSPIFFEID {
+		r.at(n, "as %q is not a SPIFFE ID with a path, such as spiffe://acme.example/research/r-1", text)
+	}
+	return id
+}
+
+// time reads an instant, which YAML may have taken for one already.
+func (r *reader) time(n *yaml.Node, what string) (time.Time, bool) {
+	if n == nil {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339, n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		r.at(n, "%s must be a time such as 2030-01-01T12:00:00Z", what)
+		return time.Time{}, false
+	}
+	return at, true
+}
+
+// askParams returns the parameters of an ask, as Decide takes them.
+func (r *reader) askParams(n *yaml.Node) map[string]any {
+	out := map[string]any{}
+	if n == nil {
+		return out
+	}
+	for name, value := range r.entries(n, "params") {
+		number, err := strconv.ParseInt(value.Value, 10, 64)
+		switch {
+		case value.Kind == yaml.ScalarNode && value.ShortTag() == "!!str":
+			out[name] = value.Value
+		case value.Kind == yaml.ScalarNode && value.ShortTag() == "!!int" && err == nil:
+			out[name] = number
+		case value.Kind == yaml.ScalarNode && value.ShortTag() == "!!bool":
+			out[name] = r.flag(value, name)
+		default:
+			r.at(value, "params.%s must be text, a whole number, true or false", name)
+		}
+	}
+	return out
+}
+
+// expectation is one word, or a mapping with more.
+func (r *reader) expectation(n *yaml.Node) Expectation {
+	if n.Kind == yaml.ScalarNode {
+		return Expectation{Outcome: r.outcome(n, "want")}
+	}
+	fields := r.mapping(n, "want", wantKeys...)
+	if fields == nil {
+		return Expectation{}
+	}
+	if fields["outcome"] == nil {
+		r.at(n, "want needs an outcome, such as {outcome: deny, reason: no_permit}")
+		return Expectation{}
+	}
+	want := Expectation{Outcome: r.outcome(fields["outcome"], "want.outcome")}
+	want.Reason, _ = r.text(fields["reason"], "want.reason")
+	want.TTL, _ = r.duration(fields["ttl"], "want.ttl", minTTL)
+	want.Narrowest, _ = r.text(fields["narrowest"], "want.narrowest")
+	if fields["policies"] != nil {
+		want.Policies = []string{}
+		for i, item := range r.list(fields["policies"], "want.policies") {
+			if id, ok := r.text(item, fmt.Sprintf("want.policies[%d]", i)); ok {
+				want.Policies = append(want.Policies, id)
+			}
+		}
+		slices.Sort(want.Policies)
+	}
+	return want
+}
+
+func (r *reader) outcome(n *yaml.Node, what string) Outcome {
+	return Outcome(r.oneOf(n, what, string(Allow), string(Deny), string(Pending), string(Invalid)))
+}
