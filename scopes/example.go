@@ -37,11 +37,11 @@ type Expectation struct {
 	Narrowest string   // the scope of the ask that would pass, or NoNarrowest
 }
 
-// What only examples say.
-const (
-	Invalid     Outcome = "invalid" // the ask itself is refused
-	NoNarrowest         = "none"
-)
+// Invalid is the outcome of an ask that is refused itself. There is no decision about such.
+const Invalid Outcome = "invalid"
+
+// NoNarrowest is Expectation.Narrowest when there has to be no ask that would pass.
+const NoNarrowest = "none"
 
 const (
 	exampleTask = "example" // when an example names none

@@ -1,0 +1,216 @@
+package scopes
+
+import (
+	"maps"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// Recorded is a decision that was made once, and what it was about.
+type Recorded struct {
+	ID       string // names it among the samples
+	SPIFFEID string
+	Bound    bool           // asked over mTLS with an X.509-SVID
+	Expires  time.Time      // of the SVID; zero when nobody knows: then it bounds nothing
+	Scope    string         // this and the next three as they were asked
+	Params   map[string]any // not changed
+	TTL      time.Duration
+	Task     string
+	Time     time.Time
+	Outcome  Outcome
+	Reason   string
+	Given    time.Duration // the TTL of the answer; 0 when it is not to be compared
+}
+
+// Shift is how the answer of a draft differs from the one recorded.
+type Shift string
+
+// The shifts. Every decision is counted under one of them.
+const (
+	Unchanged     Shift = "unchanged"
+	NewlyAllowed  Shift = "newly_allowed"   // was denied
+	NewlyDenied   Shift = "newly_denied"    // was allowed, or waited for a person
+	NewlyGated    Shift = "newly_gated"     // was allowed, and a person would have to approve it
+	NewlyUngated  Shift = "newly_ungated"   // waited for a person, and would be allowed
+	NewlyAskable  Shift = "newly_askable"   // was denied, and a person could approve it
+	NowLonger     Shift = "now_longer"      // as before, for a longer time
+	NowShorter    Shift = "now_shorter"     // as before, for a shorter time
+	Undecidable   Shift = "undecidable"     // no longer an ask: the draft refuses its parameters
+	NotByPolicies Shift = "not_by_policies" // denied by a limit, a quarantine or the end of a task; would be again
+)
+
+// maxMemo bounds what a Replayer remembers, in asks.
+const maxMemo = 1 << 17
+
+// Replayer decides recorded asks again, by a draft. It takes them for asks whose keys fit, as Assess does. It is not
+// safe for concurrent use: give each goroutine its own, and Merge them.
+//
+// Identical asks are decided once. That is sound because all that a decision reads of the time is what is left of the
+// SVID, and that only where the credential ends with it: there it is part of what makes asks identical. The task is part
+// of it where a policy reads it.
+type Replayer struct {
+	draft   *Catalogue
+	views   map[string]*view
+	memo    map[string]answer
+	key     keyBuffer
+	total   int64
+	counts  map[Shift]int64
+	scopes  groups
+	pairs   groups
+	subject struct {
+		text string
+		id   spiffeid.ID
+		err  error
+	}
+}
+
+// view is the draft as far as it is about one scope: policies whose head is about others neither match nor err.
+type view struct {
+	*Catalogue
+	def      *definition
+	readTask bool // some policy does
+}
+
+// answer is what a decision is reduced to.
+type answer struct {
+	outcome Outcome // or Invalid
+	ttl     time.Duration
+}
+
+// NewReplayer returns a Replayer that decides by draft.
+func NewReplayer(draft *Catalogue) *Replayer {
+	return &Replayer{
+		draft: draft, views: map[string]*view{}, memo: map[string]answer{}, counts: map[Shift]int64{},
+		scopes: newGroups(), pairs: newGroups(),
+	}
+}
+
+// Add decides one recorded ask again and counts how the answer differs.
+func (r *Replayer) Add(rec Recorded) {
+	shift := r.shift(rec)
+	r.total++
+	r.counts[shift]++
+	if shift == Unchanged || shift == NotByPolicies {
+		return
+	}
+	r.scopes.add(groupKey{scope: rec.Scope}, shift, rec.ID)
+	r.pairs.add(groupKey{spiffeID: rec.SPIFFEID, scope: rec.Scope}, shift, rec.ID)
+}
+
+// Merge adds what other has counted. Both have to be about the same draft.
+func (r *Replayer) Merge(other *Replayer) {
+	r.total += other.total
+	for shift, n := range maps.All(other.counts) {
+		r.counts[shift] += n
+	}
+	r.scopes.merge(other.scopes)
+	r.pairs.merge(other.pairs)
+}
+
+func (r *Replayer) shift(rec Recorded) Shift {
+	switch rec.Reason {
+	case ReasonLimited, ReasonQuarantined, ReasonTaskEnded:
+		return NotByPolicies
+	}
+	got := r.decide(rec)
+	known := rec.Outcome == Allow || rec.Outcome == Deny || rec.Outcome == Pending
+	switch {
+	case got.outcome == Invalid || !known:
+		return Undecidable
+	case got.outcome != rec.Outcome:
+		return turned(rec.Outcome, got.outcome)
+	case rec.Outcome == Deny || rec.Given == 0 || rec.Given == got.ttl:
+		return Unchanged
+	case got.ttl > rec.Given:
+		return NowLonger
+	default:
+		return NowShorter
+	}
+}
+
+func turned(was, is Outcome) Shift {
+	switch {
+	case is == Deny:
+		return NewlyDenied
+	case was == Deny && is == Allow:
+		return NewlyAllowed
+	case was == Deny:
+		return NewlyAskable
+	case is == Pending:
+		return NewlyGated
+	default:
+		return NewlyUngated
+	}
+}
+
+// decide answers a recorded ask, from memory where that is sound.
+func (r *Replayer) decide(rec Recorded) answer {
+	who, ok := r.who(rec)
+	if !ok {
+		return answer{outcome: Invalid}
+	}
+	v := r.view(rec.Scope)
+	key, whole := r.key.of(rec, v, who)
+	if known, ok := r.memo[string(key)]; ok && whole {
+		return known
+	}
+	got := v.decideAgain(rec, who)
+	if whole {
+		if len(r.memo) >= maxMemo {
+			clear(r.memo)
+		}
+		r.memo[string(key)] = got
+	}
+	return got
+}
+
+func (v *view) decideAgain(rec Recorded, who Subject) answer {
+	judge := v.judge
+	if rec.Reason == ReasonApproved {
+		judge = v.judgeApproved
+	}
+	ask := Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, Task: rec.Task}
+	d, err := v.Catalogue.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)
+	if err != nil {
+		return answer{outcome: Invalid}
+	}
+	return answer{outcome: d.Outcome, ttl: d.TTL}
+}
+
+// who parses the SPIFFE ID, which is often that of the decision before.
+func (r *Replayer) who(rec Recorded) (Subject, bool) {
+	if s := &r.subject; s.text != rec.SPIFFEID {
+		s.text = rec.SPIFFEID
+		s.id, s.err = spiffeid.FromString(rec.SPIFFEID)
+	}
+	expires := rec.Expires
+	switch {
+	case expires.IsZero() && rec.Reason == ReasonSVIDExpiring:
+		expires = rec.Time
+	case expires.IsZero():
+		expires = rec.Time.Add(exampleSVID)
+	}
+	return Subject{ID: r.subject.id, Bound: rec.Bound, Expires: expires}, r.subject.text != "" && r.subject.err == nil
+}
+
+func (r *Replayer) view(scope string) *view {
+	if v, ok := r.views[scope]; ok {
+		return v
+	}
+	def, ok := r.draft.scopes[scope]
+	if !ok {
+		return &view{Catalogue: r.draft} // not kept: anything can be the name of what is not there
+	}
+	narrow := *r.draft
+	narrow.policies = nil
+	v := &view{Catalogue: &narrow, def: def}
+	for _, p := range r.draft.policies {
+		if p.admits(def) {
+			narrow.policies = append(narrow.policies, p)
+			v.readTask = v.readTask || p.readsTask()
+		}
+	}
+	r.views[scope] = v
+	return v
+}

@@ -1,0 +1,102 @@
+package scopes
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+)
+
+// keyBuffer writes what makes two recorded asks identical. It is used again for each.
+type keyBuffer struct {
+	data  []byte
+	names []string
+}
+
+// of returns the key, good until the next one, and whether it is whole: values of types that no JSON decoder makes have
+// none. Every part is of a known length or says how long it is, so that no two asks share a key.
+func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
+	b.data = b.data[:0]
+	b.flag(rec.Bound)
+	b.flag(rec.Reason == ReasonApproved)
+	b.text(rec.SPIFFEID)
+	b.text(rec.Scope)
+	b.number(int64(rec.TTL))
+	if v.def != nil && v.def.scope.Credential.endsWithSVID(who) {
+		b.number(int64(who.Expires.Sub(rec.Time).Truncate(time.Second)))
+	}
+	// A task that is none makes the ask invalid, whether or not a policy reads it.
+	b.flag(taskSyntax.MatchString(rec.Task))
+	if v.readTask {
+		b.text(rec.Task)
+	}
+	b.names = b.names[:0]
+	for name := range rec.Params {
+		b.names = append(b.names, name)
+	}
+	slices.Sort(b.names)
+	for _, name := range b.names {
+		b.text(name)
+		if !b.value(rec.Params[name]) {
+			return nil, false
+		}
+	}
+	return b.data, true
+}
+
+func (b *keyBuffer) value(value any) bool {
+	switch v := value.(type) {
+	case string:
+		b.data = append(b.data, 's')
+		b.text(v)
+	case bool:
+		b.data = append(b.data, 'b')
+		b.flag(v)
+	case json.Number:
+		b.data = append(b.data, 'j')
+		b.text(string(v))
+	case float64:
+		b.data = append(b.data, 'f')
+		b.data = binary.BigEndian.AppendUint64(b.data, math.Float64bits(v))
+	case int64:
+		b.data = append(b.data, 'i')
+		b.number(v)
+	case int:
+		b.data = append(b.data, 'i')
+		b.number(int64(v))
+	default:
+		return false
+	}
+	return true
+}
+
+func (b *keyBuffer) flag(v bool) { b.data = strconv.AppendBool(b.data, v) }
+
+func (b *keyBuffer) number(n int64) { b.data = binary.AppendVarint(b.data, n) }
+
+func (b *keyBuffer) text(s string) {
+	b.data = binary.AppendUvarint(b.data, uint64(len(s)))
+	b.data = append(b.data, s...)
+}
+
+// readsTask says whether what the policy says can depend on context.task. That is no when context is used for other
+// fields of it only.
+func (p policy) readsTask() bool {
+	used, elsewhere := 0, 0
+	for _, condition := range (*ast.Policy)(p.cedar.AST()).Conditions {
+		ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
+			if isContext(n) {
+				used++
+			}
+			if field, ok := n.(ast.NodeTypeAccess); ok && isContext(field.Arg) && field.Value != "task" {
+				elsewhere++
+			}
+			return true
+		})
+	}
+	return used != elsewhere
+}

@@ -1,0 +1,135 @@
+package scopes
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+const (
+	maxGroups  = 10_000 // kept while counting
+	maxSamples = 3      // of each group and shift
+)
+
+// Replay is what a draft would have changed. It is also its own JSON document.
+type Replay struct {
+	Catalogue string          `json:"catalogue"` // the draft's digest
+	Decisions int64           `json:"decisions"`
+	Counts    map[Shift]int64 `json:"counts"` // sums up to Decisions
+	Scopes    []ReplayGroup   `json:"scopes,omitempty"`
+	Sandboxes []ReplayGroup   `json:"sandboxes,omitempty"` // by sandbox and scope
+	// Unlisted says how many of the changes are in no group of Scopes and in none of Sandboxes.
+	Unlisted struct {
+		Scopes    int64 `json:"scopes"`
+		Sandboxes int64 `json:"sandboxes"`
+	} `json:"unlisted"`
+	// AtLeast is set when there were more groups than are kept: those listed may have changed more than they say.
+	AtLeast bool `json:"at_least,omitzero"`
+}
+
+// ReplayGroup is what would have changed for one scope, or one scope of one sandbox.
+type ReplayGroup struct {
+	SPIFFEID string             `json:"spiffe_id,omitzero"`
+	Scope    string             `json:"scope"`
+	Changes  int64              `json:"changes"`
+	Counts   map[Shift]int64    `json:"counts"`  // of changes only
+	Samples  map[Shift][]string `json:"samples"` // a few ids each, the smallest, which are the oldest of UUIDv7
+}
+
+// Report returns the totals, which are exact, and the groups with the most changes, at most top of each sort.
+func (r *Replayer) Report(top int) Replay {
+	out := Replay{Catalogue: r.draft.digest, Decisions: r.total, Counts: maps.Clone(r.counts)}
+	out.Scopes, out.Unlisted.Scopes = r.scopes.top(top)
+	out.Sandboxes, out.Unlisted.Sandboxes = r.pairs.top(top)
+	out.AtLeast = r.scopes.dropped+r.pairs.dropped > 0
+	return out
+}
+
+type groupKey struct{ spiffeID, scope string }
+
+// groups counts changes by group. Memory is bounded: when there are too many, those with the fewest changes go.
+type groups struct {
+	by      map[groupKey]*ReplayGroup
+	dropped int64 // changes of groups that went
+}
+
+func newGroups() groups { return groups{by: map[groupKey]*ReplayGroup{}} }
+
+func (g *groups) add(key groupKey, shift Shift, id string) {
+	group := g.group(key)
+	group.Changes++
+	group.Counts[shift]++
+	group.sample(shift, id)
+	g.prune()
+}
+
+func (g *groups) group(key groupKey) *ReplayGroup {
+	group, ok := g.by[key]
+	if !ok {
+		group = &ReplayGroup{SPIFFEID: key.spiffeID, Scope: key.scope, Counts: map[Shift]int64{}, Samples: map[Shift][]string{}}
+		g.by[key] = group
+	}
+	return group
+}
+
+// sample keeps the smallest ids, so that the order of decisions does not matter.
+func (group *ReplayGroup) sample(shift Shift, id string) {
+	ids := group.Samples[shift]
+	at, twice := slices.BinarySearch(ids, id)
+	if twice || at == maxSamples {
+		return
+	}
+	ids = slices.Insert(ids, at, id)
+	group.Samples[shift] = ids[:min(len(ids), maxSamples)]
+}
+
+func (g *groups) merge(other groups) {
+	g.dropped += other.dropped
+	for key, theirs := range maps.All(other.by) {
+		ours := g.group(key)
+		ours.Changes += theirs.Changes
+		for shift, n := range maps.All(theirs.Counts) {
+			ours.Counts[shift] += n
+			for _, id := range theirs.Samples[shift] {
+				ours.sample(shift, id)
+			}
+		}
+	}
+	g.prune()
+}
+
+// prune leaves half of the groups when there are too many, so that it is seldom done.
+func (g *groups) prune() {
+	if len(g.by) <= maxGroups {
+		return
+	}
+	for _, group := range g.sorted()[maxGroups/2:] {
+		g.dropped += group.Changes
+		delete(g.by, groupKey{spiffeID: group.SPIFFEID, scope: group.Scope})
+	}
+}
+
+func (g *groups) sorted() []*ReplayGroup {
+	return slices.SortedFunc(maps.Values(g.by), func(a, b *ReplayGroup) int {
+		return cmp.Or(-cmp.Compare(a.Changes, b.Changes), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.SPIFFEID, b.SPIFFEID))
+	})
+}
+
+// top returns copies of the groups with the most changes, and how many changes are in no such group.
+func (g *groups) top(n int) ([]ReplayGroup, int64) {
+	var out []ReplayGroup
+	unlisted := g.dropped
+	for i, group := range g.sorted() {
+		if i >= n {
+			unlisted += group.Changes
+			continue
+		}
+		c := *group
+		c.Counts, c.Samples = maps.Clone(group.Counts), maps.Clone(group.Samples)
+		for shift, ids := range c.Samples {
+			c.Samples[shift] = slices.Clone(ids)
+		}
+		out = append(out, c)
+	}
+	return out, unlisted
+}
