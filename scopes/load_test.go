@@ -30,279 +30,283 @@ func refusal(t *testing.T, files ...scopes.File) string {
 	return err.Error()
 }
 
+// mistake is one place of the world written wrongly, and what is said about it.
+type mistake struct {
+	name           string
+	old, with      string // in the scopes
+	policies, want string
+}
+
+var mistakes = []mistake{
+	{
+		name: "unknown key", old: "title: Read mail\n", with: "title: Read mail\n    quota: 60\n",
+		want: "scopes.yaml:40: scope: unknown key \"quota\"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential",
+	},
+	{
+		name: "duplicate key", old: "title: Read mail\n", with: "title: Read mail\n    title: Read all mail\n",
+		want: `scopes.yaml:40: scope: key "title" is given twice; remove one`,
+	},
+	{
+		name: "duplicate scope", old: "name: mail.read", with: "name: git.issues.read",
+		want: "scopes.yaml:38: scope git.issues.read is defined twice; the first is at scopes.yaml:2",
+	},
+	{
+		name: "one word name", old: "name: mail.read", with: "name: mail",
+		want: `scopes.yaml:38: scope name "mail" must be two or more lower-case words with dots between, such as github.issues.read, and at most 100 bytes`,
+	},
+	{
+		name: "bidi in title", old: "title: Read mail", with: "title: \"Read \u202email\"",
+		want: "scopes.yaml:39: scope mail.read: title must be one line of visible text, at most 200 bytes",
+	},
+	{
+		name: "title missing", old: "    title: Read mail\n", with: "",
+		want: "scopes.yaml:38: scope mail.read: title is missing",
+	},
+	{
+		name: "number for text", old: "title: Read mail", with: "title: 7",
+		want: "scopes.yaml:39: scope mail.read: title must be text; put it in quotes",
+	},
+	{
+		name: "authority", old: "authority: payment", with: "authority: root",
+		want: `scopes.yaml:30: scope pay.refund: authority "root" is unknown; choose read, draft, write, delete, payment or permission`,
+	},
+	{
+		name: "ttl over a day", old: "max: 1h", with: "max: 25h",
+		want: "scopes.yaml:42: scope mail.read: ttl.max must be whole seconds from 1s to 24h, such as 90s or 5m",
+	},
+	{
+		name: "ttl of parts of a second", old: "default: 10m", with: "default: 1500ms",
+		want: "scopes.yaml:42: scope mail.read: ttl.default must be whole seconds from 1s to 24h, such as 90s or 5m",
+	},
+	{
+		name: "ttl upside down", old: "default: 10m, max: 1h", with: "default: 2h, max: 1h",
+		want: "scopes.yaml:42: scope mail.read: ttl.default (2h) is longer than ttl.max (1h)",
+	},
+	{
+		name: "ttl without max", old: "{default: 10m, max: 1h}", with: "{default: 10m}",
+		want: "scopes.yaml:42: scope mail.read: ttl needs default and max, such as {default: 5m, max: 15m}",
+	},
+	{
+		name: "quorum of nobody", old: "quorum: 2", with: "quorum: 0",
+		want: "scopes.yaml:26: scope git.repo.delete: approval.quorum must be a whole number from 1 to 10",
+	},
+	{
+		name: "approval without group", old: "{group: oncall}", with: "{quorum: 1}",
+		want: "scopes.yaml:17: scope git.issues.write: approval needs a group, such as {group: oncall}",
+	},
+	{
+		name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
+		want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
+	},
+	{
+		name: "limits that are no list", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: {per: sandbox, count: 1, window: 1s}\n",
+		want: "scopes.yaml:43: scope mail.read: limits must be a list",
+	},
+	{
+		name: "limit of nothing", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 0, window: 1h}]\n",
+		want: "scopes.yaml:43: scope mail.read: limit.count must be a whole number from 1 to 1000000",
+	},
+	{
+		name: "limit without end", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1000001, window: 1h}]\n",
+		want: "scopes.yaml:43: scope mail.read: limit.count must be a whole number from 1 to 1000000",
+	},
+	{
+		name: "limit of a moment", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 500ms}]\n",
+		want: "scopes.yaml:43: scope mail.read: limit.window must be whole seconds from 1s to 24h, such as 90s or 5m",
+	},
+	{
+		name: "limit over a week", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 168h}]\n",
+		want: "scopes.yaml:43: scope mail.read: limit.window must be whole seconds from 1s to 24h, such as 90s or 5m",
+	},
+	{
+		name: "limit per what", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: user, count: 1, window: 1h}]\n",
+		want: `scopes.yaml:43: scope mail.read: limit.per "user" is unknown; choose sandbox, task, trust_domain`,
+	},
+	{
+		name: "limit without window", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1}]\n",
+		want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
+	},
+	{
+		name: "limit with more", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, burst: 2}]\n",
+		want: "scopes.yaml:43: scope mail.read: limit: unknown key \"burst\"; the keys are per, count, window, live",
+	},
+	{
+		name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h}, {per: task, count: 9, window: 2h}]\n",
+		want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+	},
+	{
+		name: "limit that is neither", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task}]\n",
+		want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
+	},
+	{
+		name: "limit that is both", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, live: 1}]\n",
+		want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
+	},
+	{
+		name: "none alive", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 0}]\n",
+		want: "scopes.yaml:43: scope mail.read: limit.live must be a whole number from 1 to 1000000",
+	},
+	{
+		name: "live limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 1}, {per: task, live: 2}]\n",
+		want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+	},
+	{
+		name: "seven limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: sandbox, live: 1}, {per: task, live: 1}, {per: trust_domain, live: 1}, {per: task, live: 2}]\n",
+		want: "scopes.yaml:43: scope mail.read: limits: there may be 6 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+	},
+	{
+		name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: postgres, audience: https://mail",
+		want: `scopes.yaml:43: scope mail.read: credential.kind "postgres" is unknown; choose jwt, vault-token, database, pki, ssh, kv or vault`,
+	},
+	{
+		name: "bind", old: "bind: mtls", with: "bind: dpop",
+		want: `scopes.yaml:43: scope mail.read: credential.bind "dpop" is unknown; choose none or mtls`,
+	},
+	{
+		name: "empty audience", old: "https://mail.example", with: `""`,
+		want: "scopes.yaml:43: scope mail.read: credential.audience must be an absolute URI without fragment or user, such as https://gateway.example",
+	},
+	{
+		name: "audience with fragment", old: "https://mail.example", with: `"https://mail.example/#a"`,
+		want: "scopes.yaml:43: scope mail.read: credential.audience must be an absolute URI without fragment or user, such as https://gateway.example",
+	},
+	{
+		name: "no audience", old: "kind: jwt, audience: https://mail.example", with: "kind: jwt",
+		want: "scopes.yaml:43: scope mail.read: credential of kind jwt: audience is missing, such as in {kind: jwt, audience: https://gateway.example}",
+	},
+	{
+		name: "undeclared placeholder", old: "resource: mail:all", with: "resource: mail:box/{box}",
+		want: "scopes.yaml:41: scope mail.read: resource names {box}, which is not in params (none)",
+	},
+	{
+		name: "resource literal", old: "resource: mail:all", with: "resource: mail:*",
+		want: `scopes.yaml:41: scope mail.read: resource "mail:*" may hold letters, digits and : / . _ - besides {param}`,
+	},
+	{
+		name: "resource dot segment", old: "resource: mail:all", with: "resource: mail:a/../b",
+		want: `scopes.yaml:41: scope mail.read: resource "mail:a/../b" has a . or .. segment; remove it`,
+	},
+	{
+		name: "resource without kind", old: "resource: git:repo/{repo}", with: "resource: '{repo}'",
+		want: `scopes.yaml:7: scope git.issues.read: resource "{repo}" must begin with what kind of thing it is, such as github:repo/`,
+	},
+	{
+		name: "open brace", old: "resource: mail:all", with: "resource: 'mail:{x'",
+		want: `scopes.yaml:41: scope mail.read: resource "mail:{x" has a { without its }`,
+	},
+	{
+		name: "adjacent placeholders", old: "pay:{currency}/{cents}", with: "pay:{currency}{cents}",
+		want: `scopes.yaml:35: scope pay.refund: resource "pay:{currency}{cents}" has {currency}{cents} with nothing between them; put a separator there`,
+	},
+	{
+		name: "parameter type", old: "{type: bool}", with: "{type: float}",
+		want: `scopes.yaml:34: scope pay.refund: params.urgent: type "float" is unknown; choose string, enum, int or bool`,
+	},
+	{
+		name: "parameter name of Cedar's", old: "urgent: {", with: "in: {",
+		want: `scopes.yaml:34: scope pay.refund: parameter name "in" must be lower-case letters, digits and _, at most 50, and no word of Cedar's own`,
+	},
+	{
+		name: "key of another type", old: "{type: bool}", with: "{type: bool, min: 1}",
+		want: `scopes.yaml:34: scope pay.refund: params.urgent: unknown key "min"; the keys are type`,
+	},
+	{
+		name: "int without max", old: "min: 1, max: 10000", with: "min: 1",
+		want: "scopes.yaml:32: scope pay.refund: params.cents: max is missing; a parameter of type int needs it",
+	},
+	{
+		name: "int upside down", old: "min: 1, max: 10000", with: "min: 2, max: 1",
+		want: "scopes.yaml:32: scope pay.refund: params.cents: min is greater than max",
+	},
+	{
+		name: "int beyond what JSON carries", old: "max: 10000", with: "max: 9007199254740993",
+		want: "scopes.yaml:32: scope pay.refund: params.cents.max must be a whole number from -9007199254740992 to 9007199254740992",
+	},
+	{
+		name: "string without pattern", old: "pattern: '[a-z0-9-]+/[a-z0-9._-]+', ", with: "",
+		want: "scopes.yaml:6: scope git.issues.read: params.repo: pattern is missing; a parameter of type string needs it",
+	},
+	{
+		name: "pattern that closes our group", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "'a)|(?:.*'",
+		want: "scopes.yaml:6: scope git.issues.read: params.repo.pattern is not an RE2 expression: error parsing regexp: unexpected ): `a)|(?:.*`",
+	},
+	{
+		name: "enum with a list separator", old: "[EUR, USD]", with: "['EUR,USD']",
+		want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR,USD" may hold letters, digits and . _ - / : @ only`,
+	},
+	{
+		name: "enum of nothing", old: "[EUR, USD]", with: "[]",
+		want: "scopes.yaml:33: scope pay.refund: params.currency.values must list 1 to 100 values",
+	},
+	{
+		name: "enum value twice", old: "[EUR, USD]", with: "[EUR, EUR]",
+		want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR" is listed twice`,
+	},
+	{
+		name: "enum of a number", old: "[EUR, USD]", with: "[EUR, 7]",
+		want: "scopes.yaml:33: scope pay.refund: params.currency.values[1] must be text; put it in quotes",
+	},
+	{
+		name: "enum that is no list", old: "[EUR, USD]", with: "EUR",
+		want: "scopes.yaml:33: scope pay.refund: params.currency.values must be a list",
+	},
+	{
+		name: "parameter without type", old: "{type: bool}", with: "{}",
+		want: "scopes.yaml:34: scope pay.refund: params.urgent: type is missing; choose string, enum, int or bool",
+	},
+	{
+		name: "parameter that is no mapping", old: "{type: bool}", with: "bool",
+		want: "scopes.yaml:34: scope pay.refund: params.urgent must be a mapping (key: value)",
+	},
+	{
+		name: "pattern of nothing", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "''",
+		want: "scopes.yaml:6: scope git.issues.read: params.repo.pattern must be 1 to 500 bytes long",
+	},
+	{
+		name: "more than an ask may hold", old: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 40}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
+		with: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 1000}\n      a: {type: string, pattern: 'a', max_length: 1000}\n      b: {type: string, pattern: 'a', max_length: 1000}\n      c: {type: string, pattern: 'a', max_length: 1000}\n      d: {type: string, pattern: 'a', max_length: 100}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
+		want: "scopes.yaml:6: scope git.issues.read: params: the longest values come to 4108 bytes; an ask may have 4096: lower max_length",
+	},
+	{
+		name: "max_length", old: "max_length: 40", with: "max_length: 1001",
+		want: "scopes.yaml:6: scope git.issues.read: params.repo.max_length must be a whole number from 1 to 1000",
+	},
+	{
+		name: "ttl that is no mapping", old: "{default: 10m, max: 1h}", with: "10m",
+		want: "scopes.yaml:42: scope mail.read: ttl must be a mapping (key: value)",
+	},
+	{
+		name: "name missing", old: "  - name: mail.read\n    title", with: "  - title",
+		want: "scopes.yaml:38: scope: name is missing",
+	},
+	{
+		name: "group", old: "group: oncall", with: "group: On Call",
+		want: `scopes.yaml:17: scope git.issues.write: approval.group "On Call" must be lower-case letters, digits and dashes, at most 64`,
+	},
+	{
+		name: "no scopes key", old: "scopes:\n", with: "scope:\n",
+		want: "scopes.yaml:1: file: unknown key \"scope\"; the keys are scopes\nscopes.yaml:1: scopes is missing; list the scopes below it",
+	},
+	{
+		name: "alias", old: "title: Read mail", with: "title: &t Read mail",
+		want: "scopes.yaml:39: anchors and aliases are not allowed; write the value out",
+	},
+	{
+		name: "merge key", old: "title: Read mail", with: "<<: {title: Read mail}",
+		want: "scopes.yaml:39: scope: keys must be plain words\nscopes.yaml:38: scope mail.read: title is missing",
+	},
+	{
+		name: "tag", old: "title: Read mail", with: "title: !!binary aGk=",
+		want: "scopes.yaml:39: tags such as !!binary are not allowed; remove it",
+	},
+	{
+		name: "second document", old: "  - name: mail.read", with: "---\nscopes:\n  - name: mail.read",
+		want: "scopes.yaml: not valid YAML: one document per file; move what follows --- to a file of its own",
+	},
+}
+
 func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
-	tests := []struct {
-		name           string
-		old, with      string // in the scopes
-		policies, want string
-	}{
-		{
-			name: "unknown key", old: "title: Read mail\n", with: "title: Read mail\n    quota: 60\n",
-			want: "scopes.yaml:40: scope: unknown key \"quota\"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential",
-		},
-		{
-			name: "duplicate key", old: "title: Read mail\n", with: "title: Read mail\n    title: Read all mail\n",
-			want: `scopes.yaml:40: scope: key "title" is given twice; remove one`,
-		},
-		{
-			name: "duplicate scope", old: "name: mail.read", with: "name: git.issues.read",
-			want: "scopes.yaml:38: scope git.issues.read is defined twice; the first is at scopes.yaml:2",
-		},
-		{
-			name: "one word name", old: "name: mail.read", with: "name: mail",
-			want: `scopes.yaml:38: scope name "mail" must be two or more lower-case words with dots between, such as github.issues.read, and at most 100 bytes`,
-		},
-		{
-			name: "bidi in title", old: "title: Read mail", with: "title: \"Read \u202email\"",
-			want: "scopes.yaml:39: scope mail.read: title must be one line of visible text, at most 200 bytes",
-		},
-		{
-			name: "title missing", old: "    title: Read mail\n", with: "",
-			want: "scopes.yaml:38: scope mail.read: title is missing",
-		},
-		{
-			name: "number for text", old: "title: Read mail", with: "title: 7",
-			want: "scopes.yaml:39: scope mail.read: title must be text; put it in quotes",
-		},
-		{
-			name: "authority", old: "authority: payment", with: "authority: root",
-			want: `scopes.yaml:30: scope pay.refund: authority "root" is unknown; choose read, draft, write, delete, payment or permission`,
-		},
-		{
-			name: "ttl over a day", old: "max: 1h", with: "max: 25h",
-			want: "scopes.yaml:42: scope mail.read: ttl.max must be whole seconds from 1s to 24h, such as 90s or 5m",
-		},
-		{
-			name: "ttl of parts of a second", old: "default: 10m", with: "default: 1500ms",
-			want: "scopes.yaml:42: scope mail.read: ttl.default must be whole seconds from 1s to 24h, such as 90s or 5m",
-		},
-		{
-			name: "ttl upside down", old: "default: 10m, max: 1h", with: "default: 2h, max: 1h",
-			want: "scopes.yaml:42: scope mail.read: ttl.default (2h) is longer than ttl.max (1h)",
-		},
-		{
-			name: "ttl without max", old: "{default: 10m, max: 1h}", with: "{default: 10m}",
-			want: "scopes.yaml:42: scope mail.read: ttl needs default and max, such as {default: 5m, max: 15m}",
-		},
-		{
-			name: "quorum of nobody", old: "quorum: 2", with: "quorum: 0",
-			want: "scopes.yaml:26: scope git.repo.delete: approval.quorum must be a whole number from 1 to 10",
-		},
-		{
-			name: "approval without group", old: "{group: oncall}", with: "{quorum: 1}",
-			want: "scopes.yaml:17: scope git.issues.write: approval needs a group, such as {group: oncall}",
-		},
-		{
-			name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
-			want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
-		},
-		{
-			name: "limits that are no list", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: {per: sandbox, count: 1, window: 1s}\n",
-			want: "scopes.yaml:43: scope mail.read: limits must be a list",
-		},
-		{
-			name: "limit of nothing", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 0, window: 1h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit.count must be a whole number from 1 to 1000000",
-		},
-		{
-			name: "limit without end", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1000001, window: 1h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit.count must be a whole number from 1 to 1000000",
-		},
-		{
-			name: "limit of a moment", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 500ms}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit.window must be whole seconds from 1s to 24h, such as 90s or 5m",
-		},
-		{
-			name: "limit over a week", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 168h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit.window must be whole seconds from 1s to 24h, such as 90s or 5m",
-		},
-		{
-			name: "limit per what", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: user, count: 1, window: 1h}]\n",
-			want: `scopes.yaml:43: scope mail.read: limit.per "user" is unknown; choose sandbox, task, trust_domain`,
-		},
-		{
-			name: "limit without window", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1}]\n",
-			want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
-		},
-		{
-			name: "limit with more", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, burst: 2}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit: unknown key \"burst\"; the keys are per, count, window, live",
-		},
-		{
-			name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h}, {per: task, count: 9, window: 2h}]\n",
-			want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
-		},
-		{
-			name: "limit that is neither", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task}]\n",
-			want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
-		},
-		{
-			name: "limit that is both", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h, live: 1}]\n",
-			want: "scopes.yaml:43: scope mail.read: a limit needs per, and either count and window or live, such as {per: sandbox, count: 60, window: 1h} or {per: sandbox, live: 5}",
-		},
-		{
-			name: "none alive", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 0}]\n",
-			want: "scopes.yaml:43: scope mail.read: limit.live must be a whole number from 1 to 1000000",
-		},
-		{
-			name: "live limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 1}, {per: task, live: 2}]\n",
-			want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
-		},
-		{
-			name: "seven limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: sandbox, live: 1}, {per: task, live: 1}, {per: trust_domain, live: 1}, {per: task, live: 2}]\n",
-			want: "scopes.yaml:43: scope mail.read: limits: there may be 6 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
-		},
-		{
-			name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: postgres, audience: https://mail",
-			want: `scopes.yaml:43: scope mail.read: credential.kind "postgres" is unknown; choose jwt, vault-token, database, pki, ssh, kv or vault`,
-		},
-		{
-			name: "bind", old: "bind: mtls", with: "bind: dpop",
-			want: `scopes.yaml:43: scope mail.read: credential.bind "dpop" is unknown; choose none or mtls`,
-		},
-		{
-			name: "empty audience", old: "https://mail.example", with: `""`,
-			want: "scopes.yaml:43: scope mail.read: credential.audience must be an absolute URI without fragment or user, such as https://gateway.example",
-		},
-		{
-			name: "audience with fragment", old: "https://mail.example", with: `"https://mail.example/#a"`,
-			want: "scopes.yaml:43: scope mail.read: credential.audience must be an absolute URI without fragment or user, such as https://gateway.example",
-		},
-		{
-			name: "no audience", old: "kind: jwt, audience: https://mail.example", with: "kind: jwt",
-			want: "scopes.yaml:43: scope mail.read: credential of kind jwt: audience is missing, such as in {kind: jwt, audience: https://gateway.example}",
-		},
-		{
-			name: "undeclared placeholder", old: "resource: mail:all", with: "resource: mail:box/{box}",
-			want: "scopes.yaml:41: scope mail.read: resource names {box}, which is not in params (none)",
-		},
-		{
-			name: "resource literal", old: "resource: mail:all", with: "resource: mail:*",
-			want: `scopes.yaml:41: scope mail.read: resource "mail:*" may hold letters, digits and : / . _ - besides {param}`,
-		},
-		{
-			name: "resource dot segment", old: "resource: mail:all", with: "resource: mail:a/../b",
-			want: `scopes.yaml:41: scope mail.read: resource "mail:a/../b" has a . or .. segment; remove it`,
-		},
-		{
-			name: "resource without kind", old: "resource: git:repo/{repo}", with: "resource: '{repo}'",
-			want: `scopes.yaml:7: scope git.issues.read: resource "{repo}" must begin with what kind of thing it is, such as github:repo/`,
-		},
-		{
-			name: "open brace", old: "resource: mail:all", with: "resource: 'mail:{x'",
-			want: `scopes.yaml:41: scope mail.read: resource "mail:{x" has a { without its }`,
-		},
-		{
-			name: "adjacent placeholders", old: "pay:{currency}/{cents}", with: "pay:{currency}{cents}",
-			want: `scopes.yaml:35: scope pay.refund: resource "pay:{currency}{cents}" has {currency}{cents} with nothing between them; put a separator there`,
-		},
-		{
-			name: "parameter type", old: "{type: bool}", with: "{type: float}",
-			want: `scopes.yaml:34: scope pay.refund: params.urgent: type "float" is unknown; choose string, enum, int or bool`,
-		},
-		{
-			name: "parameter name of Cedar's", old: "urgent: {", with: "in: {",
-			want: `scopes.yaml:34: scope pay.refund: parameter name "in" must be lower-case letters, digits and _, at most 50, and no word of Cedar's own`,
-		},
-		{
-			name: "key of another type", old: "{type: bool}", with: "{type: bool, min: 1}",
-			want: `scopes.yaml:34: scope pay.refund: params.urgent: unknown key "min"; the keys are type`,
-		},
-		{
-			name: "int without max", old: "min: 1, max: 10000", with: "min: 1",
-			want: "scopes.yaml:32: scope pay.refund: params.cents: max is missing; a parameter of type int needs it",
-		},
-		{
-			name: "int upside down", old: "min: 1, max: 10000", with: "min: 2, max: 1",
-			want: "scopes.yaml:32: scope pay.refund: params.cents: min is greater than max",
-		},
-		{
-			name: "int beyond what JSON carries", old: "max: 10000", with: "max: 9007199254740993",
-			want: "scopes.yaml:32: scope pay.refund: params.cents.max must be a whole number from -9007199254740992 to 9007199254740992",
-		},
-		{
-			name: "string without pattern", old: "pattern: '[a-z0-9-]+/[a-z0-9._-]+', ", with: "",
-			want: "scopes.yaml:6: scope git.issues.read: params.repo: pattern is missing; a parameter of type string needs it",
-		},
-		{
-			name: "pattern that closes our group", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "'a)|(?:.*'",
-			want: "scopes.yaml:6: scope git.issues.read: params.repo.pattern is not an RE2 expression: error parsing regexp: unexpected ): `a)|(?:.*`",
-		},
-		{
-			name: "enum with a list separator", old: "[EUR, USD]", with: "['EUR,USD']",
-			want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR,USD" may hold letters, digits and . _ - / : @ only`,
-		},
-		{
-			name: "enum of nothing", old: "[EUR, USD]", with: "[]",
-			want: "scopes.yaml:33: scope pay.refund: params.currency.values must list 1 to 100 values",
-		},
-		{
-			name: "enum value twice", old: "[EUR, USD]", with: "[EUR, EUR]",
-			want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR" is listed twice`,
-		},
-		{
-			name: "enum of a number", old: "[EUR, USD]", with: "[EUR, 7]",
-			want: "scopes.yaml:33: scope pay.refund: params.currency.values[1] must be text; put it in quotes",
-		},
-		{
-			name: "enum that is no list", old: "[EUR, USD]", with: "EUR",
-			want: "scopes.yaml:33: scope pay.refund: params.currency.values must be a list",
-		},
-		{
-			name: "parameter without type", old: "{type: bool}", with: "{}",
-			want: "scopes.yaml:34: scope pay.refund: params.urgent: type is missing; choose string, enum, int or bool",
-		},
-		{
-			name: "parameter that is no mapping", old: "{type: bool}", with: "bool",
-			want: "scopes.yaml:34: scope pay.refund: params.urgent must be a mapping (key: value)",
-		},
-		{
-			name: "pattern of nothing", old: "'[a-z0-9-]+/[a-z0-9._-]+'", with: "''",
-			want: "scopes.yaml:6: scope git.issues.read: params.repo.pattern must be 1 to 500 bytes long",
-		},
-		{
-			name: "more than an ask may hold", old: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 40}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
-			with: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 1000}\n      a: {type: string, pattern: 'a', max_length: 1000}\n      b: {type: string, pattern: 'a', max_length: 1000}\n      c: {type: string, pattern: 'a', max_length: 1000}\n      d: {type: string, pattern: 'a', max_length: 100}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
-			want: "scopes.yaml:6: scope git.issues.read: params: the longest values come to 4108 bytes; an ask may have 4096: lower max_length",
-		},
-		{
-			name: "max_length", old: "max_length: 40", with: "max_length: 1001",
-			want: "scopes.yaml:6: scope git.issues.read: params.repo.max_length must be a whole number from 1 to 1000",
-		},
-		{
-			name: "ttl that is no mapping", old: "{default: 10m, max: 1h}", with: "10m",
-			want: "scopes.yaml:42: scope mail.read: ttl must be a mapping (key: value)",
-		},
-		{
-			name: "name missing", old: "  - name: mail.read\n    title", with: "  - title",
-			want: "scopes.yaml:38: scope: name is missing",
-		},
-		{
-			name: "group", old: "group: oncall", with: "group: On Call",
-			want: `scopes.yaml:17: scope git.issues.write: approval.group "On Call" must be lower-case letters, digits and dashes, at most 64`,
-		},
-		{
-			name: "no scopes key", old: "scopes:\n", with: "scope:\n",
-			want: "scopes.yaml:1: file: unknown key \"scope\"; the keys are scopes\nscopes.yaml:1: scopes is missing; list the scopes below it",
-		},
-		{
-			name: "alias", old: "title: Read mail", with: "title: &t Read mail",
-			want: "scopes.yaml:39: anchors and aliases are not allowed; write the value out",
-		},
-		{
-			name: "merge key", old: "title: Read mail", with: "<<: {title: Read mail}",
-			want: "scopes.yaml:39: scope: keys must be plain words\nscopes.yaml:38: scope mail.read: title is missing",
-		},
-		{
-			name: "tag", old: "title: Read mail", with: "title: !!binary aGk=",
-			want: "scopes.yaml:39: tags such as !!binary are not allowed; remove it",
-		},
-		{
-			name: "second document", old: "  - name: mail.read", with: "---\nscopes:\n  - name: mail.read",
-			want: "scopes.yaml: not valid YAML: one document per file; move what follows --- to a file of its own",
-		},
-	}
-	for _, tt := range tests {
+	for _, tt := range mistakes {
 		t.Run(tt.name, func(t *testing.T) {
 			changed := replace(t, worldScopes, tt.old, tt.with)
 			got := refusal(t, file("scopes.yaml", changed), file("policies.cedar", worldPolicies))

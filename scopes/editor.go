@@ -1,0 +1,207 @@
+package scopes
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"strings"
+)
+
+// object is a JSON Schema, or a part of one.
+type object = map[string]any
+
+const schemaDialect = "https://json-schema.org/draft/2020-12/schema"
+
+// durationSyntax is how durations are written; that it is within bounds is not a matter of shape.
+const durationSyntax = `^\+?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|μs|ns))+$`
+
+// ScopesSchema is the JSON Schema (2020-12) of a scope file, for editors. It is made of what Load reads by and knows the
+// shape only: what it accepts, Load may still refuse, and what it refuses, Load does too.
+func ScopesSchema() []byte {
+	return document("Brevet scopes", "scopes", object{"type": "array", "items": scopeSchema()})
+}
+
+// ExamplesSchema is the JSON Schema (2020-12) of a table of examples.
+func ExamplesSchema() []byte {
+	return document("Brevet examples", "examples", object{"type": "array", "items": exampleSchema()})
+}
+
+func document(title, key string, list object) []byte {
+	schema := closed([]string{key}, object{key: list})
+	schema["$schema"], schema["title"] = schemaDialect, title
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(schema); err != nil {
+		panic(err) // it is made of maps, texts and numbers
+	}
+	return out.Bytes()
+}
+
+// closed is a mapping that has no keys but these.
+func closed(needs []string, properties object) object {
+	out := object{"type": "object", "properties": properties, "additionalProperties": false}
+	if len(needs) > 0 {
+		out["required"] = needs
+	}
+	return out
+}
+
+func text(max int) object { return object{"type": "string", "minLength": 1, "maxLength": max} }
+
+func matching(syntax *regexp.Regexp) object {
+	return object{"type": "string", "pattern": syntax.String()}
+}
+
+func choice[T ~string](words ...T) object { return object{"enum": words} }
+
+func whole(lo, hi int64) object { return object{"type": "integer", "minimum": lo, "maximum": hi} }
+
+func listOf(item object, lo, hi int) object {
+	return object{"type": "array", "items": item, "minItems": lo, "maxItems": hi}
+}
+
+func duration() object { return object{"type": "string", "pattern": durationSyntax} }
+
+func flag() object { return object{"type": "boolean"} }
+
+// described adds what an editor shows beside a key.
+func described(what string, schema object) object {
+	out := maps.Clone(schema)
+	out["description"] = what
+	return out
+}
+
+// schema is the shape of a template for a place: what may stand between parameters, and before the first.
+func (p *place) schema() object {
+	class := strings.TrimSuffix(strings.TrimPrefix(p.literal.String(), "^"), "*$")
+	name := strings.TrimSuffix(strings.TrimPrefix(paramSyntax.String(), "^"), "$")
+	out := object{"type": "string", "pattern": `^(` + class + `|\{` + name + `\})*$`}
+	if p.head != nil {
+		out["allOf"] = []object{{"pattern": p.head.String()}}
+	}
+	return out
+}
+
+func scopeSchema() object {
+	name := matching(nameSyntax)
+	name["maxLength"] = maxName
+	return closed([]string{"name", "title", "authority", "resource", "ttl", "credential"}, object{
+		"name":       described("What sandboxes ask for and policies name, such as github.issues.read.", name),
+		"title":      described("What it is, in words: people approve by it.", text(maxTitle)),
+		"authority":  described("How much harm its credential can do.", choice(authorities...)),
+		"params":     described("What an ask has to say besides.", paramsSchema()),
+		"resource":   described("What the ask is about, for policies: a template such as github:repo/{repo}.", resourcePlace.schema()),
+		"ttl":        described("How long the credential lives.", closed([]string{"default", "max"}, object{"default": duration(), "max": duration()})),
+		"approval":   described("Who could be asked for a yes. Without it, what needs one is denied.", approvalSchema()),
+		"limits":     described("How many in which time, or alive at a time.", listOf(limitSchema(), 0, maxLimits)),
+		"credential": described("What is made, and how.", credentialSchema()),
+	})
+}
+
+func paramsSchema() object {
+	var types []object
+	for _, kind := range []ParamType{ParamString, ParamEnum, ParamInt, ParamBool} {
+		keys := paramKeys[kind]
+		properties := object{"type": object{"const": kind}}
+		for _, key := range append(append([]string{}, keys.needs...), keys.may...) {
+			properties[key] = paramKeySchemas()[key]
+		}
+		types = append(types, closed(append([]string{"type"}, keys.needs...), properties))
+	}
+	return object{
+		"type": "object", "maxProperties": maxParams, "additionalProperties": object{"oneOf": types},
+		"propertyNames": object{"pattern": paramSyntax.String(), "not": choice(cedarWords...)},
+	}
+}
+
+func paramKeySchemas() object {
+	value := matching(baselineSyntax)
+	value["maxLength"] = maxParamLength
+	return object{
+		"pattern":    described("An RE2 expression for the whole value.", text(maxPattern)),
+		"max_length": described("In bytes.", whole(1, maxParamLength)),
+		"values":     object{"type": "array", "items": value, "minItems": 1, "maxItems": maxValues, "uniqueItems": true},
+		"min":        whole(-maxSafeInt, maxSafeInt),
+		"max":        whole(-maxSafeInt, maxSafeInt),
+	}
+}
+
+func approvalSchema() object {
+	return closed([]string{"group"}, object{
+		"group":    described("The group whose members may vote.", matching(groupSyntax)),
+		"quorum":   described("How many different people have to agree. Default 1.", whole(1, maxQuorum)),
+		"expires":  described("How long the ask waits for them. Default "+short(defaultApprovalWait)+".", duration()),
+		"remember": described("Whether a yes counts for the same ask again until the task ends.", choice(RememberNever, RememberTask)),
+	})
+}
+
+func limitSchema() object {
+	per, count := choice(limitPers...), whole(1, maxLimitCount)
+	return object{"oneOf": []object{
+		closed([]string{"per", "count", "window"}, object{"per": per, "count": count, "window": duration()}),
+		closed([]string{"per", "live"}, object{"per": per, "live": count}),
+	}}
+}
+
+func credentialSchema() object {
+	var kinds []object
+	for _, kind := range credentialKinds() {
+		properties := object{"kind": object{"const": kind.name}}
+		for _, key := range append(append([]string{}, kind.needs...), kind.may...) {
+			properties[key] = credentialKeySchemas()[key]
+		}
+		kinds = append(kinds, closed(append([]string{"kind"}, kind.needs...), properties))
+	}
+	return object{"oneOf": kinds}
+}
+
+func credentialKeySchemas() object {
+	mount := matching(mountSyntax)
+	mount["maxLength"] = maxMount
+	rule := closed([]string{"path", "capabilities"}, object{
+		"path": rulePlace.schema(), "capabilities": object{"type": "array", "items": choice(capabilities...), "minItems": 1},
+	})
+	return object{
+		"audience":    described("The one audience of the token, an absolute URI.", text(maxAudience)),
+		"bind":        described("mtls: the token works with the certificate it was issued to, and ends with it.", choice(BindNone, BindMTLS)),
+		"mount":       described("Where the engine is mounted.", mount),
+		"role":        described("The engine's role.", rolePlace.schema()),
+		"path":        described("Where Vault is asked.", pathPlace.schema()),
+		"method":      choice(MethodRead, MethodWrite),
+		"data":        object{"type": "object", "maxProperties": maxDataKeys, "propertyNames": matching(dataKeySyntax), "additionalProperties": dataPlace.schema()},
+		"static":      described("The engine gives no lease: the secret cannot be ended.", flag()),
+		"common_name": dnsPlace.schema(),
+		"dns_names":   listOf(dnsPlace.schema(), 0, maxNames),
+		"key":         described("Who makes the key. Default client.", choice("client", "server")),
+		"principals":  listOf(principalPlace.schema(), 1, maxNames),
+		"policy":      described("What the token may do.", listOf(rule, 1, maxRules)),
+		keyWithinSVID: described("The credential ends with the SVID at the latest.", flag()),
+	}
+}
+
+func exampleSchema() object {
+	outcome := choice(Allow, Deny, Pending, Invalid)
+	want := closed([]string{"outcome"}, object{
+		"outcome":   outcome,
+		"reason":    described("The code of the decision, such as no_permit.", object{"type": "string"}),
+		"ttl":       duration(),
+		"policies":  described("Exactly the policies that decide.", object{"type": "array", "items": object{"type": "string"}}),
+		"narrowest": described("The scope of the ask that would pass, or none.", object{"type": "string"}),
+	})
+	value := object{"type": []string{"string", "integer", "boolean"}}
+	return closed([]string{"name", "as", "scope", "want"}, object{
+		"name":     text(maxTitle),
+		"as":       described("The SPIFFE ID that asks.", object{"type": "string", "pattern": "^spiffe://[^/]+/."}),
+		"svid":     described("By what it proves who it is. Default x509.", choice("x509", "jwt")),
+		"scope":    object{"type": "string"},
+		"params":   object{"type": "object", "additionalProperties": value},
+		"ttl":      duration(),
+		"task":     object{"type": "string"},
+		"approved": described("People have approved it.", flag()),
+		"at":       described("When it is asked.", object{"type": "string", "format": "date-time"}),
+		"want":     described("The outcome, or more of the answer.", object{"anyOf": []object{outcome, want}}),
+	})
+}

@@ -1,0 +1,184 @@
+package scopes_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v4"
+)
+
+func compiled(t *testing.T, schema []byte) *jsonschema.Schema {
+	t.Helper()
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	if err := compiler.AddResource("brevet.json", document); err != nil {
+		t.Fatal(err)
+	}
+	out, err := compiler.Compile("brevet.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// asEditor validates YAML as an editor does: without its tags, as what JSON would say.
+func asEditor(schema *jsonschema.Schema, text string) error {
+	var value any
+	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		return err
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	return schema.Validate(document)
+}
+
+// notOfShape are the mistakes of load_test.go that no schema can see: they are about several fields, about the words in
+// a text, or about YAML itself.
+var notOfShape = []string{
+	"duplicate scope", "bidi in title", "ttl over a day", "ttl of parts of a second", "ttl upside down", "approval waits too long",
+	"limit of a moment", "limit over a week", "limit twice", "live limit twice", "audience with fragment", "undeclared placeholder",
+	"resource dot segment", "adjacent placeholders", "int upside down", "pattern that closes our group",
+	"more than an ask may hold", "alias", "merge key", "tag", "second document",
+}
+
+// What is refused for its shape when the catalogue is loaded is refused by the schema, and nothing else is.
+func TestScopesSchemaRefusesMistakesOfShape(t *testing.T) {
+	schema := compiled(t, scopes.ScopesSchema())
+	if err := asEditor(schema, worldScopes); err != nil {
+		t.Fatalf("the world: %v", err)
+	}
+	seen := 0
+	for _, tt := range mistakes {
+		err := asEditor(schema, replace(t, worldScopes, tt.old, tt.with))
+		visible := !slices.Contains(notOfShape, tt.name)
+		if visible != (err != nil) {
+			t.Errorf("%s: got %v, want an error: %v", tt.name, err, visible)
+		}
+		if !visible {
+			seen++
+		}
+	}
+	if seen != len(notOfShape) {
+		t.Errorf("saw %d of the %d mistakes that are not of shape: the list is out of date", seen, len(notOfShape))
+	}
+}
+
+// The files that we ship are accepted, and so are the credentials of the tests.
+func TestSchemasAcceptWhatIsAccepted(t *testing.T) {
+	scopesSchema, examplesSchema := compiled(t, scopes.ScopesSchema()), compiled(t, scopes.ExamplesSchema())
+	paths, err := filepath.Glob("../examples/catalog*/*.y*ml")
+	if err != nil || len(paths) < 4 {
+		t.Fatalf("got %v and %v: the examples are not being read", paths, err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		schema, other := scopesSchema, examplesSchema
+		if strings.HasSuffix(path, ".test.yaml") {
+			schema, other = other, schema
+		}
+		if err := asEditor(schema, string(text)); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err := asEditor(other, string(text)); err == nil {
+			t.Errorf("%s is accepted as the other sort of file too", path)
+		}
+	}
+	if err := asEditor(scopesSchema, vaultScopes); err != nil {
+		t.Errorf("credentials of every kind: %v", err)
+	}
+	for _, table := range []string{
+		"examples:\n  - {name: a, as: spiffe://td.example/a, scope: a.b, want: maybe}\n",
+		"examples:\n  - {name: a, as: spiffe://td.example/a, scope: a.b, want: {reason: x}}\n",
+		"examples:\n  - {name: a, as: spiffe://td.example, scope: a.b, want: allow}\n",
+		"examples:\n  - {name: a, as: spiffe://td.example/a, scope: a.b, want: allow, expect: x}\n",
+		"examples:\n  - {name: a, as: spiffe://td.example/a, scope: a.b, want: allow, params: {a: [b]}}\n",
+	} {
+		if err := asEditor(examplesSchema, table); err == nil {
+			t.Errorf("accepted %s", table)
+		}
+	}
+}
+
+var knownKeys = regexp.MustCompile(`(?m)unknown key "nonsense"; the keys are (.*)$`)
+
+// The keys of the schema are those that a person is told of who wrote another one.
+func TestScopesSchemaHasTheKeys(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(scopes.ScopesSchema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	scope := at(t, schema, "properties", "scopes", "items")
+	keys := func(object map[string]any, but ...string) []string {
+		names := slices.Sorted(maps.Keys(at(t, object, "properties")))
+		for _, name := range names {
+			if at(t, object, "properties")[name] == nil {
+				t.Errorf("%s has no schema", name)
+			}
+		}
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(but, name) })
+	}
+	limit := keys(at(t, scope, "properties", "limits", "items", "oneOf", "0"))
+	limit = slices.Compact(slices.Sorted(slices.Values(append(limit, keys(at(t, scope, "properties", "limits", "items", "oneOf", "1"))...))))
+	params := at(t, scope, "properties", "params", "additionalProperties")
+	for _, tc := range []struct {
+		name, old, with string
+		want            []string
+	}{
+		{"file", "scopes:\n", "nonsense: 1\nscopes:\n", keys(schema)},
+		{"scope", "title: Read mail\n", "title: Read mail\n    nonsense: 1\n", keys(scope)},
+		{"ttl", "default: 10m,", "default: 10m, nonsense: 1,", keys(at(t, scope, "properties", "ttl"))},
+		{"approval", "group: oncall", "group: oncall, nonsense: 1", keys(at(t, scope, "properties", "approval"))},
+		{"limit", "ttl: {default: 10m, max: 1h}\n", "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 1, nonsense: 1}]\n", limit},
+		{"string", "max_length: 40", "max_length: 40, nonsense: 1", keys(at(t, params, "oneOf", "0"))},
+		{"enum", "[EUR, USD]", "[EUR, USD], nonsense: 1", keys(at(t, params, "oneOf", "1"))},
+		{"int", "min: 1", "min: 1, nonsense: 1", keys(at(t, params, "oneOf", "2"))},
+		{"bool", "type: bool", "type: bool, nonsense: 1", keys(at(t, params, "oneOf", "3"))},
+		{"jwt", "bind: mtls", "bind: mtls, nonsense: 1", keys(at(t, scope, "properties", "credential", "oneOf", "0"))},
+	} {
+		got := knownKeys.FindStringSubmatch(refusal(t, file("s.yaml", replace(t, worldScopes, tc.old, tc.with)), file("p.cedar", worldPolicies)))
+		if got == nil || !slices.Equal(slices.Sorted(slices.Values(strings.Split(got[1], ", "))), tc.want) {
+			t.Errorf("%s: the schema has %v, and people are told of %v", tc.name, tc.want, got)
+		}
+	}
+}
+
+// at walks into a JSON document; digits are places in a list.
+func at(t *testing.T, document map[string]any, path ...string) map[string]any {
+	t.Helper()
+	var value any = document
+	for _, step := range path {
+		switch v := value.(type) {
+		case map[string]any:
+			value = v[step]
+		case []any:
+			value = v[int(step[0]-'0')]
+		}
+	}
+	out, ok := value.(map[string]any)
+	if !ok {
+		t.Fatalf("there is no %v in the schema", path)
+	}
+	return out
+}
