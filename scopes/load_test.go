@@ -32,9 +32,9 @@ func refusal(t *testing.T, files ...scopes.File) string {
 
 // mistake is one place of the world written wrongly, and what is said about it.
 type mistake struct {
-	name           string
-	old, with      string // in the scopes
-	policies, want string
+	name      string
+	old, with string // in the scopes
+	want      string
 }
 
 var mistakes = []mistake{
