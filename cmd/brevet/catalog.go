@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/brevet-dev/brevet/scopes"
@@ -11,8 +13,11 @@ import (
 
 // CatalogCmd is `brevet catalog`.
 type CatalogCmd struct {
-	Check  CatalogCheckCmd  `cmd:"" help:"Check a folder of scopes and policies, as the server would when it loads it."`
-	Schema CatalogSchemaCmd `cmd:"" help:"Print the Cedar schema that the scopes imply, for editors and policy authors."`
+	Check   CatalogCheckCmd   `cmd:"" help:"Check a folder of scopes and policies, as the server would when it loads it."`
+	Test    CatalogTestCmd    `cmd:"" help:"Check that asks are answered as the example tables of a folder say."`
+	Plan    CatalogPlanCmd    `cmd:"" help:"Show what a folder would change: scopes and policies by name, and whether more could be had."`
+	Explain CatalogExplainCmd `cmd:"" help:"Decide one ask by a folder, and show by what."`
+	Schema  CatalogSchemaCmd  `cmd:"" help:"Print a schema for editors and policy authors."`
 }
 
 // CatalogCheckCmd is `brevet catalog check`.
@@ -91,15 +96,49 @@ func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
 
 // CatalogSchemaCmd is `brevet catalog schema`.
 type CatalogSchemaCmd struct {
-	Folder string `arg:"" help:"Folder with .yaml and .cedar files." type:"existingdir"`
+	For    string `help:"Of what: ${enum}. That of policies is Cedar, and implied by the scopes of a folder; the others are JSON Schema." enum:"policies,scopes,examples" default:"policies"`
+	Folder string `arg:"" optional:"" help:"Folder with .yaml and .cedar files, for the schema of policies." type:"existingdir"`
 }
 
 // Run prints the schema.
 func (c *CatalogSchemaCmd) Run(con *console) error {
-	catalogue, err := scopes.LoadFS(os.DirFS(c.Folder))
-	if err != nil {
-		return fmt.Errorf("loading %s: %w", c.Folder, err)
+	var schema string
+	switch {
+	case c.For == "scopes":
+		schema = string(scopes.ScopesSchema())
+	case c.For == "examples":
+		schema = string(scopes.ExamplesSchema())
+	case c.Folder == "":
+		return errors.New("the schema of policies is made of a folder's scopes: name the folder")
+	default:
+		catalogue, err := loadFolder(c.Folder)
+		if err != nil {
+			return err
+		}
+		schema = catalogue.Schema() + "\n"
 	}
-	_, err = fmt.Fprintln(con.out, catalogue.Schema())
+	_, err := io.WriteString(con.out, schema)
 	return err
+}
+
+// loadFolder loads the catalogue in a folder.
+func loadFolder(folder string) (*scopes.Catalogue, error) {
+	catalogue, err := scopes.LoadFS(os.DirFS(folder))
+	if err != nil {
+		return nil, folderError("loading", folder, err)
+	}
+	return catalogue, nil
+}
+
+// folderError says everything that is wrong in a folder, a line for each. Whoever reviews a catalogue has not written it.
+func folderError(doing, folder string, err error) error {
+	var problems scopes.Problems
+	if !errors.As(err, &problems) {
+		return fmt.Errorf("%s %s: %w", doing, folder, err)
+	}
+	lines := make([]string, len(problems))
+	for i, p := range problems {
+		lines[i] = inert(p.String())
+	}
+	return fmt.Errorf("%s %s:\n%s", doing, folder, strings.Join(lines, "\n"))
 }

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// draftOf is a copy of the example catalogue, to be changed.
+func draftOf(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.CopyFS(folder, os.DirFS(exampleCatalogue)); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// The examples that we ship hold, and a change that breaks one is shown with what was got, wanted and why.
+func TestCatalogTest(t *testing.T) {
+	inProcess(t, "catalog", "test", exampleCatalogue).want(t, 0, "ok    a comment needs a person\n", "\n18 of 18 examples hold\n")
+	folder := draftOf(t)
+	edit(t, filepath.Join(folder, "sandboxes.cedar"), "amount_cents <= 5000", "amount_cents <= 6000")
+	got := inProcess(t, "catalog", "test", folder)
+	got.want(t, 1, "\n17 of 18 examples hold\n")
+	if want := golden(t, "examples.golden"); !strings.Contains(got.out, want) {
+		t.Errorf("got\n%s\nwant in it\n%s", got.out, want)
+	}
+	inJSON := inProcess(t, "catalog", "test", folder, "--output", "json")
+	inJSON.want(t, 1)
+	report := object(t, inJSON.out)
+	examples, _ := report["examples"].([]any)
+	if report["ok"] != false || len(examples) != 18 {
+		t.Fatalf("got %v, want 18 examples that do not all hold", report)
+	}
+	last, _ := examples[14].(map[string]any)
+	if last["ok"] != false || last["outcome"] != "pending" || last["file"] != "examples.test.yaml" || last["ttl"] != 120.0 || len(last["failures"].([]any)) != 2 {
+		t.Errorf("got %v, want the example that does not hold", last)
+	}
+}
+
+func TestCatalogTestOfWhatIsNoTable(t *testing.T) {
+	folder := draftOf(t)
+	table := filepath.Join(folder, "examples.test.yaml")
+	edit(t, table, "svid: jwt", `"svid\e[31m": jwt`)
+	got := inProcess(t, "catalog", "test", folder)
+	got.want(t, 1, `examples.test.yaml:15: example: unknown key "svid\x1b[31m"; the keys are`)
+	if strings.Contains(got.err, "\x1b") {
+		t.Errorf("got %q, want nothing that moves a cursor", got.err)
+	}
+	if err := os.Remove(table); err != nil {
+		t.Fatal(err)
+	}
+	inProcess(t, "catalog", "test", folder).want(t, 1, "has no examples; add a file that ends in .test.yaml")
+	inProcess(t, "catalog", "test", "testdata/broken").want(t, 1, "testdata/broken:\n", `scopes.yaml:5: scope`)
+}
+
+// A plan says what changes and marks what gives more; a script can tell by the exit code.
+func TestCatalogPlan(t *testing.T) {
+	folder := draftOf(t)
+	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
+	edit(t, filepath.Join(folder, "office.yaml"), "default: 10m, max: 1h", "default: 5m, max: 1h")
+	edit(t, filepath.Join(folder, "office.yaml"), "Refund part of one order", "Refund one order")
+	edit(t, filepath.Join(folder, "github.yaml"), "name: github.repo.delete", "name: github.repo.remove")
+	edit(t, filepath.Join(folder, "guardrails.cedar"), "context.ttl <= 300", "context.ttl <= 600")
+	edit(t, filepath.Join(folder, "guardrails.cedar"), "@id(\"no-permission-scopes\")\nforbid (\n  principal,\n  action in Action::\"authority:permission\",\n  resource\n);\n", "")
+	got := inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue)
+	got.want(t, 0)
+	if want := golden(t, "plan.golden"); got.out != want {
+		t.Errorf("got\n%s\nwant\n%s", got.out, want)
+	}
+	inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue, "--detailed-exitcode").want(t, exitChanges)
+	inJSON := inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue, "--output", "json")
+	inJSON.want(t, 0)
+	report := object(t, inJSON.out)
+	summary, _ := report["summary"].(map[string]any)
+	if report["changes"] != true || summary["add"] != 1.0 || summary["change"] != 3.0 || summary["remove"] != 2.0 || summary["widened"] != 2.0 || summary["unclear"] != 1.0 {
+		t.Errorf("got %v, want the same in JSON", report)
+	}
+	if changed, _ := report["scopes"].([]any); len(changed) != 4 || changed[0].(map[string]any)["reach"] != "narrowed" {
+		t.Errorf("got %v, want four scopes", report["scopes"])
+	}
+}
+
+func TestCatalogPlanOfNothing(t *testing.T) {
+	got := inProcess(t, "catalog", "plan", exampleCatalogue, "--from", exampleCatalogue, "--detailed-exitcode")
+	if got.want(t, 0); got.out != "No changes.\n" {
+		t.Errorf("got %q, want no changes", got.out)
+	}
+	folder := draftOf(t)
+	edit(t, filepath.Join(folder, "github.yaml"), "# What a sandbox may ask for on GitHub.", "# GitHub.")
+	got = inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue, "--detailed-exitcode")
+	got.want(t, exitChanges, "Only comments and layout change: no scope and no policy does.\n")
+	inProcess(t, "catalog", "plan", folder, "--from", filepath.Join(folder, "nowhere")).want(t, 1, "nowhere")
+	inProcess(t, "catalog", "plan", "testdata/broken", "--from", folder).want(t, 1, "broken:\n")
+}
+
+// H71: whoever reads a plan has not written what is in it.
+func TestCatalogPlanIsInert(t *testing.T) {
+	folder := draftOf(t)
+	edit(t, filepath.Join(folder, "guardrails.cedar"), "unless { context.approved };", "// \x1b[2Jnothing\u202e to see\nunless { context.approved };")
+	got := inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue)
+	got.want(t, 0, `+ // \u001b[2Jnothing\u202e to see`)
+	if strings.ContainsAny(got.out, "\x1b\u202e") {
+		t.Errorf("got %q, want nothing that moves a cursor or turns text round", got.out)
+	}
+}
+
+func TestCatalogExplain(t *testing.T) {
+	const research = "spiffe://acme.example/research/r-7"
+	got := inProcess(t, "catalog", "explain", exampleCatalogue, "github.issues.write", "repo=acme/api", "--as", research, "--ttl", "1h")
+	got.want(t, 0)
+	if want := golden(t, "explain.golden"); got.out != want {
+		t.Errorf("got\n%s\nwant\n%s", got.out, want)
+	}
+	inProcess(t, "catalog", "explain", exampleCatalogue, "github.issues.write", "repo=acme/api", "--as", research).
+		want(t, 0, "pending: 1 person of the group oncall", "approval    1 of oncall within 10m0s", "guardrails.cedar:13: forbid changes-need-a-person")
+	inProcess(t, "catalog", "explain", exampleCatalogue, "calendar.events.read", "calendar=a@acme.example", "--as", research, "--svid", "jwt").
+		want(t, 0, "deny: This scope binds its credential", "by JWT-SVID")
+	// The key of a scope that certifies one is taken for sent.
+	inProcess(t, "catalog", "explain", exampleCatalogue, "services.certificate.issue", "service=shop", "--as", research).
+		want(t, 0, "deny: No policy permits services.certificate.issue on service:shop", "No policy decides it.")
+}
+
+func TestCatalogExplainInJSON(t *testing.T) {
+	got := inProcess(t, "catalog", "explain", exampleCatalogue, "payments.refund", "order=ord_123456", "amount_cents:=9000", "currency=EUR",
+		"--as", "spiffe://acme.example/support/s-1", "--ttl", "1h", "--output", "json")
+	got.want(t, 0)
+	report := object(t, got.out)
+	narrowest, _ := report["narrowest"].(map[string]any)
+	params, _ := narrowest["params"].(map[string]any)
+	clamped, _ := report["clamped"].([]any)
+	if report["outcome"] != "deny" || report["reason"] != "no_permit" || params["amount_cents"] != 5000.0 || len(clamped) != 1 || report["ttl"] != 600.0 {
+		t.Errorf("got %v, want it denied with the largest refund as hint", report)
+	}
+	report = object(t, inProcess(t, "catalog", "explain", exampleCatalogue, "github.issues.write", "repo=acme/api",
+		"--as", "spiffe://acme.example/research/r-7", "--output", "json").out)
+	policies, _ := report["policies"].([]any)
+	approval, _ := report["approval"].(map[string]any)
+	limits, _ := report["limits"].([]any)
+	if len(policies) != 2 || approval["group"] != "oncall" || len(limits) != 1 || limits[0] != "60 in 1h per sandbox" {
+		t.Fatalf("got %v, want two policies, the approvers and the limit", report)
+	}
+	first, _ := policies[0].(map[string]any)
+	if text, _ := first["text"].(string); first["file"] != "guardrails.cedar" || first["line"] != 13.0 || first["effect"] != "forbid" || !strings.HasSuffix(text, "unless { context.approved };") {
+		t.Errorf("got %v, want the policy with its place and text", first)
+	}
+}
+
+func TestCatalogExplainOfWhatIsNoAsk(t *testing.T) {
+	for _, tc := range []struct{ name, args, want string }{
+		{"parameter", "github.issues.read repo=.. --as spiffe://acme.example/a", "the ask would be refused as it is: params.repo must not hold an empty, . or .. segment"},
+		{"SPIFFE ID", "github.issues.read repo=a/b --as acme.example/a", "--as: "},
+		{"nobody", "github.issues.read repo=a/b --as spiffe://acme.example", "a SPIFFE ID with a path is required"},
+		{"no parameter", "github.issues.read repo --as spiffe://acme.example/a", "neither name=text nor name:=JSON"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inProcess(t, append([]string{"catalog", "explain", exampleCatalogue}, strings.Fields(tc.args)...)...).want(t, 1, tc.want)
+		})
+	}
+}
+
+func TestCatalogSchemaForEditors(t *testing.T) {
+	for _, what := range []string{"scopes", "examples"} {
+		schema := object(t, inProcess(t, "catalog", "schema", "--for", what).out)
+		properties, _ := schema["properties"].(map[string]any)
+		if schema["$schema"] != "https://json-schema.org/draft/2020-12/schema" || len(properties) != 1 || properties[what] == nil {
+			t.Errorf("got %v, want the schema of %s", schema, what)
+		}
+	}
+	inProcess(t, "catalog", "schema").want(t, 1, "name the folder")
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// CatalogPlanCmd is `brevet catalog plan`.
+type CatalogPlanCmd struct {
+	Folder   string `arg:"" help:"Folder with .yaml and .cedar files, as they would be." type:"path"`
+	From     string `help:"Folder with the catalogue as it is." type:"path" required:"" placeholder:"FOLDER"`
+	Detailed bool   `help:"Exit with 2 when there is something to change." name:"detailed-exitcode"`
+}
+
+// exitChanges is the code of a plan with changes, when it was asked for.
+const exitChanges = 2
+
+// Run compares two folders.
+func (c *CatalogPlanCmd) Run(con *console) error {
+	from, err := loadFolder(c.From)
+	if err != nil {
+		return err
+	}
+	to, err := loadFolder(c.Folder)
+	if err != nil {
+		return err
+	}
+	diff := scopes.Plan(from, to)
+	if err := printDiff(con, diff); err != nil {
+		return err
+	}
+	if c.Detailed && !diff.Empty() {
+		return exitError{err: errors.New("there is something to change"), code: exitChanges}
+	}
+	return nil
+}
+
+// signs are what a change begins with.
+var signs = map[scopes.Change]string{scopes.Added: "+", scopes.Removed: "-", scopes.Modified: "~"}
+
+// marks say what a change does to what can be had. The one to look at is the one in capitals.
+var marks = map[scopes.Reach]string{
+	scopes.Widened: "  <- WIDENS REACH", scopes.Narrowed: "  (narrows reach)", scopes.Changed: "  <- CHANGES REACH, look closely",
+}
+
+type diffReport struct {
+	Changes bool               `json:"changes"`
+	Summary scopes.DiffSummary `json:"summary"`
+	scopes.Diff
+}
+
+// printDiff prints what a catalogue would change.
+func printDiff(con *console, diff scopes.Diff) error {
+	if con.json {
+		return con.encode(diffReport{Changes: !diff.Empty(), Summary: diff.Summary(), Diff: diff})
+	}
+	for _, s := range diff.Scopes {
+		if err := printScopeChange(con.out, s); err != nil {
+			return err
+		}
+	}
+	for _, p := range diff.Policies {
+		printPolicyChange(con.out, p)
+	}
+	_, err := fmt.Fprintln(con.out, summary(diff))
+	return err
+}
+
+func printScopeChange(out io.Writer, s scopes.ScopeChange) error {
+	fmt.Fprintf(out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
+	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	for _, f := range s.Fields {
+		value := inert(f.Old) + inert(f.New)
+		if s.Change == scopes.Modified {
+			value = orNothing(f.Old) + " -> " + orNothing(f.New) + marks[f.Reach]
+		}
+		fmt.Fprintf(table, "    %s\t%s\n", inert(f.Field), value)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(out)
+	return err
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "(nothing)"
+	}
+	return inert(s)
+}
+
+func printPolicyChange(out io.Writer, p scopes.PolicyChange) {
+	fmt.Fprintf(out, "%s policy %s (%s)%s\n", signs[p.Change], p.ID, p.Effect, marks[p.Reach])
+	before, after := textLines(p.Old), textLines(p.New)
+	head := 0
+	for head < min(len(before), len(after)) && before[head] == after[head] {
+		head++
+	}
+	tail := 0
+	for tail < min(len(before), len(after))-head && before[len(before)-1-tail] == after[len(after)-1-tail] {
+		tail++
+	}
+	printLines(out, " ", before[:head])
+	printLines(out, "-", before[head:len(before)-tail])
+	printLines(out, "+", after[head:len(after)-tail])
+	printLines(out, " ", before[len(before)-tail:])
+	fmt.Fprintln(out)
+}
+
+func textLines(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n")
+}
+
+func printLines(out io.Writer, sign string, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintln(out, strings.TrimRight("    "+sign+" "+inert(strings.TrimSuffix(line, "\r")), " "))
+	}
+}
+
+func summary(diff scopes.Diff) string {
+	s := diff.Summary()
+	switch {
+	case diff.Empty():
+		return "No changes."
+	case s.Add+s.Change+s.Remove == 0:
+		return "Only comments and layout change: no scope and no policy does."
+	}
+	line := fmt.Sprintf("%d to add, %d to change, %d to remove", s.Add, s.Change, s.Remove)
+	switch s.Widened {
+	case 0:
+		line += "; none widens reach"
+	case 1:
+		line += "; 1 widens reach"
+	default:
+		line += fmt.Sprintf("; %d widen reach", s.Widened)
+	}
+	if s.Unclear > 0 {
+		line += fmt.Sprintf("; of %d it cannot be told", s.Unclear)
+	}
+	return line
+}
