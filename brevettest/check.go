@@ -64,6 +64,14 @@ func CheckLedger(t testing.TB, adminURL string) {
 		SELECT spiffe_id, to_jsonb(q) - '{spiffe_id,since}'::text[] || jsonb_build_object(
 			'since', extract(epoch FROM since)::text)
 		FROM quarantines AS q ORDER BY entry_index`)
+	compare(t, conn, want.people, `
+		SELECT id, to_jsonb(p) - '{id,said_at}'::text[] || jsonb_build_object(
+			'said_at', extract(epoch FROM said_at)::text)
+		FROM people AS p ORDER BY entry_index`)
+	compare(t, conn, want.votes, `
+		SELECT request || ' ' || voter || ' ' || verdict,
+			to_jsonb(v) - '{request,voter,verdict,time}'::text[] || jsonb_build_object('time', extract(epoch FROM time)::text)
+		FROM votes AS v ORDER BY entry_index`)
 }
 
 // CheckStates holds a ledger to finishing what it began: by the database's clock, no request may have been in a state
@@ -115,7 +123,7 @@ func compare(t testing.TB, conn pgx.Tx, want projection, sql string) {
 type projection map[string]map[string]any
 
 // state is what the entries up to some index amount to.
-type state struct{ issuances, tasks, quarantines projection }
+type state struct{ issuances, tasks, quarantines, people, votes projection }
 
 // replay rebuilds the current state from the entries' bodies alone, and checks the entries on the way.
 func replay(t testing.TB, conn pgx.Tx) state {
@@ -124,7 +132,7 @@ func replay(t testing.TB, conn pgx.Tx) state {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := state{projection{}, projection{}, projection{}}
+	now := state{projection{}, projection{}, projection{}, projection{}, projection{}}
 	var index, next int64
 	var raw, leaf []byte
 	_, err = pgx.ForEachRow(rows, []any{&index, &raw, &leaf}, func() error {

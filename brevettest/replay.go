@@ -32,11 +32,13 @@ type entryBody struct {
 		Clamps                                                     []struct{ Bound string }
 		Policies                                                   []any
 		Approval                                                   *struct {
-			Group  string
-			Quorum float64
+			Group     string
+			Quorum    float64
+			Canonical *string
 		}
 	}
-	Intent *struct {
+	Approves *struct{ Request, Hash string }
+	Intent   *struct {
 		Kind         string
 		Audience     *string
 		KeyID        *string `json:"key_id"`
@@ -47,8 +49,15 @@ type entryBody struct {
 		}
 	}
 	Minted struct{ Accessor, Lease, Name, Digest string }
-	Actor  any // a SPIFFE ID of an outcome, a subject of a command
-	Target struct {
+	Actor  any // a SPIFFE ID of an outcome, a subject of a command, a person of a vote
+	Person struct {
+		ID, Name, Handle string
+		Groups           []any
+	}
+	SaidAt                   time.Time `json:"said_at"`
+	Verdict, Hash, Note, Was string
+	Votes                    float64
+	Target                   struct {
 		SPIFFEID string `json:"spiffe_id"`
 		Task     string
 	}
@@ -58,6 +67,7 @@ type entryBody struct {
 // moves are the states that follow from each. What is leased ends through revoking only, or expires; what is not does
 // neither by an entry. Only a JWT fails after it was issued, and what is static stays.
 var moves = map[string]string{
+	"pending": "pending approved rejected withdrawn", "approved": "redeemed rejected withdrawn", "redeemed": "redeemed",
 	"intent": "issued failed unknown compensated revoking", "unknown": "compensated",
 	"issued": "failed revoking revoked released expired", "revoking": "revoked released",
 }
@@ -95,6 +105,11 @@ func (b *entryBody) applyTo(t testing.TB, now state, index int64) {
 			t.Errorf("entry %d (%s) is of a sandbox in quarantine, or of a task that had ended", index, b.Kind)
 		}
 		now.issuances[b.ID] = b.row(index)
+		b.redeem(t, now, index)
+	case "approval.vote", "approval.withdrawn":
+		b.step(t, now, index)
+	case "person.seen":
+		b.meet(now.people, index)
 	case "task.end":
 		b.endTask(now.tasks, index)
 	case "quarantine.add":
@@ -204,9 +219,13 @@ func (b *entryBody) row(index int64) map[string]any {
 		"vault_path": nil, "vault_accessor": nil, "vault_lease": nil, "credential_name": nil, "secret_digest": nil,
 		"leased": false, "static": false,
 		"request_digest": `\x` + b.Request.Digest, "idempotency_key": pointed(b.Request.IdempotencyKey),
+		"canonical": nil, "votes": 0.0, "redemptions": 0.0, "redeemed_by": nil, "approves": nil,
 	}
 	if a := b.Decision.Approval; a != nil {
-		row["approval_group"], row["approval_quorum"] = a.Group, a.Quorum
+		row["approval_group"], row["approval_quorum"], row["canonical"] = a.Group, a.Quorum, pointed(a.Canonical)
+	}
+	if b.Approves != nil {
+		row["approves"] = b.Approves.Request
 	}
 	if i := b.Intent; i != nil {
 		row["credential_kind"], row["audience"], row["key_id"] = i.Kind, pointed(i.Audience), pointed(i.KeyID)

@@ -129,7 +129,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 		minter = o.Minter(minter)
 	}
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: watch.Estate(s.ledger), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: book, Estate: watch.Estate(s.ledger), Approvals: s.ledger, Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})
 	if err != nil {

@@ -15,9 +15,12 @@ import (
 
 // Config is what a Broker needs. Every field is required, except where it says otherwise.
 type Config struct {
-	Ledger Ledger
-	Estate Estate
-	Minter Minter
+	Ledger    Ledger
+	Estate    Estate
+	Approvals Approvals
+	Minter    Minter
+	// Electorate says which people may decide. The zero value lets nobody.
+	Electorate Electorate
 	// Catalogue returns the catalogue in force; one call is one snapshot.
 	Catalogue func() *scopes.Catalogue
 	// Issuer is the "iss" of every token: an absolute URL.
@@ -39,8 +42,8 @@ type Broker struct {
 
 // New returns a Broker, or an error that names what is missing from cfg.
 func New(cfg Config) (*Broker, error) {
-	if cfg.Ledger == nil || cfg.Estate == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
-		return nil, errors.New("broker: ledger, estate, minter, catalogue, clock and log are all required")
+	if cfg.Ledger == nil || cfg.Estate == nil || cfg.Approvals == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
+		return nil, errors.New("broker: ledger, estate, approvals, minter, catalogue, clock and log are all required")
 	}
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
@@ -57,7 +60,8 @@ type Result struct {
 	Record Record
 	// Credential is set only when the record's status is issued.
 	Credential *Credential
-	// Earlier is the record that this idempotency key already stands for, when it was denied or is pending.
+	// Earlier is the record that this idempotency key already stands for, when it was denied or waits for people; and
+	// the request itself when it is to be redeemed and waits still, or was rejected.
 	Earlier *View
 }
 
@@ -130,7 +134,7 @@ func again(rec Record, earlier *View) (Result, error) {
 	switch {
 	case earlier.RequestDigest != rec.Digest:
 		return Result{}, ErrIdempotencyMismatch
-	case earlier.Status == StatusDenied, earlier.Status == StatusPending:
+	case earlier.Decision != string(scopes.Allow) && earlier.Status != StatusRedeemed:
 		return Result{Earlier: earlier}, nil
 	default:
 		return Result{}, ErrAlreadyIssued

@@ -27,6 +27,18 @@ var (
 	ErrRevoked = errors.New("revoked before delivery")
 	// ErrVaultRefused: Vault understood and said no, which it will do again until somebody changes its configuration.
 	ErrVaultRefused = errors.New("vault refused")
+	// ErrNotApproved: the request does not wait to be redeemed: people have not agreed yet, or not any more, or it has been.
+	ErrNotApproved = errors.New("request is not approved")
+	// ErrDecided: the request does not wait for votes any more.
+	ErrDecided = errors.New("request is decided")
+	// ErrStale: what was voted on, or approved, is not what there is now.
+	ErrStale = errors.New("request is not what was seen")
+	// ErrOwnRequest: nobody decides on what their own sandbox asks for.
+	ErrOwnRequest = errors.New("request is of one's own sandbox")
+	// ErrNotEligible: the person is not in the group that the request waits for.
+	ErrNotEligible = errors.New("person is not in the group that decides")
+	// ErrOvertaken: somebody else has moved the request meanwhile.
+	ErrOvertaken = errors.New("request has moved meanwhile")
 	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
 	ErrNotForward = errors.New("state does not move forward")
 	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.

@@ -53,7 +53,11 @@ func askOf(req Request) scopes.Ask {
 // newRecord describes a decided request. Its end is cut to whole seconds, as tokens count them: never later
 // than what was granted.
 func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, error) {
-	digest, err := requestDigest(req)
+	accepted := req
+	if d.Params != nil {
+		accepted.Params = d.Params // in one form, however they were written
+	}
+	digest, err := requestDigest(accepted)
 	if err != nil {
 		return Record{}, err
 	}
@@ -73,6 +77,9 @@ func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, n
 		}
 	case scopes.Pending:
 		rec.Status, rec.Expires = StatusPending, rec.Time.Add(d.Approval.Expires).Truncate(time.Second)
+		if rec.Canonical, err = canonical(rec, *d.Approval); err != nil {
+			return Record{}, err
+		}
 	default:
 		rec.Status = StatusDenied
 	}

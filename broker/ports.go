@@ -46,6 +46,44 @@ type Estate interface {
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
 
+// Approvals is what waits for people, and what they said. All methods are safe for concurrent use, across replicas too;
+// errors are as for Ledger.
+type Approvals interface {
+	// Meet commits who somebody is, as their provider has said, unless that is known, and returns what was said last.
+	Meet(ctx context.Context, v Voter, at time.Time) (Voter, error)
+	// Votes returns the votes on a request, oldest first, each with what is known of its voter now.
+	Votes(ctx context.Context, request string) ([]Vote, error)
+	// Cast commits a step of a request. ErrOvertaken when the request is not, or not any more, as the step begins.
+	Cast(ctx context.Context, step Step) error
+	// Waiting returns requests that wait for people, oldest first: none whose time has passed, whose task has ended or
+	// whose sandbox is in quarantine.
+	Waiting(ctx context.Context, q WaitingQuery) ([]View, error)
+	// Decided returns those of the requests that are not pending any more.
+	Decided(ctx context.Context, requests []string) ([]string, error)
+}
+
+// WaitingQuery picks requests that wait for people.
+type WaitingQuery struct {
+	// Groups are those that they wait for, Within the SPIFFE IDs, paths and trust domains that they come from, or
+	// people.Everywhere.
+	Groups, Within []string
+	Limit          int
+}
+
+// Step is one move of a request that waits for people.
+type Step struct {
+	Request string
+	// Was and Votes are the request before: the step is taken from there or not at all.
+	Was     Status
+	Votes   int
+	Becomes Status
+	Time    time.Time
+	Actor   string // the person's id, or the SPIFFE ID of the sandbox that withdraws it
+	// Vote is what moves it, on what has this Hash; nil for a withdrawal.
+	Vote *Vote
+	Hash [32]byte
+}
+
 // LivePage is where a listing of live records goes on.
 type LivePage struct {
 	After string // an id; empty begins
@@ -146,6 +184,13 @@ type View struct {
 	Minted        Minted
 	Actor         string // who ended it
 	RequestDigest [32]byte
+	// Canonical is what people are shown of a request that waits for them, and Votes how many they have cast.
+	Canonical string
+	Votes     int
+	// RedeemedBy is the issuance that the request was redeemed by, at the last of so many Redemptions; Approves is the
+	// request that an issuance redeems.
+	RedeemedBy, Approves string
+	Redemptions          int
 }
 
 // Reach limits what a reader may see. It is never empty: the zero value reaches nothing.

@@ -34,6 +34,12 @@ type Status string
 const (
 	StatusDenied  Status = "denied"
 	StatusPending Status = "pending"
+	// StatusApproved: as many people as it takes have said yes, and the sandbox may redeem it. StatusRedeemed: it has.
+	StatusApproved Status = "approved"
+	StatusRedeemed Status = "redeemed"
+	// StatusRejected: a person has said no. StatusWithdrawn: the sandbox does not want it any more.
+	StatusRejected  Status = "rejected"
+	StatusWithdrawn Status = "withdrawn"
 	// StatusIntent: recorded, and Vault is about to be asked.
 	StatusIntent Status = "intent"
 	StatusIssued Status = "issued"
@@ -106,6 +112,9 @@ type Record struct {
 	Limits []Limit
 	// Digest is the SHA-256 of the request's canonical form, by which a repeated idempotency key is judged.
 	Digest [32]byte
+	// Canonical is what people are shown of a request that waits for them, byte for byte; Approves is the request that
+	// they have approved and that this record redeems.
+	Canonical, Approves string
 }
 
 // Outcome moves a record to its next state.

@@ -106,7 +106,7 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	}
 	go func() { _ = minter.Run(ctx) }()
 	core, err := broker.New(broker.Config{
-		Ledger: faultyLedger{book, f}, Estate: book, Minter: faultyMinter{minter, f},
+		Ledger: faultyLedger{book, f}, Estate: book, Approvals: book, Minter: faultyMinter{minter, f},
 		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: brevettest.Audience, Now: time.Now, Log: log,
 	})
 	if err != nil {

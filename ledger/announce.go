@@ -8,8 +8,8 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// announceSQL appends a batch of commands, of which no two concern the same task or the same quarantine. What they
-// order is projected in the same statement.
+// announceSQL appends a batch of commands, of which no two concern the same task, quarantine, request or person. What
+// they order is projected in the same statement.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT FROM ledger_head FOR UPDATE
@@ -21,10 +21,23 @@ WITH locked AS MATERIALIZED (
 	DELETE FROM quarantines AS q USING item
 	WHERE item.kind = 'quarantine.remove' AND q.spiffe_id = item.doc #>> '{target,spiffe_id}'
 	RETURNING item.n
+), moved AS (
+	UPDATE issuances AS i
+	SET status = item.doc ->> 'status', status_time = item.time, votes = i.votes + (item.kind = 'approval.vote')::integer,
+		actor = CASE WHEN item.doc ->> 'status' IN ('rejected', 'withdrawn') THEN item.doc #>> '{actor,id}' END
+	FROM item
+	WHERE item.kind IN ('approval.vote', 'approval.withdrawn') AND i.id = item.id
+		AND (i.status, i.votes) = (item.doc ->> 'was', (item.doc ->> 'votes')::integer)
+		AND clock_timestamp() < i.expires_at + CASE i.status WHEN 'approved' THEN interval '1 minute' ELSE '0' END
+	RETURNING item.n
 ), judged AS MATERIALIZED (
 	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
 	FROM (
-		SELECT item.*, kind <> 'quarantine.remove' OR n IN (SELECT n FROM lifted) AS accepted FROM item
+		SELECT item.*, CASE
+			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
+			WHEN kind IN ('approval.vote', 'approval.withdrawn') THEN n IN (SELECT n FROM moved)
+			ELSE true END AS accepted
+		FROM item
 	) AS each
 ), head AS (
 	UPDATE ledger_head SET size = size + (SELECT count(*) FROM judged WHERE accepted)
@@ -48,6 +61,22 @@ WITH locked AS MATERIALIZED (
 	FROM judged, head
 	WHERE kind = 'quarantine.add'
 	ON CONFLICT (spiffe_id) DO NOTHING
+), met AS (
+	INSERT INTO people AS p (id, name, handle, groups, said_at, entry, entry_index)
+	SELECT doc #>> '{person,id}', doc #>> '{person,name}', doc #>> '{person,handle}',
+		ARRAY(SELECT jsonb_array_elements_text(doc #> '{person,groups}')), (doc ->> 'said_at')::timestamptz,
+		id, head.base + place
+	FROM judged, head
+	WHERE kind = 'person.seen'
+	ON CONFLICT (id) DO UPDATE
+	SET name = excluded.name, handle = excluded.handle, groups = excluded.groups, said_at = excluded.said_at,
+		entry = excluded.entry, entry_index = excluded.entry_index
+	WHERE excluded.said_at > p.said_at
+), voted AS (
+	INSERT INTO votes (request, voter, verdict, time, note, entry_index)
+	SELECT id, doc #>> '{actor,id}', doc ->> 'verdict', time, doc ->> 'note', head.base + place
+	FROM judged, head
+	WHERE accepted AND kind = 'approval.vote'
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head ORDER BY n`
 

@@ -43,12 +43,16 @@ type entry struct {
 	alone string
 	// command tells that it is one, which is appended in a batch of commands.
 	command bool
+	// overtakes tells of a command that it is refused when what it moves is not as it says.
+	overtakes bool
 	// subject and key are set when an idempotency key is to be claimed.
 	subject, key *string
 	// subject, task and scope are set when a quarantine or the task's end forbids the entry, ends when it begins a
 	// credential, which counts as alive until then.
 	task, scope *string
 	ends        *time.Time
+	// approves is the request that people have approved and that the entry redeems.
+	approves pgtype.UUID
 	// limits are what the entry counts against.
 	limits []broker.Limit
 	// term is that of the sweeper who says so, zero for everybody else.
@@ -67,6 +71,13 @@ type decisionBody struct {
 	Status   string      `json:"status"`
 	Expires  time.Time   `json:"expires,omitzero"`
 	Intent   *intentBody `json:"intent,omitempty"`
+	// Approves is the request that people have approved, by its id and the SHA-256 of what they were shown.
+	Approves *approvesBody `json:"approves,omitempty"`
+}
+
+type approvesBody struct {
+	Request string `json:"request"`
+	Hash    string `json:"hash"`
 }
 
 type subjectBody struct {
@@ -110,6 +121,8 @@ type approvalBody struct {
 	Group   string `json:"group"`
 	Quorum  int    `json:"quorum"`
 	Expires int64  `json:"expires"`
+	// Canonical is what people are shown, byte for byte: they vote on its SHA-256.
+	Canonical string `json:"canonical"`
 }
 
 // intentBody has a grant, or what a JWT says.
@@ -161,11 +174,24 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	}
 	e.limits = rec.Limits
 	e.judgedBy(rec)
-	return e.with(decisionBody{
+	body := decisionBody{
 		Version: bodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
 		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),
 		Status: string(rec.Status), Expires: stored(rec.Expires), Intent: intentOf(rec.Intent),
-	})
+	}
+	if body.Decision.Approval != nil {
+		body.Decision.Approval.Canonical = rec.Canonical
+	}
+	if rec.Approves != "" {
+		asked, err := parseID(rec.Approves)
+		if err != nil {
+			return entry{}, fmt.Errorf("%w: what it approves has no UUID", ErrUnrecordable)
+		}
+		e.approves, e.alone = pgtype.UUID{Bytes: asked, Valid: true}, rec.Approves
+		hash := sha256.Sum256([]byte(rec.Canonical))
+		body.Approves = &approvesBody{Request: rec.Approves, Hash: hex.EncodeToString(hash[:])}
+	}
+	return e.with(body)
 }
 
 // checkIntent holds an intent to be one of a JWT, byte for byte, or of something that Vault is asked for.

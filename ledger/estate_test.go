@@ -78,7 +78,7 @@ func TestTaskEnds(t *testing.T) {
 			}
 		}
 	}
-	soon, passed := time.Now().Add(time.Hour), time.Now().Add(-time.Minute)
+	soon, passed := time.Now().Add(time.Hour), start.Add(-time.Minute)
 	over := func(task string, at ...time.Time) {
 		t.Helper()
 		for i, at := range at {

@@ -81,8 +81,12 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrQuarantined
 	case a.Verdict != nil && *a.Verdict == "task_ended":
 		return broker.ErrTaskEnded
+	case a.Verdict != nil && *a.Verdict == "unapproved":
+		return broker.ErrNotApproved
 	case a.Verdict != nil:
 		return limited(e.limits, a)
+	case e.overtakes:
+		return broker.ErrOvertaken
 	case a.Status == nil: // of a record, or of a quarantine that is to be lifted
 		return broker.ErrNotFound
 	case e.term != 0:

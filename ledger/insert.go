@@ -21,10 +21,15 @@ WITH locked AS MATERIALIZED (
 ), item AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
-		locked.verdicts[t.n] AS verdict, locked.reached[t.n] AS reached, locked.waits[t.n] AS wait,
-		locked.current_term
-	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[])
-		WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, n)
+		CASE WHEN locked.verdicts[t.n] IS NOT NULL THEN locked.verdicts[t.n]
+			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject) THEN 'unapproved' END AS verdict,
+		locked.reached[t.n] AS reached, locked.waits[t.n] AS wait, locked.current_term, t.approves
+	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[],
+		@approves::uuid[], @judged::text[]) WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, approves, subject, n)
+), redeemed AS (
+	UPDATE issuances AS i
+	SET status = 'redeemed', status_time = item.time, redeemed_by = item.id, redemptions = i.redemptions + 1
+	FROM item WHERE i.id = item.approves AND item.verdict IS NULL
 ), moved AS (
 	UPDATE issuances AS i
 	SET status = m.status, status_detail = m.detail, status_time = m.time, actor = coalesce(m.actor, i.actor),
@@ -59,7 +64,7 @@ WITH locked AS MATERIALIZED (
 		params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
 		status, status_time, expires_at, approval_group, approval_quorum,
 		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
-		vault_path, leased, static)
+		vault_path, leased, static, canonical, approves)
 	SELECT
 		id, head.base + place, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
 		doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
@@ -75,7 +80,8 @@ WITH locked AS MATERIALIZED (
 		decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
 		doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
 		coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
-		coalesce((doc #>> '{intent,grant,static}')::boolean, false)
+		coalesce((doc #>> '{intent,grant,static}')::boolean, false),
+		doc #>> '{decision,approval,canonical}', approves
 	FROM judged, head
 	WHERE accepted AND NOT outcome AND kind <> 'call.refused'
 )
@@ -139,11 +145,14 @@ func arguments(batch []*job) pgx.NamedArgs {
 		ends                               []*time.Time
 		items, emissions, bursts           []int64
 		limits                             []string
+		approves                           []pgtype.UUID
+		judged                             []*string
 	)
 	for i, j := range batch {
 		e := &j.entry
 		subjects, keys, ends = append(subjects, e.subject), append(keys, e.key), append(ends, e.ends)
 		tasks, scopes = append(tasks, e.task), append(scopes, e.scope)
+		approves, judged = append(approves, e.approves), append(judged, e.subject)
 		for _, l := range e.limits {
 			items, limits = append(items, int64(i+1)), append(limits, l.Key)
 			if l.Live > 0 {
@@ -158,6 +167,7 @@ func arguments(batch []*job) pgx.NamedArgs {
 	maps.Copy(args, pgx.NamedArgs{
 		"subjects": subjects, "keys": keys, "tasks": tasks, "scopes": scopes, "ends": ends,
 		"limit_items": items, "limit_keys": limits, "emissions": emissions, "bursts": bursts, "alive_per": per,
+		"approves": approves, "judged": judged,
 	})
 	return args
 }

@@ -34,10 +34,14 @@ const columns = `
 	coalesce(encode(claims_digest, 'hex'), '') AS claims_digest, request_digest,
 	coalesce(idempotency_key, '') AS idempotency_key, coalesce(actor, '') AS actor,
 	coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
-	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest`
+	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
+	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
+	coalesce(approves::text, '') AS approves`
 
 // lapsed is what ended by its time alone, which nobody has to record. What is leased ends when Vault says so.
-const lapsed = `(status IN ('issued', 'pending') AND NOT leased AND expires_at <= now())`
+// What is approved can be redeemed for a minute more.
+const lapsed = `(status IN ('issued', 'pending', 'approved') AND NOT leased
+	AND expires_at <= now() - CASE status WHEN 'approved' THEN interval '1 minute' ELSE '0' END)`
 
 type row struct {
 	ID             string
@@ -78,6 +82,11 @@ type row struct {
 	VaultLease     string
 	CredentialName string
 	SecretDigest   []byte
+	Canonical      string
+	Votes          int
+	Redemptions    int
+	RedeemedBy     string
+	Approves       string
 }
 
 // Get implements [broker.Ledger].
@@ -252,6 +261,7 @@ func (r *row) view() (*broker.View, error) {
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor,
+		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves,
 		Minted: broker.Minted{
 			Handle: broker.Handle{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
 		},

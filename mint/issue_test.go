@@ -30,6 +30,9 @@ type notebook struct {
 	last broker.Record
 }
 
+// nobodyVotes is asked nothing here.
+type nobodyVotes struct{ broker.Approvals }
+
 func (n *notebook) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
 	n.last = rec
 	return nil, nil
@@ -84,7 +87,7 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 	}
 	book := &notebook{}
 	b, err := broker.New(broker.Config{
-		Ledger: book, Estate: book, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
+		Ledger: book, Estate: book, Approvals: nobodyVotes{}, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 	})
 	if err != nil {

@@ -210,7 +210,7 @@ func replica(t *testing.T, s *brevettest.Stack) *httptest.Server {
 	}
 	book := s.DB.Ledger(t)
 	core, err := broker.New(broker.Config{
-		Ledger: book, Estate: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
+		Ledger: book, Estate: book, Approvals: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
 		Issuer: brevettest.Audience, Now: time.Now, Log: s.Config.Log,
 	})
 	if err != nil {

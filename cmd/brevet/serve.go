@@ -121,7 +121,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	core, err := broker.New(broker.Config{
-		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Minter: watch.Minter(minter),
+		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Approvals: book, Minter: watch.Minter(minter),
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Issuer:    cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})

@@ -1,0 +1,100 @@
+package brevettest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"testing"
+)
+
+// step applies a vote or a withdrawal to a request that waits for people.
+func (b *entryBody) step(t testing.TB, now state, index int64) {
+	t.Helper()
+	row := now.issuances[b.ID]
+	actor, _ := b.Actor.(map[string]any)
+	switch {
+	case row == nil || row["status"] != b.Was || row["votes"] != b.Votes || !mayMove(row, b.Status):
+		t.Errorf("entry %d (%s) does not follow from the entries before it", index, b.Kind)
+		return
+	case b.Kind == "approval.vote" && hashOf(row) != b.Hash:
+		t.Errorf("entry %d is a vote on something else than its request", index)
+	}
+	row["status"], row["status_time"], row["actor"] = b.Status, epoch(&b.Time), nil
+	if b.Status == "rejected" || b.Status == "withdrawn" {
+		row["actor"] = actor["id"]
+	}
+	if b.Kind == "approval.withdrawn" {
+		return
+	}
+	row["votes"] = b.Votes + 1
+	voter, _ := actor["id"].(string)
+	now.votes[b.ID+" "+voter+" "+b.Verdict] = map[string]any{
+		"time": epoch(&b.Time), "note": b.Note, "entry_index": float64(index),
+	}
+	if b.Status == "approved" && now.approvers(b.ID) < row["approval_quorum"].(float64) {
+		t.Errorf("entry %d approves a request without enough people", index)
+	}
+}
+
+// redeem uses up the approval that an entry names.
+func (b *entryBody) redeem(t testing.TB, now state, index int64) {
+	t.Helper()
+	if b.Approves == nil {
+		return
+	}
+	row := now.issuances[b.Approves.Request]
+	if row == nil || !mayMove(row, "redeemed") || hashOf(row) != b.Approves.Hash {
+		t.Errorf("entry %d redeems what is not approved", index)
+		return
+	}
+	if before, _ := row["redeemed_by"].(string); before != "" && now.delivered(before) {
+		t.Errorf("entry %d redeems what was redeemed and delivered", index)
+	}
+	if now.approvers(b.Approves.Request) < row["approval_quorum"].(float64) {
+		t.Errorf("entry %d redeems what not enough people approve", index)
+	}
+	row["status"], row["status_time"], row["redeemed_by"] = "redeemed", epoch(&b.Time), b.ID
+	row["redemptions"] = row["redemptions"].(float64) + 1
+}
+
+// delivered tells whether an issuance may have reached somebody.
+func (s state) delivered(id string) bool {
+	row := s.issuances[id]
+	switch row["status"] {
+	case "failed", "compensated":
+		return false
+	case "revoked":
+		return row["leased"] != true || row["status_detail"] != "undelivered"
+	}
+	return true
+}
+
+// approvers counts who says yes to a request and is in its group.
+func (s state) approvers(request string) float64 {
+	n := 0.0
+	for voter, person := range s.people {
+		groups, _ := person["groups"].([]any)
+		if s.votes[request+" "+voter+" approve"] != nil && slices.Contains(groups, s.issuances[request]["approval_group"]) {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *entryBody) meet(people projection, index int64) {
+	said := epoch(&b.SaidAt)
+	if before := people[b.Person.ID]; before != nil && before["said_at"].(string) >= said.(string) {
+		return
+	}
+	people[b.Person.ID] = map[string]any{
+		"name": b.Person.Name, "handle": b.Person.Handle, "groups": b.Person.Groups, "said_at": said,
+		"entry": b.ID, "entry_index": float64(index),
+	}
+}
+
+// hashOf is what votes on a request name.
+func hashOf(row map[string]any) string {
+	text, _ := row["canonical"].(string)
+	hash := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(hash[:])
+}

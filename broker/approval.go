@@ -1,0 +1,168 @@
+package broker
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// RedeemGrace is how long after the end of the wait a request that was approved in time can still be redeemed.
+const RedeemGrace = time.Minute
+
+// Verdict is what a person says to a request.
+type Verdict string
+
+// The verdicts.
+const (
+	Approve Verdict = "approve"
+	Deny    Verdict = "deny"
+)
+
+// Voter is who has voted, as far as the provider has said lately.
+type Voter struct {
+	ID     string // issuer, "#" and subject
+	Name   string // for people to read: not unique, and untrusted
+	Handle string // by which sandboxes name their owner
+	Groups []string
+	SaidAt time.Time // when the provider said so
+}
+
+func voterOf(p people.Person) Voter {
+	return Voter{ID: p.ID(), Name: p.Name(), Handle: p.Handle(), Groups: p.Groups(), SaidAt: p.Issued()}
+}
+
+// Vote is one vote on a request.
+type Vote struct {
+	Voter   Voter
+	Verdict Verdict
+	Time    time.Time
+	Note    string // free text of the voter: untrusted
+}
+
+// Case is a request that waits for people, or has, with the votes on it.
+type Case struct {
+	View
+	Cast []Vote // oldest first
+}
+
+// Hash is what a vote names: the SHA-256 of what the voter is shown. It is that of nothing for a request that nobody can
+// vote on.
+func (c *Case) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
+
+// Electorate says who may decide on what.
+type Electorate struct {
+	Rules  people.Rules
+	Owners people.Owners
+}
+
+// sees tells whether a person may know of a request at all.
+func (e Electorate) sees(v Voter, c *Case) bool {
+	return e.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String())
+}
+
+// entitled is nil when a person may decide on a request, now: it is asked at the vote, and again at the mint.
+func (e Electorate) entitled(v Voter, c *Case) error {
+	switch {
+	case !e.sees(v, c):
+		return ErrNotFound
+	case !slices.Contains(v.Groups, c.ApprovalGroup):
+		return ErrNotEligible
+	case e.Owners.Owns(v.Handle, c.Subject.ID.String()):
+		return ErrOwnRequest
+	}
+	return nil
+}
+
+// approvers counts the distinct people who say yes and are entitled to.
+func (e Electorate) approvers(c *Case) int {
+	distinct := map[string]bool{}
+	for _, v := range c.Cast {
+		if v.Verdict == Approve && e.entitled(v.Voter, c) == nil {
+			distinct[v.Voter.ID] = true
+		}
+	}
+	return len(distinct)
+}
+
+// next is what a request becomes by a vote. It is the request's status when the vote changes nothing, because the same
+// person has said the same before; ErrDecided when it is too late.
+func (e Electorate) next(c *Case, v Vote) (Status, error) {
+	if err := e.entitled(v.Voter, c); err != nil {
+		return "", err
+	}
+	open := c.Status == StatusPending && v.Time.Before(c.Expires) ||
+		c.Status == StatusApproved && v.Time.Before(c.Expires.Add(RedeemGrace))
+	switch {
+	case slices.ContainsFunc(c.Cast, func(old Vote) bool { return old.Voter.ID == v.Voter.ID && old.Verdict == v.Verdict }):
+		return c.Status, nil
+	case !open:
+		return "", ErrDecided
+	case v.Verdict == Deny:
+		return StatusRejected, nil
+	case c.Status == StatusApproved:
+		return "", ErrDecided
+	}
+	with := *c
+	with.Cast = append(slices.Clone(c.Cast), v)
+	if e.approvers(&with) >= c.ApprovalQuorum {
+		return StatusApproved, nil
+	}
+	return StatusPending, nil
+}
+
+// redeemable is nil when a request can be redeemed at a time, as far as is known without the ledger's lock.
+func (e Electorate) redeemable(c *Case, now time.Time) error {
+	late := !now.Before(c.Expires.Add(RedeemGrace))
+	if c.Status != StatusApproved && c.Status != StatusRedeemed || late || e.approvers(c) < c.ApprovalQuorum {
+		return ErrNotApproved
+	}
+	return nil
+}
+
+// shown is what people decide on: all that the credential will be, and nothing that can change until then. Its JSON
+// form, with the members in this order and the parameters sorted, is what they are shown and what their votes name
+// by its SHA-256.
+type shown struct {
+	Version     int            `json:"v"`
+	Request     string         `json:"request"` // made of chance: no two requests have the same form
+	TrustDomain string         `json:"trust_domain"`
+	SPIFFEID    string         `json:"spiffe_id"`
+	Thumbprint  string         `json:"thumbprint,omitempty"` // of the certificate that the credential is bound to
+	Scope       string         `json:"scope"`
+	Authority   string         `json:"authority"`
+	Resource    string         `json:"resource"`
+	Params      map[string]any `json:"params"`
+	TTL         int64          `json:"ttl"` // seconds, at most
+	Task        string         `json:"task"`
+	Audience    string         `json:"audience,omitempty"`
+	Catalogue   string         `json:"catalogue"`
+	Digest      []byte         `json:"digest"` // of the request, its reason and keys included
+	Group       string         `json:"group"`
+	Quorum      int            `json:"quorum"`
+	Expires     int64          `json:"expires"` // of the wait, in seconds since 1970
+}
+
+// canonical describes what a record asks people for.
+func canonical(rec Record, approval scopes.Approval) (string, error) {
+	d := rec.Decision
+	s := shown{
+		Version: 1, Request: rec.ID, TrustDomain: rec.Subject.ID.TrustDomain().Name(), SPIFFEID: rec.Subject.ID.String(),
+		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
+		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
+		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: approval.Group, Quorum: approval.Quorum,
+		Expires: rec.Expires.Unix(),
+	}
+	if d.Scope.Credential.Bind == scopes.BindMTLS {
+		s.Thumbprint = rec.Subject.Thumbprint
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("describing the request to people: %w", err)
+	}
+	return string(text), nil
+}

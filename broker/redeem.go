@@ -1,0 +1,232 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// Ballot is a person's vote on one request.
+type Ballot struct {
+	Request string // its id
+	Hash    [32]byte
+	Verdict Verdict
+	Note    string
+}
+
+// mostOvertaken bounds how often a vote is cast anew because others were quicker. Each of them brings the request
+// nearer to its end.
+const mostOvertaken = 32
+
+// Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
+// on one that is not what the person saw ErrStale. A no to what has been redeemed revokes it, and is ErrDecided still.
+func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*Case, error) {
+	voter, err := b.cfg.Approvals.Meet(ctx, voterOf(who), b.cfg.Now().UTC())
+	if err != nil {
+		return nil, fmt.Errorf("recording who votes: %w", err)
+	}
+	for range mostOvertaken {
+		c, err := b.caseFor(ctx, voter, ballot.Request)
+		if err != nil {
+			return nil, err
+		}
+		if c.Canonical == "" || c.Hash() != ballot.Hash {
+			return nil, ErrStale
+		}
+		err = b.cast(ctx, c, Vote{Voter: voter, Verdict: ballot.Verdict, Time: b.cfg.Now().UTC(), Note: ballot.Note})
+		if errors.Is(err, ErrOvertaken) {
+			continue
+		}
+		if errors.Is(err, ErrDecided) && ballot.Verdict == Deny && c.Status == StatusRedeemed {
+			return c, errors.Join(err, b.takeBack(ctx, c, voter))
+		}
+		return c, err
+	}
+	return nil, ErrOvertaken
+}
+
+// cast records a vote, and moves c by it.
+func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
+	next, err := b.cfg.Electorate.next(c, v)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(c.Cast, func(old Vote) bool { return old.Voter.ID == v.Voter.ID && old.Verdict == v.Verdict }) {
+		return nil // it counts already
+	}
+	err = b.cfg.Approvals.Cast(ctx, Step{
+		Request: c.ID, Was: c.Status, Votes: c.Votes, Becomes: next, Time: v.Time, Actor: v.Voter.ID, Vote: &v, Hash: c.Hash(),
+	})
+	if err != nil {
+		return fmt.Errorf("recording a vote: %w", err)
+	}
+	c.Status, c.StatusTime, c.Votes, c.Cast = next, v.Time, c.Votes+1, append(c.Cast, v)
+	return nil
+}
+
+// takeBack revokes what a request was redeemed by.
+func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
+	_, err := b.endAll(ctx, Selector{ID: c.RedeemedBy}, Reach{Subject: c.Subject.ID.String()}, ending{cause: CauseRevoked, actor: by.ID})
+	return err
+}
+
+// Case returns a request that waits for people, or has, to somebody who may know of it, else ErrNotFound.
+func (b *Broker) Case(ctx context.Context, who people.Person, id string) (*Case, error) {
+	return b.caseFor(ctx, voterOf(who), id)
+}
+
+func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error) {
+	c, err := b.readCase(ctx, id, Reach{All: true})
+	if err != nil {
+		return nil, err
+	}
+	if !b.cfg.Electorate.sees(v, c) {
+		return nil, ErrNotFound
+	}
+	return c, nil
+}
+
+// readCase reads a request, and then its votes: votes that come between are none that the request's count has.
+func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Case, error) {
+	view, err := b.cfg.Ledger.Get(ctx, id, reach)
+	if err != nil {
+		return nil, err
+	}
+	if view.Decision != string(scopes.Pending) {
+		return nil, ErrNotFound
+	}
+	cast, err := b.cfg.Approvals.Votes(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("reading the votes: %w", err)
+	}
+	return &Case{View: *view, Cast: cast[:min(len(cast), view.Votes)]}, nil
+}
+
+// Waiting lists the requests that wait for the groups of a person, and which the person may know of, oldest first.
+func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) ([]Case, error) {
+	voter := voterOf(who)
+	views, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
+		Groups: voter.Groups, Within: b.cfg.Electorate.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing what waits: %w", err)
+	}
+	cases := make([]Case, len(views))
+	for i, v := range views {
+		cases[i].View = v
+	}
+	return cases, nil
+}
+
+// Withdraw takes a sandbox's own request back, before it is redeemed. ErrNotFound when it is not its own.
+func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) error {
+	actor := who.ID().String()
+	for range mostOvertaken {
+		c, err := b.readCase(ctx, id, Reach{Subject: actor})
+		switch {
+		case err != nil:
+			return err
+		case c.Status == StatusWithdrawn:
+			return nil
+		case c.Status != StatusPending && c.Status != StatusApproved:
+			return ErrDecided
+		}
+		err = b.cfg.Approvals.Cast(ctx, Step{
+			Request: id, Was: c.Status, Votes: c.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: actor,
+		})
+		if !errors.Is(err, ErrOvertaken) {
+			return err
+		}
+	}
+	return ErrOvertaken
+}
+
+// Redemption is a sandbox's claim on a request of its own that people have approved.
+type Redemption struct {
+	Request string // its id
+	// CSR and PublicKey are as they were asked with, since only their digest is kept.
+	CSR, PublicKey string
+}
+
+// Redeem issues what people have approved, after policy has been asked again. A result without a record is that of a
+// request that still waits, or was rejected: then Earlier tells. Errors are as for Issue; besides ErrStale when policy
+// or the caller are not as they were, and ErrNotApproved when it has been redeemed or nobody entitled stands for it.
+// A result that holds a credential has to be passed to Delivered.
+func (b *Broker) Redeem(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
+	now := b.cfg.Now()
+	c, err := b.readCase(ctx, r.Request, Reach{Subject: who.ID().String()})
+	if err != nil {
+		return Result{}, err
+	}
+	if c.Status == StatusPending || c.Status == StatusRejected {
+		return Result{Earlier: &c.View}, nil
+	}
+	if err := b.cfg.Electorate.redeemable(c, now); err != nil {
+		return Result{}, err
+	}
+	rec, key, err := b.prepareApproved(who, c, r, now)
+	if err != nil {
+		return Result{}, err
+	}
+	switch _, err := b.cfg.Ledger.Begin(ctx, rec); {
+	case errors.Is(err, ErrNotApproved):
+		return Result{}, err
+	case err != nil:
+		return b.turnAway(ctx, who, rec, err)
+	case rec.Intent == nil:
+		return Result{Record: rec}, nil
+	}
+	return b.mint(ctx, rec, key)
+}
+
+// prepareApproved is prepare for what people have approved. It holds the decision to what they were shown.
+func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now time.Time) (Record, Key, error) {
+	req := Request{
+		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
+	}
+	d, err := b.cfg.Catalogue().DecideApproved(subjectOf(who), askOf(req), now)
+	if err != nil {
+		return Record{}, Key{}, err
+	}
+	if d.Outcome == scopes.Allow {
+		if err := sameAsShown(who, c, req, d); err != nil {
+			return Record{}, Key{}, err
+		}
+		d.TTL, d.Reason = min(d.TTL, c.TTL), scopes.ReasonApproved
+	}
+	rec, key, err := b.prepare(who, req, d, now)
+	if err == nil && rec.Intent != nil {
+		rec.Approves, rec.Canonical = c.ID, c.Canonical
+		// It counted when it was asked for. What is alive is counted when it is.
+		rec.Limits = slices.DeleteFunc(rec.Limits, func(l Limit) bool { return l.Live == 0 })
+	}
+	return rec, key, err
+}
+
+// sameAsShown is nil when what would be issued is, byte for byte, what people were shown: the same catalogue, the same
+// request, and the same certificate if it will be bound to one. The TTL may have become shorter.
+func sameAsShown(who attest.Identity, c *Case, req Request, d scopes.Decision) error {
+	digest, err := requestDigest(req)
+	if err != nil {
+		return err
+	}
+	d.TTL = c.TTL
+	then := Record{
+		ID: c.ID, Subject: Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}, Request: req, Decision: d,
+		Digest: digest, Expires: c.Expires,
+	}
+	text, err := canonical(then, scopes.Approval{Group: c.ApprovalGroup, Quorum: c.ApprovalQuorum})
+	if err != nil {
+		return err
+	}
+	if text != c.Canonical {
+		return ErrStale
+	}
+	return nil
+}

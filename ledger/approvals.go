@@ -1,0 +1,222 @@
+package ledger
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// The kinds of entries that people cause. The schema lists them too.
+const (
+	kindVote      = "approval.vote"
+	kindWithdrawn = "approval.withdrawn"
+	kindPerson    = "person.seen"
+)
+
+// stepBody is the body of the entries that move a request which waits for people.
+type stepBody struct {
+	Version int       `json:"version"`
+	Kind    string    `json:"kind"`
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Actor   actorBody `json:"actor"`
+	Verdict string    `json:"verdict,omitzero"`
+	Hash    string    `json:"hash,omitzero"`
+	Note    string    `json:"note"`
+	Was     string    `json:"was"`
+	Votes   int       `json:"votes"` // before
+	Status  string    `json:"status"`
+}
+
+type actorBody struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitzero"`
+}
+
+// personBody is the body of the entries that say who somebody is.
+type personBody struct {
+	Version int        `json:"version"`
+	Kind    string     `json:"kind"`
+	ID      string     `json:"id"`
+	Time    time.Time  `json:"time"`
+	SaidAt  time.Time  `json:"said_at"`
+	Person  memberBody `json:"person"`
+}
+
+type memberBody struct {
+	ID     string   `json:"id"`
+	Name   string   `json:"name"`
+	Handle string   `json:"handle"`
+	Groups []string `json:"groups"`
+}
+
+// Cast implements [broker.Approvals].
+func (l *Ledger) Cast(ctx context.Context, step broker.Step) error {
+	e, err := stepEntry(step)
+	if err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
+}
+
+func stepEntry(step broker.Step) (entry, error) {
+	kind := kindWithdrawn
+	if step.Vote != nil {
+		kind = kindVote
+	}
+	e, err := newEntry(kind, step.Request, step.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	e.command, e.overtakes, e.alone = true, true, step.Request
+	body := stepBody{
+		Version: bodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
+		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes),
+	}
+	if v := step.Vote; v != nil {
+		body.Actor.Name, body.Verdict, body.Note, body.Hash = v.Voter.Name, string(v.Verdict), v.Note, hex.EncodeToString(step.Hash[:])
+	}
+	return e.with(body)
+}
+
+// member is a row of people.
+type member struct {
+	ID     string
+	Name   string
+	Handle string
+	Groups []string
+	SaidAt time.Time
+}
+
+func (m member) voter() broker.Voter {
+	return broker.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
+}
+
+// Meet implements [broker.Approvals].
+func (l *Ledger) Meet(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
+	v.SaidAt = stored(v.SaidAt)
+	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
+	if err != nil {
+		return broker.Voter{}, unavailable("looking for a person", err)
+	}
+	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[member])
+	switch {
+	case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		return broker.Voter{}, unavailable("looking for a person", err)
+	case err == nil && (!known.SaidAt.Before(v.SaidAt) ||
+		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
+		return known.voter(), nil
+	}
+	e, err := personEntry(v, at)
+	if err != nil {
+		return broker.Voter{}, err
+	}
+	_, err = l.append(ctx, e)
+	return v, err
+}
+
+func personEntry(v broker.Voter, at time.Time) (entry, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return entry{}, fmt.Errorf("making an id: %w", err)
+	}
+	e, err := newEntry(kindPerson, id.String(), at)
+	if err != nil {
+		return entry{}, err
+	}
+	e.command, e.alone = true, "person "+v.ID
+	return e.with(personBody{
+		Version: bodyVersion, Kind: kindPerson, ID: id.String(), Time: e.time, SaidAt: v.SaidAt,
+		Person: memberBody{ID: v.ID, Name: v.Name, Handle: v.Handle, Groups: v.Groups},
+	})
+}
+
+// Votes implements [broker.Approvals].
+func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
+	id, err := parseID(request)
+	if err != nil {
+		return nil, broker.ErrNotFound
+	}
+	type voteRow struct {
+		member
+		Verdict string
+		Time    time.Time
+		Note    string
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.time, v.note
+		FROM votes AS v JOIN people AS p ON p.id = v.voter
+		WHERE v.request = @request
+		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
+	if err != nil {
+		return nil, unavailable("reading votes", err)
+	}
+	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
+		v, err := pgx.RowToStructByName[voteRow](r)
+		return broker.Vote{Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Time: v.Time.UTC(), Note: v.Note}, err
+	})
+	if err != nil {
+		return nil, unavailable("reading votes", err)
+	}
+	return votes, nil
+}
+
+// Waiting implements [broker.Approvals].
+func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.View, error) {
+	if q.Limit < 1 || q.Limit > maxPage {
+		return nil, ErrPageSize
+	}
+	if unmatchableText(q.Groups...) {
+		return nil, nil
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT `+columns+` FROM issuances AS i
+		WHERE status = 'pending' AND approval_group = ANY (@groups::text[]) AND expires_at > now()
+			AND EXISTS (
+				SELECT FROM unnest(@within::text[]) AS w (id)
+				WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))
+			AND NOT EXISTS (
+				SELECT FROM task_ends AS e
+				WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
+			AND NOT EXISTS (
+				SELECT FROM quarantines AS q
+				WHERE i.spiffe_id = q.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))
+		ORDER BY entry_index
+		LIMIT @limit`, pgx.NamedArgs{
+		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
+		"everywhere": people.Everywhere, "limit": q.Limit,
+	})
+	if err != nil {
+		return nil, unavailable("listing what waits", err)
+	}
+	page, err := pageOf(rows, q.Limit)
+	if err != nil {
+		return nil, unavailable("listing what waits", err)
+	}
+	return page.Records, nil
+}
+
+// Decided implements [broker.Approvals]. What is past its time is decided too.
+func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, error) {
+	rows, err := l.read.Query(ctx, `
+		SELECT id::text FROM issuances
+		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now())`,
+		pgx.NamedArgs{"ids": append([]string{}, requests...)})
+	if err != nil {
+		return nil, unavailable("looking for what is decided", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, unavailable("looking for what is decided", err)
+	}
+	return ids, nil
+}
