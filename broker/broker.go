@@ -38,6 +38,9 @@ type Broker struct {
 	proven, unproven *sampler
 	// renewals are those that go on after their request.
 	renewals sync.WaitGroup
+	// waiters wait for people, and watchers look for them.
+	waiters  waiters
+	watchers sync.WaitGroup
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.
@@ -146,7 +149,7 @@ func again(rec Record, earlier *View) (Result, error) {
 func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	ref.Time = b.cfg.Now()
 	budget := b.unproven
-	if ref.Subject != nil {
+	if ref.Subject != nil || ref.Person != "" {
 		budget = b.proven
 	}
 	suppressed, ok := budget.take(ref.Time)
@@ -164,6 +167,7 @@ func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 // Close waits for the renewals under way and records the refusals that were counted and have had no later one to be carried by.
 func (b *Broker) Close(ctx context.Context) error {
 	b.renewals.Wait()
+	b.watchers.Wait()
 	for _, budget := range []*sampler{b.proven, b.unproven} {
 		n := budget.drain()
 		if n == 0 {
@@ -175,6 +179,15 @@ func (b *Broker) Close(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Title is what a scope does, in the words of the catalogue with that digest; empty when that is not in force.
+func (b *Broker) Title(scope, digest string) string {
+	catalogue := b.cfg.Catalogue()
+	if found, ok := catalogue.Scope(scope); ok && catalogue.Digest() == digest {
+		return found.Title
+	}
+	return ""
 }
 
 // Get returns one record within reach, else ErrNotFound.

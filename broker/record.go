@@ -217,8 +217,9 @@ type Refusal struct {
 	Time time.Time
 	// Code is the fixed problem code the caller was answered with, Detail the fixed code of the finding.
 	Code, Detail string
-	// Subject is who called, when that much was proven.
+	// Subject is which workload called, Person the id of which person, when that much was proven.
 	Subject *Subject
+	Person  string
 	// Remote is the network address of the caller, Operation the API operation it called.
 	Remote, Operation string
 	// Suppressed counts the refusals since the last recorded one that were over the recording rate.

@@ -153,6 +153,7 @@ type refusalBody struct {
 	Code       string       `json:"code"`
 	Detail     string       `json:"detail"`
 	Subject    *subjectBody `json:"subject,omitempty"`
+	Person     string       `json:"person,omitzero"`
 	Remote     string       `json:"remote"`
 	Operation  string       `json:"operation"`
 	Suppressed int          `json:"suppressed"`
@@ -236,7 +237,7 @@ func refusalEntry(ref broker.Refusal) (entry, error) {
 	}
 	body := refusalBody{
 		Version: bodyVersion, Kind: kindRefused, ID: id.String(), Time: e.time, Code: ref.Code, Detail: ref.Detail,
-		Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
+		Person: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
 	}
 	if ref.Subject != nil {
 		subject := subjectOf(*ref.Subject)

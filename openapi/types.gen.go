@@ -51,6 +51,7 @@ func (e HealthStatus) Valid() bool {
 const (
 	CodeAlreadyIssued        ProblemCode = "already_issued"
 	CodeBundleUnavailable    ProblemCode = "bundle_unavailable"
+	CodeDecided              ProblemCode = "decided"
 	CodeDenied               ProblemCode = "denied"
 	CodeIdempotencyMismatch  ProblemCode = "idempotency_mismatch"
 	CodeInternal             ProblemCode = "internal"
@@ -63,9 +64,14 @@ const (
 	CodeMintMismatch         ProblemCode = "mint_mismatch"
 	CodeMisdirected          ProblemCode = "misdirected"
 	CodeNotAllowed           ProblemCode = "not_allowed"
+	CodeNotApproved          ProblemCode = "not_approved"
+	CodeNotEligible          ProblemCode = "not_eligible"
 	CodeNotFound             ProblemCode = "not_found"
+	CodeOwnRequest           ProblemCode = "own_request"
+	CodeProviderUnavailable  ProblemCode = "provider_unavailable"
 	CodeRateLimited          ProblemCode = "rate_limited"
 	CodeRevoked              ProblemCode = "revoked"
+	CodeStale                ProblemCode = "stale"
 	CodeTooLarge             ProblemCode = "too_large"
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
@@ -79,6 +85,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeAlreadyIssued:
 		return true
 	case CodeBundleUnavailable:
+		return true
+	case CodeDecided:
 		return true
 	case CodeDenied:
 		return true
@@ -104,11 +112,21 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case CodeNotAllowed:
 		return true
+	case CodeNotApproved:
+		return true
+	case CodeNotEligible:
+		return true
 	case CodeNotFound:
+		return true
+	case CodeOwnRequest:
+		return true
+	case CodeProviderUnavailable:
 		return true
 	case CodeRateLimited:
 		return true
 	case CodeRevoked:
+		return true
+	case CodeStale:
 		return true
 	case CodeTooLarge:
 		return true
@@ -127,6 +145,7 @@ func (e ProblemCode) Valid() bool {
 
 // Defines values for Status.
 const (
+	StatusApproved    Status = "approved"
 	StatusCompensated Status = "compensated"
 	StatusDenied      Status = "denied"
 	StatusExpired     Status = "expired"
@@ -134,15 +153,20 @@ const (
 	StatusIntent      Status = "intent"
 	StatusIssued      Status = "issued"
 	StatusPending     Status = "pending"
+	StatusRedeemed    Status = "redeemed"
+	StatusRejected    Status = "rejected"
 	StatusReleased    Status = "released"
 	StatusRevoked     Status = "revoked"
 	StatusRevoking    Status = "revoking"
 	StatusUnknown     Status = "unknown"
+	StatusWithdrawn   Status = "withdrawn"
 )
 
 // Valid indicates whether the value is a known member of the Status enum.
 func (e Status) Valid() bool {
 	switch e {
+	case StatusApproved:
+		return true
 	case StatusCompensated:
 		return true
 	case StatusDenied:
@@ -157,6 +181,10 @@ func (e Status) Valid() bool {
 		return true
 	case StatusPending:
 		return true
+	case StatusRedeemed:
+		return true
+	case StatusRejected:
+		return true
 	case StatusReleased:
 		return true
 	case StatusRevoked:
@@ -164,6 +192,26 @@ func (e Status) Valid() bool {
 	case StatusRevoking:
 		return true
 	case StatusUnknown:
+		return true
+	case StatusWithdrawn:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for Verdict.
+const (
+	VerdictApprove Verdict = "approve"
+	VerdictDeny    Verdict = "deny"
+)
+
+// Valid indicates whether the value is a known member of the Verdict enum.
+func (e Verdict) Valid() bool {
+	switch e {
+	case VerdictApprove:
+		return true
+	case VerdictDeny:
 		return true
 	default:
 		return false
@@ -177,6 +225,67 @@ type Approval struct {
 
 	// Quorum How many of them have to.
 	Quorum int `json:"quorum"`
+}
+
+// ApprovalCase defines model for ApprovalCase.
+type ApprovalCase struct {
+	Approval  Approval `json:"approval"`
+	Authority string   `json:"authority,omitempty,omitzero"`
+
+	// Canonical What the credential would be, as JSON, byte for byte: what a vote agrees to. The members below say the same
+	// in other words.
+	Canonical string `json:"canonical"`
+
+	// ExpiresAt When the wait ends.
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Hash SHA-256 of `canonical`, in hex.
+	Hash string `json:"hash"`
+	ID   string `json:"id"`
+
+	// Like The same for the same ask of sibling sandboxes.
+	Like string `json:"like"`
+
+	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	//
+	// Example: {"repo":"acme/api"}
+	Params Params `json:"params,omitempty,omitzero"`
+
+	// Policies The ids of the policies that decided.
+	Policies Policies `json:"policies,omitempty,omitzero"`
+
+	// Reason Untrusted text from the sandbox.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RedeemedBy The issuance that it was redeemed by.
+	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
+	Resource   string `json:"resource,omitempty,omitzero"`
+	Scope      string `json:"scope"`
+	SpiffeID   string `json:"spiffe_id"`
+
+	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// before their time.
+	Status   Status    `json:"status"`
+	StatusAt time.Time `json:"status_at"`
+	Task     string    `json:"task"`
+	Time     time.Time `json:"time"`
+
+	// Title What the scope does, in the words of the catalogue.
+	Title string `json:"title,omitempty,omitzero"`
+
+	// TTL Seconds that the credential would live at most.
+	TTL   int64  `json:"ttl,omitempty,omitzero"`
+	Votes []Vote `json:"votes"`
+
+	// VotesCast How many there are, listed or not.
+	VotesCast int `json:"votes_cast,omitempty,omitzero"`
+}
+
+// ApprovalList defines model for ApprovalList.
+type ApprovalList struct {
+	Approvals []ApprovalCase `json:"approvals"`
 }
 
 // Clamp defines model for Clamp.
@@ -236,7 +345,8 @@ type Ended struct {
 	SpiffeID string `json:"spiffe_id"`
 
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
 	// before their time.
 	Status Status `json:"status"`
 	Task   string `json:"task"`
@@ -260,7 +370,10 @@ type HealthStatus string
 
 // Issuance defines model for Issuance.
 type Issuance struct {
-	Approval  Approval `json:"approval,omitempty,omitzero"`
+	Approval Approval `json:"approval,omitempty,omitzero"`
+
+	// Approves The request that people have approved and that this issuance redeems.
+	Approves  string   `json:"approves,omitempty,omitzero"`
 	Authority string   `json:"authority,omitempty,omitzero"`
 	Catalogue string   `json:"catalogue"`
 	Clamps    []string `json:"clamps,omitempty,omitzero"`
@@ -270,7 +383,7 @@ type Issuance struct {
 	Decision     Decision        `json:"decision"`
 	DecisionCode string          `json:"decision_code"`
 
-	// EndedBy The SPIFFE ID of who ended it before its time.
+	// EndedBy Who ended it before its time: a SPIFFE ID, or a person.
 	EndedBy     string    `json:"ended_by,omitempty,omitzero"`
 	ExpiresAt   time.Time `json:"expires_at,omitempty,omitzero"`
 	Explanation string    `json:"explanation,omitempty,omitzero"`
@@ -288,13 +401,17 @@ type Issuance struct {
 	Policies Policies `json:"policies"`
 
 	// Reason Untrusted text from the sandbox.
-	Reason   string `json:"reason,omitempty,omitzero"`
-	Resource string `json:"resource,omitempty,omitzero"`
-	Scope    string `json:"scope"`
-	SpiffeID string `json:"spiffe_id"`
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RedeemedBy The issuance that this request was redeemed by.
+	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
+	Resource   string `json:"resource,omitempty,omitzero"`
+	Scope      string `json:"scope"`
+	SpiffeID   string `json:"spiffe_id"`
 
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
 	// before their time.
 	Status       Status    `json:"status"`
 	StatusAt     time.Time `json:"status_at"`
@@ -346,7 +463,8 @@ type Pending struct {
 	ID        string    `json:"id"`
 
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
 	// before their time.
 	Status Status `json:"status"`
 }
@@ -436,6 +554,15 @@ type Receipt struct {
 	Time time.Time `json:"time"`
 }
 
+// Redemption defines model for Redemption.
+type Redemption struct {
+	// Csr The certificate signing request that you asked with.
+	Csr string `json:"csr,omitempty,omitzero"`
+
+	// PublicKey The public key that you asked with.
+	PublicKey string `json:"public_key,omitempty,omitzero"`
+}
+
 // RequestState defines model for RequestState.
 type RequestState struct {
 	Approval     Approval `json:"approval,omitempty,omitzero"`
@@ -446,10 +573,14 @@ type RequestState struct {
 	ExpiresAt   time.Time `json:"expires_at,omitempty,omitzero"`
 	Explanation string    `json:"explanation,omitempty,omitzero"`
 	ID          string    `json:"id"`
-	Scope       string    `json:"scope"`
+
+	// RedeemedBy The issuance that it was redeemed by.
+	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
+	Scope      string `json:"scope"`
 
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
 	// before their time.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
@@ -457,6 +588,9 @@ type RequestState struct {
 	// StatusDetail A fixed code that says why.
 	StatusDetail string `json:"status_detail,omitempty,omitzero"`
 	Task         string `json:"task"`
+
+	// VotesCast How many people have voted so far.
+	VotesCast int `json:"votes_cast,omitempty,omitzero"`
 }
 
 // RevocationRequest defines model for RevocationRequest.
@@ -485,7 +619,8 @@ type RevocationRequest struct {
 }
 
 // Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-// is `compensated`. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
 // before their time.
 type Status string
 
@@ -576,6 +711,33 @@ type TokenRequest struct {
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 }
 
+// Verdict defines model for Verdict.
+type Verdict string
+
+// Vote defines model for Vote.
+type Vote struct {
+	// Name Untrusted text.
+	Name string `json:"name"`
+
+	// Note Untrusted text.
+	Note    string    `json:"note,omitempty,omitzero"`
+	Time    time.Time `json:"time"`
+	Verdict Verdict   `json:"verdict"`
+
+	// Voter Issuer, `#` and subject of the person.
+	Voter string `json:"voter"`
+}
+
+// VoteRequest defines model for VoteRequest.
+type VoteRequest struct {
+	// Hash SHA-256 of `canonical`, in hex.
+	Hash string `json:"hash"`
+
+	// Note Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Note    string  `json:"note,omitempty,omitzero"`
+	Verdict Verdict `json:"verdict"`
+}
+
 // ID defines model for Id.
 type ID = string
 
@@ -596,6 +758,11 @@ type Over = Receipt
 
 // Unauthenticated A problem document (RFC 9457).
 type Unauthenticated = Problem
+
+// ListApprovalsParams defines parameters for ListApprovals.
+type ListApprovalsParams struct {
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
 
 // ListIssuancesParams defines parameters for ListIssuances.
 type ListIssuancesParams struct {
@@ -629,6 +796,13 @@ type RemoveQuarantineParams struct {
 	Reason string `form:"reason,omitempty" json:"reason,omitempty,omitzero"`
 }
 
+// GetRequestParams defines parameters for GetRequest.
+type GetRequestParams struct {
+	// Wait Answer as soon as the request is not pending any more, and after so many seconds at the latest, 60 at most.
+	// When too many wait already the answer comes at once.
+	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
+}
+
 // IssueTokenParams defines parameters for IssueToken.
 type IssueTokenParams struct {
 	// IdempotencyKey Makes a repeated request answer once, per caller. 1 to 255 printable ASCII characters, or such a string
@@ -636,8 +810,14 @@ type IssueTokenParams struct {
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
+// CastVoteJSONRequestBody defines body for CastVote for application/json ContentType.
+type CastVoteJSONRequestBody = VoteRequest
+
 // AddQuarantineJSONRequestBody defines body for AddQuarantine for application/json ContentType.
 type AddQuarantineJSONRequestBody = QuarantineRequest
+
+// RedeemRequestJSONRequestBody defines body for RedeemRequest for application/json ContentType.
+type RedeemRequestJSONRequestBody = Redemption
 
 // RevokeJSONRequestBody defines body for Revoke for application/json ContentType.
 type RevokeJSONRequestBody = RevocationRequest

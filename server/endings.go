@@ -169,7 +169,7 @@ func checkReason(reason string) error {
 }
 
 // readOrder reads the body of an order as strictly as any. Where the description lets it be left out, it may be.
-func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who attest.Identity, operation string) (T, error) {
+func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
 	var out T
 	var body []byte
 	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {

@@ -30,7 +30,7 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
-	return &http.Server{
+	api := &http.Server{
 		Handler:                      s.handler,
 		TLSConfig:                    tlsConfig,
 		Protocols:                    &protocols,
@@ -52,6 +52,8 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 			return context.WithValue(ctx, connectionStart{}, s.cfg.Now())
 		},
 	}
+	api.RegisterOnShutdown(func() { s.closing.Do(func() { close(s.closed) }) })
+	return api
 }
 
 // aged says whether the call's connection is to close after its answer.

@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics never carries a SPIFFE ID, a task or a scope as label: there is no end of those.
+// metrics never carries a SPIFFE ID, a task or a scope as label: there is no end of those. People are few, and how much
+// is asked of each of them has to be seen.
 type metrics struct {
 	requests  *prometheus.CounterVec   // route, status
 	duration  *prometheus.HistogramVec // route
@@ -14,6 +15,7 @@ type metrics struct {
 	decisions *prometheus.CounterVec // outcome, authority
 	refusals  *prometheus.CounterVec // code
 	ended     *prometheus.CounterVec // cause, status
+	votes     *prometheus.CounterVec // verdict, group, approver
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -37,8 +39,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "brevet_ended_total", Help: "Credentials on receipts of early ends, by cause and the status they were left in.",
 		}, []string{"cause", "status"}),
+		votes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_votes_total", Help: "Votes, by verdict, by the group that was asked and by the voter's subject at the provider.",
+		}, []string{"verdict", "group", "approver"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended, m.votes} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -77,6 +78,34 @@ var answers = []answer{
 	{
 		broker.ErrRevoked, CodeRevoked, http.StatusConflict, "It was revoked at once",
 		"While the credential was being made, its task ended or an admin revoked it. It was not delivered, and it is dead. Look at the state of the request before you ask anew.",
+	},
+	{
+		broker.ErrOwnRequest, CodeOwnRequest, http.StatusForbidden, "It is your own sandbox that asks",
+		"Nobody decides on what their own sandbox asks for. Your vote was not counted, and the attempt is recorded. Somebody else of the group has to decide.",
+	},
+	{
+		broker.ErrNotEligible, CodeNotEligible, http.StatusForbidden, "You are not in the group that decides",
+		"The request waits for members of the group that approval names, and your login does not say that you are one. Your vote was not counted. If you have joined the group since, log in again.",
+	},
+	{
+		broker.ErrDecided, CodeDecided, http.StatusConflict, "It is decided already",
+		"The request does not wait for votes any more: it was decided, redeemed, withdrawn or has expired. Your vote was not counted. A no to what was redeemed has revoked it. Read the request to see where it stands.",
+	},
+	{
+		broker.ErrStale, CodeStale, http.StatusConflict, "It is not what was seen",
+		"What would be issued is not, byte for byte, what was voted on: the catalogue, the certificate or the request itself differ. Nothing was issued or counted. Read the request and vote again, or ask anew.",
+	},
+	{
+		broker.ErrNotApproved, CodeNotApproved, http.StatusConflict, "There is nothing to redeem",
+		"The request was redeemed before, was withdrawn, has expired, or those who approved it may not any more. Nothing was issued. Read its state, and ask anew if you still need it.",
+	},
+	{
+		broker.ErrOvertaken, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Too many vote at once",
+		"Others moved the request each time that your vote was to be recorded. It was not counted. Ask again after the time in Retry-After.",
+	},
+	{
+		errProvider, CodeProviderUnavailable, http.StatusServiceUnavailable, "People cannot be recognised right now",
+		"The keys of the OpenID provider are not to be had at the moment, so who is calling cannot be proven. Nothing was done. Ask again after the time in Retry-After.",
 	},
 	{
 		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
@@ -146,7 +175,7 @@ func answerTo(err error) answer {
 var nobody attest.Identity
 
 // fail answers err as a problem, and first records it when it is a refusal. who is nobody until attested.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, who attest.Identity, err error) {
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err error) {
 	a, f, c := answerTo(err), findingOf(err), callOf(r)
 	c.code = a.code
 	p := Problem{
@@ -193,12 +222,17 @@ func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
 // refuseTimeout bounds the record of a refusal, which goes on when the caller hangs up.
 const refuseTimeout = 3 * time.Second
 
-func (s *Server) refuse(r *http.Request, who attest.Identity, code ProblemCode, detail string) {
+func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, detail string) {
 	c := callOf(r)
 	ref := broker.Refusal{Code: string(code), Detail: detail, Remote: remoteIP(r), Operation: c.operation}
-	if !who.IsZero() {
-		subject := subjectOf(who)
-		ref.Subject = &subject
+	switch who := who.(type) {
+	case attest.Identity:
+		if !who.IsZero() {
+			subject := subjectOf(who)
+			ref.Subject = &subject
+		}
+	case people.Person:
+		ref.Person = who.ID()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), refuseTimeout)
 	defer cancel()

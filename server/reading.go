@@ -19,13 +19,16 @@ import (
 const defaultLimit = 50
 
 // GetRequest tells a caller the state of one of its own requests.
-func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
 	who, err := s.attest(r, "getRequest")
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
 	v, err := s.find(r, who, "getRequest", id)
+	if err == nil {
+		v, err = s.waitFor(w, r, v, params.Wait)
+	}
 	if err != nil {
 		s.fail(w, r, who, err)
 		return
@@ -179,7 +182,7 @@ func stateOf(v *broker.View) RequestState {
 		ID: v.ID, Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime,
 		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
 		Scope: v.Scope, Task: v.Task, ExpiresAt: v.Expires,
-		Approval: Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum},
+		Approval: approvalOf(v), VotesCast: v.Votes, RedeemedBy: v.RedeemedBy,
 	}
 }
 
@@ -191,7 +194,7 @@ func (s *Server) issuanceOf(v *broker.View, reader attest.Identity) Issuance {
 		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
 		Policies: list(v.Policies), Catalogue: v.Catalogue,
 		Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, ExpiresAt: v.Expires,
-		Approval: Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum}, EndedBy: v.Actor,
+		Approval: approvalOf(v), Approves: v.Approves, RedeemedBy: v.RedeemedBy, EndedBy: v.Actor,
 		Credential: factsOf(v),
 	}
 	// The index counts the entries of all trust domains, and the rest is Vault's inside: not for a sandbox to know.

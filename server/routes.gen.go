@@ -27,6 +27,15 @@ type ServerInterface interface {
 	// Ready Whether requests can be answered now
 	// (GET /readyz)
 	Ready(w http.ResponseWriter, r *http.Request)
+	// ListApprovals List what waits for you, oldest first
+	// (GET /v1/approvals)
+	ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams)
+	// GetApproval Read one request that waits for people, or has
+	// (GET /v1/approvals/{id})
+	GetApproval(w http.ResponseWriter, r *http.Request, id ID)
+	// CastVote Say yes or no
+	// (POST /v1/approvals/{id}/votes)
+	CastVote(w http.ResponseWriter, r *http.Request, id ID)
 	// ListIssuances List what was decided and issued, newest first
 	// (GET /v1/issuances)
 	ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams)
@@ -45,9 +54,15 @@ type ServerInterface interface {
 	// AddQuarantine Stop issuing to sandboxes and end what they hold, as an admin
 	// (POST /v1/quarantines)
 	AddQuarantine(w http.ResponseWriter, r *http.Request)
+	// WithdrawRequest Take back one of your own requests that people have not decided, or that you have not redeemed
+	// (DELETE /v1/requests/{id})
+	WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID)
 	// GetRequest Read the state of one of your own requests
 	// (GET /v1/requests/{id})
-	GetRequest(w http.ResponseWriter, r *http.Request, id ID)
+	GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams)
+	// RedeemRequest Get the credential that people have approved
+	// (POST /v1/requests/{id}/token)
+	RedeemRequest(w http.ResponseWriter, r *http.Request, id ID)
 	// Revoke End whatever matches, as an admin
 	// (POST /v1/revocations)
 	Revoke(w http.ResponseWriter, r *http.Request)
@@ -87,6 +102,24 @@ func (_ Unimplemented) Ready(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// ListApprovals List what waits for you, oldest first
+// (GET /v1/approvals)
+func (_ Unimplemented) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetApproval Read one request that waits for people, or has
+// (GET /v1/approvals/{id})
+func (_ Unimplemented) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CastVote Say yes or no
+// (POST /v1/approvals/{id}/votes)
+func (_ Unimplemented) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // ListIssuances List what was decided and issued, newest first
 // (GET /v1/issuances)
 func (_ Unimplemented) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
@@ -123,9 +156,21 @@ func (_ Unimplemented) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// WithdrawRequest Take back one of your own requests that people have not decided, or that you have not redeemed
+// (DELETE /v1/requests/{id})
+func (_ Unimplemented) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // GetRequest Read the state of one of your own requests
 // (GET /v1/requests/{id})
-func (_ Unimplemented) GetRequest(w http.ResponseWriter, r *http.Request, id ID) {
+func (_ Unimplemented) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RedeemRequest Get the credential that people have approved
+// (POST /v1/requests/{id}/token)
+func (_ Unimplemented) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -203,6 +248,91 @@ func (siw *ServerInterfaceWrapper) Ready(w http.ResponseWriter, r *http.Request)
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.Ready(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListApprovals operation middleware
+func (siw *ServerInterfaceWrapper) ListApprovals(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListApprovalsParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListApprovals(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetApproval operation middleware
+func (siw *ServerInterfaceWrapper) GetApproval(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetApproval(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CastVote operation middleware
+func (siw *ServerInterfaceWrapper) CastVote(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CastVote(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -501,6 +631,32 @@ func (siw *ServerInterfaceWrapper) AddQuarantine(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// WithdrawRequest operation middleware
+func (siw *ServerInterfaceWrapper) WithdrawRequest(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WithdrawRequest(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetRequest operation middleware
 func (siw *ServerInterfaceWrapper) GetRequest(w http.ResponseWriter, r *http.Request) {
 
@@ -516,8 +672,50 @@ func (siw *ServerInterfaceWrapper) GetRequest(w http.ResponseWriter, r *http.Req
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetRequestParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetRequest(w, r, id)
+		siw.Handler.GetRequest(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RedeemRequest operation middleware
+func (siw *ServerInterfaceWrapper) RedeemRequest(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RedeemRequest(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -728,7 +926,22 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/v1/tasks/{task}/end", wrapper.EndTask)
 	})
 	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/v1/requests/{id}", wrapper.WithdrawRequest)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/requests/{id}", wrapper.GetRequest)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/requests/{id}/token", wrapper.RedeemRequest)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/approvals", wrapper.ListApprovals)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/approvals/{id}", wrapper.GetApproval)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/approvals/{id}/votes", wrapper.CastVote)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/issuances", wrapper.ListIssuances)

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -77,7 +76,7 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 
 // check holds a call by who to the description of its operation. body has passed readBody, and is nil when there is
 // none.
-func (ru *rules) check(r *http.Request, who attest.Identity, operation string, body []byte) error {
+func (ru *rules) check(r *http.Request, who caller, operation string, body []byte) error {
 	if body == nil && r.ContentLength != 0 {
 		return malformed("body_unexpected")
 	}

@@ -13,10 +13,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -25,10 +27,12 @@ import (
 // minCursorKey is the shortest CursorKey, in bytes.
 const minCursorKey = 32
 
-// Config is what a Server needs. Auditors, Admins, Orchestrators, Ready and JWKSMaxAge may be left out.
+// Config is what a Server needs. People, Auditors, Admins, Orchestrators, Ready and JWKSMaxAge may be left out.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
+	// People recognises people. Nil recognises nobody.
+	People *people.Verifier
 	// Keys gives the public keys that issued tokens are checked with, as a JWK set.
 	Keys interface{ JWKS() ([]byte, error) }
 	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
@@ -67,6 +71,9 @@ type Server struct {
 	metrics *metrics
 	router  *chi.Mux
 	handler http.Handler
+	// closed tells those who wait for people that this replica goes.
+	closing sync.Once
+	closed  chan struct{}
 }
 
 // New checks cfg and returns a Server.
@@ -77,7 +84,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg)}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), closed: make(chan struct{})}
 	for _, host := range cfg.Hosts {
 		s.hosts[strings.ToLower(host)] = true
 	}

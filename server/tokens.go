@@ -158,16 +158,14 @@ func flush(w http.ResponseWriter) error {
 	}
 }
 
-// deliverEarlier answers a repeated idempotency key with what its request became. It never holds a credential.
+// deliverEarlier answers a repeated idempotency key, or a claim that comes too early, with what the request became. It
+// never holds a credential.
 func (s *Server) deliverEarlier(w http.ResponseWriter, r *http.Request, who attest.Identity, v *broker.View) {
-	if v.Status == broker.StatusPending {
-		writePending(w, Pending{
-			ID: v.ID, Status: StatusPending, ExpiresAt: v.Expires,
-			Approval: Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum},
-		})
+	if v.Status == broker.StatusPending || v.Status == broker.StatusApproved {
+		writePending(w, Pending{ID: v.ID, Status: Status(v.Status), ExpiresAt: v.Expires, Approval: approvalOf(v)})
 		return
 	}
-	s.fail(w, r, who, &denial{id: v.ID, reason: v.DecisionCode, explanation: v.Explanation, policies: v.Policies, catalogue: v.Catalogue})
+	s.fail(w, r, who, rejection(v))
 }
 
 // token is the one place where a credential is revealed.
