@@ -19,6 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,6 +55,11 @@ type Stack struct {
 	ledger   *ledger.Ledger
 	vault    *devstack.Vault
 	access   VaultAccess
+	provider *devstack.Provider
+	options  Options
+	log      *slog.Logger
+	// catalogue is what the stack began with.
+	catalogue *scopes.Catalogue
 }
 
 // Options change a Stack from what NewStack makes of itself.
@@ -62,6 +68,10 @@ type Options struct {
 	// Auditors are workloads that may read all of acme.test; Admins may revoke and quarantine there, and Orchestrators
 	// may end its tasks.
 	Auditors, Admins, Orchestrators []string
+	// People are those that the stack's provider knows; Rules give them roles, and Owners tell their sandboxes.
+	People []devstack.DevPerson
+	Rules  []people.Rule
+	Owners []string
 	// Ledger and Minter, if set, wrap the real ones, to inject faults.
 	Ledger func(broker.Ledger) broker.Ledger
 	Minter func(broker.Minter) broker.Minter
@@ -77,17 +87,27 @@ func NewStack(t testing.TB, o Options) *Stack {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: NewDB(t)}
+	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: NewDB(t), options: o}
 	s.Acme, s.Other = s.issuer(t, "acme.test"), s.issuer(t, "other.test")
-	log := slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	catalogue, err := scopes.Load(o.Catalogue)
-	if err != nil {
+	s.log = slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var err error
+	if s.catalogue, err = scopes.Load(o.Catalogue); err != nil {
 		t.Fatalf("loading the catalogue: %v", err)
 	}
-	s.openVault(t, catalogue, log)
-	s.openBroker(t, o, catalogue, log)
-	s.serve(t, o, log)
+	s.openVault(t, s.catalogue, s.log)
+	s.openProvider(t)
+	s.openBroker(t, o, s.catalogue, s.log)
+	s.serve(t, o, s.log)
 	return s
+}
+
+// Replica is a second broker and server on the same Postgres and Vault, with a registry of its own.
+func (s *Stack) Replica(t testing.TB) *Stack {
+	t.Helper()
+	r := *s
+	r.openBroker(t, r.options, r.catalogue, r.log)
+	r.serve(t, r.options, r.log)
+	return &r
 }
 
 func (s *Stack) issuer(t testing.TB, name string) *devstack.Issuer {
@@ -129,7 +149,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 		minter = o.Minter(minter)
 	}
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: watch.Estate(s.ledger), Approvals: s.ledger, Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: book, Estate: watch.Estate(s.ledger), Approvals: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})
 	if err != nil {
@@ -147,7 +167,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 		t.Fatalf("making the attestor: %v", err)
 	}
 	cfg := server.Config{
-		Broker: s.Broker, Attestor: attestor, Keys: s.Minter, Hosts: []string{"127.0.0.1"},
+		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Hosts: []string{"127.0.0.1"},
 		CursorKey: s.ledger.CursorKey(), Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},

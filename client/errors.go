@@ -25,6 +25,10 @@ var (
 	ErrNotAllowed = errors.New("caller lacks the role")
 	// ErrRevoked: the credential was revoked before it could be delivered.
 	ErrRevoked = errors.New("revoked before delivery")
+	// ErrDecided: the request does not wait for votes any more, or there is nothing to redeem.
+	ErrDecided = errors.New("request is decided")
+	// ErrStale: what was voted on, or approved, is not what there is now.
+	ErrStale = errors.New("request is not what was seen")
 	// ErrNotFound: there is no such record, or none that the caller may see.
 	ErrNotFound = errors.New("no such record")
 	// ErrConflict: the idempotency key has been used: for another request, or its credential was delivered.
@@ -64,6 +68,12 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeVaultRefused:         ErrVaultRefused,
 	openapi.CodeMintMismatch:         ErrUnavailable,
 	openapi.CodeBundleUnavailable:    ErrUnavailable,
+	openapi.CodeProviderUnavailable:  ErrUnavailable,
+	openapi.CodeOwnRequest:           ErrNotAllowed,
+	openapi.CodeNotEligible:          ErrNotAllowed,
+	openapi.CodeDecided:              ErrDecided,
+	openapi.CodeNotApproved:          ErrDecided,
+	openapi.CodeStale:                ErrStale,
 	openapi.CodeInternal:             ErrInternal,
 }
 

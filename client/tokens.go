@@ -54,7 +54,7 @@ type Token struct {
 	Catalogue string
 }
 
-// Pending is an ask that waits for a person. State tells when it has ended.
+// Pending is an ask that waits for people. Wait tells when they have decided, and Redeem gets the credential then.
 type Pending struct {
 	ID         string
 	Group      string
@@ -84,6 +84,11 @@ func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	if ask.IdempotencyKey != "" {
 		req.Header.Set("Idempotency-Key", ask.IdempotencyKey)
 	}
+	return c.answer(req)
+}
+
+// answer sends a call whose answer may hold a credential.
+func (c *Client) answer(req *http.Request) (Answer, error) {
 	got, err := c.do(req)
 	if err != nil {
 		return Answer{}, err

@@ -153,7 +153,7 @@ type refusalBody struct {
 	Code       string       `json:"code"`
 	Detail     string       `json:"detail"`
 	Subject    *subjectBody `json:"subject,omitempty"`
-	Person     string       `json:"person,omitzero"`
+	PersonID   string       `json:"person_id,omitzero"`
 	Remote     string       `json:"remote"`
 	Operation  string       `json:"operation"`
 	Suppressed int          `json:"suppressed"`
@@ -237,7 +237,7 @@ func refusalEntry(ref broker.Refusal) (entry, error) {
 	}
 	body := refusalBody{
 		Version: bodyVersion, Kind: kindRefused, ID: id.String(), Time: e.time, Code: ref.Code, Detail: ref.Detail,
-		Person: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
+		PersonID: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
 	}
 	if ref.Subject != nil {
 		subject := subjectOf(*ref.Subject)

@@ -1,0 +1,78 @@
+package brevettest
+
+import (
+	"testing"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/people"
+)
+
+const clientID = "brevet"
+
+func (s *Stack) openProvider(t testing.TB) {
+	t.Helper()
+	if len(s.options.People) == 0 {
+		return
+	}
+	var err error
+	s.provider, err = devstack.NewProvider(devstack.ProviderConfig{
+		Address: "127.0.0.1:0", ClientID: clientID, People: s.options.People, Now: s.options.Now,
+	})
+	if err != nil {
+		t.Fatalf("starting the provider of people: %v", err)
+	}
+	t.Cleanup(func() { _ = s.provider.Close() })
+}
+
+// verifier is nil when the stack knows nobody.
+func (s *Stack) verifier(t testing.TB) *people.Verifier {
+	t.Helper()
+	if s.provider == nil {
+		return nil
+	}
+	v, err := people.New(people.Config{Issuer: s.provider.Issuer(), ClientID: clientID, Now: s.options.Now})
+	if err != nil {
+		t.Fatalf("recognising people: %v", err)
+	}
+	return v
+}
+
+func (s *Stack) electorate(t testing.TB) broker.Electorate {
+	t.Helper()
+	rules, err := people.NewRules(s.options.Rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners, err := people.NewOwners(s.options.Owners)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broker.Electorate{Rules: rules, Owners: owners}
+}
+
+// Person calls as somebody whom the stack's provider knows.
+func (s *Stack) Person(t testing.TB, username string) *client.Client {
+	t.Helper()
+	anyone, err := client.New(client.Config{BaseURL: s.URL}, client.WithServer(s.bundles, s.IsBrevet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	person, err := anyone.AsPerson(s.provider.Person(username))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(person.Close)
+	return person
+}
+
+// IDToken is one of somebody whom the stack's provider knows.
+func (s *Stack) IDToken(t testing.TB, username string) string {
+	t.Helper()
+	token, err := s.provider.IDToken(username)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
