@@ -23,15 +23,16 @@ var arrows = map[string][]string{
 	"openapi":    {},
 	"migrations": {},
 	"devstack":   {},
-	"broker":     {"scopes", "attest", "secret"},
+	"people":     {},
+	"broker":     {"scopes", "attest", "people", "secret"},
 	"mint":       {"broker", "scopes", "secret"},
-	"ledger":     {"broker", "scopes", "attest", "migrations"},
-	"server":     {"broker", "scopes", "attest", "openapi", "secret"},
+	"ledger":     {"broker", "scopes", "attest", "people", "migrations"},
+	"server":     {"broker", "scopes", "attest", "people", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
-	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "scopes", "server"},
+	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
 	"examples":   {},
 	"faults":     {},
-	"cmd/brevet": {"attest", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "scopes", "server"},
+	"cmd/brevet": {"attest", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server"},
 }
 
 // heavy is what a package must not pull in, even through others.

@@ -137,7 +137,7 @@ func again(rec Record, earlier *View) (Result, error) {
 	switch {
 	case earlier.RequestDigest != rec.Digest:
 		return Result{}, ErrIdempotencyMismatch
-	case earlier.Decision != string(scopes.Allow) && earlier.Status != StatusRedeemed:
+	case earlier.Status == StatusDenied, earlier.Decision == string(scopes.Pending) && earlier.Status != StatusRedeemed:
 		return Result{Earlier: earlier}, nil
 	default:
 		return Result{}, ErrAlreadyIssued

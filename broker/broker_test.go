@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -38,6 +39,7 @@ type tape struct {
 	mintErr  error
 	earlier  *broker.View
 	lifecycle
+	broker.Approvals // asked nothing here
 }
 
 func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
@@ -159,7 +161,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
 	f.who = identity(t)
 	f.Broker, err = broker.New(broker.Config{
-		Ledger: f.tape, Estate: f.tape, Minter: f.tape, Issuer: issuer,
+		Ledger: f.tape, Estate: f.tape, Approvals: f.tape, Minter: f.tape, Issuer: issuer,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Now:       func() time.Time { return f.clock },
 		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),
@@ -321,10 +323,16 @@ func TestIdempotencyKeyUsedBefore(t *testing.T) {
 		{"same request, issued", read(), broker.StatusIssued, broker.ErrAlreadyIssued},
 		{"same request, denied", read(), broker.StatusDenied, nil},
 		{"same request, pending", read(), broker.StatusPending, nil},
+		{"same request, approved", read(), broker.StatusApproved, nil},
+		{"same request, rejected", read(), broker.StatusRejected, nil},
+		{"same request, redeemed", read(), broker.StatusRedeemed, broker.ErrAlreadyIssued},
 		{"another request", changed, broker.StatusDenied, broker.ErrIdempotencyMismatch},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f.tape.orders, f.tape.earlier = nil, &broker.View{Status: tc.status, RequestDigest: digest}
+			decision := map[broker.Status]string{broker.StatusIssued: "allow", broker.StatusDenied: "deny"}[tc.status]
+			f.tape.orders, f.tape.earlier = nil, &broker.View{
+				Decision: cmp.Or(decision, "pending"), Status: tc.status, RequestDigest: digest,
+			}
 			result, err := f.Issue(t.Context(), f.who, tc.req)
 			if !errors.Is(err, tc.wantErr) || (tc.wantErr == nil && result.Earlier == nil) {
 				t.Errorf("got %v and earlier %v, want error %v", err, result.Earlier, tc.wantErr)

@@ -185,7 +185,7 @@ func TestHealth(t *testing.T) {
 
 func TestMethodsAreListed(t *testing.T) {
 	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
-	for target, want := range map[string]string{"/v1/tokens": "POST", "/v1/issuances": "GET", "/v1/requests/x": "GET"} {
+	for target, want := range map[string]string{"/v1/tokens": "POST", "/v1/issuances": "GET", "/v1/requests/x": "DELETE, GET"} {
 		got := wire{method: "HEAD", target: target}.send(t, s)
 		if got.status != 405 || got.header.Get("Allow") != want || got.text != "" {
 			t.Errorf("%s: got %d, Allow %q and %q, want %s", target, got.status, got.header.Get("Allow"), got.text, want)
