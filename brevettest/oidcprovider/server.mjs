@@ -33,7 +33,7 @@ const configuration = {
   scopes: ['openid', 'profile', 'offline_access'],
   claims: { openid: ['sub'], profile: ['name', 'preferred_username', 'groups'] },
   conformIdTokenClaims: false, // the claims of the scopes are in the ID token
-  features: { devInteractions: { enabled: true }, deviceFlow: { enabled: true } },
+  features: { devInteractions: { enabled: true }, deviceFlow: { enabled: true }, revocation: { enabled: true } },
   pkce: { required: () => true },
   issueRefreshToken: () => true,
   // The tokens of one client end at once, for tests of what happens then.

@@ -1,0 +1,558 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/secret"
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"golang.org/x/oauth2"
+)
+
+const (
+	// renewBefore is how long before its end an ID token is renewed, so that none ends on its way.
+	renewBefore = time.Minute
+
+	providerTimeout = 10 * time.Second
+
+	// defaultDeviceLife is for providers that do not say how long a login may take, though they have to.
+	defaultDeviceLife = 10 * time.Minute
+)
+
+// errLoginEnded is what a person can mend.
+var errLoginEnded = errors.New("you are not logged in, or your login has ended: run brevet login")
+
+// LoginCmd is `brevet login`.
+type LoginCmd struct {
+	Issuer   string   `help:"Issuer of your OpenID Connect provider." required:"" env:"BREVET_OIDC_ISSUER"`
+	ClientID string   `help:"The client whose ID tokens the broker takes." name:"client-id" required:"" env:"BREVET_OIDC_CLIENT_ID"`
+	Scopes   []string `help:"Scopes to ask the provider for. Default: those of openid, profile, groups and offline_access that it has." name:"oidc-scopes"`
+}
+
+// Run walks the device flow: the browser may be on another machine.
+func (c *LoginCmd) Run(ctx context.Context, con *console) error {
+	p, err := findProvider(ctx, c.Issuer, c.ClientID)
+	if err != nil {
+		return err
+	}
+	defer p.http.CloseIdleConnections()
+	if len(c.Scopes) > 0 {
+		p.flows.Scopes = c.Scopes
+	}
+	ctx = context.WithValue(ctx, oauth2.HTTPClient, p.http)
+	device, err := p.flows.DeviceAuth(ctx)
+	if err != nil {
+		return loginFailed(err)
+	}
+	if device.Expiry.IsZero() {
+		device.Expiry = time.Now().Add(defaultDeviceLife)
+	}
+	if err := printDevice(con, device); err != nil {
+		return err
+	}
+	stop := showWaiting(con, device.Expiry)
+	tokens, err := p.flows.DeviceAccessToken(ctx, device)
+	stop()
+	if err != nil {
+		return loginFailed(err)
+	}
+	l, err := p.login(ctx, tokens)
+	if err != nil {
+		return err
+	}
+	if err := l.write(); err != nil {
+		return fmt.Errorf("keeping the login: %w", err)
+	}
+	return l.print(con)
+}
+
+func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
+	if con.json {
+		return con.encode(map[string]any{
+			"verification_uri": device.VerificationURI, "verification_uri_complete": device.VerificationURIComplete,
+			"user_code": device.UserCode, "expires_at": device.Expiry,
+		})
+	}
+	address := device.VerificationURIComplete
+	if address == "" {
+		address = device.VerificationURI
+	}
+	code := inert(device.UserCode)
+	if colourful(con.err) {
+		code = "\x1b[1m" + code + "\x1b[0m"
+	}
+	_, err := fmt.Fprintf(con.err, "Open this page in a browser, and go on there if it shows the code %s:\n\n  %s\n\n", code, inert(address))
+	return err
+}
+
+// showWaiting keeps one line up to date until it is stopped, where that can be seen. It is gone afterwards.
+func showWaiting(con *console, until time.Time) (stop func()) {
+	if con.json {
+		return func() {}
+	}
+	if !colourful(con.err) {
+		fmt.Fprintf(con.err, "waiting for you until %s\n", until.Local().Format(time.TimeOnly))
+		return func() {}
+	}
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			fmt.Fprintf(con.err, "\r\x1b[Kwaiting for you, %s left", max(0, time.Until(until)).Round(time.Second))
+			select {
+			case <-tick.C:
+			case <-stopped:
+				fmt.Fprint(con.err, "\r\x1b[K")
+				return
+			}
+		}
+	}()
+	return func() { close(stopped); <-done }
+}
+
+// loginFailed says what became of a login. What the provider says is text from elsewhere.
+func loginFailed(err error) error {
+	var refused *oauth2.RetrieveError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return errors.New("nobody agreed in time: run brevet login again")
+	case !errors.As(err, &refused):
+		return fmt.Errorf("logging in: %w", err)
+	}
+	switch refused.ErrorCode {
+	case "access_denied":
+		return errors.New("the login was declined")
+	case "expired_token":
+		return errors.New("nobody agreed in time: run brevet login again")
+	default:
+		return fmt.Errorf("logging in: the provider refused: %s %s", inert(refused.ErrorCode), inert(refused.ErrorDescription))
+	}
+}
+
+// LogoutCmd is `brevet logout`.
+type LogoutCmd struct{}
+
+// Run forgets the login, and has the provider forget it too where it can. That the provider is away keeps nobody here.
+func (*LogoutCmd) Run(ctx context.Context, con *console) error {
+	l, err := readLogin()
+	if errors.Is(err, errLoginEnded) {
+		con.say("you were not logged in")
+		return nil
+	}
+	path, pathErr := loginFile()
+	if removeErr := errors.Join(pathErr, os.Remove(path)); removeErr != nil {
+		return fmt.Errorf("forgetting the login: %w", removeErr)
+	}
+	if err != nil { // it was no login that could be read
+		return nil //nolint:nilerr // and now it is none at all
+	}
+	if err := l.revoke(ctx); err != nil {
+		con.say("forgotten here; the provider was not told: " + inert(err.Error()))
+	}
+	con.say("logged out")
+	return nil
+}
+
+// WhoamiCmd is `brevet whoami`.
+type WhoamiCmd struct{}
+
+// Run prints what the provider said at the last login or renewal.
+func (*WhoamiCmd) Run(con *console) error {
+	l, err := readLogin()
+	if err != nil {
+		return err
+	}
+	if !l.renewable() && !time.Now().Before(l.Expires) {
+		return errLoginEnded
+	}
+	return l.print(con)
+}
+
+// login is who is logged in, and what proves it.
+type login struct {
+	Issuer   string    `json:"issuer"`
+	ClientID string    `json:"client_id"`
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Groups   []string  `json:"groups"`
+	Expires  time.Time `json:"expires_at"`
+
+	idToken, refreshToken secret.Text
+}
+
+// storedLogin is the file: the one place where the tokens are written.
+type storedLogin struct {
+	login
+
+	IDToken      string `json:"id_token"`
+	RefreshToken string `json:"refresh_token,omitempty"`
+}
+
+func (l login) renewable() bool { return l.refreshToken.Reveal() != "" }
+
+func (l login) print(con *console) error {
+	if con.json {
+		return con.encode(map[string]any{
+			"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "expires_at": l.Expires, "renewable": l.renewable(),
+		})
+	}
+	until := l.Expires.Local().Format(time.DateTime)
+	if l.renewable() {
+		until += ", and renewed by itself"
+	}
+	_, err := fmt.Fprintf(con.out, "%-8s %s\n%-8s %s\n%-8s %s\n%-8s %s\n",
+		"name", inert(l.Name), "id", inert(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
+	return err
+}
+
+func loginFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("looking for a place to keep the login: %w", err)
+	}
+	return filepath.Join(dir, "brevet", "login.json"), nil
+}
+
+func readLogin() (login, error) {
+	path, err := loginFile()
+	if err != nil {
+		return login{}, err
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return login{}, errLoginEnded
+	case err != nil:
+		return login{}, fmt.Errorf("reading the login: %w", err)
+	case info.Mode().Perm()&0o077 != 0:
+		return login{}, fmt.Errorf("others can read %s: run brevet login again", path)
+	}
+	text, err := readSecretFile(path)
+	if err != nil {
+		return login{}, err
+	}
+	var stored storedLogin
+	if json.Unmarshal([]byte(text), &stored) != nil || stored.IDToken == "" {
+		return login{}, fmt.Errorf("%s is no login of this version: run brevet login again", path)
+	}
+	stored.idToken, stored.refreshToken = secret.New(stored.IDToken), secret.New(stored.RefreshToken)
+	return stored.login, nil
+}
+
+func (l login) write() error {
+	path, err := loginFile()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(storedLogin{login: l, IDToken: l.idToken.Reveal(), RefreshToken: l.refreshToken.Reveal()})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return replaceFile(path, string(text)+"\n")
+}
+
+// provider is an OpenID Connect provider, found by its issuer.
+type provider struct {
+	issuer, revocation string
+	http               *http.Client
+	flows              oauth2.Config
+	verifier           *people.Verifier
+}
+
+func findProvider(ctx context.Context, issuer, clientID string) (*provider, error) {
+	p := &provider{issuer: issuer, http: &http.Client{
+		Timeout:       providerTimeout,
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: providerTimeout},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	var err error
+	p.verifier, err = people.New(people.Config{Issuer: issuer, ClientID: clientID, HTTPClient: p.http, Now: time.Now})
+	if err != nil {
+		return nil, err
+	}
+	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.http), issuer)
+	if err != nil {
+		return nil, fmt.Errorf("asking the provider %s: %w", inert(issuer), err)
+	}
+	var document struct {
+		Scopes     []string `json:"scopes_supported"`
+		Revocation string   `json:"revocation_endpoint"`
+	}
+	if err := found.Claims(&document); err != nil {
+		return nil, fmt.Errorf("asking the provider %s: %w", inert(issuer), err)
+	}
+	p.flows = oauth2.Config{ClientID: clientID, Endpoint: found.Endpoint(), Scopes: []string{oidc.ScopeOpenID}}
+	p.flows.Endpoint.AuthStyle = oauth2.AuthStyleInParams // the client has no secret
+	p.revocation = document.Revocation
+	for _, scope := range []string{"profile", "groups", oidc.ScopeOfflineAccess} {
+		if slices.Contains(document.Scopes, scope) {
+			p.flows.Scopes = append(p.flows.Scopes, scope)
+		}
+	}
+	if p.flows.Endpoint.DeviceAuthURL == "" {
+		return nil, errors.New("the provider has no device flow: allow it for this client")
+	}
+	for _, endpoint := range []string{p.flows.Endpoint.DeviceAuthURL, p.flows.Endpoint.TokenURL, p.revocation} {
+		if err := p.reaches(endpoint); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// reaches refuses to send tokens in the clear to another machine.
+func (p *provider) reaches(endpoint string) error {
+	if endpoint == "" || strings.HasPrefix(endpoint, "https://") {
+		return nil
+	}
+	issuer, err := url.Parse(p.issuer)
+	if err == nil && issuer.Scheme == "http" && strings.HasPrefix(endpoint, "http://"+issuer.Host+"/") {
+		return nil // both on this machine, or there would be no verifier
+	}
+	return fmt.Errorf("the provider's endpoint %s is not https", inert(endpoint))
+}
+
+// login makes a login of tokens that the provider gave. What the broker would refuse is refused here, while somebody is
+// looking.
+func (p *provider) login(ctx context.Context, tokens *oauth2.Token) (login, error) {
+	raw, _ := tokens.Extra("id_token").(string)
+	if raw == "" {
+		return login{}, errors.New("the provider gave no ID token: is openid among the scopes?")
+	}
+	person, err := p.verifier.Identify(ctx, raw)
+	if err != nil {
+		return login{}, fmt.Errorf("checking the provider's ID token: %w (%s)", err, people.Reason(err))
+	}
+	return login{
+		Issuer: p.issuer, ClientID: p.flows.ClientID, ID: person.ID(), Name: person.Name(), Groups: person.Groups(),
+		Expires: person.Expires(), idToken: secret.New(raw), refreshToken: secret.New(tokens.RefreshToken),
+	}, nil
+}
+
+// renew gets a new ID token of the same person (OpenID Connect Core, section 12).
+func (l login) renew(ctx context.Context) (login, error) {
+	p, err := findProvider(ctx, l.Issuer, l.ClientID)
+	if err != nil {
+		return login{}, err
+	}
+	defer p.http.CloseIdleConnections()
+	ctx = context.WithValue(ctx, oauth2.HTTPClient, p.http)
+	tokens, err := p.flows.TokenSource(ctx, &oauth2.Token{RefreshToken: l.refreshToken.Reveal()}).Token()
+	var refused *oauth2.RetrieveError
+	if errors.As(err, &refused) && refused.ErrorCode == "invalid_grant" {
+		return login{}, errLoginEnded
+	}
+	if err != nil {
+		return login{}, fmt.Errorf("renewing the login: %w", err)
+	}
+	renewed, err := p.login(ctx, tokens)
+	if err == nil && renewed.ID != l.ID {
+		return login{}, errLoginEnded
+	}
+	return renewed, err
+}
+
+// revoke ends the refresh token (RFC 7009).
+func (l login) revoke(ctx context.Context) error {
+	if !l.renewable() {
+		return nil
+	}
+	p, err := findProvider(ctx, l.Issuer, l.ClientID)
+	if err != nil || p.revocation == "" {
+		return err
+	}
+	defer p.http.CloseIdleConnections()
+	form := url.Values{"client_id": {l.ClientID}, "token": {l.refreshToken.Reveal()}, "token_type_hint": {"refresh_token"}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.revocation, strings.NewReader(form.Encode()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answered %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// loggedIn gives the ID token of whoever is logged in, and renews it when its end is near.
+type loggedIn struct{ mu sync.Mutex }
+
+// IDToken reads the login each time, since another process may have renewed it.
+func (s *loggedIn) IDToken(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, err := readLogin()
+	if err != nil {
+		return "", err
+	}
+	if time.Until(l.Expires) <= renewBefore && l.renewable() {
+		if l, err = renewOnce(ctx, l); err != nil {
+			return "", err
+		}
+	}
+	if !time.Now().Before(l.Expires) {
+		return "", errLoginEnded
+	}
+	return l.idToken.Reveal(), nil
+}
+
+// renewOnce renews unless another process has meanwhile: a refresh token may be good for one use. A provider that is
+// away is no matter for as long as the token lives.
+func renewOnce(ctx context.Context, l login) (login, error) {
+	path, err := loginFile()
+	if err != nil {
+		return l, err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return l, fmt.Errorf("locking the login: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return l, fmt.Errorf("locking the login: %w", err)
+	}
+	if l, err = readLogin(); err != nil || time.Until(l.Expires) > renewBefore {
+		return l, err
+	}
+	renewed, err := l.renew(ctx)
+	switch {
+	case err == nil:
+	case !errors.Is(err, errLoginEnded) && time.Now().Before(l.Expires):
+		return l, nil
+	default:
+		return l, err
+	}
+	if !renewed.renewable() {
+		renewed.refreshToken = l.refreshToken
+	}
+	if err := renewed.write(); err != nil {
+		return l, fmt.Errorf("keeping the login: %w", err)
+	}
+	return renewed, nil
+}
+
+// PersonFlags say which broker to call as whoever is logged in, and how it is known.
+type PersonFlags struct {
+	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	CAFile      string `help:"PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
+	WorkloadAPI string `help:"With --server-id and without --ca-file: Workload API socket that has the broker's authorities." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+}
+
+// open returns a client and what ends it. That nobody is logged in shows before the broker is called.
+func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
+	person := &loggedIn{}
+	if _, err := person.IDToken(ctx); err != nil {
+		return nil, nil, err
+	}
+	c, done, err := f.anyone(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	asPerson, err := c.AsPerson(person)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return asPerson, done, nil
+}
+
+// anyone is a client that knows the broker and proves nobody.
+func (f PersonFlags) anyone(ctx context.Context) (*client.Client, func(), error) {
+	cfg, options, done := client.Config{BaseURL: f.Server}, []client.Option(nil), func() {}
+	switch {
+	case f.ServerID != "":
+		option, end, err := f.spiffeServer(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		options, done = append(options, option), end
+	case f.CAFile != "":
+		pem, err := os.ReadFile(f.CAFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--ca-file: %w", err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, nil, fmt.Errorf("--ca-file: there is no certificate in %s", f.CAFile)
+		}
+		cfg.HTTPClient = &http.Client{Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		}}
+	}
+	c, err := client.New(cfg, options...)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return c, func() { c.Close(); done() }, nil
+}
+
+func (f PersonFlags) spiffeServer(ctx context.Context) (client.Option, func(), error) {
+	id, err := attest.ParseID(f.ServerID)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--server-id: %w", err)
+	}
+	if f.CAFile != "" {
+		bundle, err := x509bundle.Load(id.TrustDomain(), f.CAFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--ca-file: %w", err)
+		}
+		return client.WithServer(bundle, tlsconfig.AuthorizeID(id)), func() {}, nil
+	}
+	if f.WorkloadAPI == "" {
+		return nil, nil, errors.New("--server-id: say by whose authorities: --ca-file, or --workload-api")
+	}
+	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
+	defer cancel()
+	source, err := workloadapi.NewBundleSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("the Workload API at %s gave no bundle: %w", f.WorkloadAPI, err)
+	}
+	return client.WithServer(source, tlsconfig.AuthorizeID(id)), func() { _ = source.Close() }, nil
+}
+
+// hint says what to try when the broker does not take the person, or is not known.
+func (f PersonFlags) hint(err error) error {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, client.ErrUnauthenticated):
+		return fmt.Errorf("%w\nRun brevet login, and see with brevet whoami that it is the provider and the client of the broker", err)
+	case f.ServerID == "" && errors.As(err, &untrusted):
+		return fmt.Errorf("%w\nIf the broker serves with an SVID, say which: --server-id or BREVET_SERVER_ID", err)
+	default:
+		return err
+	}
+}

@@ -1,0 +1,429 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/secret"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/oauth2"
+)
+
+// home gives the test a place of its own for logins, and returns where the login goes.
+func home(t *testing.T) string {
+	t.Helper()
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	path, err := loginFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// logIn runs brevet login, and plays the person in the browser with answer. It returns what is printed at the end.
+func logIn(t *testing.T, cmd *LoginCmd, answer func(verificationURI string)) (map[string]any, error) {
+	t.Helper()
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Run(t.Context(), &console{out: writer, err: io.Discard, json: true})
+		_ = writer.Close()
+		ended <- err
+	}()
+	var device, done map[string]any
+	lines := json.NewDecoder(reader)
+	if err := lines.Decode(&device); err != nil {
+		t.Fatalf("reading where to log in: %v; %v", err, <-ended)
+	}
+	for _, name := range []string{"verification_uri", "user_code", "expires_at"} {
+		if device[name] == "" || device[name] == nil {
+			t.Errorf("%s is missing in %v", name, device)
+		}
+	}
+	answer(fmt.Sprint(device["verification_uri_complete"]))
+	if err := lines.Decode(&done); err != nil && !errors.Is(err, io.EOF) {
+		t.Errorf("reading who is logged in: %v", err)
+	}
+	return done, <-ended
+}
+
+// The whole life of a login at a certified provider: device flow, renewal, use, logout.
+func TestLoginAtCertifiedProvider(t *testing.T) {
+	provider := brevettest.Provider(t) // before its cache is somewhere else
+	path := home(t)
+	who, err := logIn(t, &LoginCmd{Issuer: provider.Issuer, ClientID: provider.BriefClientID}, func(uri string) { provider.Approve(t, uri, "alice") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(who["id"], who["name"], who["groups"], who["renewable"]), provider.Issuer+"#alice Alice Archer [engineers oncall] true"; !sameWords(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	before, err := readLogin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprintf("%v %+v %#v", before, before, before); strings.Contains(text, before.idToken.Reveal()) {
+		t.Errorf("a login prints its token: %s", text)
+	}
+	verifier, err := people.New(people.Config{Issuer: provider.Issuer, ClientID: provider.BriefClientID, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The ID tokens of this client live for twenty seconds, so that they are renewed at each use.
+	refreshed := map[string]bool{before.refreshToken.Reveal(): true}
+	broker, flags := tokenEater(t)
+	for range 2 {
+		c, done, err := flags.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Issuance(t.Context(), "x"); !errors.Is(err, client.ErrAnswer) {
+			t.Errorf("got %v, want that a teapot is not understood", err)
+		}
+		done()
+		person, err := verifier.Identify(t.Context(), <-broker)
+		if err != nil || person.Subject() != "alice" {
+			t.Errorf("got %q and %v, want alice", person.Subject(), err)
+		}
+		l, err := readLogin()
+		if err != nil || refreshed[l.refreshToken.Reveal()] {
+			t.Errorf("got the same refresh token or %v after a use, want a renewal", err)
+		}
+		refreshed[l.refreshToken.Reveal()] = true
+	}
+	after, err := readLogin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("got mode %v and %v, want 0600", info.Mode(), err)
+	}
+	if err := new(LogoutCmd).Run(t.Context(), &console{out: io.Discard, err: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	if exists(path) {
+		t.Error("the login is there after logout")
+	}
+	if _, err := after.renew(t.Context()); !errors.Is(err, errLoginEnded) {
+		t.Errorf("got %v for a refresh token that was revoked, want %v", err, errLoginEnded)
+	}
+	if _, _, err := flags.open(t.Context()); !errors.Is(err, errLoginEnded) {
+		t.Errorf("got %v after logout, want %v", err, errLoginEnded)
+	}
+}
+
+// sameWords compares without the spaces that Sprint puts between some operands only.
+func sameWords(a, b string) bool {
+	return strings.ReplaceAll(a, " ", "") == strings.ReplaceAll(b, " ", "")
+}
+
+// tokenEater is a server that hands the test the bearer tokens it gets, and how to call it.
+func tokenEater(t *testing.T) (<-chan string, PersonFlags) {
+	t.Helper()
+	got := make(chan string, 10)
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	t.Cleanup(srv.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	if err := os.WriteFile(ca, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return got, PersonFlags{Server: srv.URL, CAFile: ca}
+}
+
+func devProvider(t *testing.T) *devstack.Provider {
+	t.Helper()
+	provider, err := devstack.NewProvider(devstack.ProviderConfig{
+		Address: "127.0.0.1:0", ClientID: "brevet",
+		People: []devstack.DevPerson{{Username: "alice", Name: "Alice\x1b[2J", Groups: []string{"oncall"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = provider.Close() })
+	return provider
+}
+
+// press sends the form of devstack's page.
+func press(t *testing.T, uri string, button url.Values) {
+	t.Helper()
+	page, err := url.Parse(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	button.Set("user_code", page.Query().Get("user_code"))
+	page.RawQuery = ""
+	resp, err := http.PostForm(page.String(), button)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("got %d from the page, want 200", resp.StatusCode)
+	}
+}
+
+func TestLoginAtDevProvider(t *testing.T) {
+	path, provider := home(t), devProvider(t)
+	cmd := &LoginCmd{Issuer: provider.Issuer(), ClientID: "brevet"}
+	if _, err := logIn(t, cmd, func(uri string) { press(t, uri, url.Values{"deny": {"yes"}}) }); err == nil || !strings.Contains(err.Error(), "declined") {
+		t.Errorf("got %v, want that the login was declined", err)
+	}
+	if exists(path) {
+		t.Error("a login that was declined left a file")
+	}
+	if _, err := logIn(t, cmd, func(uri string) { press(t, uri, url.Values{"username": {"alice"}}) }); err != nil {
+		t.Fatal(err)
+	}
+	var out, news bytes.Buffer
+	con := &console{out: &out, err: &news}
+	if err := new(WhoamiCmd).Run(con); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{provider.Issuer() + "#alice", `Alice\u001b[2J`, "oncall", "until"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("%q is missing in\n%s", part, out.String())
+		}
+	}
+	if strings.ContainsAny(out.String(), "\x1b") {
+		t.Error("a name moves the cursor")
+	}
+	broker, flags := tokenEater(t)
+	c, done, err := flags.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	_, _ = c.Issuance(t.Context(), "x")
+	if l, err := readLogin(); err != nil || l.idToken.Reveal() != <-broker {
+		t.Errorf("got another token than the one that is kept, or %v", err)
+	}
+	for _, want := range []string{"logged out", "you were not logged in"} {
+		news.Reset()
+		if err := new(LogoutCmd).Run(t.Context(), con); err != nil || !strings.Contains(news.String(), want) {
+			t.Errorf("got %q and %v, want %q", news.String(), err, want)
+		}
+	}
+}
+
+// What a person reads, without a terminal: an address, a code, and until when.
+func TestLoginTellsWhatToDo(t *testing.T) {
+	home(t)
+	provider := devProvider(t)
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		cmd := &LoginCmd{Issuer: provider.Issuer(), ClientID: "brevet"}
+		ended <- cmd.Run(ctx, &console{out: io.Discard, err: writer})
+		_ = writer.Close()
+	}()
+	var text strings.Builder
+	lines := bufio.NewScanner(reader)
+	for !strings.Contains(text.String(), "waiting for you until") && lines.Scan() {
+		text.WriteString(lines.Text() + "\n")
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v for a login that was interrupted", err)
+	}
+	if !strings.Contains(text.String(), "  "+provider.Issuer()+"/device?user_code=") || strings.Contains(text.String(), "\x1b") {
+		t.Errorf("got %q", text.String())
+	}
+}
+
+func TestLoginRefusesProviders(t *testing.T) {
+	home(t)
+	var issuer, document string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.ReplaceAll(document, "%ISS", issuer))
+	}))
+	t.Cleanup(srv.Close)
+	issuer = srv.URL
+	for name, tc := range map[string]struct{ issuer, document, want string }{
+		"in the clear":       {"http://login.acme.test", "", "not https"},
+		"another issuer":     {issuer, `{"issuer":"https://evil.test"}`, "did not match"},
+		"no device flow":     {issuer, `{"issuer":"%ISS","token_endpoint":"%ISS/token"}`, "no device flow"},
+		"tokens in clear":    {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"http://evil.test/token"}`, "not https"},
+		"device in clear":    {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"http://evil.test/","token_endpoint":"%ISS/token"}`, "not https"},
+		"revoked in clear":   {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"%ISS/t","revocation_endpoint":"http://evil.test/"}`, "not https"},
+		"host with a suffix": {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS.evil.test/d","token_endpoint":"%ISS/t"}`, "not https"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			document = tc.document
+			err := (&LoginCmd{Issuer: tc.issuer, ClientID: "brevet"}).Run(t.Context(), &console{out: io.Discard, err: io.Discard})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestLoginFails(t *testing.T) {
+	refused := func(code string) error {
+		return fmt.Errorf("x: %w", &oauth2.RetrieveError{ErrorCode: code, ErrorDescription: "\x1b[2J"})
+	}
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{context.Canceled, "context canceled"},
+		{context.DeadlineExceeded, "nobody agreed in time: run brevet login again"},
+		{refused("expired_token"), "nobody agreed in time: run brevet login again"},
+		{refused("access_denied"), "the login was declined"},
+		{refused("invalid_client"), `logging in: the provider refused: invalid_client \u001b[2J`},
+		{errors.New("no route"), "logging in: no route"},
+	} {
+		if got := loginFailed(tc.err).Error(); got != tc.want {
+			t.Errorf("%v: got %q, want %q", tc.err, got, tc.want)
+		}
+	}
+}
+
+// A login that is over, or that others may have seen, is not used.
+func TestLoginsThatAreNoGood(t *testing.T) {
+	path := home(t)
+	good := login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), idToken: secret.New("token")}
+	use := func(want string) {
+		t.Helper()
+		token, err := new(loggedIn).IDToken(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) || token != "" {
+			t.Errorf("got %q and %v, want %q", token, err, want)
+		}
+	}
+	use("run brevet login")
+	if err := good.write(); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := new(loggedIn).IDToken(t.Context()); err != nil || token != "token" {
+		t.Errorf("got %q and %v, want the token", token, err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	use("others can read")
+	over := good
+	over.Expires = time.Now().Add(-time.Second)
+	if err := over.write(); err != nil {
+		t.Fatal(err)
+	}
+	use("run brevet login")
+	if err := new(WhoamiCmd).Run(&console{out: io.Discard}); !errors.Is(err, errLoginEnded) {
+		t.Errorf("got %v, want %v", err, errLoginEnded)
+	}
+	// Its provider is away: the token is good while it lives, and not any longer.
+	over.refreshToken = secret.New("refresh")
+	if err := over.write(); err != nil {
+		t.Fatal(err)
+	}
+	use("asking the provider")
+	near := over
+	near.Expires = time.Now().Add(30 * time.Second)
+	if err := near.write(); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := new(loggedIn).IDToken(t.Context()); err != nil || token != "token" {
+		t.Errorf("got %q and %v while the provider is away, want the token", token, err)
+	}
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	use("no login of this version")
+}
+
+// A person knows a broker with an SVID by its trust domain's authorities, and shows it no certificate.
+func TestPersonKnowsTheBroker(t *testing.T) {
+	home(t)
+	live := login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), idToken: secret.New("token")}
+	if err := live.write(); err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("acme.test")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	svid, err := issuer.X509SVID(spiffeid.RequireFromString("spiffe://acme.test/brevet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := make(chan int, 10)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls <- len(r.TLS.PeerCertificates)
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	srv.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, Certificates: []tls.Certificate{{
+		Certificate: [][]byte{svid.Certificates[0].Raw}, PrivateKey: svid.PrivateKey,
+	}}}
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	dir := t.TempDir()
+	endpoint, err := issuer.ServeWorkload(filepath.Join(dir, "api.sock"), spiffeid.RequireFromString("spiffe://acme.test/laptop"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = endpoint.Close() })
+	ca, _ := issuer.CA()
+	caFile := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const id = "spiffe://acme.test/brevet"
+	for name, tc := range map[string]struct {
+		flags PersonFlags
+		want  string // empty: the call arrives
+	}{
+		"by a file":         {PersonFlags{ServerID: id, CAFile: caFile}, ""},
+		"by a Workload API": {PersonFlags{ServerID: id, WorkloadAPI: endpoint.Addr()}, ""},
+		"another broker":    {PersonFlags{ServerID: "spiffe://acme.test/other", CAFile: caFile}, "unexpected ID"},
+		"the web's":         {PersonFlags{}, "--server-id"},
+		"no authorities":    {PersonFlags{ServerID: id}, "--ca-file"},
+		"no such file":      {PersonFlags{ServerID: id, CAFile: dir + "/none"}, "--ca-file"},
+		"no ID":             {PersonFlags{ServerID: "acme"}, "--server-id"},
+		"no certificate":    {PersonFlags{CAFile: os.DevNull}, "--ca-file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.flags.Server = srv.URL
+			c, done, err := tc.flags.open(t.Context())
+			if err == nil {
+				defer done()
+				_, err = c.Issuance(t.Context(), "x")
+				err = tc.flags.hint(err)
+			}
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) || len(calls) > 0 {
+					t.Errorf("got %v and %d calls, want %q", err, len(calls), tc.want)
+				}
+				return
+			}
+			if !errors.Is(err, client.ErrAnswer) || len(calls) != 1 || <-calls != 0 {
+				t.Errorf("got %v, want one call without a certificate", err)
+			}
+		})
+	}
+}
