@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -212,9 +213,7 @@ func TestProviderRefusesCodes(t *testing.T) {
 }
 
 func changed(base, change url.Values) url.Values {
-	for name, values := range change {
-		base[name] = values
-	}
+	maps.Copy(base, change)
 	return base
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -71,9 +72,7 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	query := redirect.Query()
-	for name, values := range answer {
-		query[name] = values
-	}
+	maps.Copy(query, answer)
 	redirect.RawQuery = query.Encode()
 	http.Redirect(w, r, redirect.String(), http.StatusSeeOther)
 }
