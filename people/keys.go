@@ -26,6 +26,9 @@ const (
 	// maxDocument is the largest discovery document and the largest key set, in bytes.
 	maxDocument = 1 << 20
 
+	// maxQuote is how much of a provider's answer an error quotes, in bytes.
+	maxQuote = 300
+
 	// fetchPause is the shortest time between the ends of two fetches, whoever asks: with unknown keys, anybody can ask.
 	fetchPause = 5 * time.Second
 
@@ -141,7 +144,8 @@ func (k *keys) fetch(ctx context.Context, done chan struct{}) {
 func (k *keys) download(ctx context.Context) (map[string]crypto.PublicKey, error) {
 	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, k.client), k.issuer)
 	if err != nil {
-		return nil, fmt.Errorf("discovering the provider: %w", err)
+		// It quotes all that the provider answered.
+		return nil, fmt.Errorf("discovering the provider: %q", truncate(err.Error(), maxQuote))
 	}
 	var document struct {
 		JWKSURI string `json:"jwks_uri"`
@@ -189,7 +193,7 @@ func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto
 }
 
 // usable keeps the keys that ID tokens can be signed with. A provider may have others, which say nothing against it;
-// two of one id do, since either could be meant.
+// two different ones of one id do, since either could be meant.
 func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 	set := make(map[string]crypto.PublicKey)
 	for _, text := range documents {
@@ -197,7 +201,7 @@ func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 		if json.Unmarshal(text, &key) != nil || key.KeyID == "" || (key.Use != "" && key.Use != "sig") || !strong(key.Key) {
 			continue
 		}
-		if set[key.KeyID] != nil {
+		if known, ok := set[key.KeyID].(interface{ Equal(crypto.PublicKey) bool }); ok && !known.Equal(key.Key) {
 			return nil, errors.New("the key set has two keys of one id")
 		}
 		set[key.KeyID] = key.Key

@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -155,6 +156,7 @@ func TestProviderAnswersAnything(t *testing.T) {
 	}
 	jwks := func(document string) func(*world) http.HandlerFunc { return at("/jwks", say(document)) }
 	key := string(marshal(t, elsewhere.keys[0]))
+	twin := string(marshal(t, jose.JSONWebKey{Key: ecKey(t, elliptic.P256()).Public(), KeyID: "k1"}))
 	huge := `{"keys":[` + key + `],"pad":"` + strings.Repeat("a", 1<<20) + `"}`
 	for name, answer := range map[string]func(*world) http.HandlerFunc{
 		"another issuer": discovery(func(*world) string {
@@ -175,10 +177,14 @@ func TestProviderAnswersAnything(t *testing.T) {
 		}),
 		"keys are huge": jwks(huge),
 		"keys are HTML": jwks(`<html>`),
+		"an error in colour": at("/.well-known/openid-configuration", func(rw http.ResponseWriter, _ *http.Request) {
+			rw.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(rw, strings.Repeat("\x1b[2J\n", 1000))
+		}),
 		"no keys":       jwks(`{"keys":[]}`),
 		"nothing":       jwks(``),
 		"symmetric key": jwks(`{"keys":[{"kty":"oct","kid":"k1","k":"AAAA"}]}`),
-		"two of one id": jwks(`{"keys":[` + key + `,` + key + `]}`),
+		"two of one id": jwks(`{"keys":[` + key + `,` + twin + `]}`),
 		"no id":         jwks(strings.ReplaceAll(`{"keys":[`+key+`]}`, `"kid":"k1",`, ``)),
 		"reply cut": at("/jwks", func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Length", "900")
@@ -190,6 +196,9 @@ func TestProviderAnswersAnything(t *testing.T) {
 			w.set(answer(w))
 			person, err := w.Identify(t.Context(), w.token(t, w.claims()))
 			wantReason(t, person, err, "provider_unavailable")
+			if text := err.Error(); len(text) > 1000 || strings.ContainsAny(text, "\x1b\n") {
+				t.Errorf("got an error of %d bytes, want a short one that is safe to print: %.300q", len(text), text)
+			}
 			if got := elsewhere.fetches(); got != 0 {
 				t.Errorf("got %d calls of a provider that is not ours", got)
 			}
@@ -199,6 +208,16 @@ func TestProviderAnswersAnything(t *testing.T) {
 
 func say(text string) http.HandlerFunc {
 	return func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(text)) }
+}
+
+// A key that is listed twice is still one key, and keys for something else are nobody's business.
+func TestKeySetsWithMore(t *testing.T) {
+	w := newWorld(t)
+	w.set(nil, w.keys[0], w.keys[0], jose.JSONWebKey{Key: ecKey(t, elliptic.P384()).Public(), KeyID: "k3"},
+		jose.JSONWebKey{Key: rsaKey(t, 2048).Public(), KeyID: "k1", Use: "enc"})
+	if _, err := w.Identify(t.Context(), w.token(t, w.claims())); err != nil {
+		t.Errorf("got %v, want a person", err)
+	}
 }
 
 // An issuer that is reached over TLS does not send us to fetch keys in the clear.

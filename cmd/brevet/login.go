@@ -141,7 +141,7 @@ func loginFailed(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return errors.New("nobody agreed in time: run brevet login again")
 	case !errors.As(err, &refused):
-		return fmt.Errorf("logging in: %w", err)
+		return fmt.Errorf("logging in: %s", quoteProvider(err.Error()))
 	}
 	switch refused.ErrorCode {
 	case "access_denied":
@@ -149,9 +149,12 @@ func loginFailed(err error) error {
 	case "expired_token":
 		return errors.New("nobody agreed in time: run brevet login again")
 	default:
-		return fmt.Errorf("logging in: the provider refused: %s %s", inert(refused.ErrorCode), inert(refused.ErrorDescription))
+		return fmt.Errorf("logging in: the provider refused: %s", quoteProvider(refused.ErrorCode+" "+refused.ErrorDescription))
 	}
 }
+
+// quoteProvider makes a line of what a provider said, which may be a whole page.
+func quoteProvider(text string) string { return shorten(inert(text), 300) }
 
 // LogoutCmd is `brevet logout`.
 type LogoutCmd struct{}
@@ -160,21 +163,26 @@ type LogoutCmd struct{}
 func (*LogoutCmd) Run(ctx context.Context, con *console) error {
 	l, err := readLogin()
 	if errors.Is(err, errLoginEnded) {
-		con.say("you were not logged in")
-		return nil
+		return printLogout(con, "you were not logged in")
 	}
 	path, pathErr := loginFile()
 	if removeErr := errors.Join(pathErr, os.Remove(path)); removeErr != nil {
 		return fmt.Errorf("forgetting the login: %w", removeErr)
 	}
-	if err != nil { // it was no login that could be read
-		return nil //nolint:nilerr // and now it is none at all
+	if err == nil { // else it was no login that could be read
+		if err := l.revoke(ctx); err != nil {
+			con.say("the provider was not told: " + quoteProvider(err.Error()))
+		}
 	}
-	if err := l.revoke(ctx); err != nil {
-		con.say("forgotten here; the provider was not told: " + inert(err.Error()))
+	return printLogout(con, "logged out")
+}
+
+func printLogout(con *console, text string) error {
+	if con.json {
+		return con.encode(map[string]bool{"logged_in": false})
 	}
-	con.say("logged out")
-	return nil
+	_, err := fmt.Fprintln(con.out, text)
+	return err
 }
 
 // WhoamiCmd is `brevet whoami`.
@@ -298,15 +306,18 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 		return nil, err
 	}
 	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.http), issuer)
-	if err != nil {
-		return nil, fmt.Errorf("asking the provider %s: %w", inert(issuer), err)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fmt.Errorf("asking the provider %s: %s", inert(issuer), quoteProvider(err.Error()))
 	}
 	var document struct {
 		Scopes     []string `json:"scopes_supported"`
 		Revocation string   `json:"revocation_endpoint"`
 	}
 	if err := found.Claims(&document); err != nil {
-		return nil, fmt.Errorf("asking the provider %s: %w", inert(issuer), err)
+		return nil, fmt.Errorf("asking the provider %s: %s", inert(issuer), quoteProvider(err.Error()))
 	}
 	p.flows = oauth2.Config{ClientID: clientID, Endpoint: found.Endpoint(), Scopes: []string{oidc.ScopeOpenID}}
 	p.flows.Endpoint.AuthStyle = oauth2.AuthStyleInParams // the client has no secret
@@ -316,27 +327,28 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 			p.flows.Scopes = append(p.flows.Scopes, scope)
 		}
 	}
-	if p.flows.Endpoint.DeviceAuthURL == "" {
-		return nil, errors.New("the provider has no device flow: allow it for this client")
-	}
-	for _, endpoint := range []string{p.flows.Endpoint.DeviceAuthURL, p.flows.Endpoint.TokenURL, p.revocation} {
-		if err := p.reaches(endpoint); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
+	return p, p.checkEndpoints()
 }
 
-// reaches refuses to send tokens in the clear to another machine.
-func (p *provider) reaches(endpoint string) error {
-	if endpoint == "" || strings.HasPrefix(endpoint, "https://") {
-		return nil
+// checkEndpoints refuses to send tokens in the clear to another machine.
+func (p *provider) checkEndpoints() error {
+	if p.flows.Endpoint.DeviceAuthURL == "" {
+		return errors.New("the provider has no device flow: allow it for this client")
 	}
 	issuer, err := url.Parse(p.issuer)
-	if err == nil && issuer.Scheme == "http" && strings.HasPrefix(endpoint, "http://"+issuer.Host+"/") {
-		return nil // both on this machine, or there would be no verifier
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("the provider's endpoint %s is not https", inert(endpoint))
+	for _, endpoint := range []string{p.flows.Endpoint.DeviceAuthURL, p.flows.Endpoint.TokenURL, p.revocation} {
+		if endpoint == "" || strings.HasPrefix(endpoint, "https://") {
+			continue
+		}
+		// An issuer in http is on this machine, or there would be no verifier.
+		if issuer.Scheme != "http" || !strings.HasPrefix(endpoint, "http://"+issuer.Host+"/") {
+			return fmt.Errorf("the provider's endpoint %s is not https", quoteProvider(endpoint))
+		}
+	}
+	return nil
 }
 
 // login makes a login of tokens that the provider gave. What the broker would refuse is refused here, while somebody is
@@ -370,7 +382,7 @@ func (l login) renew(ctx context.Context) (login, error) {
 		return login{}, errLoginEnded
 	}
 	if err != nil {
-		return login{}, fmt.Errorf("renewing the login: %w", err)
+		return login{}, fmt.Errorf("renewing: %w", loginFailed(err))
 	}
 	renewed, err := p.login(ctx, tokens)
 	if err == nil && renewed.ID != l.ID {

@@ -199,8 +199,8 @@ func TestLoginAtDevProvider(t *testing.T) {
 	if _, err := logIn(t, cmd, func(uri string) { press(t, uri, url.Values{"username": {"alice"}}) }); err != nil {
 		t.Fatal(err)
 	}
-	var out, news bytes.Buffer
-	con := &console{out: &out, err: &news}
+	var out bytes.Buffer
+	con := &console{out: &out, err: io.Discard}
 	if err := new(WhoamiCmd).Run(con); err != nil {
 		t.Fatal(err)
 	}
@@ -223,9 +223,9 @@ func TestLoginAtDevProvider(t *testing.T) {
 		t.Errorf("got another token than the one that is kept, or %v", err)
 	}
 	for _, want := range []string{"logged out", "you were not logged in"} {
-		news.Reset()
-		if err := new(LogoutCmd).Run(t.Context(), con); err != nil || !strings.Contains(news.String(), want) {
-			t.Errorf("got %q and %v, want %q", news.String(), err, want)
+		out.Reset()
+		if err := new(LogoutCmd).Run(t.Context(), con); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("got %q and %v, want %q", out.String(), err, want)
 		}
 	}
 }
@@ -272,6 +272,7 @@ func TestLoginRefusesProviders(t *testing.T) {
 		"tokens in clear":    {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"http://evil.test/token"}`, "not https"},
 		"device in clear":    {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"http://evil.test/","token_endpoint":"%ISS/token"}`, "not https"},
 		"revoked in clear":   {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"%ISS/t","revocation_endpoint":"http://evil.test/"}`, "not https"},
+		"no document":        {issuer, strings.Repeat("\x1b[2J\n", 1000), "asking the provider"},
 		"host with a suffix": {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS.evil.test/d","token_endpoint":"%ISS/t"}`, "not https"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -279,6 +280,9 @@ func TestLoginRefusesProviders(t *testing.T) {
 			err := (&LoginCmd{Issuer: tc.issuer, ClientID: "brevet"}).Run(t.Context(), &console{out: io.Discard, err: io.Discard})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if err != nil && (len(err.Error()) > 500 || strings.ContainsAny(err.Error(), "\x1b\n")) {
+				t.Errorf("got an error of %d bytes, want a line that is safe to print: %.300q", len(err.Error()), err)
 			}
 		})
 	}
@@ -354,6 +358,17 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	use("no login of this version")
+	// Logging out works all the same.
+	var out, news bytes.Buffer
+	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news, json: true}); err != nil || out.String() != "{\"logged_in\":false}\n" || exists(path) {
+		t.Errorf("got %q and %v", out.String(), err)
+	}
+	if err := near.write(); err != nil {
+		t.Fatal(err)
+	}
+	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news}); err != nil || !strings.Contains(news.String(), "the provider was not told") || exists(path) {
+		t.Errorf("got %q and %v with the provider away, want that it was not told", news.String(), err)
+	}
 }
 
 // A person knows a broker with an SVID by its trust domain's authorities, and shows it no certificate.
