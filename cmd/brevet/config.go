@@ -28,6 +28,8 @@ type Config struct {
 	TLS TLSConfig `yaml:"tls"`
 	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
 	TrustDomains []TrustDomainConfig `yaml:"trust_domains"`
+	// The people who approve, and who they are. Left out: only workloads can call, and nothing that waits for a person is ever approved.
+	People *PeopleConfig `yaml:"people,omitempty"`
 	// Folder with the catalogue: scopes (.yaml) and policies (.cedar).
 	Catalogue string `yaml:"catalogue"`
 	// Where the record is kept.
@@ -68,6 +70,34 @@ type TrustDomainConfig struct {
 	Admins []string `yaml:"admins,omitempty"`
 	// SPIFFE IDs that may end the tasks of all sandboxes of this trust domain, such as the runtime that starts them.
 	Orchestrators []string `yaml:"orchestrators,omitempty"`
+}
+
+// PeopleConfig is an OpenID Connect provider and what its people may do.
+type PeopleConfig struct {
+	// Issuer of the provider, exactly as its ID tokens have it.
+	Issuer string `yaml:"issuer"`
+	// The client whose ID tokens are taken: their one audience.
+	ClientID string `yaml:"client_id"`
+	// PEM roots for the provider's certificate, instead of the system's.
+	CAFile string `yaml:"ca_file,omitempty"`
+	// Claim with the groups of a person, a list of texts. Default groups.
+	GroupsClaim string `yaml:"groups_claim,omitempty"`
+	// Claim by which sandboxes name their owner. People must not be able to change it for themselves. Default preferred_username.
+	OwnerClaim string `yaml:"owner_claim,omitempty"`
+	// Which groups hold which role. To decide on a request, a person is an approver for its sandbox and in the group that its scope names.
+	Roles []PeopleRoleConfig `yaml:"roles"`
+	// SPIFFE IDs of sandboxes that belong to somebody, such as spiffe://acme.example/users/{owner}/**. Nobody decides on what their own sandbox asks for.
+	Owners []string `yaml:"owners,omitempty"`
+}
+
+// PeopleRoleConfig gives a role to a group.
+type PeopleRoleConfig struct {
+	// admin, approver or auditor.
+	Role string `yaml:"role"`
+	// Group of the provider.
+	Group string `yaml:"group"`
+	// SPIFFE IDs at or below which the role holds: spiffe://acme.example or spiffe://acme.example/research. Empty: everywhere.
+	Within []string `yaml:"within,omitempty"`
 }
 
 // BundleEndpointConfig is a SPIFFE federation endpoint.
@@ -195,6 +225,9 @@ func (c *Config) complete(dir string) {
 		setDefault(&j.Mount, "jwt")
 		paths = append(paths, &j.TokenFile)
 	}
+	if c.People != nil {
+		paths = append(paths, &c.People.CAFile)
+	}
 	for _, p := range paths {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
@@ -233,6 +266,10 @@ func (c *Config) check() error {
 	}
 	for _, td := range c.TrustDomains {
 		errs = append(errs, td.check())
+	}
+	if c.People != nil {
+		_, err := c.People.open()
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

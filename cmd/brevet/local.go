@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/devstack"
@@ -33,11 +34,30 @@ var localWorkloads = map[string]string{
 	"admin":    "/ops/admin",
 }
 
-// localStack is a whole deployment in one folder: PostgreSQL, Vault, a SPIFFE issuer, and the configuration that
-// `brevet serve` would take.
+// localClient is the client that people log in through.
+const localClient = "brevet"
+
+// localPeople are those whom the dev stack's provider knows. Anybody on this machine can be any of them.
+var localPeople = []devstack.DevPerson{
+	{Username: "alice", Name: "Alice Adams", Groups: []string{"oncall", "finance"}},
+	{Username: "bob", Name: "Bob Baker", Groups: []string{"oncall", "platform"}},
+	{Username: "carol", Name: "Carol Clark", Groups: []string{"finance", "security"}},
+}
+
+// localRoles are what they may do.
+var localRoles = []PeopleRoleConfig{
+	{Role: "approver", Group: "oncall"},
+	{Role: "approver", Group: "finance"},
+	{Role: "admin", Group: "platform"},
+	{Role: "auditor", Group: "security"},
+}
+
+// localStack is a whole deployment in one folder: PostgreSQL, Vault, a SPIFFE issuer, an OpenID provider, and the
+// configuration that `brevet serve` would take.
 type localStack struct {
 	*devstack.Stack
 	issuer  *devstack.Issuer
+	people  *devstack.Provider
 	dir     string
 	sockets string
 	config  string
@@ -54,7 +74,9 @@ func startLocal(ctx context.Context, dir string, progress func(string)) (_ *loca
 	if err != nil {
 		return nil, err
 	}
-	l := &localStack{Stack: servers, dir: dir, closers: []func() error{servers.Close}}
+	l := &localStack{
+		Stack: servers, dir: dir, config: filepath.Join(dir, "brevet.yaml"), closers: []func() error{servers.Close},
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.close())
@@ -68,6 +90,7 @@ func startLocal(ctx context.Context, dir string, progress func(string)) (_ *loca
 		{"seeding the catalogue", l.seedCatalogue},
 		{"preparing Vault", l.prepareVault},
 		{"issuing identities", l.serveWorkloads},
+		{"knowing people", l.servePeople},
 		{"writing the configuration", l.writeConfig},
 	} {
 		if err := step.do(ctx); err != nil {
@@ -150,6 +173,26 @@ func (l *localStack) serveWorkloads(context.Context) error {
 	return nil
 }
 
+// servePeople opens the OpenID provider, at the address of an earlier run if that is free, so that logins go on.
+func (l *localStack) servePeople(ctx context.Context) error {
+	wanted := ""
+	if earlier := l.earlier().People; earlier != nil {
+		wanted = strings.TrimPrefix(earlier.Issuer, "http://")
+	}
+	address, err := freeAddress(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	l.people, err = devstack.NewProvider(devstack.ProviderConfig{
+		Address: address, ClientID: localClient, People: localPeople, Now: time.Now, StateDir: l.path("people"),
+	})
+	if err != nil {
+		return err
+	}
+	l.closers = append(l.closers, l.people.Close)
+	return nil
+}
+
 // longestSocketPath is what fits into a Unix socket's address everywhere.
 const longestSocketPath = 100
 
@@ -186,8 +229,7 @@ func (l *localStack) seedCatalogue(context.Context) error {
 // writeConfig writes the file that `brevet serve` reads, the dev stack's own server included. The address of an
 // earlier run is kept when it is free, so that clients find the broker again.
 func (l *localStack) writeConfig(ctx context.Context) error {
-	l.config = l.path("brevet.yaml")
-	address, err := freeAddress(ctx, l.config)
+	address, err := freeAddress(ctx, l.earlier().Listen)
 	if err != nil {
 		return err
 	}
@@ -205,6 +247,7 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 			Auditors: []string{"spiffe://" + localDomain + localWorkloads["auditor"]},
 			Admins:   []string{"spiffe://" + localDomain + localWorkloads["admin"]},
 		}},
+		People:    &PeopleConfig{Issuer: l.people.Issuer(), ClientID: localClient, Roles: localRoles},
 		Catalogue: "catalog",
 		Postgres:  PostgresConfig{URLFile: "database-url"},
 		Vault: VaultConfig{
@@ -219,10 +262,20 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 	return os.WriteFile(l.config, data, 0o600)
 }
 
-func freeAddress(ctx context.Context, configPath string) (string, error) {
+// earlier is the configuration of an earlier run; the zero value if there was none.
+func (l *localStack) earlier() Config {
+	cfg, err := loadConfig(l.config)
+	if err != nil {
+		return Config{}
+	}
+	return cfg
+}
+
+// freeAddress is the given one when it can be had, and else another.
+func freeAddress(ctx context.Context, wanted string) (string, error) {
 	candidates := []string{"127.0.0.1:0"}
-	if earlier, err := loadConfig(configPath); err == nil {
-		candidates = append([]string{earlier.Listen}, candidates...)
+	if wanted != "" {
+		candidates = append([]string{wanted}, candidates...)
 	}
 	var errs []error
 	for _, candidate := range candidates {

@@ -70,7 +70,7 @@ func (c *LoginCmd) Run(ctx context.Context, con *console) error {
 	if err := printDevice(con, device); err != nil {
 		return err
 	}
-	stop := showWaiting(con, device.Expiry)
+	stop := showWaiting(con, "waiting for you", device.Expiry)
 	tokens, err := p.flows.DeviceAccessToken(ctx, device)
 	stop()
 	if err != nil {
@@ -106,12 +106,12 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 }
 
 // showWaiting keeps one line up to date until it is stopped, where that can be seen. It is gone afterwards.
-func showWaiting(con *console, until time.Time) (stop func()) {
+func showWaiting(con *console, doing string, until time.Time) (stop func()) {
 	if con.json {
 		return func() {}
 	}
 	if !colourful(con.err) {
-		fmt.Fprintf(con.err, "waiting for you until %s\n", until.Local().Format(time.TimeOnly))
+		fmt.Fprintf(con.err, "%s until %s\n", doing, until.Local().Format(time.TimeOnly))
 		return func() {}
 	}
 	stopped, done := make(chan struct{}), make(chan struct{})
@@ -120,7 +120,7 @@ func showWaiting(con *console, until time.Time) (stop func()) {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
-			fmt.Fprintf(con.err, "\r\x1b[Kwaiting for you, %s left", max(0, time.Until(until)).Round(time.Second))
+			fmt.Fprintf(con.err, "\r\x1b[K%s, %s left", doing, max(0, time.Until(until)).Round(time.Second))
 			select {
 			case <-tick.C:
 			case <-stopped:

@@ -25,8 +25,13 @@ type CLI struct {
 	Dev        DevCmd        `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
 	Demo       DemoCmd       `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
 	Request    RequestCmd    `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
+	Withdraw   WithdrawCmd   `cmd:"" help:"Take back a request of the sandbox this runs in that waits for people."`
 	Release    ReleaseCmd    `cmd:"" help:"End a credential of the sandbox this runs in."`
 	Task       TaskCmd       `cmd:"" help:"Work on tasks."`
+	Login      LoginCmd      `cmd:"" help:"Log in as a person, through your OpenID provider."`
+	Logout     LogoutCmd     `cmd:"" help:"Forget the login."`
+	Whoami     WhoamiCmd     `cmd:"" help:"Say who is logged in."`
+	Approvals  ApprovalsCmd  `cmd:"" help:"Look at what waits for you, and decide."`
 	Revoke     RevokeCmd     `cmd:"" help:"End credentials, as an admin."`
 	Quarantine QuarantineCmd `cmd:"" help:"Stop issuing to sandboxes, as an admin."`
 	Audit      AuditCmd      `cmd:"" help:"Read the record."`

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -25,6 +26,7 @@ type RequestCmd struct {
 	Reason string        `help:"Why, in a sentence, for whoever reads the record."`
 	Key    string        `help:"Idempotency key: a repeated request with it is answered once." name:"idempotency-key"`
 	CSR    string        `help:"File with a certificate signing request in PEM, for scopes that certify your own key." name:"csr" type:"existingfile"`
+	Wait   bool          `help:"When people have to agree first: wait until they have decided, and get the credential then."`
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
 }
 
@@ -72,11 +74,63 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	switch {
 	case err != nil:
 		return explain(con, c.hint(err), c.Task)
+	case answer.Pending != nil && c.Wait:
+		return c.wait(ctx, con, broker, ask, answer.Pending)
 	case answer.Pending != nil:
 		return printPending(con, answer.Pending)
 	default:
 		return printToken(con, answer.Token)
 	}
+}
+
+// wait shows who has to agree, and takes what they have approved.
+func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Client, ask client.Ask, p *client.Pending) error {
+	if !con.json {
+		fmt.Fprintf(con.err, "%d of %s has to agree, until %s.\n  request    %s\n",
+			p.Quorum, p.Group, p.Expires.Local().Format(time.TimeOnly), p.ID)
+	}
+	stop := showWaiting(con, "waiting for "+p.Group, p.Expires)
+	waiting, cancel := context.WithDeadline(ctx, p.Expires.Add(time.Second))
+	state, err := broker.Wait(waiting, p.ID)
+	cancel()
+	stop()
+	if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+		return explain(con, c.hint(err), c.Task)
+	}
+	if state.Status == openapi.StatusPending {
+		return printPending(con, p)
+	}
+	answer, err := broker.Redeem(ctx, p.ID, ask)
+	if err != nil {
+		return explain(con, c.hint(err), c.Task)
+	}
+	if answer.Token == nil {
+		return printPending(con, p)
+	}
+	return printToken(con, answer.Token)
+}
+
+// WithdrawCmd is `brevet withdraw`.
+type WithdrawCmd struct {
+	CallerFlags
+	ID string `arg:"" help:"The request."`
+}
+
+// Run takes it back.
+func (c *WithdrawCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := broker.Withdraw(ctx, c.ID); err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	if con.json {
+		return con.encode(map[string]any{"id": c.ID, "status": openapi.StatusWithdrawn})
+	}
+	_, err = fmt.Fprintf(con.out, "%s is withdrawn\n", inert(c.ID))
+	return err
 }
 
 func printToken(con *console, token *client.Token) error {

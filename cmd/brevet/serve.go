@@ -120,10 +120,15 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	voters, err := cfg.People.open()
+	if err != nil {
+		return nil, nil, err
+	}
 	core, err := broker.New(broker.Config{
 		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Approvals: book, Minter: watch.Minter(minter),
-		Catalogue: func() *scopes.Catalogue { return catalogue },
-		Issuer:    cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
+		Electorate: voters.electorate,
+		Catalogue:  func() *scopes.Catalogue { return catalogue },
+		Issuer:     cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -135,7 +140,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	srv, err := server.New(server.Config{
-		Broker: core, Attestor: attestor, Keys: minter,
+		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
 		Auditors:      roles(cfg, func(d TrustDomainConfig) []string { return d.Auditors }),
 		Admins:        roles(cfg, func(d TrustDomainConfig) []string { return d.Admins }),

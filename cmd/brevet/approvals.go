@@ -1,0 +1,357 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"golang.org/x/term"
+)
+
+// ApprovalsCmd is `brevet approvals`.
+type ApprovalsCmd struct {
+	List    ApprovalsListCmd    `cmd:"" help:"List what waits for you."`
+	Show    ApprovalsShowCmd    `cmd:"" help:"Show one request, with the votes on it."`
+	Approve ApprovalsApproveCmd `cmd:"" help:"Say yes, to one request or to several."`
+	Deny    ApprovalsDenyCmd    `cmd:"" help:"Say no. One no ends a request, and revokes what it was redeemed by."`
+	Watch   ApprovalsWatchCmd   `cmd:"" help:"Show what comes to wait for you, until Ctrl-C."`
+}
+
+// mostApprovals is how many requests are listed.
+const mostApprovals = 500
+
+// ApprovalsListCmd is `brevet approvals list`.
+type ApprovalsListCmd struct{ PersonFlags }
+
+// Run prints a table, or one JSON document a line.
+func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	list, err := broker.Approvals(ctx, mostApprovals)
+	if err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	return printApprovals(con, list)
+}
+
+// printApprovals lists the same ask of sibling sandboxes once, with how many there are.
+func printApprovals(con *console, list []openapi.ApprovalCase) error {
+	if con.json {
+		for _, one := range list {
+			if err := con.encode(one); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(con.out, "nothing waits for you")
+		return err
+	}
+	alike := map[string]int{}
+	for _, one := range list {
+		alike[one.Like]++
+	}
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "REQUEST\tLEFT\tWHO\tSCOPE\tRESOURCE\tVOTES")
+	for _, one := range list {
+		n := alike[one.Like]
+		if n == 0 {
+			continue // listed with its siblings
+		}
+		alike[one.Like] = 0
+		who := inert(one.SpiffeID)
+		if n > 1 {
+			who += fmt.Sprintf(" and %d like it", n-1)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d of %d\n", inert(one.ID), left(one), who, inert(one.Scope),
+			shorten(inert(one.Resource), 60), one.VotesCast, one.Approval.Quorum)
+	}
+	return table.Flush()
+}
+
+func left(one openapi.ApprovalCase) string {
+	return max(0, time.Until(one.ExpiresAt)).Round(time.Second).String()
+}
+
+// ApprovalsShowCmd is `brevet approvals show`.
+type ApprovalsShowCmd struct {
+	PersonFlags
+	ID string `arg:"" help:"The request."`
+}
+
+// Run prints what a vote would agree to.
+func (c *ApprovalsShowCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	one, err := broker.Approval(ctx, c.ID)
+	if err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	if con.json {
+		return con.encode(one)
+	}
+	return printCase(con.out, one)
+}
+
+// agreed is what a vote agrees to. It is read from the very bytes whose hash the vote names.
+type agreed struct {
+	SPIFFEID   string         `json:"spiffe_id"`
+	Thumbprint string         `json:"thumbprint"`
+	Scope      string         `json:"scope"`
+	Authority  string         `json:"authority"`
+	Resource   string         `json:"resource"`
+	Params     map[string]any `json:"params"`
+	TTL        int64          `json:"ttl"`
+	Task       string         `json:"task"`
+	Audience   string         `json:"audience"`
+	Catalogue  string         `json:"catalogue"`
+	Group      string         `json:"group"`
+	Quorum     int            `json:"quorum"`
+	Expires    int64          `json:"expires"`
+}
+
+// printCase shows the facts first, and what others wrote last and apart: nothing in it can look like a fact.
+func printCase(out io.Writer, one openapi.ApprovalCase) error {
+	var a agreed
+	if err := json.Unmarshal([]byte(one.Canonical), &a); err != nil {
+		return fmt.Errorf("reading what the request asks for: %w", err)
+	}
+	for _, line := range [][2]string{
+		{"request", one.ID},
+		{"status", fmt.Sprintf("%s, %d of %d of %s have voted, %s left", one.Status, one.VotesCast, a.Quorum, a.Group, left(one))},
+		{"who", a.SPIFFEID},
+		{"task", a.Task},
+		{"wants to", one.Title},
+		{"scope", a.Scope + " (" + a.Authority + ")"},
+		{"on", a.Resource},
+		{"with", paramsText(a.Params)},
+		{"for", "at most " + seconds(a.TTL).String()},
+		{"at", a.Audience},
+		{"bound to", a.Thumbprint},
+		{"gated by", strings.Join(one.Policies, ", ")},
+		{"catalogue", a.Catalogue},
+		{"hash", one.Hash},
+	} {
+		if line[1] != "" {
+			fmt.Fprintf(out, "%-10s %s\n", line[0], inert(line[1]))
+		}
+	}
+	for _, v := range one.Votes {
+		fmt.Fprintf(out, "%-10s %s by %s (%s), %s\n", "vote", v.Verdict, inert(v.Name), inert(v.Voter), v.Time.Local().Format(time.DateTime))
+		printUntrusted(out, "their note", v.Note)
+	}
+	printUntrusted(out, "the sandbox's own words, which prove nothing", one.Reason)
+	return nil
+}
+
+func paramsText(params map[string]any) string {
+	var parts []string
+	for name, value := range params {
+		text, err := json.Marshal(value)
+		if err == nil {
+			parts = append(parts, name+"="+string(text))
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+// printUntrusted shows somebody's words behind a bar that they cannot leave.
+func printUntrusted(out io.Writer, whose, text string) {
+	if text == "" {
+		return
+	}
+	warning := ""
+	if mixesAlphabets(text) {
+		warning = "; it mixes alphabets, so letters may not be what they look like"
+	}
+	fmt.Fprintf(out, "\n%s%s:\n", whose, warning)
+	for line := range strings.SplitSeq(text, "\n") {
+		fmt.Fprintf(out, "  | %s\n", inert(line))
+	}
+}
+
+// mixesAlphabets tells whether a text has Latin letters beside those of alphabets that look like them.
+func mixesAlphabets(text string) bool {
+	latin, alike := false, false
+	for _, r := range text {
+		latin = latin || unicode.Is(unicode.Latin, r)
+		alike = alike || unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee, unicode.Coptic, unicode.Lisu)
+	}
+	return latin && alike
+}
+
+// ballot is what both verdicts take.
+type ballot struct {
+	PersonFlags
+	IDs  []string `arg:"" name:"id" help:"The requests."`
+	Like bool     `help:"Vote on the same ask of sibling sandboxes too, as far as it waits now."`
+	Note string   `help:"Why, in a sentence, for whoever reads the record."`
+	Yes  bool     `help:"Don't ask again." short:"y"`
+}
+
+// ApprovalsApproveCmd is `brevet approvals approve`.
+type ApprovalsApproveCmd struct{ ballot }
+
+// Run shows what it is about, and says yes.
+func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
+	return c.cast(ctx, con, openapi.VerdictApprove)
+}
+
+// ApprovalsDenyCmd is `brevet approvals deny`.
+type ApprovalsDenyCmd struct{ ballot }
+
+// Run shows what it is about, and says no.
+func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
+	return c.cast(ctx, con, openapi.VerdictDeny)
+}
+
+func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict) error {
+	broker, done, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cases, err := b.cases(ctx, broker)
+	if err != nil {
+		return explain(con, b.hint(err), "")
+	}
+	for _, one := range cases {
+		if !b.Yes {
+			if err := confirm(con, one, verdict); err != nil {
+				return err
+			}
+		}
+		after, err := broker.Vote(ctx, one, verdict, b.Note)
+		if err != nil {
+			return explain(con, b.hint(err), "")
+		}
+		if err := printVoted(con, after); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cases reads what is voted on. What a vote names is what was read here.
+func (b *ballot) cases(ctx context.Context, broker *client.Client) ([]openapi.ApprovalCase, error) {
+	var cases []openapi.ApprovalCase
+	for _, id := range b.IDs {
+		one, err := broker.Approval(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, one)
+	}
+	if !b.Like {
+		return cases, nil
+	}
+	list, err := broker.Approvals(ctx, mostApprovals)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range list {
+		named := slices.ContainsFunc(cases, func(c openapi.ApprovalCase) bool { return c.ID == one.ID })
+		if !named && slices.ContainsFunc(cases, func(c openapi.ApprovalCase) bool { return c.Like == one.Like }) {
+			cases = append(cases, one)
+		}
+	}
+	return cases, nil
+}
+
+// confirm shows a request and has the voter say so again. Where nobody can be asked, --yes has to say it.
+func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) error {
+	if !term.IsTerminal(int(os.Stdin.Fd())) || con.json {
+		return errors.New("there is no terminal to ask you on: look with brevet approvals show, and add --yes")
+	}
+	if err := printCase(con.err, one); err != nil {
+		return err
+	}
+	fmt.Fprintf(con.err, "\n%s this? Type yes: ", strings.ToUpper(string(verdict[:1]))+string(verdict[1:]))
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "yes" {
+		return errors.New("you did not type yes: nothing was said")
+	}
+	return nil
+}
+
+func printVoted(con *console, after openapi.ApprovalCase) error {
+	if con.json {
+		return con.encode(after)
+	}
+	_, err := fmt.Fprintf(con.out, "%s is %s: %d of %d of %s have voted\n",
+		inert(after.ID), after.Status, after.VotesCast, after.Approval.Quorum, inert(after.Approval.Group))
+	return err
+}
+
+// ApprovalsWatchCmd is `brevet approvals watch`.
+type ApprovalsWatchCmd struct {
+	PersonFlags
+	Every time.Duration `help:"How often to look." default:"2s"`
+}
+
+// Run prints what comes. What has been printed is not printed again.
+func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
+	if c.Every < time.Second {
+		return errors.New("--every: at least 1s, out of regard for the broker")
+	}
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	seen := map[string]bool{}
+	tick := time.NewTicker(c.Every)
+	defer tick.Stop()
+	for {
+		list, err := broker.Approvals(ctx, mostApprovals)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // it was asked to end
+		case errors.Is(err, client.ErrUnavailable):
+			con.say("the broker cannot be asked right now; trying again")
+		case err != nil:
+			return explain(con, c.hint(err), "")
+		}
+		for _, one := range list {
+			if !seen[one.ID] {
+				seen[one.ID] = true
+				if err := announce(con, one); err != nil {
+					return err
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func announce(con *console, one openapi.ApprovalCase) error {
+	if con.json {
+		return con.encode(one)
+	}
+	_, err := fmt.Fprintf(con.out, "%s  %s on %s by %s, %s left\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly),
+		inert(one.Scope), shorten(inert(one.Resource), 60), inert(one.SpiffeID), left(one), inert(one.ID))
+	return err
+}

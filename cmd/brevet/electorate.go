@@ -1,0 +1,61 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/people"
+)
+
+// electors are the people of a configuration: how they are recognised, and what they may do.
+type electors struct {
+	verifier   *people.Verifier
+	electorate broker.Electorate
+}
+
+// open turns the configuration into what the broker and the server need. Nobody configured is nobody recognised.
+func (p *PeopleConfig) open() (electors, error) {
+	if p == nil {
+		return electors{}, nil
+	}
+	var rules []people.Rule
+	for _, r := range p.Roles {
+		rules = append(rules, people.Rule{Role: people.Role(r.Role), Group: r.Group, Within: r.Within})
+	}
+	var e electors
+	var errs [4]error
+	e.electorate.Rules, errs[0] = people.NewRules(rules)
+	e.electorate.Owners, errs[1] = people.NewOwners(p.Owners)
+	var carrier *http.Client
+	carrier, errs[2] = p.carrier()
+	e.verifier, errs[3] = people.New(people.Config{
+		Issuer: p.Issuer, ClientID: p.ClientID, GroupsClaim: p.GroupsClaim, OwnerClaim: p.OwnerClaim,
+		HTTPClient: carrier, Now: time.Now,
+	})
+	if err := errors.Join(errs[:]...); err != nil {
+		return electors{}, fmt.Errorf("people: %w", err)
+	}
+	return e, nil
+}
+
+// carrier trusts the roots that the operator named, and no others.
+func (p *PeopleConfig) carrier() (*http.Client, error) {
+	if p.CAFile == "" {
+		return nil, nil //nolint:nilnil // the system's roots
+	}
+	pem, err := os.ReadFile(p.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("ca_file: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("ca_file: %s holds no PEM certificate", p.CAFile)
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}, nil
+}
