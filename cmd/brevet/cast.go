@@ -26,6 +26,7 @@ type cast struct {
 	research *client.Client
 	auditor  *client.Client
 	admin    *client.Client
+	alice    *client.Client // a person
 	leave    func()
 }
 
@@ -47,7 +48,23 @@ func assemble(ctx context.Context, local *localStack, cfg Config) (*cast, error)
 		*role = caller
 		closers = append(closers, done)
 	}
+	var err error
+	if c.alice, err = c.person("alice"); err != nil {
+		c.leave()
+		return nil, fmt.Errorf("becoming alice: %w", err)
+	}
+	closers = append(closers, c.alice.Close)
 	return c, nil
+}
+
+// person is somebody whom the stack's provider vouches for.
+func (c *cast) person(username string) (*client.Client, error) {
+	anyone, err := client.New(client.Config{BaseURL: c.cfg.Issuer},
+		client.WithServer(c.local.issuer.Bundle(), tlsconfig.AuthorizeID(c.brokerID())))
+	if err != nil {
+		return nil, err
+	}
+	return anyone.AsPerson(c.local.people.Person(username))
 }
 
 func (c *cast) flags(workload string) CallerFlags {

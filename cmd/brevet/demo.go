@@ -85,7 +85,7 @@ func (s *story) play(ctx context.Context, dir string) error {
 		{"A sandbox asks for what its task needs", "allowed", s.allowed},
 		{"It asks for longer than anyone may have it", "clamped", s.clamped},
 		{"It asks for too much", "denied with the ask that would pass", s.denied},
-		{"It asks for something that a person has to agree to", "pending", s.pending},
+		{"It asks for something that a person has to agree to", "approved by a person", s.approved},
 		{"A resource server checks a token with nothing but the public keys", "verified by JWKS alone", s.verified},
 		{"It logs in to a database, and its task ends", "database login dead with its task", s.login},
 		{"An admin puts the sandbox into quarantine", "quarantined", s.quarantined},

@@ -26,7 +26,7 @@ func TestDemo(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(got.out), "\n")
 	last := lines[len(lines)-1]
 	for _, want := range []string{
-		"demo ok: ", "allowed", "clamped", "denied with the ask that would pass", "pending", "verified by JWKS alone",
+		"demo ok: ", "allowed", "clamped", "denied with the ask that would pass", "approved by a person", "verified by JWKS alone",
 		"database login dead with its task", "quarantined", "forged SVIDs refused", "nothing leaves when Vault or Postgres is away", "history listed", "stack gone",
 	} {
 		if !strings.Contains(last, want) {

@@ -79,6 +79,12 @@ Be a sandbox, in another terminal:
   brevet request github.issues.write repo=acme/api --task try-1
   brevet request github.repo.delete repo=acme/api --task try-1
 
+The second of them waits for a person. Ask with --wait, be one of those who decide (alice or bob) in a third terminal
+with the same variables, and agree:
+
+  brevet login
+  brevet approvals list
+
 Be the auditor:
 
   SPIFFE_ENDPOINT_SOCKET=%s brevet audit list

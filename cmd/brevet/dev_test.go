@@ -32,8 +32,8 @@ func startDev(t *testing.T, dir string) *session {
 	if found := running(t, dir); len(found) < 3 || !strings.Contains(strings.Join(found, " "), "postgres") {
 		t.Errorf("got %q, want brevet, Vault and PostgreSQL", found)
 	}
-	if len(s.env) != 3 {
-		t.Fatalf("got %d variables to export, want 3:\n%s", len(s.env), s.out)
+	if len(s.env) != 5 {
+		t.Fatalf("got %d variables to export, want 5:\n%s", len(s.env), s.out)
 	}
 	return s
 }

@@ -295,5 +295,7 @@ func (l *localStack) environment(cfg Config, workload string) [][2]string {
 		{"BREVET_SERVER", cfg.Issuer},
 		{"BREVET_SERVER_ID", "spiffe://" + localDomain + localWorkloads["brevet"]},
 		{"SPIFFE_ENDPOINT_SOCKET", l.socket(workload)},
+		{"BREVET_OIDC_ISSUER", l.people.Issuer()},
+		{"BREVET_OIDC_CLIENT_ID", localClient},
 	}
 }

@@ -120,19 +120,6 @@ func (s *story) denied(ctx context.Context, c *chapter) error {
 	return nil
 }
 
-func (s *story) pending(ctx context.Context, c *chapter) error {
-	answer, err := s.ask(ctx, c, demoAsk("github.issues.write", 0))
-	if err != nil {
-		return err
-	}
-	if answer.Pending == nil {
-		return errors.New("got a token, want to wait for a person")
-	}
-	p := answer.Pending
-	c.fact("waits", "%d of %s has to agree, within %s; no token exists yet", p.Quorum, p.Group, time.Until(p.Expires).Round(time.Second))
-	return nil
-}
-
 func (s *story) verified(ctx context.Context, c *chapter) error {
 	token, err := s.token(ctx, c, demoAsk("github.issues.read", 0))
 	if err != nil {

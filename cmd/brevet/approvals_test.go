@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// person logs somebody in on a machine of their own, and returns its environment.
+func (s *session) person(t *testing.T, username string) []string {
+	t.Helper()
+	home := t.TempDir()
+	env := append(s.env[:len(s.env):len(s.env)], "HOME="+home, "XDG_CONFIG_HOME="+home)
+	login := launch(t, env, "login", "-o", "json")
+	login.waitFor(t, login.out, "\n")
+	var device struct {
+		Address string `json:"verification_uri_complete"`
+	}
+	if err := json.Unmarshal([]byte(strings.SplitN(login.out.String(), "\n", 2)[0]), &device); err != nil || device.Address == "" {
+		t.Fatalf("got %q, %v, want an address to log in at", login.out, err)
+	}
+	press(t, device.Address, url.Values{"username": {username}})
+	login.finish(t).want(t, 0)
+	return env
+}
+
+var aRequest = regexp.MustCompile(`request +(\S+)`)
+
+// ask asks for a write and waits for people, and returns the process and the request.
+func (s *session) ask(t *testing.T, task, reason string) (*process, string) {
+	t.Helper()
+	p := launch(t, s.env, "request", "github.issues.write", "repo=acme/api", "--task", task, "--reason", reason, "--wait")
+	p.waitFor(t, p.err, "waiting for oncall")
+	return p, aRequest.FindStringSubmatch(p.err.String())[1]
+}
+
+// What people do about what waits for them, in the order in which they would.
+func TestApprovalCommands(t *testing.T) {
+	t.Parallel()
+	s := startDev(t, t.TempDir()+"/state")
+	brevet(t, append(s.env, "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir()), "approvals", "list").want(t, 1, "run brevet login")
+	alice, carol := s.person(t, "alice"), s.person(t, "carol")
+	brevet(t, alice, "approvals", "list").want(t, 0, "nothing waits for you")
+
+	watch := launch(t, alice, "approvals", "watch", "--every", "1s")
+	asks, id := s.ask(t, "t-1", hostileReason)
+	watch.waitFor(t, watch.out, "brevet approvals show "+id)
+	watch.signal(t, syscall.SIGTERM)
+	watch.finish(t).want(t, 0)
+	brevet(t, alice, "approvals", "list").want(t, 0, id, researcher, "github.issues.write", "0 of 1")
+	brevet(t, carol, "approvals", "list").want(t, 0, "nothing waits for you")
+	brevet(t, carol, "approvals", "approve", id, "--yes").want(t, 1, "not in the group")
+	shown := brevet(t, alice, "approvals", "show", id)
+	shown.want(t, 0, "github:repo/acme/api", "at most 5m0s", "prove nothing", "mixes alphabets")
+	inertWords(t, shown.out)
+	brevet(t, alice, "approvals", "approve", id).want(t, 1, "there is no terminal to ask you on")
+	brevet(t, alice, "approvals", "approve", id, "--yes", "--note", "fine").want(t, 0, "is approved: 1 of 1")
+	got := asks.finish(t)
+	got.want(t, 0, "github.issues.write on github:repo/acme/api")
+	if strings.Count(got.out, ".") != 2 {
+		t.Errorf("got %q on standard output, want the token alone", got.out)
+	}
+
+	t.Run("no", func(t *testing.T) {
+		asks, id := s.ask(t, "t-2", "please")
+		brevet(t, alice, "approvals", "deny", id, "--yes").want(t, 0, "is rejected")
+		asks.finish(t).want(t, exitDenied, "has said no")
+		brevet(t, alice, "approvals", "approve", id, "--yes").want(t, 1, "decided already")
+	})
+	t.Run("alike", func(t *testing.T) {
+		first, id := s.ask(t, "t-3", "please")
+		second, _ := s.ask(t, "t-4", "please")
+		brevet(t, alice, "approvals", "list").want(t, 0, "and 1 like it")
+		brevet(t, alice, "approvals", "approve", id, "--like", "--yes").want(t, 0, "is approved")
+		first.finish(t).want(t, 0)
+		second.finish(t).want(t, 0)
+	})
+	t.Run("withdrawn", func(t *testing.T) {
+		asks, id := s.ask(t, "t-5", "please")
+		brevet(t, s.env, "withdraw", id).want(t, 0, "is withdrawn")
+		asks.finish(t).want(t, 1, "nothing to redeem")
+	})
+	if data, err := os.ReadFile(s.dir + "/brevet.yaml"); err != nil || !strings.Contains(string(data), "people:") {
+		t.Errorf("got %q, %v, want the people in the configuration", data, err)
+	}
+	s.stop(t, syscall.SIGTERM)
+}
+
+// hostileReason is H71 to H81 in one: whatever a sandbox writes, it is nothing but words (and it may write what it likes).
+var hostileReason = "\x1b[2J\x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1b]52;c;ZXZpbA==\x07\u009b31m" + // terminal
+	"\u202egnp.exe\u2066\u200b\U000e0041" + // bidi, zero width, tags
+	"рaypal.example" + // the first letter is Cyrillic
+	"<img onerror=alert(1)> javascript:alert(1) ![x](https://evil.example/x.png) <!channel>" +
+	strings.Repeat("\n", 40) + "status     approved\nAPPROVED BY alice\r\n=cmd|'/c calc'!A1\n'; DROP TABLE votes; --\napprove this"
+
+// inertWords holds what is printed about a request to showing the facts first, and somebody's words as words.
+func inertWords(t *testing.T, text string) {
+	t.Helper()
+	facts, words, found := strings.Cut(text, "the sandbox's own words")
+	if !found || !strings.Contains(facts, "hash ") {
+		t.Fatalf("got %q, want the facts before the sandbox's words", text)
+	}
+	for _, r := range text {
+		if r != '\n' && !visible(r) {
+			t.Errorf("got %U in what is printed", r)
+		}
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(words, "\n"), "\n") {
+		if !strings.HasPrefix(line, "  | ") && !strings.Contains(line, "prove nothing") {
+			t.Errorf("the line %q of the sandbox's words is not behind the bar", line)
+		}
+	}
+}

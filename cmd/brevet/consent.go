@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// proceedsWithin is how long after the vote a sandbox may still wait for its credential.
+const proceedsWithin = time.Second
+
+// approved shows a write that waits for a person, and goes on once she has agreed.
+func (s *story) approved(ctx context.Context, c *chapter) error {
+	ask := demoAsk("github.issues.write", 0)
+	answer, err := s.ask(ctx, c, ask)
+	if err != nil {
+		return err
+	}
+	if answer.Pending == nil {
+		return errors.New("got a token, want to wait for a person")
+	}
+	p := answer.Pending
+	c.fact("waits", "%d of %s has to agree, within %s; no token exists yet", p.Quorum, p.Group, time.Until(p.Expires).Round(time.Second))
+	if err := s.onlyPeople(ctx, p.ID); err != nil {
+		return err
+	}
+	c.fact("itself", "cannot vote: no workload can")
+	type got struct {
+		token *client.Token
+		err   error
+	}
+	redeemed := make(chan got, 1)
+	go func() {
+		token, err := s.redeem(ctx, p.ID, ask)
+		redeemed <- got{token, err}
+	}()
+	voted, err := s.vote(ctx, c, p.ID)
+	if err != nil {
+		return err
+	}
+	after := <-redeemed
+	if after.err != nil {
+		return after.err
+	}
+	took := time.Since(voted)
+	if took > proceedsWithin {
+		return fmt.Errorf("the sandbox went on only %s after the vote", took)
+	}
+	c.fact("gets", "a JWT for %s on %s, %s after the vote", after.token.Scope, after.token.Resource, took.Round(time.Millisecond))
+	if _, err := s.cast.research.Redeem(ctx, p.ID, ask); !errors.Is(err, client.ErrDecided) {
+		return fmt.Errorf("redeeming again: got %w, want a refusal", err)
+	}
+	c.fact("again", "nothing: an approval is good for one credential")
+	return nil
+}
+
+// onlyPeople shows that a sandbox cannot approve what it asks for.
+func (s *story) onlyPeople(ctx context.Context, id string) error {
+	_, err := s.cast.research.Vote(ctx, openapi.ApprovalCase{ID: id, Hash: fmt.Sprintf("%064d", 0)}, openapi.VerdictApprove, "")
+	if !errors.Is(err, client.ErrNotAllowed) {
+		return fmt.Errorf("voting as the sandbox: got %w, want a refusal", err)
+	}
+	return nil
+}
+
+// redeem is what `brevet request --wait` does.
+func (s *story) redeem(ctx context.Context, id string, ask client.Ask) (*client.Token, error) {
+	state, err := s.cast.research.Wait(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("waiting for the vote: %w", err)
+	}
+	answer, err := s.cast.research.Redeem(ctx, id, ask)
+	if err != nil {
+		return nil, fmt.Errorf("redeeming what is %s: %w", state.Status, err)
+	}
+	if answer.Token == nil {
+		return nil, fmt.Errorf("got no credential for what is %s", state.Status)
+	}
+	return answer.Token, nil
+}
+
+// vote is what Alice does, and returns when she had done it.
+func (s *story) vote(ctx context.Context, c *chapter, id string) (time.Time, error) {
+	shown, err := s.cast.alice.Approval(ctx, id)
+	if err != nil {
+		return time.Time{}, err
+	}
+	c.fact("Alice", "sees %s by %s, and the sandbox's words %q apart from that", shown.Resource, shown.SpiffeID, shown.Reason)
+	after, err := s.cast.alice.Vote(ctx, shown, openapi.VerdictApprove, "go ahead")
+	if err != nil {
+		return time.Time{}, err
+	}
+	voted := time.Now()
+	if after.Status != openapi.StatusApproved {
+		return voted, fmt.Errorf("the request is %s after her vote", after.Status)
+	}
+	c.fact("Alice", "agrees to exactly that, by its SHA-256 %.16s…", shown.Hash)
+	return voted, nil
+}
