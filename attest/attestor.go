@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
@@ -110,6 +112,11 @@ func (cfg Config) check() error {
 		}
 	}
 	return nil
+}
+
+// TrustDomains are the accepted ones, by name.
+func (a *Attestor) TrustDomains() []spiffeid.TrustDomain {
+	return slices.SortedFunc(maps.Keys(a.domains), spiffeid.TrustDomain.Compare)
 }
 
 // Identify verifies whatever the client presented: a certificate, a bearer token, or both. Both must be of the same

@@ -49,7 +49,7 @@ type entryBody struct {
 		}
 	}
 	Minted struct{ Accessor, Lease, Name, Digest string }
-	Actor  any // a SPIFFE ID of an outcome, a subject of a command, a person of a vote
+	Actor  any // of an outcome a SPIFFE ID or a person's id, of a command a subject or a person, of a vote a person
 	Person struct {
 		ID, Name, Handle string
 		Groups           []any
@@ -189,10 +189,14 @@ func (b *entryBody) move(row map[string]any) {
 }
 
 func (b *entryBody) actor() any {
-	if subject, ok := b.Actor.(map[string]any); ok {
-		return subject["spiffe_id"]
+	who, ok := b.Actor.(map[string]any)
+	switch {
+	case !ok:
+		return b.Actor
+	case who["spiffe_id"] != nil:
+		return who["spiffe_id"]
 	}
-	return b.Actor
+	return who["id"]
 }
 
 // row is the line of issuances that an entry stands for, as Postgres writes it in JSON.

@@ -60,6 +60,11 @@ type Electorate struct {
 	Owners people.Owners
 }
 
+// Within is where somebody holds a role, as in [people.Rules.Within].
+func (b *Broker) Within(who people.Person, role people.Role) []string {
+	return b.cfg.Electorate.Rules.Within(who.Groups(), role)
+}
+
 // sees tells whether a person may know of a request at all.
 func (e Electorate) sees(v Voter, c *Case) bool {
 	return e.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String())

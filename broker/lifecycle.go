@@ -9,7 +9,6 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/google/uuid"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // Release ends a credential at its holder's wish. It may be called again. ErrNotFound when it is not the holder's.
@@ -81,10 +80,10 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)
 }
 
-// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach, and for somebody
-// whom another has put into quarantine.
+// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach, and for a workload
+// that another has put into quarantine.
 func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
-	if confined, err := b.confinedByOthers(ctx, c.Actor.ID.String()); err != nil || confined {
+	if confined, err := b.confinedByOthers(ctx, c.Actor); err != nil || confined {
 		return cmp.Or(err, ErrNotFound)
 	}
 	cmd, err := b.confine(CommandQuarantineRemove, c)
@@ -98,18 +97,18 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 }
 
 // confinedByOthers tells whether any quarantine holds for a caller that it has not ordered itself: an admin may have to
-// stop a whole trust domain, and is of it.
-func (b *Broker) confinedByOthers(ctx context.Context, id string) (bool, error) {
+// stop a whole trust domain, and is of it. None holds for a person.
+func (b *Broker) confinedByOthers(ctx context.Context, actor Actor) (bool, error) {
+	if actor.Person != "" {
+		return false, nil
+	}
 	standing, err := b.cfg.Estate.Quarantines(ctx, Reach{All: true})
 	if err != nil {
 		return false, fmt.Errorf("looking for quarantines: %w", err)
 	}
-	for _, q := range standing {
-		if q.Actor != id && (id == q.SPIFFEID || strings.HasPrefix(id, q.SPIFFEID+"/")) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(standing, func(q Quarantine) bool {
+		return q.Actor != actor.ID() && below(actor.ID(), q.SPIFFEID)
+	}), nil
 }
 
 // Quarantines lists the standing quarantines within reach.
@@ -118,9 +117,7 @@ func (b *Broker) Quarantines(ctx context.Context, reach Reach) ([]Quarantine, er
 }
 
 func (b *Broker) confine(kind string, c Confinement) (Command, error) {
-	rest, ok := strings.CutPrefix(c.SPIFFEID, "spiffe://")
-	domain, _, _ := strings.Cut(rest, "/")
-	if td, err := spiffeid.TrustDomainFromString(domain); !ok || err != nil || !c.Reach.covers(td.Name()) {
+	if !c.Reach.Covers(c.SPIFFEID) {
 		return Command{}, ErrNotFound
 	}
 	return b.command(kind, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
@@ -134,7 +131,7 @@ func confined(id string) Selector {
 	return Selector{SPIFFEIDPrefix: id}
 }
 
-func (b *Broker) command(kind string, actor *Subject, target Selector, reason string) (Command, error) {
+func (b *Broker) command(kind string, actor *Actor, target Selector, reason string) (Command, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Command{}, fmt.Errorf("making an id: %w", err)
@@ -147,14 +144,9 @@ func (b *Broker) command(kind string, actor *Subject, target Selector, reason st
 func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause string) (Receipt, error) {
 	e := ending{cause: cause}
 	if cmd.Actor != nil {
-		e.actor = cmd.Actor.ID.String()
+		e.actor = cmd.Actor.ID()
 	}
 	receipt, err := b.endAll(ctx, cmd.Target, reach, e)
 	receipt.Command = cmd.ID
 	return receipt, err
-}
-
-// covers tells whether all of a trust domain is within reach.
-func (r Reach) covers(trustDomain string) bool {
-	return slices.Contains(r.TrustDomains, trustDomain)
 }

@@ -201,7 +201,7 @@ func TestEndTaskByKind(t *testing.T) {
 		{ID: fresh(), Kind: "pki", Status: broker.StatusIntent, Expires: expires},
 	}
 	receipt, err := f.EndTask(t.Context(), broker.TaskEnd{
-		Actor: broker.Subject{ID: f.who.ID()}, SPIFFEID: f.who.ID().String(), Task: "t-1",
+		Actor: broker.WorkloadActor(f.who), SPIFFEID: f.who.ID().String(), Task: "t-1",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestEndWithoutVaultIsRevoking(t *testing.T) {
 	f.tape.live = []broker.Held{{
 		ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, Handle: broker.Handle{Accessor: "a"},
 	}}
-	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.Subject{ID: f.who.ID()}, Target: broker.Selector{Scope: "reports.read"}})
+	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.WorkloadActor(f.who), Target: broker.Selector{Scope: "reports.read"}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoking || receipt.Ended[0].Why != "vault_unavailable" {
 		t.Errorf("got %+v, %v", receipt, err)
 	}
@@ -248,7 +248,7 @@ func TestQuarantineNeedsReach(t *testing.T) {
 		"spiffe://acme.example/research": nil, "spiffe://acme.example": nil,
 		"spiffe://other.example/a": broker.ErrNotFound, "acme.example": broker.ErrNotFound, "spiffe://": broker.ErrNotFound,
 	} {
-		_, err := f.Quarantine(t.Context(), broker.Confinement{Actor: broker.Subject{ID: f.who.ID()}, SPIFFEID: name, Reach: acme})
+		_, err := f.Quarantine(t.Context(), broker.Confinement{Actor: broker.WorkloadActor(f.who), SPIFFEID: name, Reach: acme})
 		if !errors.Is(err, wantErr) {
 			t.Errorf("%s: got %v, want %v", name, err, wantErr)
 		}
@@ -345,7 +345,7 @@ func TestEndOfWhatWasJustRecorded(t *testing.T) {
 	f.tape.live = []broker.Held{{ID: fresh, Kind: "ssh", Status: broker.StatusIntent, Expires: f.clock.Add(time.Minute)}}
 	f.tape.settleErr = map[broker.Status]error{broker.StatusRevoking: broker.ErrNotForward}
 	f.tape.onSettle = func() { f.tape.live[0].Status = broker.StatusIssued }
-	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.Subject{ID: f.who.ID()}, Target: broker.Selector{ID: fresh}})
+	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.WorkloadActor(f.who), Target: broker.Selector{ID: fresh}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoked {
 		t.Errorf("got %+v, %v, want it revoked", receipt.Ended, err)
 	}
@@ -355,7 +355,7 @@ func TestEndOfWhatWasJustRecorded(t *testing.T) {
 func TestQuarantinedAdminsLiftNothing(t *testing.T) {
 	f := newFixture(t)
 	lift := broker.Confinement{
-		Actor: broker.Subject{ID: f.who.ID()}, SPIFFEID: "spiffe://acme.example/research",
+		Actor: broker.WorkloadActor(f.who), SPIFFEID: "spiffe://acme.example/research",
 		Reach: broker.Reach{TrustDomains: []string{"acme.example"}},
 	}
 	if err := f.Unquarantine(t.Context(), lift); err != nil {

@@ -182,7 +182,7 @@ type View struct {
 	// VaultPath is what Vault was asked for, Minted what it made. Both are empty for a JWT.
 	VaultPath     string
 	Minted        Minted
-	Actor         string // who ended it
+	Actor         string // who ended it: a SPIFFE ID or a person
 	RequestDigest [32]byte
 	// Canonical is what people are shown of a request that waits for them, and Votes how many they have cast.
 	Canonical string
@@ -191,16 +191,6 @@ type View struct {
 	// request that an issuance redeems.
 	RedeemedBy, Approves string
 	Redemptions          int
-}
-
-// Reach limits what a reader may see. It is never empty: the zero value reaches nothing.
-type Reach struct {
-	// Subject, when set, reaches that sandbox's own records only.
-	Subject string
-	// TrustDomains reaches all records of these trust domains.
-	TrustDomains []string
-	// All reaches everything: for Brevet's own upkeep, and for no caller ever.
-	All bool
 }
 
 // Query narrows a List. Zero fields do not narrow.

@@ -36,7 +36,7 @@ type Ended struct {
 
 // TaskEnd orders the end of a task.
 type TaskEnd struct {
-	Actor    Subject
+	Actor    Actor
 	SPIFFEID string // of the sandbox whose task it is
 	Task     string
 	At       time.Time // not after now means now
@@ -45,7 +45,7 @@ type TaskEnd struct {
 
 // Revocation orders the early end of whatever matches.
 type Revocation struct {
-	Actor  Subject
+	Actor  Actor
 	Target Selector
 	Reach  Reach // of the actor
 	Reason string
@@ -53,7 +53,7 @@ type Revocation struct {
 
 // Confinement orders that a sandbox, or all below a path or trust domain, gets nothing, or lifts that order.
 type Confinement struct {
-	Actor Subject
+	Actor Actor
 	// SPIFFEID is a SPIFFE ID, a path prefix of some, or "spiffe://" and a trust domain.
 	SPIFFEID string
 	Reach    Reach // of the actor

@@ -124,7 +124,7 @@ type Outcome struct {
 	Status Status
 	// Detail is a fixed code that says why, such as "vault_unavailable". Empty for StatusIssued and StatusExpired.
 	Detail string
-	// Actor is the SPIFFE ID of who caused it; empty when nobody but Brevet itself did.
+	// Actor is the SPIFFE ID, or the id of the person, that caused it; empty when nobody but Brevet itself did.
 	Actor string
 	// Minted is set with StatusIssued; with StatusUnknown as far as it is known.
 	Minted *Minted
@@ -189,7 +189,7 @@ type Command struct {
 	Time time.Time
 	Kind string
 	// Actor is who ordered it; nil when a deadline did.
-	Actor *Subject
+	Actor *Actor
 	// Target is what it concerns: SPIFFEID and Task for a task's end, SPIFFEID alone (which may be a path prefix or
 	// "spiffe://" and a trust domain) for a quarantine, anything for a revocation.
 	Target Selector
@@ -203,7 +203,7 @@ type Command struct {
 type Quarantine struct {
 	SPIFFEID string // a SPIFFE ID, a path prefix of some, or "spiffe://" and a trust domain
 	Since    time.Time
-	Actor    string
+	Actor    string // a SPIFFE ID or a person
 	Reason   string
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"github.com/brevet-dev/brevet/openapi"
 )
 
 // PersonSource gives the ID token of the person who calls. It is asked for each call, by several goroutines, and renews
@@ -56,4 +58,14 @@ func (t personTransport) CloseIdleConnections() {
 	if closer, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()
 	}
+}
+
+// WhoAmI returns who the server takes the caller for, workload or person, and which roles that gives.
+func (c *Client) WhoAmI(ctx context.Context) (openapi.Caller, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/whoami", nil)
+	if err != nil {
+		return openapi.Caller{}, fmt.Errorf("making a call: %w", err)
+	}
+	var out openapi.Caller
+	return out, c.read(req, &out)
 }

@@ -57,7 +57,8 @@ WITH locked AS MATERIALIZED (
 	WHERE excluded.ends_at < t.ends_at OR (excluded.ended AND NOT t.ended)
 ), confined AS (
 	INSERT INTO quarantines (spiffe_id, since, actor, reason, command, entry_index)
-	SELECT doc #>> '{target,spiffe_id}', time, doc #>> '{actor,spiffe_id}', doc ->> 'reason', id, head.base + place
+	SELECT doc #>> '{target,spiffe_id}', time, coalesce(doc #>> '{actor,spiffe_id}', doc #>> '{actor,id}'), doc ->> 'reason',
+		id, head.base + place
 	FROM judged, head
 	WHERE kind = 'quarantine.add'
 	ON CONFLICT (spiffe_id) DO NOTHING
@@ -82,14 +83,14 @@ SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head 
 
 // commandBody is the body of the entries that order something.
 type commandBody struct {
-	Version int          `json:"version"`
-	Kind    string       `json:"kind"`
-	ID      string       `json:"id"`
-	Time    time.Time    `json:"time"`
-	Actor   *subjectBody `json:"actor,omitempty"`
-	Target  targetBody   `json:"target"`
-	At      time.Time    `json:"at,omitzero"`
-	Reason  string       `json:"reason"`
+	Version int        `json:"version"`
+	Kind    string     `json:"kind"`
+	ID      string     `json:"id"`
+	Time    time.Time  `json:"time"`
+	Actor   any        `json:"actor,omitempty"` // a subjectBody for a workload, an actorBody for a person
+	Target  targetBody `json:"target"`
+	At      time.Time  `json:"at,omitzero"`
+	Reason  string     `json:"reason"`
 }
 
 type targetBody struct {
@@ -143,8 +144,14 @@ func commandEntry(cmd broker.Command) (entry, error) {
 		body.At = stored(at)
 	}
 	if cmd.Actor != nil {
-		actor := subjectOf(*cmd.Actor)
-		body.Actor = &actor
+		body.Actor = whoOf(*cmd.Actor)
 	}
 	return e.with(body)
+}
+
+func whoOf(a broker.Actor) any {
+	if a.Person != "" {
+		return actorBody{ID: a.Person, Name: a.Name}
+	}
+	return subjectOf(a.Workload)
 }

@@ -42,6 +42,11 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 		unmatchableText(sel.SPIFFEID, sel.SPIFFEIDPrefix, sel.TrustDomain, sel.Task, sel.Scope, sel.Catalogue) {
 		return nil, nil
 	}
+	args := pgx.NamedArgs{
+		"after": after, "leased": page.Leased, "id": id,
+		"spiffe_id": sel.SPIFFEID, "prefix": strings.TrimSuffix(sel.SPIFFEIDPrefix, "/"), "trust_domain": sel.TrustDomain,
+		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "limit": page.Limit,
+	}
 	// Three parts, so that each has an index: what has time left, what is unfinished, what Vault may not have ended.
 	rows, err := l.estate.Query(ctx, `
 		SELECT `+heldColumns+`
@@ -54,8 +59,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			UNION ALL
 			SELECT *, NULL AS cause FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now()
 		) AS alive
-		WHERE (@subject::text = '' OR spiffe_id = @subject)
-			AND (cardinality(@trust_domains::text[]) = 0 OR trust_domain = ANY (@trust_domains))
+		WHERE `+within(reach, "trust_domain", args)+`
 			AND (@after::uuid IS NULL OR id > @after)
 			AND (NOT @leased::boolean OR leased)
 			AND (@id::uuid IS NULL OR id = @id)
@@ -67,11 +71,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			AND (@scope::text = '' OR scope = @scope)
 			AND (@catalogue::text = '' OR catalogue = @catalogue)
 		ORDER BY id
-		LIMIT @limit`, pgx.NamedArgs{
-		"subject": reach.Subject, "trust_domains": domains(reach), "after": after, "leased": page.Leased, "id": id,
-		"spiffe_id": sel.SPIFFEID, "prefix": strings.TrimSuffix(sel.SPIFFEIDPrefix, "/"), "trust_domain": sel.TrustDomain,
-		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "limit": page.Limit,
-	})
+		LIMIT @limit`, args)
 	return collectHeld(rows, err, "listing what is alive")
 }
 
@@ -146,16 +146,17 @@ func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error
 	return tasks, unavailable("listing deadlines", err)
 }
 
-// Quarantines implements [broker.Estate]. A sandbox's own reach holds only the quarantine of exactly that sandbox.
+// Quarantines implements [broker.Estate]. A sandbox's own reach holds only the quarantine of exactly that sandbox, and a
+// path's those at or below it: one of the whole trust domain is not within it.
 func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.Quarantine, error) {
 	if reachesNothing(reach) {
 		return nil, nil
 	}
+	args := pgx.NamedArgs{}
 	rows, err := l.estate.Query(ctx, `
 		SELECT spiffe_id, since, coalesce(actor, ''), reason FROM quarantines
-		WHERE (@subject::text = '' OR spiffe_id = @subject)
-			AND (cardinality(@trust_domains::text[]) = 0 OR split_part(spiffe_id, '/', 3) = ANY (@trust_domains))
-		ORDER BY spiffe_id`, pgx.NamedArgs{"subject": reach.Subject, "trust_domains": domains(reach)})
+		WHERE `+within(reach, "split_part(spiffe_id, '/', 3)", args)+`
+		ORDER BY spiffe_id`, args)
 	if err != nil {
 		return nil, unavailable("listing quarantines", err)
 	}

@@ -95,12 +95,10 @@ func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broke
 	if err != nil || reachesNothing(reach) {
 		return nil, broker.ErrNotFound
 	}
+	args := pgx.NamedArgs{"id": [16]byte(parsed)}
 	rows, err := l.read.Query(ctx, `
 		SELECT `+columns+` FROM issuances
-		WHERE id = @id
-			AND (@subject::text = '' OR spiffe_id = @subject)
-			AND (cardinality(@trust_domains::text[]) = 0 OR trust_domain = ANY (@trust_domains))`,
-		pgx.NamedArgs{"id": [16]byte(parsed), "subject": reach.Subject, "trust_domains": domains(reach)})
+		WHERE id = @id AND `+within(reach, "trust_domain", args), args)
 	if err != nil {
 		return nil, unavailable("reading a record", err)
 	}
@@ -124,14 +122,17 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 	if reachesNothing(reach) || unmatchable(q) {
 		return broker.Page{}, nil
 	}
-	prefix := strings.TrimSuffix(q.SPIFFEIDPrefix, "/")
+	args := pgx.NamedArgs{
+		"before": q.Before, "spiffe_id": q.SPIFFEID, "prefix": strings.TrimSuffix(q.SPIFFEIDPrefix, "/"),
+		"trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
+		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
+		"limit": q.Limit + 1, // one more than asked for tells whether there is a next page
+	}
 	rows, err := l.read.Query(ctx, `
 		SELECT `+columns+` FROM issuances
-		WHERE (@subject::text = '' OR spiffe_id = @subject)
-			AND (cardinality(@trust_domains::text[]) = 0 OR trust_domain = ANY (@trust_domains))
+		WHERE `+within(reach, "trust_domain", args)+`
 			AND (@before::bigint = 0 OR entry_index < @before)
 			AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)
-			-- All IDs below a path lie between "path/" and "path0", because "0" is the byte after "/".
 			AND (@prefix::text = '' OR spiffe_id = @prefix
 				OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
 			AND (@trust_domain::text = '' OR trust_domain = @trust_domain)
@@ -143,12 +144,7 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 			AND (@since::timestamptz IS NULL OR time >= @since)
 			AND (@until::timestamptz IS NULL OR time < @until)
 		ORDER BY entry_index DESC
-		LIMIT @limit`, pgx.NamedArgs{
-		"subject": reach.Subject, "trust_domains": domains(reach), "before": q.Before,
-		"spiffe_id": q.SPIFFEID, "prefix": prefix, "trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
-		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
-		"limit": q.Limit + 1, // one more than asked for tells whether there is a next page
-	})
+		LIMIT @limit`, args)
 	if err != nil {
 		return broker.Page{}, unavailable("listing records", err)
 	}
@@ -214,14 +210,6 @@ func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[c
 	}
 	return earlier, nil
 }
-
-func reachesNothing(r broker.Reach) bool {
-	return r.Subject == "" && len(r.TrustDomains) == 0 && !r.All
-}
-
-// domains is never nil: NULL would match nothing, and the empty array stands for no limit. With a subject set, the
-// subject limits.
-func domains(r broker.Reach) []string { return append([]string{}, r.TrustDomains...) }
 
 // unmatchable tells whether a filter holds what no text in Postgres does, NUL or broken UTF-8: nothing matches it.
 func unmatchable(q broker.Query) bool {

@@ -116,7 +116,9 @@ func settle(t *testing.T, l *ledger.Ledger, outs ...broker.Outcome) {
 func announced(kind string, target broker.Selector) broker.Command {
 	return broker.Command{
 		ID: uuid.Must(uuid.NewV7()).String(), Time: start, Kind: kind, Target: target, Reason: "because",
-		Actor: &broker.Subject{ID: spiffeid.RequireFromString("spiffe://acme.test/admin"), Kind: attest.KindX509, Thumbprint: "dGh1bWI"},
+		Actor: &broker.Actor{Workload: broker.Subject{
+			ID: spiffeid.RequireFromString("spiffe://acme.test/admin"), Kind: attest.KindX509, Thumbprint: "dGh1bWI",
+		}},
 	}
 }
 

@@ -8,6 +8,24 @@ import (
 	"time"
 )
 
+// Defines values for CallerKind.
+const (
+	CallerPerson   CallerKind = "person"
+	CallerWorkload CallerKind = "workload"
+)
+
+// Valid indicates whether the value is a known member of the CallerKind enum.
+func (e CallerKind) Valid() bool {
+	switch e {
+	case CallerPerson:
+		return true
+	case CallerWorkload:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Decision.
 const (
 	DecisionAllow   Decision = "allow"
@@ -137,6 +155,30 @@ func (e ProblemCode) Valid() bool {
 	case CodeVaultRefused:
 		return true
 	case CodeVaultUnavailable:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RoleName.
+const (
+	RoleAdmin        RoleName = "admin"
+	RoleApprover     RoleName = "approver"
+	RoleAuditor      RoleName = "auditor"
+	RoleOrchestrator RoleName = "orchestrator"
+)
+
+// Valid indicates whether the value is a known member of the RoleName enum.
+func (e RoleName) Valid() bool {
+	switch e {
+	case RoleAdmin:
+		return true
+	case RoleApprover:
+		return true
+	case RoleAuditor:
+		return true
+	case RoleOrchestrator:
 		return true
 	default:
 		return false
@@ -286,6 +328,34 @@ type ApprovalCase struct {
 // ApprovalList defines model for ApprovalList.
 type ApprovalList struct {
 	Approvals []ApprovalCase `json:"approvals"`
+}
+
+// Caller defines model for Caller.
+type Caller struct {
+	// Groups Those of a person, as the ID token names them.
+	Groups []string `json:"groups,omitempty,omitzero"`
+
+	// ID A SPIFFE ID; of a person the issuer, # and the subject.
+	ID   string     `json:"id"`
+	Kind CallerKind `json:"kind"`
+
+	// Name What a person is called. Untrusted text.
+	Name  string       `json:"name,omitempty,omitzero"`
+	Roles []CallerRole `json:"roles"`
+}
+
+// CallerKind defines model for Caller.Kind.
+type CallerKind string
+
+// CallerRole defines model for CallerRole.
+type CallerRole struct {
+	Role RoleName `json:"role"`
+
+	// Within Where it is held: trust domains, as spiffe:// and their name, and SPIFFE IDs at and below which it is.
+	//
+	//
+	// Example: ["spiffe://acme.example","spiffe://other.example/research"]
+	Within []string `json:"within"`
 }
 
 // Clamp defines model for Clamp.
@@ -512,7 +582,7 @@ type ProblemCode string
 
 // Quarantine defines model for Quarantine.
 type Quarantine struct {
-	// Actor The SPIFFE ID of who added it.
+	// Actor Who added it: a SPIFFE ID, or a person.
 	Actor string `json:"actor"`
 
 	// Reason Untrusted text.
@@ -617,6 +687,9 @@ type RevocationRequest struct {
 	// TrustDomain Example: acme.example
 	TrustDomain string `json:"trust_domain,omitempty,omitzero"`
 }
+
+// RoleName defines model for RoleName.
+type RoleName string
 
 // Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 // is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -158,22 +156,4 @@ func (s *Server) begin(r *http.Request, operation string) {
 	if route, ok := s.rules.routes[operation]; ok {
 		trace.SpanFromContext(r.Context()).SetName(route.Method + " " + route.Path)
 	}
-}
-
-// attest proves who calls. It comes first in every operation under /v1.
-func (s *Server) attest(r *http.Request, operation string) (attest.Identity, error) {
-	s.begin(r, operation)
-	bearer, err := bearerOf(r)
-	if err != nil {
-		return nobody, err
-	}
-	who, err := s.cfg.Attestor.Identify(r.TLS, bearer)
-	if errors.Is(err, attest.ErrBundleUnavailable) {
-		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
-	}
-	if err != nil {
-		// Why it failed is in the record only.
-		return nobody, &finding{kind: errUnauthenticated, detail: attest.Reason(err)}
-	}
-	return who, nil
 }

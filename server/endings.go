@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/google/uuid"
@@ -24,9 +23,9 @@ const furthestEnd = 366 * 24 * time.Hour
 // deed is what an order asks for, once the call has been read and checked.
 type deed func(context.Context) (broker.Receipt, error)
 
-// carryOut attests who calls, has the call read, does what it asks for, and answers with the receipt.
-func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(attest.Identity) (deed, error)) {
-	who, err := s.attest(r, operation)
+// carryOut has it proven who calls, has the call read, does what it asks for, and answers with the receipt.
+func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(caller) (deed, error)) {
+	who, err := s.prove(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -57,7 +56,11 @@ func notFound(err error, detail string) error {
 // ReleaseIssuance ends one of the caller's own credentials.
 func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "releaseIssuance"
-	s.carryOut(w, r, operation, func(who attest.Identity) (deed, error) {
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		holder, err := workloadOf(who)
+		if err != nil {
+			return nil, err
+		}
 		if !ourID(id) {
 			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
 		}
@@ -65,7 +68,7 @@ func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) 
 			return nil, err
 		}
 		return func(ctx context.Context) (broker.Receipt, error) {
-			receipt, err := s.cfg.Broker.Release(ctx, who, id)
+			receipt, err := s.cfg.Broker.Release(ctx, holder, id)
 			return receipt, notFound(err, "id")
 		}, nil
 	})
@@ -77,10 +80,11 @@ func ourID(id string) bool {
 	return err == nil && parsed.String() == id
 }
 
-// EndTask ends a task of the caller's own, or as an orchestrator or admin that of another sandbox.
+// EndTask ends a task of the caller's own, or as an orchestrator or admin that of another sandbox. People have none of
+// their own.
 func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 	const operation = "endTask"
-	s.carryOut(w, r, operation, func(who attest.Identity) (deed, error) {
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
 		ask, err := readOrder[TaskEndRequest](s, w, r, who, operation)
 		if err != nil {
 			return nil, err
@@ -95,23 +99,22 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 		if ask.At.After(s.cfg.Now().Add(furthestEnd)) {
 			return nil, &finding{kind: errInvalid, field: "at", detail: "at"}
 		}
-		end := broker.TaskEnd{Actor: subjectOf(who), SPIFFEID: target, Task: task, At: ask.At.UTC(), Reason: ask.Reason}
+		end := broker.TaskEnd{Actor: actorOf(who), SPIFFEID: target, Task: task, At: ask.At.UTC(), Reason: ask.Reason}
 		return func(ctx context.Context) (broker.Receipt, error) { return s.cfg.Broker.EndTask(ctx, end) }, nil
 	})
 }
 
-// taskOwner is whose task the caller may end: its own, or that of a sandbox which a role of its covers. Any other
-// might not exist.
-func (s *Server) taskOwner(who attest.Identity, asked string) (string, error) {
-	self := who.ID().String()
-	if asked == "" || asked == self {
-		return self, nil
+// taskOwner is whose task the caller may end: a workload's own, or that of a sandbox which a role of the caller's covers.
+// Any other might not exist.
+func (s *Server) taskOwner(who caller, asked string) (string, error) {
+	if self, err := workloadOf(who); err == nil && (asked == "" || asked == self.ID().String()) {
+		return self.ID().String(), nil
 	}
 	id, err := spiffeid.FromString(asked)
 	if err != nil || id.Path() == "" {
 		return "", &finding{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
 	}
-	if !covers(who, id.TrustDomain(), s.roles.orchestrator, s.roles.admin) {
+	if !s.where(who, s.offices.orchestrator, s.offices.admin).Covers(id.String()) {
 		return "", &finding{kind: broker.ErrNotFound, detail: "spiffe_id"}
 	}
 	return id.String(), nil
@@ -120,8 +123,8 @@ func (s *Server) taskOwner(who attest.Identity, asked string) (string, error) {
 // Revoke ends whatever an admin selects.
 func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	const operation = "revoke"
-	s.carryOut(w, r, operation, func(who attest.Identity) (deed, error) {
-		within, err := reach(who, s.roles.admin)
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		within, err := s.reach(who, s.offices.admin)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +136,7 @@ func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, err
 		}
-		order := broker.Revocation{Actor: subjectOf(who), Target: target, Reach: within, Reason: ask.Reason}
+		order := broker.Revocation{Actor: actorOf(who), Target: target, Reach: within, Reason: ask.Reason}
 		return func(ctx context.Context) (broker.Receipt, error) {
 			receipt, err := s.cfg.Broker.Revoke(ctx, order)
 			return receipt, notFound(err, "selection")

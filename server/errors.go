@@ -11,7 +11,7 @@ var (
 	errMalformedBody   = errors.New("body is not acceptable JSON")
 	errParameter       = errors.New("parameter is not acceptable")
 	errCursor          = errors.New("cursor is not one of ours")
-	errUnauthenticated = errors.New("no acceptable SVID")
+	errUnauthenticated = errors.New("no acceptable SVID or ID token")
 	errBundle          = errors.New("bundle of the trust domain is not available")
 	errProvider        = errors.New("provider of people is not available")
 	errDenied          = errors.New("policy does not allow it")

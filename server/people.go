@@ -4,43 +4,75 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/people"
 )
 
 // caller is an attest.Identity or a people.Person: nothing else proves who calls.
 type caller interface{ IsZero() bool }
 
-// identify proves which person calls. It comes first in every operation that is for people alone.
-func (s *Server) identify(r *http.Request, operation string) (people.Person, caller, error) {
+// prove tells who calls: a workload with an SVID, or a person with an ID token and nothing else. It comes first in every
+// operation under /v1. Each kind of proof is verified in full by its own package, and what both would take proves the
+// workload, which can never vote.
+func (s *Server) prove(r *http.Request, operation string) (caller, error) {
 	s.begin(r, operation)
 	bearer, err := bearerOf(r)
 	if err != nil {
-		return people.Person{}, nobody, err
-	}
-	if bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 || s.cfg.People == nil {
-		who, err := s.notForWorkloads(r, operation)
-		return people.Person{}, who, err
-	}
-	person, err := s.cfg.People.Identify(r.Context(), bearer)
-	switch {
-	case err == nil:
-		return person, person, nil
-	case errors.Is(err, people.ErrProviderUnavailable):
-		return people.Person{}, nobody, &finding{kind: errProvider, detail: people.Reason(err)}
-	}
-	if who, workload := s.notForWorkloads(r, operation); errors.Is(workload, errNotAllowed) {
-		return people.Person{}, who, workload
-	}
-	return people.Person{}, nobody, &finding{kind: errUnauthenticated, detail: people.Reason(err)}
-}
-
-// notForWorkloads tells a caller with an SVID that it is not for it (H94), and anybody else to prove who they are.
-func (s *Server) notForWorkloads(r *http.Request, operation string) (caller, error) {
-	who, err := s.attest(r, operation)
-	if err != nil {
 		return nobody, err
 	}
-	return who, &finding{kind: errNotAllowed, detail: "workload"}
+	workload, noSVID := s.cfg.Attestor.Identify(r.TLS, bearer)
+	switch {
+	case noSVID == nil:
+		return workload, nil
+	case errors.Is(noSVID, attest.ErrBundleUnavailable):
+		return nobody, &finding{kind: errBundle, detail: attest.Reason(noSVID)}
+	case bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 || s.cfg.People == nil:
+		return nobody, &finding{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
+	}
+	person, noToken := s.cfg.People.Identify(r.Context(), bearer)
+	switch {
+	case noToken == nil:
+		return person, nil
+	case errors.Is(noToken, people.ErrProviderUnavailable):
+		return nobody, &finding{kind: errProvider, detail: people.Reason(noToken)}
+	case errors.Is(noSVID, attest.ErrID): // as an ID token's subject is none
+		return nobody, &finding{kind: errUnauthenticated, detail: people.Reason(noToken)}
+	}
+	// Why it failed is in the record only.
+	return nobody, &finding{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
+}
+
+// attest proves which workload calls, in operations that are for sandboxes alone (H101). The caller is who it is that is
+// refused.
+func (s *Server) attest(r *http.Request, operation string) (attest.Identity, caller, error) {
+	who, err := s.prove(r, operation)
+	if err != nil {
+		return attest.Identity{}, nobody, err
+	}
+	workload, err := workloadOf(who)
+	return workload, who, err
+}
+
+func workloadOf(who caller) (attest.Identity, error) {
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return attest.Identity{}, &finding{kind: errNotAllowed, detail: "person"}
+	}
+	return workload, nil
+}
+
+// identify proves which person calls, in operations that are for people alone (H94). The caller is who it is that is
+// refused.
+func (s *Server) identify(r *http.Request, operation string) (people.Person, caller, error) {
+	who, err := s.prove(r, operation)
+	if err != nil {
+		return people.Person{}, nobody, err
+	}
+	person, ok := who.(people.Person)
+	if !ok {
+		return people.Person{}, who, &finding{kind: errNotAllowed, detail: "workload"}
+	}
+	return person, who, nil
 }
 
 // forPeople has a person identified, and answers with what do returns.
@@ -57,3 +89,6 @@ func (s *Server) forPeople(w http.ResponseWriter, r *http.Request, operation str
 	}
 	writeJSON(w, http.StatusOK, answer)
 }
+
+// nameOf is the SPIFFE ID of a workload, or the id of a person.
+func nameOf(who caller) string { return actorOf(who).ID() }

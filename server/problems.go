@@ -45,7 +45,7 @@ var answers = []answer{
 	},
 	{
 		errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Who is calling is not proven",
-		"No acceptable SVID came with the call, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer.",
+		"No acceptable SVID came with the call, nor an acceptable ID token, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer. A person logs in again, and sends the ID token without a certificate.",
 	},
 	{
 		errBundle, CodeBundleUnavailable, http.StatusServiceUnavailable, "SVIDs cannot be checked right now",
@@ -57,7 +57,7 @@ var answers = []answer{
 	},
 	{
 		errNotAllowed, CodeNotAllowed, http.StatusForbidden, "This is not for you to do",
-		"The call takes a role that the operator has not given to your SPIFFE ID. Nothing was done, and the call is recorded. Ask an admin of your trust domain.",
+		"The call takes a role that the operator has not given to you, or is one for people only, or for sandboxes only. Nothing was done, and the call is recorded. Ask an admin of your trust domain.",
 	},
 	{
 		errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
@@ -228,7 +228,7 @@ func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, detail st
 	switch who := who.(type) {
 	case attest.Identity:
 		if !who.IsZero() {
-			subject := subjectOf(who)
+			subject := actorOf(who).Workload
 			ref.Subject = &subject
 		}
 	case people.Person:

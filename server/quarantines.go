@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -13,8 +12,8 @@ import (
 // AddQuarantine stops issuing to whom an admin names, and ends what they hold.
 func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	const operation = "addQuarantine"
-	s.carryOut(w, r, operation, func(who attest.Identity) (deed, error) {
-		within, err := reach(who, s.roles.admin)
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		within, err := s.reach(who, s.offices.admin)
 		if err != nil {
 			return nil, err
 		}
@@ -28,7 +27,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 		if err := checkReason(ask.Reason); err != nil {
 			return nil, err
 		}
-		order := broker.Confinement{Actor: subjectOf(who), SPIFFEID: ask.SpiffeID, Reach: within, Reason: ask.Reason}
+		order := broker.Confinement{Actor: actorOf(who), SPIFFEID: ask.SpiffeID, Reach: within, Reason: ask.Reason}
 		return func(ctx context.Context) (broker.Receipt, error) {
 			receipt, err := s.cfg.Broker.Quarantine(ctx, order)
 			return receipt, notFound(err, "spiffe_id")
@@ -38,7 +37,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 
 // RemoveQuarantine lifts one.
 func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
-	who, err := s.attest(r, "removeQuarantine")
+	who, err := s.prove(r, "removeQuarantine")
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -51,8 +50,8 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (s *Server) lift(r *http.Request, who attest.Identity, params RemoveQuarantineParams) error {
-	within, err := reach(who, s.roles.admin)
+func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams) error {
+	within, err := s.reach(who, s.offices.admin)
 	if err != nil {
 		return err
 	}
@@ -68,19 +67,19 @@ func (s *Server) lift(r *http.Request, who attest.Identity, params RemoveQuarant
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
 	defer cancel()
 	return notFound(s.cfg.Broker.Unquarantine(ctx, broker.Confinement{
-		Actor: subjectOf(who), SPIFFEID: params.SpiffeID, Reach: within, Reason: params.Reason,
+		Actor: actorOf(who), SPIFFEID: params.SpiffeID, Reach: within, Reason: params.Reason,
 	}), "spiffe_id")
 }
 
 // ListQuarantines shows those that stand to admins and auditors.
 func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 	const operation = "listQuarantines"
-	who, err := s.attest(r, operation)
+	who, err := s.prove(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	within, err := reach(who, s.roles.admin, s.roles.auditor)
+	within, err := s.reach(who, s.offices.admin, s.offices.auditor)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return

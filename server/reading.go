@@ -2,13 +2,11 @@ package server
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
@@ -20,12 +18,12 @@ const defaultLimit = 50
 
 // GetRequest tells a caller the state of one of its own requests.
 func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
-	who, err := s.attest(r, "getRequest")
+	who, caller, err := s.attest(r, "getRequest")
 	if err != nil {
-		s.fail(w, r, nobody, err)
+		s.fail(w, r, caller, err)
 		return
 	}
-	v, err := s.find(r, who, "getRequest", id)
+	v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
 	if err == nil {
 		v, err = s.waitFor(w, r, v, params.Wait)
 	}
@@ -38,66 +36,61 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 
 // GetIssuance reads one record to whoever may see it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
-	who, err := s.attest(r, "getIssuance")
+	who, err := s.prove(r, "getIssuance")
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	v, err := s.find(r, who, "getIssuance", id)
+	within, err := s.readable(who)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, s.issuanceOf(v, who))
+	v, err := s.find(r, who, id, within)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, issuanceOf(v, within))
 }
 
 // find reads one record. Malformed, unknown and foreign ids are the same error.
-func (s *Server) find(r *http.Request, who attest.Identity, operation, id string) (*broker.View, error) {
+func (s *Server) find(r *http.Request, who caller, id string, within broker.Reach) (*broker.View, error) {
 	if !ourID(id) {
 		return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
 	}
-	if err := s.rules.check(r, who, operation, nil); err != nil {
+	if err := s.rules.check(r, who, callOf(r).operation, nil); err != nil {
 		return nil, err
 	}
-	reach := broker.Reach{Subject: who.ID().String()}
-	if operation == "getIssuance" {
-		reach = s.reachOf(who)
-	}
-	v, err := s.cfg.Broker.Get(r.Context(), id, reach)
-	if errors.Is(err, broker.ErrNotFound) {
-		return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
-	}
-	return v, err
-}
-
-// reachOf is what a caller may read: an auditor its trust domains, anyone else its own.
-func (s *Server) reachOf(who attest.Identity) broker.Reach {
-	if domains := s.roles.auditor[who.ID()]; len(domains) > 0 {
-		return broker.Reach{TrustDomains: domains}
-	}
-	return broker.Reach{Subject: who.ID().String()}
+	v, err := s.cfg.Broker.Get(r.Context(), id, within)
+	return v, notFound(err, "id")
 }
 
 // ListIssuances reads one page of records.
 func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
 	const operation = "listIssuances"
-	who, err := s.attest(r, operation)
+	who, err := s.prove(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
+		return
+	}
+	within, err := s.readable(who)
+	if err != nil {
+		s.fail(w, r, who, err)
 		return
 	}
 	if err := s.rules.check(r, who, operation, nil); err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
-	page, next, err := s.list(r, who, params)
+	page, next, err := s.list(r, reading{nameOf(who), within}, params)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
 	out := IssuancePage{Issuances: make([]Issuance, 0, len(page.Records)), Next: next}
 	for i := range page.Records {
-		out.Issuances = append(out.Issuances, s.issuanceOf(&page.Records[i], who))
+		out.Issuances = append(out.Issuances, issuanceOf(&page.Records[i], within))
 	}
 	if next != "" {
 		w.Header().Set("Link", nextLink(r, next))
@@ -105,13 +98,18 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 	writeJSON(w, http.StatusOK, out)
 }
 
-func (s *Server) list(r *http.Request, who attest.Identity, params ListIssuancesParams) (broker.Page, string, error) {
+// reading is who reads, and what they may.
+type reading struct {
+	reader string
+	within broker.Reach
+}
+
+func (s *Server) list(r *http.Request, by reading, params ListIssuancesParams) (broker.Page, string, error) {
 	q, err := queryOf(params)
 	if err != nil {
 		return broker.Page{}, "", err
 	}
-	reach := s.reachOf(who)
-	listing, err := listingOf(who.ID().String(), q, reach)
+	listing, err := listingOf(by.reader, q, by.within)
 	if err != nil {
 		return broker.Page{}, "", err
 	}
@@ -120,7 +118,7 @@ func (s *Server) list(r *http.Request, who attest.Identity, params ListIssuances
 			return broker.Page{}, "", err
 		}
 	}
-	page, err := s.cfg.Broker.List(r.Context(), q, reach)
+	page, err := s.cfg.Broker.List(r.Context(), q, by.within)
 	if err != nil || page.Next == 0 {
 		return page, "", err
 	}
@@ -186,7 +184,7 @@ func stateOf(v *broker.View) RequestState {
 	}
 }
 
-func (s *Server) issuanceOf(v *broker.View, reader attest.Identity) Issuance {
+func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 	out := Issuance{
 		ID: v.ID, Time: v.Time, SpiffeID: v.Subject.ID.String(), Svid: string(v.Subject.Kind),
 		Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: v.Params, Task: v.Task, Reason: v.Reason,
@@ -198,7 +196,7 @@ func (s *Server) issuanceOf(v *broker.View, reader attest.Identity) Issuance {
 		Credential: factsOf(v),
 	}
 	// The index counts the entries of all trust domains, and the rest is Vault's inside: not for a sandbox to know.
-	if len(s.roles.auditor[reader.ID()]) > 0 {
+	if within.Subject == "" {
 		out.Index = &v.Index
 		out.Credential.VaultPath, out.Credential.Lease, out.Credential.Accessor = v.VaultPath, v.Minted.Lease, v.Minted.Accessor
 	}
@@ -218,11 +216,11 @@ func factsOf(v *broker.View) CredentialFacts {
 	return facts
 }
 
-// parameterError answers what the generated code could not bind. It runs before the operation, so it attests first
+// parameterError answers what the generated code could not bind. It runs before the operation, so it proves who calls first
 // like one.
 func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, _ error) {
 	pattern := chi.RouteContext(r.Context()).RoutePattern()
-	who, err := s.attest(r, s.rules.operation(r.Method, pattern))
+	who, err := s.prove(r, s.rules.operation(r.Method, pattern))
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return

@@ -15,9 +15,9 @@ import (
 // RedeemRequest hands over what people have approved.
 func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "redeemRequest"
-	who, err := s.attest(r, operation)
+	who, caller, err := s.attest(r, operation)
 	if err != nil {
-		s.fail(w, r, nobody, err)
+		s.fail(w, r, caller, err)
 		return
 	}
 	claim, err := s.readRedemption(w, r, who, id)
@@ -54,9 +54,9 @@ func (s *Server) readRedemption(w http.ResponseWriter, r *http.Request, who atte
 // WithdrawRequest takes one of the caller's own requests back.
 func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "withdrawRequest"
-	who, err := s.attest(r, operation)
+	who, caller, err := s.attest(r, operation)
 	if err != nil {
-		s.fail(w, r, nobody, err)
+		s.fail(w, r, caller, err)
 		return
 	}
 	if err := s.withdraw(r, who, id); err != nil {

@@ -5,57 +5,107 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Role is a workload that may do more than a sandbox, in some trust domains.
+// Role is a workload that may do more than a sandbox, in some trust domains, or below some paths, or both.
 type Role struct {
 	ID           spiffeid.ID
 	TrustDomains []spiffeid.TrustDomain
+	// Within are SPIFFE IDs: the role is held at and below them.
+	Within []spiffeid.ID
 }
 
-// holders are those who have one role, with the names of the trust domains in which they do.
+// holders are the workloads that have one role, with the trust domains and SPIFFE IDs at or below which they do.
 type holders map[spiffeid.ID][]string
 
-type roles struct{ auditor, admin, orchestrator holders }
+// office is a role as workloads hold it, by their SPIFFE IDs, and as people do, by their groups.
+type office struct {
+	workloads holders
+	people    people.Role // empty when people have no such role
+}
 
-func newRoles(cfg Config) roles {
-	return roles{auditor: holdersOf(cfg.Auditors), admin: holdersOf(cfg.Admins), orchestrator: holdersOf(cfg.Orchestrators)}
+type offices struct{ auditor, admin, orchestrator office }
+
+func newOffices(cfg Config) offices {
+	return offices{
+		auditor:      office{holdersOf(cfg.Auditors), people.RoleAuditor},
+		admin:        office{holdersOf(cfg.Admins), people.RoleAdmin},
+		orchestrator: office{workloads: holdersOf(cfg.Orchestrators)},
+	}
 }
 
 func holdersOf(all []Role) holders {
 	h := holders{}
 	for _, role := range all {
 		for _, td := range role.TrustDomains {
-			h[role.ID] = append(h[role.ID], td.Name())
+			h[role.ID] = append(h[role.ID], td.IDString())
+		}
+		for _, id := range role.Within {
+			h[role.ID] = append(h[role.ID], id.String())
 		}
 	}
 	return h
 }
 
-// reach is how far who gets by any of the roles. Without one it is errNotAllowed.
-func reach(who attest.Identity, of ...holders) (broker.Reach, error) {
-	var domains []string
-	for _, h := range of {
-		domains = append(domains, h[who.ID()]...)
-	}
-	if len(domains) == 0 {
-		return broker.Reach{}, &finding{kind: errNotAllowed, detail: "role"}
-	}
-	slices.Sort(domains)
-	return broker.Reach{TrustDomains: slices.Compact(domains)}, nil
-}
-
-// covers tells whether who has one of the roles in the trust domain.
-func covers(who attest.Identity, td spiffeid.TrustDomain, of ...holders) bool {
-	for _, h := range of {
-		if slices.Contains(h[who.ID()], td.Name()) {
-			return true
+// where is how far who gets by any of the offices. It reaches nothing for who holds none of them.
+func (s *Server) where(who caller, of ...office) broker.Reach {
+	var prefixes []string
+	for _, o := range of {
+		switch who := who.(type) {
+		case attest.Identity:
+			prefixes = append(prefixes, o.workloads[who.ID()]...)
+		case people.Person:
+			prefixes = append(prefixes, s.everywhere(s.cfg.Broker.Within(who, o.people))...)
 		}
 	}
-	return false
+	return broker.ReachOf(prefixes)
 }
 
-func subjectOf(who attest.Identity) broker.Subject {
-	return broker.Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}
+// everywhere puts the trust domains that are accepted in the place of [people.Everywhere].
+func (s *Server) everywhere(within []string) []string {
+	if !slices.Contains(within, people.Everywhere) {
+		return within
+	}
+	var all []string
+	for _, td := range s.cfg.Attestor.TrustDomains() {
+		all = append(all, td.IDString())
+	}
+	return all
+}
+
+// reach is how far who gets by any of the offices. Without one it is errNotAllowed.
+func (s *Server) reach(who caller, of ...office) (broker.Reach, error) {
+	within := s.where(who, of...)
+	if len(within.TrustDomains)+len(within.Within) == 0 {
+		return broker.Reach{}, errNoRole
+	}
+	return within, nil
+}
+
+var errNoRole = &finding{kind: errNotAllowed, detail: "role"}
+
+// readable is what who may read: auditors all of what they are given, other workloads their own, and other people
+// nothing.
+func (s *Server) readable(who caller) (broker.Reach, error) {
+	within := s.where(who, s.offices.auditor)
+	if len(within.TrustDomains)+len(within.Within) > 0 {
+		return within, nil
+	}
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return broker.Reach{}, errNoRole
+	}
+	return broker.Reach{Subject: workload.ID().String()}, nil
+}
+
+func actorOf(who caller) broker.Actor {
+	switch who := who.(type) {
+	case attest.Identity:
+		return broker.WorkloadActor(who)
+	case people.Person:
+		return broker.PersonActor(who)
+	}
+	return broker.Actor{}
 }

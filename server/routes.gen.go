@@ -72,6 +72,9 @@ type ServerInterface interface {
 	// IssueToken Ask for a credential for one action
 	// (POST /v1/tokens)
 	IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams)
+	// WhoAmI Read who you are here, and what you may do where
+	// (GET /v1/whoami)
+	WhoAmI(w http.ResponseWriter, r *http.Request)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -189,6 +192,12 @@ func (_ Unimplemented) EndTask(w http.ResponseWriter, r *http.Request, task Task
 // IssueToken Ask for a credential for one action
 // (POST /v1/tokens)
 func (_ Unimplemented) IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// WhoAmI Read who you are here, and what you may do where
+// (GET /v1/whoami)
+func (_ Unimplemented) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -806,6 +815,20 @@ func (siw *ServerInterfaceWrapper) IssueToken(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// WhoAmI operation middleware
+func (siw *ServerInterfaceWrapper) WhoAmI(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WhoAmI(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -963,6 +986,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/quarantines", wrapper.AddQuarantine)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/whoami", wrapper.WhoAmI)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)

@@ -1,8 +1,8 @@
-// Package server is the HTTP interface: it turns bytes into a broker.Request, an SVID into an identity, and what
+// Package server is the HTTP interface: it turns bytes into a broker.Request, a proof into a caller, and what
 // became of the request into an answer.
 //
-// It must never take the caller's identity from anything but the SVID, never tell a caller more than the fixed text
-// of a problem, never let a cache keep an answer under /v1, and never answer a refusal without recording it.
+// It must never take the caller's identity from anything but the SVID or the ID token, never tell a caller more than the
+// fixed text of a problem, never let a cache keep an answer under /v1, and never answer a refusal without recording it.
 package server
 
 import (
@@ -38,8 +38,9 @@ type Config struct {
 	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
 	// for any port.
 	Hosts []string
-	// Auditors may read the records of whole trust domains. Admins may revoke and quarantine there, and orchestrators
-	// may end tasks. One SPIFFE ID can have several roles; none includes another.
+	// Auditors may read the records of whole trust domains, or of paths. Admins may revoke and quarantine there, and
+	// orchestrators may end tasks. One SPIFFE ID can have several roles; none includes another. People have theirs by
+	// the broker's rules.
 	Auditors, Admins, Orchestrators []Role
 	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
 	// of a key rotation.
@@ -64,7 +65,7 @@ type Check struct {
 type Server struct {
 	cfg     Config
 	hosts   map[string]bool
-	roles   roles
+	offices offices
 	cursors *cursors
 	rules   *rules
 	health  *health
@@ -84,7 +85,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), closed: make(chan struct{})}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), closed: make(chan struct{})}
 	for _, host := range cfg.Hosts {
 		s.hosts[strings.ToLower(host)] = true
 	}
@@ -116,8 +117,8 @@ func (cfg Config) check() error {
 		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
 	}
 	for _, role := range slices.Concat(cfg.Auditors, cfg.Admins, cfg.Orchestrators) {
-		if role.ID.IsZero() || len(role.TrustDomains) == 0 {
-			return errors.New("server: a role needs a SPIFFE ID and at least one trust domain")
+		if role.ID.IsZero() || len(role.TrustDomains)+len(role.Within) == 0 {
+			return errors.New("server: a role needs a SPIFFE ID and at least one trust domain or path")
 		}
 	}
 	return nil

@@ -25,9 +25,9 @@ const pollAfter = 5
 
 // IssueToken is the way down: who, what, then the broker.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
-	who, err := s.attest(r, "issueToken")
+	who, caller, err := s.attest(r, "issueToken")
 	if err != nil {
-		s.fail(w, r, nobody, err)
+		s.fail(w, r, caller, err)
 		return
 	}
 	req, err := s.readRequest(w, r, who)

@@ -1,0 +1,46 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+func reachesNothing(r broker.Reach) bool {
+	return r.Subject == "" && len(r.TrustDomains) == 0 && len(r.Within) == 0 && !r.All
+}
+
+// within is the condition that a row's spiffe_id is within reach, with the trust domain by that expression, and adds its
+// arguments to args. It is written out path by path, since only then is each a range of an index: all IDs below a path
+// lie between "path/" and "path0", because "0" is the byte after "/".
+func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
+	var either []string
+	if len(r.TrustDomains) > 0 {
+		args["reach_domains"] = r.TrustDomains
+		either = append(either, trustDomain+" = ANY (@reach_domains::text[])")
+	}
+	for i, prefix := range r.Within {
+		if _, err := spiffeid.FromString(prefix); err != nil {
+			continue // what is below "spiffe:" is everything
+		}
+		name := fmt.Sprintf("reach_within_%d", i)
+		args[name] = prefix
+		either = append(either, fmt.Sprintf("spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0')", name))
+	}
+	limited := len(r.TrustDomains)+len(r.Within) > 0
+	var all []string
+	if r.Subject != "" {
+		args["reach_subject"] = r.Subject
+		all = append(all, "spiffe_id = @reach_subject::text")
+	}
+	switch {
+	case len(either) > 0:
+		all = append(all, "("+strings.Join(either, " OR ")+")")
+	case limited || r.Subject == "" && !r.All:
+		return "false"
+	}
+	return strings.Join(append(all, "true"), " AND ")
+}
