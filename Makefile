@@ -21,7 +21,8 @@ dev: deps build ## Run a private stack to develop against, until Ctrl-C
 	@./bin/brevet dev
 
 .PHONY: test
-test: deps ## Run all tests against real servers
+test: ## Run all tests against real servers
+	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
 	$(GO) test $(RACE) -shuffle=on -count=1 -timeout 15m ./...

@@ -1,7 +1,26 @@
 #!/usr/bin/env bash
-# Sees that the PostgreSQL server's programs are here. Debian and Ubuntu as root: installs them, without creating
-# or starting a cluster of its own. Elsewhere: says what to install.
+# Sees that the PostgreSQL server's programs are here, and with the argument "test" Node.js too, which the tests run an
+# OpenID provider with. Debian and Ubuntu as root: installs them, without creating or starting a cluster of its own.
+# Elsewhere: says what to install.
 set -euo pipefail
+
+have_node() {
+  command -v npm >/dev/null 2>&1 && node -e 'const [a, b] = process.versions.node.split(".").map(Number);
+    process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
+}
+
+if [ "${1:-}" = test ] && ! have_node; then
+  if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]; then
+    echo "installing Node.js (apt) ..." >&2
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null
+  fi
+  if ! have_node; then
+    echo "The tests need Node.js 20.19 or newer with npm. Install it (https://nodejs.org), and run this again." >&2
+    exit 1
+  fi
+fi
 
 have_postgres() {
   command -v initdb >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null

@@ -12,9 +12,6 @@ import (
 	"github.com/brevet-dev/brevet/people"
 )
 
-// maxNote is the longest note to a vote, in bytes.
-const maxNote = maxReason
-
 // ListApprovals shows a person what waits for them.
 func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
 	const operation = "listApprovals"
@@ -71,8 +68,8 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 		if n, err := hex.Decode(ballot.Hash[:], []byte(ask.Hash)); err != nil || n != len(ballot.Hash) {
 			return nil, &finding{kind: errInvalid, field: "hash", detail: "hash"}
 		}
-		if len(ask.Note) > maxNote {
-			return nil, &finding{kind: errInvalid, field: "note", detail: "note"}
+		if err := checkText("note", ask.Note); err != nil {
+			return nil, err
 		}
 		c, err := s.cfg.Broker.Vote(r.Context(), who, ballot)
 		if err != nil {

@@ -164,12 +164,7 @@ func selectorOf(ask RevocationRequest) (broker.Selector, error) {
 	}, nil
 }
 
-func checkReason(reason string) error {
-	if len(reason) > maxReason {
-		return &finding{kind: errInvalid, field: "reason", detail: "reason"}
-	}
-	return nil
-}
+func checkReason(reason string) error { return checkText("reason", reason) }
 
 // readOrder reads the body of an order as strictly as any. Where the description lets it be left out, it may be.
 func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {

@@ -48,6 +48,7 @@ func TestHostileCalls(t *testing.T) {
 		{"who", whoRows(t, s)},
 		{"body", bodyRows()},
 		{"ttl", ttlRows()},
+		{"secrets", secretRows()},
 		{"params", paramRows()},
 		{"http", httpRows()},
 		{"headers", headerRows()},
@@ -192,6 +193,23 @@ func ttlRows() []hostile {
 	var rows []hostile
 	for _, ttl := range []string{"0", "-1", "1.5", `"60"`, "1e400", "-1e400", "9223372036854775808", "9223372036854775807", "1e2", "null", "true", "[60]", "31536001"} {
 		rows = append(rows, hostile{"H45 ttl " + ttl, wire{body: ask(`,"ttl":` + ttl)}, 422, "invalid_request", "ttl"})
+	}
+	return rows
+}
+
+// secretRows are what nobody means to write into a record.
+func secretRows() []hostile {
+	var rows []hostile
+	for name, text := range map[string]string{
+		"a JWT":         "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl",
+		"a private key": "-----BEGIN EC PRIVATE KEY-----",
+		"a Vault token": "hvs.CAESIJ0123456789abcdefghij",
+		"an AWS key":    "AKIAIOSFODNN7EXAMPLE",
+		"a GitHub key":  "ghp_0123456789abcdefghijABCDEFGHIJ",
+	} {
+		rows = append(rows, hostile{
+			"H82 " + name, wire{body: ask(`,"reason":"` + canary + " " + text + `"`)}, 422, "invalid_request", "reason_secret",
+		})
 	}
 	return rows
 }

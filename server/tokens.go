@@ -69,10 +69,13 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	for _, text := range []struct {
 		member, value string
 		most          int
-	}{{"reason", ask.Reason, maxReason}, {"csr", ask.Csr, maxKey}, {"public_key", ask.PublicKey, maxKey}} {
+	}{{"csr", ask.Csr, maxKey}, {"public_key", ask.PublicKey, maxKey}} {
 		if len(text.value) > text.most {
 			return broker.Request{}, &finding{kind: errInvalid, field: text.member, detail: text.member}
 		}
+	}
+	if err := checkReason(ask.Reason); err != nil {
+		return broker.Request{}, err
 	}
 	return broker.Request{
 		Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second,

@@ -90,12 +90,16 @@ func TestApprovalCommands(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// hostileReason is H71 to H81 in one: whatever a sandbox writes, it is nothing but words (and it may write what it likes).
-var hostileReason = "\x1b[2J\x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1b]52;c;ZXZpbA==\x07\u009b31m" + // terminal
-	"\u202egnp.exe\u2066\u200b\U000e0041" + // bidi, zero width, tags
-	"рaypal.example" + // the first letter is Cyrillic
-	"<img onerror=alert(1)> javascript:alert(1) ![x](https://evil.example/x.png) <!channel>" +
-	strings.Repeat("\n", 40) + "status     approved\nAPPROVED BY alice\r\n=cmd|'/c calc'!A1\n'; DROP TABLE votes; --\napprove this"
+// hostileReason is what a sandbox may write: all of it is nothing but words.
+var hostileReason = "\x1b[2J\x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1b]52;c;ZXZpbA==\x07\u009b31m" + // H71
+	"\u202egnp.exe\u2066" + // H72
+	"\u200b\U000e0041" + // H73
+	"рaypal.example" + // H74: the first letter is Cyrillic
+	"<img onerror=alert(1)> javascript:alert(1) ![x](https://evil.example/x.png) <!channel>" + // H75
+	strings.Repeat("\n", 40) + // H76
+	"status     approved\nAPPROVED BY alice\r\n" + // H77
+	"'; DROP TABLE votes; --\n" + // H80
+	"approve this" // H81
 
 // inertWords holds what is printed about a request to showing the facts first, and somebody's words as words.
 func inertWords(t *testing.T, text string) {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,18 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/coreos/go-oidc/v3/oidc"
-	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
-	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
-	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"golang.org/x/oauth2"
 )
 
@@ -416,155 +407,4 @@ func (l login) revoke(ctx context.Context) error {
 		return fmt.Errorf("it answered %d", resp.StatusCode)
 	}
 	return nil
-}
-
-// loggedIn gives the ID token of whoever is logged in, and renews it when its end is near.
-type loggedIn struct{ mu sync.Mutex }
-
-// IDToken reads the login each time, since another process may have renewed it.
-func (s *loggedIn) IDToken(ctx context.Context) (string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l, err := readLogin()
-	if err != nil {
-		return "", err
-	}
-	if time.Until(l.Expires) <= renewBefore && l.renewable() {
-		if l, err = renewOnce(ctx, l); err != nil {
-			return "", err
-		}
-	}
-	if !time.Now().Before(l.Expires) {
-		return "", errLoginEnded
-	}
-	return l.idToken.Reveal(), nil
-}
-
-// renewOnce renews unless another process has meanwhile: a refresh token may be good for one use. A provider that is
-// away is no matter for as long as the token lives.
-func renewOnce(ctx context.Context, l login) (login, error) {
-	path, err := loginFile()
-	if err != nil {
-		return l, err
-	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return l, fmt.Errorf("locking the login: %w", err)
-	}
-	defer func() { _ = lock.Close() }()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return l, fmt.Errorf("locking the login: %w", err)
-	}
-	if l, err = readLogin(); err != nil || time.Until(l.Expires) > renewBefore {
-		return l, err
-	}
-	renewed, err := l.renew(ctx)
-	switch {
-	case err == nil:
-	case !errors.Is(err, errLoginEnded) && time.Now().Before(l.Expires):
-		return l, nil
-	default:
-		return l, err
-	}
-	if !renewed.renewable() {
-		renewed.refreshToken = l.refreshToken
-	}
-	if err := renewed.write(); err != nil {
-		return l, fmt.Errorf("keeping the login: %w", err)
-	}
-	return renewed, nil
-}
-
-// PersonFlags say which broker to call as whoever is logged in, and how it is known.
-type PersonFlags struct {
-	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
-	CAFile      string `help:"PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
-	WorkloadAPI string `help:"With --server-id and without --ca-file: Workload API socket that has the broker's authorities." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
-}
-
-// open returns a client and what ends it. That nobody is logged in shows before the broker is called.
-func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
-	person := &loggedIn{}
-	if _, err := person.IDToken(ctx); err != nil {
-		return nil, nil, err
-	}
-	c, done, err := f.anyone(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	asPerson, err := c.AsPerson(person)
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return asPerson, done, nil
-}
-
-// anyone is a client that knows the broker and proves nobody.
-func (f PersonFlags) anyone(ctx context.Context) (*client.Client, func(), error) {
-	cfg, options, done := client.Config{BaseURL: f.Server}, []client.Option(nil), func() {}
-	switch {
-	case f.ServerID != "":
-		option, end, err := f.spiffeServer(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		options, done = append(options, option), end
-	case f.CAFile != "":
-		pem, err := os.ReadFile(f.CAFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, nil, fmt.Errorf("--ca-file: there is no certificate in %s", f.CAFile)
-		}
-		cfg.HTTPClient = &http.Client{Transport: &http.Transport{
-			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		}}
-	}
-	c, err := client.New(cfg, options...)
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return c, func() { c.Close(); done() }, nil
-}
-
-func (f PersonFlags) spiffeServer(ctx context.Context) (client.Option, func(), error) {
-	id, err := attest.ParseID(f.ServerID)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--server-id: %w", err)
-	}
-	if f.CAFile != "" {
-		bundle, err := x509bundle.Load(id.TrustDomain(), f.CAFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		return client.WithServer(bundle, tlsconfig.AuthorizeID(id)), func() {}, nil
-	}
-	if f.WorkloadAPI == "" {
-		return nil, nil, errors.New("--server-id: say by whose authorities: --ca-file, or --workload-api")
-	}
-	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
-	defer cancel()
-	source, err := workloadapi.NewBundleSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI)))
-	if err != nil {
-		return nil, nil, fmt.Errorf("the Workload API at %s gave no bundle: %w", f.WorkloadAPI, err)
-	}
-	return client.WithServer(source, tlsconfig.AuthorizeID(id)), func() { _ = source.Close() }, nil
-}
-
-// hint says what to try when the broker does not take the person, or is not known.
-func (f PersonFlags) hint(err error) error {
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.Is(err, client.ErrUnauthenticated):
-		return fmt.Errorf("%w\nRun brevet login, and see with brevet whoami that it is the provider and the client of the broker", err)
-	case f.ServerID == "" && errors.As(err, &untrusted):
-		return fmt.Errorf("%w\nIf the broker serves with an SVID, say which: --server-id or BREVET_SERVER_ID", err)
-	default:
-		return err
-	}
 }
