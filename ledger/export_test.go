@@ -2,3 +2,6 @@ package ledger
 
 // Queued counts the records that wait for a commit.
 func (l *Ledger) Queued() int { return len(l.queue) }
+
+// InChunksOf sets how many entry indexes a statement of Read covers.
+func (h *History) InChunksOf(size int64) { h.size = size }

@@ -1,0 +1,141 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// chunkIndexes is how many entry indexes one statement covers.
+	chunkIndexes = 8192
+	// historyTimeout bounds a statement. A chunk takes far less; the survey looks at the time of every decision.
+	historyTimeout = "10min"
+)
+
+// History is the decisions since some time, to be read once, by several goroutines.
+//
+// It is read in chunks, so that no long transaction holds back the vacuum of a busy database. That shows what one
+// snapshot would: what is read of a decision never changes, and a record is visible once those before it are, so all up
+// to the last one that the survey saw are there.
+//
+// What was issued because people had approved a request is left out, and the request is not. The sandbox asked once, and
+// waited: with both, its ask would count twice. A request that waits shows all that a draft can change: that nobody would
+// have to approve it, or that no yes would be enough. It counts at the time at which it was asked.
+type History struct {
+	pool        *pgxpool.Pool
+	since       time.Time
+	total       int64
+	first, last int64 // entry indexes
+	size        int64 // of a chunk
+	chunks      atomic.Int64
+}
+
+// OpenHistory connects as an auditor, or as anyone else who may read the record, and looks up how many decisions there
+// are since then. It writes nothing, so a standby will do. The error wraps broker.ErrLedgerUnavailable, or is
+// migrations.ErrURL.
+func OpenHistory(ctx context.Context, databaseURL string, since time.Time, readers int) (*History, error) {
+	pc, err := migrations.ParseURL(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	pc.MaxConns = int32(readers)
+	params := pc.ConnConfig.RuntimeParams
+	params["default_transaction_read_only"] = "on"
+	params["statement_timeout"] = historyTimeout
+	params["plan_cache_mode"] = "force_custom_plan"
+	params["jit"] = "off" // it takes longer than a chunk
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, unavailable("opening a pool", err)
+	}
+	h := &History{pool: pool, since: since, size: chunkIndexes}
+	if err := h.survey(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *History) survey(ctx context.Context) error {
+	if err := h.pool.Ping(ctx); err != nil {
+		return unavailable("connecting", err)
+	}
+	if err := migrations.Check(ctx, h.pool); err != nil {
+		return unavailable("checking the schema", err)
+	}
+	err := h.pool.QueryRow(ctx, `
+		SELECT count(*), coalesce(min(entry_index), 0), coalesce(max(entry_index), -1)
+		FROM issuances WHERE time >= @since AND approves IS NULL`,
+		pgx.NamedArgs{"since": h.since}).Scan(&h.total, &h.first, &h.last)
+	return unavailable("counting decisions", err)
+}
+
+// Total is how many decisions there are.
+func (h *History) Total() int64 { return h.total }
+
+// Close disconnects.
+func (h *History) Close() { h.pool.Close() }
+
+// Read passes decisions to visit until all have been passed to some reader. It is safe for concurrent use: each decision
+// goes to one reader, who gets those of a chunk in the order of the record. After an error, which wraps
+// broker.ErrLedgerUnavailable or names a record that cannot be read, some are missing.
+func (h *History) Read(ctx context.Context, visit func(scopes.Recorded)) error {
+	for {
+		first := h.first + (h.chunks.Add(1)-1)*h.size
+		if first > h.last {
+			return nil
+		}
+		if err := h.readChunk(ctx, first, visit); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.Recorded)) error {
+	rows, err := h.pool.Query(ctx, `
+		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', scope, params, ttl_asked, ttl, task, decision,
+			decision_code, @svid::text = ANY (clamps)
+		FROM issuances
+		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL
+		ORDER BY entry_index`, pgx.NamedArgs{
+		"svid": scopes.BoundSVID, "first": first, "last": min(first+h.size-1, h.last), "since": h.since,
+	})
+	if err != nil {
+		return unavailable("reading decisions", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var raw []byte
+		rec, err := recordedOf(rows, &raw)
+		if err != nil {
+			return unavailable("reading decisions", err)
+		}
+		if rec.Params, err = decodeParams(raw); err != nil {
+			return fmt.Errorf("reading the parameters of %s: %w", rec.ID, err)
+		}
+		visit(rec)
+	}
+	return unavailable("reading decisions", rows.Err())
+}
+
+// recordedOf reads a row but for its parameters, which it leaves in raw.
+func recordedOf(row pgx.Row, raw *[]byte) (scopes.Recorded, error) {
+	var rec scopes.Recorded
+	var asked, given int64
+	var cut bool // by the end of the SVID
+	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Scope, raw, &asked, &given, &rec.Task, &rec.Outcome,
+		&rec.Reason, &cut)
+	rec.TTL, rec.Given = time.Duration(asked)*time.Second, time.Duration(given)*time.Second
+	if cut {
+		// Only the name of a bound is kept. But this one cuts last, so the TTL is what was left of the SVID.
+		rec.Expires = rec.Time.Add(rec.Given)
+	}
+	return rec, err
+}
