@@ -16,6 +16,7 @@ type CatalogCmd struct {
 	Check   CatalogCheckCmd   `cmd:"" help:"Check a folder of scopes and policies, as the server would when it loads it."`
 	Test    CatalogTestCmd    `cmd:"" help:"Check that asks are answered as the example tables of a folder say."`
 	Plan    CatalogPlanCmd    `cmd:"" help:"Show what a folder would change: scopes and policies by name, and whether more could be had."`
+	Replay  CatalogReplayCmd  `cmd:"" help:"Decide again, by a folder, what was decided of late, and show what would change."`
 	Explain CatalogExplainCmd `cmd:"" help:"Decide one ask by a folder, and show by what."`
 	Schema  CatalogSchemaCmd  `cmd:"" help:"Print a schema for editors and policy authors."`
 }

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/sync/errgroup"
+)
+
+// maxReaders bounds the connections to a database that has other work to do.
+const maxReaders = 8
+
+// CatalogReplayCmd is `brevet catalog replay`.
+type CatalogReplayCmd struct {
+	Folder          string   `arg:"" help:"Folder with .yaml and .cedar files, as they would be." type:"path"`
+	Since           lookback `help:"How far back, such as 7d or 24h." default:"7d"`
+	DatabaseURLFile string   `help:"File that holds the URL of an auditor's connection, which can read and not write." required:"" type:"path"`
+	Top             int      `help:"How many scopes, and how many sandboxes, to list: those with the most changes." default:"20"`
+	Detailed        bool     `help:"Exit with 2 when a decision would change." name:"detailed-exitcode"`
+}
+
+// lookback is a duration in the past, in days too.
+type lookback time.Duration
+
+// UnmarshalText reads days (7d) and what Go reads as a duration (24h, 90m). It has to be more than nothing.
+func (l *lookback) UnmarshalText(text []byte) error {
+	const day = 24 * time.Hour
+	var d time.Duration
+	var err error
+	if days, ok := strings.CutSuffix(string(text), "d"); ok {
+		var n int64
+		n, err = strconv.ParseInt(days, 10, 64)
+		if n > int64(math.MaxInt64/day) {
+			err = strconv.ErrRange
+		}
+		d = time.Duration(n) * day
+	} else {
+		d, err = time.ParseDuration(string(text))
+	}
+	if err != nil || d <= 0 {
+		return errors.New("must be a duration such as 7d or 24h")
+	}
+	*l = lookback(d)
+	return nil
+}
+
+// Run decides again what was decided, by the folder.
+func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
+	if c.Top < 0 {
+		return errors.New("--top: at least 0")
+	}
+	draft, err := loadFolder(c.Folder)
+	if err != nil {
+		return err
+	}
+	databaseURL, err := readSecretFile(c.DatabaseURLFile)
+	if err != nil {
+		return fmt.Errorf("--database-url-file: %w", err)
+	}
+	since := time.Now().Add(-time.Duration(c.Since))
+	replayed, err := replay(ctx, newProgress(con.err), draft, past{databaseURL, since})
+	if err != nil {
+		return fmt.Errorf("replaying decisions: %w", err)
+	}
+	report := replayReport{Since: since.UTC().Truncate(time.Second), Replay: replayed.Report(c.Top)}
+	report.Changes = report.changed() > 0
+	if err := printReplay(con, report); err != nil {
+		return err
+	}
+	if c.Detailed && report.Changes {
+		return exitError{err: errors.New("the draft answers otherwise"), code: exitChanges}
+	}
+	return nil
+}
+
+// past is where decisions are read, and from when on.
+type past struct {
+	databaseURL string
+	since       time.Time
+}
+
+// replay decides everything again, on all processors.
+func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, from past) (*scopes.Replayer, error) {
+	var at replayProgress
+	stop := p.follow(at.line)
+	defer stop()
+	readers := min(runtime.GOMAXPROCS(0), maxReaders)
+	history, err := ledger.OpenHistory(ctx, from.databaseURL, from.since, readers)
+	if err != nil {
+		return nil, err
+	}
+	defer history.Close()
+	at.begin(history.Total())
+	all := make([]*scopes.Replayer, readers)
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range all {
+		all[i] = scopes.NewReplayer(draft)
+		group.Go(func() error {
+			return history.Read(ctx, func(rec scopes.Recorded) {
+				all[i].Add(rec)
+				at.done.Add(1)
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	for _, other := range all[1:] {
+		all[0].Merge(other)
+	}
+	return all[0], nil
+}
+
+// replayProgress is how far a replay is.
+type replayProgress struct {
+	done  atomic.Int64
+	whole atomic.Pointer[replayWhole]
+}
+
+type replayWhole struct {
+	decisions int64
+	began     time.Time
+}
+
+func (r *replayProgress) begin(decisions int64) {
+	r.whole.Store(&replayWhole{decisions: decisions, began: time.Now()})
+}
+
+func (r *replayProgress) line() string {
+	whole, done := r.whole.Load(), r.done.Load()
+	if whole == nil {
+		return "looking up what was decided"
+	}
+	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, whole.decisions, 100*done/max(1, whole.decisions))
+	if done > 0 {
+		left := float64(time.Since(whole.began)) / float64(done) * float64(whole.decisions-done)
+		line += fmt.Sprintf(", about %s left", time.Duration(left).Round(time.Second))
+	}
+	return line
+}

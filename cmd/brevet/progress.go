@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+const (
+	// quickEnough is how long something may take without a word.
+	quickEnough = time.Second
+	redrawEvery = 200 * time.Millisecond
+	reportEvery = 5 * time.Second
+)
+
+// progress tells people how far something is: on a terminal in a line that is written over, else in a line now and then.
+// It writes neither colours nor any other escape.
+type progress struct {
+	out     io.Writer
+	every   time.Duration
+	redraws bool
+	width   int // of the line that is on the terminal
+}
+
+func newProgress(out io.Writer) *progress {
+	file, ok := out.(*os.File)
+	if ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
+		return &progress{out: out, every: redrawEvery, redraws: true}
+	}
+	return &progress{out: out, every: reportEvery}
+}
+
+// follow prints what report says until stop is called, and nothing when that is soon. Stop returns when the terminal's
+// line is empty again. Report is called on another goroutine.
+func (p *progress) follow(report func() string) (stop func()) {
+	ended, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		next := time.NewTimer(quickEnough)
+		defer next.Stop()
+		for {
+			select {
+			case <-ended:
+				p.clear()
+				return
+			case <-next.C:
+				p.print(report())
+				next.Reset(p.every)
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-gone
+	}
+}
+
+func (p *progress) print(line string) {
+	if !p.redraws {
+		fmt.Fprintln(p.out, line)
+		return
+	}
+	width := len([]rune(line))
+	fmt.Fprint(p.out, "\r"+line+strings.Repeat(" ", max(0, p.width-width)))
+	p.width = width
+}
+
+func (p *progress) clear() {
+	if p.width > 0 {
+		fmt.Fprint(p.out, "\r"+strings.Repeat(" ", p.width)+"\r")
+	}
+}
