@@ -72,6 +72,7 @@ func CheckLedger(t testing.TB, adminURL string) {
 		SELECT request || ' ' || voter || ' ' || verdict,
 			to_jsonb(v) - '{request,voter,verdict,time}'::text[] || jsonb_build_object('time', extract(epoch FROM time)::text)
 		FROM votes AS v ORDER BY entry_index`)
+	want.catalogues.compare(t, conn)
 }
 
 // CheckStates holds a ledger to finishing what it began: by the database's clock, no request may have been in a state
@@ -123,7 +124,10 @@ func compare(t testing.TB, conn pgx.Tx, want projection, sql string) {
 type projection map[string]map[string]any
 
 // state is what the entries up to some index amount to.
-type state struct{ issuances, tasks, quarantines, people, votes projection }
+type state struct {
+	issuances, tasks, quarantines, people, votes projection
+	catalogues                                   *catalogues
+}
 
 // replay rebuilds the current state from the entries' bodies alone, and checks the entries on the way.
 func replay(t testing.TB, conn pgx.Tx) state {
@@ -132,7 +136,7 @@ func replay(t testing.TB, conn pgx.Tx) state {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := state{projection{}, projection{}, projection{}, projection{}, projection{}}
+	now := state{projection{}, projection{}, projection{}, projection{}, projection{}, &catalogues{changes: projection{}}}
 	var index, next int64
 	var raw, leaf []byte
 	_, err = pgx.ForEachRow(rows, []any{&index, &raw, &leaf}, func() error {

@@ -62,6 +62,9 @@ type entryBody struct {
 		Task     string
 	}
 	Reason string
+	// Of a catalogue's entries.
+	Digest, Base, Proposal, Proposer string
+	Number                           float64
 }
 
 // moves are the states that follow from each. What is leased ends through revoking only, or expires; what is not does
@@ -101,6 +104,9 @@ func (b *entryBody) applyTo(t testing.TB, now state, index int64) {
 		if before != nil {
 			t.Errorf("entry %d begins %s again", index, b.ID)
 		}
+		if now.catalogues.version > 0 && b.Decision.Catalogue != now.catalogues.digest {
+			t.Errorf("entry %d (%s) was decided by a catalogue that was not in force", index, b.Kind)
+		}
 		if b.Kind != "request.denied" && now.forbids(b.Subject.SPIFFEID, b.Request.Task) {
 			t.Errorf("entry %d (%s) is of a sandbox in quarantine, or of a task that had ended", index, b.Kind)
 		}
@@ -108,6 +114,8 @@ func (b *entryBody) applyTo(t testing.TB, now state, index int64) {
 		b.redeem(t, now, index)
 	case "approval.vote", "approval.withdrawn":
 		b.step(t, now, index)
+	case "catalogue.proposed", "catalogue.applied", "catalogue.rejected":
+		now.catalogues.change(t, b, index)
 	case "person.seen":
 		b.meet(now.people, index)
 	case "task.end":

@@ -65,9 +65,14 @@ type Stack struct {
 // Options change a Stack from what NewStack makes of itself.
 type Options struct {
 	Catalogue []scopes.File
+	// Applied puts Catalogue in force in the ledger, as `brevet serve` does, and has replicas follow what is. SecondAdmin
+	// is as in broker.Config.
+	Applied, SecondAdmin bool
 	// Auditors are workloads that may read all of acme.test; Admins may revoke and quarantine there, and Orchestrators
 	// may end its tasks.
 	Auditors, Admins, Orchestrators []string
+	// CatalogueAdmins are admins of both trust domains, and CatalogueAuditors auditors of both.
+	CatalogueAdmins, CatalogueAuditors []string
 	// People are those that the stack's provider knows; Rules give them roles, and Owners tell their sandboxes.
 	People []devstack.DevPerson
 	Rules  []people.Rule
@@ -148,13 +153,31 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	if o.Minter != nil {
 		minter = o.Minter(minter)
 	}
+	catalogue = s.openCatalogue(t, o, catalogue)
 	s.Broker, err = broker.New(broker.Config{
 		Ledger: book, Estate: watch.Estate(s.ledger), Approvals: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})
 	if err != nil {
 		t.Fatalf("making the broker: %v", err)
 	}
+	if o.Applied {
+		runInBackground(t, s.Broker.FollowCatalogue)
+	}
+}
+
+// openCatalogue is the catalogue to begin with.
+func (s *Stack) openCatalogue(t testing.TB, o Options, catalogue *scopes.Catalogue) *scopes.Catalogue {
+	t.Helper()
+	if !o.Applied {
+		return catalogue
+	}
+	opened, err := broker.OpenCatalogue(t.Context(), s.ledger, o.Catalogue, o.Now(), s.log)
+	if err != nil {
+		t.Fatalf("opening the catalogue: %v", err)
+	}
+	return opened
 }
 
 func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
@@ -174,6 +197,8 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 		},
 	}
 	cfg.Auditors, cfg.Admins, cfg.Orchestrators = s.roles(o.Auditors), s.roles(o.Admins), s.roles(o.Orchestrators)
+	cfg.Auditors = append(cfg.Auditors, s.rolesOverAll(o.CatalogueAuditors)...)
+	cfg.Admins = append(cfg.Admins, s.rolesOverAll(o.CatalogueAdmins)...)
 	s.Config = cfg
 	if s.Server, err = server.New(cfg); err != nil {
 		t.Fatalf("making the server: %v", err)
@@ -202,6 +227,16 @@ func (s *Stack) roles(ids []string) []server.Role {
 		all = append(all, server.Role{
 			ID: spiffeid.RequireFromString(id), TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain()},
 		})
+	}
+	return all
+}
+
+// rolesOverAll gives a role in both trust domains to each id.
+func (s *Stack) rolesOverAll(ids []string) []server.Role {
+	var all []server.Role
+	for _, role := range s.roles(ids) {
+		role.TrustDomains = append(role.TrustDomains, s.Other.TrustDomain())
+		all = append(all, role)
 	}
 	return all
 }

@@ -21,8 +21,12 @@ type Config struct {
 	Minter    Minter
 	// Electorate says which people may decide. The zero value lets nobody.
 	Electorate Electorate
-	// Catalogue returns the catalogue in force; one call is one snapshot.
+	// Catalogue returns the catalogue to decide by until one is found in force in Catalogues; one call is one snapshot.
 	Catalogue func() *scopes.Catalogue
+	// Catalogues keeps those that admins apply. With nil the catalogue does not change that way.
+	Catalogues Catalogues
+	// SecondAdmin has every catalogue wait for the approval of another admin than the one who brings it.
+	SecondAdmin bool
 	// Issuer is the "iss" of every token: an absolute URL.
 	Issuer string
 	Now    func() time.Time
@@ -41,6 +45,7 @@ type Broker struct {
 	// waiters wait for people, and watchers look for them.
 	waiters  waiters
 	watchers sync.WaitGroup
+	inForce  catalogueInForce
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.
@@ -72,8 +77,12 @@ type Result struct {
 // an ask that makes no sense, else one of this package's sentinels. A denial is not an error. A result that holds a
 // credential has to be passed to Delivered.
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
+	return b.decided(ctx, func() (Result, error) { return b.issue(ctx, who, req) })
+}
+
+func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
 	now := b.cfg.Now()
-	decision, err := b.cfg.Catalogue().Decide(subjectOf(who), askOf(req), now)
+	decision, err := b.catalogue().Decide(subjectOf(who), askOf(req), now)
 	if err != nil {
 		return Result{}, err
 	}
@@ -183,7 +192,7 @@ func (b *Broker) Close(ctx context.Context) error {
 
 // Title is what a scope does, in the words of the catalogue with that digest; empty when that is not in force.
 func (b *Broker) Title(scope, digest string) string {
-	catalogue := b.cfg.Catalogue()
+	catalogue := b.catalogue()
 	if found, ok := catalogue.Scope(scope); ok && catalogue.Digest() == digest {
 		return found.Title
 	}

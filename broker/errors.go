@@ -39,6 +39,12 @@ var (
 	ErrNotEligible = errors.New("person is not in the group that decides")
 	// ErrOvertaken: somebody else has moved the request meanwhile.
 	ErrOvertaken = errors.New("request has moved meanwhile")
+	// ErrSuperseded: it was decided by a catalogue that is not in force any more.
+	ErrSuperseded = errors.New("catalogue is superseded")
+	// ErrOtherCatalogue: another catalogue is in force than the one that the change is for.
+	ErrOtherCatalogue = errors.New("another catalogue is in force")
+	// ErrOwnProposal: nobody approves the catalogue that they have proposed.
+	ErrOwnProposal = errors.New("catalogue is one's own proposal")
 	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
 	ErrNotForward = errors.New("state does not move forward")
 	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/secret"
 )
 
@@ -12,6 +13,7 @@ import (
 type Ledger interface {
 	// Begin returns nil only after the record is durably committed. When the subject has used the record's
 	// idempotency key before it commits nothing and returns the earlier record, else nil.
+	// When its catalogue is not the one in force it commits nothing and returns ErrSuperseded.
 	// When the record is over one of its limits it commits nothing and returns a *Limited; when its subject is in
 	// quarantine or its task has ended, ErrQuarantined or ErrTaskEnded. What it commits counts against all of its
 	// limits, in the same commit. A denied record is only committed.
@@ -60,6 +62,23 @@ type Approvals interface {
 	Waiting(ctx context.Context, q WaitingQuery) ([]View, error)
 	// Decided returns those of the requests that are not pending any more.
 	Decided(ctx context.Context, requests []string) ([]string, error)
+}
+
+// Catalogues keeps catalogues for good, and what became of each. All methods are safe for concurrent use, across replicas
+// too; errors are as for Ledger.
+type Catalogues interface {
+	// InForce returns the catalogue that was applied last; its Version is 0 when none ever was. It reads what is
+	// committed, never a standby.
+	InForce(ctx context.Context) (CatalogueVersion, error)
+	// CatalogueFiles returns the files of a catalogue that was proposed or applied, by name, else ErrNotFound.
+	CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error)
+	// ChangeCatalogue commits a step. ErrOvertaken when it does not follow on what is in force, or its proposal is not
+	// open. When it applies a catalogue, no replica begins a record that another one decided from then on.
+	ChangeCatalogue(ctx context.Context, step CatalogueStep) error
+	// CatalogueChanges returns up to limit changes, newest first.
+	CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error)
+	// Proposal returns the open proposal of a catalogue, else ErrNotFound.
+	Proposal(ctx context.Context, digest string) (CatalogueChange, error)
 }
 
 // WaitingQuery picks requests that wait for people.

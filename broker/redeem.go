@@ -159,6 +159,10 @@ type Redemption struct {
 // or the caller are not as they were, and ErrNotApproved when it has been redeemed or nobody entitled stands for it.
 // A result that holds a credential has to be passed to Delivered.
 func (b *Broker) Redeem(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
+	return b.decided(ctx, func() (Result, error) { return b.redeemApproved(ctx, who, r) })
+}
+
+func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
 	now := b.cfg.Now()
 	c, err := b.readCase(ctx, r.Request, Reach{Subject: who.ID().String()})
 	if err != nil {
@@ -190,7 +194,7 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
 	}
-	d, err := b.cfg.Catalogue().DecideApproved(subjectOf(who), askOf(req), now)
+	d, err := b.catalogue().DecideApproved(subjectOf(who), askOf(req), now)
 	if err != nil {
 		return Record{}, Key{}, err
 	}

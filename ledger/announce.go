@@ -8,8 +8,8 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// announceSQL appends a batch of commands, of which no two concern the same task, quarantine, request or person. What
-// they order is projected in the same statement.
+// announceSQL appends a batch of commands, of which no two concern the same task, quarantine, request or person,
+// or the catalogue. What they order is projected in the same statement.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT FROM ledger_head FOR UPDATE
@@ -36,6 +36,7 @@ WITH locked AS MATERIALIZED (
 		SELECT item.*, CASE
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
 			WHEN kind IN ('approval.vote', 'approval.withdrawn') THEN n IN (SELECT n FROM moved)
+			WHEN kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected') THEN may_change_catalogue(kind, doc)
 			ELSE true END AS accepted
 		FROM item
 	) AS each
@@ -78,6 +79,17 @@ WITH locked AS MATERIALIZED (
 	SELECT id, doc #>> '{actor,id}', doc ->> 'verdict', time, doc ->> 'note', head.base + place
 	FROM judged, head
 	WHERE accepted AND kind = 'approval.vote'
+), changed AS (
+	INSERT INTO catalogue_changes (
+		id, kind, digest, base, version, proposal, proposer, actor, reason, time, entry_index)
+	SELECT id, split_part(kind, '.', 2), doc ->> 'digest', doc ->> 'base', (doc ->> 'number')::bigint,
+		(doc ->> 'proposal')::uuid, doc ->> 'proposer', doc #>> '{actor,id}', doc ->> 'reason', time, head.base + place
+	FROM judged, head
+	WHERE accepted AND kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected')
+), put_in_force AS (
+	UPDATE catalogue_head SET version = (doc ->> 'number')::bigint, digest = doc ->> 'digest', change = id
+	FROM judged
+	WHERE accepted AND kind = 'catalogue.applied'
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head ORDER BY n`
 

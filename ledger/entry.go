@@ -51,6 +51,8 @@ type entry struct {
 	// credential, which counts as alive until then.
 	task, scope *string
 	ends        *time.Time
+	// catalogue is set when one decided, which has to be in force still.
+	catalogue *string
 	// approves is the request that people have approved and that the entry redeems.
 	approves pgtype.UUID
 	// limits are what the entry counts against.
@@ -211,6 +213,7 @@ func checkIntent(i *broker.Intent) error {
 // judgedBy sets what the entry is admitted by.
 func (e *entry) judgedBy(rec broker.Record) {
 	subject, r := rec.Subject.ID.String(), rec.Request
+	e.catalogue = &rec.Decision.Catalogue
 	if r.IdempotencyKey != "" {
 		e.subject, e.key = &subject, &r.IdempotencyKey
 	}

@@ -81,6 +81,8 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrQuarantined
 	case a.Verdict != nil && *a.Verdict == "task_ended":
 		return broker.ErrTaskEnded
+	case a.Verdict != nil && *a.Verdict == "superseded":
+		return broker.ErrSuperseded
 	case a.Verdict != nil && *a.Verdict == "unapproved":
 		return broker.ErrNotApproved
 	case a.Verdict != nil:

@@ -17,7 +17,7 @@ import (
 const appendSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
-		@limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[])
+		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[])
 ), item AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
@@ -141,17 +141,17 @@ func contents(batch []*job) pgx.NamedArgs {
 // arguments are the entries, and what they are admitted by.
 func arguments(batch []*job) pgx.NamedArgs {
 	var (
-		subjects, keys, tasks, scopes, per []*string
-		ends                               []*time.Time
-		items, emissions, bursts           []int64
-		limits                             []string
-		approves                           []pgtype.UUID
-		judged                             []*string
+		subjects, keys, tasks, scopes, per, catalogues []*string
+		ends                                           []*time.Time
+		items, emissions, bursts                       []int64
+		limits                                         []string
+		approves                                       []pgtype.UUID
+		judged                                         []*string
 	)
 	for i, j := range batch {
 		e := &j.entry
 		subjects, keys, ends = append(subjects, e.subject), append(keys, e.key), append(ends, e.ends)
-		tasks, scopes = append(tasks, e.task), append(scopes, e.scope)
+		tasks, scopes, catalogues = append(tasks, e.task), append(scopes, e.scope), append(catalogues, e.catalogue)
 		approves, judged = append(approves, e.approves), append(judged, e.subject)
 		for _, l := range e.limits {
 			items, limits = append(items, int64(i+1)), append(limits, l.Key)
@@ -165,7 +165,7 @@ func arguments(batch []*job) pgx.NamedArgs {
 	}
 	args := contents(batch)
 	maps.Copy(args, pgx.NamedArgs{
-		"subjects": subjects, "keys": keys, "tasks": tasks, "scopes": scopes, "ends": ends,
+		"subjects": subjects, "keys": keys, "tasks": tasks, "scopes": scopes, "ends": ends, "catalogues": catalogues,
 		"limit_items": items, "limit_keys": limits, "emissions": emissions, "bursts": bursts, "alive_per": per,
 		"approves": approves, "judged": judged,
 	})

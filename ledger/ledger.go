@@ -17,9 +17,10 @@ import (
 )
 
 var (
-	_ broker.Ledger   = (*Ledger)(nil)
-	_ broker.Estate   = (*Ledger)(nil)
-	_ broker.Election = (*Ledger)(nil)
+	_ broker.Ledger     = (*Ledger)(nil)
+	_ broker.Estate     = (*Ledger)(nil)
+	_ broker.Election   = (*Ledger)(nil)
+	_ broker.Catalogues = (*Ledger)(nil)
 )
 
 const (

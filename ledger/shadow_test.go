@@ -47,7 +47,7 @@ func TestShadowsAreNotLookedAt(t *testing.T) {
 	announce(t, l, quarantine(sandbox))
 	var verdict *string
 	if err := conn.QueryRow(t.Context(), `SELECT verdicts[1] FROM `+schema+`.admit(
-		ARRAY[$1], '{NULL}', '{t}', '{s}', '{NULL}', '{}', '{}', '{}', '{}', '{}')`, sandbox).Scan(&verdict); err != nil {
+		ARRAY[$1], '{NULL}', '{t}', '{s}', '{NULL}', '{NULL}', '{}', '{}', '{}', '{}', '{}')`, sandbox).Scan(&verdict); err != nil {
 		t.Fatal(err)
 	}
 	if verdict == nil || *verdict != "quarantined" {

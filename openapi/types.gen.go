@@ -26,6 +26,48 @@ func (e CallerKind) Valid() bool {
 	}
 }
 
+// Defines values for CatalogueState.
+const (
+	CatalogueApplied    CatalogueState = "applied"
+	CatalogueProposed   CatalogueState = "proposed"
+	CatalogueRejected   CatalogueState = "rejected"
+	CatalogueSuperseded CatalogueState = "superseded"
+)
+
+// Valid indicates whether the value is a known member of the CatalogueState enum.
+func (e CatalogueState) Valid() bool {
+	switch e {
+	case CatalogueApplied:
+		return true
+	case CatalogueProposed:
+		return true
+	case CatalogueRejected:
+		return true
+	case CatalogueSuperseded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CatalogueVerdict.
+const (
+	CatalogueApprove CatalogueVerdict = "approve"
+	CatalogueReject  CatalogueVerdict = "reject"
+)
+
+// Valid indicates whether the value is a known member of the CatalogueVerdict enum.
+func (e CatalogueVerdict) Valid() bool {
+	switch e {
+	case CatalogueApprove:
+		return true
+	case CatalogueReject:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Decision.
 const (
 	DecisionAllow   Decision = "allow"
@@ -73,6 +115,7 @@ const (
 	CodeDenied               ProblemCode = "denied"
 	CodeIdempotencyMismatch  ProblemCode = "idempotency_mismatch"
 	CodeInternal             ProblemCode = "internal"
+	CodeInvalidCatalogue     ProblemCode = "invalid_catalogue"
 	CodeInvalidCursor        ProblemCode = "invalid_cursor"
 	CodeInvalidParameter     ProblemCode = "invalid_parameter"
 	CodeInvalidRequest       ProblemCode = "invalid_request"
@@ -85,11 +128,15 @@ const (
 	CodeNotApproved          ProblemCode = "not_approved"
 	CodeNotEligible          ProblemCode = "not_eligible"
 	CodeNotFound             ProblemCode = "not_found"
+	CodeOwnProposal          ProblemCode = "own_proposal"
 	CodeOwnRequest           ProblemCode = "own_request"
+	CodePreconditionFailed   ProblemCode = "precondition_failed"
+	CodePreconditionRequired ProblemCode = "precondition_required"
 	CodeProviderUnavailable  ProblemCode = "provider_unavailable"
 	CodeRateLimited          ProblemCode = "rate_limited"
 	CodeRevoked              ProblemCode = "revoked"
 	CodeStale                ProblemCode = "stale"
+	CodeSuperseded           ProblemCode = "superseded"
 	CodeTooLarge             ProblemCode = "too_large"
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
@@ -111,6 +158,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeIdempotencyMismatch:
 		return true
 	case CodeInternal:
+		return true
+	case CodeInvalidCatalogue:
 		return true
 	case CodeInvalidCursor:
 		return true
@@ -136,7 +185,13 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case CodeNotFound:
 		return true
+	case CodeOwnProposal:
+		return true
 	case CodeOwnRequest:
+		return true
+	case CodePreconditionFailed:
+		return true
+	case CodePreconditionRequired:
 		return true
 	case CodeProviderUnavailable:
 		return true
@@ -145,6 +200,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeRevoked:
 		return true
 	case CodeStale:
+		return true
+	case CodeSuperseded:
 		return true
 	case CodeTooLarge:
 		return true
@@ -358,6 +415,108 @@ type CallerRole struct {
 	Within []string `json:"within"`
 }
 
+// Catalogue defines model for Catalogue.
+type Catalogue struct {
+	// Actor Who has applied it; empty when Brevet did at its first start.
+	Actor  string `json:"actor"`
+	Digest string `json:"digest"`
+
+	// Files By name.
+	Files []CatalogueFile `json:"files"`
+
+	// Reason Their own words. Untrusted.
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+
+	// Version Counts the catalogues that were applied, from 1.
+	Version int64 `json:"version"`
+}
+
+// CatalogueChange defines model for CatalogueChange.
+type CatalogueChange struct {
+	// Actor Who wanted it; empty when Brevet did at its first start.
+	Actor string `json:"actor"`
+
+	// Base The digest of the one before; absent for the first.
+	Base      string    `json:"base,omitempty,omitzero"`
+	DecidedAt time.Time `json:"decided_at,omitempty,omitzero"`
+
+	// DecidedReason Their own words. Untrusted.
+	DecidedReason string `json:"decided_reason,omitempty,omitzero"`
+
+	// Decider Who has approved or rejected what was proposed.
+	Decider string `json:"decider,omitempty,omitzero"`
+	Digest  string `json:"digest"`
+
+	// ID Of the ledger's entry; absent when it was in force already.
+	ID string `json:"id,omitempty,omitzero"`
+
+	// Reason Their own words. Untrusted.
+	Reason string `json:"reason"`
+
+	// State A proposal is `superseded` once another catalogue is applied.
+	State CatalogueState `json:"state"`
+	Time  time.Time      `json:"time"`
+
+	// VaultPolicies In answers to a change: the policies of Vault that it needs and the one before did not. `brevet bootstrap`
+	// writes them.
+	VaultPolicies []string `json:"vault_policies,omitempty,omitzero"`
+
+	// Version That it has when it is applied, and would have had else.
+	Version int64 `json:"version"`
+}
+
+// CatalogueDecision defines model for CatalogueDecision.
+type CatalogueDecision struct {
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Reason  string           `json:"reason,omitempty,omitzero"`
+	Verdict CatalogueVerdict `json:"verdict"`
+}
+
+// CatalogueFile defines model for CatalogueFile.
+type CatalogueFile struct {
+	// Name Relative to the catalogue's folder, with slashes.
+	Name string `json:"name"`
+
+	// Text What is in it.
+	Text string `json:"text"`
+}
+
+// CatalogueFiles defines model for CatalogueFiles.
+type CatalogueFiles struct {
+	Digest string `json:"digest"`
+
+	// Files By name.
+	Files []CatalogueFile `json:"files"`
+}
+
+// CatalogueHistory defines model for CatalogueHistory.
+type CatalogueHistory struct {
+	Changes []CatalogueChange `json:"changes"`
+}
+
+// CatalogueOrder defines model for CatalogueOrder.
+type CatalogueOrder struct {
+	// Files All files of the catalogue.
+	Files []CatalogueFile `json:"files"`
+
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	Reason string `json:"reason"`
+}
+
+// CatalogueProblem defines model for CatalogueProblem.
+type CatalogueProblem struct {
+	File string `json:"file,omitempty,omitzero"`
+	Line int    `json:"line,omitempty,omitzero"`
+	What string `json:"what"`
+}
+
+// CatalogueState A proposal is `superseded` once another catalogue is applied.
+type CatalogueState string
+
+// CatalogueVerdict defines model for CatalogueVerdict.
+type CatalogueVerdict string
+
 // Clamp defines model for Clamp.
 type Clamp struct {
 	// Bound The limit that applied.
@@ -567,6 +726,9 @@ type Problem struct {
 
 	// Policies The ids of the policies that decided.
 	Policies Policies `json:"policies,omitempty,omitzero"`
+
+	// Problems Of an invalid catalogue, what is wrong with it, as far as is worth listing.
+	Problems []CatalogueProblem `json:"problems,omitempty,omitzero"`
 
 	// Reason The fixed code of why policy said no.
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -811,8 +973,14 @@ type VoteRequest struct {
 	Verdict Verdict `json:"verdict"`
 }
 
+// Digest defines model for Digest.
+type Digest = string
+
 // ID defines model for Id.
 type ID = string
+
+// IfMatch defines model for IfMatch.
+type IfMatch = string
 
 // Task defines model for Task.
 type Task = string
@@ -835,6 +1003,25 @@ type Unauthenticated = Problem
 // ListApprovalsParams defines parameters for ListApprovals.
 type ListApprovalsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
+// ApplyCatalogueParams defines parameters for ApplyCatalogue.
+type ApplyCatalogueParams struct {
+	// IfMatch The ETag of the catalogue in force, as it was read (RFC 9110). Without it the answer is 428, and when another one
+	// is in force by now it is 412.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
+}
+
+// ListCatalogueChangesParams defines parameters for ListCatalogueChanges.
+type ListCatalogueChangesParams struct {
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
+// DecideCatalogueParams defines parameters for DecideCatalogue.
+type DecideCatalogueParams struct {
+	// IfMatch The ETag of the catalogue in force, as it was read (RFC 9110). Without it the answer is 428, and when another one
+	// is in force by now it is 412.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
 }
 
 // ListIssuancesParams defines parameters for ListIssuances.
@@ -885,6 +1072,12 @@ type IssueTokenParams struct {
 
 // CastVoteJSONRequestBody defines body for CastVote for application/json ContentType.
 type CastVoteJSONRequestBody = VoteRequest
+
+// ApplyCatalogueJSONRequestBody defines body for ApplyCatalogue for application/json ContentType.
+type ApplyCatalogueJSONRequestBody = CatalogueOrder
+
+// DecideCatalogueJSONRequestBody defines body for DecideCatalogue for application/json ContentType.
+type DecideCatalogueJSONRequestBody = CatalogueDecision
 
 // AddQuarantineJSONRequestBody defines body for AddQuarantine for application/json ContentType.
 type AddQuarantineJSONRequestBody = QuarantineRequest

@@ -172,7 +172,7 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 	var body []byte
 	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {
 		var err error
-		if body, err = readBody(w, r, s.rules.body[operation]); err != nil {
+		if body, err = readBodyUpTo(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
 			return out, err
 		}
 	}
@@ -186,6 +186,14 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 		return out, typeFinding(err)
 	}
 	return out, nil
+}
+
+// mostBytes is the largest body of an operation.
+func mostBytes(operation string) int64 {
+	if operation == "applyCatalogue" {
+		return maxCatalogue
+	}
+	return maxBody
 }
 
 // writeReceipt answers 200 when all of it is over, as far as it can be, and 202 when the server has to go on.

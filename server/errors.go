@@ -22,6 +22,8 @@ var (
 	errMediaType       = errors.New("media type is not accepted")
 	errMisdirected     = errors.New("host is not ours")
 	errInvalid         = errors.New("request is not acceptable")
+	errCatalogue       = errors.New("catalogue is not one")
+	errUnconditional   = errors.New("change names no catalogue in force")
 	errKeys            = errors.New("key set is not available")
 	errFault           = errors.New("server fault")
 )

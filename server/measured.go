@@ -54,7 +54,8 @@ func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.V
 	start := l.watch.now()
 	earlier, err := l.Ledger.Begin(ctx, rec)
 	failure := err
-	if errors.Is(err, broker.ErrLimited) || errors.Is(err, broker.ErrQuarantined) || errors.Is(err, broker.ErrTaskEnded) {
+	if errors.Is(err, broker.ErrLimited) || errors.Is(err, broker.ErrQuarantined) || errors.Is(err, broker.ErrTaskEnded) ||
+		errors.Is(err, broker.ErrSuperseded) {
 		failure = nil // an answer, as good as any
 	}
 	l.watch.observe("ledger", "begin", start, failure)

@@ -108,8 +108,28 @@ var answers = []answer{
 		"The keys of the OpenID provider are not to be had at the moment, so who is calling cannot be proven. Nothing was done. Ask again after the time in Retry-After.",
 	},
 	{
+		errUnconditional, CodePreconditionRequired, http.StatusPreconditionRequired, "Say what it is to change",
+		"A change of the catalogue names the one that it is for: the ETag of GET /v1/catalogue, in If-Match. Nothing was changed. Read the catalogue in force, compare, and ask again.",
+	},
+	{
+		broker.ErrOtherCatalogue, CodePreconditionFailed, http.StatusPreconditionFailed, "Another catalogue is in force",
+		"The catalogue that If-Match names is not the one in force (any more): somebody has applied another. Nothing was changed. Read the catalogue in force, compare, and ask again.",
+	},
+	{
+		broker.ErrOwnProposal, CodeOwnProposal, http.StatusForbidden, "It is your own proposal",
+		"Nobody approves the catalogue that they have proposed. It waits still, and the attempt is recorded. Another admin has to decide.",
+	},
+	{
+		errCatalogue, CodeInvalidCatalogue, http.StatusUnprocessableEntity, "It is not a catalogue",
+		"The files are not a catalogue that could be in force; problems lists what is wrong with them. Nothing of them was kept. Correct them and ask again.",
+	},
+	{
+		broker.ErrSuperseded, CodeSuperseded, http.StatusServiceUnavailable, "The catalogue is being changed",
+		"Other catalogues were applied each time that the request had been decided. Nothing was issued. Ask again after the time in Retry-After.",
+	},
+	{
 		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
-		"A body may have 65536 bytes. Nothing was decided. Send a smaller one.",
+		"A body may have 65536 bytes, and one with a catalogue 2097152. Nothing was decided. Send a smaller one.",
 	},
 	{
 		errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "The media type is not accepted",
@@ -185,6 +205,10 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err er
 	var denied *denial
 	if errors.As(err, &denied) {
 		denied.tell(&p)
+	}
+	var catalogue *badCatalogue
+	if errors.As(err, &catalogue) {
+		catalogue.tell(&p)
 	}
 	var limited *broker.Limited
 	if errors.As(err, &limited) {

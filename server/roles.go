@@ -84,6 +84,17 @@ func (s *Server) reach(who caller, of ...office) (broker.Reach, error) {
 	return within, nil
 }
 
+// overAll is nil when who holds one of the offices in every trust domain.
+func (s *Server) overAll(who caller, of ...office) error {
+	within := s.where(who, of...)
+	for _, td := range s.cfg.Attestor.TrustDomains() {
+		if !slices.Contains(within.TrustDomains, td.Name()) {
+			return errNoRole
+		}
+	}
+	return nil
+}
+
 var errNoRole = &finding{kind: errNotAllowed, detail: "role"}
 
 // readable is what who may read: auditors all of what they are given, other workloads their own, and other people

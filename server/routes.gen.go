@@ -36,6 +36,21 @@ type ServerInterface interface {
 	// CastVote Say yes or no
 	// (POST /v1/approvals/{id}/votes)
 	CastVote(w http.ResponseWriter, r *http.Request, id ID)
+	// GetCatalogue Read the catalogue in force, as an admin or auditor of all trust domains
+	// (GET /v1/catalogue)
+	GetCatalogue(w http.ResponseWriter, r *http.Request)
+	// ApplyCatalogue Put another catalogue in force, as an admin of all trust domains
+	// (PUT /v1/catalogue)
+	ApplyCatalogue(w http.ResponseWriter, r *http.Request, params ApplyCatalogueParams)
+	// ListCatalogueChanges List what became of catalogues, newest first, as an admin or auditor of all trust domains
+	// (GET /v1/catalogue/history)
+	ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams)
+	// DecideCatalogue Approve or reject a catalogue that another admin has proposed, as an admin of all trust domains
+	// (POST /v1/catalogue/proposals/{digest})
+	DecideCatalogue(w http.ResponseWriter, r *http.Request, digest Digest, params DecideCatalogueParams)
+	// GetCatalogueFiles Read any catalogue that was proposed or applied, as an admin or auditor of all trust domains
+	// (GET /v1/catalogue/{digest})
+	GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest)
 	// ListIssuances List what was decided and issued, newest first
 	// (GET /v1/issuances)
 	ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams)
@@ -120,6 +135,36 @@ func (_ Unimplemented) GetApproval(w http.ResponseWriter, r *http.Request, id ID
 // CastVote Say yes or no
 // (POST /v1/approvals/{id}/votes)
 func (_ Unimplemented) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetCatalogue Read the catalogue in force, as an admin or auditor of all trust domains
+// (GET /v1/catalogue)
+func (_ Unimplemented) GetCatalogue(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ApplyCatalogue Put another catalogue in force, as an admin of all trust domains
+// (PUT /v1/catalogue)
+func (_ Unimplemented) ApplyCatalogue(w http.ResponseWriter, r *http.Request, params ApplyCatalogueParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListCatalogueChanges List what became of catalogues, newest first, as an admin or auditor of all trust domains
+// (GET /v1/catalogue/history)
+func (_ Unimplemented) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// DecideCatalogue Approve or reject a catalogue that another admin has proposed, as an admin of all trust domains
+// (POST /v1/catalogue/proposals/{digest})
+func (_ Unimplemented) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest Digest, params DecideCatalogueParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetCatalogueFiles Read any catalogue that was proposed or applied, as an admin or auditor of all trust domains
+// (GET /v1/catalogue/{digest})
+func (_ Unimplemented) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -342,6 +387,170 @@ func (siw *ServerInterfaceWrapper) CastVote(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CastVote(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetCatalogue operation middleware
+func (siw *ServerInterfaceWrapper) GetCatalogue(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCatalogue(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ApplyCatalogue operation middleware
+func (siw *ServerInterfaceWrapper) ApplyCatalogue(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ApplyCatalogueParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ApplyCatalogue(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListCatalogueChanges operation middleware
+func (siw *ServerInterfaceWrapper) ListCatalogueChanges(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListCatalogueChangesParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListCatalogueChanges(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DecideCatalogue operation middleware
+func (siw *ServerInterfaceWrapper) DecideCatalogue(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "digest" -------------
+	var digest Digest
+
+	err = runtime.BindStyledParameterWithOptions("simple", "digest", chi.URLParam(r, "digest"), &digest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "digest", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DecideCatalogueParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DecideCatalogue(w, r, digest, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetCatalogueFiles operation middleware
+func (siw *ServerInterfaceWrapper) GetCatalogueFiles(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "digest" -------------
+	var digest Digest
+
+	err = runtime.BindStyledParameterWithOptions("simple", "digest", chi.URLParam(r, "digest"), &digest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "digest", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCatalogueFiles(w, r, digest)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -989,6 +1198,21 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/whoami", wrapper.WhoAmI)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/catalogue", wrapper.GetCatalogue)
+	})
+	r.Group(func(r chi.Router) {
+		r.Put(options.BaseURL+"/v1/catalogue", wrapper.ApplyCatalogue)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/catalogue/history", wrapper.ListCatalogueChanges)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/catalogue/{digest}", wrapper.GetCatalogueFiles)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/catalogue/proposals/{digest}", wrapper.DecideCatalogue)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// maxBody is the largest body, in bytes. The text of errTooLarge names it.
-	maxBody = 64 << 10
+	// maxBody is the largest body, in bytes, and maxCatalogue that of one with a catalogue. The text of errTooLarge names
+	// them.
+	maxBody, maxCatalogue = 64 << 10, 2 << 20
 	// maxDepth is how deep a body may nest.
 	maxDepth = 32
 	// maxTokens is how many names, values and brackets a body may have.
@@ -26,10 +27,14 @@ func malformed(detail string) error { return &finding{kind: errMalformedBody, de
 // readBody returns the body's bytes once they are known to be one strict JSON object whose members are all among
 // members.
 func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool) ([]byte, error) {
-	if err := checkBodyHeaders(r); err != nil {
+	return readBodyUpTo(w, r, members, maxBody)
+}
+
+func readBodyUpTo(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, error) {
+	if err := checkBodyHeaders(r, most); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return nil, &finding{kind: errTooLarge, detail: "body_size"}
@@ -40,7 +45,7 @@ func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool) (
 	return body, checkObject(body, members)
 }
 
-func checkBodyHeaders(r *http.Request) error {
+func checkBodyHeaders(r *http.Request, most int64) error {
 	// A transfer coding is how a body is smuggled past a proxy, and a body this small has no use for one.
 	if len(r.TransferEncoding) > 0 {
 		return malformed("transfer_encoding")
@@ -61,7 +66,7 @@ func checkBodyHeaders(r *http.Request) error {
 			return &finding{kind: errMediaType, detail: "content_type"}
 		}
 	}
-	if r.ContentLength > maxBody {
+	if r.ContentLength > most {
 		return &finding{kind: errTooLarge, detail: "body_size"}
 	}
 	return nil

@@ -1,0 +1,166 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+)
+
+const (
+	// followEvery is how often a replica looks whether another has applied a catalogue. It makes the first request
+	// after that quicker; that nothing is decided by an old one is the ledger's doing.
+	followEvery = 500 * time.Millisecond
+	// mostSuperseded bounds how often a request is decided because catalogues change meanwhile.
+	mostSuperseded = 3
+)
+
+// catalogueInForce is the last that this replica has seen applied.
+type catalogueInForce struct {
+	mu     sync.Mutex // held while one is loaded
+	loaded atomic.Pointer[scopes.Catalogue]
+}
+
+// catalogue is the one to decide by.
+func (b *Broker) catalogue() *scopes.Catalogue {
+	if loaded := b.inForce.loaded.Load(); loaded != nil {
+		return loaded
+	}
+	return b.cfg.Catalogue()
+}
+
+// decided runs what decides until it is by the catalogue in force.
+func (b *Broker) decided(ctx context.Context, run func() (Result, error)) (Result, error) {
+	for range mostSuperseded {
+		by := b.catalogue().Digest()
+		result, err := run()
+		if !errors.Is(err, ErrSuperseded) {
+			return result, err
+		}
+		if err := b.reload(ctx, by); err != nil {
+			return Result{}, fmt.Errorf("loading the catalogue in force: %w", err)
+		}
+	}
+	return Result{}, ErrSuperseded
+}
+
+// reload loads the catalogue in force, unless this replica has another than the given one already.
+func (b *Broker) reload(ctx context.Context, than string) error {
+	b.inForce.mu.Lock()
+	defer b.inForce.mu.Unlock()
+	if b.cfg.Catalogues == nil || b.catalogue().Digest() != than {
+		return nil
+	}
+	head, err := b.cfg.Catalogues.InForce(ctx)
+	if err != nil || head.Version == 0 || head.Digest == than {
+		return err
+	}
+	catalogue, err := loadKept(ctx, b.cfg.Catalogues, head.Digest)
+	if err != nil {
+		return err
+	}
+	b.inForce.loaded.Store(catalogue)
+	b.cfg.Log.InfoContext(ctx, "catalogue loaded", "digest", head.Digest, "version", head.Version, "scopes", len(catalogue.Scopes()))
+	return nil
+}
+
+// loadKept loads a catalogue that the store keeps, and holds it to its name.
+func loadKept(ctx context.Context, store Catalogues, digest string) (*scopes.Catalogue, error) {
+	files, err := store.CatalogueFiles(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	catalogue, err := scopes.Load(files)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("catalogue %s, which the ledger keeps, is none for this version of Brevet: %w", digest, err)
+	case catalogue.Digest() != digest:
+		return nil, fmt.Errorf("%w: the files of catalogue %s are not its own", ErrLedgerUnavailable, digest)
+	}
+	return catalogue, nil
+}
+
+// FollowCatalogue keeps this replica at the catalogue in force until ctx ends, whose error it returns. Requests do not
+// depend on it: without it, the first one after a change is decided twice.
+func (b *Broker) FollowCatalogue(ctx context.Context) error {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for failing := false; ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		err := b.reload(ctx, b.catalogue().Digest())
+		if err != nil && !failing {
+			b.cfg.Log.WarnContext(ctx, "catalogue in force not read", "error", err)
+		}
+		failing = err != nil
+	}
+}
+
+// OpenCatalogue returns the catalogue to begin with: the one in force or, when none ever was, that of files, which is
+// applied as the first. Replicas that start at once agree. That files differ from what is in force is only logged.
+func OpenCatalogue(ctx context.Context, store Catalogues, files []scopes.File, now time.Time, log *slog.Logger) (*scopes.Catalogue, error) {
+	configured, invalid := scopes.Load(files)
+	head, err := store.InForce(ctx)
+	if err == nil && head.Version == 0 {
+		if invalid == nil {
+			invalid = checkText(files)
+		}
+		if invalid != nil {
+			return nil, fmt.Errorf("loading the first catalogue: %w", invalid)
+		}
+		head, err = applyFirst(ctx, store, CatalogueStep{
+			Time: now.UTC(), Becomes: CatalogueApplied, Digest: configured.Digest(), Version: 1, Files: files,
+			Reason: "first start of Brevet",
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading which catalogue is in force: %w", err)
+	}
+	if invalid == nil && configured.Digest() == head.Digest {
+		return configured, nil
+	}
+	if invalid != nil {
+		log.WarnContext(ctx, "configured catalogue cannot be loaded and is not the one in force", "in_force", head.Digest, "error", invalid)
+	} else {
+		log.WarnContext(ctx, "configured catalogue is not the one in force: compare and apply it with brevet catalog plan and brevet catalog apply",
+			"in_force", head.Digest, "version", head.Version, "configured", configured.Digest())
+	}
+	return loadKept(ctx, store, head.Digest)
+}
+
+func applyFirst(ctx context.Context, store Catalogues, step CatalogueStep) (CatalogueVersion, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return CatalogueVersion{}, fmt.Errorf("making an id: %w", err)
+	}
+	step.ID = id.String()
+	if err := store.ChangeCatalogue(ctx, step); err != nil && !errors.Is(err, ErrOvertaken) {
+		return CatalogueVersion{}, err
+	}
+	return store.InForce(ctx)
+}
+
+// checkText refuses files that have no form in JSON, in which catalogues travel.
+func checkText(files []scopes.File) error {
+	var problems scopes.Problems
+	for _, f := range files {
+		if !utf8.Valid(f.Data) || strings.ContainsRune(string(f.Data), 0) {
+			problems = append(problems, scopes.Problem{File: f.Name, What: "is not plain UTF-8 text"})
+		}
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return nil
+}
