@@ -60,6 +60,11 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeLedgerUnavailable:    client.ErrUnavailable,
 		openapi.CodeVaultUnavailable:     client.ErrUnavailable,
 		openapi.CodeMintMismatch:         client.ErrUnavailable,
+		openapi.CodePreconditionRequired: client.ErrInvalid,
+		openapi.CodePreconditionFailed:   client.ErrOtherCatalogue,
+		openapi.CodeOwnProposal:          client.ErrNotAllowed,
+		openapi.CodeInvalidCatalogue:     client.ErrInvalid,
+		openapi.CodeSuperseded:           client.ErrUnavailable,
 		openapi.CodeInternal:             client.ErrInternal,
 	} {
 		t.Run(string(code), func(t *testing.T) {

@@ -29,6 +29,8 @@ var (
 	ErrDecided = errors.New("request is decided")
 	// ErrStale: what was voted on, or approved, is not what there is now.
 	ErrStale = errors.New("request is not what was seen")
+	// ErrOtherCatalogue: another catalogue is in force than the one that the change is for.
+	ErrOtherCatalogue = errors.New("another catalogue is in force")
 	// ErrNotFound: there is no such record, or none that the caller may see.
 	ErrNotFound = errors.New("no such record")
 	// ErrConflict: the idempotency key has been used: for another request, or its credential was delivered.
@@ -74,6 +76,11 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeDecided:              ErrDecided,
 	openapi.CodeNotApproved:          ErrDecided,
 	openapi.CodeStale:                ErrStale,
+	openapi.CodePreconditionRequired: ErrInvalid,
+	openapi.CodePreconditionFailed:   ErrOtherCatalogue,
+	openapi.CodeOwnProposal:          ErrNotAllowed,
+	openapi.CodeInvalidCatalogue:     ErrInvalid,
+	openapi.CodeSuperseded:           ErrUnavailable,
 	openapi.CodeInternal:             ErrInternal,
 }
 
