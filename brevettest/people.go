@@ -67,6 +67,9 @@ func (s *Stack) Person(t testing.TB, username string) *client.Client {
 	return person
 }
 
+// Issuer is that of the people whom the stack's provider knows.
+func (s *Stack) Issuer() string { return s.provider.Issuer() }
+
 // IDToken is one of somebody whom the stack's provider knows.
 func (s *Stack) IDToken(t testing.TB, username string) string {
 	t.Helper()

@@ -73,6 +73,8 @@ type Options struct {
 	Auditors, Admins, Orchestrators []string
 	// CatalogueAdmins are admins of both trust domains, and CatalogueAuditors auditors of both.
 	CatalogueAdmins, CatalogueAuditors []string
+	// Within limits what a workload has of these to SPIFFE IDs and below them, instead of acme.test.
+	Within map[string][]string
 	// People are those that the stack's provider knows; Rules give them roles, and Owners tell their sandboxes.
 	People []devstack.DevPerson
 	Rules  []people.Rule
@@ -109,7 +111,17 @@ func NewStack(t testing.TB, o Options) *Stack {
 // Replica is a second broker and server on the same Postgres and Vault, with a registry of its own.
 func (s *Stack) Replica(t testing.TB) *Stack {
 	t.Helper()
+	return s.ReplicaWith(t, s.options)
+}
+
+// ReplicaWith is a Replica to which other rules and roles apply. Its people and its catalogue are the same.
+func (s *Stack) ReplicaWith(t testing.TB, o Options) *Stack {
+	t.Helper()
 	r := *s
+	if o.Now == nil {
+		o.Now = s.options.Now
+	}
+	r.options = o
 	r.openBroker(t, r.options, r.catalogue, r.log)
 	r.serve(t, r.options, r.log)
 	return &r
@@ -220,13 +232,18 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	})
 }
 
-// roles gives a role in acme.test to each id.
+// roles gives a role to each id: in acme.test, or where it is limited to.
 func (s *Stack) roles(ids []string) []server.Role {
 	var all []server.Role
 	for _, id := range ids {
-		all = append(all, server.Role{
-			ID: spiffeid.RequireFromString(id), TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain()},
-		})
+		role := server.Role{ID: spiffeid.RequireFromString(id)}
+		for _, prefix := range s.options.Within[id] {
+			role.Within = append(role.Within, spiffeid.RequireFromString(prefix))
+		}
+		if role.Within == nil {
+			role.TrustDomains = []spiffeid.TrustDomain{s.Acme.TrustDomain()}
+		}
+		all = append(all, role)
 	}
 	return all
 }
