@@ -54,10 +54,21 @@ func (s *Server) forCatalogue(
 		status, body, err = do(who, actorOf(who).ID())
 	}
 	if err != nil {
-		s.fail(w, r, who, notFound(err, "digest"))
+		s.fail(w, r, who, aboutCatalogue(err))
 		return
 	}
 	writeJSON(w, status, body)
+}
+
+// aboutCatalogue says what a change ran into, for the record.
+func aboutCatalogue(err error) error {
+	switch {
+	case errors.Is(err, broker.ErrOtherCatalogue):
+		return &finding{kind: broker.ErrOtherCatalogue, field: "If-Match", detail: "if_match"}
+	case errors.Is(err, broker.ErrOwnProposal):
+		return &finding{kind: broker.ErrOwnProposal, detail: "own_proposal"}
+	}
+	return notFound(err, "digest")
 }
 
 // GetCatalogue reads the catalogue in force.
