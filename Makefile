@@ -45,8 +45,9 @@ faults: deps ## Break everything at every point, and write docs/faults.md (ten m
 		status=$$?; tail -n 1 docs/faults.md; exit $$status
 
 .PHONY: bench
-bench: deps ## Time the decision, the record and the whole way of a request
+bench: deps ## Time the decision, the record, the whole way of a request, and a replay (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
+	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
 
 .PHONY: generate
 generate: ## Write again what is generated: API types, routes, the configuration reference
