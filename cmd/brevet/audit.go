@@ -19,7 +19,7 @@ type AuditCmd struct {
 
 // AuditListCmd is `brevet audit list`.
 type AuditListCmd struct {
-	CallerFlags
+	OfficialFlags
 	SPIFFEID    string           `help:"Only of this sandbox." name:"spiffe-id"`
 	Prefix      string           `help:"Only of sandboxes at or below this SPIFFE ID."`
 	TrustDomain string           `help:"Only of this trust domain."`

@@ -19,21 +19,21 @@ type QuarantineCmd struct {
 
 // QuarantineAddCmd is `brevet quarantine add`.
 type QuarantineAddCmd struct {
-	CallerFlags
+	OfficialFlags
 	SPIFFEID string `arg:"" name:"spiffe-id" help:"A SPIFFE ID, which stands for everything below it too, or spiffe:// and a trust domain."`
 	Reason   string `help:"Why, in a sentence, for whoever reads the record." required:""`
 }
 
 // Run adds it and prints what became of each credential.
 func (c *QuarantineAddCmd) Run(ctx context.Context, con *console) error {
-	return c.order(ctx, con, func(broker *client.Client) (openapi.Receipt, error) {
+	return order(ctx, con, c.OfficialFlags, func(broker *client.Client) (openapi.Receipt, error) {
 		return broker.Quarantine(ctx, c.SPIFFEID, c.Reason)
 	})
 }
 
 // QuarantineRemoveCmd is `brevet quarantine remove`.
 type QuarantineRemoveCmd struct {
-	CallerFlags
+	OfficialFlags
 	SPIFFEID string `arg:"" name:"spiffe-id" help:"Exactly as it was added."`
 	Reason   string `help:"Why, in a sentence, for whoever reads the record."`
 }
@@ -56,7 +56,7 @@ func (c *QuarantineRemoveCmd) Run(ctx context.Context, con *console) error {
 }
 
 // QuarantineListCmd is `brevet quarantine list`.
-type QuarantineListCmd struct{ CallerFlags }
+type QuarantineListCmd struct{ OfficialFlags }
 
 // Run prints a table, or one JSON document a line.
 func (c *QuarantineListCmd) Run(ctx context.Context, con *console) error {

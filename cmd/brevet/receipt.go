@@ -11,16 +11,16 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// order sends one order to the broker and prints its receipt.
-func (f CallerFlags) order(ctx context.Context, con *console, send func(*client.Client) (openapi.Receipt, error)) error {
-	broker, done, err := f.open(ctx)
+// order sends one order to the broker, as somebody, and prints its receipt.
+func order(ctx context.Context, con *console, as connector, send func(*client.Client) (openapi.Receipt, error)) error {
+	broker, done, err := as.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 	receipt, err := send(broker)
 	if err != nil {
-		return explain(con, f.hint(err), "")
+		return explain(con, as.hint(err), "")
 	}
 	return printReceipt(con, receipt, time.Now())
 }

@@ -16,12 +16,12 @@ type ReleaseCmd struct {
 
 // Run ends one credential of the sandbox that this runs in.
 func (c *ReleaseCmd) Run(ctx context.Context, con *console) error {
-	return c.order(ctx, con, func(broker *client.Client) (openapi.Receipt, error) { return broker.Release(ctx, c.ID) })
+	return order(ctx, con, c.CallerFlags, func(broker *client.Client) (openapi.Receipt, error) { return broker.Release(ctx, c.ID) })
 }
 
 // RevokeCmd is `brevet revoke`.
 type RevokeCmd struct {
-	CallerFlags
+	OfficialFlags
 	ID          string `help:"This one issuance." name:"id"`
 	Task        string `help:"Of this task."`
 	SPIFFEID    string `help:"Of this sandbox." name:"spiffe-id"`
@@ -41,7 +41,7 @@ func (c *RevokeCmd) Run(ctx context.Context, con *console) error {
 	if which == (client.Selection{}) {
 		return errors.New("say what to revoke: --id, --task, --spiffe-id, --prefix, --trust-domain, --scope or --catalogue; all that are given have to match")
 	}
-	return c.order(ctx, con, func(broker *client.Client) (openapi.Receipt, error) {
+	return order(ctx, con, c.OfficialFlags, func(broker *client.Client) (openapi.Receipt, error) {
 		return broker.Revoke(ctx, which, c.Reason)
 	})
 }

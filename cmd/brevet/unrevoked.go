@@ -13,7 +13,7 @@ import (
 
 // AuditUnrevokedCmd is `brevet audit unrevoked`.
 type AuditUnrevokedCmd struct {
-	CallerFlags
+	OfficialFlags
 	Limit int `help:"How many at the most." default:"500"`
 }
 

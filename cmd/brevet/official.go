@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/brevet-dev/brevet/client"
+)
+
+// OfficialFlags say which broker an admin or auditor calls, and who that is: a workload, or whoever is logged in.
+type OfficialFlags struct {
+	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
+	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
+	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
+	CAFile      string `help:"As a person: PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
+}
+
+// connector opens a client of the broker as somebody, and knows what may help them when a call fails.
+type connector interface {
+	open(ctx context.Context) (*client.Client, func(), error)
+	hint(err error) error
+}
+
+func (f OfficialFlags) asPerson() bool { return f.Person || f.WorkloadAPI == "" }
+
+func (f OfficialFlags) connector() connector {
+	if f.asPerson() {
+		return PersonFlags{Server: f.Server, ServerID: f.ServerID, CAFile: f.CAFile, WorkloadAPI: f.WorkloadAPI}
+	}
+	return CallerFlags{Server: f.Server, ServerID: f.ServerID, WorkloadAPI: f.WorkloadAPI, JWT: f.JWT, Audience: f.Audience}
+}
+
+// open returns a client and what ends it.
+func (f OfficialFlags) open(ctx context.Context) (*client.Client, func(), error) {
+	if f.JWT && f.asPerson() {
+		return nil, nil, errors.New("--jwt: it proves a workload; say which with --workload-api, and leave out --person")
+	}
+	c, done, err := f.connector().open(ctx)
+	if errors.Is(err, errLoginEnded) && !f.Person {
+		err = fmt.Errorf("%w, to act as yourself, or say with --workload-api or SPIFFE_ENDPOINT_SOCKET where to get the SVID of a workload", err)
+	}
+	return c, done, err
+}
+
+func (f OfficialFlags) hint(err error) error { return f.connector().hint(err) }
