@@ -46,6 +46,8 @@ type Broker struct {
 	waiters  waiters
 	watchers sync.WaitGroup
 	inForce  catalogueInForce
+	// board is who is told what waits for them.
+	board board
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.

@@ -45,6 +45,8 @@ var (
 	ErrOtherCatalogue = errors.New("another catalogue is in force")
 	// ErrOwnProposal: nobody approves the catalogue that they have proposed.
 	ErrOwnProposal = errors.New("catalogue is one's own proposal")
+	// ErrCrowded: too many listen on this replica, or too often the same person.
+	ErrCrowded = errors.New("too many listen")
 	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
 	ErrNotForward = errors.New("state does not move forward")
 	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.

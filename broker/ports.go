@@ -51,17 +51,27 @@ type Estate interface {
 // Approvals is what waits for people, and what they said. All methods are safe for concurrent use, across replicas too;
 // errors are as for Ledger.
 type Approvals interface {
+	Board
 	// Meet commits who somebody is, as their provider has said, unless that is known, and returns what was said last.
 	Meet(ctx context.Context, v Voter, at time.Time) (Voter, error)
 	// Votes returns the votes on a request, oldest first, each with what is known of its voter now.
 	Votes(ctx context.Context, request string) ([]Vote, error)
 	// Cast commits a step of a request. ErrOvertaken when the request is not, or not any more, as the step begins.
 	Cast(ctx context.Context, step Step) error
+}
+
+// Board is what waits for people. Errors are as for Ledger.
+type Board interface {
 	// Waiting returns requests that wait for people, oldest first: none whose time has passed, whose task has ended or
 	// whose sandbox is in quarantine.
 	Waiting(ctx context.Context, q WaitingQuery) ([]View, error)
 	// Decided returns those of the requests that are not pending any more.
 	Decided(ctx context.Context, requests []string) ([]string, error)
+	// Standing returns what Waiting does, in short and wherever it comes from: of each group the oldest 500.
+	Standing(ctx context.Context, groups []string) ([]Standing, error)
+	// Views returns requests that wait for people, or have, oldest first. It may leave out some, and not all: ask for
+	// those again.
+	Views(ctx context.Context, requests []string) ([]View, error)
 }
 
 // Catalogues keeps catalogues for good, and what became of each. All methods are safe for concurrent use, across replicas

@@ -61,17 +61,10 @@ func (c *Client) read(req *http.Request, v any) error {
 
 // do sends one call as the caller. An answer of 400 and above is a *Problem.
 func (c *Client) do(req *http.Request) (reply, error) {
-	if c.jwt != nil {
-		svid, err := c.jwt.FetchJWTSVID(req.Context(), jwtsvid.Params{Audience: c.audience})
-		if err != nil {
-			return reply{}, fmt.Errorf("fetching a JWT-SVID: %w", err)
-		}
-		req.Header.Set("Authorization", "Bearer "+svid.Marshal())
-	}
 	req.Header.Set("Accept", "application/json, application/problem+json")
-	resp, err := c.http.Do(req)
+	resp, err := c.send(c.http, req)
 	if err != nil {
-		return reply{}, fmt.Errorf("calling the server: %w", err)
+		return reply{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
@@ -85,6 +78,22 @@ func (c *Client) do(req *http.Request) (reply, error) {
 		return reply{}, problemOf(resp, body)
 	}
 	return reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
+}
+
+// send sends one call as the caller, over carrier.
+func (c *Client) send(carrier *http.Client, req *http.Request) (*http.Response, error) {
+	if c.jwt != nil {
+		svid, err := c.jwt.FetchJWTSVID(req.Context(), jwtsvid.Params{Audience: c.audience})
+		if err != nil {
+			return nil, fmt.Errorf("fetching a JWT-SVID: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+svid.Marshal())
+	}
+	resp, err := carrier.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("calling the server: %w", err)
+	}
+	return resp, nil
 }
 
 // problemOf reads a failure. One that is no problem document of ours is ErrAnswer with nothing but its status: what

@@ -170,7 +170,16 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	return votes, nil
 }
 
-// Waiting implements [broker.Approvals].
+// waits is which issuances wait for people.
+const waits = `i.status = 'pending' AND i.expires_at > now()
+	AND NOT EXISTS (
+		SELECT FROM task_ends AS e
+		WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
+	AND NOT EXISTS (
+		SELECT FROM quarantines AS q
+		WHERE i.spiffe_id = q.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))`
+
+// Waiting implements [broker.Board].
 func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.View, error) {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return nil, ErrPageSize
@@ -180,16 +189,10 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.V
 	}
 	rows, err := l.read.Query(ctx, `
 		SELECT `+columns+` FROM issuances AS i
-		WHERE status = 'pending' AND approval_group = ANY (@groups::text[]) AND expires_at > now()
+		WHERE approval_group = ANY (@groups::text[]) AND `+waits+`
 			AND EXISTS (
 				SELECT FROM unnest(@within::text[]) AS w (id)
 				WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))
-			AND NOT EXISTS (
-				SELECT FROM task_ends AS e
-				WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
-			AND NOT EXISTS (
-				SELECT FROM quarantines AS q
-				WHERE i.spiffe_id = q.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))
 		ORDER BY entry_index
 		LIMIT @limit`, pgx.NamedArgs{
 		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
@@ -205,7 +208,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.V
 	return page.Records, nil
 }
 
-// Decided implements [broker.Approvals]. What is past its time is decided too.
+// Decided implements [broker.Board]. What is past its time is decided too.
 func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, error) {
 	rows, err := l.read.Query(ctx, `
 		SELECT id::text FROM issuances
@@ -219,4 +222,43 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 		return nil, unavailable("looking for what is decided", err)
 	}
 	return ids, nil
+}
+
+// Standing implements [broker.Board].
+func (l *Ledger) Standing(ctx context.Context, groups []string) ([]broker.Standing, error) {
+	if unmatchableText(groups...) {
+		return nil, nil
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT found.id::text, found.spiffe_id, found.approval_group
+		FROM unnest(@groups::text[]) AS g (name), LATERAL (
+			SELECT i.id, i.spiffe_id, i.approval_group, i.entry_index FROM issuances AS i
+			WHERE i.approval_group = g.name AND `+waits+`
+			ORDER BY i.entry_index
+			LIMIT @limit) AS found
+		ORDER BY found.entry_index`, pgx.NamedArgs{"groups": append([]string{}, groups...), "limit": maxPage})
+	if err != nil {
+		return nil, unavailable("looking for what waits", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Standing])
+	if err != nil {
+		return nil, unavailable("looking for what waits", err)
+	}
+	return all, nil
+}
+
+// Views implements [broker.Board].
+func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, error) {
+	rows, err := l.read.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE id = ANY (@ids::text[]::uuid[]) AND decision = 'pending'
+		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), maxPage)]})
+	if err != nil {
+		return nil, unavailable("reading what waits", err)
+	}
+	page, err := pageOf(rows, maxPage)
+	if err != nil {
+		return nil, unavailable("reading what waits", err)
+	}
+	return page.Records, nil
 }

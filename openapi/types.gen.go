@@ -382,9 +382,27 @@ type ApprovalCase struct {
 	VotesCast int `json:"votes_cast,omitempty,omitzero"`
 }
 
+// ApprovalDecided A request that does not wait for you any more.
+type ApprovalDecided struct {
+	ID string `json:"id"`
+
+	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
+	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
+	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
+	// before their time.
+	Status   Status    `json:"status"`
+	StatusAt time.Time `json:"status_at"`
+}
+
 // ApprovalList defines model for ApprovalList.
 type ApprovalList struct {
 	Approvals []ApprovalCase `json:"approvals"`
+}
+
+// ApprovalsCurrent All that waits for you at one moment.
+type ApprovalsCurrent struct {
+	// Ids The requests, oldest first.
+	Ids []string `json:"ids"`
 }
 
 // Caller defines model for Caller.
@@ -1003,6 +1021,12 @@ type Unauthenticated = Problem
 // ListApprovalsParams defines parameters for ListApprovals.
 type ListApprovalsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
+// WatchApprovalsParams defines parameters for WatchApprovals.
+type WatchApprovalsParams struct {
+	// LastEventID The id of the last event that you have. What waited before it is not told again.
+	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
 }
 
 // ApplyCatalogueParams defines parameters for ApplyCatalogue.

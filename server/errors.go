@@ -31,6 +31,9 @@ var (
 // errCutOff: the answer with a credential was not written to its end.
 var errCutOff = errors.New("answer was cut off")
 
+// errSlow: somebody asked for events and does not read them.
+var errSlow = errors.New("events are not read")
+
 // finding is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
 // caller and is fixed or the catalogue's text, detail is the fixed code for the record.
 type finding struct {

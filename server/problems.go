@@ -148,6 +148,10 @@ var answers = []answer{
 		"You used this Idempotency-Key before, for a different request. Nothing was decided. Use a new key for a new request.",
 	},
 	{
+		broker.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many listen",
+		"You listen to events several times already, or too many people do on this replica. Close a connection that you do not need, or list what waits for you now and then.",
+	},
+	{
 		broker.ErrLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
 		"Policy would not have refused this, but a limit of the scope is reached, and the refusal is recorded. Ask again after the time in Retry-After, with the same Idempotency-Key if you sent one.",
 	},
@@ -219,15 +223,15 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err er
 	if a.status >= http.StatusInternalServerError {
 		s.cfg.Log.ErrorContext(r.Context(), "call failed", "request_id", c.id, "operation", c.operation, "code", string(a.code), "error", err)
 	}
-	if a.status < http.StatusInternalServerError && !recorded(a.code) && underV1(r) {
+	if a.status < http.StatusInternalServerError && !recorded(a) && underV1(r) {
 		s.refuse(r, who, a.code, f.detail)
 	}
 	writeProblem(w, p)
 }
 
 // recorded tells whether a problem is the answer to a request whose end is in the ledger already.
-func recorded(code ProblemCode) bool {
-	return code == CodeDenied || code == CodeRateLimited || code == CodeRevoked
+func recorded(a answer) bool {
+	return a.code == CodeDenied || a.code == CodeRateLimited && a.err == broker.ErrLimited || a.code == CodeRevoked //nolint:errorlint // of the table
 }
 
 // tellLimit says which limit was reached, in the header fields of draft-ietf-httpapi-ratelimit-headers-10 too.

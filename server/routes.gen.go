@@ -30,6 +30,9 @@ type ServerInterface interface {
 	// ListApprovals List what waits for you, oldest first
 	// (GET /v1/approvals)
 	ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams)
+	// WatchApprovals Hear what comes to wait for you, and what stops waiting
+	// (GET /v1/approvals/events)
+	WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams)
 	// GetApproval Read one request that waits for people, or has
 	// (GET /v1/approvals/{id})
 	GetApproval(w http.ResponseWriter, r *http.Request, id ID)
@@ -123,6 +126,12 @@ func (_ Unimplemented) Ready(w http.ResponseWriter, r *http.Request) {
 // ListApprovals List what waits for you, oldest first
 // (GET /v1/approvals)
 func (_ Unimplemented) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// WatchApprovals Hear what comes to wait for you, and what stops waiting
+// (GET /v1/approvals/events)
+func (_ Unimplemented) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -335,6 +344,47 @@ func (siw *ServerInterfaceWrapper) ListApprovals(w http.ResponseWriter, r *http.
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListApprovals(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// WatchApprovals operation middleware
+func (siw *ServerInterfaceWrapper) WatchApprovals(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchApprovalsParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Last-Event-ID", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Last-Event-ID", Err: err})
+			return
+		}
+
+		params.LastEventID = LastEventID
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WatchApprovals(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1168,6 +1218,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/approvals", wrapper.ListApprovals)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/approvals/events", wrapper.WatchApprovals)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/approvals/{id}", wrapper.GetApproval)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -305,7 +306,7 @@ func printVoted(con *console, after openapi.ApprovalCase) error {
 // ApprovalsWatchCmd is `brevet approvals watch`.
 type ApprovalsWatchCmd struct {
 	PersonFlags
-	Every time.Duration `help:"How often to look." default:"2s"`
+	Every time.Duration `help:"How often to look, where the broker cannot tell." default:"2s"`
 }
 
 // Run prints what comes. What has been printed is not printed again.
@@ -319,32 +320,73 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer done()
 	seen := map[string]bool{}
-	tick := time.NewTicker(c.Every)
-	defer tick.Stop()
-	for {
-		list, err := broker.Approvals(ctx, mostApprovals)
+	show := func(one openapi.ApprovalCase) error {
+		if seen[one.ID] {
+			return nil
+		}
+		seen[one.ID] = true
+		return announce(con, one)
+	}
+	watch, wait := broker.WatchApprovals(), time.Duration(0)
+	for err = c.look(ctx, broker, show); ; err = c.follow(ctx, broker, watch, show) {
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it was asked to end
-		case errors.Is(err, client.ErrUnavailable):
-			con.say("the broker cannot be asked right now; trying again")
-		case err != nil:
-			return explain(con, c.hint(err), "")
-		}
-		for _, one := range list {
-			if !seen[one.ID] {
-				seen[one.ID] = true
-				if err := announce(con, one); err != nil {
-					return err
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case err != nil && !passes(err):
+			return explain(con, c.hint(err), "")
+		case err != nil:
+			con.say("the broker cannot be asked right now; trying again")
+		}
+		if !pause(ctx, wait) {
+			return nil
+		}
+		wait = c.Every
+	}
+}
+
+// pause returns false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// passes tells whether it may be better in a moment.
+func passes(err error) bool {
+	var refused *client.Problem
+	var unreachable *net.OpError
+	return errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrCutOff) ||
+		errors.As(err, &unreachable) && !errors.As(err, &refused)
+}
+
+// follow shows what comes as the broker tells it, or looks once where the broker, or what is between, tells nothing.
+func (c *ApprovalsWatchCmd) follow(
+	ctx context.Context, broker *client.Client, watch *client.ApprovalWatch, show func(openapi.ApprovalCase) error,
+) error {
+	err := watch.Follow(ctx, func(e client.ApprovalEvent) error {
+		if e.Waiting == nil {
+			return nil
+		}
+		return show(*e.Waiting)
+	})
+	if errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrAnswer) || errors.Is(err, client.ErrRateLimited) {
+		return c.look(ctx, broker, show)
+	}
+	return err
+}
+
+// look shows what waits, once.
+func (c *ApprovalsWatchCmd) look(ctx context.Context, broker *client.Client, show func(openapi.ApprovalCase) error) error {
+	list, err := broker.Approvals(ctx, mostApprovals)
+	for _, one := range list {
+		if err := show(one); err != nil {
+			return err
 		}
 	}
+	return err
 }
 
 func announce(con *console, one openapi.ApprovalCase) error {

@@ -1,0 +1,253 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/people"
+)
+
+const (
+	// boardEvery is how often what waits is looked up, for all of a replica's listeners with one query.
+	boardEvery = 500 * time.Millisecond
+	// mostListening bounds who listens on a replica, and mostListeningEach how often one person does.
+	mostListening, mostListeningEach = 1000, 4
+	// backlog is how many times a listener may be told something before it hears any of it.
+	backlog = 16
+)
+
+// EventKind tells what an event is of.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventWaiting EventKind = "waiting" // a request has come to wait
+	EventDecided EventKind = "decided" // a request does not wait any more
+	EventCurrent EventKind = "current" // all that waited has been told
+)
+
+// Event is a change of what waits for a person.
+type Event struct {
+	Kind EventKind
+	// Case is the request, without its votes. Others are told of it too, so it is only read.
+	Case *Case
+	// IDs are the requests that wait, of EventCurrent.
+	IDs []string
+}
+
+// Standing is a request that waits for people, in short.
+type Standing struct{ ID, SPIFFEID, Group string }
+
+// Listener hears what comes to wait for one person, and what stops waiting. It has to be closed.
+type Listener struct {
+	// Events come in order. The channel is closed when nobody has heard them for too long.
+	Events <-chan []Event
+
+	board  *board
+	events chan []Event
+	voter  Voter
+	after  string
+	knows  map[string]bool // what it was told waits; nil until it was told anything
+}
+
+// board is who listens on this replica.
+type board struct {
+	mu        sync.Mutex
+	listeners map[*Listener]bool
+	byPerson  map[string]int
+	all       int
+	watched   bool
+	joined    chan struct{} // somebody has, and need not wait for the next look
+}
+
+// Listen tells a person what waits for them now, as far as its id is after the given one, and from then on what changes.
+// It says the same as Waiting. ErrCrowded when too many listen here, or too often the same person.
+func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
+	l := &Listener{board: &b.board, events: make(chan []Event, backlog), voter: voterOf(who), after: after}
+	l.Events = l.events
+	watch, err := b.board.join(l)
+	if err != nil {
+		return nil, err
+	}
+	if watch {
+		b.watchers.Go(func() { b.watchBoard(context.WithoutCancel(ctx)) })
+	}
+	return l, nil
+}
+
+// Close makes room for others. It is called once.
+func (l *Listener) Close() {
+	bd := l.board
+	bd.mu.Lock()
+	defer bd.mu.Unlock()
+	delete(bd.listeners, l)
+	if bd.byPerson[l.voter.ID]--; bd.byPerson[l.voter.ID] == 0 {
+		delete(bd.byPerson, l.voter.ID)
+	}
+	bd.all--
+}
+
+// join tells whether nobody looks for the listeners yet, and the caller has to.
+func (bd *board) join(l *Listener) (watch bool, err error) {
+	bd.mu.Lock()
+	defer bd.mu.Unlock()
+	if bd.all >= mostListening || bd.byPerson[l.voter.ID] >= mostListeningEach {
+		return false, ErrCrowded
+	}
+	if bd.listeners == nil {
+		bd.listeners, bd.byPerson, bd.joined = map[*Listener]bool{}, map[string]int{}, make(chan struct{}, 1)
+	}
+	bd.listeners[l] = true
+	bd.byPerson[l.voter.ID]++
+	bd.all++
+	select {
+	case bd.joined <- struct{}{}:
+	default:
+	}
+	watch, bd.watched = !bd.watched, true
+	return watch, nil
+}
+
+// present lists who listens. When that is nobody, nobody watches any more.
+func (bd *board) present() []*Listener {
+	bd.mu.Lock()
+	defer bd.mu.Unlock()
+	bd.watched = len(bd.listeners) > 0
+	return slices.Collect(maps.Keys(bd.listeners))
+}
+
+// tell never waits: who does not listen is cut off.
+func (bd *board) tell(l *Listener, events []Event) {
+	bd.mu.Lock()
+	defer bd.mu.Unlock()
+	if len(events) == 0 || !bd.listeners[l] {
+		return
+	}
+	select {
+	case l.events <- events:
+	default:
+		delete(bd.listeners, l)
+		close(l.events)
+	}
+}
+
+// watchBoard looks what waits as long as anybody listens. What cannot be looked up is told later.
+func (b *Broker) watchBoard(ctx context.Context) {
+	tick := time.NewTicker(boardEvery)
+	defer tick.Stop()
+	for listeners := b.board.present(); len(listeners) > 0; listeners = b.board.present() {
+		if err := b.tellAll(ctx, listeners); err != nil {
+			b.cfg.Log.DebugContext(ctx, "approvers not told", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-b.board.joined:
+		}
+	}
+}
+
+func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
+	groups := map[string]bool{}
+	for _, l := range listeners {
+		for _, g := range l.voter.Groups {
+			groups[g] = true
+		}
+	}
+	standing, err := b.cfg.Approvals.Standing(ctx, slices.Sorted(maps.Keys(groups)))
+	if err != nil {
+		return fmt.Errorf("looking for what waits: %w", err)
+	}
+	all, wanted := make([]change, len(listeners)), map[string]bool{}
+	for i, l := range listeners {
+		all[i] = l.compare(b.cfg.Electorate, standing)
+		for _, id := range slices.Concat(all[i].come, all[i].gone) {
+			wanted[id] = true
+		}
+	}
+	cases, err := b.casesOf(ctx, slices.Sorted(maps.Keys(wanted)))
+	if err != nil {
+		return err
+	}
+	for i, l := range listeners {
+		b.board.tell(l, l.hear(all[i], cases))
+	}
+	return nil
+}
+
+// casesOf reads requests, as far as there are such.
+func (b *Broker) casesOf(ctx context.Context, ids []string) (map[string]*Case, error) {
+	cases := map[string]*Case{}
+	for len(ids) > 0 {
+		views, err := b.cfg.Approvals.Views(ctx, ids)
+		if err != nil {
+			return nil, fmt.Errorf("reading what waits: %w", err)
+		}
+		if len(views) == 0 {
+			break
+		}
+		for _, v := range views {
+			cases[v.ID] = &Case{View: v}
+		}
+		ids = slices.DeleteFunc(ids, func(id string) bool { return cases[id] != nil })
+	}
+	return cases, nil
+}
+
+// change is what a listener has not been told, by the ids of requests.
+type change struct{ waiting, come, gone []string }
+
+// compare finds what is new to a listener among what waits, as far as it may know of it.
+func (l *Listener) compare(e Electorate, standing []Standing) change {
+	var c change
+	visible := map[string]bool{}
+	for _, s := range standing {
+		if !slices.Contains(l.voter.Groups, s.Group) || !e.Rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
+			continue
+		}
+		visible[s.ID] = true
+		c.waiting = append(c.waiting, s.ID)
+		if l.knows == nil && s.ID > l.after || l.knows != nil && !l.knows[s.ID] {
+			c.come = append(c.come, s.ID)
+		}
+	}
+	for id := range l.knows {
+		if !visible[id] {
+			c.gone = append(c.gone, id)
+		}
+	}
+	slices.Sort(c.gone)
+	return c
+}
+
+// hear returns a change as events. What could not be read is told another time.
+func (l *Listener) hear(c change, cases map[string]*Case) []Event {
+	var events []Event
+	first := l.knows == nil
+	if first {
+		l.knows = map[string]bool{}
+		for _, id := range c.waiting {
+			l.knows[id] = id <= l.after
+		}
+	}
+	for _, id := range c.come {
+		delete(l.knows, id)
+		if cases[id] != nil {
+			l.knows[id] = true
+			events = append(events, Event{Kind: EventWaiting, Case: cases[id]})
+		}
+	}
+	for _, id := range c.gone {
+		if cases[id] != nil {
+			delete(l.knows, id)
+			events = append(events, Event{Kind: EventDecided, Case: cases[id]})
+		}
+	}
+	if first {
+		events = append(events, Event{Kind: EventCurrent, IDs: c.waiting})
+	}
+	return events
+}

@@ -1,0 +1,199 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+const (
+	// longestSilence is after which a stream is given up: the server says each 15 s that it is alive.
+	longestSilence = 45 * time.Second
+	// maxEventLine is the longest line of a stream, in bytes.
+	maxEventLine = 1 << 20
+)
+
+// ErrCutOff tells that a stream of events broke, or nothing has come for so long that the connection must be gone.
+var ErrCutOff = errors.New("the events were cut off")
+
+// ApprovalEvent is a change of what waits for a person. One of the two is set.
+type ApprovalEvent struct {
+	Waiting *openapi.ApprovalCase    // has come to wait; held to its hash
+	Decided *openapi.ApprovalDecided // does not wait any more
+}
+
+// ApprovalWatch follows what waits for the person who calls. It is not safe for concurrent use.
+type ApprovalWatch struct {
+	client  *Client
+	carrier *http.Client
+	last    string // Last-Event-ID
+	knows   map[string]bool
+}
+
+// WatchApprovals returns a watch that has seen nothing yet.
+func (c *Client) WatchApprovals() *ApprovalWatch {
+	carrier := *c.http
+	carrier.Timeout = 0 // a stream lasts
+	return &ApprovalWatch{client: c, carrier: &carrier, knows: map[string]bool{}}
+}
+
+// Follow tells on what waits, then what comes and goes. It returns nil when the server ends the stream, which it does
+// with the person's ID token, and an error when the connection is lost (ErrCutOff), on returns one, or ctx ends. Called again, it
+// goes on from there: no request is told as waiting twice unless it has been decided in between.
+func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(longestSilence, func() { cancel(ErrCutOff) })
+	defer silence.Stop()
+	resp, err := w.open(ctx)
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEventLine)
+	kind, id := "", w.last
+	var data []byte
+	for lines.Scan() {
+		silence.Reset(longestSilence)
+		name, value, _ := bytes.Cut(lines.Bytes(), []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(name) {
+		case "event":
+			kind = string(value)
+		case "id":
+			id = string(value)
+		case "data":
+			data = append(data, value...)
+		}
+		if len(lines.Bytes()) > 0 {
+			continue
+		}
+		if err := w.take(ctx, kind, data, on); err != nil {
+			return because(ctx, err)
+		}
+		w.last, kind, data = id, "", nil
+	}
+	if err := lines.Err(); err != nil {
+		return because(ctx, fmt.Errorf("%w: %w", ErrCutOff, err))
+	}
+	return because(ctx, nil)
+}
+
+// because prefers why ctx ended to what that led to.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (w *ApprovalWatch) open(ctx context.Context) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.client.base.String()+"/v1/approvals/events", nil)
+	if err != nil {
+		return nil, fmt.Errorf("making a call: %w", err)
+	}
+	req.Header.Set("Accept", "text/event-stream, application/problem+json")
+	if w.last != "" {
+		req.Header.Set("Last-Event-ID", w.last)
+	}
+	resp, err := w.client.send(w.carrier, req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK && mediaType(resp.Header) == "text/event-stream" {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxEventLine))
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	return nil, problemOf(resp, body)
+}
+
+// take tells of one event. Kinds that are not known are for newer clients.
+func (w *ApprovalWatch) take(ctx context.Context, kind string, data []byte, on func(ApprovalEvent) error) error {
+	switch kind {
+	case "waiting":
+		var one openapi.ApprovalCase
+		if json.Unmarshal(data, &one) != nil {
+			return fmt.Errorf("%w: an event is not the JSON of this API", ErrAnswer)
+		}
+		return w.waits(one, on)
+	case "decided":
+		var one openapi.ApprovalDecided
+		if json.Unmarshal(data, &one) != nil {
+			return fmt.Errorf("%w: an event is not the JSON of this API", ErrAnswer)
+		}
+		return w.decided(one, on)
+	case "current":
+		var now openapi.ApprovalsCurrent
+		if json.Unmarshal(data, &now) != nil {
+			return fmt.Errorf("%w: an event is not the JSON of this API", ErrAnswer)
+		}
+		return w.settle(ctx, now.Ids, on)
+	}
+	return nil
+}
+
+func (w *ApprovalWatch) waits(one openapi.ApprovalCase, on func(ApprovalEvent) error) error {
+	if err := checkHash(one); err != nil {
+		return err
+	}
+	if w.knows[one.ID] {
+		return nil
+	}
+	w.knows[one.ID] = true
+	return on(ApprovalEvent{Waiting: &one})
+}
+
+func (w *ApprovalWatch) decided(one openapi.ApprovalDecided, on func(ApprovalEvent) error) error {
+	if !w.knows[one.ID] {
+		return nil
+	}
+	delete(w.knows, one.ID)
+	return on(ApprovalEvent{Decided: &one})
+}
+
+// settle makes up for what happened while there was no connection.
+func (w *ApprovalWatch) settle(ctx context.Context, now []string, on func(ApprovalEvent) error) error {
+	waits := map[string]bool{}
+	for _, id := range now {
+		waits[id] = true
+	}
+	for id := range w.knows {
+		if waits[id] {
+			continue
+		}
+		one, err := w.client.Approval(ctx, id)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		// Who may not see it any more learns no more than that.
+		if err := w.decided(openapi.ApprovalDecided{ID: id, Status: one.Status, StatusAt: one.StatusAt}, on); err != nil {
+			return err
+		}
+	}
+	for _, id := range now {
+		if w.knows[id] {
+			continue
+		}
+		one, err := w.client.Approval(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := w.waits(one, on); err != nil {
+			return err
+		}
+	}
+	return nil
+}
