@@ -13,12 +13,17 @@ import (
 
 // CatalogCmd is `brevet catalog`.
 type CatalogCmd struct {
-	Check   CatalogCheckCmd   `cmd:"" help:"Check a folder of scopes and policies, as the server would when it loads it."`
-	Test    CatalogTestCmd    `cmd:"" help:"Check that asks are answered as the example tables of a folder say."`
-	Plan    CatalogPlanCmd    `cmd:"" help:"Show what a folder would change: scopes and policies by name, and whether more could be had."`
-	Replay  CatalogReplayCmd  `cmd:"" help:"Decide again, by a folder, what was decided of late, and show what would change."`
-	Explain CatalogExplainCmd `cmd:"" help:"Decide one ask by a folder, and show by what."`
-	Schema  CatalogSchemaCmd  `cmd:"" help:"Print a schema for editors and policy authors."`
+	Check    CatalogCheckCmd    `cmd:"" help:"Check a folder of scopes and policies, as the server would when it loads it."`
+	Test     CatalogTestCmd     `cmd:"" help:"Check that asks are answered as the example tables of a folder say."`
+	Plan     CatalogPlanCmd     `cmd:"" help:"Show what a folder would change: scopes and policies by name, and whether more could be had."`
+	Apply    CatalogApplyCmd    `cmd:"" help:"Put the catalogue in a folder in force on the server, as an admin."`
+	History  CatalogHistoryCmd  `cmd:"" help:"List what became of catalogues on the server, newest first."`
+	Rollback CatalogRollbackCmd `cmd:"" help:"Put an earlier catalogue in force again, as an admin."`
+	Approve  CatalogApproveCmd  `cmd:"" help:"Have a catalogue applied that another admin has proposed."`
+	Reject   CatalogRejectCmd   `cmd:"" help:"Turn down a catalogue that was proposed."`
+	Replay   CatalogReplayCmd   `cmd:"" help:"Decide again, by a folder, what was decided of late, and show what would change."`
+	Explain  CatalogExplainCmd  `cmd:"" help:"Decide one ask by a folder, and show by what."`
+	Schema   CatalogSchemaCmd   `cmd:"" help:"Print a schema for editors and policy authors."`
 }
 
 // CatalogCheckCmd is `brevet catalog check`.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,21 +13,22 @@ import (
 
 // CatalogPlanCmd is `brevet catalog plan`.
 type CatalogPlanCmd struct {
+	AdminFlags
 	Folder   string `arg:"" help:"Folder with .yaml and .cedar files, as they would be." type:"path"`
-	From     string `help:"Folder with the catalogue as it is." type:"path" required:"" placeholder:"FOLDER"`
+	From     string `help:"Folder with the catalogue as it is. Default: what is in force on the server." type:"path" placeholder:"FOLDER"`
 	Detailed bool   `help:"Exit with 2 when there is something to change." name:"detailed-exitcode"`
 }
 
 // exitChanges is the code of a plan with changes, when it was asked for.
 const exitChanges = 2
 
-// Run compares two folders.
-func (c *CatalogPlanCmd) Run(con *console) error {
-	from, err := loadFolder(c.From)
+// Run compares a folder with another, or with what is in force.
+func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
+	to, err := loadFolder(c.Folder)
 	if err != nil {
 		return err
 	}
-	to, err := loadFolder(c.Folder)
+	from, err := c.from(ctx, con)
 	if err != nil {
 		return err
 	}
@@ -34,10 +36,27 @@ func (c *CatalogPlanCmd) Run(con *console) error {
 	if err := printDiff(con, diff); err != nil {
 		return err
 	}
+	sayPolicies(con, newPolicies(from, to))
 	if c.Detailed && !diff.Empty() {
 		return exitError{err: errors.New("there is something to change"), code: exitChanges}
 	}
 	return nil
+}
+
+func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (*scopes.Catalogue, error) {
+	if c.From != "" {
+		return loadFolder(c.From)
+	}
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	from, err := catalogueInForce(ctx, broker)
+	if err != nil {
+		return nil, explain(con, c.hint(err), "")
+	}
+	return from, nil
 }
 
 // signs are what a change begins with.

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/term"
+)
+
+// CatalogApplyCmd is `brevet catalog apply`.
+type CatalogApplyCmd struct {
+	AdminFlags
+	Folder string `arg:"" help:"Folder with .yaml and .cedar files: the whole catalogue." type:"existingdir"`
+	consent
+}
+
+// CatalogRollbackCmd is `brevet catalog rollback`.
+type CatalogRollbackCmd struct {
+	AdminFlags
+	Digest string `arg:"" help:"Digest of an earlier catalogue, as brevet catalog history lists it."`
+	consent
+}
+
+// consent is what every change of the catalogue takes.
+type consent struct {
+	Reason string `help:"Why, in a sentence, for whoever reads the record." required:""`
+	Yes    bool   `help:"Don't ask again." short:"y"`
+}
+
+// Run shows what the folder would change, and applies it.
+func (c *CatalogApplyCmd) Run(ctx context.Context, con *console) error {
+	to, err := loadFolder(c.Folder)
+	if err != nil {
+		return err
+	}
+	files, err := scopes.ReadFS(os.DirFS(c.Folder))
+	if err != nil {
+		return folderError("reading", c.Folder, err)
+	}
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	from, err := catalogueInForce(ctx, broker)
+	if err == nil {
+		err = c.replace(ctx, con, broker, swap{from, to, filesOf(files)})
+	}
+	return explainCatalogue(con, c.hint(err))
+}
+
+// Run shows what going back would change, and does it.
+func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	from, err := catalogueInForce(ctx, broker)
+	if err != nil {
+		return explainCatalogue(con, c.hint(err))
+	}
+	to, files, err := keptCatalogue(ctx, broker, c.Digest)
+	if err == nil {
+		err = c.replace(ctx, con, broker, swap{from, to, files})
+	}
+	return explainCatalogue(con, c.hint(err))
+}
+
+// swap is one catalogue in the place of another.
+type swap struct {
+	from, to *scopes.Catalogue
+	files    []openapi.CatalogueFile // of to
+}
+
+// replace applies a catalogue once whoever calls has seen what it changes and wants that.
+func (c consent) replace(ctx context.Context, con *console, broker *client.Client, s swap) error {
+	diff := scopes.Plan(s.from, s.to)
+	if diff.Empty() && !con.json {
+		_, err := fmt.Fprintln(con.out, "No changes: it is in force.")
+		return err
+	}
+	if err := c.ask(con, s, "Apply"); err != nil {
+		return err
+	}
+	change, err := broker.ApplyCatalogue(ctx, s.from.Digest(), openapi.CatalogueOrder{Files: s.files, Reason: c.Reason})
+	if err != nil {
+		return lost(ctx, broker, s.to.Digest(), err)
+	}
+	return printChange(con, change)
+}
+
+// lost says what is known when the answer to a change is lost: it may have been carried out.
+func lost(ctx context.Context, broker *client.Client, digest string, err error) error {
+	var problem *client.Problem
+	if errors.As(err, &problem) {
+		return err
+	}
+	if now, unread := broker.Catalogue(ctx); unread == nil && now.Digest == digest {
+		return fmt.Errorf("the answer is lost, but the catalogue is in force as version %d: %w", now.Version, err)
+	}
+	return fmt.Errorf("whether it is in force is not known; see brevet catalog history: %w", err)
+}
+
+// ask shows what changes, and has whoever calls say so again.
+func (c consent) ask(con *console, s swap, doing string) error {
+	if c.Yes && con.json {
+		return nil
+	}
+	if !c.Yes && (con.json || !term.IsTerminal(int(os.Stdin.Fd()))) {
+		return errors.New("there is no terminal to ask you on: look with brevet catalog plan, and add --yes")
+	}
+	if err := printDiff(con, scopes.Plan(s.from, s.to)); err != nil {
+		return err
+	}
+	sayPolicies(con, newPolicies(s.from, s.to))
+	if c.Yes {
+		return nil
+	}
+	fmt.Fprintf(con.err, "\n%s this? Type yes: ", doing)
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "yes" {
+		return errors.New("you did not type yes: nothing was changed")
+	}
+	return nil
+}
+
+// CatalogApproveCmd is `brevet catalog approve`.
+type CatalogApproveCmd struct{ catalogVerdict }
+
+// CatalogRejectCmd is `brevet catalog reject`.
+type CatalogRejectCmd struct{ catalogVerdict }
+
+type catalogVerdict struct {
+	AdminFlags
+	Digest string `arg:"" help:"Digest of the catalogue that was proposed, as brevet catalog history lists it."`
+	consent
+}
+
+// Run shows what was proposed, and has it applied.
+func (c *CatalogApproveCmd) Run(ctx context.Context, con *console) error {
+	return c.decide(ctx, con, openapi.CatalogueApprove, "Approve")
+}
+
+// Run shows what was proposed, and turns it down.
+func (c *CatalogRejectCmd) Run(ctx context.Context, con *console) error {
+	return c.decide(ctx, con, openapi.CatalogueReject, "Reject")
+}
+
+func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict openapi.CatalogueVerdict, doing string) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	from, err := catalogueInForce(ctx, broker)
+	if err != nil {
+		return explainCatalogue(con, c.hint(err))
+	}
+	to, _, err := keptCatalogue(ctx, broker, c.Digest)
+	if err == nil {
+		err = c.ask(con, swap{from: from, to: to}, doing)
+	}
+	var change openapi.CatalogueChange
+	if err == nil {
+		change, err = broker.DecideCatalogue(ctx, from.Digest(), c.Digest, openapi.CatalogueDecision{Verdict: verdict, Reason: c.Reason})
+	}
+	if err != nil {
+		return explainCatalogue(con, c.hint(err))
+	}
+	return printChange(con, change)
+}
+
+// CatalogHistoryCmd is `brevet catalog history`.
+type CatalogHistoryCmd struct {
+	AdminFlags
+	Limit int `help:"How many at most." default:"20"`
+}
+
+// Run prints a table, or one JSON document a line.
+func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	changes, err := broker.CatalogueChanges(ctx, c.Limit)
+	if err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	if con.json {
+		for _, change := range changes {
+			if err := con.encode(change); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "VERSION\tSTATE\tSINCE\tBY\tDECIDED BY\tREASON\tDIGEST")
+	for _, change := range changes {
+		version := "-"
+		if change.State == openapi.CatalogueApplied {
+			version = fmt.Sprint(change.Version)
+		}
+		since := change.Time
+		if !change.DecidedAt.IsZero() {
+			since = change.DecidedAt
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", version, change.State, since.Local().Format(time.DateTime),
+			inert(change.Actor), inert(change.Decider), shorten(inert(change.Reason), 40), inert(change.Digest))
+	}
+	return table.Flush()
+}
+
+// catalogueInForce loads what the server says is in force.
+func catalogueInForce(ctx context.Context, broker *client.Client) (*scopes.Catalogue, error) {
+	now, err := broker.Catalogue(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return loadServed(now.Digest, now.Files)
+}
+
+func keptCatalogue(ctx context.Context, broker *client.Client, digest string) (*scopes.Catalogue, []openapi.CatalogueFile, error) {
+	files, err := broker.CatalogueFiles(ctx, digest)
+	if err != nil {
+		return nil, nil, err
+	}
+	catalogue, err := loadServed(digest, files)
+	return catalogue, files, err
+}
+
+// loadServed loads files that came from the server, and holds them to their name: it is by that name that they are
+// applied.
+func loadServed(digest string, files []openapi.CatalogueFile) (*scopes.Catalogue, error) {
+	var all []scopes.File
+	for _, f := range files {
+		all = append(all, scopes.File{Name: f.Name, Data: []byte(f.Text)})
+	}
+	catalogue, err := scopes.Load(all)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("catalogue %s of the server is none to this version of brevet: %s", inert(digest), inert(err.Error()))
+	case catalogue.Digest() != digest:
+		return nil, fmt.Errorf("the files that the server gave for catalogue %s are those of %s", inert(digest), catalogue.Digest())
+	}
+	return catalogue, nil
+}
+
+func filesOf(files []scopes.File) []openapi.CatalogueFile {
+	var out []openapi.CatalogueFile
+	for _, f := range files {
+		out = append(out, openapi.CatalogueFile{Name: f.Name, Text: string(f.Data)})
+	}
+	return out
+}
+
+// newPolicies are the names of Vault's policies that one catalogue needs and the other did not.
+func newPolicies(from, to *scopes.Catalogue) []string {
+	had, needs := map[string]bool{}, []string(nil)
+	for _, p := range from.VaultPolicies() {
+		had[p.Name] = true
+	}
+	for _, p := range to.VaultPolicies() {
+		if !had[p.Name] {
+			needs = append(needs, p.Name)
+		}
+	}
+	return needs
+}
+
+// sayPolicies says what has to be done before a catalogue is applied.
+func sayPolicies(con *console, policies []string) {
+	if len(policies) == 0 || con.json {
+		return
+	}
+	con.say("Vault needs policies that the catalogue in force does without. Run brevet bootstrap with --catalogue on the new")
+	con.say("folder first: until then, asks for their scopes fail.")
+	for _, name := range policies {
+		con.say("  " + inert(name))
+	}
+}
+
+// printChange prints what became of a change. One that waits for another admin is no success yet.
+func printChange(con *console, change openapi.CatalogueChange) error {
+	waits := change.State == openapi.CatalogueProposed
+	if con.json {
+		if err := con.encode(change); err != nil {
+			return err
+		}
+	} else {
+		text := fmt.Sprintf("%s is in force as version %d", change.Digest, change.Version)
+		switch change.State {
+		case openapi.CatalogueProposed:
+			text = fmt.Sprintf("%s is proposed. Another admin has to say: brevet catalog approve %s", change.Digest, change.Digest)
+		case openapi.CatalogueRejected:
+			text = change.Digest + " is rejected"
+		case openapi.CatalogueApplied, openapi.CatalogueSuperseded:
+		}
+		if _, err := fmt.Fprintln(con.out, inert(text)); err != nil {
+			return err
+		}
+	}
+	if waits {
+		return exitError{err: errors.New("it waits for another admin"), code: exitPending}
+	}
+	return nil
+}
+
+// explainCatalogue is explain, with what is wrong with the files.
+func explainCatalogue(con *console, err error) error {
+	var problem *client.Problem
+	explained := explain(con, err, "")
+	if errors.As(err, &problem) && !con.json {
+		for _, p := range problem.Problems {
+			fmt.Fprintf(con.err, "  %s\n", inert(scopes.Problem{File: p.File, Line: p.Line, What: p.What}.String()))
+		}
+	}
+	return explained
+}
