@@ -1,0 +1,117 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// served is a stack with the example catalogue in force, and two admins who may change it.
+func served(t *testing.T, second bool) (s *brevettest.Stack, one, two []string) {
+	t.Helper()
+	files, err := scopes.ReadFS(os.DirFS(exampleCatalogue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admins := []string{"spiffe://acme.test/admins/one", "spiffe://acme.test/admins/two"}
+	s = brevettest.NewStack(t, brevettest.Options{Catalogue: files, Applied: true, SecondAdmin: second, CatalogueAdmins: admins})
+	as := func(id string) []string {
+		endpoint, err := s.Acme.ServeWorkload(filepath.Join(t.TempDir(), "api.sock"), spiffeid.RequireFromString(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = endpoint.Close() })
+		return []string{"--server", s.URL, "--server-id", "spiffe://acme.test/brevet", "--workload-api", endpoint.Addr()}
+	}
+	return s, as(admins[0]), as(admins[1])
+}
+
+func on(flags []string, args ...string) []string {
+	return append(append([]string{"catalog"}, args...), flags...)
+}
+
+// digestIn is the digest of the catalogue in a folder.
+func digestIn(t *testing.T, folder string) string {
+	t.Helper()
+	catalogue, err := loadFolder(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return catalogue.Digest()
+}
+
+// What a folder changes on the server is shown, applied, listed and taken back.
+func TestCatalogOnTheServer(t *testing.T) {
+	s, admin, _ := served(t, false)
+	folder := draftOf(t)
+	inProcess(t, on(admin, "plan", folder, "--detailed-exitcode")...).want(t, 0, "No changes.")
+	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
+	inProcess(t, on(admin, "plan", folder, "--detailed-exitcode")...).want(t, exitChanges, "WIDENS REACH", "1 widens reach")
+	before, after := digestIn(t, exampleCatalogue), digestIn(t, folder)
+	inProcess(t, on(admin, "apply", folder, "--reason", "x")...).want(t, 1, "add --yes")
+	inProcess(t, on(admin, "apply", folder, "--yes")...).want(t, 2, "--reason")
+	inProcess(t, on(admin, "apply", folder, "--reason", "one is enough\x1b[2J", "--yes")...).
+		want(t, 0, "WIDENS REACH", after+" is in force as version 2")
+	inProcess(t, on(admin, "apply", folder, "--reason", "x", "--yes")...).want(t, 0, "No changes: it is in force.")
+	got := inProcess(t, on(admin, "history")...)
+	got.want(t, 0, before, after, `one is enough\u001b[2J`, "spiffe://acme.test/admins/one")
+	if strings.Contains(got.out, "\x1b") {
+		t.Errorf("got %q, want nothing that moves a cursor", got.out)
+	}
+	back := object(t, inProcess(t, on(admin, "rollback", before, "--reason", "two after all", "--yes", "--output", "json")...).out)
+	if back["digest"] != before || back["version"] != 3.0 || back["state"] != "applied" {
+		t.Errorf("got %v, want the first catalogue as version 3", back)
+	}
+	lines := strings.Split(strings.TrimSpace(inProcess(t, on(admin, "history", "--output", "json", "--limit", "2")...).out), "\n")
+	if len(lines) != 2 || object(t, lines[0])["reason"] != "two after all" {
+		t.Errorf("got %q, want the two newest", lines)
+	}
+	inProcess(t, on(admin, "rollback", "sha256:00", "--reason", "x", "--yes")...).want(t, 1, "There is no such thing")
+	s.DB.Check(t)
+}
+
+// A policy that is new to Vault has to be there before the scope is of use.
+func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
+	_, admin, _ := served(t, false)
+	folder := draftOf(t)
+	if err := os.WriteFile(filepath.Join(folder, "notes.yaml"), []byte(`scopes:
+  - name: notes.read
+    title: Read notes
+    authority: read
+    resource: vault:notes
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: vault-token, policy: [{path: secret/data/notes, capabilities: [read]}]}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "Run brevet bootstrap", "brevet-scope.notes.read.")
+}
+
+// With a second admin, one proposes and the other sees what it is before it is applied.
+func TestCatalogWithASecondAdmin(t *testing.T) {
+	s, one, two := served(t, true)
+	folder := draftOf(t)
+	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
+	digest := digestIn(t, folder)
+	inProcess(t, on(one, "apply", folder, "--reason", "x", "--yes")...).want(t, exitPending, "brevet catalog approve "+digest)
+	inProcess(t, on(one, "approve", digest, "--reason", "x", "--yes")...).want(t, 1, "It is your own proposal")
+	inProcess(t, on(two, "approve", digest, "--reason", "looked", "--yes")...).want(t, 0, "WIDENS REACH", "is in force as version 2")
+	inProcess(t, on(two, "apply", exampleCatalogue, "--reason", "back", "--yes")...).want(t, exitPending)
+	inProcess(t, on(one, "reject", digestIn(t, exampleCatalogue), "--reason", "no", "--yes")...).want(t, 0, "is rejected")
+	inProcess(t, on(one, "history")...).want(t, 0, "rejected", "applied", "spiffe://acme.test/admins/two")
+	s.DB.Check(t)
+}
+
+func TestCatalogOnNoServer(t *testing.T) {
+	folder := draftOf(t)
+	t.Setenv("BREVET_SERVER", "")
+	t.Setenv("SPIFFE_ENDPOINT_SOCKET", "")
+	inProcess(t, "catalog", "plan", folder).want(t, 1, "BREVET_SERVER")
+	inProcess(t, "catalog", "history", "--server", "https://localhost:1").want(t, 1, "--workload-api or SPIFFE_ENDPOINT_SOCKET")
+	inProcess(t, "catalog", "apply", "testdata/broken", "--reason", "x").want(t, 1, "testdata/broken:\n")
+}
