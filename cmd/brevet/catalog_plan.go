@@ -13,10 +13,21 @@ import (
 
 // CatalogPlanCmd is `brevet catalog plan`.
 type CatalogPlanCmd struct {
-	AdminFlags
+	serverFlags
 	Folder   string `arg:"" help:"Folder with .yaml and .cedar files, as they would be." type:"path"`
 	From     string `help:"Folder with the catalogue as it is. Default: what is in force on the server." type:"path" placeholder:"FOLDER"`
 	Detailed bool   `help:"Exit with 2 when there is something to change." name:"detailed-exitcode"`
+}
+
+// serverFlags are OfficialFlags of a command that can do without a server.
+type serverFlags struct {
+	Server      string `help:"URL of the broker, where --from is left out." env:"BREVET_SERVER"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
+	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
+	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
+	CAFile      string `help:"As a person: PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 
 // exitChanges is the code of a plan with changes, when it was asked for.
@@ -47,14 +58,18 @@ func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (*scopes.Catalo
 	if c.From != "" {
 		return loadFolder(c.From)
 	}
-	broker, done, err := c.open(ctx)
+	if c.Server == "" {
+		return nil, errors.New("compare with what? Name another folder with --from, or the broker with --server or BREVET_SERVER")
+	}
+	flags := OfficialFlags(c.serverFlags)
+	broker, done, err := flags.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	from, err := catalogueInForce(ctx, broker)
 	if err != nil {
-		return nil, explain(con, c.hint(err), "")
+		return nil, explain(con, flags.hint(err), "")
 	}
 	return from, nil
 }

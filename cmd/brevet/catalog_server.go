@@ -18,14 +18,14 @@ import (
 
 // CatalogApplyCmd is `brevet catalog apply`.
 type CatalogApplyCmd struct {
-	AdminFlags
+	OfficialFlags
 	Folder string `arg:"" help:"Folder with .yaml and .cedar files: the whole catalogue." type:"existingdir"`
 	consent
 }
 
 // CatalogRollbackCmd is `brevet catalog rollback`.
 type CatalogRollbackCmd struct {
-	AdminFlags
+	OfficialFlags
 	Digest string `arg:"" help:"Digest of an earlier catalogue, as brevet catalog history lists it."`
 	consent
 }
@@ -141,7 +141,7 @@ type CatalogApproveCmd struct{ catalogVerdict }
 type CatalogRejectCmd struct{ catalogVerdict }
 
 type catalogVerdict struct {
-	AdminFlags
+	OfficialFlags
 	Digest string `arg:"" help:"Digest of the catalogue that was proposed, as brevet catalog history lists it."`
 	consent
 }
@@ -182,7 +182,7 @@ func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict opena
 
 // CatalogHistoryCmd is `brevet catalog history`.
 type CatalogHistoryCmd struct {
-	AdminFlags
+	OfficialFlags
 	Limit int `help:"How many at most." default:"20"`
 }
 

@@ -109,9 +109,13 @@ func TestCatalogWithASecondAdmin(t *testing.T) {
 
 func TestCatalogOnNoServer(t *testing.T) {
 	folder := draftOf(t)
-	t.Setenv("BREVET_SERVER", "")
-	t.Setenv("SPIFFE_ENDPOINT_SOCKET", "")
+	for _, name := range []string{"BREVET_SERVER", "SPIFFE_ENDPOINT_SOCKET"} {
+		t.Setenv(name, "") // so that it is put back
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	inProcess(t, "catalog", "plan", folder).want(t, 1, "BREVET_SERVER")
-	inProcess(t, "catalog", "history", "--server", "https://localhost:1").want(t, 1, "--workload-api or SPIFFE_ENDPOINT_SOCKET")
-	inProcess(t, "catalog", "apply", "testdata/broken", "--reason", "x").want(t, 1, "testdata/broken:\n")
+	inProcess(t, "catalog", "history").want(t, 2, "--server")
+	inProcess(t, "catalog", "apply", "testdata/broken", "--reason", "x", "--server", "https://localhost:1").want(t, 1, "testdata/broken:\n")
 }
