@@ -443,3 +443,27 @@ func TestRedeemUnderAnotherCatalogue(t *testing.T) {
 	}
 	s.DB.Check(t)
 }
+
+// restless is a ledger whose catalogue changes each time that something was decided.
+type restless struct {
+	broker.Ledger
+	begun *atomic.Int64
+}
+
+func (l restless) Begin(context.Context, broker.Record) (*broker.View, error) {
+	l.begun.Add(1)
+	return nil, broker.ErrSuperseded
+}
+
+// What cannot be decided by the catalogue in force is not decided at all.
+func TestCatalogueThatNeverRests(t *testing.T) {
+	var begun atomic.Int64
+	o := kept
+	o.Ledger = func(l broker.Ledger) broker.Ledger { return restless{l, &begun} }
+	s := brevettest.NewStack(t, o)
+	_, err := s.Client(t, agent).Request(t.Context(), read)
+	if code(err) != openapi.CodeSuperseded || !errors.Is(err, client.ErrUnavailable) || begun.Load() != 3 {
+		t.Errorf("got %v after %d decisions, want superseded after 3", err, begun.Load())
+	}
+	s.DB.Check(t)
+}
