@@ -18,7 +18,7 @@ const mostProblems = 100
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // badCatalogue is what is wrong with the files that an admin has sent.
-type badCatalogue struct {
+type badCatalogue struct { //nolint:errname // it reads as what was sent
 	finding
 	problems scopes.Problems
 }
