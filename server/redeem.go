@@ -82,7 +82,7 @@ func (s *Server) withdraw(r *http.Request, who attest.Identity, id string) error
 func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View, wait string) (*broker.View, error) {
 	longest, err := time.ParseDuration(wait)
 	if err != nil || v.Status != broker.StatusPending {
-		return v, nil //nolint:nilerr // there is nothing to wait for
+		return v, nil
 	}
 	if err := http.NewResponseController(w).SetWriteDeadline(s.cfg.Now().Add(longest + writeTimeout)); err != nil &&
 		!errors.Is(err, http.ErrNotSupported) {

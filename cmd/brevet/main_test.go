@@ -32,8 +32,10 @@ func TestMain(m *testing.M) {
 // left running.
 func buildAndRun(m *testing.M) int {
 	// A developer's own environment must not decide what these tests see.
-	for _, name := range []string{"BREVET_SERVER", "BREVET_SERVER_ID", "BREVET_TASK", "BREVET_AUDIENCE", "BREVET_CONFIG", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER",
-		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE"} {
+	for _, name := range []string{
+		"BREVET_SERVER", "BREVET_SERVER_ID", "BREVET_TASK", "BREVET_AUDIENCE", "BREVET_CONFIG", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER",
+		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE",
+	} {
 		_ = os.Unsetenv(name)
 	}
 	dir, err := os.MkdirTemp("", "brevet-cli-")
