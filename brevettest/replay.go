@@ -56,6 +56,7 @@ type entryBody struct {
 	}
 	SaidAt                   time.Time `json:"said_at"`
 	Verdict, Hash, Note, Was string
+	Covers, Of               string
 	Votes                    float64
 	Target                   struct {
 		SPIFFEID string `json:"spiffe_id"`
@@ -112,7 +113,7 @@ func (b *entryBody) applyTo(t testing.TB, now state, index int64) {
 		}
 		now.issuances[b.ID] = b.row(index)
 		b.redeem(t, now, index)
-	case "approval.vote", "approval.withdrawn":
+	case "approval.vote", "approval.remembered", "approval.withdrawn":
 		b.step(t, now, index)
 	case "catalogue.proposed", "catalogue.applied", "catalogue.rejected":
 		now.catalogues.change(t, b, index)
@@ -231,7 +232,7 @@ func (b *entryBody) row(index int64) map[string]any {
 		"vault_path": nil, "vault_accessor": nil, "vault_lease": nil, "credential_name": nil, "secret_digest": nil,
 		"leased": false, "static": false,
 		"request_digest": `\x` + b.Request.Digest, "idempotency_key": pointed(b.Request.IdempotencyKey),
-		"canonical": nil, "votes": 0.0, "redemptions": 0.0, "redeemed_by": nil, "approves": nil,
+		"canonical": nil, "votes": 0.0, "redemptions": 0.0, "redeemed_by": nil, "approves": nil, "remembered": nil,
 	}
 	if a := b.Decision.Approval; a != nil {
 		row["approval_group"], row["approval_quorum"], row["canonical"] = a.Group, a.Quorum, pointed(a.Canonical)

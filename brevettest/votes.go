@@ -20,6 +20,10 @@ func (b *entryBody) step(t testing.TB, now state, index int64) {
 		t.Errorf("entry %d is a vote on something else than its request", index)
 	}
 	row["status"], row["status_time"], row["actor"] = b.Status, epoch(&b.Time), nil
+	if b.Kind == "approval.remembered" {
+		b.remember(t, now, index)
+		return
+	}
 	if b.Status == "rejected" || b.Status == "withdrawn" {
 		row["actor"] = actor["id"]
 	}
@@ -29,10 +33,34 @@ func (b *entryBody) step(t testing.TB, now state, index int64) {
 	row["votes"] = b.Votes + 1
 	voter, _ := actor["id"].(string)
 	now.votes[b.ID+" "+voter+" "+b.Verdict] = map[string]any{
-		"time": epoch(&b.Time), "note": b.Note, "entry_index": float64(index),
+		"time": epoch(&b.Time), "note": b.Note, "covers": b.Covers, "entry_index": float64(index),
 	}
 	if b.Status == "approved" && now.approvers(b.ID) < row["approval_quorum"].(float64) {
 		t.Errorf("entry %d approves a request without enough people", index)
+	}
+}
+
+// remember lets the votes on an earlier request stand for another.
+func (b *entryBody) remember(t testing.TB, now state, index int64) {
+	t.Helper()
+	row, of := now.issuances[b.ID], now.issuances[b.Of]
+	if of == nil || of["spiffe_id"] != row["spiffe_id"] || of["task"] != row["task"] || of["scope"] != row["scope"] {
+		t.Errorf("entry %d remembers what was something else", index)
+		return
+	}
+	row["remembered"] = b.Of
+	for voter := range now.people {
+		vote := now.votes[b.Of+" "+voter+" approve"]
+		if vote == nil || vote["covers"] != "task" {
+			continue
+		}
+		row["votes"] = row["votes"].(float64) + 1
+		now.votes[b.ID+" "+voter+" approve"] = map[string]any{
+			"time": epoch(&b.Time), "note": vote["note"], "covers": "task", "entry_index": float64(index),
+		}
+	}
+	if now.approvers(b.ID) < row["approval_quorum"].(float64) {
+		t.Errorf("entry %d remembers too few people", index)
 	}
 }
 

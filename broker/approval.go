@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -23,6 +24,18 @@ const (
 	Deny    Verdict = "deny"
 )
 
+// Cover is how far a yes goes.
+type Cover string
+
+// What a yes can cover: this request, or the same ask again while the task goes on, where the scope lets it.
+const (
+	CoverRequest Cover = "request"
+	CoverTask    Cover = "task"
+)
+
+// rememberFor is how long a yes for the task stands at most.
+const rememberFor = 8 * time.Hour
+
 // Voter is who has voted, as far as the provider has said lately.
 type Voter struct {
 	ID     string // issuer, "#" and subject
@@ -40,6 +53,7 @@ func voterOf(p people.Person) Voter {
 type Vote struct {
 	Voter   Voter
 	Verdict Verdict
+	Covers  Cover
 	Time    time.Time
 	Note    string // free text of the voter: untrusted
 }
@@ -48,6 +62,8 @@ type Vote struct {
 type Case struct {
 	View
 	Cast []Vote // oldest first
+	// Recalled is how often its approval has stood for the same ask since.
+	Recalled int
 }
 
 // Hash is what a vote names: the SHA-256 of what the voter is shown. It is that of nothing for a request that nobody can
@@ -105,6 +121,8 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 	switch {
 	case slices.ContainsFunc(c.Cast, func(old Vote) bool { return old.Voter.ID == v.Voter.ID && old.Verdict == v.Verdict }):
 		return c.Status, nil
+	case c.Status == StatusRedeemed && v.Verdict == Deny:
+		return StatusRedeemed, nil // it comes too late, and is heeded all the same
 	case !open:
 		return "", ErrDecided
 	case v.Verdict == Deny:
@@ -120,9 +138,41 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 	return StatusPending, nil
 }
 
+// remembers tells whether the yes to an earlier request stands for one that is asked now.
+func (e Electorate) remembers(earlier *Case, now Record) bool {
+	var then, asked shown
+	if json.Unmarshal([]byte(earlier.Canonical), &then) != nil || json.Unmarshal([]byte(now.Canonical), &asked) != nil {
+		return false
+	}
+	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" || asked.TTL > then.TTL ||
+		!now.Time.Before(earlier.StatusTime.Add(rememberFor)) {
+		return false
+	}
+	for _, s := range []*shown{&then, &asked} {
+		s.Request, s.Digest, s.Expires, s.TTL = "", nil, 0, 0
+	}
+	return reflect.DeepEqual(then, asked) && e.standing(earlier) >= earlier.ApprovalQuorum
+}
+
+// standing counts the distinct people whose yes covers the task and who are entitled to it; none once anybody said no.
+func (e Electorate) standing(c *Case) int {
+	forTask := *c
+	forTask.Cast = nil
+	for _, v := range c.Cast {
+		if v.Verdict == Deny {
+			return 0
+		}
+		if v.Covers == CoverTask {
+			forTask.Cast = append(forTask.Cast, v)
+		}
+	}
+	return e.approvers(&forTask)
+}
+
 // redeemable is nil when a request can be redeemed at a time, as far as is known without the ledger's lock.
 func (e Electorate) redeemable(c *Case, now time.Time) error {
-	late := !now.Before(c.Expires.Add(RedeemGrace))
+	late := !now.Before(c.Expires.Add(RedeemGrace)) ||
+		slices.ContainsFunc(c.Cast, func(v Vote) bool { return v.Verdict == Deny })
 	if c.Status != StatusApproved && c.Status != StatusRedeemed || late || e.approvers(c) < c.ApprovalQuorum {
 		return ErrNotApproved
 	}
@@ -149,7 +199,8 @@ type shown struct {
 	Digest      []byte         `json:"digest"` // of the request, its reason and keys included
 	Group       string         `json:"group"`
 	Quorum      int            `json:"quorum"`
-	Expires     int64          `json:"expires"` // of the wait, in seconds since 1970
+	Remember    string         `json:"remember,omitempty"` // "task" when a yes may cover the task
+	Expires     int64          `json:"expires"`            // of the wait, in seconds since 1970
 }
 
 // canonical describes what a record asks people for.
@@ -164,6 +215,9 @@ func canonical(rec Record, approval scopes.Approval) (string, error) {
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint
+	}
+	if d.Scope.Approval != nil && d.Scope.Approval.Remember == scopes.RememberTask {
+		s.Remember = scopes.RememberTask
 	}
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -98,6 +98,8 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (R
 		return b.turnAway(ctx, who, rec, err)
 	case earlier != nil:
 		return again(rec, earlier)
+	case rec.Status == StatusPending:
+		return b.recall(ctx, who, rec)
 	case rec.Intent == nil:
 		return Result{Record: rec}, nil
 	}

@@ -37,6 +37,8 @@ var (
 	ErrOwnRequest = errors.New("request is of one's own sandbox")
 	// ErrNotEligible: the person is not in the group that the request waits for.
 	ErrNotEligible = errors.New("person is not in the group that decides")
+	// ErrNotRemembered: the scope does not let a yes cover the task.
+	ErrNotRemembered = errors.New("approval cannot cover the task")
 	// ErrOvertaken: somebody else has moved the request meanwhile.
 	ErrOvertaken = errors.New("request has moved meanwhile")
 	// ErrSuperseded: it was decided by a catalogue that is not in force any more.

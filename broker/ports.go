@@ -108,9 +108,11 @@ type Step struct {
 	Becomes Status
 	Time    time.Time
 	Actor   string // the person's id, or the SPIFFE ID of the sandbox that withdraws it
-	// Vote is what moves it, on what has this Hash; nil for a withdrawal.
-	Vote *Vote
-	Hash [32]byte
+	// Vote is what moves it, on what has this Hash; nil for a withdrawal, and when it is a Remembered request whose
+	// votes stand for this one.
+	Vote       *Vote
+	Hash       [32]byte
+	Remembered string
 }
 
 // LivePage is where a listing of live records goes on.
@@ -220,6 +222,8 @@ type View struct {
 	// request that an issuance redeems.
 	RedeemedBy, Approves string
 	Redemptions          int
+	// Remembered is the request whose approval stands for this one too.
+	Remembered string
 }
 
 // Query narrows a List. Zero fields do not narrow.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ type Ballot struct {
 	Request string // its id
 	Hash    [32]byte
 	Verdict Verdict
+	Covers  Cover
 	Note    string
 }
 
@@ -39,12 +41,17 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*C
 		if c.Canonical == "" || c.Hash() != ballot.Hash {
 			return nil, ErrStale
 		}
-		err = b.cast(ctx, c, Vote{Voter: voter, Verdict: ballot.Verdict, Time: b.cfg.Now().UTC(), Note: ballot.Note})
+		if ballot.Covers == CoverTask && !remembers(c) {
+			return nil, ErrNotRemembered
+		}
+		err = b.cast(ctx, c, Vote{
+			Voter: voter, Verdict: ballot.Verdict, Covers: ballot.Covers, Time: b.cfg.Now().UTC(), Note: ballot.Note,
+		})
 		if errors.Is(err, ErrOvertaken) {
 			continue
 		}
-		if errors.Is(err, ErrDecided) && ballot.Verdict == Deny && c.Status == StatusRedeemed {
-			return c, errors.Join(err, b.takeBack(ctx, c, voter))
+		if err == nil && ballot.Verdict == Deny && c.Status == StatusRedeemed {
+			err = errors.Join(ErrDecided, b.takeBack(ctx, c, voter))
 		}
 		return c, err
 	}
@@ -70,10 +77,86 @@ func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
 	return nil
 }
 
-// takeBack revokes what a request was redeemed by.
+// remembers tells whether the scope lets a yes to a request cover the task, as people were shown.
+func remembers(c *Case) bool {
+	var s shown
+	return json.Unmarshal([]byte(c.Canonical), &s) == nil && s.Remember == scopes.RememberTask
+}
+
+// takeBack revokes what a request was redeemed by, and all those that its approval stood for.
 func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
-	_, err := b.endAll(ctx, Selector{ID: c.RedeemedBy}, Reach{Subject: c.Subject.ID.String()}, ending{cause: CauseRevoked, actor: by.ID})
-	return err
+	self := Reach{Subject: c.Subject.ID.String()}
+	asked, err := b.askedBefore(ctx, &c.View)
+	if err != nil {
+		return err
+	}
+	for _, v := range asked {
+		if v.RedeemedBy == "" || v.ID != c.ID && v.Remembered != c.ID {
+			continue
+		}
+		if _, err := b.endAll(ctx, Selector{ID: v.RedeemedBy}, self, ending{cause: CauseRevoked, actor: by.ID}); err != nil {
+			return fmt.Errorf("revoking what was approved: %w", err)
+		}
+	}
+	return nil
+}
+
+// mostRecalled is how many requests of a task and a scope are looked through for one whose approval stands.
+const mostRecalled = 500
+
+// askedBefore lists the requests for a scope, of a task, that waited for people, newest first.
+func (b *Broker) askedBefore(ctx context.Context, v *View) ([]View, error) {
+	self := v.Subject.ID.String()
+	page, err := b.cfg.Ledger.List(ctx, Query{
+		SPIFFEID: self, Task: v.Task, Scope: v.Scope, Decision: string(scopes.Pending), Limit: mostRecalled,
+	}, Reach{Subject: self})
+	if err != nil {
+		return nil, fmt.Errorf("looking for earlier requests: %w", err)
+	}
+	return page.Records, nil
+}
+
+// recall redeems a request at once when people have let their yes to the same ask stand for the task. It is recorded
+// like any other, with the votes that it stands on. What keeps it from that leaves it waiting.
+func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record) (Result, error) {
+	waits := Result{Record: rec}
+	if rec.Decision.Approval.Remember != scopes.RememberTask {
+		return waits, nil
+	}
+	of, err := b.standingFor(ctx, rec)
+	if err != nil || of == "" {
+		return waits, err
+	}
+	err = b.cfg.Approvals.Cast(ctx, Step{
+		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
+		Remembered: of,
+	})
+	if err != nil {
+		b.cfg.Log.WarnContext(ctx, "an approval was not recalled", "request", rec.ID, "of", of, "error", err)
+		return waits, nil
+	}
+	return b.Redeem(ctx, who, Redemption{Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey})
+}
+
+// standingFor is the request whose approval stands for a new one; empty when there is none.
+func (b *Broker) standingFor(ctx context.Context, rec Record) (string, error) {
+	asked, err := b.askedBefore(ctx, &View{Subject: rec.Subject, Task: rec.Request.Task, Scope: rec.Request.Scope})
+	if err != nil {
+		return "", err
+	}
+	for _, v := range asked {
+		if v.Status != StatusApproved && v.Status != StatusRedeemed || v.Remembered != "" {
+			continue
+		}
+		cast, err := b.cfg.Approvals.Votes(ctx, v.ID)
+		if err != nil {
+			return "", fmt.Errorf("reading the votes: %w", err)
+		}
+		if b.cfg.Electorate.remembers(&Case{View: v, Cast: cast}, rec) {
+			return v.ID, nil
+		}
+	}
+	return "", nil
 }
 
 // Case returns a request that waits for people, or has, to somebody who may know of it, else ErrNotFound.
@@ -89,7 +172,16 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error)
 	if !b.cfg.Electorate.sees(v, c) {
 		return nil, ErrNotFound
 	}
-	return c, nil
+	if !remembers(c) {
+		return c, nil
+	}
+	asked, err := b.askedBefore(ctx, &c.View)
+	for _, other := range asked {
+		if other.Remembered == c.ID {
+			c.Recalled++
+		}
+	}
+	return c, err
 }
 
 // readCase reads a request, and then its votes: votes that come between are none that the request's count has.

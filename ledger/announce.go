@@ -23,19 +23,24 @@ WITH locked AS MATERIALIZED (
 	RETURNING item.n
 ), moved AS (
 	UPDATE issuances AS i
-	SET status = item.doc ->> 'status', status_time = item.time, votes = i.votes + (item.kind = 'approval.vote')::integer,
+	SET status = item.doc ->> 'status', status_time = item.time,
+		votes = i.votes + CASE item.kind WHEN 'approval.vote' THEN 1 ELSE (
+			SELECT count(*) FROM votes AS v
+			WHERE v.request = (item.doc ->> 'of')::uuid AND v.verdict = 'approve' AND v.covers = 'task') END,
+		remembered = coalesce(i.remembered, (item.doc ->> 'of')::uuid),
 		actor = CASE WHEN item.doc ->> 'status' IN ('rejected', 'withdrawn') THEN item.doc #>> '{actor,id}' END
 	FROM item
-	WHERE item.kind IN ('approval.vote', 'approval.withdrawn') AND i.id = item.id
+	WHERE item.kind LIKE 'approval.%' AND i.id = item.id
 		AND (i.status, i.votes) = (item.doc ->> 'was', (item.doc ->> 'votes')::integer)
-		AND clock_timestamp() < i.expires_at + CASE i.status WHEN 'approved' THEN interval '1 minute' ELSE '0' END
+		AND (i.status = 'redeemed'
+			OR clock_timestamp() < i.expires_at + CASE i.status WHEN 'approved' THEN interval '1 minute' ELSE '0' END)
 	RETURNING item.n
 ), judged AS MATERIALIZED (
 	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
 	FROM (
 		SELECT item.*, CASE
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
-			WHEN kind IN ('approval.vote', 'approval.withdrawn') THEN n IN (SELECT n FROM moved)
+			WHEN kind LIKE 'approval.%' THEN n IN (SELECT n FROM moved)
 			WHEN kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected') THEN may_change_catalogue(kind, doc)
 			ELSE true END AS accepted
 		FROM item
@@ -75,10 +80,14 @@ WITH locked AS MATERIALIZED (
 		entry = excluded.entry, entry_index = excluded.entry_index
 	WHERE excluded.said_at > p.said_at
 ), voted AS (
-	INSERT INTO votes (request, voter, verdict, time, note, entry_index)
-	SELECT id, doc #>> '{actor,id}', doc ->> 'verdict', time, doc ->> 'note', head.base + place
+	INSERT INTO votes (request, voter, verdict, covers, time, note, entry_index)
+	SELECT id, doc #>> '{actor,id}', doc ->> 'verdict', doc ->> 'covers', time, doc ->> 'note', head.base + place
 	FROM judged, head
 	WHERE accepted AND kind = 'approval.vote'
+	UNION ALL
+	SELECT j.id, v.voter, v.verdict, v.covers, j.time, v.note, head.base + j.place
+	FROM judged AS j JOIN votes AS v ON v.request = (j.doc ->> 'of')::uuid, head
+	WHERE j.accepted AND j.kind = 'approval.remembered' AND v.verdict = 'approve' AND v.covers = 'task'
 ), changed AS (
 	INSERT INTO catalogue_changes (
 		id, kind, digest, base, version, proposal, proposer, actor, reason, time, entry_index)

@@ -16,9 +16,10 @@ import (
 
 // The kinds of entries that people cause. The schema lists them too.
 const (
-	kindVote      = "approval.vote"
-	kindWithdrawn = "approval.withdrawn"
-	kindPerson    = "person.seen"
+	kindVote       = "approval.vote"
+	kindRemembered = "approval.remembered"
+	kindWithdrawn  = "approval.withdrawn"
+	kindPerson     = "person.seen"
 )
 
 // stepBody is the body of the entries that move a request which waits for people.
@@ -29,6 +30,8 @@ type stepBody struct {
 	Time    time.Time `json:"time"`
 	Actor   actorBody `json:"actor"`
 	Verdict string    `json:"verdict,omitzero"`
+	Covers  string    `json:"covers,omitzero"`
+	Of      string    `json:"of,omitzero"` // the request whose votes are remembered
 	Hash    string    `json:"hash,omitzero"`
 	Note    string    `json:"note"`
 	Was     string    `json:"was"`
@@ -70,8 +73,11 @@ func (l *Ledger) Cast(ctx context.Context, step broker.Step) error {
 
 func stepEntry(step broker.Step) (entry, error) {
 	kind := kindWithdrawn
-	if step.Vote != nil {
+	switch {
+	case step.Vote != nil:
 		kind = kindVote
+	case step.Remembered != "":
+		kind = kindRemembered
 	}
 	e, err := newEntry(kind, step.Request, step.Time)
 	if err != nil {
@@ -80,10 +86,11 @@ func stepEntry(step broker.Step) (entry, error) {
 	e.command, e.overtakes, e.alone = true, true, step.Request
 	body := stepBody{
 		Version: bodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
-		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes),
+		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
 	}
 	if v := step.Vote; v != nil {
-		body.Actor.Name, body.Verdict, body.Note, body.Hash = v.Voter.Name, string(v.Verdict), v.Note, hex.EncodeToString(step.Hash[:])
+		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(v.Covers)
+		body.Note, body.Hash = v.Note, hex.EncodeToString(step.Hash[:])
 	}
 	return e.with(body)
 }
@@ -149,11 +156,12 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	type voteRow struct {
 		member
 		Verdict string
+		Covers  string
 		Time    time.Time
 		Note    string
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.time, v.note
+		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.covers, v.time, v.note
 		FROM votes AS v JOIN people AS p ON p.id = v.voter
 		WHERE v.request = @request
 		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
@@ -162,7 +170,9 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	}
 	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
 		v, err := pgx.RowToStructByName[voteRow](r)
-		return broker.Vote{Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Time: v.Time.UTC(), Note: v.Note}, err
+		return broker.Vote{
+			Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Covers: broker.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
+		}, err
 	})
 	if err != nil {
 		return nil, unavailable("reading votes", err)

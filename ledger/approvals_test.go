@@ -36,7 +36,7 @@ func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, s
 		t.Fatal(err)
 	}
 	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
-	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Time: step.Time}
+	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: step.Time}
 	if step.Becomes == broker.StatusRejected {
 		step.Vote.Verdict = broker.Deny
 	}
@@ -152,7 +152,7 @@ func TestForgedApprovals(t *testing.T) {
 		"votes that are not there": `UPDATE issuances SET status = 'approved', status_time = now(), votes = 2 WHERE id = $1`,
 		"more votes at once":       `UPDATE issuances SET votes = 5 WHERE id = $1`,
 		"redeemed at once":         `UPDATE issuances SET status = 'redeemed', redemptions = 1, redeemed_by = id WHERE id = $1`,
-		"a vote without its count": `INSERT INTO votes SELECT id, 'https://idp.test#bob', 'approve', now(), '', entry_index FROM issuances WHERE id = $1`,
+		"a vote without its count": `INSERT INTO votes SELECT id, 'https://idp.test#bob', 'approve', 'request', now(), '', entry_index FROM issuances WHERE id = $1`,
 	} {
 		want := violation
 		if name == "a vote without its count" {

@@ -36,7 +36,7 @@ const columns = `
 	coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
 	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
 	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
-	coalesce(approves::text, '') AS approves`
+	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered`
 
 // lapsed is what ended by its time alone, which nobody has to record. What is leased ends when Vault says so.
 // What is approved can be redeemed for a minute more.
@@ -87,6 +87,7 @@ type row struct {
 	Redemptions    int
 	RedeemedBy     string
 	Approves       string
+	Remembered     string
 }
 
 // Get implements [broker.Ledger].
@@ -249,7 +250,7 @@ func (r *row) view() (*broker.View, error) {
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor,
-		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves,
+		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves, Remembered: r.Remembered,
 		Minted: broker.Minted{
 			Handle: broker.Handle{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
 		},

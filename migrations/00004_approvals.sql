@@ -7,11 +7,12 @@ ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_k
     'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',
     'issuance.revoked', 'issuance.released', 'issuance.expired',
     'task.end', 'quarantine.add', 'quarantine.remove', 'credentials.revoke',
-    'approval.vote', 'approval.withdrawn', 'person.seen'));
+    'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen'));
 DROP INDEX entries_one_beginning;
 CREATE UNIQUE INDEX entries_one_beginning ON entries (id) WHERE kind NOT IN (
     'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',
-    'issuance.revoked', 'issuance.released', 'issuance.expired', 'approval.vote', 'approval.withdrawn');
+    'issuance.revoked', 'issuance.released', 'issuance.expired', 'approval.vote', 'approval.remembered',
+    'approval.withdrawn');
 
 -- Who has voted, and in which groups they are, as the provider said at some time. What is older never replaces what is
 -- newer.
@@ -31,13 +32,15 @@ CREATE TRIGGER people_are_kept BEFORE DELETE OR TRUNCATE ON people
     FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 
 -- What people are shown and vote on (canonical), how many votes there are, and what came of it: the request is
--- redeemed by an issuance of its own, which approves names back.
+-- redeemed by an issuance of its own, which approves names back. Where people let their yes stand for the task, remembered
+-- names the request that they said it to.
 ALTER TABLE issuances
     ADD COLUMN canonical   text,
     ADD COLUMN votes       integer NOT NULL DEFAULT 0,
     ADD COLUMN redemptions integer NOT NULL DEFAULT 0,
     ADD COLUMN redeemed_by uuid,
     ADD COLUMN approves    uuid REFERENCES issuances (id),
+    ADD COLUMN remembered  uuid REFERENCES issuances (id),
     DROP CONSTRAINT issuances_state,
     ADD CONSTRAINT issuances_state CHECK (CASE decision
         WHEN 'deny' THEN status = 'denied'
@@ -50,7 +53,7 @@ ALTER TABLE issuances
         WHEN 'pending' THEN votes >= 0 AND redemptions BETWEEN 0 AND 2 AND approves IS NULL
             AND (status = 'redeemed') = (redemptions > 0) AND (redemptions > 0) = (redeemed_by IS NOT NULL)
             AND (status NOT IN ('approved', 'redeemed') OR canonical IS NOT NULL AND votes >= approval_quorum)
-        ELSE canonical IS NULL AND votes = 0 AND redemptions = 0 AND redeemed_by IS NULL
+        ELSE num_nonnulls(canonical, redeemed_by, remembered) = 0 AND votes = 0 AND redemptions = 0
             AND (approves IS NOT NULL) = (decision = 'allow' AND decision_code = 'approved') END);
 
 -- One approval is good for one credential, whatever else goes wrong.
@@ -65,6 +68,7 @@ CREATE TABLE votes (
     request     uuid NOT NULL REFERENCES issuances (id),
     voter       text COLLATE "C" NOT NULL REFERENCES people (id),
     verdict     text NOT NULL CHECK (verdict IN ('approve', 'deny')),
+    covers      text NOT NULL CHECK (covers IN ('request', 'task')),
     time        timestamptz NOT NULL,
     note        text NOT NULL,
     entry_index bigint NOT NULL,
@@ -116,7 +120,9 @@ CREATE FUNCTION redeemable(asked uuid, subject text) RETURNS boolean LANGUAGE pl
 BEGIN
     RETURN enough(asked) AND EXISTS (
         SELECT FROM issuances AS i
-        WHERE i.id = asked AND i.spiffe_id = subject AND i.expires_at + interval '1 minute' > clock_timestamp()
+        WHERE i.id = asked AND NOT EXISTS (SELECT FROM votes AS v WHERE v.request = i.id AND v.verdict = 'deny')
+            AND i.spiffe_id = subject
+            AND i.expires_at + interval '1 minute' > clock_timestamp()
             AND (i.status = 'approved' OR i.status = 'redeemed' AND i.redemptions < 2 AND EXISTS (
                 SELECT FROM issuances AS p
                 WHERE p.id = i.redeemed_by AND (p.status IN ('failed', 'compensated')
@@ -139,9 +145,12 @@ BEGIN
     kept.actor := NEW.actor;
     IF OLD.decision = 'pending' THEN
         kept.votes := OLD.votes + (NEW.votes > OLD.votes)::integer;
-        IF NEW.status = 'redeemed' THEN
+        IF NEW.status = 'redeemed' AND NEW.votes = OLD.votes THEN
             kept.redemptions := OLD.redemptions + 1;
             kept.redeemed_by := NEW.redeemed_by;
+        ELSIF OLD.status = 'pending' AND OLD.votes = 0 AND NEW.status = 'approved' AND NEW.remembered IS NOT NULL THEN
+            kept.votes := NEW.votes;
+            kept.remembered := NEW.remembered;
         END IF;
     ELSE
         kept.status_detail := NEW.status_detail;
@@ -161,12 +170,27 @@ END $$;
 -- +goose StatementEnd
 
 -- A request is approved, and redeemed, by people who are entitled to it and by nothing else; one vote is counted for each
--- that there is. The trigger looks when the statement is done, so it sees the vote that comes with the move.
+-- that there is; and what is remembered was said, for the task, to the same ask of the same sandbox. The trigger looks when
+-- the statement is done, so it sees the votes that come with the move.
 -- +goose StatementBegin
 CREATE FUNCTION people_said_so() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.status IN ('approved', 'redeemed') AND NOT enough(NEW.id)
-        OR NEW.votes <> (SELECT count(*) FROM votes AS v WHERE v.request = NEW.id) THEN
+    IF NEW.status IN ('approved', 'redeemed') AND NEW.status <> OLD.status AND NOT enough(NEW.id)
+        OR NEW.votes <> (SELECT count(*) FROM votes AS v WHERE v.request = NEW.id)
+        OR NEW.remembered IS NOT NULL AND OLD.remembered IS NULL AND (
+            EXISTS (SELECT FROM votes AS v WHERE v.request IN (NEW.id, NEW.remembered) AND v.verdict = 'deny')
+            OR EXISTS (SELECT FROM votes AS v WHERE v.request = NEW.id AND NOT EXISTS (
+                SELECT FROM votes AS w
+                WHERE w.request = NEW.remembered AND w.voter = v.voter AND w.verdict = 'approve' AND w.covers = 'task'))
+            OR NOT EXISTS (
+                SELECT FROM issuances AS r
+                WHERE r.id = NEW.remembered AND r.status IN ('approved', 'redeemed') AND r.remembered IS NULL
+                    AND (r.spiffe_id, r.task, r.scope, r.params, r.resource, r.catalogue, r.approval_group, r.approval_quorum)
+                        = (NEW.spiffe_id, NEW.task, NEW.scope, NEW.params, NEW.resource, NEW.catalogue, NEW.approval_group,
+                            NEW.approval_quorum)
+                    AND NEW.ttl <= r.ttl AND NEW.time < r.status_time + interval '8 hours'
+                    AND r.canonical::jsonb ->> 'thumbprint' IS NOT DISTINCT FROM NEW.canonical::jsonb ->> 'thumbprint'))
+    THEN
         RAISE EXCEPTION 'nobody who may has made request % %', NEW.id, NEW.status USING ERRCODE = 'check_violation';
     END IF;
     RETURN NULL;
@@ -200,10 +224,10 @@ CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
         WHEN NEW.decision = 'pending' THEN 'pending'
         WHEN NEW.credential_kind = 'jwt' THEN 'issued'
         ELSE 'intent' END
-    OR num_nonnulls(NEW.status_detail, NEW.actor, NEW.redeemed_by) > 0 OR NEW.votes + NEW.redemptions > 0
+    OR num_nonnulls(NEW.status_detail, NEW.actor, NEW.redeemed_by, NEW.remembered) > 0 OR NEW.votes + NEW.redemptions > 0
 ) EXECUTE FUNCTION refuse_beginning();
 
-GRANT UPDATE (votes, redemptions, redeemed_by) ON issuances TO brevet_broker;
+GRANT UPDATE (votes, redemptions, redeemed_by, remembered) ON issuances TO brevet_broker;
 GRANT SELECT, INSERT, UPDATE (name, handle, groups, said_at, entry, entry_index) ON people TO brevet_broker;
 GRANT SELECT, INSERT ON votes TO brevet_broker;
 GRANT EXECUTE ON FUNCTION enough, redeemable TO brevet_broker;
@@ -301,6 +325,7 @@ ALTER TABLE issuances
         WHEN 'allow' THEN status IN ('intent', 'issued', 'failed', 'unknown', 'compensated', 'revoking', 'revoked',
             'released', 'expired')
         ELSE false END),
+    DROP COLUMN remembered,
     DROP COLUMN approves,
     DROP COLUMN redeemed_by,
     DROP COLUMN redemptions,

@@ -6,7 +6,7 @@ ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_k
     'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',
     'issuance.revoked', 'issuance.released', 'issuance.expired',
     'task.end', 'quarantine.add', 'quarantine.remove', 'credentials.revoke',
-    'approval.vote', 'approval.withdrawn', 'person.seen',
+    'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen',
     'catalogue.proposed', 'catalogue.applied', 'catalogue.rejected'));
 
 -- catalogue_digest is the digest of a catalogue: the SHA-256 of a line for each file, its own SHA-256 and its name.
@@ -277,7 +277,7 @@ ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_k
     'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',
     'issuance.revoked', 'issuance.released', 'issuance.expired',
     'task.end', 'quarantine.add', 'quarantine.remove', 'credentials.revoke',
-    'approval.vote', 'approval.withdrawn', 'person.seen'));
+    'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen'));
 DROP FUNCTION admit;
 -- +goose StatementBegin
 CREATE FUNCTION admit(

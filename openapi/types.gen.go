@@ -317,6 +317,24 @@ func (e Verdict) Valid() bool {
 	}
 }
 
+// Defines values for VoteRequestCovers.
+const (
+	CoverRequest VoteRequestCovers = "request"
+	CoverTask    VoteRequestCovers = "task"
+)
+
+// Valid indicates whether the value is a known member of the VoteRequestCovers enum.
+func (e VoteRequestCovers) Valid() bool {
+	switch e {
+	case CoverRequest:
+		return true
+	case CoverTask:
+		return true
+	default:
+		return false
+	}
+}
+
 // Approval defines model for Approval.
 type Approval struct {
 	// Group Who can agree.
@@ -356,8 +374,14 @@ type ApprovalCase struct {
 	// Reason Untrusted text from the sandbox.
 	Reason string `json:"reason,omitempty,omitzero"`
 
+	// Recalled How often its own approval has stood for the same ask since.
+	Recalled int `json:"recalled,omitempty,omitzero"`
+
 	// RedeemedBy The issuance that it was redeemed by.
 	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
+
+	// Remembered The request whose approval stands for this one too.
+	Remembered string `json:"remembered,omitempty,omitzero"`
 	Resource   string `json:"resource,omitempty,omitzero"`
 	Scope      string `json:"scope"`
 	SpiffeID   string `json:"spiffe_id"`
@@ -969,6 +993,9 @@ type Verdict string
 
 // Vote defines model for Vote.
 type Vote struct {
+	// Covers `request`, or `task`.
+	Covers string `json:"covers,omitempty,omitzero"`
+
 	// Name Untrusted text.
 	Name string `json:"name"`
 
@@ -983,6 +1010,10 @@ type Vote struct {
 
 // VoteRequest defines model for VoteRequest.
 type VoteRequest struct {
+	// Covers How far a yes goes: this request, which is the default, or the same ask again while the task goes on, eight
+	// hours at most, where `canonical` has `"remember":"task"`.
+	Covers VoteRequestCovers `json:"covers,omitempty,omitzero"`
+
 	// Hash SHA-256 of `canonical`, in hex.
 	Hash string `json:"hash"`
 
@@ -990,6 +1021,10 @@ type VoteRequest struct {
 	Note    string  `json:"note,omitempty,omitzero"`
 	Verdict Verdict `json:"verdict"`
 }
+
+// VoteRequestCovers How far a yes goes: this request, which is the default, or the same ask again while the task goes on, eight
+// hours at most, where `canonical` has `"remember":"task"`.
+type VoteRequestCovers string
 
 // Digest defines model for Digest.
 type Digest = string

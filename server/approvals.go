@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -64,7 +65,9 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 		if err != nil {
 			return nil, err
 		}
-		ballot := broker.Ballot{Request: id, Verdict: broker.Verdict(ask.Verdict), Note: ask.Note}
+		ballot := broker.Ballot{
+			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
+		}
 		if n, err := hex.Decode(ballot.Hash[:], []byte(ask.Hash)); err != nil || n != len(ballot.Hash) {
 			return nil, &finding{kind: errInvalid, field: "hash", detail: "hash"}
 		}
@@ -89,11 +92,11 @@ func (s *Server) caseOf(c *broker.Case) ApprovalCase {
 		Title: s.cfg.Broker.Title(c.Scope, c.Catalogue), Authority: c.Authority, Resource: c.Resource, Params: c.Params,
 		TTL: seconds(c.TTL), Task: c.Task, Reason: c.Reason, Policies: list(c.Policies),
 		Approval: approvalOf(&c.View), Votes: make([]Vote, 0, len(c.Cast)),
-		VotesCast: c.View.Votes, ExpiresAt: c.Expires, RedeemedBy: c.RedeemedBy,
+		VotesCast: c.View.Votes, ExpiresAt: c.Expires, RedeemedBy: c.RedeemedBy, Remembered: c.Remembered, Recalled: c.Recalled,
 	}
 	for _, v := range c.Cast {
 		out.Votes = append(out.Votes, Vote{
-			Voter: v.Voter.ID, Name: v.Voter.Name, Verdict: Verdict(v.Verdict), Time: v.Time, Note: v.Note,
+			Voter: v.Voter.ID, Name: v.Voter.Name, Verdict: Verdict(v.Verdict), Covers: string(v.Covers), Time: v.Time, Note: v.Note,
 		})
 	}
 	return out

@@ -37,6 +37,15 @@ const approvable = `scopes:
     ttl: {default: 5m, max: 15m}
     approval: {group: oncall, quorum: 2}
     credential: {kind: jwt, audience: https://git.test}
+  - name: git.comments.write
+    title: Comment on issues
+    authority: write
+    params:
+      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
+    resource: git:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 1, remember: task}
+    credential: {kind: jwt, audience: https://git.test}
   - name: vault.notes.write
     title: Write notes
     authority: write
@@ -339,6 +348,65 @@ func TestApprovalsThatAreVoid(t *testing.T) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
 		})
+	}
+	s.DB.Check(t)
+}
+
+// A yes that covers the task stands for the same ask of the same sandbox and task, and for nothing else; a no ends that.
+func TestAYesThatCoversTheTask(t *testing.T) {
+	s := brevettest.NewStack(t, withPeople)
+	sandbox, carol := s.Client(t, agent), s.Person(t, "carol")
+	covering := func(id string) (openapi.ApprovalCase, error) {
+		shown, err := carol.Approval(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return carol.VoteForTask(t.Context(), shown, "")
+	}
+	never := waiting(t, sandbox, askFor("git.issues.write"))
+	if _, err := covering(never); code(err) != openapi.CodeInvalidRequest {
+		t.Errorf("a scope that remembers nothing: got %v, want invalid_request", err)
+	}
+	ask := askFor("git.comments.write")
+	first := waiting(t, sandbox, ask)
+	if _, err := covering(first); err != nil {
+		t.Fatal(err)
+	}
+	tokens := []string{}
+	got, err := sandbox.Redeem(t.Context(), first, ask)
+	if err != nil || got.Token == nil {
+		t.Fatalf("got %+v, %v, want a credential", got, err)
+	}
+	for range 3 {
+		again, err := s.Replica(t).Client(t, agent).Request(t.Context(), ask)
+		if err != nil || again.Token == nil {
+			t.Fatalf("asking again: got %+v, %v, want a credential at once", again, err)
+		}
+		tokens = append(tokens, again.Token.ID)
+	}
+	if c, err := carol.Approval(t.Context(), first); err != nil || c.Recalled != 3 {
+		t.Errorf("got %+v, %v, want it recalled 3 times", c, err)
+	}
+	other, longer, elsewhere := ask, ask, ask
+	other.Task, longer.TTL, elsewhere.Params = "task-2", 10*time.Minute, map[string]any{"repo": "acme/web"}
+	for name, a := range map[string]client.Ask{"another task": other, "for longer": longer, "another repository": elsewhere} {
+		if got, err := sandbox.Request(t.Context(), a); err != nil || got.Pending == nil {
+			t.Errorf("%s: got %+v, %v, want it pending", name, got, err)
+		}
+	}
+	if got, err := s.Client(t, twin).Request(t.Context(), ask); err != nil || got.Pending == nil {
+		t.Errorf("another sandbox: got %+v, %v, want it pending", got, err)
+	}
+	if _, err := vote(t, s.Person(t, "bob"), first, openapi.VerdictDeny); code(err) != openapi.CodeDecided {
+		t.Errorf("a no afterwards: got %v, want decided", err)
+	}
+	for _, id := range append(tokens, got.Token.ID) {
+		if state, err := sandbox.State(t.Context(), id); err != nil || state.Status != "revoked" {
+			t.Errorf("got %+v, %v, want all of it revoked", state, err)
+		}
+	}
+	if got, err := sandbox.Request(t.Context(), ask); err != nil || got.Pending == nil {
+		t.Errorf("after the no: got %+v, %v, want it pending", got, err)
 	}
 	s.DB.Check(t)
 }

@@ -100,6 +100,10 @@ var answers = []answer{
 		"The request was redeemed before, was withdrawn, has expired, or those who approved it may not any more. Nothing was issued. Read its state, and ask anew if you still need it.",
 	},
 	{
+		broker.ErrNotRemembered, CodeInvalidRequest, http.StatusUnprocessableEntity, "It cannot cover the task",
+		"The scope lets nobody's yes stand for the same ask again: covers has to be request. Your vote was not counted. Vote on this request alone.",
+	},
+	{
 		broker.ErrOvertaken, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Too many vote at once",
 		"Others moved the request each time that your vote was to be recorded. It was not counted. Ask again after the time in Retry-After.",
 	},

@@ -127,6 +127,7 @@ type agreed struct {
 	Group      string         `json:"group"`
 	Quorum     int            `json:"quorum"`
 	Expires    int64          `json:"expires"`
+	Remember   string         `json:"remember"`
 }
 
 // printCase shows the facts first, and what others wrote last and apart: nothing in it can look like a fact.
@@ -149,6 +150,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"bound to", a.Thumbprint},
 		{"gated by", strings.Join(one.Policies, ", ")},
 		{"catalogue", a.Catalogue},
+		{"covers", coverText(a, one)},
 		{"hash", one.Hash},
 	} {
 		if line[1] != "" {
@@ -161,6 +163,18 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	}
 	printUntrusted(out, "the sandbox's own words, which prove nothing", one.Reason)
 	return nil
+}
+
+// coverText says whether a yes may stand for the task, and how often it has.
+func coverText(a agreed, one openapi.ApprovalCase) string {
+	switch {
+	case one.Remembered != "":
+		return "nothing of its own: the yes to " + one.Remembered + " stands for it"
+	case a.Remember != "":
+		return fmt.Sprintf("this request; with --for-task the same ask again (%d times so far)", one.Recalled)
+	default:
+		return ""
+	}
 }
 
 func paramsText(params map[string]any) string {
@@ -210,11 +224,17 @@ type ballot struct {
 }
 
 // ApprovalsApproveCmd is `brevet approvals approve`.
-type ApprovalsApproveCmd struct{ ballot }
+type ApprovalsApproveCmd struct {
+	ballot
+	ForTask bool `help:"Say yes to the same ask again too, while the task goes on, where the scope lets you." name:"for-task"`
+}
 
 // Run shows what it is about, and says yes.
 func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
-	return c.cast(ctx, con, openapi.VerdictApprove)
+	if c.ForTask {
+		return c.cast(ctx, con, openapi.VerdictApprove, (*client.Client).VoteForTask)
+	}
+	return c.cast(ctx, con, openapi.VerdictApprove, saying(openapi.VerdictApprove))
 }
 
 // ApprovalsDenyCmd is `brevet approvals deny`.
@@ -222,10 +242,19 @@ type ApprovalsDenyCmd struct{ ballot }
 
 // Run shows what it is about, and says no.
 func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
-	return c.cast(ctx, con, openapi.VerdictDeny)
+	return c.cast(ctx, con, openapi.VerdictDeny, saying(openapi.VerdictDeny))
 }
 
-func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict) error {
+// voting sends a vote on what was shown, with a note.
+type voting func(*client.Client, context.Context, openapi.ApprovalCase, string) (openapi.ApprovalCase, error)
+
+func saying(verdict openapi.Verdict) voting {
+	return func(broker *client.Client, ctx context.Context, shown openapi.ApprovalCase, note string) (openapi.ApprovalCase, error) {
+		return broker.Vote(ctx, shown, verdict, note)
+	}
+}
+
+func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict, vote voting) error {
 	broker, done, err := b.open(ctx)
 	if err != nil {
 		return err
@@ -241,7 +270,7 @@ func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict
 				return err
 			}
 		}
-		after, err := broker.Vote(ctx, one, verdict, b.Note)
+		after, err := vote(broker, ctx, one, b.Note)
 		if err != nil {
 			return explain(con, b.hint(err), "")
 		}
