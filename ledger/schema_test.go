@@ -47,6 +47,7 @@ func TestGrants(t *testing.T) {
 	begin(t, l, allowed(limitedBy(limit("x", 1, time.Hour))), denied(nil))
 	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over"}),
 		announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
+	openOutbox(t, db, told)
 	as := map[string]*pgx.Conn{
 		"broker":  brevettest.Connect(t, db.BrokerURL),
 		"auditor": brevettest.Connect(t, db.AuditorURL),
@@ -143,6 +144,25 @@ func TestGrants(t *testing.T) {
 		{"owner", `UPDATE catalogues SET names = '{}'` + nothing, noRight},
 		{"owner", `DELETE FROM catalogue_changes` + nothing, noRight},
 		{"owner", `DELETE FROM catalogue_head`, noRight},
+		{"broker", `SELECT FROM webhooks, webhook_notices`, ""},
+		{"broker", `INSERT INTO webhooks (name, next) VALUES ('a b', 0)`, violation},
+		{"broker", `INSERT INTO webhooks (name, next) VALUES ('a', -1)`, violation},
+		{"broker", `UPDATE webhooks SET next = next, holder = NULL, held_until = now()` + nothing, ""},
+		{"broker", `UPDATE webhooks SET next = next - 1`, noRight},
+		{"broker", `UPDATE webhooks SET name = 'x'` + nothing, noRight},
+		{"broker", `DELETE FROM webhooks` + nothing, noRight},
+		{"broker", `TRUNCATE webhooks CASCADE`, noRight},
+		{"broker", `INSERT INTO webhook_notices VALUES ('one', 999999, 'approval.waiting', now())`, noParent},
+		{"broker", `INSERT INTO webhook_notices VALUES ('two', 0, 'approval.waiting', now())`, noParent},
+		{"broker", `INSERT INTO webhook_notices VALUES ('one', 0, 'x', now())`, violation},
+		{"broker", `UPDATE webhook_notices SET due = now(), attempts = 1` + nothing, ""},
+		{"broker", `UPDATE webhook_notices SET kind = 'approval.decided'` + nothing, noRight},
+		{"broker", `DELETE FROM webhook_notices` + nothing, ""},
+		{"broker", `TRUNCATE webhook_notices`, noRight},
+		{"owner", `UPDATE webhooks SET next = next - 1`, noRight},
+		{"auditor", `SELECT FROM webhooks, webhook_notices`, ""},
+		{"auditor", `DELETE FROM webhook_notices` + nothing, noRight},
+		{"auditor", `UPDATE webhooks SET next = next` + nothing, noRight},
 		{"auditor", `SELECT FROM people, votes`, ""},
 		{"auditor", `INSERT INTO votes SELECT * FROM votes` + nothing, noRight},
 		{"auditor", `SELECT redeemable(gen_random_uuid(), 'x')`, noRight},
