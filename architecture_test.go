@@ -29,18 +29,20 @@ var arrows = map[string][]string{
 	"ledger":     {"broker", "scopes", "attest", "people", "migrations"},
 	"server":     {"broker", "scopes", "attest", "people", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
+	"webhook":    {"broker", "secret"},
 	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
 	"examples":   {},
 	"faults":     {},
-	"cmd/brevet": {"attest", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server"},
+	"cmd/brevet": {"attest", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
 }
 
 // heavy is what a package must not pull in, even through others.
 var heavy = map[string][]string{
-	"scopes": {"net/http", "database/sql", "os/exec"},
-	"broker": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
-	"client": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
-	"server": {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
+	"scopes":  {"net/http", "database/sql", "os/exec"},
+	"broker":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"client":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
+	"server":  {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
+	"webhook": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
 }
 
 // Every hostile input that the documentation claims is in the test that it links to.

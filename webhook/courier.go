@@ -1,0 +1,159 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+const (
+	// lookEvery is how often each webhook looks for what it has to tell.
+	lookEvery = 500 * time.Millisecond
+	// firstRetry and longestRetry bound the time between two attempts; giveUp is the age at which there are no more.
+	firstRetry, longestRetry, giveUp = time.Second, 15 * time.Minute, 24 * time.Hour
+	// storeTimeout bounds what is noted about a call when the replica goes.
+	storeTimeout = 5 * time.Second
+)
+
+// Config is what a Courier needs. Every field is required, except Link.
+type Config struct {
+	Webhooks []Spec
+	Outbox   broker.Outbox
+	// Link is the URL of a page about a request, with {id} for its id.
+	Link string
+	Now  func() time.Time
+	Log  *slog.Logger
+}
+
+// Courier tells each webhook what concerns it: in order, once if all goes well, and again until the receiver has taken
+// it or a day has passed. Of all replicas one tells a webhook at a time.
+type Courier struct {
+	cfg   Config
+	hooks []*hook
+}
+
+// New checks cfg and returns a Courier. It calls nobody yet.
+func New(cfg Config) (*Courier, error) {
+	if cfg.Outbox == nil || cfg.Now == nil || cfg.Log == nil {
+		return nil, errors.New("webhook: outbox, clock and log are all required")
+	}
+	c := &Courier{cfg: cfg}
+	names := map[string]bool{}
+	for _, s := range cfg.Webhooks {
+		h, err := newHook(s)
+		if err != nil {
+			return nil, err
+		}
+		if names[s.Name] {
+			return nil, fmt.Errorf("webhook %s: there are two of that name", s.Name)
+		}
+		names[s.Name] = true
+		c.hooks = append(c.hooks, h)
+	}
+	return c, nil
+}
+
+// Run tells what there is to tell until ctx ends. A webhook that hangs keeps no other waiting.
+func (c *Courier) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, h := range c.hooks {
+		all.Go(func() { c.serve(ctx, h) })
+	}
+	all.Wait()
+	return ctx.Err()
+}
+
+func (c *Courier) serve(ctx context.Context, h *hook) {
+	name := h.sub.Name
+	for subscribed := false; ctx.Err() == nil; {
+		var err error
+		if !subscribed {
+			err = c.cfg.Outbox.Subscribe(ctx, name)
+			subscribed = err == nil
+		}
+		more := false
+		if err == nil {
+			more, err = c.one(ctx, h)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.cfg.Log.WarnContext(ctx, "webhook not served", "webhook", name, "error", err)
+		}
+		if !more {
+			pause(ctx, lookEvery)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	if err := c.cfg.Outbox.Release(ctx, name); err != nil {
+		c.cfg.Log.DebugContext(ctx, "webhook not released", "webhook", name, "error", err)
+	}
+}
+
+// one tells the next notice, and says whether there may be more to tell at once.
+func (c *Courier) one(ctx context.Context, h *hook) (bool, error) {
+	n, err := c.cfg.Outbox.Next(ctx, h.sub)
+	if err != nil || n == nil {
+		return false, err
+	}
+	failure := c.send(ctx, h, *n)
+	if failure != nil && ctx.Err() != nil {
+		return false, nil // it is nobody's fault, and due again before long
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	log := c.cfg.Log.With("webhook", h.sub.Name, "notice", n.ID, "attempts", n.Attempts)
+	switch {
+	case failure == nil:
+		return true, c.cfg.Outbox.Told(ctx, h.sub.Name, *n)
+	case c.cfg.Now().Sub(n.Time) > giveUp:
+		log.ErrorContext(ctx, "webhook not told, for good", "error", failure)
+		return false, c.cfg.Outbox.Told(ctx, h.sub.Name, *n)
+	}
+	log.WarnContext(ctx, "webhook not told", "error", failure)
+	return false, c.cfg.Outbox.PutOff(ctx, h.sub.Name, *n, retryAfter(n.Attempts))
+}
+
+// retryAfter doubles from one attempt to the next, less a fifth at most, so that many receivers do not meet again.
+func retryAfter(attempts int) time.Duration {
+	d := min(firstRetry<<min(max(attempts, 1)-1, 20), longestRetry)
+	return d - time.Duration(rand.Int64N(int64(d/5))) //nolint:gosec // of no use to anybody who knows it
+}
+
+func (c *Courier) send(ctx context.Context, h *hook, n broker.Notice) error {
+	body, err := h.body(n, c.cfg.Link)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("the URL cannot be called") // err would quote it
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "brevet")
+	if len(h.keys) > 0 {
+		now := c.cfg.Now()
+		req.Header.Set("Webhook-Id", n.ID)
+		req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
+		req.Header.Set("Webhook-Signature", signature(h.keys, n.ID, now, body))
+	}
+	return call(h.client, req)
+}
+
+// pause returns after d, or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,162 @@
+package webhook_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/webhook"
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// H96: addresses that are nobody's to call from outside.
+func TestAddressesThatAreNotCalled(t *testing.T) {
+	for _, addr := range []string{
+		"169.254.169.254", "127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "0.1.2.3", "100.64.0.1",
+		"192.0.0.8", "192.0.2.1", "198.18.0.1", "198.51.100.7", "203.0.113.9", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+		"::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "fe80::1", "fe80::1%eth0", "fc00::1",
+		"fd00:ec2::254", "fec0::1", "ff02::1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2002:7f00:1::", "2001::1", "2001:db8::1", "100::1",
+	} {
+		if err := webhook.Callable(netip.MustParseAddr(addr)); err == nil {
+			t.Errorf("%s may be called", addr)
+		}
+	}
+	for _, addr := range []string{"1.1.1.1", "93.184.216.34", "172.32.0.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"} {
+		if err := webhook.Callable(netip.MustParseAddr(addr)); err != nil {
+			t.Errorf("%s may not be called", addr)
+		}
+	}
+}
+
+// H96: what a configuration may not say.
+func TestWebhooksThatAreRefused(t *testing.T) {
+	sound := webhook.Spec{
+		Name: "one", URL: secret.New("https://hooks.example/x"), Secret: secret.New(whsec),
+		Events: []broker.NoticeKind{broker.NoticeWaiting}, Within: []string{people.Everywhere},
+	}
+	if _, err := webhook.Body(sound, broker.Notice{}, ""); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*webhook.Spec){
+		"http": func(s *webhook.Spec) { s.URL = secret.New("http://hooks.example/CANARY") },
+		"http elsewhere": func(s *webhook.Spec) {
+			s.URL, s.Plaintext = secret.New("http://hooks.example/CANARY"), webhook.PlaintextLoopback
+		},
+		"userinfo":              func(s *webhook.Spec) { s.URL = secret.New("https://u:CANARY@hooks.example/") },
+		"file":                  func(s *webhook.Spec) { s.URL = secret.New("file:///etc/CANARY") },
+		"nothing":               func(s *webhook.Spec) { s.URL = secret.Text{} },
+		"decimal":               func(s *webhook.Spec) { s.URL = secret.New("https://2130706433/") },
+		"hexadecimal":           func(s *webhook.Spec) { s.URL = secret.New("https://0x7f000001/") },
+		"octal":                 func(s *webhook.Spec) { s.URL = secret.New("https://0177.0.0.01/") },
+		"short":                 func(s *webhook.Spec) { s.URL = secret.New("https://127.1/") },
+		"a dot more":            func(s *webhook.Spec) { s.URL = secret.New("https://2130706433./") },
+		"no secret":             func(s *webhook.Spec) { s.Secret = secret.Text{} },
+		"a secret too short":    func(s *webhook.Spec) { s.Secret = secret.New("whsec_Q0FOQVJZ") },
+		"a secret of its own":   func(s *webhook.Spec) { s.Secret = secret.New("CANARY") },
+		"no events":             func(s *webhook.Spec) { s.Events = nil },
+		"an event of no kind":   func(s *webhook.Spec) { s.Events = []broker.NoticeKind{"x"} },
+		"no sandboxes":          func(s *webhook.Spec) { s.Within = nil },
+		"a name that is a path": func(s *webhook.Spec) { s.Name = "a/b" },
+		"another format":        func(s *webhook.Spec) { s.Format = "xml" },
+	} {
+		spec := sound
+		spoil(&spec)
+		if _, err := webhook.Body(spec, broker.Notice{}, ""); err == nil || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%s: got %v, want an error that quotes no secret", name, err)
+		}
+	}
+}
+
+// names is a resolver whose answer changes: a public address first, then loopback.
+func names(t *testing.T, asked *atomic.Int32) *net.Resolver {
+	t.Helper()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				address := [4]byte{127, 0, 0, 1}
+				if asked.Add(1) == 1 {
+					address = [4]byte{192, 0, 2, 1} // goes nowhere
+				}
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: address},
+				}}
+			}
+			if packed, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(packed, from)
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+// H96: whatever a name leads to, an address that is not open is not connected to, and no redirect leads there.
+func TestCallsThatAreNotMade(t *testing.T) {
+	s := brevettest.NewStack(t, withPeople)
+	var reached atomic.Int32
+	inside := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	t.Cleanup(inside.Close)
+	away := httptest.NewTLSServer(http.RedirectHandler(inside.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(away.Close)
+	_, port, _ := net.SplitHostPort(inside.Listener.Addr().String())
+	sound := newReceiver(t, nil)
+	spec := func(name, url string) webhook.Spec {
+		spec := sound.spec(name)
+		spec.URL, spec.AllowPrivate = secret.New(url), nil
+		return spec
+	}
+	var asked atomic.Int32
+	rebinds := spec("rebinds", "https://rebinds.example:"+port)
+	rebinds.Resolver = names(t, &asked)
+	rebinds.AllowPrivate = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}
+	redirects := spec("redirects", away.URL)
+	redirects.AllowPrivate = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	redirects.Roots.AddCert(away.Certificate())
+	courier(t, s, spec("literal", inside.URL), spec("mapped", "https://[::ffff:127.0.0.1]:"+port), spec("name", "https://localhost:"+port),
+		spec("metadata", "https://169.254.169.254/latest"), rebinds, redirects, sound.spec("sound"))
+	request := ask(t, s, agent)
+	sound.wants(t, broker.NoticeWaiting, request, "pending")
+	for _, name := range []string{"literal", "mapped", "name", "metadata"} {
+		eventually(t, name+" refused", func() bool { return refusal(s, name, webhook.ErrAddress.Error()) })
+	}
+	eventually(t, "redirect refused", func() bool { return refusal(s, "redirects", "307") })
+	// The first answer of its resolver is open and leads nowhere, the second is loopback.
+	eventually(t, "rebinding refused", func() bool { return asked.Load() > 1 && refusal(s, "rebinds", webhook.ErrAddress.Error()) })
+	if n := reached.Load(); n != 0 {
+		t.Errorf("got %d calls inside", n)
+	}
+}
+
+func refusal(s *brevettest.Stack, name, why string) bool {
+	for line := range strings.Lines(s.Log.String()) {
+		if strings.Contains(line, "webhook="+name+" ") && strings.Contains(line, why) {
+			return true
+		}
+	}
+	return false
+}

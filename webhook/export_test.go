@@ -1,0 +1,33 @@
+package webhook
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/secret"
+)
+
+// What the tests of this package see of its inside.
+var (
+	RetryAfter = retryAfter
+	ErrAnswer  = errAnswer
+)
+
+// Callable tells whether an address may be called when no private ones are open.
+func Callable(addr netip.Addr) error { return callable(addr, nil) }
+
+// Sign returns the signature of a body.
+func Sign(whsec, id string, at time.Time, body []byte) (string, error) {
+	keys, err := parseKeys(secret.New(whsec))
+	return signature(keys, id, at, body), err
+}
+
+// Body is what a webhook would be sent.
+func Body(s Spec, n broker.Notice, link string) ([]byte, error) {
+	h, err := newHook(s)
+	if err != nil {
+		return nil, err
+	}
+	return h.body(n, link)
+}

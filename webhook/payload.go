@@ -1,0 +1,128 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// payload is the body of a call in FormatJSON.
+type payload struct {
+	Type      string    `json:"type"`
+	Timestamp time.Time `json:"timestamp"`
+	Data      data      `json:"data"`
+}
+
+type data struct {
+	ID        string    `json:"id"`
+	Status    string    `json:"status"`
+	SPIFFEID  string    `json:"spiffe_id"`
+	Scope     string    `json:"scope"`
+	Authority string    `json:"authority"`
+	Resource  string    `json:"resource"`
+	Task      string    `json:"task"`
+	Group     string    `json:"group,omitzero"`
+	Quorum    int       `json:"quorum,omitzero"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Link      string    `json:"link,omitzero"`
+}
+
+// body is what is sent. link is where a person looks at the request; nobody can vote by following it.
+func (h *hook) body(n broker.Notice, link string) ([]byte, error) {
+	if n.Kind == broker.NoticeUnrevoked {
+		link = ""
+	}
+	link = strings.ReplaceAll(link, "{id}", n.Request)
+	var out any = payload{
+		Type: string(n.Kind), Timestamp: n.Time.UTC(), Data: data{
+			ID: n.Request, Status: string(n.Status), SPIFFEID: n.SPIFFEID, Scope: n.Scope, Authority: n.Authority,
+			Resource: n.Resource, Task: n.Task, Group: n.Group, Quorum: n.Quorum, ExpiresAt: n.Expires.UTC(), Link: link,
+		},
+	}
+	if h.format == FormatSlack {
+		out = slackMessage(n, link)
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a notice: %w", err)
+	}
+	return text, nil
+}
+
+// slack is a message for an incoming webhook of Slack. What comes from a sandbox is plain text, of which Slack makes no
+// links and no mentions.
+type slack struct {
+	Text        string  `json:"text"` // of the notification
+	Mrkdwn      bool    `json:"mrkdwn"`
+	UnfurlLinks bool    `json:"unfurl_links"`
+	UnfurlMedia bool    `json:"unfurl_media"`
+	Blocks      []block `json:"blocks"`
+}
+
+type block struct {
+	Type string    `json:"type"`
+	Text slackText `json:"text"`
+}
+
+type slackText struct {
+	Type     string `json:"type"`
+	Text     string `json:"text"`
+	Verbatim bool   `json:"verbatim,omitzero"` // no mentions and links but those that are spelled out
+	Emoji    *bool  `json:"emoji,omitempty"`   // of plain text only
+}
+
+func slackMessage(n broker.Notice, link string) slack {
+	title := map[broker.NoticeKind]string{
+		broker.NoticeWaiting:   "A request waits for " + slackValue(n.Group),
+		broker.NoticeDecided:   "A request is " + slackValue(string(n.Status)),
+		broker.NoticeUnrevoked: "A credential should be dead, and is not known to be",
+	}[n.Kind]
+	head := title
+	if link != "" {
+		head += "\n<" + slackEscape.Replace(link) + "|Look at it>"
+	}
+	var facts []string
+	for _, f := range [][2]string{
+		{"request", n.Request},
+		{"who", n.SPIFFEID},
+		{"scope", n.Scope + " (" + n.Authority + ")"},
+		{"on", n.Resource},
+		{"task", n.Task},
+	} {
+		facts = append(facts, f[0]+": "+slackValue(f[1]))
+	}
+	if n.Kind == broker.NoticeWaiting {
+		facts = append(facts, "quorum: "+strconv.Itoa(n.Quorum), "until: "+n.Expires.UTC().Format(time.RFC3339))
+	}
+	return slack{Text: title, Blocks: []block{
+		{"section", slackText{Type: "mrkdwn", Text: head, Verbatim: true}},
+		{"section", slackText{Type: "plain_text", Text: strings.Join(facts, "\n"), Emoji: new(bool)}},
+	}}
+}
+
+// slackEscape leaves nothing that begins a mention or a link.
+var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+
+// slackMost is how much of one value is shown: a message of Slack has 3000 characters.
+const slackMost = 300
+
+// slackValue makes a value one short line, with nothing in it that cannot be seen.
+func slackValue(s string) string {
+	var b strings.Builder
+	for n, r := range []rune(s) {
+		if n == slackMost {
+			b.WriteString("…")
+			break
+		}
+		if !unicode.IsGraphic(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Variation_Selector) {
+			r = unicode.ReplacementChar
+		}
+		b.WriteRune(r)
+	}
+	return slackEscape.Replace(b.String())
+}
