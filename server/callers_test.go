@@ -1,7 +1,10 @@
 package server_test
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/server"
 )
 
 // The operations under /v1 by who may call them.
@@ -22,6 +26,7 @@ var (
 	}
 	forPeople = []wire{
 		{method: "GET", target: "/v1/approvals"},
+		{method: "GET", target: "/v1/approvals/events"},
 		{method: "GET", target: "/v1/approvals/" + someID},
 		{target: "/v1/approvals/" + someID + "/votes", body: `{"hash":"` + strings.Repeat("0", 64) + `","verdict":"approve"}`},
 	}
@@ -34,8 +39,33 @@ var (
 		{method: "GET", target: "/v1/quarantines"},
 		{target: "/v1/quarantines", body: `{"spiffe_id":"` + lab + `","reason":"x"}`},
 		{method: "DELETE", target: "/v1/quarantines?spiffe_id=" + lab},
+		{method: "GET", target: "/v1/catalogue"},
+		{method: "PUT", target: "/v1/catalogue"},
+		{method: "GET", target: "/v1/catalogue/history"},
+		{method: "GET", target: "/v1/catalogue/sha256:" + strings.Repeat("0", 64)},
+		{target: "/v1/catalogue/proposals/sha256:" + strings.Repeat("0", 64), body: `{}`},
 	}
 )
+
+var inPath = regexp.MustCompile(`\{[a-z]+\}`)
+
+// No operation is left out of what the tests below hold.
+func TestEveryOperationIsForSomebody(t *testing.T) {
+	operations, err := server.Operations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, operation := range operations {
+		method, path, _ := strings.Cut(operation, " ")
+		form := regexp.MustCompile("^" + inPath.ReplaceAllString(path, "[^/]+") + "$")
+		if strings.HasPrefix(path, "/v1/") && !slices.ContainsFunc(slices.Concat(forSandboxes, forPeople, forBoth), func(call wire) bool {
+			target, _, _ := strings.Cut(call.target, "?")
+			return cmp.Or(call.method, "POST") == method && form.MatchString(target)
+		}) {
+			t.Errorf("%s is in none of the lists", operation)
+		}
+	}
+}
 
 // refusedOnce sends a call and wants it refused, by one entry that says so, and says which person was.
 func refusedOnce(t *testing.T, s *brevettest.Stack, h hostile, person string) {
