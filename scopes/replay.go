@@ -69,7 +69,8 @@ type Replayer struct {
 type view struct {
 	*Catalogue
 	def      *definition
-	readTask bool // some policy does
+	readTask bool     // some policy does
+	some     policies // used again by about
 }
 
 // answer is what a decision is reduced to.
@@ -166,16 +167,33 @@ func (r *Replayer) decide(rec Recorded) answer {
 }
 
 func (v *view) decideAgain(rec Recorded, who Subject) answer {
-	judge := v.judge
+	narrow := *v.Catalogue
+	narrow.policies = v.about(who)
+	judge := narrow.judge
 	if rec.Reason == ReasonApproved {
-		judge = v.judgeApproved
+		judge = narrow.judgeApproved
 	}
 	ask := Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, Task: rec.Task}
-	d, err := v.Catalogue.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)
+	d, err := narrow.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)
 	if err != nil {
 		return answer{outcome: Invalid}
 	}
 	return answer{outcome: d.Outcome, ttl: d.TTL}
+}
+
+// about is the policies of the view that can be about a sandbox: the head of the others leaves it out.
+func (v *view) about(who Subject) policies {
+	if who.ID.IsZero() {
+		return v.policies
+	}
+	principal := sandbox(who.ID)
+	v.some = v.some[:0]
+	for _, p := range v.policies {
+		if p.concerns(principal) {
+			v.some = append(v.some, p)
+		}
+	}
+	return v.some
 }
 
 // who parses the SPIFFE ID, which is often that of the decision before.
