@@ -113,6 +113,9 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 
 // headIs returns what is in force when that is the base.
 func (b *Broker) headIs(ctx context.Context, base string) (CatalogueVersion, error) {
+	if b.cfg.Catalogues == nil {
+		return CatalogueVersion{}, ErrOtherCatalogue
+	}
 	head, err := b.cfg.Catalogues.InForce(ctx)
 	if err != nil {
 		return CatalogueVersion{}, fmt.Errorf("reading which catalogue is in force: %w", err)
@@ -217,6 +220,9 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 
 // CatalogueInForce returns the catalogue in force with its files; ErrNotFound when none ever was applied.
 func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scopes.File, error) {
+	if b.cfg.Catalogues == nil {
+		return CatalogueVersion{}, nil, ErrNotFound
+	}
 	head, err := b.cfg.Catalogues.InForce(ctx)
 	if err != nil {
 		return head, nil, err
@@ -230,10 +236,16 @@ func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scop
 
 // CatalogueFiles returns the files of a catalogue that was proposed or applied, else ErrNotFound.
 func (b *Broker) CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error) {
+	if b.cfg.Catalogues == nil {
+		return nil, ErrNotFound
+	}
 	return b.cfg.Catalogues.CatalogueFiles(ctx, digest)
 }
 
 // CatalogueChanges lists what became of catalogues, newest first.
 func (b *Broker) CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error) {
+	if b.cfg.Catalogues == nil {
+		return nil, nil
+	}
 	return b.cfg.Catalogues.CatalogueChanges(ctx, limit)
 }
