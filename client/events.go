@@ -74,6 +74,9 @@ func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error
 		case "data":
 			data = append(data, value...)
 		}
+		if len(data) > maxEventLine {
+			return fmt.Errorf("%w: an event is too large", ErrCutOff)
+		}
 		if len(lines.Bytes()) > 0 {
 			continue
 		}

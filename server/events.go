@@ -40,8 +40,8 @@ func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params W
 	defer listener.Close()
 	out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
 	if err := s.tell(r, person, listener, out); err != nil {
+		// Whoever it was connects again, and learns then what was missed.
 		s.cfg.Log.DebugContext(r.Context(), "events cut off", "request_id", callOf(r).id, "error", err)
-		panic(http.ErrAbortHandler) // so that it cannot be taken for the end
 	}
 }
 
