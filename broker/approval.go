@@ -15,6 +15,13 @@ import (
 // RedeemGrace is how long after the end of the wait a request that was approved in time can still be redeemed.
 const RedeemGrace = time.Minute
 
+// WaitingLimit is how many requests of one sandbox may wait for people at a time, whatever they are for: people are not
+// to be worn out. Who is over it is asked to come back after WaitingRetry.
+var WaitingLimit = scopes.Limit{Per: scopes.PerSandbox, Live: 20}
+
+// WaitingRetry is a guess: it depends on people.
+const WaitingRetry = 30 * time.Second
+
 // Verdict is what a person says to a request.
 type Verdict string
 

@@ -90,6 +90,10 @@ func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error)
 	}
 	var limited *Limited
 	switch {
+	case errors.As(cause, &limited) && limited.Limit == WaitingLimit:
+		denied.Reason = scopes.ReasonLimited
+		denied.Explanation = fmt.Sprintf("%d requests of this sandbox wait for people already. Withdraw some, or wait for them to be decided.",
+			WaitingLimit.Live)
 	case errors.As(cause, &limited):
 		denied.Reason = scopes.ReasonLimited
 		denied.Explanation = fmt.Sprintf("%s is limited to %s, which leaves room again in %d s.",

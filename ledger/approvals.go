@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -89,7 +90,7 @@ func stepEntry(step broker.Step) (entry, error) {
 		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
 	}
 	if v := step.Vote; v != nil {
-		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(v.Covers)
+		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, broker.CoverRequest))
 		body.Note, body.Hash = v.Note, hex.EncodeToString(step.Hash[:])
 	}
 	return e.with(body)

@@ -29,7 +29,7 @@ func TestManyWritersLeaveNoGap(t *testing.T) {
 		wg.Go(func() {
 			l := replicas[n%2]
 			for i := range each {
-				rec := [](func(func(*broker.Record)) broker.Record){allowed, denied, pending}[i%3](nil)
+				rec := [](func(func(*broker.Record)) broker.Record){allowed, denied, pending}[i%3](ofSandbox(n, nil))
 				if earlier, err := l.Begin(t.Context(), rec); err != nil || earlier != nil {
 					t.Errorf("Begin: got %v, %v", earlier, err)
 				}

@@ -85,6 +85,8 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrSuperseded
 	case a.Verdict != nil && *a.Verdict == "unapproved":
 		return broker.ErrNotApproved
+	case a.Verdict != nil && *a.Verdict == "crowded":
+		return &broker.Limited{Limit: broker.WaitingLimit, RetryAfter: broker.WaitingRetry}
 	case a.Verdict != nil:
 		return limited(e.limits, a)
 	case e.overtakes:

@@ -48,7 +48,7 @@ func TestLimitHoldsOverReplicas(t *testing.T) {
 	for n := range 200 {
 		wg.Go(func() {
 			_, err := replicas[n%2].Begin(t.Context(), []func(func(*broker.Record)) broker.Record{allowed, pending}[n/2%2](
-				limitedBy(limit("crowded", 50, 24*time.Hour))))
+				ofSandbox(n, limitedBy(limit("crowded", 50, 24*time.Hour)))))
 			switch {
 			case err == nil:
 				accepted.Add(1)

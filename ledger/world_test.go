@@ -131,6 +131,16 @@ func announce(t *testing.T, l *ledger.Ledger, cmds ...broker.Command) {
 	}
 }
 
+// ofSandbox makes a record one of its own sandbox, of which no number waits for people.
+func ofSandbox(n int, change func(*broker.Record)) func(*broker.Record) {
+	return func(rec *broker.Record) {
+		rec.Subject.ID = spiffeid.RequireFromString(fmt.Sprintf("%s/%d", sandbox, n))
+		if change != nil {
+			change(rec)
+		}
+	}
+}
+
 func denied(change func(*broker.Record)) broker.Record {
 	return allowed(func(rec *broker.Record) {
 		rec.Decision.Outcome, rec.Decision.Reason, rec.Decision.TTL = scopes.Deny, scopes.ReasonNoPermit, 0

@@ -63,6 +63,8 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 -- What waits for people, oldest first.
 CREATE INDEX issuances_waiting ON issuances (approval_group, entry_index) WHERE status IN ('pending', 'approved');
 
+CREATE INDEX issuances_waiting_of_sandbox ON issuances (spiffe_id, expires_at) WHERE status = 'pending';
+
 -- A person says yes once and no once; the no ends it.
 CREATE TABLE votes (
     request     uuid NOT NULL REFERENCES issuances (id),
@@ -111,6 +113,16 @@ CREATE FUNCTION enough(asked uuid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 REVOKE EXECUTE ON FUNCTION enough FROM PUBLIC;
+
+-- crowded tells whether as many requests of a sandbox wait for people as may: they are not to be worn out.
+-- +goose StatementBegin
+CREATE FUNCTION crowded(subject text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM issuances AS i
+        WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp()) >= 20;
+END $$;
+-- +goose StatementEnd
+REVOKE EXECUTE ON FUNCTION crowded FROM PUBLIC;
 
 -- redeemable tells whether a sandbox may have what was approved now: within a minute of the end of the wait, and not
 -- again unless what it got before is dead and never reached it, for all that Vault and the connection tell. The caller holds the ledger's lock; it is volatile, so it sees what
@@ -230,7 +242,7 @@ CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
 GRANT UPDATE (votes, redemptions, redeemed_by, remembered) ON issuances TO brevet_broker;
 GRANT SELECT, INSERT, UPDATE (name, handle, groups, said_at, entry, entry_index) ON people TO brevet_broker;
 GRANT SELECT, INSERT ON votes TO brevet_broker;
-GRANT EXECUTE ON FUNCTION enough, redeemable TO brevet_broker;
+GRANT EXECUTE ON FUNCTION crowded, enough, redeemable TO brevet_broker;
 GRANT SELECT ON people, votes TO brevet_auditor;
 
 -- +goose StatementBegin
@@ -238,7 +250,7 @@ DO $$
 DECLARE
     ours text;
 BEGIN
-    FOREACH ours IN ARRAY ARRAY['only_forward', 'may_move', 'enough', 'redeemable', 'people_said_so', 'approval_is_used'] LOOP
+    FOREACH ours IN ARRAY ARRAY['only_forward', 'may_move', 'crowded', 'enough', 'redeemable', 'people_said_so', 'approval_is_used'] LOOP
         EXECUTE format('ALTER FUNCTION %1$I.%2$I SET search_path = %1$I, pg_temp', current_schema(), ours);
     END LOOP;
 END $$;
@@ -260,6 +272,7 @@ DROP TRIGGER issuances_people_said_so ON issuances;
 DROP FUNCTION approval_is_used;
 DROP FUNCTION people_said_so;
 DROP FUNCTION redeemable;
+DROP FUNCTION crowded;
 DROP FUNCTION enough;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION only_forward() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -314,6 +327,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 DROP TABLE votes;
+DROP INDEX issuances_waiting_of_sandbox;
 DROP INDEX issuances_waiting;
 DROP INDEX issuances_one_per_approval;
 ALTER TABLE issuances

@@ -3,7 +3,9 @@ package server_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -407,6 +409,72 @@ func TestAYesThatCoversTheTask(t *testing.T) {
 	}
 	if got, err := sandbox.Request(t.Context(), ask); err != nil || got.Pending == nil {
 		t.Errorf("after the no: got %+v, %v, want it pending", got, err)
+	}
+	s.DB.Check(t)
+}
+
+// H95: neither a sandbox nor a person can flood those who decide.
+func TestFloodsOfRequestsAndVotes(t *testing.T) {
+	s := brevettest.NewStack(t, withPeople)
+	sandbox, other := s.Client(t, agent), s.Replica(t).Client(t, agent)
+	var ids []string
+	for i := range 20 {
+		ids = append(ids, waiting(t, []*client.Client{sandbox, other}[i%2], askFor("git.issues.write")))
+	}
+	var p *client.Problem
+	if _, err := other.Request(t.Context(), askFor("git.repo.delete")); !errors.As(err, &p) || p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 {
+		t.Errorf("the 21st: got %v, want rate_limited with Retry-After", err)
+	}
+	waiting(t, s.Client(t, twin), askFor("git.issues.write"))
+	if err := sandbox.Withdraw(t.Context(), ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	waiting(t, sandbox, askFor("git.issues.write"))
+
+	bob, flooded := s.Person(t, "bob"), false
+	for range 400 {
+		if _, err := bob.Approvals(t.Context(), 1); code(err) == openapi.CodeRateLimited {
+			flooded = true
+			break
+		}
+	}
+	if !flooded {
+		t.Error("400 calls of one person were answered, want 429 in between")
+	}
+	if _, err := s.Person(t, "carol").Approvals(t.Context(), 1); err != nil {
+		t.Errorf("another person: %v", err)
+	}
+	s.DB.Check(t)
+}
+
+// H90: what is fetched in advance does not vote, and H87: what has expired is decided.
+func TestNothingButAVoteVotes(t *testing.T) {
+	o := withPeople
+	var ahead atomic.Int64
+	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s := brevettest.NewStack(t, o)
+	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
+	for _, path := range []string{"/v1/approvals/" + id, "/v1/approvals/" + id + "/votes", "/v1/approvals/" + id + "/votes?verdict=approve"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
+			req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+s.IDToken(t, "bob"))
+			resp, err := s.HTTP(t, nil).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+		}
+	}
+	shown, err := s.Person(t, "bob").Approval(t.Context(), id)
+	if err != nil || shown.Status != "pending" || shown.VotesCast != 0 {
+		t.Errorf("got %+v, %v, want no vote", shown, err)
+	}
+	ahead.Store(int64(11 * time.Minute))
+	if _, err := s.Person(t, "bob").Vote(t.Context(), shown, openapi.VerdictApprove, ""); code(err) != openapi.CodeDecided {
+		t.Errorf("after its time: got %v, want decided", err)
 	}
 	s.DB.Check(t)
 }

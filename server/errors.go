@@ -13,6 +13,7 @@ var (
 	errCursor          = errors.New("cursor is not one of ours")
 	errUnauthenticated = errors.New("no acceptable SVID or ID token")
 	errBundle          = errors.New("bundle of the trust domain is not available")
+	errPace            = errors.New("person calls too often")
 	errProvider        = errors.New("provider of people is not available")
 	errDenied          = errors.New("policy does not allow it")
 	errNotAllowed      = errors.New("caller lacks the role")

@@ -108,6 +108,10 @@ var answers = []answer{
 		"Others moved the request each time that your vote was to be recorded. It was not counted. Ask again after the time in Retry-After.",
 	},
 	{
+		errPace, CodeRateLimited, http.StatusTooManyRequests, "Too many calls",
+		"Your login calls more often than a person does. Nothing was done, and the call is counted but not recorded. Ask again after the time in Retry-After.",
+	},
+	{
 		errProvider, CodeProviderUnavailable, http.StatusServiceUnavailable, "People cannot be recognised right now",
 		"The keys of the OpenID provider are not to be had at the moment, so who is calling cannot be proven. Nothing was done. Ask again after the time in Retry-After.",
 	},

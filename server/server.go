@@ -72,6 +72,7 @@ type Server struct {
 	metrics *metrics
 	router  *chi.Mux
 	handler http.Handler
+	pace    pace
 	// closed tells those who wait for people that this replica goes.
 	closing sync.Once
 	closed  chan struct{}
