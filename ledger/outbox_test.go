@@ -111,8 +111,18 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 	tellsNothing(t, box, told)
 
 	admin := brevettest.Connect(t, db.AdminURL)
-	stuck := bring(t, l, scopes.KindDatabase, []broker.Status{"issued", "revoking"}, nil)
-	done := bring(t, l, scopes.KindDatabase, []broker.Status{"issued", "revoking", "revoked"}, nil)
+	justNow := func(way ...broker.Status) broker.Record {
+		rec := dynamic(scopes.KindDatabase, nil)
+		begin(t, l, rec)
+		for _, status := range way {
+			out := to(rec, status)
+			out.Time = time.Now() // or it would be overdue already
+			settle(t, l, out)
+		}
+		return rec
+	}
+	stuck, done := justNow("issued", "revoking"), justNow("issued", "revoking", "revoked")
+	tellsNothing(t, box, told)
 	exec(t, admin, `UPDATE webhook_notices SET due = now()`)
 	tells(t, box, told, broker.NoticeUnrevoked, stuck, "revoking")
 	tellsNothing(t, box, told)

@@ -32,6 +32,8 @@ type Config struct {
 	People *PeopleConfig `yaml:"people,omitempty"`
 	// Folder with the catalogue: scopes (.yaml) and policies (.cedar).
 	Catalogue string `yaml:"catalogue"`
+	// Whether a catalogue that an admin applies waits for the approval of another. Default false.
+	CatalogueSecondAdmin bool `yaml:"catalogue_second_admin"`
 	// Where the record is kept.
 	Postgres PostgresConfig `yaml:"postgres"`
 	// Who makes the credentials.

@@ -73,7 +73,7 @@ func (d *deployment) badStarts(t *testing.T) {
 		change func(*Config)
 		want   []string
 	}{
-		{"catalogue is broken", func(c *Config) { c.Catalogue = broken }, []string{"testdata/broken", `authority "look" is unknown; choose`, "has no @id"}},
+		{"catalogue is broken", func(c *Config) { c.Catalogue = broken }, []string{"configured catalogue cannot be loaded and is not the one in force", "has no @id"}},
 		{"catalogue is not there", func(c *Config) { c.Catalogue = "/nonexistent/catalog" }, []string{"/nonexistent/catalog"}},
 		{"Postgres does not answer", func(c *Config) {
 			c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@127.0.0.1:1/brevet")

@@ -98,16 +98,15 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 
 // build wires the packages together, each from what it needs and no more.
 func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
-	catalogue, err := scopes.LoadFS(os.DirFS(cfg.Catalogue))
-	if err != nil {
-		return nil, nil, fmt.Errorf("loading the catalogue in %s: %w", cfg.Catalogue, err)
-	}
-	s.log.InfoContext(ctx, "catalogue loaded", "digest", catalogue.Digest(), "scopes", len(catalogue.Scopes()))
 	book, err := s.openLedger(ctx, cfg.Postgres)
 	if err != nil {
 		return nil, nil, err
 	}
-	minter, err := s.openMinter(ctx, cfg.Vault, catalogue)
+	catalogue, err := s.openCatalogue(ctx, cfg.Catalogue, book)
+	if err != nil {
+		return nil, nil, err
+	}
+	minter, err := s.openMinter(ctx, cfg.Vault)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -128,13 +127,15 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Approvals: book, Minter: watch.Minter(minter),
 		Electorate: voters.electorate,
 		Catalogue:  func() *scopes.Catalogue { return catalogue },
-		Issuer:     cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
+		Catalogues: book, SecondAdmin: cfg.CatalogueSecondAdmin,
+		Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	s.onClose(func() { s.closeBroker(ctx, core) })
 	s.tasks.Go(func() error { return ended(ctx, core.Sweep(ctx, book)) })
+	s.tasks.Go(func() error { return ended(ctx, core.FollowCatalogue(ctx)) })
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
 	if err != nil {
 		return nil, nil, err
@@ -211,7 +212,24 @@ func (s *service) openLedger(ctx context.Context, cfg PostgresConfig) (*ledger.L
 	return book, nil
 }
 
-func (s *service) openMinter(ctx context.Context, cfg VaultConfig, catalogue *scopes.Catalogue) (*mint.Minter, error) {
+// openCatalogue returns what is in force. When nothing ever was, that is the folder.
+func (s *service) openCatalogue(ctx context.Context, folder string, book *ledger.Ledger) (*scopes.Catalogue, error) {
+	files, err := scopes.ReadFS(os.DirFS(folder))
+	if err != nil {
+		return nil, fmt.Errorf("reading the catalogue in %s: %w", folder, err)
+	}
+	catalogue, err := broker.OpenCatalogue(ctx, book, files, time.Now(), s.log)
+	if err != nil {
+		return nil, fmt.Errorf("opening the catalogue, configured to begin with %s: %w", folder, err)
+	}
+	s.log.InfoContext(ctx, "catalogue loaded", "digest", catalogue.Digest(), "scopes", len(catalogue.Scopes()))
+	return catalogue, nil
+}
+
+// longestToken is the longest life that any catalogue can give: another may be in force tomorrow.
+const longestToken = 24 * time.Hour
+
+func (s *service) openMinter(ctx context.Context, cfg VaultConfig) (*mint.Minter, error) {
 	auth, err := s.vaultAuth(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -219,7 +237,7 @@ func (s *service) openMinter(ctx context.Context, cfg VaultConfig, catalogue *sc
 	minter, err := mint.Open(ctx, mint.Config{
 		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
 		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey, TokenRole: cfg.TokenRole,
-		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestTTL(catalogue), Timeout: cfg.Timeout,
+		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestToken, Timeout: cfg.Timeout,
 		Now: time.Now, Log: s.log,
 	})
 	if err != nil {
