@@ -85,7 +85,8 @@ WITH held AS MATERIALIZED (
 	FOR UPDATE SKIP LOCKED
 ), batch AS MATERIALIZED (
 	SELECT e.index, e.id, e.kind, e.time,
-		CASE WHEN e.kind IN ('approval.vote', 'approval.withdrawn') THEN convert_from(e.body, 'UTF8')::jsonb END AS doc
+		CASE WHEN e.kind IN ('approval.vote', 'approval.remembered', 'approval.withdrawn')
+			THEN convert_from(e.body, 'UTF8')::jsonb END AS doc
 	FROM held, entries AS e
 	WHERE e.index >= held.next
 	ORDER BY e.index
@@ -149,7 +150,7 @@ RETURNING 'msg_' || encode(substr(sha256(convert_to(n.kind, 'UTF8') || e.leaf_ha
 	coalesce(i.approval_quorum, 0) AS approval_quorum, n.attempts, i.expires_at, n.entry_index,
 	CASE
 		WHEN n.kind = 'credential.unrevoked' THEN i.status <> 'revoking'
-		WHEN n.kind = 'approval.waiting' THEN n.attempts > 1 AND (i.status <> 'pending' OR i.expires_at <= now())
+		WHEN n.kind = 'approval.waiting' THEN i.remembered IS NOT NULL OR n.attempts > 1 AND (i.status <> 'pending' OR i.expires_at <= now())
 		WHEN e.kind = 'request.pending' THEN i.status <> 'pending'
 		ELSE false END AS moot`
 
@@ -179,7 +180,7 @@ func (p picked) notice() *broker.Notice {
 }
 
 // pick returns the oldest notice that is due, and whether it has become moot: nobody has to look at what does not wait any
-// more, or hear that a wait ended which a person has ended.
+// more or never had to, or hear that a wait ended which a person has ended.
 func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot bool, err error) {
 	rows, err := o.pool.Query(ctx, pickSQL, pgx.NamedArgs{"name": name, "lease": broker.NoticeLease})
 	if err != nil {

@@ -90,6 +90,36 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 	db.Check(t)
 }
 
+// What is approved because of an earlier yes bothers nobody: it is told as decided, and never as waiting.
+func TestNoticesOfWhatIsRemembered(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	first := waits(t, l)
+	for i, who := range []broker.Voter{bobVotes, carolVotes} {
+		if _, err := l.Meet(t.Context(), who, start); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now()
+		if err := l.Cast(t.Context(), broker.Step{
+			Request: first.ID, Was: "pending", Votes: i, Becomes: []broker.Status{"pending", "approved"}[i], Time: at, Actor: who.ID,
+			Vote: &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverTask, Time: at},
+			Hash: (&broker.Case{View: broker.View{Canonical: first.Canonical}}).Hash(),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	box := openOutbox(t, db, told)
+	second := waits(t, l)
+	if err := l.Cast(t.Context(), broker.Step{
+		Request: second.ID, Was: "pending", Becomes: "approved", Time: time.Now(), Actor: sandbox, Remembered: first.ID,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, box, told, broker.NoticeDecided, second, "approved")
+	tellsNothing(t, box, told)
+	db.Check(t)
+}
+
 // What no entry says is told when it is due, and only if it is so then.
 func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 	db := brevettest.NewDB(t)
