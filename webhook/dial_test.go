@@ -160,3 +160,19 @@ func refusal(s *brevettest.Stack, name, why string) bool {
 	}
 	return false
 }
+
+// Without TLS a webhook reaches a loopback address, when that is allowed.
+func TestPlaintextIsForLoopback(t *testing.T) {
+	s := brevettest.NewStack(t, withPeople)
+	got := make(chan string, 10)
+	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Webhook-Id") }))
+	t.Cleanup(plain.Close)
+	courier(t, s, webhook.Spec{
+		Name: "near", URL: secret.New(plain.URL), Secret: secret.New(whsec), Plaintext: webhook.PlaintextLoopback,
+		Events: []broker.NoticeKind{broker.NoticeWaiting}, Within: []string{people.Everywhere},
+	})
+	ask(t, s, agent)
+	if id := <-got; !strings.HasPrefix(id, "msg_") {
+		t.Errorf("got the id %q", id)
+	}
+}
