@@ -91,6 +91,7 @@ Be the auditor:
 
 Change scopes and policies in %s, check them with
   brevet catalog check %s
-and stop and start this stack again to use them.
-`, local.socket("auditor"), local.path("catalog"), local.path("catalog"))
+and have an admin (bob) apply them:
+  brevet login && brevet catalog apply %s --person --reason "try it"
+`, local.socket("auditor"), local.path("catalog"), local.path("catalog"), local.path("catalog"))
 }

@@ -21,7 +21,7 @@ var exports = regexp.MustCompile(`(?m)^  export (\S+)=(\S+)$`)
 func startDev(t *testing.T, dir string) *session {
 	t.Helper()
 	s := &session{process: launch(t, nil, "dev", "--state", dir, "--verbose"), dir: dir}
-	s.waitFor(t, s.out, "start this stack again to use them")
+	s.waitFor(t, s.out, "brevet catalog apply")
 	for _, pair := range exports.FindAllStringSubmatch(s.out.String(), -1) {
 		if pair[1] == "PATH" {
 			continue // tells looks at it
