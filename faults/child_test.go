@@ -105,8 +105,13 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 		return nil, nil, nil, err
 	}
 	go func() { _ = minter.Run(ctx) }()
+	voters, err := electorate()
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	core, err := broker.New(broker.Config{
-		Ledger: faultyLedger{book, f}, Estate: book, Approvals: book, Minter: faultyMinter{minter, f},
+		Electorate: voters,
+		Ledger:     faultyLedger{book, f}, Estate: book, Approvals: book, Minter: faultyMinter{minter, f},
 		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: brevettest.Audience, Now: time.Now, Log: log,
 	})
 	if err != nil {

@@ -31,7 +31,7 @@ var actions = []action{kill, crash, stall, fail}
 // point is a place in the way of one credential where a replica can come to grief.
 type point string
 
-// The crash points. C9, between quorum and intent, has no code yet.
+// The crash points.
 const (
 	beforeIntent    point = "C1"  // before the request is committed
 	afterIntent     point = "C2"  // committed, and the answer to the commit is lost
@@ -43,6 +43,7 @@ const (
 	writing         point = "C7"  // the answer cannot be written
 	afterRevoking   point = "C8"  // inactive here, Vault not asked yet
 	afterRevocation point = "C8r" // dead in Vault, which is not recorded
+	afterQuorum     point = "C9"  // people have approved it, and its intent is not committed
 )
 
 // fault is what befalls a replica, once.
@@ -94,6 +95,11 @@ type faultyLedger struct {
 func (l faultyLedger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
 	if err := l.fault.at(beforeIntent); err != nil {
 		return nil, fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
+	}
+	if rec.Approves != "" {
+		if err := l.fault.at(afterQuorum); err != nil {
+			return nil, fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
+		}
 	}
 	earlier, err := l.Ledger.Begin(ctx, rec)
 	if injected := l.fault.at(afterIntent); injected != nil {

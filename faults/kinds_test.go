@@ -24,7 +24,17 @@ import (
 
 // catalogue has one scope of each kind, named after it.
 var catalogue = []scopes.File{
-	{Name: "scopes.yaml", Data: []byte(`
+	{Name: "scopes.yaml", Data: []byte(openScopes)},
+	{Name: "gated.yaml", Data: []byte(gatedScopes)},
+	{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);
+@id("people") forbid (principal, action in Action::"gated.*", resource) unless { context.approved };`)},
+}
+
+// gatedScopes are the same, behind a person.
+var gatedScopes = strings.NewReplacer("- name: test.", "- name: gated.",
+	"ttl: {default: 10m, max: 10m}", "ttl: {default: 10m, max: 10m}\n    approval: {group: oncall}").Replace(openScopes)
+
+const openScopes = `
 scopes:
   - name: test.jwt
     title: A signed token
@@ -73,9 +83,7 @@ scopes:
     resource: test:role/{role}
     ttl: {default: 10m, max: 10m}
     credential: {kind: vault, method: read, path: 'database/creds/{role}'}
-`)},
-	{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);`)},
-}
+`
 
 // kind is how one kind of credential is asked for, and how it shows whether it opens anything.
 type kind struct {

@@ -36,6 +36,7 @@ func (k kind) points() []point {
 // allPoints are the rows of the matrix.
 var allPoints = []point{
 	beforeIntent, afterIntent, wrapperLost, mintLost, beforeIssued, afterIssued, beforeRenewal, writing, afterRevoking, afterRevocation,
+	afterQuorum,
 }
 
 // TestFaults breaks things, and looks what is left of them. One world goes through all of it, so that every later
@@ -43,6 +44,7 @@ var allPoints = []point{
 func TestFaults(t *testing.T) {
 	w := newWorld(t)
 	t.Run("crash points", w.crashPoints)
+	t.Run("crash between quorum and intent", w.quorumPoints)
 	t.Run("servers", w.servers)
 	t.Run("load", w.killsUnderLoad)
 	w.checkLater(t)

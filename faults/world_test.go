@@ -39,7 +39,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{crowd: make(chan struct{}, 3)}
 	stack := brevettest.NewStack(t, brevettest.Options{
-		Catalogue: catalogue, Admins: []string{adminID}, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
+		Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
 	})
 	w.stack = stack
 	w.estate = &estate{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}}
