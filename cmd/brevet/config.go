@@ -36,6 +36,8 @@ type Config struct {
 	CatalogueSecondAdmin bool `yaml:"catalogue_second_admin"`
 	// Where the record is kept.
 	Postgres PostgresConfig `yaml:"postgres"`
+	// Systems of others that are told what waits for people, and what was decided.
+	Webhooks []WebhookConfig `yaml:"webhooks,omitempty"`
 	// Who makes the credentials.
 	Vault VaultConfig `yaml:"vault"`
 	// Address to serve Prometheus metrics on, as host:port. Keep it off public networks. Empty: no metrics.
@@ -100,6 +102,30 @@ type PeopleRoleConfig struct {
 	Group string `yaml:"group"`
 	// SPIFFE IDs at or below which the role holds: spiffe://acme.example or spiffe://acme.example/research. Empty: everywhere.
 	Within []string `yaml:"within,omitempty"`
+}
+
+// WebhookConfig is one system of others that is told by signed calls (Standard Webhooks), or a channel of Slack.
+type WebhookConfig struct {
+	// Lower-case letters, digits, - and _. It stands for the webhook in the record of what it was told: one that is renamed begins anew.
+	Name string `yaml:"name"`
+	// https URL to call. Either it or url_file.
+	URL string `yaml:"url,omitempty"`
+	// File that holds the URL, where that is a secret, as with Slack.
+	URLFile string `yaml:"url_file,omitempty"`
+	// File that holds the secret to sign with: whsec_ and base64 of 24 to 64 bytes. Two secrets with a space between sign both. Not needed for slack.
+	SecretFile string `yaml:"secret_file,omitempty"`
+	// json (Standard Webhooks) or slack (an incoming webhook). Default json.
+	Format string `yaml:"format,omitempty"`
+	// Some of approval.waiting, approval.decided and credential.unrevoked.
+	Events []string `yaml:"events"`
+	// SPIFFE IDs at or below which sandboxes are told of. Empty: everywhere.
+	Within []string `yaml:"within,omitempty"`
+	// PEM roots for the receiver's certificate, instead of the system's.
+	CAFile string `yaml:"ca_file,omitempty"`
+	// Networks that may be called though they are not public, such as 10.1.0.0/16.
+	AllowPrivateCIDRs []string `yaml:"allow_private_cidrs,omitempty"`
+	// Allows an http URL of a loopback address, for development.
+	AllowHTTPLoopback bool `yaml:"allow_http_loopback,omitempty"`
 }
 
 // BundleEndpointConfig is a SPIFFE federation endpoint.
@@ -230,6 +256,10 @@ func (c *Config) complete(dir string) {
 	if c.People != nil {
 		paths = append(paths, &c.People.CAFile)
 	}
+	for i := range c.Webhooks {
+		w := &c.Webhooks[i]
+		paths = append(paths, &w.URLFile, &w.SecretFile, &w.CAFile)
+	}
 	for _, p := range paths {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
@@ -268,6 +298,9 @@ func (c *Config) check() error {
 	}
 	for _, td := range c.TrustDomains {
 		errs = append(errs, td.check())
+	}
+	for _, w := range c.Webhooks {
+		errs = append(errs, w.check())
 	}
 	if c.People != nil {
 		_, err := c.People.open()

@@ -77,6 +77,9 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	if err != nil {
 		return err
 	}
+	if err := s.tellOthers(ctx, cfg); err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", cfg.Listen, err)
