@@ -114,12 +114,9 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	registry := prometheus.NewRegistry()
-	watch, err := server.NewStopwatch(registry, time.Now)
-	if err != nil {
-		return nil, nil, err
-	}
+	watch, watchErr := server.NewStopwatch(registry, time.Now)
 	gauges, err := server.NewGauges(registry)
-	if err != nil {
+	if err := errors.Join(watchErr, err); err != nil {
 		return nil, nil, err
 	}
 	voters, err := cfg.People.open()
