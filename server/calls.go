@@ -63,6 +63,7 @@ func (s *Server) noted(next http.Handler) http.Handler {
 		h := out.Header()
 		h.Set("Request-Id", c.id)
 		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		if s.aged(r) {
 			h.Set("Connection", "close")
 		}
@@ -88,6 +89,8 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			s.fail(w, r, nobody, &finding{kind: errMisdirected, detail: "host"})
 		case !plainPath(r):
 			s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path_form"})
+		case foreignPage(r):
+			s.fail(w, r, nobody, &finding{kind: errForeignPage, detail: "cross_origin"})
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -128,6 +131,13 @@ func (s *Server) ourHost(host string) bool {
 func plainPath(r *http.Request) bool {
 	p := r.URL.Path
 	return r.URL.RawPath == "" && r.URL.EscapedPath() == p && path.Clean(p) == p
+}
+
+// foreignPage says whether a browser calls for a page of somebody else, or shows the answer in a frame (H91). Nothing
+// here is for browsers, and what they add to a call by themselves must never vote.
+func foreignPage(r *http.Request) bool {
+	framed := slices.Contains([]string{"iframe", "frame", "embed", "object"}, r.Header.Get("Sec-Fetch-Dest"))
+	return framed || http.NewCrossOriginProtection().Check(r) != nil
 }
 
 // underV1 says whether a call was meant for the API proper, however its path is spelled.

@@ -17,6 +17,7 @@ var (
 	errProvider        = errors.New("provider of people is not available")
 	errDenied          = errors.New("policy does not allow it")
 	errNotAllowed      = errors.New("caller lacks the role")
+	errForeignPage     = errors.New("page of another site calls")
 	errNoRoute         = errors.New("no such path")
 	errMethod          = errors.New("method is not allowed")
 	errTooLarge        = errors.New("body is too large")

@@ -140,6 +140,9 @@ func whoRows(t *testing.T, s *brevettest.Stack) []hostile {
 		refused("two Authorization headers", "Bearer "+s.JWT(t, agent), "authorization_malformed", "Authorization: Bearer "+canary),
 		refused("an empty token", "Bearer ", "authorization_malformed"),
 		refused("Basic", "Basic "+canary, "authorization_malformed"),
+		{"H91 a page of another site", wire{headers: []string{"Origin: https://" + canary + ".example", "Sec-Fetch-Site: cross-site"}, body: ask("")}, 403, "not_allowed", "cross_origin"},
+		{"H91 an old browser", wire{headers: []string{"Origin: https://" + canary + ".example"}, body: ask("")}, 403, "not_allowed", "cross_origin"},
+		{"H91 a frame", wire{headers: []string{"Sec-Fetch-Dest: iframe"}, body: ask("")}, 403, "not_allowed", "cross_origin"},
 		{"H15 1 MB of dots", wire{auth: "Bearer " + strings.Repeat(".", 1<<20)}, 431, "", ""},
 	}
 }

@@ -60,6 +60,10 @@ var answers = []answer{
 		"The call takes a role that the operator has not given to you, or is one for people only, or for sandboxes only. Nothing was done, and the call is recorded. Ask an admin of your trust domain.",
 	},
 	{
+		errForeignPage, CodeNotAllowed, http.StatusForbidden, "A page of another site calls",
+		"A browser made this call for a page of another site, or for a frame. Nothing was done, and the call is recorded. Call from a program, or open the address by itself.",
+	},
+	{
 		errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
 		"Nothing is here that you may see. Check the path, and the id if it has one.",
 	},
