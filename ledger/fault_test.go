@@ -227,7 +227,11 @@ func TestCancelledWaitForStandby(t *testing.T) {
 	})
 	result := make(chan error, 1)
 	go func() {
-		_, err := l.Begin(t.Context(), allowed(nil))
+		// Commits begin to wait once the checkpointer has read the setting, which is after the sessions have.
+		var err error
+		for err == nil {
+			_, err = l.Begin(t.Context(), allowed(nil))
+		}
 		result <- err
 	}()
 	until(t, "the wait is cancelled", func() bool {
