@@ -2,6 +2,7 @@ package broker
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -152,7 +153,7 @@ func (e Electorate) remembers(earlier *Case, now Record) bool {
 		return false
 	}
 	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" || asked.TTL > then.TTL ||
-		!now.Time.Before(earlier.StatusTime.Add(rememberFor)) {
+		!now.Time.Before(earlier.Time.Add(rememberFor)) {
 		return false
 	}
 	for _, s := range []*shown{&then, &asked} {
@@ -201,6 +202,7 @@ type shown struct {
 	Params      map[string]any `json:"params"`
 	TTL         int64          `json:"ttl"` // seconds, at most
 	Task        string         `json:"task"`
+	Key         string         `json:"key,omitempty"` // SHA-256 of the caller's own key that is certified
 	Audience    string         `json:"audience,omitempty"`
 	Catalogue   string         `json:"catalogue"`
 	Digest      []byte         `json:"digest"` // of the request, its reason and keys included
@@ -222,6 +224,10 @@ func canonical(rec Record, approval scopes.Approval) (string, error) {
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint
+	}
+	if key := rec.Request.CSR + rec.Request.PublicKey; key != "" {
+		digest := sha256.Sum256([]byte(key))
+		s.Key = hex.EncodeToString(digest[:])
 	}
 	if d.Scope.Approval != nil && d.Scope.Approval.Remember == scopes.RememberTask {
 		s.Remember = scopes.RememberTask

@@ -29,9 +29,9 @@ const mostOvertaken = 32
 // Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
 // on one that is not what the person saw ErrStale. A no to what has been redeemed revokes it, and is ErrDecided still.
 func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*Case, error) {
-	voter, err := b.cfg.Approvals.Meet(ctx, voterOf(who), b.cfg.Now().UTC())
+	voter, err := b.meet(ctx, who)
 	if err != nil {
-		return nil, fmt.Errorf("recording who votes: %w", err)
+		return nil, err
 	}
 	for range mostOvertaken {
 		c, err := b.caseFor(ctx, voter, ballot.Request)
@@ -50,8 +50,11 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*C
 		if errors.Is(err, ErrOvertaken) {
 			continue
 		}
+		if err == nil && ballot.Verdict == Deny {
+			err = b.takeBack(ctx, c, voter)
+		}
 		if err == nil && ballot.Verdict == Deny && c.Status == StatusRedeemed {
-			err = errors.Join(ErrDecided, b.takeBack(ctx, c, voter))
+			err = ErrDecided
 		}
 		return c, err
 	}
@@ -85,35 +88,45 @@ func remembers(c *Case) bool {
 
 // takeBack revokes what a request was redeemed by, and all those that its approval stood for.
 func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
-	self := Reach{Subject: c.Subject.ID.String()}
-	asked, err := b.askedBefore(ctx, &c.View)
-	if err != nil {
+	end := func(issuance string) error {
+		if issuance == "" {
+			return nil
+		}
+		_, err := b.endAll(ctx, Selector{ID: issuance}, Reach{Subject: c.Subject.ID.String()}, ending{cause: CauseRevoked, actor: by.ID})
 		return err
 	}
-	for _, v := range asked {
-		if v.RedeemedBy == "" || v.ID != c.ID && v.Remembered != c.ID {
-			continue
-		}
-		if _, err := b.endAll(ctx, Selector{ID: v.RedeemedBy}, self, ending{cause: CauseRevoked, actor: by.ID}); err != nil {
-			return fmt.Errorf("revoking what was approved: %w", err)
-		}
+	if err := end(c.RedeemedBy); err != nil || !remembers(c) {
+		return err
 	}
-	return nil
+	return b.eachAsked(ctx, &c.View, func(v View) error {
+		if v.Remembered != c.ID {
+			return nil
+		}
+		return end(v.RedeemedBy)
+	})
 }
 
-// mostRecalled is how many requests of a task and a scope are looked through for one whose approval stands.
-const mostRecalled = 500
+// askedPage is how many requests are read at a time.
+const askedPage = 500
 
-// askedBefore lists the requests for a scope, of a task, that waited for people, newest first.
-func (b *Broker) askedBefore(ctx context.Context, v *View) ([]View, error) {
+// eachAsked goes through the requests for a scope, of a task, that waited for people, newest first.
+func (b *Broker) eachAsked(ctx context.Context, v *View, do func(View) error) error {
 	self := v.Subject.ID.String()
-	page, err := b.cfg.Ledger.List(ctx, Query{
-		SPIFFEID: self, Task: v.Task, Scope: v.Scope, Decision: string(scopes.Pending), Limit: mostRecalled,
-	}, Reach{Subject: self})
-	if err != nil {
-		return nil, fmt.Errorf("looking for earlier requests: %w", err)
+	q := Query{SPIFFEID: self, Task: v.Task, Scope: v.Scope, Decision: string(scopes.Pending), Limit: askedPage}
+	for {
+		page, err := b.cfg.Ledger.List(ctx, q, Reach{Subject: self})
+		if err != nil {
+			return fmt.Errorf("looking for earlier requests: %w", err)
+		}
+		for _, asked := range page.Records {
+			if err := do(asked); err != nil {
+				return err
+			}
+		}
+		if q.Before = page.Next; page.Next == 0 {
+			return nil
+		}
 	}
-	return page.Records, nil
 }
 
 // recall redeems a request at once when people have let their yes to the same ask stand for the task. It is recorded
@@ -139,29 +152,39 @@ func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record) (R
 }
 
 // standingFor is the request whose approval stands for a new one; empty when there is none.
-func (b *Broker) standingFor(ctx context.Context, rec Record) (string, error) {
-	asked, err := b.askedBefore(ctx, &View{Subject: rec.Subject, Task: rec.Request.Task, Scope: rec.Request.Scope})
-	if err != nil {
-		return "", err
-	}
-	for _, v := range asked {
-		if v.Status != StatusApproved && v.Status != StatusRedeemed || v.Remembered != "" {
-			continue
+func (b *Broker) standingFor(ctx context.Context, rec Record) (of string, _ error) {
+	err := b.eachAsked(ctx, &View{Subject: rec.Subject, Task: rec.Request.Task, Scope: rec.Request.Scope}, func(v View) error {
+		if of != "" || v.Status != StatusApproved && v.Status != StatusRedeemed || v.Remembered != "" {
+			return nil
 		}
 		cast, err := b.cfg.Approvals.Votes(ctx, v.ID)
 		if err != nil {
-			return "", fmt.Errorf("reading the votes: %w", err)
+			return fmt.Errorf("reading the votes: %w", err)
 		}
 		if b.cfg.Electorate.remembers(&Case{View: v, Cast: cast}, rec) {
-			return v.ID, nil
+			of = v.ID
 		}
+		return nil
+	})
+	return of, err
+}
+
+// meet records who somebody is whenever they call, so that a group that they have left counts no more.
+func (b *Broker) meet(ctx context.Context, who people.Person) (Voter, error) {
+	voter, err := b.cfg.Approvals.Meet(ctx, voterOf(who), b.cfg.Now().UTC())
+	if err != nil {
+		return Voter{}, fmt.Errorf("recording who calls: %w", err)
 	}
-	return "", nil
+	return voter, nil
 }
 
 // Case returns a request that waits for people, or has, to somebody who may know of it, else ErrNotFound.
 func (b *Broker) Case(ctx context.Context, who people.Person, id string) (*Case, error) {
-	return b.caseFor(ctx, voterOf(who), id)
+	voter, err := b.meet(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	return b.caseFor(ctx, voter, id)
 }
 
 func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error) {
@@ -175,12 +198,12 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error)
 	if !remembers(c) {
 		return c, nil
 	}
-	asked, err := b.askedBefore(ctx, &c.View)
-	for _, other := range asked {
+	err = b.eachAsked(ctx, &c.View, func(other View) error {
 		if other.Remembered == c.ID {
 			c.Recalled++
 		}
-	}
+		return nil
+	})
 	return c, err
 }
 
@@ -202,7 +225,10 @@ func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Case, e
 
 // Waiting lists the requests that wait for the groups of a person, and which the person may know of, oldest first.
 func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) ([]Case, error) {
-	voter := voterOf(who)
+	voter, err := b.meet(ctx, who)
+	if err != nil {
+		return nil, err
+	}
 	views, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
 		Groups: voter.Groups, Within: b.cfg.Electorate.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
 	})

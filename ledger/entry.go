@@ -177,9 +177,6 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	}
 	e.limits = rec.Limits
 	e.judgedBy(rec)
-	if kind == kindPending {
-		e.alone = "waits " + rec.Subject.ID.String()
-	}
 	body := decisionBody{
 		Version: bodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
 		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),

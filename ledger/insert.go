@@ -23,7 +23,9 @@ WITH locked AS MATERIALIZED (
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
 		CASE WHEN locked.verdicts[t.n] IS NOT NULL THEN locked.verdicts[t.n]
 			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject) THEN 'unapproved'
-			WHEN t.kind = 'request.pending' AND crowded(t.subject) THEN 'crowded' END AS verdict,
+			WHEN t.kind = 'request.pending' AND crowded(t.subject,
+				count(*) FILTER (WHERE t.kind = 'request.pending') OVER (PARTITION BY t.subject ORDER BY t.n) - 1)
+				THEN 'crowded' END AS verdict,
 		locked.reached[t.n] AS reached, locked.waits[t.n] AS wait, locked.current_term, t.approves
 	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[],
 		@approves::uuid[], @judged::text[]) WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, approves, subject, n)

@@ -114,11 +114,12 @@ $$;
 -- +goose StatementEnd
 REVOKE EXECUTE ON FUNCTION enough FROM PUBLIC;
 
--- crowded tells whether as many requests of a sandbox wait for people as may: they are not to be worn out.
+-- crowded tells whether as many requests of a sandbox wait for people as may, besides those that begin with it: they are
+-- not to be worn out.
 -- +goose StatementBegin
-CREATE FUNCTION crowded(subject text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION crowded(subject text, besides bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN (SELECT count(*) FROM issuances AS i
+    RETURN besides + (SELECT count(*) FROM issuances AS i
         WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp()) >= 20;
 END $$;
 -- +goose StatementEnd
@@ -132,7 +133,8 @@ CREATE FUNCTION redeemable(asked uuid, subject text) RETURNS boolean LANGUAGE pl
 BEGIN
     RETURN enough(asked) AND EXISTS (
         SELECT FROM issuances AS i
-        WHERE i.id = asked AND NOT EXISTS (SELECT FROM votes AS v WHERE v.request = i.id AND v.verdict = 'deny')
+        WHERE i.id = asked
+            AND NOT EXISTS (SELECT FROM votes AS v WHERE v.request IN (i.id, i.remembered) AND v.verdict = 'deny')
             AND i.spiffe_id = subject
             AND i.expires_at + interval '1 minute' > clock_timestamp()
             AND (i.status = 'approved' OR i.status = 'redeemed' AND i.redemptions < 2 AND EXISTS (
@@ -200,7 +202,7 @@ BEGIN
                     AND (r.spiffe_id, r.task, r.scope, r.params, r.resource, r.catalogue, r.approval_group, r.approval_quorum)
                         = (NEW.spiffe_id, NEW.task, NEW.scope, NEW.params, NEW.resource, NEW.catalogue, NEW.approval_group,
                             NEW.approval_quorum)
-                    AND NEW.ttl <= r.ttl AND NEW.time < r.status_time + interval '8 hours'
+                    AND NEW.ttl <= r.ttl AND NEW.time < r.time + interval '8 hours'
                     AND r.canonical::jsonb ->> 'thumbprint' IS NOT DISTINCT FROM NEW.canonical::jsonb ->> 'thumbprint'))
     THEN
         RAISE EXCEPTION 'nobody who may has made request % %', NEW.id, NEW.status USING ERRCODE = 'check_violation';
@@ -229,6 +231,36 @@ END $$;
 CREATE TRIGGER issuances_approval_is_used AFTER INSERT ON issuances FOR EACH ROW
     WHEN (NEW.approves IS NOT NULL) EXECUTE FUNCTION approval_is_used();
 
+-- What people said, and who they are, stands in the entry that it is taken from: whoever writes these tables by hand has
+-- to append entries for it, which is seen.
+-- +goose StatementBegin
+CREATE FUNCTION entry_says_so() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    said jsonb;
+BEGIN
+    IF TG_TABLE_NAME = 'people' THEN
+        SELECT convert_from(e.body, 'UTF8')::jsonb INTO said FROM entries AS e
+            WHERE e.id = NEW.entry AND e.index = NEW.entry_index AND e.kind = 'person.seen';
+        IF said #>> '{person,id}' = NEW.id AND said #>> '{person,handle}' = NEW.handle
+            AND said #> '{person,groups}' = to_jsonb(NEW.groups) THEN
+            RETURN NULL;
+        END IF;
+    ELSE
+        SELECT convert_from(e.body, 'UTF8')::jsonb INTO said FROM entries AS e
+            WHERE e.id = NEW.request AND e.index = NEW.entry_index AND e.kind IN ('approval.vote', 'approval.remembered');
+        IF said ->> 'kind' = 'approval.remembered'
+            OR said #>> '{actor,id}' = NEW.voter AND said ->> 'verdict' = NEW.verdict AND said ->> 'covers' = NEW.covers THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    RAISE EXCEPTION 'no entry says what this row of % does', TG_TABLE_NAME USING ERRCODE = 'check_violation';
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER people_entry_says_so AFTER INSERT OR UPDATE ON people
+    FOR EACH ROW EXECUTE FUNCTION entry_says_so();
+CREATE TRIGGER votes_entry_says_so AFTER INSERT ON votes
+    FOR EACH ROW EXECUTE FUNCTION entry_says_so();
+
 DROP TRIGGER issuances_begin ON issuances;
 CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
     NEW.status IS DISTINCT FROM CASE
@@ -250,7 +282,8 @@ DO $$
 DECLARE
     ours text;
 BEGIN
-    FOREACH ours IN ARRAY ARRAY['only_forward', 'may_move', 'crowded', 'enough', 'redeemable', 'people_said_so', 'approval_is_used'] LOOP
+    FOREACH ours IN ARRAY ARRAY['only_forward', 'may_move', 'crowded', 'enough', 'redeemable', 'people_said_so', 'approval_is_used',
+        'entry_says_so'] LOOP
         EXECUTE format('ALTER FUNCTION %1$I.%2$I SET search_path = %1$I, pg_temp', current_schema(), ours);
     END LOOP;
 END $$;
@@ -346,6 +379,7 @@ ALTER TABLE issuances
     DROP COLUMN votes,
     DROP COLUMN canonical;
 DROP TABLE people;
+DROP FUNCTION entry_says_so;
 ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_kind_check CHECK (kind IN (
     'request.denied', 'request.pending', 'issuance.intent', 'call.refused',
     'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',

@@ -253,6 +253,24 @@ END $$;
 -- +goose StatementEnd
 REVOKE EXECUTE ON FUNCTION admit FROM PUBLIC;
 
+-- A change stands in the entry that it is taken from.
+-- +goose StatementBegin
+CREATE FUNCTION catalogue_entry_says_so() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM entries AS e
+        WHERE e.id = NEW.id AND e.index = NEW.entry_index AND e.kind = 'catalogue.' || NEW.kind
+            AND convert_from(e.body, 'UTF8')::jsonb ->> 'digest' = NEW.digest
+            AND convert_from(e.body, 'UTF8')::jsonb #>> '{actor,id}' IS NOT DISTINCT FROM NEW.actor) THEN
+        RAISE EXCEPTION 'no entry says what this change of the catalogue does' USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER catalogue_changes_entry_says_so AFTER INSERT ON catalogue_changes
+    FOR EACH ROW EXECUTE FUNCTION catalogue_entry_says_so();
+
+
 GRANT SELECT, INSERT ON catalogues, catalogue_changes TO brevet_broker;
 GRANT SELECT, UPDATE (version, digest, change) ON catalogue_head TO brevet_broker;
 GRANT EXECUTE ON FUNCTION admit, catalogue_digest, may_change_catalogue TO brevet_broker;
@@ -264,7 +282,7 @@ DECLARE
     ours text;
 BEGIN
     FOREACH ours IN ARRAY ARRAY['admit', 'catalogue_digest', 'catalogue_head_follows', 'catalogue_change_counts',
-        'may_change_catalogue'] LOOP
+        'may_change_catalogue', 'catalogue_entry_says_so'] LOOP
         EXECUTE format('ALTER FUNCTION %1$I.%2$I SET search_path = %1$I, pg_temp', current_schema(), ours);
     END LOOP;
 END $$;
@@ -401,6 +419,7 @@ END $$;
 -- +goose StatementEnd
 DROP TABLE catalogue_head;
 DROP TABLE catalogue_changes;
+DROP FUNCTION catalogue_entry_says_so;
 DROP TABLE catalogues;
 DROP FUNCTION may_change_catalogue;
 DROP FUNCTION catalogue_change_counts;

@@ -410,6 +410,22 @@ func TestAYesThatCoversTheTask(t *testing.T) {
 	if got, err := sandbox.Request(t.Context(), ask); err != nil || got.Pending == nil {
 		t.Errorf("after the no: got %+v, %v, want it pending", got, err)
 	}
+	unused := ask
+	unused.Task = "task-3"
+	standing := waiting(t, sandbox, unused)
+	if _, err := covering(standing); err != nil {
+		t.Fatal(err)
+	}
+	recalled, err := sandbox.Request(t.Context(), unused)
+	if err != nil || recalled.Token == nil {
+		t.Fatalf("got %+v, %v, want a credential at once", recalled, err)
+	}
+	if after, err := vote(t, s.Person(t, "bob"), standing, openapi.VerdictDeny); err != nil || after.Status != "rejected" {
+		t.Errorf("a no to what is not redeemed: got %+v, %v, want it rejected", after, err)
+	}
+	if state, err := sandbox.State(t.Context(), recalled.Token.ID); err != nil || state.Status != "revoked" {
+		t.Errorf("got %+v, %v, want what it stood for revoked", state, err)
+	}
 	s.DB.Check(t)
 }
 
