@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"golang.org/x/term"
+)
+
+// ballot is what both verdicts take.
+type ballot struct {
+	PersonFlags
+	IDs  []string `arg:"" name:"id" help:"The requests."`
+	Like bool     `help:"Vote on the same ask of sibling sandboxes too, as far as it waits now."`
+	Note string   `help:"Why, in a sentence, for whoever reads the record."`
+	Yes  bool     `help:"Don't ask again." short:"y"`
+}
+
+// ApprovalsApproveCmd is `brevet approvals approve`.
+type ApprovalsApproveCmd struct {
+	ballot
+	ForTask bool `help:"Say yes to the same ask again too, while the task goes on, where the scope lets you." name:"for-task"`
+}
+
+// Run shows what it is about, and says yes.
+func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
+	if c.ForTask {
+		return c.cast(ctx, con, openapi.VerdictApprove, (*client.Client).VoteForTask)
+	}
+	return c.cast(ctx, con, openapi.VerdictApprove, saying(openapi.VerdictApprove))
+}
+
+// ApprovalsDenyCmd is `brevet approvals deny`.
+type ApprovalsDenyCmd struct{ ballot }
+
+// Run shows what it is about, and says no.
+func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
+	return c.cast(ctx, con, openapi.VerdictDeny, saying(openapi.VerdictDeny))
+}
+
+// voting sends a vote on what was shown, with a note.
+type voting func(*client.Client, context.Context, openapi.ApprovalCase, string) (openapi.ApprovalCase, error)
+
+func saying(verdict openapi.Verdict) voting {
+	return func(broker *client.Client, ctx context.Context, shown openapi.ApprovalCase, note string) (openapi.ApprovalCase, error) {
+		return broker.Vote(ctx, shown, verdict, note)
+	}
+}
+
+func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict, vote voting) error {
+	broker, done, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cases, err := b.cases(ctx, broker)
+	if err != nil {
+		return explain(con, b.hint(err), "")
+	}
+	for _, one := range cases {
+		if !b.Yes {
+			if err := confirm(con, one, verdict); err != nil {
+				return err
+			}
+		}
+		after, err := vote(broker, ctx, one, b.Note)
+		if err != nil {
+			return explain(con, b.hint(err), "")
+		}
+		if err := printVoted(con, after); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cases reads what is voted on. What a vote names is what was read here.
+func (b *ballot) cases(ctx context.Context, broker *client.Client) ([]openapi.ApprovalCase, error) {
+	var cases []openapi.ApprovalCase
+	for _, id := range b.IDs {
+		one, err := broker.Approval(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, one)
+	}
+	if !b.Like {
+		return cases, nil
+	}
+	list, err := broker.Approvals(ctx, mostApprovals)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range list {
+		named := slices.ContainsFunc(cases, func(c openapi.ApprovalCase) bool { return c.ID == one.ID })
+		if !named && slices.ContainsFunc(cases, func(c openapi.ApprovalCase) bool { return c.Like == one.Like }) {
+			cases = append(cases, one)
+		}
+	}
+	return cases, nil
+}
+
+// confirm shows a request and has the voter say so again. Where nobody can be asked, --yes has to say it.
+func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) error {
+	if !term.IsTerminal(int(os.Stdin.Fd())) || con.json {
+		return errors.New("there is no terminal to ask you on: look with brevet approvals show, and add --yes")
+	}
+	if err := printCase(con.err, one); err != nil {
+		return err
+	}
+	fmt.Fprintf(con.err, "\n%s this? Type yes: ", strings.ToUpper(string(verdict[:1]))+string(verdict[1:]))
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "yes" {
+		return errors.New("you did not type yes: nothing was said")
+	}
+	return nil
+}
+
+func printVoted(con *console, after openapi.ApprovalCase) error {
+	if con.json {
+		return con.encode(after)
+	}
+	_, err := fmt.Fprintf(con.out, "%s is %s: %d of %d of %s have voted\n",
+		inert(after.ID), after.Status, after.VotesCast, after.Approval.Quorum, inert(after.Approval.Group))
+	return err
+}
