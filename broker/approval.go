@@ -17,7 +17,7 @@ import (
 const RedeemGrace = time.Minute
 
 // WaitingLimit is how many requests of one sandbox may wait for people at a time, whatever they are for: people are not
-// to be worn out. Who is over it is asked to come back after WaitingRetry.
+// to be worn out. The schema holds the number too, and counts. Who is over it is asked to come back after WaitingRetry.
 var WaitingLimit = scopes.Limit{Per: scopes.PerSandbox, Live: 20}
 
 // WaitingRetry is a guess: it depends on people.
