@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -89,15 +90,26 @@ func checkSubject(sub string) error {
 	return nil
 }
 
-// displayName is the best of the names that there are, cut at a character.
+// displayName is the best of the names that there are, cut at a character. It decides nothing, so that it is shown
+// without its control characters rather than refused.
 func displayName(c claims) string {
 	for _, name := range []string{c.Name, c.Username, c.Email, c.Subject} {
-		if name = strings.TrimSpace(name); name != "" {
+		if name = strings.TrimSpace(strings.Map(visible, name)); name != "" {
 			return truncate(name, maxNameBytes)
 		}
 	}
 	return ""
 }
+
+func visible(r rune) rune {
+	if unicode.IsControl(r) {
+		return ' '
+	}
+	return r
+}
+
+// hasControl tells whether a text holds what no database keeps as text (NUL), or what moves a terminal's cursor.
+func hasControl(text string) bool { return strings.ContainsFunc(text, unicode.IsControl) }
 
 func truncate(s string, most int) string {
 	if len(s) <= most {
@@ -127,6 +139,9 @@ func (c claims) groups(name string) ([]string, error) {
 		if group == "" || len(group) > maxGroupBytes {
 			return nil, fmt.Errorf("%w: a group of %d bytes", errClaims, len(group))
 		}
+		if hasControl(group) {
+			return nil, fmt.Errorf("%w: a group with a control character", errClaims)
+		}
 	}
 	slices.Sort(groups)
 	return slices.Compact(groups), nil
@@ -141,6 +156,9 @@ func (c claims) text(name string) (string, error) {
 	var text string
 	if value.Kind() != '"' || json.Unmarshal(value, &text) != nil || len(text) > maxHandleBytes {
 		return "", fmt.Errorf("%w: the owner claim is not a string of at most %d bytes", errClaims, maxHandleBytes)
+	}
+	if hasControl(text) {
+		return "", fmt.Errorf("%w: the owner claim has a control character", errClaims)
 	}
 	return text, nil
 }

@@ -219,6 +219,13 @@ var badTokens = map[string]badToken{
 	"an empty group":       {with(map[string]any{"groups": []string{""}}), claimed},
 	"a group of 256 bytes": {with(map[string]any{"groups": []string{strings.Repeat("g", 256)}}), claimed},
 	"501 groups":           {with(map[string]any{"groups": manyGroups(501)}), claimed},
+	"a group with NUL":     {with(map[string]any{"groups": []string{"a", "oncall\x00"}}), claimed},
+	"a group with ESC":     {with(map[string]any{"groups": []string{"\x1b[2Joncall"}}), claimed},
+	"a group with C1":      {with(map[string]any{"groups": []string{"on\u009bcall"}}), claimed},
+	"a group of two lines": {with(map[string]any{"groups": []string{"oncall\nadmins"}}), claimed},
+	"owner with NUL":       {with(map[string]any{"preferred_username": "alice\x00"}), claimed},
+	"owner with DEL":       {with(map[string]any{"preferred_username": "ali\x7fce"}), claimed},
+	"sub with NUL":         {with(map[string]any{"sub": "a\x00"}), subject},
 	"owner too long":       {with(map[string]any{"preferred_username": strings.Repeat("a", 256)}), claimed},
 	"owner a number":       {with(map[string]any{"preferred_username": 7}), malformed},
 	"claims a list": {func(t testing.TB, w *world) string {

@@ -84,6 +84,25 @@ func TestOwns(t *testing.T) {
 	}
 }
 
+// Two accounts that the provider gives one handle are both the owner: neither approves for the other.
+func TestAccountsOfOneHandle(t *testing.T) {
+	w, o := newWorld(t), owners(t, "spiffe://acme.test/users/{owner}/**")
+	ids := map[string]bool{}
+	for sub, handle := range map[string]string{"1": "alice", "2": "alice", "3": "Alice@acme.test"} {
+		person, err := w.Identify(t.Context(), w.token(t, merged(w.claims(), map[string]any{"sub": sub, "preferred_username": handle})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[person.ID()] = true
+		if !o.Owns(person.Handle(), "spiffe://acme.test/users/alice/a") || o.Owns(person.Handle(), "spiffe://acme.test/users/bob/a") {
+			t.Errorf("%s, called %s, is not the owner of what is alice's and nothing else", person.ID(), handle)
+		}
+	}
+	if len(ids) != 3 {
+		t.Errorf("got the ids %v, want three", ids)
+	}
+}
+
 func TestNewOwnersRefuses(t *testing.T) {
 	for _, template := range []string{
 		"",

@@ -100,13 +100,15 @@ func TestNamesAndClaimsOfThePerson(t *testing.T) {
 		name, handle string
 		groups       int
 	}{
-		"a name":      {nil, "Alice Archer", "alice", 2},
-		"no name":     {map[string]any{"name": nil}, "alice", "alice", 2},
-		"an address":  {map[string]any{"name": " ", "preferred_username": nil, "email": "a@acme.test"}, "a@acme.test", "", 2},
-		"a sub":       {map[string]any{"name": nil, "preferred_username": nil}, "248289761001", "", 2},
-		"a long name": {map[string]any{"name": strings.Repeat("é", 150)}, strings.Repeat("é", 100), "alice", 2},
-		"cut between": {map[string]any{"name": "x" + strings.Repeat("é", 150)}, "x" + strings.Repeat("é", 99), "alice", 2},
-		"no groups":   {map[string]any{"groups": nil}, "Alice Archer", "alice", 0},
+		"a name":                       {nil, "Alice Archer", "alice", 2},
+		"no name":                      {map[string]any{"name": nil}, "alice", "alice", 2},
+		"an address":                   {map[string]any{"name": " ", "preferred_username": nil, "email": "a@acme.test"}, "a@acme.test", "", 2},
+		"a sub":                        {map[string]any{"name": nil, "preferred_username": nil}, "248289761001", "", 2},
+		"a long name":                  {map[string]any{"name": strings.Repeat("é", 150)}, strings.Repeat("é", 100), "alice", 2},
+		"cut between":                  {map[string]any{"name": "x" + strings.Repeat("é", 150)}, "x" + strings.Repeat("é", 99), "alice", 2},
+		"a name that moves the cursor": {map[string]any{"name": "\x00Ali\x00ce\x1b[2J\u009b\n"}, "Ali ce [2J", "alice", 2},
+		"a name of nothing":            {map[string]any{"name": "\x00\x1b"}, "alice", "alice", 2},
+		"no groups":                    {map[string]any{"groups": nil}, "Alice Archer", "alice", 0},
 		// Azure names a source when there are too many groups to list. It is not gone to.
 		"groups elsewhere": {map[string]any{
 			"groups": nil, "_claim_names": map[string]any{"groups": "s"}, "_claim_sources": map[string]any{"s": map[string]any{"endpoint": "http://127.0.0.1:1/"}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -326,4 +328,46 @@ func TestEventsEndWithTheReplica(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("the stream does not end")
 	}
+}
+
+// Whose groups hold what no database keeps is refused, on record, and nobody else hears of it; a name is only a name.
+func TestGroupsThatNobodyCanHave(t *testing.T) {
+	o := withPeople
+	o.People = append(slices.Clone(withPeople.People),
+		devstack.DevPerson{Username: "nul", Name: "Nul", Groups: []string{"oncall", "on\x00call"}},
+		devstack.DevPerson{Username: "esc", Name: "Es\x00c\x1b[2J", Groups: []string{"oncall"}})
+	s := brevettest.NewStack(t, o)
+	other, sandbox := s.Replica(t), s.Client(t, agent)
+	bob, esc := hear(t, s.Person(t, "bob")), hear(t, other.Person(t, "esc"))
+	first := waiting(t, sandbox, askFor("git.issues.write"))
+	for _, h := range []*hearing{bob, esc} {
+		h.wants(t, "waiting "+first)
+	}
+	nul := s.Person(t, "nul")
+	if _, err := nul.WhoAmI(t.Context()); code(err) != openapi.CodeUnauthenticated {
+		t.Errorf("got %v, want %s", err, openapi.CodeUnauthenticated)
+	}
+	if _, err := nul.Approvals(t.Context(), 10); code(err) != openapi.CodeUnauthenticated {
+		t.Errorf("got %v, want %s", err, openapi.CodeUnauthenticated)
+	}
+	if err := nul.WatchApprovals().Follow(t.Context(), func(client.ApprovalEvent) error { return nil }); code(err) != openapi.CodeUnauthenticated {
+		t.Errorf("got %v, want %s", err, openapi.CodeUnauthenticated)
+	}
+	second := waiting(t, sandbox, askFor("git.repo.delete"))
+	for _, h := range []*hearing{bob, esc} {
+		h.wants(t, "waiting "+second)
+	}
+	if after, err := vote(t, other.Person(t, "esc"), first, openapi.VerdictApprove); err != nil || len(after.Votes) != 1 || after.Votes[0].Name != "Es c [2J" {
+		t.Errorf("got %+v, %v, want a vote under a name that can be shown", after, err)
+	}
+	refused := 0
+	for _, e := range s.DB.Entries(t) {
+		if e.Kind == "call.refused" && e.Body["detail"] == "id_token_claims" {
+			refused++
+		}
+	}
+	if refused != 3 {
+		t.Errorf("got %d refusals on record, want 3", refused)
+	}
+	s.DB.Check(t)
 }

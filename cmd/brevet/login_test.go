@@ -204,7 +204,7 @@ func TestLoginAtDevProvider(t *testing.T) {
 	if err := new(WhoamiCmd).Run(con); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{provider.Issuer() + "#alice", `Alice\u001b[2J`, "oncall", "until"} {
+	for _, part := range []string{provider.Issuer() + "#alice", "Alice [2J", "oncall", "until"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("%q is missing in\n%s", part, out.String())
 		}
