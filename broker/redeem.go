@@ -86,7 +86,8 @@ func remembers(c *Case) bool {
 	return json.Unmarshal([]byte(c.Canonical), &s) == nil && s.Remember == scopes.RememberTask
 }
 
-// takeBack revokes what a request was redeemed by, and all those that its approval stood for.
+// takeBack revokes what a request was redeemed by, and all those that its approval stood for. It looks again: until the
+// no was recorded, the request may have been redeemed once more.
 func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
 	end := func(issuance string) error {
 		if issuance == "" {
@@ -95,7 +96,11 @@ func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
 		_, err := b.endAll(ctx, Selector{ID: issuance}, Reach{Subject: c.Subject.ID.String()}, ending{cause: CauseRevoked, actor: by.ID})
 		return err
 	}
-	if err := end(c.RedeemedBy); err != nil || !remembers(c) {
+	now, err := b.cfg.Ledger.Get(ctx, c.ID, Reach{All: true})
+	if err != nil {
+		return fmt.Errorf("looking for what a no comes too late for: %w", err)
+	}
+	if err := end(now.RedeemedBy); err != nil || !remembers(c) {
 		return err
 	}
 	return b.eachAsked(ctx, &c.View, func(v View) error {
