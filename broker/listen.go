@@ -16,6 +16,8 @@ const (
 	boardEvery = 500 * time.Millisecond
 	// mostListening bounds who listens on a replica, and mostListeningEach how often one person does.
 	mostListening, mostListeningEach = 1000, 4
+	// mostStanding bounds what is looked up of each group, in each reach: the oldest.
+	mostStanding = 500
 	// backlog is how many times a listener may be told something before it hears any of it.
 	backlog = 16
 )
@@ -151,13 +153,7 @@ func (b *Broker) watchBoard(ctx context.Context) {
 }
 
 func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
-	groups := map[string]bool{}
-	for _, l := range listeners {
-		for _, g := range l.voter.Groups {
-			groups[g] = true
-		}
-	}
-	standing, err := b.cfg.Approvals.Standing(ctx, slices.Sorted(maps.Keys(groups)))
+	standing, err := b.cfg.Approvals.Standing(ctx, b.cfg.Electorate.queriesOf(listeners))
 	if err != nil {
 		return fmt.Errorf("looking for what waits: %w", err)
 	}
@@ -176,6 +172,18 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 		b.board.tell(l, l.hear(all[i], cases))
 	}
 	return nil
+}
+
+// queriesOf asks once for each group and where people may decide for it, since many are in the same.
+func (e Electorate) queriesOf(listeners []*Listener) []WaitingQuery {
+	queries := map[string]WaitingQuery{}
+	for _, l := range listeners {
+		within := e.Rules.Within(l.voter.Groups, people.RoleApprover)
+		for _, group := range l.voter.Groups {
+			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding}
+		}
+	}
+	return slices.Collect(maps.Values(queries))
 }
 
 // casesOf reads requests, as far as there are such.

@@ -67,8 +67,8 @@ type Board interface {
 	Waiting(ctx context.Context, q WaitingQuery) ([]View, error)
 	// Decided returns those of the requests that are not pending any more.
 	Decided(ctx context.Context, requests []string) ([]string, error)
-	// Standing returns what Waiting does, in short and wherever it comes from: of each group the oldest 500.
-	Standing(ctx context.Context, groups []string) ([]Standing, error)
+	// Standing returns what Waiting does for any of the queries, in short.
+	Standing(ctx context.Context, queries []WaitingQuery) ([]Standing, error)
 	// Views returns requests that wait for people, or have, oldest first. It may leave out some, and not all: ask for
 	// those again.
 	Views(ctx context.Context, requests []string) ([]View, error)

@@ -181,14 +181,17 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	return votes, nil
 }
 
-// waits is which issuances wait for people.
-const waits = `i.status = 'pending' AND i.expires_at > now()
+// waits is which issuances i wait for people of the groups q.groups, from within q.within.
+const waits = `i.approval_group = ANY (q.groups) AND i.status = 'pending' AND i.expires_at > now()
 	AND NOT EXISTS (
 		SELECT FROM task_ends AS e
 		WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
 	AND NOT EXISTS (
-		SELECT FROM quarantines AS q
-		WHERE i.spiffe_id = q.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))`
+		SELECT FROM quarantines AS c
+		WHERE i.spiffe_id = c.spiffe_id OR starts_with(i.spiffe_id, c.spiffe_id || '/'))
+	AND EXISTS (
+		SELECT FROM unnest(q.within) AS w (id)
+		WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))`
 
 // Waiting implements [broker.Board].
 func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.View, error) {
@@ -199,13 +202,12 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.V
 		return nil, nil
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT `+columns+` FROM issuances AS i
-		WHERE approval_group = ANY (@groups::text[]) AND `+waits+`
-			AND EXISTS (
-				SELECT FROM unnest(@within::text[]) AS w (id)
-				WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))
-		ORDER BY entry_index
-		LIMIT @limit`, pgx.NamedArgs{
+		SELECT `+columns+` FROM issuances WHERE entry_index IN (
+			SELECT i.entry_index FROM issuances AS i, (SELECT @groups::text[], @within::text[]) AS q (groups, within)
+			WHERE `+waits+`
+			ORDER BY i.entry_index + 0 -- else the index of all that was ever asked looks like the way
+			LIMIT @limit)
+		ORDER BY entry_index`, pgx.NamedArgs{
 		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
 		"everywhere": people.Everywhere, "limit": q.Limit,
 	})
@@ -236,18 +238,27 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 }
 
 // Standing implements [broker.Board].
-func (l *Ledger) Standing(ctx context.Context, groups []string) ([]broker.Standing, error) {
-	if unmatchableText(groups...) {
-		return nil, nil
+func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([]broker.Standing, error) {
+	type query struct {
+		Groups []string `json:"groups"`
+		Within []string `json:"within"`
+		Most   int      `json:"most"`
+	}
+	asked := []query{}
+	for _, q := range queries {
+		if !unmatchableText(q.Groups...) {
+			asked = append(asked, query{q.Groups, q.Within, q.Limit})
+		}
 	}
 	rows, err := l.read.Query(ctx, `
 		SELECT found.id::text, found.spiffe_id, found.approval_group
-		FROM unnest(@groups::text[]) AS g (name), LATERAL (
+		FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (
 			SELECT i.id, i.spiffe_id, i.approval_group, i.entry_index FROM issuances AS i
-			WHERE i.approval_group = g.name AND `+waits+`
-			ORDER BY i.entry_index
-			LIMIT @limit) AS found
-		ORDER BY found.entry_index`, pgx.NamedArgs{"groups": append([]string{}, groups...), "limit": maxPage})
+			WHERE `+waits+`
+			ORDER BY i.entry_index + 0 -- as above
+			LIMIT q.most) AS found
+		GROUP BY found.entry_index, found.id, found.spiffe_id, found.approval_group
+		ORDER BY found.entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
 	if err != nil {
 		return nil, unavailable("looking for what waits", err)
 	}

@@ -8,8 +8,12 @@ import (
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 // bobVotes and carolVotes are in the group that pending requests here wait for.
@@ -161,5 +165,48 @@ func TestForgedApprovals(t *testing.T) {
 	}
 	if got := refusedBy(t, conn, `UPDATE issuances SET status = 'approved', status_time = now(), votes = 1 WHERE id = $1`, request.ID); got != violation {
 		t.Errorf("approved by one of two: got %q, want %q", got, violation)
+	}
+}
+
+// Whoever may know of little sees it, however much waits elsewhere, and what is asked for twice is there once.
+func TestStandingIsCutWithinReach(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	var want []broker.Standing
+	var asking errgroup.Group
+	for n := range 30 {
+		asking.Go(func() error {
+			_, err := l.Begin(t.Context(), pending(ofSandbox(n, nil)))
+			return err
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*broker.Record){as("spiffe://acme.test/small/a", "git.read", "t1", 0), as("spiffe://acme.test/smaller", "git.read", "t1", 0)} {
+		rec := pending(change)
+		begin(t, l, rec)
+		want = append(want, broker.Standing{ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Group: "oncall"})
+	}
+	begin(t, l, pending(func(rec *broker.Record) { as("spiffe://acme.test/small/b", "git.read", "t1", 0)(rec); lapse(rec) }))
+	for name, tc := range map[string]struct {
+		queries []broker.WaitingQuery
+		want    []broker.Standing
+	}{
+		"a path":             {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{"spiffe://acme.test/small"}, Limit: 20}}, want[:1]},
+		"the same twice":     {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{"spiffe://acme.test/small"}, Limit: 20}, {Groups: []string{"x", "oncall"}, Within: []string{"spiffe://acme.test/smaller", "spiffe://acme.test/small"}, Limit: 20}}, want},
+		"another group":      {[]broker.WaitingQuery{{Groups: []string{"admins"}, Within: []string{people.Everywhere}, Limit: 20}}, nil},
+		"nowhere":            {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Limit: 20}}, nil},
+		"what is no group":   {[]broker.WaitingQuery{{Groups: []string{"\x00"}, Within: []string{people.Everywhere}, Limit: 20}}, nil},
+		"nobody asks at all": {nil, nil},
+	} {
+		got, err := l.Standing(t.Context(), tc.queries)
+		if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	everywhere, err := l.Standing(t.Context(), []broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{people.Everywhere}, Limit: 20}})
+	if err != nil || len(everywhere) != 20 {
+		t.Errorf("got %d, %v, want the oldest 20", len(everywhere), err)
 	}
 }
