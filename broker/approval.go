@@ -20,6 +20,10 @@ const RedeemGrace = time.Minute
 // to be worn out. The schema holds the number too, and counts. Who is over it is asked to come back after WaitingRetry.
 var WaitingLimit = scopes.Limit{Per: scopes.PerSandbox, Live: 20}
 
+// AskingLimit is how many requests of one sandbox may come to wait for people, whatever they are for and however soon they
+// are withdrawn: people are told of each. What an earlier yes covers does not count.
+var AskingLimit = scopes.Limit{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}
+
 // WaitingRetry is a guess: it depends on people.
 const WaitingRetry = 30 * time.Second
 

@@ -92,14 +92,21 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (R
 	if err != nil {
 		return Result{}, err
 	}
+	covering, err := b.standingFor(ctx, rec)
+	if err != nil {
+		return Result{}, err
+	}
+	if rec.Status == StatusPending && covering == "" {
+		rec.Limits = append(rec.Limits, askingLimit(rec))
+	}
 	earlier, err := b.cfg.Ledger.Begin(ctx, rec)
 	switch {
 	case err != nil:
 		return b.turnAway(ctx, who, rec, err)
 	case earlier != nil:
 		return again(rec, earlier)
-	case rec.Status == StatusPending:
-		return b.recall(ctx, who, rec)
+	case covering != "":
+		return b.recall(ctx, who, rec, covering)
 	case rec.Intent == nil:
 		return Result{Record: rec}, nil
 	}

@@ -55,6 +55,11 @@ func limitsOf(rec Record) []Limit {
 	return limits
 }
 
+// askingLimit counts a request that comes to wait for people.
+func askingLimit(rec Record) Limit {
+	return Limit{Limit: AskingLimit, Key: "|asking|" + rec.Subject.ID.String()} // a scope has a name
+}
+
 // Limited is ErrLimited with what is known of it: the limit that is reached, and after which time a request would
 // pass if no other came before it.
 type Limited struct { //nolint:errname // it reads as what happened to the request
@@ -94,6 +99,10 @@ func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error)
 		denied.Reason = scopes.ReasonLimited
 		denied.Explanation = fmt.Sprintf("%d requests of this sandbox wait for people already. Withdraw some, or wait for them to be decided.",
 			WaitingLimit.Live)
+	case errors.As(cause, &limited) && limited.Limit == AskingLimit && d.Outcome == scopes.Pending:
+		denied.Reason = scopes.ReasonLimited
+		denied.Explanation = fmt.Sprintf("People are asked %s at most, whatever for, which leaves room again in %d s.",
+			limited.Limit, limited.Seconds())
 	case errors.As(cause, &limited):
 		denied.Reason = scopes.ReasonLimited
 		denied.Explanation = fmt.Sprintf("%s is limited to %s, which leaves room again in %d s.",

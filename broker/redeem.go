@@ -134,30 +134,25 @@ func (b *Broker) eachAsked(ctx context.Context, v *View, do func(View) error) er
 	}
 }
 
-// recall redeems a request at once when people have let their yes to the same ask stand for the task. It is recorded
+// recall redeems a request at once, because people have let their yes to the same ask stand for the task. It is recorded
 // like any other, with the votes that it stands on. What keeps it from that leaves it waiting.
-func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record) (Result, error) {
-	waits := Result{Record: rec}
-	if rec.Decision.Approval.Remember != scopes.RememberTask {
-		return waits, nil
-	}
-	of, err := b.standingFor(ctx, rec)
-	if err != nil || of == "" {
-		return waits, err
-	}
-	err = b.cfg.Approvals.Cast(ctx, Step{
+func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record, of string) (Result, error) {
+	err := b.cfg.Approvals.Cast(ctx, Step{
 		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
 		Remembered: of,
 	})
 	if err != nil {
 		b.cfg.Log.WarnContext(ctx, "an approval was not recalled", "request", rec.ID, "of", of, "error", err)
-		return waits, nil
+		return Result{Record: rec}, nil
 	}
 	return b.Redeem(ctx, who, Redemption{Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey})
 }
 
-// standingFor is the request whose approval stands for a new one; empty when there is none.
+// standingFor is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
 func (b *Broker) standingFor(ctx context.Context, rec Record) (of string, _ error) {
+	if rec.Status != StatusPending || rec.Decision.Approval.Remember != scopes.RememberTask {
+		return "", nil
+	}
 	err := b.eachAsked(ctx, &View{Subject: rec.Subject, Task: rec.Request.Task, Scope: rec.Request.Scope}, func(v View) error {
 		if of != "" || v.Status != StatusApproved && v.Status != StatusRedeemed || v.Remembered != "" {
 			return nil

@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -10,6 +12,35 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
 )
+
+// H95: whoever withdraws what it has asked for has bothered people all the same. What a yes covers bothers nobody.
+func TestAskingAndWithdrawingIsLimited(t *testing.T) {
+	s := brevettest.NewStack(t, withPeople)
+	sandbox, carol := s.Client(t, agent), s.Person(t, "carol")
+	covered := askFor("git.comments.write")
+	shown, err := carol.Approval(t.Context(), waiting(t, sandbox, covered))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := carol.VoteForTask(t.Context(), shown, ""); err != nil {
+		t.Fatal(err)
+	}
+	for range broker.AskingLimit.Count - 1 {
+		if err := sandbox.Withdraw(t.Context(), waiting(t, sandbox, askFor("git.issues.write"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var p *client.Problem
+	if _, err := s.Replica(t).Client(t, agent).Request(t.Context(), askFor("git.repo.delete")); !errors.As(err, &p) ||
+		p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 || !strings.Contains(p.Error(), "People are asked 60 in 1h per sandbox at most") {
+		t.Errorf("once more: got %v, want rate_limited", err)
+	}
+	if got, err := sandbox.Request(t.Context(), covered); err != nil || got.Token == nil {
+		t.Errorf("what a yes covers: got %+v, %v, want a credential", got, err)
+	}
+	waiting(t, s.Client(t, twin), askFor("git.issues.write"))
+	s.DB.Check(t)
+}
 
 // onceRead does something right after a record was read.
 type onceRead struct {
