@@ -67,6 +67,9 @@ func (s *Stack) Person(t testing.TB, username string) *client.Client {
 	return person
 }
 
+// Know has the stack's provider know somebody, or say something else of them from now on.
+func (s *Stack) Know(person devstack.DevPerson) { s.provider.Know(person) }
+
 // Issuer is that of the people whom the stack's provider knows.
 func (s *Stack) Issuer() string { return s.provider.Issuer() }
 

@@ -52,7 +52,7 @@ type Provider struct {
 	server *http.Server
 	done   chan struct{}
 
-	mu      sync.Mutex
+	mu      sync.Mutex // cfg.People too
 	codes   map[string]codeGrant    // by code
 	devices map[string]*deviceGrant // by device code
 }
@@ -136,12 +136,28 @@ func (s ProviderPerson) IDToken(context.Context) (string, error) {
 	return s.provider.IDToken(s.username)
 }
 
+// Know adds somebody, or changes what the next tokens say of them.
+func (p *Provider) Know(person DevPerson) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(p.cfg.People), func(d DevPerson) bool { return d.Username == person.Username })
+	p.cfg.People = append(others, person)
+}
+
+// people are those who are known now.
+func (p *Provider) people() []DevPerson {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cfg.People
+}
+
 func (p *Provider) person(username string) (DevPerson, bool) {
-	i := slices.IndexFunc(p.cfg.People, func(d DevPerson) bool { return d.Username == username })
+	people := p.people()
+	i := slices.IndexFunc(people, func(d DevPerson) bool { return d.Username == username })
 	if i < 0 {
 		return DevPerson{}, false
 	}
-	return p.cfg.People[i], true
+	return people[i], true
 }
 
 func (p *Provider) sign(username, nonce string) (string, error) {

@@ -91,7 +91,7 @@ func (p *Provider) choose(w http.ResponseWriter, form url.Values, userCode strin
 		Device   bool
 		UserCode string
 		People   []DevPerson
-	}{Device: form.Get("client_id") == "", UserCode: userCode, People: p.cfg.People}
+	}{Device: form.Get("client_id") == "", UserCode: userCode, People: p.people()}
 	if !page.Device {
 		for _, name := range []string{
 			"client_id", "redirect_uri", "response_type", "scope", "state", "nonce", "code_challenge", "code_challenge_method",
