@@ -79,6 +79,8 @@ type Options struct {
 	People []devstack.DevPerson
 	Rules  []people.Rule
 	Owners []string
+	// BootstrapAdmin is the one of People who is it, if anybody is.
+	BootstrapAdmin string
 	// Ledger and Minter, if set, wrap the real ones, to inject faults.
 	Ledger func(broker.Ledger) broker.Ledger
 	Minter func(broker.Minter) broker.Minter
@@ -203,7 +205,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	}
 	cfg := server.Config{
 		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Hosts: []string{"127.0.0.1"},
-		CursorKey: s.ledger.CursorKey(), Log: log, Registry: s.registry, Now: o.Now,
+		CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},
@@ -211,6 +213,9 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	cfg.Auditors, cfg.Admins, cfg.Orchestrators = s.roles(o.Auditors), s.roles(o.Admins), s.roles(o.Orchestrators)
 	cfg.Auditors = append(cfg.Auditors, s.rolesOverAll(o.CatalogueAuditors)...)
 	cfg.Admins = append(cfg.Admins, s.rolesOverAll(o.CatalogueAdmins)...)
+	if o.BootstrapAdmin != "" {
+		cfg.BootstrapAdmin = s.Issuer() + "#" + o.BootstrapAdmin
+	}
 	s.Config = cfg
 	if s.Server, err = server.New(cfg); err != nil {
 		t.Fatalf("making the server: %v", err)

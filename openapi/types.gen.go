@@ -448,7 +448,9 @@ type CallerKind string
 
 // CallerRole defines model for CallerRole.
 type CallerRole struct {
-	Role RoleName `json:"role"`
+	// BootstrapUntil When the role ends at the latest, where it is held as the bootstrap admin and by no group.
+	BootstrapUntil time.Time `json:"bootstrap_until,omitempty,omitzero"`
+	Role           RoleName  `json:"role"`
 
 	// Within Where it is held: trust domains, as spiffe:// and their name, and SPIFFE IDs at and below which it is.
 	//

@@ -1,7 +1,9 @@
 package people
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -24,14 +26,23 @@ func (p Person) ID() string {
 	return p.issuer + "#" + p.subject
 }
 
+// ParseID returns the ID of a person of the issuer who is named by it, or by the subject alone.
+func ParseID(issuer, text string) (string, error) {
+	subject := strings.TrimPrefix(text, issuer+"#")
+	if err := checkSubject(subject); err != nil {
+		return "", fmt.Errorf("%q names nobody of %s: %w", text, issuer, err)
+	}
+	return issuer + "#" + subject, nil
+}
+
 // Issuer is the provider that vouches for the person.
 func (p Person) Issuer() string { return p.issuer }
 
 // Subject is what the provider calls the person: printable ASCII without spaces, at most 255 bytes.
 func (p Person) Subject() string { return p.subject }
 
-// Name is for display, at most 200 bytes long. It is untrusted text: people may be able to choose theirs, so that it
-// must be shown as inert and never be compared.
+// Name is for display, at most 200 bytes long and without control characters. It is untrusted text: people may be able
+// to choose theirs, so that it must be shown as inert and never be compared.
 func (p Person) Name() string { return p.name }
 
 // Handle is the owner claim, and "" if the token has none. [Owners.Owns] compares it.

@@ -47,7 +47,7 @@ func (s *Server) forCatalogue(
 	if r.Method == http.MethodGet {
 		of = append(of, s.offices.auditor)
 	}
-	err = s.overAll(who, of...)
+	err = s.overAll(r, who, of...)
 	var status int
 	var body any
 	if err == nil {

@@ -89,7 +89,7 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 		if err != nil {
 			return nil, err
 		}
-		target, err := s.taskOwner(who, ask.SpiffeID)
+		target, err := s.taskOwner(r, who, ask.SpiffeID)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 
 // taskOwner is whose task the caller may end: a workload's own, or that of a sandbox which a role of the caller's covers.
 // Any other might not exist.
-func (s *Server) taskOwner(who caller, asked string) (string, error) {
+func (s *Server) taskOwner(r *http.Request, who caller, asked string) (string, error) {
 	if self, err := workloadOf(who); err == nil && (asked == "" || asked == self.ID().String()) {
 		return self.ID().String(), nil
 	}
@@ -114,7 +114,7 @@ func (s *Server) taskOwner(who caller, asked string) (string, error) {
 	if err != nil || id.Path() == "" {
 		return "", &finding{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
 	}
-	if !s.where(who, s.offices.orchestrator, s.offices.admin).Covers(id.String()) {
+	if !s.where(r, who, s.offices.orchestrator, s.offices.admin).Covers(id.String()) {
 		return "", &finding{kind: broker.ErrNotFound, detail: "spiffe_id"}
 	}
 	return id.String(), nil
@@ -124,7 +124,7 @@ func (s *Server) taskOwner(who caller, asked string) (string, error) {
 func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	const operation = "revoke"
 	s.carryOut(w, r, operation, func(who caller) (deed, error) {
-		within, err := s.reach(who, s.offices.admin)
+		within, err := s.reach(r, who, s.offices.admin)
 		if err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ import (
 func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	const operation = "addQuarantine"
 	s.carryOut(w, r, operation, func(who caller) (deed, error) {
-		within, err := s.reach(who, s.offices.admin)
+		within, err := s.reach(r, who, s.offices.admin)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 }
 
 func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams) error {
-	within, err := s.reach(who, s.offices.admin)
+	within, err := s.reach(r, who, s.offices.admin)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	within, err := s.reach(who, s.offices.admin, s.offices.auditor)
+	within, err := s.reach(r, who, s.offices.admin, s.offices.auditor)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return

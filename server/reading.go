@@ -41,7 +41,7 @@ func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	within, err := s.readable(who)
+	within, err := s.readable(r, who)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return
@@ -74,7 +74,7 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 		s.fail(w, r, nobody, err)
 		return
 	}
-	within, err := s.readable(who)
+	within, err := s.readable(r, who)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return

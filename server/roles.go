@@ -1,6 +1,7 @@
 package server
 
 import (
+	"net/http"
 	"slices"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -49,16 +50,27 @@ func holdersOf(all []Role) holders {
 	return h
 }
 
-// where is how far who gets by any of the offices. It reaches nothing for who holds none of them.
-func (s *Server) where(who caller, of ...office) broker.Reach {
+// within is where who holds an office by the configuration.
+func (s *Server) within(who caller, o office) []string {
+	switch who := who.(type) {
+	case attest.Identity:
+		return o.workloads[who.ID()]
+	case people.Person:
+		return s.cfg.Broker.Within(who, o.people)
+	}
+	return nil
+}
+
+// where is how far who gets by any of the offices, in a call that takes one of them. It reaches nothing for who holds
+// none.
+func (s *Server) where(r *http.Request, who caller, of ...office) broker.Reach {
 	var prefixes []string
 	for _, o := range of {
-		switch who := who.(type) {
-		case attest.Identity:
-			prefixes = append(prefixes, o.workloads[who.ID()]...)
-		case people.Person:
-			prefixes = append(prefixes, s.everywhere(s.cfg.Broker.Within(who, o.people))...)
+		within := s.within(who, o)
+		if o.people == people.RoleAdmin {
+			within = s.asAdmin(r, who, within)
 		}
+		prefixes = append(prefixes, s.everywhere(within)...)
 	}
 	return broker.ReachOf(prefixes)
 }
@@ -76,20 +88,20 @@ func (s *Server) everywhere(within []string) []string {
 }
 
 // reach is how far who gets by any of the offices. Without one it is errNotAllowed.
-func (s *Server) reach(who caller, of ...office) (broker.Reach, error) {
-	within := s.where(who, of...)
+func (s *Server) reach(r *http.Request, who caller, of ...office) (broker.Reach, error) {
+	within := s.where(r, who, of...)
 	if len(within.TrustDomains)+len(within.Within) == 0 {
-		return broker.Reach{}, errNoRole
+		return broker.Reach{}, s.noRole(r, who)
 	}
 	return within, nil
 }
 
 // overAll is nil when who holds one of the offices in every trust domain.
-func (s *Server) overAll(who caller, of ...office) error {
-	within := s.where(who, of...)
+func (s *Server) overAll(r *http.Request, who caller, of ...office) error {
+	within := s.where(r, who, of...)
 	for _, td := range s.cfg.Attestor.TrustDomains() {
 		if !slices.Contains(within.TrustDomains, td.Name()) {
-			return errNoRole
+			return s.noRole(r, who)
 		}
 	}
 	return nil
@@ -99,8 +111,8 @@ var errNoRole = &finding{kind: errNotAllowed, detail: "role"}
 
 // readable is what who may read: auditors all of what they are given, other workloads their own, and other people
 // nothing.
-func (s *Server) readable(who caller) (broker.Reach, error) {
-	within := s.where(who, s.offices.auditor)
+func (s *Server) readable(r *http.Request, who caller) (broker.Reach, error) {
+	within := s.where(r, who, s.offices.auditor)
 	if len(within.TrustDomains)+len(within.Within) > 0 {
 		return within, nil
 	}

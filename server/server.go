@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -42,6 +43,10 @@ type Config struct {
 	// orchestrators may end tasks. One SPIFFE ID can have several roles; none includes another. People have theirs by
 	// the broker's rules.
 	Auditors, Admins, Orchestrators []Role
+	// BootstrapAdmin is the id of a person who is an admin everywhere for as long as Bootstrap goes on. Bootstrap may be
+	// left out when there is none.
+	BootstrapAdmin string
+	Bootstrap      Bootstrap
 	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
 	// of a key rotation.
 	JWKSMaxAge time.Duration
@@ -73,6 +78,8 @@ type Server struct {
 	router  *chi.Mux
 	handler http.Handler
 	pace    pace
+	// bootstrapOver spares the store what it knows.
+	bootstrapOver atomic.Bool
 	// closed tells those who wait for people that this replica goes.
 	closing sync.Once
 	closed  chan struct{}
@@ -114,6 +121,8 @@ func (cfg Config) check() error {
 		return errors.New("server: log, registry and clock are all required")
 	case len(cfg.Hosts) == 0:
 		return errors.New("server: no hosts: name the host that clients connect to")
+	case cfg.BootstrapAdmin != "" && cfg.Bootstrap == nil:
+		return errors.New("server: a bootstrap admin needs a time")
 	case len(cfg.CursorKey) < minCursorKey:
 		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
 	}

@@ -21,26 +21,34 @@ func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, who, err)
 		return
 	}
-	out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: s.rolesOf(who)}
+	out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: s.rolesOf(r, who)}
 	if person, ok := who.(people.Person); ok {
 		out.Kind, out.Name, out.Groups = CallerPerson, person.Name(), person.Groups()
 	}
 	writeJSON(w, http.StatusOK, out)
 }
 
-func (s *Server) rolesOf(who caller) []CallerRole {
+// rolesOf lists the roles. To ask for them is not to act as an admin.
+func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
 	all := []CallerRole{}
 	for _, held := range []struct {
 		role RoleName
-		in   broker.Reach
+		of   office
 	}{
-		{RoleAdmin, s.where(who, s.offices.admin)},
-		{RoleApprover, s.where(who, office{people: people.RoleApprover})},
-		{RoleAuditor, s.where(who, s.offices.auditor)},
-		{RoleOrchestrator, s.where(who, s.offices.orchestrator)},
+		{RoleAdmin, s.offices.admin},
+		{RoleApprover, office{people: people.RoleApprover}},
+		{RoleAuditor, s.offices.auditor},
+		{RoleOrchestrator, s.offices.orchestrator},
 	} {
-		if within := prefixesOf(held.in); len(within) > 0 {
-			all = append(all, CallerRole{Role: held.role, Within: within})
+		role := CallerRole{Role: held.role}
+		within := s.within(who, held.of)
+		if held.role == RoleAdmin && len(within) == 0 && s.isBootstrap(who) {
+			if end, on := s.bootstrap(r); on {
+				within, role.BootstrapUntil = []string{people.Everywhere}, end
+			}
+		}
+		if role.Within = prefixesOf(broker.ReachOf(s.everywhere(within))); len(role.Within) > 0 {
+			all = append(all, role)
 		}
 	}
 	return all

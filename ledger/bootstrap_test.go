@@ -1,0 +1,110 @@
+package ledger_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/migrations"
+)
+
+// ends holds two ledgers of one schema to the same answer, and returns when the bootstrap admin ends.
+func ends(t *testing.T, wantOn bool, all ...*ledger.Ledger) time.Time {
+	t.Helper()
+	var first time.Time
+	for i, l := range all {
+		end, on, err := l.Bootstrap(t.Context())
+		if err != nil || on != wantOn {
+			t.Errorf("got %t and %v, want %t", on, err, wantOn)
+		}
+		if i == 0 {
+			first = end
+		}
+		if !end.Equal(first) {
+			t.Errorf("got the end %s, and elsewhere %s", first, end)
+		}
+	}
+	return first
+}
+
+func TestBootstrapEndsOnce(t *testing.T) {
+	db := brevettest.NewDB(t)
+	here, there := db.Ledger(t), db.Ledger(t)
+	if left := time.Until(ends(t, true, here, there)); left <= 0 || left > time.Hour {
+		t.Errorf("got %s until the end, want an hour at most", left)
+	}
+	if err := here.EndBootstrap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := ends(t, false, here, there)
+	if err := there.EndBootstrap(t.Context()); err != nil {
+		t.Errorf("ending it twice: got %v", err)
+	}
+	if again := ends(t, false, here, there, db.Ledger(t)); !again.Equal(ended) || time.Until(ended) > 0 {
+		t.Errorf("got the end %s, then %s", ended, again)
+	}
+	conn := brevettest.Connect(t, db.BrokerURL)
+	for _, value := range []string{"NULL", "clock_timestamp()", "'infinity'"} {
+		if got := refusedBy(t, conn, `UPDATE deployment SET bootstrap_ended_at = `+value); got != violation {
+			t.Errorf("%s after the end: got %q, want %s", value, got, violation)
+		}
+	}
+}
+
+func TestBootstrapEndsByItself(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	owner := brevettest.Connect(t, db.AdminURL)
+	for age, on := range map[string]bool{"59 minutes": true, "1 hour": false, "1 year": false} {
+		if _, err := owner.Exec(t.Context(), `
+			ALTER TABLE deployment DISABLE TRIGGER USER;
+			UPDATE deployment SET created_at = clock_timestamp() - interval '`+age+`';
+			ALTER TABLE deployment ENABLE TRIGGER USER`); err != nil {
+			t.Fatal(err)
+		}
+		end := ends(t, on, l)
+		if on {
+			continue
+		}
+		if err := l.EndBootstrap(t.Context()); err != nil || !ends(t, on, l).Equal(end) {
+			t.Errorf("%s: ending what is over: got %v, or another end", age, err)
+		}
+	}
+}
+
+// A database with entries is as old as these, so that an upgrade makes nobody an admin.
+func TestUpgradeOpensNoBootstrap(t *testing.T) {
+	db := brevettest.NewDB(t)
+	for isApplied(t, db, 8) {
+		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := start.Add(-time.Hour).Truncate(time.Microsecond)
+	if _, err := brevettest.Connect(t, db.AdminURL).Exec(t.Context(), `
+		WITH head AS (UPDATE ledger_head SET size = 1),
+			refusal AS (SELECT id, convert_to(jsonb_build_object('kind', 'call.refused', 'id', id)::text, 'UTF8') AS body
+				FROM gen_random_uuid() AS id)
+		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+		SELECT 0, id, $1, 'call.refused', body, sha256('\x00'::bytea || body) FROM refusal`, first); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
+		t.Fatal(err)
+	}
+	if end, want := ends(t, false, db.Ledger(t)), first.Add(time.Hour); !end.Equal(want) {
+		t.Errorf("got the end %s, want %s", end, want)
+	}
+}
+
+// isApplied tells whether the schema has a migration.
+func isApplied(t *testing.T, db *brevettest.DB, version int64) bool {
+	t.Helper()
+	all, err := migrations.Status(t.Context(), db.AdminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Applied && m.Version == version })
+}
