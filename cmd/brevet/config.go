@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
 	"go.yaml.in/yaml/v4"
 )
 
@@ -68,12 +67,21 @@ type TrustDomainConfig struct {
 	BundleFile string `yaml:"bundle_file,omitempty"`
 	// SPIFFE federation endpoint to fetch the bundle from.
 	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint,omitempty"`
-	// SPIFFE IDs that may read all records of this trust domain. Anyone else reads only its own.
-	Auditors []string `yaml:"auditors,omitempty"`
+	// SPIFFE IDs that may read all records of this trust domain, or with within those below some paths. Anyone else reads only its own.
+	Auditors []WorkloadRoleConfig `yaml:"auditors,omitempty"`
 	// SPIFFE IDs that may revoke credentials and set quarantines in this trust domain, and end its tasks.
-	Admins []string `yaml:"admins,omitempty"`
+	Admins []WorkloadRoleConfig `yaml:"admins,omitempty"`
 	// SPIFFE IDs that may end the tasks of all sandboxes of this trust domain, such as the runtime that starts them.
-	Orchestrators []string `yaml:"orchestrators,omitempty"`
+	Orchestrators []WorkloadRoleConfig `yaml:"orchestrators,omitempty"`
+}
+
+// WorkloadRoleConfig gives a role to a workload: {id: ..., within: [...]}, or a SPIFFE ID by itself for all of the trust
+// domain.
+type WorkloadRoleConfig struct {
+	// SPIFFE ID of the workload. An entry that is just a SPIFFE ID gives the role in all of the trust domain.
+	ID string `yaml:"id"`
+	// SPIFFE IDs of this trust domain at or below which the role holds, such as spiffe://acme.example/research. At least one.
+	Within []string `yaml:"within,omitempty"`
 }
 
 // PeopleConfig is an OpenID Connect provider and what its people may do.
@@ -92,6 +100,8 @@ type PeopleConfig struct {
 	Roles []PeopleRoleConfig `yaml:"roles"`
 	// SPIFFE IDs of sandboxes that belong to somebody, such as spiffe://acme.example/users/{owner}/**. Nobody decides on what their own sandbox asks for.
 	Owners []string `yaml:"owners,omitempty"`
+	// One person, by the sub of the provider or as issuer#sub, who is an admin before any group is mapped: for an hour after the database was made, or until another admin first calls.
+	BootstrapAdmin string `yaml:"bootstrap_admin,omitempty"`
 }
 
 // PeopleRoleConfig gives a role to a group.
@@ -305,26 +315,6 @@ func (c *Config) check() error {
 	if c.People != nil {
 		_, err := c.People.open()
 		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-func (td TrustDomainConfig) check() error {
-	name := "trust_domains." + td.Name
-	errs := []error{
-		required("trust_domains.name", td.Name),
-		exactlyOne(name, choice{"workload_api", td.WorkloadAPI != ""}, choice{"bundle_file", td.BundleFile != ""},
-			choice{"bundle_endpoint", td.BundleEndpoint != nil}),
-	}
-	for _, role := range []struct {
-		key string
-		ids []string
-	}{{"auditors", td.Auditors}, {"admins", td.Admins}, {"orchestrators", td.Orchestrators}} {
-		for _, id := range role.ids {
-			if _, err := attest.ParseID(id); err != nil {
-				errs = append(errs, fmt.Errorf("%s.%s: %q is not a SPIFFE ID: %w", name, role.key, id, err))
-			}
-		}
 	}
 	return errors.Join(errs...)
 }

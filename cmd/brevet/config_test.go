@@ -5,6 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/brevet-dev/brevet/server"
+	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.yaml.in/yaml/v4"
 )
 
 const goodConfig = `
@@ -38,6 +43,51 @@ func TestLoadConfig(t *testing.T) {
 	}
 }
 
+func withPeople(bootstrap string) string {
+	return "catalogue: catalog\npeople: {issuer: 'https://id.acme.example', client_id: brevet, roles: [], bootstrap_admin: '" + bootstrap + "'}"
+}
+
+// A role is held in the trust domain under which it stands, or below its paths.
+func TestRolesOfWorkloads(t *testing.T) {
+	text := strings.Replace(goodConfig, "admins: ['spiffe://acme.example/ops/admin']",
+		"admins: ['spiffe://acme.example/ops/admin', {id: 'spiffe://other.example/lab', within: ['spiffe://acme.example/research', 'spiffe://acme.example/a/b']}]", 1)
+	cfg, err := loadConfig(write(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := yaml.Dump(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg, err = loadConfig(write(t, string(again))); err != nil {
+		t.Fatal(err)
+	}
+	want := []server.Role{
+		{ID: spiffeid.RequireFromString("spiffe://acme.example/ops/admin"), TrustDomains: []spiffeid.TrustDomain{spiffeid.RequireTrustDomainFromString("acme.example")}},
+		{ID: spiffeid.RequireFromString("spiffe://other.example/lab"), Within: []spiffeid.ID{
+			spiffeid.RequireFromString("spiffe://acme.example/research"), spiffeid.RequireFromString("spiffe://acme.example/a/b"),
+		}},
+	}
+	got := roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins })
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b spiffeid.ID) bool { return a == b }), cmp.Comparer(func(a, b spiffeid.TrustDomain) bool { return a == b })); diff != "" {
+		t.Errorf("admins (-want +got):\n%s", diff)
+	}
+}
+
+// Somebody is the same person by the subject alone and with the issuer.
+func TestBootstrapAdmin(t *testing.T) {
+	for _, text := range []string{"root", "https://id.acme.example#root"} {
+		cfg, err := loadConfig(write(t, strings.Replace(goodConfig, "catalogue: catalog", withPeople(text), 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := cfg.People.open()
+		if want := "https://id.acme.example#root"; err != nil || e.bootstrap != want {
+			t.Errorf("%s: got %q, %v, want %q", text, e.bootstrap, err, want)
+		}
+	}
+}
+
 // Whoever reads these messages has the file open: each names the key and what to do.
 func TestLoadConfigRefuses(t *testing.T) {
 	for _, tc := range []struct{ name, from, to, want string }{
@@ -50,6 +100,15 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"auditor that is no SPIFFE ID", "spiffe://acme.example/ops/auditor", "ops/auditor", "auditors: \"ops/auditor\" is not a SPIFFE ID"},
 		{"admin that is no SPIFFE ID", "spiffe://acme.example/ops/admin", "https://acme.example", "admins: \"https://acme.example\" is not a SPIFFE ID"},
 		{"orchestrator that is no SPIFFE ID", "spiffe://acme.example/runtime", "spiffe://acme.example", "orchestrators: \"spiffe://acme.example\" is not a SPIFFE ID"},
+		{"limit of another trust domain", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: ['spiffe://other.example/research']}", "admins: spiffe://acme.example/ops/admin: within \"spiffe://other.example/research\": it is not in the trust domain"},
+		{"limit that is no SPIFFE ID", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: [/research]}", "within \"/research\""},
+		{"limit with a pattern", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: ['spiffe://acme.example/*']}", "within \"spiffe://acme.example/*\""},
+		{"limit left empty", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: []}", "within is empty"},
+		{"limit that is null", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: }", "within is empty"},
+		{"limit misspelt", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', whithin: ['spiffe://acme.example/a']}", "whithin"},
+		{"limit without an ID", "'spiffe://acme.example/ops/admin'", "{within: ['spiffe://acme.example/a']}", "admins: \"\" is not a SPIFFE ID"},
+		{"bootstrap admin of another provider", "catalogue: catalog", withPeople("https://other.example#root"), "people:"},
+		{"bootstrap admin that is no subject", "catalogue: catalog", withPeople("Root Admin"), "names nobody"},
 		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: needed"},
 		{"two logins", "  approle:", "  token_file: t\n  approle:", "vault: set exactly one of token_file, approle, jwt; 2 are set"},
 		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n    admins: ['spiffe://acme.example/ops/admin']\n    orchestrators: ['spiffe://acme.example/runtime']\n", "", "trust_domains: at least one is needed"},

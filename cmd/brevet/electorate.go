@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/people"
 )
 
@@ -17,6 +19,8 @@ import (
 type electors struct {
 	verifier   *people.Verifier
 	electorate broker.Electorate
+	// bootstrap is the id of the bootstrap admin, if there is one.
+	bootstrap string
 }
 
 // open turns the configuration into what the broker and the server need. Nobody configured is nobody recognised.
@@ -29,7 +33,7 @@ func (p *PeopleConfig) open() (electors, error) {
 		rules = append(rules, people.Rule{Role: people.Role(r.Role), Group: r.Group, Within: r.Within})
 	}
 	var e electors
-	var errs [4]error
+	var errs [5]error
 	e.electorate.Rules, errs[0] = people.NewRules(rules)
 	e.electorate.Owners, errs[1] = people.NewOwners(p.Owners)
 	var carrier *http.Client
@@ -38,8 +42,29 @@ func (p *PeopleConfig) open() (electors, error) {
 		Issuer: p.Issuer, ClientID: p.ClientID, GroupsClaim: p.GroupsClaim, OwnerClaim: p.OwnerClaim,
 		HTTPClient: carrier, Now: time.Now,
 	})
+	if p.BootstrapAdmin != "" {
+		e.bootstrap, errs[4] = people.ParseID(p.Issuer, p.BootstrapAdmin)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return electors{}, fmt.Errorf("people: %w", err)
+	}
+	return e, nil
+}
+
+// openElectors also says whether somebody is an admin by no group.
+func (s *service) openElectors(ctx context.Context, cfg *PeopleConfig, book *ledger.Ledger) (electors, error) {
+	e, err := cfg.open()
+	if err != nil || e.bootstrap == "" {
+		return e, err
+	}
+	end, on, err := book.Bootstrap(ctx)
+	switch {
+	case err != nil:
+		return electors{}, err
+	case on:
+		s.log.WarnContext(ctx, "bootstrap admin is on", "person", e.bootstrap, "until", end)
+	default:
+		s.log.InfoContext(ctx, "bootstrap admin is off", "person", e.bootstrap, "since", end)
 	}
 	return e, nil
 }

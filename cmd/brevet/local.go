@@ -244,8 +244,8 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 		TLS:    TLSConfig{WorkloadAPI: l.socket("brevet")},
 		TrustDomains: []TrustDomainConfig{{
 			Name: localDomain, WorkloadAPI: l.socket("brevet"),
-			Auditors: []string{"spiffe://" + localDomain + localWorkloads["auditor"]},
-			Admins:   []string{"spiffe://" + localDomain + localWorkloads["admin"]},
+			Auditors: []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + localWorkloads["auditor"]}},
+			Admins:   []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + localWorkloads["admin"]}},
 		}},
 		People:    &PeopleConfig{Issuer: l.people.Issuer(), ClientID: localClient, Roles: localRoles},
 		Catalogue: "catalog",

@@ -119,7 +119,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err := errors.Join(watchErr, err); err != nil {
 		return nil, nil, err
 	}
-	voters, err := cfg.People.open()
+	voters, err := s.openElectors(ctx, cfg.People, book)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -143,9 +143,10 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
-		Auditors:      roles(cfg, func(d TrustDomainConfig) []string { return d.Auditors }),
-		Admins:        roles(cfg, func(d TrustDomainConfig) []string { return d.Admins }),
-		Orchestrators: roles(cfg, func(d TrustDomainConfig) []string { return d.Orchestrators }),
+		Auditors:       roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
+		Admins:         roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
+		Orchestrators:  roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
+		BootstrapAdmin: voters.bootstrap, Bootstrap: book,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},

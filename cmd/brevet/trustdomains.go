@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/server"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.yaml.in/yaml/v4"
 )
 
 func bundleSpecs(domains []TrustDomainConfig) ([]attest.BundleSpec, []spiffeid.TrustDomain, error) {
@@ -41,15 +43,87 @@ func endpointSpec(cfg BundleEndpointConfig) (*attest.EndpointSpec, error) {
 	return spec, nil
 }
 
-// roles lists who has one role, in which trust domain.
-func roles(cfg Config, names func(TrustDomainConfig) []string) []server.Role {
+func (td TrustDomainConfig) check() error {
+	name := "trust_domains." + td.Name
+	errs := []error{
+		required("trust_domains.name", td.Name),
+		exactlyOne(name, choice{"workload_api", td.WorkloadAPI != ""}, choice{"bundle_file", td.BundleFile != ""},
+			choice{"bundle_endpoint", td.BundleEndpoint != nil}),
+	}
+	for _, role := range []struct {
+		key     string
+		holders []WorkloadRoleConfig
+	}{{"auditors", td.Auditors}, {"admins", td.Admins}, {"orchestrators", td.Orchestrators}} {
+		for _, holder := range role.holders {
+			if _, err := holder.role(td.Name); err != nil {
+				errs = append(errs, fmt.Errorf("%s.%s: %w", name, role.key, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// UnmarshalYAML takes a SPIFFE ID by itself, and one with what limits it: a limit that was left empty gives nothing.
+func (w *WorkloadRoleConfig) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		return n.Load(&w.ID)
+	}
+	type plain WorkloadRoleConfig
+	if err := n.Load((*plain)(w), yaml.WithKnownFields(), yaml.WithUniqueKeys()); err != nil {
+		return err
+	}
+	if len(w.Within) == 0 {
+		return fmt.Errorf("%q: within is empty: write the SPIFFE ID by itself for all of the trust domain", w.ID)
+	}
+	return nil
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (w WorkloadRoleConfig) MarshalYAML() (any, error) { //nolint:unparam // it is a yaml.Marshaler
+	if len(w.Within) == 0 {
+		return w.ID, nil
+	}
+	type plain WorkloadRoleConfig
+	return plain(w), nil
+}
+
+// role is what the workload may do by it in a trust domain.
+func (w WorkloadRoleConfig) role(trustDomain string) (server.Role, error) {
+	id, err := attest.ParseID(w.ID)
+	if err != nil {
+		return server.Role{}, fmt.Errorf("%q is not a SPIFFE ID: %w", w.ID, err)
+	}
+	td, err := spiffeid.TrustDomainFromString(trustDomain)
+	if err != nil {
+		return server.Role{}, err
+	}
+	role := server.Role{ID: id}
+	if len(w.Within) == 0 {
+		role.TrustDomains = []spiffeid.TrustDomain{td}
+	}
+	for _, prefix := range w.Within {
+		limit, err := spiffeid.FromString(prefix)
+		if err != nil {
+			return server.Role{}, fmt.Errorf("%s: within %q: %w", w.ID, prefix, err)
+		}
+		if !limit.MemberOf(td) {
+			return server.Role{}, fmt.Errorf("%s: within %q: it is not in the trust domain", w.ID, prefix)
+		}
+		role.Within = append(role.Within, limit)
+	}
+	return role, nil
+}
+
+// roles lists who has one role, and where.
+func roles(cfg Config, holders func(TrustDomainConfig) []WorkloadRoleConfig) []server.Role {
 	var all []server.Role
 	for _, d := range cfg.TrustDomains {
-		for _, id := range names(d) {
-			all = append(all, server.Role{
-				ID:           spiffeid.RequireFromString(id), // checked when the configuration was loaded
-				TrustDomains: []spiffeid.TrustDomain{spiffeid.RequireTrustDomainFromString(d.Name)},
-			})
+		for _, holder := range holders(d) {
+			role, err := holder.role(d.Name)
+			if err != nil {
+				continue // which loading the configuration has refused
+			}
+			all = append(all, role)
 		}
 	}
 	return all
