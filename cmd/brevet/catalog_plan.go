@@ -19,17 +19,6 @@ type CatalogPlanCmd struct {
 	Detailed bool   `help:"Exit with 2 when there is something to change." name:"detailed-exitcode"`
 }
 
-// serverFlags are OfficialFlags of a command that can do without a server.
-type serverFlags struct {
-	Server      string `help:"URL of the broker, where --from is left out." env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
-	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
-	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
-	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
-	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
-	CAFile      string `help:"As a person: PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
-}
-
 // exitChanges is the code of a plan with changes, when it was asked for.
 const exitChanges = 2
 

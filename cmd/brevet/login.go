@@ -147,21 +147,6 @@ func loginFailed(err error) error {
 // quoteProvider makes a line of what a provider said, which may be a whole page.
 func quoteProvider(text string) string { return shorten(inert(text), 300) }
 
-// WhoamiCmd is `brevet whoami`.
-type WhoamiCmd struct{}
-
-// Run prints what the provider said at the last login or renewal.
-func (*WhoamiCmd) Run(con *console) error {
-	l, err := readLogin()
-	if err != nil {
-		return err
-	}
-	if !l.renewable() && !time.Now().Before(l.Expires) {
-		return errLoginEnded
-	}
-	return l.print(con)
-}
-
 // login is who is logged in, and what proves it.
 type login struct {
 	Issuer   string    `json:"issuer"`
@@ -186,9 +171,7 @@ func (l login) renewable() bool { return l.refreshToken.Reveal() != "" }
 
 func (l login) print(con *console) error {
 	if con.json {
-		return con.encode(map[string]any{
-			"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "expires_at": l.Expires, "renewable": l.renewable(),
-		})
+		return con.encode(l.facts())
 	}
 	until := l.Expires.Local().Format(time.DateTime)
 	if l.renewable() {
@@ -197,6 +180,12 @@ func (l login) print(con *console) error {
 	_, err := fmt.Fprintf(con.out, "%-8s %s\n%-8s %s\n%-8s %s\n%-8s %s\n",
 		"name", inert(l.Name), "id", inert(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
 	return err
+}
+
+func (l login) facts() map[string]any {
+	return map[string]any{
+		"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "expires_at": l.Expires, "renewable": l.renewable(),
+	}
 }
 
 func loginFile() (string, error) {

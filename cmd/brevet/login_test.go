@@ -201,7 +201,7 @@ func TestLoginAtDevProvider(t *testing.T) {
 	}
 	var out bytes.Buffer
 	con := &console{out: &out, err: io.Discard}
-	if err := new(WhoamiCmd).Run(con); err != nil {
+	if err := new(WhoamiCmd).Run(t.Context(), con); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []string{provider.Issuer() + "#alice", "Alice [2J", "oncall", "until"} {
@@ -337,7 +337,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	use("run brevet login")
-	if err := new(WhoamiCmd).Run(&console{out: io.Discard}); !errors.Is(err, errLoginEnded) {
+	if err := new(WhoamiCmd).Run(t.Context(), &console{out: io.Discard}); !errors.Is(err, errLoginEnded) {
 		t.Errorf("got %v, want %v", err, errLoginEnded)
 	}
 	// Its provider is away: the token is good while it lives, and not any longer.

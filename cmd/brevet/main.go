@@ -30,7 +30,7 @@ type CLI struct {
 	Task       TaskCmd       `cmd:"" help:"Work on tasks."`
 	Login      LoginCmd      `cmd:"" help:"Log in as a person, through your OpenID provider."`
 	Logout     LogoutCmd     `cmd:"" help:"Forget the login."`
-	Whoami     WhoamiCmd     `cmd:"" help:"Say who is logged in."`
+	Whoami     WhoamiCmd     `cmd:"" help:"Say who you are, and with a broker what you may do there."`
 	Approvals  ApprovalsCmd  `cmd:"" help:"Look at what waits for you, and decide."`
 	Revoke     RevokeCmd     `cmd:"" help:"End credentials, as an admin."`
 	Quarantine QuarantineCmd `cmd:"" help:"Stop issuing to sandboxes, as an admin."`

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// WhoamiCmd is `brevet whoami`.
+type WhoamiCmd struct{ serverFlags }
+
+// Run prints what the provider said at the last login or renewal, and with a broker what that takes the caller for: the
+// workload where there is a Workload API, else whoever is logged in.
+func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
+	if c.Server == "" {
+		l, err := currentLogin()
+		if err != nil {
+			return err
+		}
+		return l.print(con)
+	}
+	flags := OfficialFlags(c.serverFlags)
+	broker, done, err := flags.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var l login
+	if flags.asPerson() {
+		if l, err = currentLogin(); err != nil {
+			return err
+		}
+	}
+	me, err := broker.WhoAmI(ctx)
+	if err != nil {
+		if flags.asPerson() && !con.json { // it may be the login that the broker does not take
+			_ = l.print(con)
+		}
+		return explain(con, flags.hint(err), "")
+	}
+	return printCaller(con, me, l)
+}
+
+func currentLogin() (login, error) {
+	l, err := readLogin()
+	if err == nil && !l.renewable() && !time.Now().Before(l.Expires) {
+		return l, errLoginEnded
+	}
+	return l, err
+}
+
+// printCaller prints who calls and what the broker says of them; l is nothing for a workload.
+func printCaller(con *console, me openapi.Caller, l login) error {
+	person := me.Kind == openapi.CallerPerson
+	switch {
+	case con.json && person:
+		facts := l.facts()
+		facts["kind"], facts["roles"] = me.Kind, me.Roles
+		return con.encode(facts)
+	case con.json:
+		return con.encode(me)
+	case person:
+		if err := l.print(con); err != nil {
+			return err
+		}
+	default:
+		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", "id", inert(me.ID)); err != nil {
+			return err
+		}
+	}
+	label := "roles"
+	for _, role := range me.Roles {
+		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", label, inert(roleLine(role))); err != nil {
+			return err
+		}
+		label = ""
+	}
+	if len(me.Roles) > 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(con.out, "%-8s -\n", label)
+	return err
+}
+
+func roleLine(r openapi.CallerRole) string {
+	line := string(r.Role)
+	if !r.BootstrapUntil.IsZero() {
+		line += " (bootstrap until " + r.BootstrapUntil.Local().Format(time.DateTime) + ")"
+	}
+	return line + " in " + strings.Join(r.Within, ", ")
+}

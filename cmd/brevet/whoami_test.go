@@ -1,0 +1,60 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Whoever asks, the broker says what they may do, and without it the login is all there is to say.
+func TestWhoamiTellsRoles(t *testing.T) {
+	t.Parallel()
+	s := startDev(t, t.TempDir()+"/state")
+	ca := s.authorities(t)
+	bob := withoutWorkload(s.person(t, "bob"), ca)
+	brevet(t, bob, "whoami").want(t, 0, "#bob", "roles    admin in spiffe://"+localDomain, "approver in")
+	brevet(t, s.person(t, "bob"), "whoami", "--person").want(t, 0, "#bob", "admin in spiffe://"+localDomain)
+	got := objects(t, brevet(t, bob, "whoami", "-o", "json").out)
+	if len(got) != 1 || got[0]["kind"] != "person" || got[0]["expires_at"] == nil || len(got[0]["roles"].([]any)) != 2 {
+		t.Errorf("got %v, want a person with two roles", got)
+	}
+	brevet(t, s.env, "whoami").want(t, 0, "id       "+researcher, "roles    -")
+	got = objects(t, brevet(t, s.env, "whoami", "-o", "json").out)
+	if len(got) != 1 || got[0]["kind"] != "workload" || got[0]["id"] != researcher {
+		t.Errorf("got %v, want the researcher", got)
+	}
+	alone := brevet(t, append(bob, "BREVET_SERVER="), "whoami")
+	alone.want(t, 0, "#bob")
+	if strings.Contains(alone.out, "roles") {
+		t.Errorf("got roles without a broker:\n%s", alone.out)
+	}
+	s.stop(t, syscall.SIGTERM)
+}
+
+// A first admin and an admin of a path, as an operator configures them.
+func TestServeWithConfiguredAdmins(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	d.cfg.TrustDomains[0].Admins[0].Within = []string{"spiffe://" + localDomain + "/research"}
+	d.cfg.People.Roles, d.cfg.People.BootstrapAdmin = nil, "bob"
+	restart := func(says string) {
+		d.broker.signal(t, syscall.SIGTERM)
+		d.broker.finish(t).want(t, 0)
+		d.serve(t)
+		d.broker.waitFor(t, d.broker.err, says)
+	}
+	restart(`"msg":"bootstrap admin is on"`)
+	bob := (&session{env: d.env("admin")}).person(t, "bob")
+	brevet(t, bob, "whoami", "--person").want(t, 0, "admin (bootstrap until 20", "in spiffe://"+localDomain)
+	brevet(t, bob, "quarantine", "add", researcher, "--reason", "odd", "--person").want(t, 0)
+	brevet(t, bob, "audit", "list", "--person").want(t, 1, "This is not for you to do")
+	brevet(t, d.env("admin"), "whoami").want(t, 0, "admin in spiffe://"+localDomain+"/research\n")
+	brevet(t, bob, "quarantine", "list", "--person").want(t, 0, researcher)
+
+	brevet(t, d.env("admin"), "quarantine", "add", "spiffe://"+localDomain+localWorkloads["support"], "--reason", "odd").want(t, 1, "There is no such thing")
+	brevet(t, d.env("admin"), "quarantine", "remove", researcher).want(t, 0)
+	brevet(t, bob, "quarantine", "list", "--person").want(t, 1, "The bootstrap admin is off since 20", "people.roles")
+	restart(`"msg":"bootstrap admin is off"`)
+	brevet(t, bob, "quarantine", "list", "--person").want(t, 1, "The bootstrap admin is off since 20")
+	brevet(t, bob, "whoami", "--person").want(t, 0, "roles    -")
+}
