@@ -52,7 +52,7 @@ type Provider struct {
 	server *http.Server
 	done   chan struct{}
 
-	mu      sync.Mutex // cfg.People too
+	mu      sync.Mutex              // cfg.People too
 	codes   map[string]codeGrant    // by code
 	devices map[string]*deviceGrant // by device code
 }
