@@ -18,6 +18,7 @@ const module = "github.com/brevet-dev/brevet/"
 // docs/architecture.md too.
 var arrows = map[string][]string{
 	"secret":     {},
+	"audit":      {},
 	"scopes":     {},
 	"attest":     {},
 	"openapi":    {},
@@ -26,7 +27,7 @@ var arrows = map[string][]string{
 	"people":     {},
 	"broker":     {"scopes", "attest", "people", "secret"},
 	"mint":       {"broker", "scopes", "secret"},
-	"ledger":     {"broker", "scopes", "attest", "people", "migrations"},
+	"ledger":     {"audit", "broker", "scopes", "attest", "people", "migrations"},
 	"server":     {"broker", "scopes", "attest", "people", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
 	"webhook":    {"broker", "secret"},
