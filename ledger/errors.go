@@ -17,6 +17,10 @@ import (
 var (
 	// ErrUnrecordable: the ledger cannot hold this record, now or later.
 	ErrUnrecordable = errors.New("record cannot be kept")
+	// ErrWentBack is of a database that does not hold any more what this replica has seen it hold, or what was signed for:
+	// an older backup, a standby that was behind, a changed entry. Nothing is issued then, since what it knows of
+	// revocations and approvals may be gone too.
+	ErrWentBack = errors.New("the database is not the one that the checkpoints were signed for")
 	// ErrUnsafe: the server's settings let it forget what it has confirmed, or it is not one to write to.
 	ErrUnsafe = errors.New("postgres is not safe to write to")
 	// ErrPageSize: a page has 1 to 500 records.
@@ -29,7 +33,7 @@ func unavailable(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrUnsafe), errors.Is(err, migrations.ErrOutdated):
+	case errors.Is(err, ErrUnsafe), errors.Is(err, ErrWentBack), errors.Is(err, migrations.ErrOutdated):
 		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.Canceled)

@@ -63,6 +63,9 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 			continue
 		}
 		answers[i].err = row.refusal(&batch[i].entry)
+		if row.Index != nil {
+			l.tip.Store(&tip{*row.Index, batch[i].entry.leaf})
+		}
 	}
 	if len(repeats) > 0 {
 		answerRepeats(ctx, conn, batch, repeats, answers)

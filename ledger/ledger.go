@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
@@ -28,9 +30,9 @@ const (
 	defaultMaxConns     = 8
 	maxQueue            = 4096
 	maxBatch            = 256
-	// writeConns is more than the one connection that a flush needs, because one that broke stays counted until its
-	// socket is closed.
-	writeConns = 3
+	// writeConns is more than the two connections that a flush and a checkpoint need, because one that broke stays
+	// counted until its socket is closed.
+	writeConns = 4
 	// estateConns are for finding what has to end: that must not wait for readers either.
 	estateConns = 4
 )
@@ -39,7 +41,7 @@ const (
 type Config struct {
 	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
 	URL string
-	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, and
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 4 of their own, and
 	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
 	MaxConns int32
 	Log      *slog.Logger
@@ -57,6 +59,12 @@ type Ledger struct {
 	cursorKey    []byte
 	// Only write and estate are sure to be on the primary.
 	write, read, estate *pgxpool.Pool
+
+	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
+	// speaks against the database since.
+	sealed atomic.Pointer[audit.Checkpoint]
+	tip    atomic.Pointer[tip]
+	astray atomic.Pointer[error]
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -94,7 +102,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	for _, p := range []struct {
 		pool    **pgxpool.Pool
 		purpose func(*pgxpool.Config, Config)
-	}{{&l.write, forWriting}, {&l.read, forReading}, {&l.estate, forEstate}} {
+	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}} {
 		var err error
 		if *p.pool, err = openPool(ctx, cfg, p.purpose); err != nil {
 			return err
@@ -125,6 +133,9 @@ func (l *Ledger) Close() {
 
 // Ready tells whether a record could be written now.
 func (l *Ledger) Ready(ctx context.Context) error {
+	if err := l.believable(); err != nil {
+		return err
+	}
 	return unavailable("pinging postgres", l.write.Ping(ctx))
 }
 
@@ -143,10 +154,10 @@ func openPool(ctx context.Context, cfg Config, purpose func(*pgxpool.Config, Con
 }
 
 // forWriting sets no statement_timeout: a cancelled wait for a standby reports success (see warned).
-func forWriting(pc *pgxpool.Config, _ Config) {
+func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
 	pc.MaxConns = writeConns
 	pc.ConnConfig.OnNotice = warned
-	pc.AfterConnect = checkDurable
+	pc.AfterConnect = l.checkPrimary
 	params := pc.ConnConfig.RuntimeParams
 	// Planning the append anew takes longer than running it for one record. A plan that is kept must not be one that
 	// was good for small tables only.
@@ -187,7 +198,15 @@ func warned(conn *pgconn.PgConn, notice *pgconn.Notice) {
 
 var errWarned = errors.New("postgres warned about the commit")
 
-// checkDurable runs on each new connection: after a failover the next server may be set differently.
+// checkPrimary runs on each new connection for writing.
+func (l *Ledger) checkPrimary(ctx context.Context, conn *pgx.Conn) error {
+	if err := checkDurable(ctx, conn); err != nil {
+		return err
+	}
+	return l.checkTip(ctx, conn)
+}
+
+// checkDurable runs on each new connection that has to be to the primary: after a failover the next server may be set differently.
 func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 	var version int
 	var fsync, pages, commit, standby bool

@@ -58,6 +58,9 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, unavailable("queueing a record", err)
 	}
+	if err := l.believable(); err != nil {
+		return nil, err
+	}
 	j := &job{entry: e, done: make(chan answer, 1)}
 	if err := l.enqueue(j); err != nil {
 		return nil, err

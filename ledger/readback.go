@@ -31,7 +31,7 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 		return nil, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if err := checkDurable(ctx, conn); err != nil {
+	if err := l.checkPrimary(ctx, conn); err != nil {
 		return nil, err
 	}
 	var leaves []tlog.Hash
@@ -46,12 +46,7 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 		if err != nil {
 			return err
 		}
-		leaves, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (leaf tlog.Hash, err error) {
-			var raw []byte
-			err = row.Scan(&raw)
-			copy(leaf[:], raw)
-			return leaf, err
-		})
+		leaves, err = pgx.CollectRows(rows, scanHash)
 		return err
 	})
 	if err == nil && conn.PgConn().CustomData()[warning] != nil {

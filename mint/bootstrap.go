@@ -36,8 +36,8 @@ type Bootstrap struct {
 // Login is what an AppRole logs in with.
 type Login struct{ RoleID, SecretID string }
 
-// Run enables Transit and AppRole where they are missing, makes a signing key that cannot leave Vault, a role that may
-// use it, the token role, and the policies of scopes. It may be run again: an existing key stays; the secret id is
+// Run enables Transit and AppRole where they are missing, makes a key for credentials and one for the ledger's
+// checkpoints, which cannot leave Vault, a role that may use them, the token role, and the policies of scopes. It may be run again: an existing key stays; the secret id is
 // always a new one.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
@@ -53,7 +53,7 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 		do    func(context.Context, *api.Client) error
 	}{
 		{"enabling the Transit engine", b.enableTransit},
-		{"making the signing key", b.makeKey},
+		{"making the signing keys", b.makeKeys},
 		{"enabling AppRole", b.enableAppRole},
 		{"writing the policy", b.writePolicy},
 		{"writing the role", b.writeRole},
@@ -128,11 +128,16 @@ func (b Bootstrap) enableTransit(ctx context.Context, client *api.Client) error 
 	}))
 }
 
-func (b Bootstrap) makeKey(ctx context.Context, client *api.Client) error {
-	_, err := client.Logical().WriteWithContext(ctx, b.Mount+"/keys/"+b.SigningKey, map[string]any{
-		"type": b.KeyType, "exportable": false, "allow_plaintext_backup": false,
-	})
-	return err
+func (b Bootstrap) makeKeys(ctx context.Context, client *api.Client) error {
+	for name, kind := range map[string]string{b.SigningKey: b.KeyType, logKeyName(b.SigningKey): "ed25519"} {
+		_, err := client.Logical().WriteWithContext(ctx, b.Mount+"/keys/"+name, map[string]any{
+			"type": kind, "exportable": false, "allow_plaintext_backup": false,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b Bootstrap) enableAppRole(ctx context.Context, client *api.Client) error {

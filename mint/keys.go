@@ -50,12 +50,12 @@ type versionAnswer struct {
 	Public  string    `json:"public_key"`
 }
 
-// readKeys asks Vault for the versions of the signing key.
-func (m *Minter) readKeys(ctx context.Context) (*keyring, error) {
+// readKeys asks Vault for the versions of a key that signs.
+func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	const doing = "reading the signing key"
 	at := m.cfg.Now()
 	data, err := m.call(ctx, doing, func(ctx context.Context) (map[string]any, error) {
-		return dataOf(m.client.Logical().ReadWithContext(ctx, m.cfg.Mount+"/keys/"+m.cfg.SigningKey))
+		return dataOf(m.client.Logical().ReadWithContext(ctx, m.cfg.Mount+"/keys/"+name))
 	})
 	if err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 // refresh reads the signing key anew. A key that has become unfit signs no more at once, while what it signed
 // before stays verifiable.
 func (m *Minter) refresh(ctx context.Context) error {
-	ring, err := m.readKeys(ctx)
+	ring, err := m.readKeys(ctx, m.cfg.SigningKey)
 	switch {
 	case err == nil:
 		m.ring.Store(ring)

@@ -9,8 +9,8 @@ import (
 //go:embed policy.hcl
 var policyText string
 
-// Policy is the Vault policy that the broker's login needs, and no more, for a Transit mount and key and a role of the
-// token store. A name that is not plain gives an empty policy, which grants nothing: in a path, a star would grant a
+// Policy is the Vault policy that the broker's login needs, and no more, for a Transit mount and key, the log's key beside
+// it, and a role of the token store. A name that is not plain gives an empty policy, which grants nothing: in a path, a star would grant a
 // great deal.
 func Policy(mount, key, tokenRole string) string {
 	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {

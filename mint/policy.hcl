@@ -1,5 +1,5 @@
-# What the broker may do in Vault: sign with one key, in one form, see that key's public half, look after its own
-# token, create tokens of one role, and renew, look up and end what it knows the accessor or the lease of. Every path
+# What the broker may do in Vault: sign credentials with one key and checkpoints of the ledger with another, in one form,
+# see their public halves, look after its own token, create tokens of one role, and renew, look up and end what it knows the accessor or the lease of. Every path
 # is exact.
 
 path "{{mount}}/sign/{{key}}" {
@@ -13,6 +13,20 @@ path "{{mount}}/sign/{{key}}" {
 }
 
 path "{{mount}}/keys/{{key}}" {
+  capabilities = ["read"]
+}
+
+path "{{mount}}/sign/{{key}}-log" {
+  capabilities = ["update"]
+  allowed_parameters = {
+    "input"                = []
+    "key_version"          = []
+    "marshaling_algorithm" = ["jws"]
+    "prehashed"            = []
+  }
+}
+
+path "{{mount}}/keys/{{key}}-log" {
   capabilities = ["read"]
 }
 

@@ -40,6 +40,7 @@ initialize "bootstrap" {
       policy = <<-EOT
         path "sys/mounts/transit" { capabilities = ["create", "update"] }
         path "transit/keys/brevet" { capabilities = ["create", "update", "read"] }
+        path "transit/keys/brevet-log" { capabilities = ["create", "update", "read"] }
         path "sys/auth/approle" { capabilities = ["create", "update", "sudo"] }
         path "sys/policies/acl/brevet" { capabilities = ["create", "update"] }
         path "sys/policies/acl/brevet-scope.*" { capabilities = ["create", "update"] }
