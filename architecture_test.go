@@ -28,7 +28,7 @@ var arrows = map[string][]string{
 	"broker":     {"scopes", "attest", "people", "secret"},
 	"mint":       {"broker", "scopes", "secret"},
 	"ledger":     {"audit", "broker", "scopes", "attest", "people", "migrations"},
-	"server":     {"broker", "scopes", "attest", "people", "openapi", "secret"},
+	"server":     {"audit", "broker", "scopes", "attest", "people", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
 	"webhook":    {"broker", "secret"},
 	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},

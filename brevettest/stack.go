@@ -33,6 +33,9 @@ import (
 // Audience is the issuer of a Stack's tokens, and the one audience of JWT-SVIDs for it.
 const Audience = "https://brevet.test"
 
+// LogName is the name of a Stack's log in its checkpoints.
+const LogName = "brevet.test/ledger"
+
 // Stack is a whole Brevet on real parts: a server behind real TLS, a ledger in a schema of its own, a Vault that
 // signs with a key of its own, and two trust domains.
 type Stack struct {
@@ -45,6 +48,8 @@ type Stack struct {
 	Config server.Config
 	Broker *broker.Broker
 	Minter *mint.Minter
+	// LogKey signs the checkpoints of the ledger, as LogName.
+	LogKey *mint.LogKey
 	// DB is the schema that the ledger writes to.
 	DB *DB
 	// Log holds what the server has logged.
@@ -176,6 +181,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	if err != nil {
 		t.Fatalf("making the broker: %v", err)
 	}
+	runInBackground(t, func(ctx context.Context) error { return s.ledger.Seal(ctx, s.LogKey) })
 	if o.Applied {
 		runInBackground(t, s.Broker.FollowCatalogue)
 	}
@@ -204,8 +210,8 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 		t.Fatalf("making the attestor: %v", err)
 	}
 	cfg := server.Config{
-		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Hosts: []string{"127.0.0.1"},
-		CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
+		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey,
+		Hosts: []string{"127.0.0.1"}, CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},

@@ -72,6 +72,9 @@ func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.L
 		t.Fatal(err)
 	}
 	s.Minter = s.openMinter(t, log)
+	if s.LogKey, err = s.Minter.LogKey(t.Context(), LogName); err != nil {
+		t.Fatalf("opening the log's key: %v", err)
+	}
 }
 
 // openMinter logs in to Vault as the stack's broker does.

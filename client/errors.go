@@ -81,6 +81,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeOwnProposal:          ErrNotAllowed,
 	openapi.CodeInvalidCatalogue:     ErrInvalid,
 	openapi.CodeSuperseded:           ErrUnavailable,
+	openapi.CodeNotSealed:            ErrUnavailable,
 	openapi.CodeInternal:             ErrInternal,
 }
 

@@ -104,6 +104,7 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 		}
 		return out
 	}
+	a.write(t, "transit/keys/walk-log", map[string]any{"type": "ed25519"})
 	text := base64.StdEncoding.EncodeToString([]byte("text"))
 	sign := map[string]any{"input": text, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
 	with := func(name string, value any) map[string]any {
@@ -118,6 +119,8 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 	}{
 		{"PUT", "transit/sign/walk", sign, true},
 		{"GET", "transit/keys/walk", nil, true},
+		{"PUT", "transit/sign/walk-log", sign, true},
+		{"GET", "transit/keys/walk-log", nil, true},
 		{"GET", "auth/token/lookup-self", nil, true},
 		{"PUT", "auth/token/renew-self", map[string]any{"increment": 0}, true},
 
@@ -149,6 +152,10 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 		{"PUT", "transit/sign/walk", with("marshaling_algorithm", "asn1"), false},
 		{"PUT", "transit/sign/walk", with("hash_algorithm", "sha1"), false},
 		{"PUT", "transit/sign/walk/sha2-512", sign, false},
+		{"PUT", "transit/sign/walk-log", with("batch_input", []any{map[string]any{"input": text}}), false},
+		{"PUT", "transit/sign/walk-log2", sign, false},
+		{"PUT", "transit/keys/walk-log/rotate", nil, false},
+		{"PUT", "transit/keys/walk-log/config", map[string]any{"exportable": true}, false},
 		{"PUT", "transit/sign/walk2", sign, false},
 		{"PUT", "transit/sign/walkie", sign, false},
 		{"PUT", "transit/verify/walk", map[string]any{"input": text, "signature": "vault:v1:AAAA"}, false},
@@ -203,8 +210,8 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 			t.Errorf("%s %s %v: got %d, want 403", tc.method, tc.path, tc.body, status)
 		}
 	}
-	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 11 {
-		t.Errorf("the policy has %d paths: this walk knows of 11", got)
+	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 13 {
+		t.Errorf("the policy has %d paths: this walk knows of 13", got)
 	}
 }
 

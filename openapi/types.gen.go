@@ -128,6 +128,7 @@ const (
 	CodeNotApproved          ProblemCode = "not_approved"
 	CodeNotEligible          ProblemCode = "not_eligible"
 	CodeNotFound             ProblemCode = "not_found"
+	CodeNotSealed            ProblemCode = "not_sealed"
 	CodeOwnProposal          ProblemCode = "own_proposal"
 	CodeOwnRequest           ProblemCode = "own_request"
 	CodePreconditionFailed   ProblemCode = "precondition_failed"
@@ -184,6 +185,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeNotEligible:
 		return true
 	case CodeNotFound:
+		return true
+	case CodeNotSealed:
 		return true
 	case CodeOwnProposal:
 		return true
@@ -573,6 +576,13 @@ type Clamp struct {
 	To int64 `json:"to"`
 }
 
+// ConsistencyProof defines model for ConsistencyProof.
+type ConsistencyProof struct {
+	From   int64  `json:"from"`
+	Hashes []Hash `json:"hashes"`
+	To     int64  `json:"to"`
+}
+
 // CredentialFacts What is known about the credential, besides itself.
 type CredentialFacts struct {
 	// Accessor Vault's accessor of the token that it lives under. Only auditors see it.
@@ -632,6 +642,11 @@ type Ended struct {
 	Why string `json:"why,omitempty,omitzero"`
 }
 
+// Hash A SHA-256, in base64.
+//
+// Example: 8hmZo4lbq1tO1d0H4JtWqmZqM1c2n5cT2J3mYk0m3Qk=
+type Hash = string
+
 // Health defines model for Health.
 type Health struct {
 	Checks map[string]HealthStatus `json:"checks,omitempty,omitzero"`
@@ -640,6 +655,18 @@ type Health struct {
 
 // HealthStatus defines model for HealthStatus.
 type HealthStatus string
+
+// InclusionProof defines model for InclusionProof.
+type InclusionProof struct {
+	Hashes []Hash `json:"hashes"`
+	Index  int64  `json:"index"`
+
+	// LeafHash A SHA-256, in base64.
+	//
+	// Example: 8hmZo4lbq1tO1d0H4JtWqmZqM1c2n5cT2J3mYk0m3Qk=
+	LeafHash Hash  `json:"leaf_hash"`
+	Size     int64 `json:"size"`
+}
 
 // Issuance defines model for Issuance.
 type Issuance struct {
@@ -708,6 +735,32 @@ type IssuancePage struct {
 
 	// Next The cursor of the next page; absent at the end.
 	Next string `json:"next,omitempty,omitzero"`
+}
+
+// LogReceipt defines model for LogReceipt.
+type LogReceipt struct {
+	// Approves The id of the request that people approved for it, if they did.
+	Approves string `json:"approves,omitempty,omitzero"`
+
+	// Checkpoint A signed checkpoint that covers all the entries, as a note.
+	Checkpoint string            `json:"checkpoint"`
+	Entries    []LogReceiptEntry `json:"entries"`
+
+	// Issuance The id of the issuance.
+	Issuance string `json:"issuance"`
+
+	// Version Always 1.
+	Version int `json:"version"`
+}
+
+// LogReceiptEntry defines model for LogReceiptEntry.
+type LogReceiptEntry struct {
+	// Body The entry, byte for byte.
+	Body  string `json:"body"`
+	Index int64  `json:"index"`
+
+	// Proof The audit path in the tree of the checkpoint, from the leaf up.
+	Proof []Hash `json:"proof"`
 }
 
 // NarrowestAsk The widest ask, within what was asked, that policy would let pass.
@@ -1106,6 +1159,27 @@ type ListIssuancesParams struct {
 
 	// Cursor The `next` of the page before, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
+// ProveConsistencyParams defines parameters for ProveConsistency.
+type ProveConsistencyParams struct {
+	From int64 `form:"from" json:"from"`
+
+	// To The larger size; that of the last checkpoint when it is left out.
+	To int64 `form:"to,omitempty" json:"to,omitempty,omitzero"`
+}
+
+// ProveInclusionParams defines parameters for ProveInclusion.
+type ProveInclusionParams struct {
+	Index int64 `form:"index" json:"index"`
+
+	// Size The size of the tree; that of the last checkpoint when it is left out.
+	Size int64 `form:"size,omitempty" json:"size,omitempty,omitzero"`
+}
+
+// GetTileParams defines parameters for GetTile.
+type GetTileParams struct {
+	Width int `form:"width,omitempty" json:"width,omitempty,omitzero"`
 }
 
 // RemoveQuarantineParams defines parameters for RemoveQuarantine.

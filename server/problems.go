@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/people"
@@ -182,6 +183,10 @@ var answers = []answer{
 	{
 		broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "The credential was not what was ordered",
 		"What Vault made differs from what was decided, so it was withheld. The operator is told through the log. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
+	},
+	{
+		audit.ErrNotYet, CodeNotSealed, http.StatusServiceUnavailable, "No checkpoint covers it yet",
+		"The log takes a signed checkpoint at least each second while entries arrive; the last one does not reach so far. Ask again after the time in Retry-After. If it stays so, the log cannot be signed: tell the operator.",
 	},
 	{
 		errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "The keys are not available right now",

@@ -60,9 +60,27 @@ type ServerInterface interface {
 	// GetIssuance Read one record
 	// (GET /v1/issuances/{id})
 	GetIssuance(w http.ResponseWriter, r *http.Request, id ID)
+	// GetReceipt Get the proof that an issuance is in the log, as an auditor
+	// (GET /v1/issuances/{id}/receipt)
+	GetReceipt(w http.ResponseWriter, r *http.Request, id ID)
 	// ReleaseIssuance End one of your own credentials
 	// (POST /v1/issuances/{id}/release)
 	ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID)
+	// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
+	// (GET /v1/ledger/checkpoint)
+	GetCheckpoint(w http.ResponseWriter, r *http.Request)
+	// GetLogKeys Get the public keys of the log, as an auditor
+	// (GET /v1/ledger/keys)
+	GetLogKeys(w http.ResponseWriter, r *http.Request)
+	// ProveConsistency Prove that the log of one size is the beginning of a larger one, as an auditor
+	// (GET /v1/ledger/proof/consistency)
+	ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams)
+	// ProveInclusion Prove that an entry is in the log, as an auditor
+	// (GET /v1/ledger/proof/inclusion)
+	ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams)
+	// GetTile Get hashes of the tree, as an auditor
+	// (GET /v1/ledger/tiles/{level}/{number})
+	GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams)
 	// RemoveQuarantine Lift a quarantine, as an admin
 	// (DELETE /v1/quarantines)
 	RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams)
@@ -189,9 +207,45 @@ func (_ Unimplemented) GetIssuance(w http.ResponseWriter, r *http.Request, id ID
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// GetReceipt Get the proof that an issuance is in the log, as an auditor
+// (GET /v1/issuances/{id}/receipt)
+func (_ Unimplemented) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // ReleaseIssuance End one of your own credentials
 // (POST /v1/issuances/{id}/release)
 func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
+// (GET /v1/ledger/checkpoint)
+func (_ Unimplemented) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetLogKeys Get the public keys of the log, as an auditor
+// (GET /v1/ledger/keys)
+func (_ Unimplemented) GetLogKeys(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ProveConsistency Prove that the log of one size is the beginning of a larger one, as an auditor
+// (GET /v1/ledger/proof/consistency)
+func (_ Unimplemented) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ProveInclusion Prove that an entry is in the log, as an auditor
+// (GET /v1/ledger/proof/inclusion)
+func (_ Unimplemented) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetTile Get hashes of the tree, as an auditor
+// (GET /v1/ledger/tiles/{level}/{number})
+func (_ Unimplemented) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -799,6 +853,32 @@ func (siw *ServerInterfaceWrapper) GetIssuance(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// GetReceipt operation middleware
+func (siw *ServerInterfaceWrapper) GetReceipt(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetReceipt(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ReleaseIssuance operation middleware
 func (siw *ServerInterfaceWrapper) ReleaseIssuance(w http.ResponseWriter, r *http.Request) {
 
@@ -816,6 +896,177 @@ func (siw *ServerInterfaceWrapper) ReleaseIssuance(w http.ResponseWriter, r *htt
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ReleaseIssuance(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetCheckpoint operation middleware
+func (siw *ServerInterfaceWrapper) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCheckpoint(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetLogKeys operation middleware
+func (siw *ServerInterfaceWrapper) GetLogKeys(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetLogKeys(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ProveConsistency operation middleware
+func (siw *ServerInterfaceWrapper) ProveConsistency(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ProveConsistencyParams
+
+	// ------------- Required query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ProveConsistency(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ProveInclusion operation middleware
+func (siw *ServerInterfaceWrapper) ProveInclusion(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ProveInclusionParams
+
+	// ------------- Required query parameter "index" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "index", r.URL.Query(), &params.Index, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "index"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "index", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "size", r.URL.Query(), &params.Size, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "size"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "size", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ProveInclusion(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetTile operation middleware
+func (siw *ServerInterfaceWrapper) GetTile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "level" -------------
+	var level int
+
+	err = runtime.BindStyledParameterWithOptions("simple", "level", chi.URLParam(r, "level"), &level, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "level", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "number" -------------
+	var number int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "number", chi.URLParam(r, "number"), &number, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "number", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTileParams
+
+	// ------------- Optional query parameter "width" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "width", r.URL.Query(), &params.Width, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "width"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "width", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTile(w, r, level, number, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1233,6 +1484,24 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/issuances/{id}", wrapper.GetIssuance)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/issuances/{id}/receipt", wrapper.GetReceipt)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/ledger/checkpoint", wrapper.GetCheckpoint)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/ledger/keys", wrapper.GetLogKeys)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/ledger/proof/inclusion", wrapper.ProveInclusion)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/ledger/proof/consistency", wrapper.ProveConsistency)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/ledger/tiles/{level}/{number}", wrapper.GetTile)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/issuances/{id}/release", wrapper.ReleaseIssuance)

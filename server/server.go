@@ -36,6 +36,11 @@ type Config struct {
 	People *people.Verifier
 	// Keys gives the public keys that issued tokens are checked with, as a JWK set.
 	Keys interface{ JWKS() ([]byte, error) }
+	// Proofs is the log, and LogKeys gives the public keys that its checkpoints are signed with.
+	Proofs  Proofs
+	LogKeys interface {
+		Keys(ctx context.Context) ([]string, error)
+	}
 	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
 	// for any port.
 	Hosts []string
@@ -115,8 +120,8 @@ func New(cfg Config) (*Server, error) {
 
 func (cfg Config) check() error {
 	switch {
-	case cfg.Broker == nil, cfg.Attestor == nil, cfg.Keys == nil:
-		return errors.New("server: broker, attestor and keys are all required")
+	case cfg.Broker == nil, cfg.Attestor == nil, cfg.Keys == nil, cfg.Proofs == nil, cfg.LogKeys == nil:
+		return errors.New("server: broker, attestor, proofs and both kinds of keys are all required")
 	case cfg.Log == nil, cfg.Registry == nil, cfg.Now == nil:
 		return errors.New("server: log, registry and clock are all required")
 	case len(cfg.Hosts) == 0:

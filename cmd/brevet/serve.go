@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -109,10 +110,11 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	minter, err := s.openMinter(ctx, cfg.Vault)
+	minter, logKey, err := s.openMinter(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
+	s.tasks.Go(func() error { return ended(ctx, book.Seal(ctx, logKey)) })
 	registry := prometheus.NewRegistry()
 	watch, watchErr := server.NewStopwatch(registry, time.Now)
 	gauges, err := server.NewGauges(registry)
@@ -141,7 +143,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	srv, err := server.New(server.Config{
-		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter,
+		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter, Proofs: book, LogKeys: logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
 		Auditors:       roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
 		Admins:         roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
@@ -230,10 +232,12 @@ func (s *service) openCatalogue(ctx context.Context, folder string, book *ledger
 // longestToken is the longest life that any catalogue can give: another may be in force tomorrow.
 const longestToken = 24 * time.Hour
 
-func (s *service) openMinter(ctx context.Context, cfg VaultConfig) (*mint.Minter, error) {
+// openMinter opens Vault, and the key in it that signs the ledger's checkpoints.
+func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, *mint.LogKey, error) {
+	cfg := all.Vault
 	auth, err := s.vaultAuth(ctx, cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	minter, err := mint.Open(ctx, mint.Config{
 		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
@@ -242,11 +246,18 @@ func (s *service) openMinter(ctx context.Context, cfg VaultConfig) (*mint.Minter
 		Now: time.Now, Log: s.log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
+		return nil, nil, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
 	}
 	s.tasks.Go(func() error { return ended(ctx, minter.Run(ctx)) })
-	return minter, nil
+	logKey, err := minter.LogKey(ctx, logName(all.Issuer))
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening the key that signs checkpoints, which `brevet bootstrap` makes when it is run again: %w", err)
+	}
+	return minter, logKey, nil
 }
+
+// logName is the name of the ledger in its checkpoints.
+func logName(issuer string) string { return strings.Trim(strings.TrimPrefix(issuer, "https://"), "/") + "/ledger" }
 
 func (s *service) vaultAuth(ctx context.Context, cfg VaultConfig) (mint.Auth, error) {
 	switch {

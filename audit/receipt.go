@@ -1,0 +1,63 @@
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// ErrNotYet is of an entry that is in the log and that no checkpoint covers yet: it will be within a second or two.
+var ErrNotYet = errors.New("no checkpoint covers it yet")
+
+// ErrReceipt is of a receipt that does not prove what it says.
+var ErrReceipt = errors.New("the receipt proves nothing")
+
+// Receipt proves that entries of one issuance are in a log, to whoever has the log's public key and nothing else. It
+// does not prove that there are no others, which takes the whole log.
+type Receipt struct {
+	Version int `json:"version"` // 1
+	// Issuance is the id of the issuance, Approves that of the request that people approved for it, if they did.
+	Issuance string `json:"issuance"`
+	Approves string `json:"approves,omitempty"`
+	// Checkpoint is a signed one that covers all the entries.
+	Checkpoint string         `json:"checkpoint"`
+	Entries    []ReceiptEntry `json:"entries"`
+}
+
+// ReceiptEntry is one entry, byte for byte, with the proof that it is in the tree of the checkpoint (RFC 6962, 2.1.1).
+type ReceiptEntry struct {
+	Index int64            `json:"index"`
+	Body  string           `json:"body"`
+	Proof tlog.RecordProof `json:"proof"`
+}
+
+// Verify returns the checkpoint when all that the receipt says is proven, else ErrReceipt, or an error as of
+// [OpenCheckpoint].
+func (r Receipt) Verify(origin string, keys note.Verifiers) (Checkpoint, error) {
+	c, err := OpenCheckpoint([]byte(r.Checkpoint), origin, keys)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	if r.Version != 1 || len(r.Entries) == 0 {
+		return Checkpoint{}, fmt.Errorf("%w: it has no entries, or another form", ErrReceipt)
+	}
+	before := int64(-1)
+	for _, e := range r.Entries {
+		var body struct {
+			ID string `json:"id"`
+		}
+		switch {
+		case json.Unmarshal([]byte(e.Body), &body) != nil || body.ID != r.Issuance && body.ID != r.Approves:
+			return Checkpoint{}, fmt.Errorf("%w: entry %d is of something else", ErrReceipt, e.Index)
+		case e.Index <= before:
+			return Checkpoint{}, fmt.Errorf("%w: entry %d is out of order", ErrReceipt, e.Index)
+		case e.Index >= c.N || tlog.CheckRecord(e.Proof, c.N, c.Hash, e.Index, tlog.RecordHash([]byte(e.Body))) != nil:
+			return Checkpoint{}, fmt.Errorf("%w: entry %d is not in the log, or not so", ErrReceipt, e.Index)
+		}
+		before = e.Index
+	}
+	return c, nil
+}

@@ -1,0 +1,52 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// Checkpoint reads the last signed checkpoint of the log, as an auditor: a note (c2sp.org/tlog-checkpoint).
+func (c *Client) Checkpoint(ctx context.Context) (string, error) {
+	return c.text(ctx, "/v1/ledger/checkpoint")
+}
+
+// LogKeys reads the public keys of the log, oldest first, as an auditor (c2sp.org/signed-note). Nothing proves that they
+// are those of the log: compare them with what somebody else has.
+func (c *Client) LogKeys(ctx context.Context) ([]string, error) {
+	keys, err := c.text(ctx, "/v1/ledger/keys")
+	return strings.Fields(keys), err
+}
+
+// LogReceipt reads the proof that an issuance is in the log, as an auditor.
+func (c *Client) LogReceipt(ctx context.Context, id string) (openapi.LogReceipt, error) {
+	var receipt openapi.LogReceipt
+	if err := segment(id); err != nil {
+		return receipt, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/issuances/"+url.PathEscape(id)+"/receipt", nil)
+	if err != nil {
+		return receipt, fmt.Errorf("making a call: %w", err)
+	}
+	err = c.read(req, &receipt)
+	return receipt, err
+}
+
+func (c *Client) text(ctx context.Context, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+path, nil)
+	if err != nil {
+		return "", fmt.Errorf("making a call: %w", err)
+	}
+	got, err := c.do(req)
+	if err != nil {
+		return "", err
+	}
+	if got.status != http.StatusOK || mediaType(got.header) != "text/plain" {
+		return "", fmt.Errorf("%w: status %d", ErrAnswer, got.status)
+	}
+	return string(got.body), nil
+}

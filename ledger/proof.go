@@ -1,0 +1,173 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Checkpoint returns the last signed checkpoint. The error is audit.ErrNotYet when there is none.
+func (l *Ledger) Checkpoint(ctx context.Context) (string, error) {
+	var signed string
+	err := l.read.QueryRow(ctx, `SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1`).Scan(&signed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", audit.ErrNotYet
+	}
+	return signed, unavailable("reading the last checkpoint", err)
+}
+
+// ProveEntry proves that an entry is in the tree of a size, and returns its leaf hash. The size is at most that of the
+// last checkpoint, and zero stands for that; beyond it the error is audit.ErrNotYet.
+func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error) {
+	err = l.withTree(ctx, func(tree signedTree) error {
+		if of, err = tree.covers(size); err != nil {
+			return err
+		}
+		if index < 0 || index >= of {
+			return tree.beyond(index)
+		}
+		hashes, err := tree.ReadHashes([]int64{tlog.StoredHashIndex(0, index)})
+		if err == nil {
+			leaf = hashes[0]
+			proof, err = tlog.ProveRecord(of, index, tree)
+		}
+		return err
+	})
+	return leaf, of, proof, err
+}
+
+// ProveGrowth proves that the tree of one size is the beginning of that of another. Sizes are as for ProveEntry.
+func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error) {
+	err = l.withTree(ctx, func(tree signedTree) error {
+		if of, err = tree.covers(to); err != nil {
+			return err
+		}
+		if from < 1 || from > of {
+			return tree.beyond(from - 1)
+		}
+		proof, err = tlog.ProveTree(of, from, tree)
+		return err
+	})
+	return of, proof, err
+}
+
+// Tile returns the first hashes of a tile (c2sp.org/tlog-tiles) of the tree of the last checkpoint: width of them, 256
+// when that is zero. The error is broker.ErrNotFound when the tile is not so wide.
+func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (data []byte, err error) {
+	if width == 0 {
+		width = tileWidth
+	}
+	err = l.withTree(ctx, func(tree signedTree) error {
+		if level < 0 || level > 7 || number < 0 || width < 1 || width > tileWidth {
+			return broker.ErrNotFound
+		}
+		if row := tree.N >> (tileHeight * level); number > row/tileWidth || number*tileWidth+int64(width) > row {
+			return broker.ErrNotFound
+		}
+		data, err = readTile(ctx, tree.tx, tlog.Tile{H: tileHeight, L: level, N: number, W: width})
+		return err
+	})
+	return data, err
+}
+
+// Receipt proves all entries of an issuance, and of what people approved for it, that there are. The error is
+// audit.ErrNotYet while the last checkpoint does not cover them all, broker.ErrNotFound when there is no such issuance.
+func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err error) {
+	parsed, err := parseID(id)
+	if err != nil {
+		return r, broker.ErrNotFound
+	}
+	r = audit.Receipt{Version: 1, Issuance: id}
+	err = l.withTree(ctx, func(tree signedTree) error {
+		err := tree.tx.QueryRow(ctx, `SELECT coalesce(approves::text, '') FROM issuances WHERE id = $1`, [16]byte(parsed)).Scan(&r.Approves)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return broker.ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		if r.Entries, err = entriesOf(ctx, tree.tx, id, r.Approves); err != nil {
+			return err
+		}
+		for i := range r.Entries {
+			if r.Entries[i].Index >= tree.N {
+				return audit.ErrNotYet
+			}
+			if r.Entries[i].Proof, err = tlog.ProveRecord(tree.N, r.Entries[i].Index, tree); err != nil {
+				return err
+			}
+		}
+		r.Checkpoint = tree.note
+		return nil
+	})
+	return r, err
+}
+
+func entriesOf(ctx context.Context, tx pgx.Tx, ids ...string) ([]audit.ReceiptEntry, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT index, convert_from(body, 'UTF8') FROM entries
+		WHERE id IN (SELECT t::uuid FROM unnest(@ids::text[]) AS t WHERE t <> '') ORDER BY index`, pgx.NamedArgs{"ids": ids})
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e audit.ReceiptEntry, err error) {
+		err = row.Scan(&e.Index, &e.Body)
+		return e, err
+	})
+}
+
+// signedTree is the tree of the last checkpoint, as one transaction sees it.
+type signedTree struct {
+	tlog.Tree
+	tlog.HashReader
+	tx   pgx.Tx
+	note string
+}
+
+// covers is a size that may be proven something of.
+func (t signedTree) covers(size int64) (int64, error) {
+	switch {
+	case size == 0:
+		return t.N, nil
+	case size < 0:
+		return 0, broker.ErrNotFound
+	case size > t.N:
+		return 0, t.beyond(size - 1)
+	}
+	return size, nil
+}
+
+// beyond tells whether an entry that the tree does not have will be in one soon.
+func (t signedTree) beyond(index int64) error {
+	if index < t.N {
+		return broker.ErrNotFound
+	}
+	return audit.ErrNotYet
+}
+
+// withTree has something read of the tree of the last checkpoint. What is made of its hashes is not held against the
+// signed root here: whoever asks does that.
+func (l *Ledger) withTree(ctx context.Context, do func(signedTree) error) error {
+	err := pgx.BeginTxFunc(ctx, l.read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		tree := signedTree{HashReader: treeOf(ctx, tx), tx: tx}
+		var root []byte
+		err := tx.QueryRow(ctx, `SELECT size, root, note FROM checkpoints ORDER BY size DESC LIMIT 1`).Scan(&tree.N, &root, &tree.note)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return audit.ErrNotYet
+		}
+		if err != nil {
+			return err
+		}
+		copy(tree.Hash[:], root)
+		return do(tree)
+	})
+	if err == nil || errors.Is(err, audit.ErrNotYet) || errors.Is(err, broker.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("reading the tree: %w", unavailable("proving", err))
+}

@@ -1,0 +1,130 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/brevet-dev/brevet/audit"
+	. "github.com/brevet-dev/brevet/openapi"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Proofs is the log as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet, and
+// else as for broker.Ledger. What it returns is proven by itself: nobody has to believe it.
+type Proofs interface {
+	// Checkpoint is the last signed checkpoint.
+	Checkpoint(ctx context.Context) (string, error)
+	// ProveEntry and ProveGrowth take a size of zero for that of the last checkpoint, and return which it was.
+	ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error)
+	ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error)
+	// Tile is a tile as in c2sp.org/tlog-tiles; a width of zero is 256.
+	Tile(ctx context.Context, level int, number int64, width int) ([]byte, error)
+	Receipt(ctx context.Context, id string) (audit.Receipt, error)
+}
+
+// GetCheckpoint reads the last checkpoint to an auditor.
+func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
+	s.forAuditors(w, r, "getCheckpoint", func() (any, error) { return s.cfg.Proofs.Checkpoint(r.Context()) })
+}
+
+// GetLogKeys reads the log's public keys to an auditor.
+func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
+	s.forAuditors(w, r, "getLogKeys", func() (any, error) {
+		keys, err := s.cfg.LogKeys.Keys(r.Context())
+		return strings.Join(append(keys, ""), "\n"), err
+	})
+}
+
+// ProveInclusion proves to an auditor that an entry is in the log.
+func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
+	s.forAuditors(w, r, "proveInclusion", func() (any, error) {
+		leaf, size, path, err := s.cfg.Proofs.ProveEntry(r.Context(), params.Index, params.Size)
+		return InclusionProof{Index: params.Index, Size: size, LeafHash: Hash(leaf.String()), Hashes: hashesOf(path)}, notFound(err, "index")
+	})
+}
+
+// ProveConsistency proves to an auditor that the log of one size is the beginning of a larger one.
+func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
+	s.forAuditors(w, r, "proveConsistency", func() (any, error) {
+		to, path, err := s.cfg.Proofs.ProveGrowth(r.Context(), params.From, params.To)
+		return ConsistencyProof{From: params.From, To: to, Hashes: hashesOf(path)}, notFound(err, "size")
+	})
+}
+
+// GetTile reads hashes of the tree to an auditor.
+func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
+	s.forAuditors(w, r, "getTile", func() (any, error) {
+		data, err := s.cfg.Proofs.Tile(r.Context(), level, number, params.Width)
+		return data, notFound(err, "tile")
+	})
+}
+
+// GetReceipt proves to an auditor that an issuance that it may see is in the log.
+func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "getReceipt"
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	within, err := s.reach(r, who, s.offices.auditor)
+	if err == nil {
+		_, err = s.find(r, who, id, within)
+	}
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	receipt, err := s.cfg.Proofs.Receipt(r.Context(), id)
+	if err != nil {
+		s.fail(w, r, who, notFound(err, "id"))
+		return
+	}
+	writeJSON(w, http.StatusOK, receipt)
+}
+
+// forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
+// one for all trust domains, and its hashes tell nothing of any.
+func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func() (any, error)) {
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	if _, err = s.reach(r, who, s.offices.auditor); err == nil {
+		err = s.rules.check(r, who, operation, nil)
+	}
+	var answer any
+	if err == nil {
+		answer, err = read()
+	}
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	switch answer := answer.(type) {
+	case string:
+		writeBytes(w, "text/plain; charset=utf-8", []byte(answer))
+	case []byte:
+		writeBytes(w, "application/octet-stream", answer)
+	default:
+		writeJSON(w, http.StatusOK, answer)
+	}
+}
+
+func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body)
+}
+
+func hashesOf(path []tlog.Hash) []Hash {
+	hashes := make([]Hash, len(path))
+	for i, h := range path {
+		hashes[i] = Hash(h.String())
+	}
+	return hashes
+}

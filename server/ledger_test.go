@@ -1,0 +1,161 @@
+package server_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// signedUpTo is a checkpoint of at least so many entries, as an auditor gets it, and the keys to check it with.
+func signedUpTo(t *testing.T, s *brevettest.Stack, size int64) (audit.Checkpoint, note.Verifiers) {
+	t.Helper()
+	c := s.Client(t, auditor)
+	keys, err := c.LogKeys(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []note.Verifier
+	for _, key := range keys {
+		v, err := note.NewVerifier(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	for began := time.Now(); ; {
+		signed, err := c.Checkpoint(t.Context())
+		if err == nil {
+			got, err := audit.OpenCheckpoint([]byte(signed), brevettest.LogName, note.VerifierList(all...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.N >= size {
+				return got, note.VerifierList(all...)
+			}
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("no checkpoint of %d entries after 10 s: %v", size, err)
+		}
+	}
+}
+
+// proofs calls as the auditor, and reads the answer.
+func proofs[T any](t *testing.T, s *brevettest.Stack, path string) T {
+	t.Helper()
+	got := wire{method: "GET", target: path, auth: "none", svid: s.X509(t, auditor)}.send(t, s)
+	var read T
+	if err := json.Unmarshal([]byte(got.text), &read); got.status != 200 || err != nil {
+		t.Fatalf("%s: got %d %s", path, got.status, got.text)
+	}
+	return read
+}
+
+func hashes(t *testing.T, texts []openapi.Hash) []tlog.Hash {
+	t.Helper()
+	var all []tlog.Hash
+	for _, text := range texts {
+		h, err := tlog.ParseHash(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+func TestAnAuditorHoldsTheLogToAccount(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Auditors: []string{auditor}})
+	issue(t, s, agent, 3)
+	early, _ := signedUpTo(t, s, 3)
+	ids := issue(t, s, agent, 4)
+	late, keys := signedUpTo(t, s, 7)
+
+	growth := proofs[openapi.ConsistencyProof](t, s, fmt.Sprintf("/v1/ledger/proof/consistency?from=%d&to=%d", early.N, late.N))
+	if err := tlog.CheckTree(hashes(t, growth.Hashes), late.N, late.Hash, early.N, early.Hash); err != nil {
+		t.Errorf("the log of %d entries is not the beginning of that of %d: %v", early.N, late.N, err)
+	}
+	for index := range late.N {
+		p := proofs[openapi.InclusionProof](t, s, fmt.Sprintf("/v1/ledger/proof/inclusion?index=%d&size=%d", index, late.N))
+		if err := tlog.CheckRecord(hashes(t, p.Hashes), late.N, late.Hash, index, hashes(t, []openapi.Hash{p.LeafHash})[0]); err != nil {
+			t.Errorf("entry %d is not in the log: %v", index, err)
+		}
+	}
+	tile := wire{method: "GET", target: fmt.Sprintf("/v1/ledger/tiles/0/0?width=%d", late.N), auth: "none", svid: s.X509(t, auditor)}.send(t, s)
+	if tile.status != 200 || len(tile.text) != int(late.N)*tlog.HashSize {
+		t.Errorf("got %d with %d bytes of the tile, want %d hashes", tile.status, len(tile.text), late.N)
+	}
+
+	got, err := s.Client(t, auditor).LogReceipt(t.Context(), ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var receipt audit.Receipt
+	if err := json.Unmarshal(text, &receipt); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := receipt.Verify(brevettest.LogName, keys); err != nil || c.N < late.N || !strings.Contains(receipt.Entries[0].Body, ids[0]) {
+		t.Errorf("got %+v, %v from the receipt of %s", c, err, ids[0])
+	}
+	receipt.Entries[0].Body = strings.Replace(receipt.Entries[0].Body, `"task"`, `"tusk"`, 1)
+	if _, err := receipt.Verify(brevettest.LogName, keys); !errors.Is(err, audit.ErrReceipt) {
+		t.Errorf("got %v from a receipt that was changed, want %v", err, audit.ErrReceipt)
+	}
+}
+
+func TestTheLogIsForAuditors(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Auditors: []string{auditor}})
+	mine, others := issue(t, s, agent, 1), issue(t, s, foreign, 1)
+	signedUpTo(t, s, 2)
+	for _, path := range []string{
+		"/v1/ledger/checkpoint", "/v1/ledger/keys", "/v1/ledger/proof/inclusion?index=0", "/v1/ledger/proof/consistency?from=1",
+		"/v1/ledger/tiles/0/0?width=1", "/v1/issuances/" + mine[0] + "/receipt",
+	} {
+		for who, want := range map[string]int{agent: 403, auditor: 200} {
+			got := wire{method: "GET", target: path, auth: "none", svid: s.X509(t, who)}.send(t, s)
+			if got.status != want || got.header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s asks for %s: got %d %q, want %d no-store", who, path, got.status, got.header.Get("Cache-Control"), want)
+			}
+		}
+	}
+	for path, want := range map[string]int{
+		"/v1/issuances/" + others[0] + "/receipt":            404,
+		"/v1/issuances/x/receipt":                            404,
+		"/v1/ledger/proof/inclusion":                         400,
+		"/v1/ledger/proof/inclusion?index=-1":                400,
+		"/v1/ledger/proof/inclusion?index=1&size=1":          404,
+		"/v1/ledger/proof/inclusion?index=1000000":           503,
+		"/v1/ledger/proof/inclusion?index=0&size=1000000":    503,
+		"/v1/ledger/proof/consistency?from=2&to=1":           404,
+		"/v1/ledger/proof/consistency?from=1&to=1000000":     503,
+		"/v1/ledger/proof/consistency?from=99999999999999":   503,
+		"/v1/ledger/tiles/0/0?width=256":                     404,
+		"/v1/ledger/tiles/0/0":                               404,
+		"/v1/ledger/tiles/8/0?width=1":                       400,
+		"/v1/ledger/tiles/0/36028797018963968?width=1":       404,
+		"/v1/ledger/tiles/0/9223372036854775807?width=1":     404,
+		"/v1/ledger/tiles/0/99999999999999999999999?width=1": 400,
+	} {
+		got := wire{method: "GET", target: path, auth: "none", svid: s.X509(t, auditor)}.send(t, s)
+		if got.status != want {
+			t.Errorf("%s: got %d %s, want %d", path, got.status, got.text, want)
+		}
+	}
+	var p *client.Problem
+	if _, err := s.Client(t, agent).LogReceipt(t.Context(), mine[0]); !errors.As(err, &p) || !errors.Is(err, client.ErrNotAllowed) {
+		t.Errorf("got %v for a sandbox, want %v", err, client.ErrNotAllowed)
+	}
+}
