@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
 	"examples":   {},
 	"faults":     {},
-	"cmd/brevet": {"attest", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
+	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
 }
 
 // heavy is what a package must not pull in, even through others.

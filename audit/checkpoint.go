@@ -60,13 +60,16 @@ func OpenCheckpoint(signed []byte, origin string, keys note.Verifiers) (Checkpoi
 	var invalid *note.InvalidSignatureError
 	switch {
 	case errors.As(err, &unverified), errors.As(err, &invalid):
+		if name, _, _ := strings.Cut(string(signed), "\n"); name != origin {
+			return Checkpoint{}, fmt.Errorf("%w: it is of the log %q, not %q", ErrUnsigned, name, origin)
+		}
 		return Checkpoint{}, ErrUnsigned
 	case err != nil:
 		return Checkpoint{}, ErrCheckpoint
 	}
 	c, err := ParseCheckpoint(opened.Text)
 	if err == nil && c.Origin != origin {
-		err = fmt.Errorf("%w: it is of the log %q", ErrUnsigned, c.Origin)
+		err = fmt.Errorf("%w: it is of the log %q, not %q", ErrUnsigned, c.Origin, origin)
 	}
 	return c, err
 }

@@ -13,8 +13,11 @@ import (
 
 // AuditCmd is `brevet audit`.
 type AuditCmd struct {
-	List      AuditListCmd      `cmd:"" help:"List what was decided and issued, newest first."`
-	Unrevoked AuditUnrevokedCmd `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
+	List       AuditListCmd       `cmd:"" help:"List what was decided and issued, newest first."`
+	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
+	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the last signed checkpoint of the log, to be kept where nobody here can reach it."`
+	Keys       AuditKeysCmd       `cmd:"" help:"Print the public keys of the log."`
+	Receipt    AuditReceiptCmd    `cmd:"" help:"Print the proof that an issuance is in the log."`
 }
 
 // AuditListCmd is `brevet audit list`.

@@ -23,6 +23,8 @@ type Config struct {
 	Issuer string `yaml:"issuer"`
 	// Further values of the Host header to answer to. The issuer's host is always one.
 	Hosts []string `yaml:"hosts,omitempty"`
+	// Name of the ledger in its signed checkpoints. It is for good: another name is another ledger. Default: the issuer without https:// and with /ledger behind it.
+	LedgerName string `yaml:"ledger_name,omitempty"`
 	// The certificate to serve with.
 	TLS TLSConfig `yaml:"tls"`
 	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
@@ -240,6 +242,7 @@ func loadConfig(path string) (Config, error) {
 
 // complete sets defaults and makes paths absolute from dir.
 func (c *Config) complete(dir string) {
+	setDefault(&c.LedgerName, strings.Trim(strings.TrimPrefix(c.Issuer, "https://"), "/")+"/ledger")
 	setDefault(&c.Postgres.MaxConnections, 8)
 	setDefault(&c.Vault.TransitMount, "transit")
 	setDefault(&c.Vault.SigningKey, "brevet")

@@ -92,6 +92,7 @@ func (s *story) play(ctx context.Context, dir string) error {
 		{"Someone forges an SVID", "forged SVIDs refused", s.forged},
 		{"Vault is sealed, then PostgreSQL stops", "nothing leaves when Vault or Postgres is away", s.faults},
 		{"The auditor reads the record", "history listed", s.history},
+		{"The auditor checks it, and trusts nobody here", "record proven", s.proven},
 	} {
 		if err := s.tell(ctx, part.title, part.tell); err != nil {
 			return fmt.Errorf("%s: %w", part.title, err)

@@ -241,7 +241,9 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 		Listen: address,
 		Issuer: "https://localhost:" + port,
 		Hosts:  []string{address},
-		TLS:    TLSConfig{WorkloadAPI: l.socket("brevet")},
+		// The port may be another one next time.
+		LedgerName: localDomain + "/ledger",
+		TLS:        TLSConfig{WorkloadAPI: l.socket("brevet")},
 		TrustDomains: []TrustDomainConfig{{
 			Name: localDomain, WorkloadAPI: l.socket("brevet"),
 			Auditors: []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + localWorkloads["auditor"]}},

@@ -5,13 +5,16 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
@@ -232,4 +235,64 @@ func (s *story) history(ctx context.Context, c *chapter) error {
 		c.fact(string(r.Status), "%s  %-20s %-24s %s", r.Time.Local().Format(time.TimeOnly), r.Scope, r.Resource, r.DecisionCode)
 	}
 	return nil
+}
+
+// proven checks the receipt of an issuance as it could be done years later, with a public key and nothing else.
+func (s *story) proven(ctx context.Context, c *chapter) error {
+	records, err := collect(ctx, s.cast.auditor, client.Filter{Task: demoTask}, 1)
+	if err != nil {
+		return err
+	}
+	texts, err := s.cast.auditor.LogKeys(ctx)
+	if err != nil {
+		return err
+	}
+	name, keys, err := logVerifiers(texts)
+	if err != nil {
+		return err
+	}
+	receipt, err := s.receipt(ctx, records[0].ID)
+	if err != nil {
+		return err
+	}
+	checkpoint, err := receipt.Verify(name, keys)
+	if err != nil {
+		return fmt.Errorf("checking the receipt: %w", err)
+	}
+	entry := &receipt.Entries[0]
+	c.fact("proof", "%d hashes lead from entry %d to the root over all %d, which Vault's key for the log has signed", len(entry.Proof),
+		entry.Index, checkpoint.N)
+	entry.Body = strings.Replace(entry.Body, demoTask, strings.ToUpper(demoTask), 1)
+	if _, err := receipt.Verify(name, keys); !errors.Is(err, audit.ErrReceipt) {
+		return fmt.Errorf("a receipt that was changed: got %w, want %w", err, audit.ErrReceipt)
+	}
+	c.fact("changed", "one word of the entry: %s", audit.ErrReceipt)
+	return nil
+}
+
+// receipt asks for the proof of an issuance until a checkpoint covers it, which is soon.
+func (s *story) receipt(ctx context.Context, id string) (audit.Receipt, error) {
+	for began := time.Now(); ; {
+		got, err := s.cast.auditor.LogReceipt(ctx, id)
+		if err == nil {
+			return receiptOf(got)
+		}
+		if !errors.Is(err, client.ErrUnavailable) || time.Since(began) > 10*time.Second {
+			return audit.Receipt{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return audit.Receipt{}, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// receiptOf is a receipt as package audit checks it.
+func receiptOf(got openapi.LogReceipt) (receipt audit.Receipt, err error) {
+	text, err := json.Marshal(got)
+	if err == nil {
+		err = json.Unmarshal(text, &receipt)
+	}
+	return receipt, err
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -249,15 +248,12 @@ func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, *mi
 		return nil, nil, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
 	}
 	s.tasks.Go(func() error { return ended(ctx, minter.Run(ctx)) })
-	logKey, err := minter.LogKey(ctx, logName(all.Issuer))
+	logKey, err := minter.LogKey(ctx, all.LedgerName)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the key that signs checkpoints, which `brevet bootstrap` makes when it is run again: %w", err)
 	}
 	return minter, logKey, nil
 }
-
-// logName is the name of the ledger in its checkpoints.
-func logName(issuer string) string { return strings.Trim(strings.TrimPrefix(issuer, "https://"), "/") + "/ledger" }
 
 func (s *service) vaultAuth(ctx context.Context, cfg VaultConfig) (mint.Auth, error) {
 	switch {

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/client"
+	signednote "golang.org/x/mod/sumdb/note"
+)
+
+// AuditCheckpointCmd is `brevet audit checkpoint`.
+type AuditCheckpointCmd struct{ OfficialFlags }
+
+// Run prints the last signed checkpoint as it is, to be kept.
+func (c *AuditCheckpointCmd) Run(ctx context.Context, con *console) error {
+	return c.consult(ctx, con, func(broker *client.Client) error {
+		signed, err := broker.Checkpoint(ctx)
+		if err != nil {
+			return err
+		}
+		if con.json {
+			return con.encode(struct {
+				Checkpoint string `json:"checkpoint"`
+			}{signed})
+		}
+		_, err = fmt.Fprint(con.out, signed)
+		return err
+	})
+}
+
+// AuditKeysCmd is `brevet audit keys`.
+type AuditKeysCmd struct{ OfficialFlags }
+
+// Run prints the public keys of the log.
+func (c *AuditKeysCmd) Run(ctx context.Context, con *console) error {
+	return c.consult(ctx, con, func(broker *client.Client) error {
+		keys, err := broker.LogKeys(ctx)
+		if err != nil {
+			return err
+		}
+		if con.json {
+			return con.encode(struct {
+				Keys []string `json:"keys"`
+			}{keys})
+		}
+		con.say("compare these with what somebody else has: whoever controls this broker could have sent others")
+		_, err = fmt.Fprintln(con.out, strings.Join(keys, "\n"))
+		return err
+	})
+}
+
+// AuditReceiptCmd is `brevet audit receipt`.
+type AuditReceiptCmd struct {
+	OfficialFlags
+	ID string `arg:"" help:"Id of the issuance."`
+}
+
+// Run prints the proof that an issuance is in the log: JSON either way, for a file.
+func (c *AuditReceiptCmd) Run(ctx context.Context, con *console) error {
+	return c.consult(ctx, con, func(broker *client.Client) error {
+		receipt, err := broker.LogReceipt(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		out := json.NewEncoder(con.out)
+		out.SetEscapeHTML(false)
+		if !con.json {
+			out.SetIndent("", "  ")
+		}
+		return out.Encode(receipt)
+	})
+}
+
+// consult calls the broker as an official.
+func (f OfficialFlags) consult(ctx context.Context, con *console, do func(*client.Client) error) error {
+	broker, done, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := do(broker); err != nil {
+		return explain(con, f.hint(err), "")
+	}
+	return nil
+}
+
+// readReceipt reads a receipt from a file.
+func readReceipt(path string) (audit.Receipt, error) {
+	var receipt audit.Receipt
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return receipt, err
+	}
+	if err := json.Unmarshal(text, &receipt); err != nil {
+		return receipt, fmt.Errorf("%s is not a receipt as brevet audit receipt prints it", path)
+	}
+	return receipt, nil
+}
+
+// logVerifiers reads public keys of one log, whose name stands in each of them.
+func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error) {
+	var all []signednote.Verifier
+	for _, key := range keys {
+		v, err := signednote.NewVerifier(strings.TrimSpace(key))
+		if err != nil {
+			return "", nil, fmt.Errorf("%q is not a public key as brevet audit keys prints it", inert(key))
+		}
+		if name = v.Name(); len(all) > 0 && name != all[0].Name() {
+			return "", nil, fmt.Errorf("the keys are of two logs, %s and %s", inert(all[0].Name()), inert(name))
+		}
+		all = append(all, v)
+	}
+	if len(all) == 0 {
+		return "", nil, errors.New("no public key of the log is given")
+	}
+	return name, signednote.VerifierList(all...), nil
+}
