@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -274,5 +275,49 @@ func hangUp(t *testing.T, db *brevettest.DB) {
 		`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1`, parsed.User)
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestTheDatabaseKeepsTheTree(t *testing.T) {
+	db, n := brevettest.NewDB(t), newNotary(t)
+	l := db.Ledger(t)
+	grow(t, l, 300)
+	sealed(t, l, n)
+	as := map[string]*pgx.Conn{
+		"broker":  brevettest.Connect(t, db.BrokerURL),
+		"auditor": brevettest.Connect(t, db.AuditorURL),
+		"owner":   brevettest.Connect(t, db.AdminURL),
+	}
+	const note = `'x' || E'\n301\n' || encode(sha256('x'), 'base64') || E'\n'`
+	for _, tc := range []struct{ who, sql, want string }{
+		{"broker", `UPDATE checkpoints SET note = note`, noRight},
+		{"broker", `DELETE FROM checkpoints`, noRight},
+		{"broker", `TRUNCATE checkpoints`, noRight},
+		{"broker", `INSERT INTO checkpoints SELECT size - 1, root, time, replace(note, '300', '299') FROM checkpoints`, violation},
+		{"broker", `INSERT INTO checkpoints VALUES (301, sha256('x'), now(), ` + note + `)`, violation}, // beyond the ledger
+		{"broker", `INSERT INTO checkpoints VALUES (301, sha256('y'), now(), ` + note + `)`, violation},
+		{"broker", `INSERT INTO checkpoints VALUES (302, sha256('x'), now(), ` + note + `)`, violation},
+		{"broker", `UPDATE tree_tiles SET root = root`, noRight},
+		{"broker", `DELETE FROM tree_tiles`, noRight},
+		{"broker", `TRUNCATE tree_tiles`, noRight},
+		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (0, 1, sha256('x'))`, violation}, // 44 of 256
+		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (0, 0, sha256('x'))`, notUnique},
+		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (1, 0, sha256('x'))`, violation},
+		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (2, 0, sha256('x'))`, isNull},
+		{"auditor", `SELECT FROM checkpoints, tree_tiles`, ""},
+		{"auditor", `INSERT INTO checkpoints SELECT * FROM checkpoints`, noRight},
+		{"auditor", `INSERT INTO tree_tiles SELECT * FROM tree_tiles`, noRight},
+		{"owner", `UPDATE checkpoints SET note = note`, noRight},
+		{"owner", `DELETE FROM tree_tiles`, noRight},
+	} {
+		if got := refusedBy(t, as[tc.who], tc.sql); got != tc.want {
+			t.Errorf("%s: %s: got SQLSTATE %q, want %q", tc.who, tc.sql, got, tc.want)
+		}
+	}
+	var made, want []byte
+	err := as["auditor"].QueryRow(t.Context(), `
+		SELECT hashes, (SELECT string_agg(leaf_hash, '' ORDER BY index) FROM entries WHERE index < 256) FROM tree_tiles`).Scan(&made, &want)
+	if err != nil || !bytes.Equal(made, want) {
+		t.Errorf("the tile has not the hashes of its entries (%v)", err)
 	}
 }
