@@ -27,6 +27,12 @@ type Receipt struct {
 	Entries    []ReceiptEntry `json:"entries"`
 }
 
+// LogEntry is one entry, byte for byte.
+type LogEntry struct {
+	Index int64  `json:"index"`
+	Body  string `json:"body"`
+}
+
 // ReceiptEntry is one entry, byte for byte, with the proof that it is in the tree of the checkpoint (RFC 6962, 2.1.1).
 type ReceiptEntry struct {
 	Index int64            `json:"index"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/brevet-dev/brevet/openapi"
@@ -34,6 +35,20 @@ func (c *Client) LogReceipt(ctx context.Context, id string) (openapi.LogReceipt,
 	}
 	err = c.read(req, &receipt)
 	return receipt, err
+}
+
+// Entries reads one page of the log's entries, as an auditor of all trust domains: from an index on, up to limit, 1000 at
+// most. Its Next is where the following one begins; at the end of the log a page is empty.
+func (c *Client) Entries(ctx context.Context, from int64, limit int) (openapi.EntryPage, error) {
+	var page openapi.EntryPage
+	target := c.base.JoinPath("/v1/ledger/entries")
+	target.RawQuery = url.Values{"from": {strconv.FormatInt(from, 10)}, "limit": {strconv.Itoa(limit)}}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return page, fmt.Errorf("making a call: %w", err)
+	}
+	err = c.read(req, &page)
+	return page, err
 }
 
 func (c *Client) text(ctx context.Context, path string) (string, error) {

@@ -11,6 +11,9 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
+// maxEntries is the largest page of Entries.
+const maxEntries = 1000
+
 // Checkpoint returns the last signed checkpoint. The error is audit.ErrNotYet when there is none.
 func (l *Ledger) Checkpoint(ctx context.Context) (string, error) {
 	var signed string
@@ -119,6 +122,30 @@ func entriesOf(ctx context.Context, tx pgx.Tx, ids ...string) ([]audit.ReceiptEn
 		err = row.Scan(&e.Index, &e.Body)
 		return e, err
 	})
+}
+
+// Entries returns entries in order, from an index on: up to limit, 1000 at most, or as many as a page should hold.
+func (l *Ledger) Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error) {
+	if limit < 1 || limit > maxEntries {
+		return nil, ErrPageSize
+	}
+	rows, err := l.read.Query(ctx, `SELECT index, convert_from(body, 'UTF8') FROM entries WHERE index >= @from ORDER BY index LIMIT @limit`,
+		pgx.NamedArgs{"from": from, "limit": limit})
+	if err != nil {
+		return nil, unavailable("reading entries", err)
+	}
+	defer rows.Close()
+	var page []audit.LogEntry
+	for size := 0; size < maxPageBytes && rows.Next(); {
+		var e audit.LogEntry
+		if err := rows.Scan(&e.Index, &e.Body); err != nil {
+			return nil, unavailable("reading entries", err)
+		}
+		page = append(page, e)
+		size += len(e.Body)
+	}
+	rows.Close()
+	return page, unavailable("reading entries", rows.Err())
 }
 
 // signedTree is the tree of the last checkpoint, as one transaction sees it.

@@ -642,6 +642,14 @@ type Ended struct {
 	Why string `json:"why,omitempty,omitzero"`
 }
 
+// EntryPage defines model for EntryPage.
+type EntryPage struct {
+	Entries []LogEntry `json:"entries"`
+
+	// Next The `from` of the following page.
+	Next int64 `json:"next"`
+}
+
 // Hash A SHA-256, in base64.
 //
 // Example: 8hmZo4lbq1tO1d0H4JtWqmZqM1c2n5cT2J3mYk0m3Qk=
@@ -735,6 +743,13 @@ type IssuancePage struct {
 
 	// Next The cursor of the next page; absent at the end.
 	Next string `json:"next,omitempty,omitzero"`
+}
+
+// LogEntry defines model for LogEntry.
+type LogEntry struct {
+	// Body The entry, byte for byte: a JSON object.
+	Body  string `json:"body"`
+	Index int64  `json:"index"`
 }
 
 // LogReceipt defines model for LogReceipt.
@@ -1159,6 +1174,13 @@ type ListIssuancesParams struct {
 
 	// Cursor The `next` of the page before, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
+// ListEntriesParams defines parameters for ListEntries.
+type ListEntriesParams struct {
+	// From The index of the first.
+	From  int64 `form:"from,omitempty" json:"from,omitempty,omitzero"`
+	Limit int   `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
 // ProveConsistencyParams defines parameters for ProveConsistency.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -22,6 +23,8 @@ type Proofs interface {
 	// Tile is a tile as in c2sp.org/tlog-tiles; a width of zero is 256.
 	Tile(ctx context.Context, level int, number int64, width int) ([]byte, error)
 	Receipt(ctx context.Context, id string) (audit.Receipt, error)
+	// Entries are those from an index on: up to limit, 1000 at most, and fewer when they are large.
+	Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error)
 }
 
 // GetCheckpoint reads the last checkpoint to an auditor.
@@ -83,6 +86,35 @@ func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
 		return
 	}
 	writeJSON(w, http.StatusOK, receipt)
+}
+
+const defaultEntries = 500
+
+// ListEntries reads entries to an auditor of all trust domains: they are of all of them.
+func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
+	const operation = "listEntries"
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	if err = s.overAll(r, who, s.offices.auditor); err == nil {
+		err = s.rules.check(r, who, operation, nil)
+	}
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	entries, err := s.cfg.Proofs.Entries(r.Context(), params.From, cmp.Or(params.Limit, defaultEntries))
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	page := EntryPage{Entries: make([]LogEntry, len(entries)), Next: params.From}
+	for i, e := range entries {
+		page.Entries[i], page.Next = LogEntry{Index: e.Index, Body: e.Body}, e.Index+1
+	}
+	writeJSON(w, http.StatusOK, page)
 }
 
 // forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is

@@ -159,3 +159,40 @@ func TestTheLogIsForAuditors(t *testing.T) {
 		t.Errorf("got %v for a sandbox, want %v", err, client.ErrNotAllowed)
 	}
 }
+
+func TestEntriesAreForAuditorsOfEverything(t *testing.T) {
+	const overall = "spiffe://acme.test/audit-all"
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Auditors: []string{auditor}, CatalogueAuditors: []string{overall}})
+	issue(t, s, agent, 3)
+	issue(t, s, foreign, 2)
+	c := s.Client(t, overall)
+	want := s.DB.Entries(t)
+	for from := int64(0); ; {
+		page, err := c.Entries(t.Context(), from, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Entries) == 0 {
+			if from != int64(len(want)) || page.Next != from {
+				t.Errorf("got the end at %d (next %d), want %d", from, page.Next, len(want))
+			}
+			break
+		}
+		for i, e := range page.Entries {
+			if e.Index != from+int64(i) || !strings.Contains(e.Body, want[e.Index].ID) {
+				t.Errorf("got entry %d %s at place %d", e.Index, e.Body, from+int64(i))
+			}
+		}
+		from = page.Next
+	}
+	for who, code := range map[string]error{auditor: client.ErrNotAllowed, agent: client.ErrNotAllowed} {
+		if _, err := s.Client(t, who).Entries(t.Context(), 0, 1); !errors.Is(err, code) {
+			t.Errorf("%s: got %v, want %v", who, err, code)
+		}
+	}
+	for _, limit := range []int{0, -1, 1001} { // H99
+		if _, err := c.Entries(t.Context(), 0, limit); !errors.Is(err, client.ErrInvalid) {
+			t.Errorf("limit %d: got %v, want %v", limit, err, client.ErrInvalid)
+		}
+	}
+}

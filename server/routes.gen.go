@@ -69,6 +69,9 @@ type ServerInterface interface {
 	// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 	// (GET /v1/ledger/checkpoint)
 	GetCheckpoint(w http.ResponseWriter, r *http.Request)
+	// ListEntries Read the entries of the log in order, as an auditor of all trust domains
+	// (GET /v1/ledger/entries)
+	ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams)
 	// GetLogKeys Get the public keys of the log, as an auditor
 	// (GET /v1/ledger/keys)
 	GetLogKeys(w http.ResponseWriter, r *http.Request)
@@ -222,6 +225,12 @@ func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, i
 // GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 // (GET /v1/ledger/checkpoint)
 func (_ Unimplemented) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListEntries Read the entries of the log in order, as an auditor of all trust domains
+// (GET /v1/ledger/entries)
+func (_ Unimplemented) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -919,6 +928,52 @@ func (siw *ServerInterfaceWrapper) GetCheckpoint(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// ListEntries operation middleware
+func (siw *ServerInterfaceWrapper) ListEntries(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListEntriesParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListEntries(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetLogKeys operation middleware
 func (siw *ServerInterfaceWrapper) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 
@@ -1493,6 +1548,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/ledger/keys", wrapper.GetLogKeys)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/ledger/entries", wrapper.ListEntries)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/ledger/proof/inclusion", wrapper.ProveInclusion)
