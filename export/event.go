@@ -1,0 +1,154 @@
+// Package export writes the entries of the log in the forms that other systems read: CSV, Parquet, CloudEvents, OCSF, and
+// lines of JSON.
+//
+// It must never do I/O but to the writer that it is given, and never let what a sandbox wrote do anything in the program
+// that reads it.
+package export
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Event is one entry of the log as a flat row. What an entry does not tell is empty.
+type Event struct {
+	Index       int64
+	ID          string // of the request, or of the command itself
+	Time        time.Time
+	Kind        string
+	SPIFFEID    string // of the sandbox that it concerns
+	TrustDomain string
+	Task        string
+	Scope       string
+	Authority   string
+	Resource    string
+	Params      string // JSON
+	Reason      string // written by a sandbox, or by who gave a command: never to be trusted
+	Decision    string
+	Code        string // why it was decided so
+	Policies    []string
+	Catalogue   string
+	TTL         int64 // seconds
+	Expires     time.Time
+	Status      string // that the request is in then
+	Detail      string
+	Actor       string // who did it: a person's id or a SPIFFE ID
+	Verdict     string
+	Approves    string // the request that people approved for an issuance
+	Credential  string // its kind
+	Digest      string // SHA-256 of the credential's claims, or of its secret, in hex
+	Body        string // the entry, byte for byte
+}
+
+// body is what an entry can hold, of all kinds.
+type body struct {
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Kind    string    `json:"kind"`
+	Subject struct {
+		SPIFFEID    string `json:"spiffe_id"`
+		TrustDomain string `json:"trust_domain"`
+	} `json:"subject"`
+	Request struct {
+		Scope  string          `json:"scope"`
+		Params json.RawMessage `json:"params"`
+		Task   string          `json:"task"`
+		Reason string          `json:"reason"`
+	} `json:"request"`
+	Decision struct {
+		Outcome   string          `json:"outcome"`
+		Code      string          `json:"code"`
+		Authority string          `json:"authority"`
+		Resource  string          `json:"resource"`
+		Params    json.RawMessage `json:"params"`
+		TTL       int64           `json:"ttl"`
+		Policies  []string        `json:"policies"`
+		Catalogue string          `json:"catalogue"`
+	} `json:"decision"`
+	Status  string    `json:"status"`
+	Detail  string    `json:"detail"`
+	Expires time.Time `json:"expires"`
+	Intent  struct {
+		Kind         string `json:"kind"`
+		ClaimsDigest string `json:"claims_digest"`
+	} `json:"intent"`
+	Minted struct {
+		Digest string `json:"digest"`
+	} `json:"minted"`
+	Approves struct {
+		Request string `json:"request"`
+	} `json:"approves"`
+	Actor    actor  `json:"actor"`
+	PersonID string `json:"person_id"`
+	Person   struct {
+		ID string `json:"id"`
+	} `json:"person"`
+	Target struct {
+		SPIFFEID       string `json:"spiffe_id"`
+		SPIFFEIDPrefix string `json:"spiffe_id_prefix"`
+		TrustDomain    string `json:"trust_domain"`
+		Task           string `json:"task"`
+		Scope          string `json:"scope"`
+		Catalogue      string `json:"catalogue"`
+	} `json:"target"`
+	Reason  string `json:"reason"`
+	Note    string `json:"note"`
+	Verdict string `json:"verdict"`
+	Code    string `json:"code"`   // of a call that was refused
+	Digest  string `json:"digest"` // of a catalogue
+}
+
+// actor is the id of a person or the SPIFFE ID of a workload, which entries write in three ways.
+type actor string
+
+func (a *actor) UnmarshalJSON(text []byte) error {
+	var plain string
+	if json.Unmarshal(text, &plain) == nil {
+		*a = actor(plain)
+		return nil
+	}
+	var who struct {
+		ID       string `json:"id"`
+		SPIFFEID string `json:"spiffe_id"`
+	}
+	err := json.Unmarshal(text, &who)
+	*a = actor(who.ID + who.SPIFFEID)
+	return err
+}
+
+// Read flattens an entry. The body is its text, byte for byte.
+func Read(index int64, text string) (Event, error) {
+	var b body
+	if err := json.Unmarshal([]byte(text), &b); err != nil {
+		return Event{}, fmt.Errorf("entry %d is not one that this program knows: %w", index, err)
+	}
+	e := Event{
+		Index: index, ID: b.ID, Time: b.Time, Kind: b.Kind,
+		SPIFFEID:    first(b.Subject.SPIFFEID, b.Target.SPIFFEID, b.Target.SPIFFEIDPrefix),
+		TrustDomain: first(b.Subject.TrustDomain, b.Target.TrustDomain),
+		Task:        first(b.Request.Task, b.Target.Task), Scope: first(b.Request.Scope, b.Target.Scope),
+		Authority: b.Decision.Authority, Resource: b.Decision.Resource,
+		Params:   first(string(b.Decision.Params), string(b.Request.Params)),
+		Reason:   first(b.Request.Reason, b.Reason, b.Note),
+		Decision: b.Decision.Outcome, Code: first(b.Decision.Code, b.Code), Policies: b.Decision.Policies,
+		Catalogue: first(b.Decision.Catalogue, b.Target.Catalogue, b.Digest),
+		TTL:       b.Decision.TTL, Expires: b.Expires, Status: b.Status, Detail: b.Detail,
+		Actor: first(string(b.Actor), b.PersonID, b.Person.ID), Verdict: b.Verdict, Approves: b.Approves.Request,
+		Credential: b.Intent.Kind, Digest: first(b.Intent.ClaimsDigest, b.Minted.Digest), Body: text,
+	}
+	if e.TrustDomain == "" {
+		e.TrustDomain, _, _ = strings.Cut(strings.TrimPrefix(e.SPIFFEID, "spiffe://"), "/")
+	}
+	return e, nil
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,157 @@
+package export
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Format is a form that entries are written in.
+type Format string
+
+// The forms. All but CSV and Parquet are a JSON object a line.
+const (
+	NDJSON      Format = "ndjson"      // {"index":…, "entry":…}
+	CSV         Format = "csv"         // RFC 4180, with a header
+	Parquet     Format = "parquet"     // Apache Parquet
+	CloudEvents Format = "cloudevents" // CloudEvents 1.0 in its JSON form
+	OCSF        Format = "ocsf"        // OCSF 1.3, class Authorize Session (3003)
+)
+
+// Writer writes events in one form. Flush ends a batch: what was written before is with the underlying writer then, and a
+// form that has an end is not ended by it. Close ends the form, not the underlying writer.
+type Writer interface {
+	Write(e Event) error
+	Flush() error
+	Close() error
+}
+
+// NewWriter returns a writer of a form. Source names the log, such as brevet.example/ledger.
+func NewWriter(w io.Writer, format Format, source string) (Writer, error) {
+	switch format {
+	case NDJSON:
+		return &lines{w, asEntry}, nil
+	case CloudEvents:
+		return &lines{w, func(e Event) (any, error) { return cloudEvent(e, source), nil }}, nil
+	case OCSF:
+		return &lines{w, func(e Event) (any, error) { return authorizeSession(e, source), nil }}, nil
+	case CSV:
+		return newTable(w)
+	case Parquet:
+		return newColumns(w), nil
+	}
+	return nil, fmt.Errorf("%q is no form that entries are written in", format)
+}
+
+// lines writes an object a line.
+type lines struct {
+	w    io.Writer
+	form func(Event) (any, error)
+}
+
+func (l *lines) Write(e Event) error {
+	object, err := l.form(e)
+	if err != nil {
+		return err
+	}
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(object); err != nil {
+		return fmt.Errorf("entry %d: %w", e.Index, err)
+	}
+	_, err = l.w.Write(line.Bytes())
+	return err
+}
+
+func (l *lines) Flush() error { return nil }
+func (l *lines) Close() error { return nil }
+
+func asEntry(e Event) (any, error) {
+	return struct {
+		Index int64           `json:"index"`
+		Entry json.RawMessage `json:"entry"`
+	}{e.Index, json.RawMessage(e.Body)}, nil
+}
+
+// columns are those of CSV, in their order.
+var columns = []struct {
+	name string
+	of   func(Event) string
+}{
+	{"index", func(e Event) string { return strconv.FormatInt(e.Index, 10) }},
+	{"time", func(e Event) string { return timeText(e.Time) }},
+	{"kind", func(e Event) string { return e.Kind }},
+	{"id", func(e Event) string { return e.ID }},
+	{"spiffe_id", func(e Event) string { return e.SPIFFEID }},
+	{"trust_domain", func(e Event) string { return e.TrustDomain }},
+	{"task", func(e Event) string { return e.Task }},
+	{"scope", func(e Event) string { return e.Scope }},
+	{"authority", func(e Event) string { return e.Authority }},
+	{"resource", func(e Event) string { return e.Resource }},
+	{"params", func(e Event) string { return e.Params }},
+	{"decision", func(e Event) string { return e.Decision }},
+	{"code", func(e Event) string { return e.Code }},
+	{"policies", func(e Event) string { return strings.Join(e.Policies, " ") }},
+	{"catalogue", func(e Event) string { return e.Catalogue }},
+	{"ttl", func(e Event) string { return strconv.FormatInt(e.TTL, 10) }},
+	{"expires", func(e Event) string { return timeText(e.Expires) }},
+	{"status", func(e Event) string { return e.Status }},
+	{"detail", func(e Event) string { return e.Detail }},
+	{"actor", func(e Event) string { return e.Actor }},
+	{"verdict", func(e Event) string { return e.Verdict }},
+	{"approves", func(e Event) string { return e.Approves }},
+	{"credential", func(e Event) string { return e.Credential }},
+	{"digest", func(e Event) string { return e.Digest }},
+	{"reason", func(e Event) string { return e.Reason }},
+}
+
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// table is CSV.
+type table struct{ csv *csv.Writer }
+
+func newTable(w io.Writer) (*table, error) {
+	t := &table{csv.NewWriter(w)}
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.name
+	}
+	return t, t.csv.Write(names)
+}
+
+func (t *table) Write(e Event) error {
+	row := make([]string, len(columns))
+	for i, c := range columns {
+		row[i] = inert(c.of(e))
+	}
+	return t.csv.Write(row)
+}
+
+func (t *table) Flush() error {
+	t.csv.Flush()
+	return t.csv.Error()
+}
+
+func (t *table) Close() error { return t.Flush() }
+
+// inert keeps a spreadsheet from taking a cell for a formula (H78): one that begins like one, also behind what
+// spreadsheets skip, gets an apostrophe before it.
+func inert(cell string) string {
+	rest := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff\"'")
+	if rest != "" && strings.ContainsAny(rest[:1], "=+-@|%") || strings.HasPrefix(rest, "\uff1d") || strings.HasPrefix(rest, "\uff0b") ||
+		strings.HasPrefix(rest, "\uff0d") || strings.HasPrefix(rest, "\uff20") || strings.ContainsAny(cell[:min(1, len(cell))], "\t\r\n") {
+		return "'" + cell
+	}
+	return cell
+}
