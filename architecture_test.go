@@ -33,8 +33,9 @@ var arrows = map[string][]string{
 	"webhook":    {"broker", "secret"},
 	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
 	"examples":   {},
+	"export":     {},
 	"faults":     {},
-	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
+	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
 }
 
 // heavy is what a package must not pull in, even through others.

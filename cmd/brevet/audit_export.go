@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/export"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// AuditExportCmd is `brevet audit export`.
+type AuditExportCmd struct {
+	OfficialFlags
+	Format export.Format `help:"Form of what is written: ${enum}." enum:"ndjson,csv,parquet,cloudevents,ocsf" default:"ndjson"`
+	To     string        `help:"File to write to." type:"path" xor:"to"`
+	Push   string        `help:"https URL to POST each batch to." xor:"to"`
+	OTLP   string        `help:"OTLP/HTTP endpoint to send each entry to as a log record, as a URL." name:"otlp" xor:"to"`
+	Header string        `help:"With --push and --otlp: file that holds an HTTP header to send along, such as Authorization: Bearer …" name:"header-file" type:"path"`
+	State  string        `help:"File that keeps how far it got, to go on from there: nothing is left out, and nothing is in a file twice. What is pushed may come twice." type:"path"`
+	From   int64         `help:"Index of the first entry, when there is no state yet."`
+	Follow bool          `help:"Go on with what is recorded from now on, until Ctrl-C."`
+}
+
+// exportPage is how many entries go in one batch.
+const exportPage = 1000
+
+// pollEvery is how often it is looked for new entries.
+const pollEvery = time.Second
+
+// sink takes batches of events. What take has returned nil for is there for good.
+type sink interface {
+	take(ctx context.Context, batch []export.Event) error
+	close() error
+}
+
+// Run writes entries in order, from where it left off.
+func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	at, err := c.resume()
+	if err != nil {
+		return err
+	}
+	keys, err := broker.LogKeys(ctx)
+	if err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	source, _, err := logVerifiers(keys)
+	if err != nil {
+		return err
+	}
+	out, err := c.sink(con, exportForm{c.Format, source}, at)
+	if err != nil {
+		return err
+	}
+	began := at.From
+	stop := newProgress(con.err).follow(func() string { return fmt.Sprintf("%d entries exported", at.next.Load()-began) })
+	err = c.pass(ctx, broker, out, at)
+	stop()
+	if err = errors.Join(err, out.close()); err != nil {
+		return explain(con, c.hint(err), "")
+	}
+	con.say(fmt.Sprintf("%d entries exported; the next is %d", at.From-began, at.From))
+	return nil
+}
+
+// pass hands on entries until there are no more, or ctx ends where that is what is waited for.
+func (c *AuditExportCmd) pass(ctx context.Context, broker *client.Client, out sink, at *exported) error {
+	for {
+		page, err := broker.Entries(ctx, at.From, exportPage)
+		switch {
+		case c.Follow && ctx.Err() != nil:
+			return nil
+		case err != nil && !(c.Follow && errors.Is(err, client.ErrUnavailable)):
+			return err
+		case err == nil && len(page.Entries) > 0:
+			if err := c.hand(ctx, page, out, at); err != nil {
+				return err
+			}
+			continue
+		case !c.Follow:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// hand gives one page to the sink, and then keeps how far that is.
+func (c *AuditExportCmd) hand(ctx context.Context, page openapi.EntryPage, out sink, at *exported) error {
+	batch := make([]export.Event, len(page.Entries))
+	for i, entry := range page.Entries {
+		var err error
+		if batch[i], err = export.Read(entry.Index, entry.Body); err != nil {
+			return err
+		}
+		if entry.Index != at.From+int64(i) {
+			return fmt.Errorf("entry %d is missing from the log: check it with brevet audit verify", at.From+int64(i))
+		}
+	}
+	if err := out.take(ctx, batch); err != nil {
+		return err
+	}
+	at.advance(page.Next)
+	return at.keep(c.State)
+}
+
+func (c *AuditExportCmd) sink(con *console, form exportForm, at *exported) (sink, error) {
+	if c.Header != "" && c.Push == "" && c.OTLP == "" {
+		return nil, errors.New("--header-file: it goes with --push or --otlp")
+	}
+	switch {
+	case c.Push != "":
+		return newPush(c.Push, c.Header, form)
+	case c.OTLP != "":
+		return newOTLP(c.OTLP, c.Header, form.source)
+	case c.To != "":
+		return c.openFile(form, at)
+	case c.State != "":
+		return nil, errors.New("--state: say with --to, --push or --otlp where the entries go")
+	}
+	return newExportStream(con.out, form)
+}
+
+// openFile goes on with a file that an earlier run has written, or begins one.
+func (c *AuditExportCmd) openFile(form exportForm, at *exported) (sink, error) {
+	flags := os.O_RDWR | os.O_CREATE
+	if at.Size == 0 {
+		flags |= os.O_EXCL
+	} else if c.Format == export.Parquet {
+		return nil, errors.New("a Parquet file is whole once it is written: name another file, and leave --state as it is")
+	}
+	file, err := os.OpenFile(c.To, flags, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("%s is there already: name another file, or with --state the file that keeps how far it got", c.To)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newExportFile(file, form, at)
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/export"
+	"github.com/cenkalti/backoff/v5"
+)
+
+// exported is how far an export got.
+type exported struct {
+	From int64 `json:"from"` // index of the next entry
+	Size int64 `json:"size"` // of the file, in bytes
+
+	next atomic.Int64 // is From, for whoever looks on
+}
+
+func (at *exported) advance(to int64) { at.From = to; at.next.Store(to) }
+
+// resume reads how far an earlier run got.
+func (c *AuditExportCmd) resume() (at *exported, err error) {
+	at = &exported{From: c.From}
+	defer func() { at.next.Store(at.From) }()
+	if c.State == "" {
+		return at, nil
+	}
+	text, err := os.ReadFile(c.State)
+	if errors.Is(err, os.ErrNotExist) {
+		return at, nil
+	}
+	if err == nil && json.Unmarshal(text, at) != nil || at.From < 0 || at.Size < 0 {
+		err = fmt.Errorf("%s does not keep how far an export got: name the right file with --state", c.State)
+	}
+	return at, err
+}
+
+func (at *exported) keep(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.Marshal(at)
+	if err == nil {
+		err = replaceFile(path, string(text)+"\n")
+	}
+	if err != nil {
+		return fmt.Errorf("keeping how far the export got: %w", err)
+	}
+	return nil
+}
+
+// exportForm is the form of what is written, and the name of the log that it is from.
+type exportForm struct {
+	format export.Format
+	source string
+}
+
+// exportStream writes to standard output.
+type exportStream struct{ export.Writer }
+
+func newExportStream(w io.Writer, form exportForm) (sink, error) {
+	writer, err := export.NewWriter(w, form.format, form.source)
+	return exportStream{writer}, err
+}
+
+func (s exportStream) take(_ context.Context, batch []export.Event) error {
+	for _, e := range batch {
+		if err := s.Write(e); err != nil {
+			return err
+		}
+	}
+	return s.Flush()
+}
+
+func (s exportStream) close() error { return s.Close() }
+
+// exportFile writes to a file, durably, and cuts off what a run that died has left behind the last batch.
+type exportFile struct {
+	exportStream
+	out *os.File
+	at  *exported
+}
+
+func newExportFile(out *os.File, form exportForm, at *exported) (sink, error) {
+	if err := out.Truncate(at.Size); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	if _, err := out.Seek(at.Size, io.SeekStart); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	var w io.Writer = out
+	if form.format == export.CSV && at.Size > 0 {
+		w = &headless{w: out}
+	}
+	writer, err := export.NewWriter(w, form.format, form.source)
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	return &exportFile{exportStream{writer}, out, at}, nil
+}
+
+func (f *exportFile) take(ctx context.Context, batch []export.Event) error {
+	err := f.exportStream.take(ctx, batch)
+	if err == nil {
+		err = f.out.Sync()
+	}
+	if err == nil {
+		f.at.Size, err = f.out.Seek(0, io.SeekCurrent)
+	}
+	return err
+}
+
+func (f *exportFile) close() error {
+	return errors.Join(f.exportStream.close(), f.out.Sync(), f.out.Close())
+}
+
+// headless drops the first line: the file has its header already.
+type headless struct {
+	w    io.Writer
+	past bool
+}
+
+func (h *headless) Write(p []byte) (int, error) {
+	rest := p
+	if !h.past {
+		_, after, found := bytes.Cut(p, []byte("\n"))
+		if !found {
+			return len(p), nil
+		}
+		h.past, rest = true, after
+	}
+	if _, err := h.w.Write(rest); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// push POSTs each batch, again until it is taken.
+type push struct {
+	url    string
+	header [2]string
+	form   exportForm
+	client *http.Client
+}
+
+// errNotTaken is of a batch that trying again does not help.
+var errNotTaken = errors.New("the receiver does not take it")
+
+func newPush(target, headerFile string, form exportForm) (sink, error) {
+	header, err := readHeader(headerFile)
+	if err != nil {
+		return nil, err
+	}
+	if u, err := url.Parse(target); err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && loopback(u)) {
+		return nil, fmt.Errorf("--push: %q is no https URL", target)
+	}
+	if form.format == export.Parquet {
+		return nil, errors.New("--push: Parquet is a form of files; choose another --format")
+	}
+	client := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &push{target, header, form, client}, nil
+}
+
+func loopback(u *url.URL) bool {
+	return u.Hostname() == "127.0.0.1" || u.Hostname() == "localhost" || u.Hostname() == "::1"
+}
+
+// readHeader reads a header to send along, which may hold a secret.
+func readHeader(path string) (header [2]string, err error) {
+	if path == "" {
+		return header, nil
+	}
+	text, err := readSecretFile(path)
+	if err != nil {
+		return header, fmt.Errorf("--header-file: %w", err)
+	}
+	name, value, found := strings.Cut(text, ":")
+	if !found || strings.ContainsAny(text, "\r\n") {
+		return header, errors.New("--header-file: it holds no header of the form Name: value")
+	}
+	return [2]string{strings.TrimSpace(name), strings.TrimSpace(value)}, nil
+}
+
+func (p *push) take(ctx context.Context, batch []export.Event) error {
+	var body bytes.Buffer
+	writer, err := export.NewWriter(&body, p.form.format, p.form.source)
+	if err != nil {
+		return err
+	}
+	if err := (exportStream{writer}).take(ctx, batch); err != nil {
+		return err
+	}
+	mediaType, text := p.packed(body.Bytes())
+	return again(ctx, func() error { return p.post(ctx, mediaType, text) })
+}
+
+// packed is a batch as the receiver expects it. CloudEvents come as a JSON array (JSON Event Format 1.0, 4).
+func (p *push) packed(lines []byte) (mediaType string, text []byte) {
+	switch p.form.format {
+	case export.CSV:
+		return "text/csv; charset=utf-8", lines
+	case export.CloudEvents:
+		joined := bytes.ReplaceAll(bytes.TrimSuffix(lines, []byte("\n")), []byte("\n"), []byte(",\n"))
+		return "application/cloudevents-batch+json", append(append([]byte("["), joined...), ']')
+	default:
+		return "application/x-ndjson", lines
+	}
+}
+
+func (p *push) post(ctx context.Context, mediaType string, text []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(text))
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	req.Header.Set("Content-Type", mediaType)
+	if p.header[0] != "" {
+		req.Header.Set(p.header[0], p.header[1])
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("pushing entries: %w", err)
+	}
+	_ = resp.Body.Close()
+	switch code := resp.StatusCode; {
+	case code/100 == 2:
+		return nil
+	case code >= 500 || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout:
+		return fmt.Errorf("pushing entries: status %d", code)
+	default:
+		return backoff.Permanent(fmt.Errorf("%w: status %d", errNotTaken, code))
+	}
+}
+
+func (p *push) close() error { return nil }
+
+// pushPatience is how long a receiver may be away.
+const pushPatience = 5 * time.Minute
+
+// again tries until it works, or cannot.
+func again(ctx context.Context, do func() error) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.MaxInterval = 15 * time.Second
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, do() },
+		backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(pushPatience))
+	return err
+}
