@@ -35,6 +35,7 @@ type entryBody struct {
 			Group     string
 			Quorum    float64
 			Canonical *string
+			Glass     *string `json:"break_glass"`
 		}
 	}
 	Approves *struct{ Request, Hash string }
@@ -227,7 +228,7 @@ func (b *entryBody) row(index int64) map[string]any {
 		"decision": b.Decision.Outcome, "decision_code": b.Decision.Code, "explanation": b.Decision.Explanation,
 		"policies": b.Decision.Policies, "clamps": clamps, "catalogue": b.Decision.Catalogue,
 		"status": b.Status, "status_detail": nil, "status_time": epoch(&b.Time), "actor": nil,
-		"approval_group": nil, "approval_quorum": nil,
+		"approval_group": nil, "approval_quorum": nil, "break_glass": nil,
 		"credential_kind": nil, "audience": nil, "key_id": nil, "claims_digest": nil,
 		"vault_path": nil, "vault_accessor": nil, "vault_lease": nil, "credential_name": nil, "secret_digest": nil,
 		"leased": false, "static": false,
@@ -236,6 +237,7 @@ func (b *entryBody) row(index int64) map[string]any {
 	}
 	if a := b.Decision.Approval; a != nil {
 		row["approval_group"], row["approval_quorum"], row["canonical"] = a.Group, a.Quorum, pointed(a.Canonical)
+		row["break_glass"] = pointed(a.Glass)
 	}
 	if b.Approves != nil {
 		row["approves"] = b.Approves.Request

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -35,7 +36,10 @@ func (b *entryBody) step(t testing.TB, now state, index int64) {
 	now.votes[b.ID+" "+voter+" "+b.Verdict] = map[string]any{
 		"time": epoch(&b.Time), "note": b.Note, "covers": b.Covers, "entry_index": float64(index),
 	}
-	if b.Status == "approved" && now.approvers(b.ID) < row["approval_quorum"].(float64) {
+	if b.Verdict == "break_glass" && (b.Covers != "request" || strings.TrimSpace(b.Note) == "") {
+		t.Errorf("entry %d breaks the glass for the task, or for no reason", index)
+	}
+	if b.Status == "approved" && now.approvedBy(b.ID) == "" {
 		t.Errorf("entry %d approves a request without enough people", index)
 	}
 }
@@ -59,7 +63,7 @@ func (b *entryBody) remember(t testing.TB, now state, index int64) {
 			"time": epoch(&b.Time), "note": vote["note"], "covers": "task", "entry_index": float64(index),
 		}
 	}
-	if now.approvers(b.ID) < row["approval_quorum"].(float64) {
+	if now.approvedBy(b.ID) != "approved" {
 		t.Errorf("entry %d remembers too few people", index)
 	}
 }
@@ -78,7 +82,7 @@ func (b *entryBody) redeem(t testing.TB, now state, index int64) {
 	if before, _ := row["redeemed_by"].(string); before != "" && now.delivered(before) {
 		t.Errorf("entry %d redeems what was redeemed and delivered", index)
 	}
-	if now.approvers(b.Approves.Request) < row["approval_quorum"].(float64) {
+	if code := now.approvedBy(b.Approves.Request); code == "" || code != b.Decision.Code {
 		t.Errorf("entry %d redeems what not enough people approve", index)
 	}
 	row["status"], row["status_time"], row["redeemed_by"] = "redeemed", epoch(&b.Time), b.ID
@@ -97,16 +101,26 @@ func (s state) delivered(id string) bool {
 	return true
 }
 
-// approvers counts who says yes to a request and is in its group.
-func (s state) approvers(request string) float64 {
-	n := 0.0
+// approvedBy is the code of what may be issued on the votes on a request: by those who are in its group, or in the one
+// that may stand in.
+func (s state) approvedBy(request string) string {
+	row, yes, broken := s.issuances[request], 0.0, 0
 	for voter, person := range s.people {
 		groups, _ := person["groups"].([]any)
-		if s.votes[request+" "+voter+" approve"] != nil && slices.Contains(groups, s.issuances[request]["approval_group"]) {
-			n++
+		if s.votes[request+" "+voter+" approve"] != nil && slices.Contains(groups, row["approval_group"]) {
+			yes++
+		}
+		if s.votes[request+" "+voter+" break_glass"] != nil && slices.Contains(groups, row["break_glass"]) {
+			broken++
 		}
 	}
-	return n
+	switch {
+	case yes >= row["approval_quorum"].(float64):
+		return "approved"
+	case broken >= 2:
+		return "break_glass"
+	}
+	return ""
 }
 
 func (b *entryBody) meet(people projection, index int64) {

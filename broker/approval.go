@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/people"
@@ -30,10 +31,11 @@ const WaitingRetry = 30 * time.Second
 // Verdict is what a person says to a request.
 type Verdict string
 
-// The verdicts.
+// The verdicts. BreakGlass is a yes in place of the group that was asked.
 const (
-	Approve Verdict = "approve"
-	Deny    Verdict = "deny"
+	Approve    Verdict = "approve"
+	Deny       Verdict = "deny"
+	BreakGlass Verdict = "break_glass"
 )
 
 // Cover is how far a yes goes.
@@ -78,6 +80,13 @@ type Case struct {
 	Recalled int
 }
 
+// heard tells whether a person has said the same to a request before: a second yes adds nothing, of whichever kind.
+func (c *Case) heard(v Vote) bool {
+	return slices.ContainsFunc(c.Cast, func(old Vote) bool {
+		return old.Voter.ID == v.Voter.ID && (old.Verdict == Deny) == (v.Verdict == Deny)
+	})
+}
+
 // Hash is what a vote names: the SHA-256 of what the voter is shown. It is that of nothing for a request that nobody can
 // vote on.
 func (c *Case) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
@@ -98,12 +107,14 @@ func (e Electorate) sees(v Voter, c *Case) bool {
 	return e.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String())
 }
 
-// entitled is nil when a person may decide on a request, now: it is asked at the vote, and again at the mint.
-func (e Electorate) entitled(v Voter, c *Case) error {
+// entitled is nil when a person may say something to a request, now: it is asked at the vote, and again at the mint.
+func (e Electorate) entitled(v Voter, says Verdict, c *Case) error {
+	asked := says != BreakGlass && slices.Contains(v.Groups, c.ApprovalGroup)
+	standsIn := says != Approve && c.BreakGlass != "" && slices.Contains(v.Groups, c.BreakGlass)
 	switch {
 	case !e.sees(v, c):
 		return ErrNotFound
-	case !slices.Contains(v.Groups, c.ApprovalGroup):
+	case !asked && !standsIn:
 		return ErrNotEligible
 	case e.Owners.Owns(v.Handle, c.Subject.ID.String()):
 		return ErrOwnRequest
@@ -111,27 +122,39 @@ func (e Electorate) entitled(v Voter, c *Case) error {
 	return nil
 }
 
-// approvers counts the distinct people who say yes and are entitled to.
-func (e Electorate) approvers(c *Case) int {
+// saying counts the distinct people who say something to a request and are entitled to.
+func (e Electorate) saying(says Verdict, c *Case) int {
 	distinct := map[string]bool{}
 	for _, v := range c.Cast {
-		if v.Verdict == Approve && e.entitled(v.Voter, c) == nil {
+		if v.Verdict == says && e.entitled(v.Voter, says, c) == nil {
 			distinct[v.Voter.ID] = true
 		}
 	}
 	return len(distinct)
 }
 
+// approvedBy is the code of what is issued on the votes on a request: those of its group, else those of the people who
+// stand in for it. The two are not added up. It is empty when neither are enough.
+func (e Electorate) approvedBy(c *Case) string {
+	switch {
+	case e.saying(Approve, c) >= c.ApprovalQuorum:
+		return scopes.ReasonApproved
+	case e.saying(BreakGlass, c) >= scopes.BreakGlassQuorum:
+		return scopes.ReasonBreakGlass
+	}
+	return ""
+}
+
 // next is what a request becomes by a vote. It is the request's status when the vote changes nothing, because the same
 // person has said the same before; ErrDecided when it is too late.
 func (e Electorate) next(c *Case, v Vote) (Status, error) {
-	if err := e.entitled(v.Voter, c); err != nil {
+	if err := e.entitled(v.Voter, v.Verdict, c); err != nil {
 		return "", err
 	}
 	open := c.Status == StatusPending && v.Time.Before(c.Expires) ||
 		c.Status == StatusApproved && v.Time.Before(c.Expires.Add(RedeemGrace))
 	switch {
-	case slices.ContainsFunc(c.Cast, func(old Vote) bool { return old.Voter.ID == v.Voter.ID && old.Verdict == v.Verdict }):
+	case c.heard(v):
 		return c.Status, nil
 	case c.Status == StatusRedeemed && v.Verdict == Deny:
 		return StatusRedeemed, nil // it comes too late, and is heeded all the same
@@ -141,10 +164,12 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 		return StatusRejected, nil
 	case c.Status == StatusApproved:
 		return "", ErrDecided
+	case v.Verdict == BreakGlass && strings.TrimSpace(v.Note) == "":
+		return "", ErrNoNote
 	}
 	with := *c
 	with.Cast = append(slices.Clone(c.Cast), v)
-	if e.approvers(&with) >= c.ApprovalQuorum {
+	if e.approvedBy(&with) != "" {
 		return StatusApproved, nil
 	}
 	return StatusPending, nil
@@ -178,14 +203,14 @@ func (e Electorate) standing(c *Case) int {
 			forTask.Cast = append(forTask.Cast, v)
 		}
 	}
-	return e.approvers(&forTask)
+	return e.saying(Approve, &forTask)
 }
 
 // redeemable is nil when a request can be redeemed at a time, as far as is known without the ledger's lock.
 func (e Electorate) redeemable(c *Case, now time.Time) error {
 	late := !now.Before(c.Expires.Add(RedeemGrace)) ||
 		slices.ContainsFunc(c.Cast, func(v Vote) bool { return v.Verdict == Deny })
-	if c.Status != StatusApproved && c.Status != StatusRedeemed || late || e.approvers(c) < c.ApprovalQuorum {
+	if c.Status != StatusApproved && c.Status != StatusRedeemed || late || e.approvedBy(c) == "" {
 		return ErrNotApproved
 	}
 	return nil
@@ -212,8 +237,9 @@ type shown struct {
 	Digest      []byte         `json:"digest"` // of the request, its reason and keys included
 	Group       string         `json:"group"`
 	Quorum      int            `json:"quorum"`
-	Remember    string         `json:"remember,omitempty"` // "task" when a yes may cover the task
-	Expires     int64          `json:"expires"`            // of the wait, in seconds since 1970
+	BreakGlass  string         `json:"break_glass,omitempty"` // the group that may stand in
+	Remember    string         `json:"remember,omitempty"`    // "task" when a yes may cover the task
+	Expires     int64          `json:"expires"`               // of the wait, in seconds since 1970
 }
 
 // canonical describes what a record asks people for.
@@ -224,7 +250,7 @@ func canonical(rec Record, approval scopes.Approval) (string, error) {
 		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
 		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
 		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: approval.Group, Quorum: approval.Quorum,
-		Expires: rec.Expires.Unix(),
+		BreakGlass: approval.BreakGlass, Expires: rec.Expires.Unix(),
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint

@@ -18,7 +18,10 @@ var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 // electorate lets the group oncall decide below spiffe://acme.example, and knows whose sandboxes are whose.
 func electorate(t testing.TB) broker.Electorate {
 	t.Helper()
-	rules, err := people.NewRules([]people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.example"}}})
+	rules, err := people.NewRules([]people.Rule{
+		{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.example"}},
+		{Role: people.RoleApprover, Group: "leads", Within: []string{"spiffe://acme.example"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,8 +39,67 @@ func voter(name string, groups ...string) broker.Voter {
 func asked(quorum int, status broker.Status) *broker.Case {
 	return &broker.Case{View: broker.View{
 		ID: "id", Subject: broker.Subject{ID: spiffeid.RequireFromString("spiffe://acme.example/users/alice/bot")},
-		Decision: "pending", Status: status, ApprovalGroup: "oncall", ApprovalQuorum: quorum, Expires: noon.Add(time.Minute),
+		Decision: "pending", Status: status, ApprovalGroup: "oncall", ApprovalQuorum: quorum, BreakGlass: "leads", Expires: noon.Add(time.Minute),
 	}}
+}
+
+// broken is asked with the votes of people who break the glass, who are of these groups now.
+func broken(status broker.Status, by map[string][]string) *broker.Case {
+	c := asked(3, status)
+	for name, groups := range by {
+		c.Cast = append(c.Cast, broker.Vote{Voter: voter(name, groups...), Verdict: broker.BreakGlass, Note: "nobody answers", Time: noon})
+	}
+	return c
+}
+
+func TestNextWhenTheGlassIsBroken(t *testing.T) {
+	breaks := func(v broker.Voter) broker.Vote {
+		return broker.Vote{Voter: v, Verdict: broker.BreakGlass, Note: "nobody answers", Time: noon}
+	}
+	leads, both := []string{"leads"}, []string{"oncall", "leads"}
+	one := map[string][]string{"dave": leads}
+	noNote, nobody, twoAsked := breaks(voter("dave", leads...)), asked(3, broker.StatusPending), asked(3, broker.StatusPending)
+	noNote.Note, nobody.BreakGlass = "\t ", ""
+	for _, name := range []string{"bob", "carol"} {
+		twoAsked.Cast = append(twoAsked.Cast, broker.Vote{Voter: voter(name, "oncall"), Verdict: broker.Approve, Time: noon})
+	}
+	both2 := broken(broker.StatusPending, nil)
+	both2.Cast = []broker.Vote{{Voter: voter("dave", both...), Verdict: broker.Approve, Time: noon}, breaks(voter("erin", leads...))}
+	for _, tc := range []struct {
+		name    string
+		c       *broker.Case
+		v       broker.Vote
+		want    broker.Status
+		wantErr error
+	}{
+		{"the first", asked(3, broker.StatusPending), breaks(voter("dave", leads...)), broker.StatusPending, nil},
+		{"the second", broken(broker.StatusPending, one), breaks(voter("erin", leads...)), broker.StatusApproved, nil},
+		{"the first again", broken(broker.StatusPending, one), breaks(voter("dave", leads...)), broker.StatusPending, nil},
+		{"the first has left the group", broken(broker.StatusPending, map[string][]string{"dave": {"oncall"}}), breaks(voter("erin", leads...)), broker.StatusPending, nil},
+		{"two who were asked, and one", twoAsked, breaks(voter("dave", leads...)), broker.StatusPending, nil},
+		{"an ordinary yes first", both2, breaks(voter("dave", both...)), broker.StatusPending, nil},
+		{"an ordinary yes afterwards", broken(broker.StatusPending, map[string][]string{"dave": both}), broker.Vote{
+			Voter: voter("dave", both...), Verdict: broker.Approve, Time: noon,
+		}, broker.StatusPending, nil},
+		{"a no by who stands in", asked(3, broker.StatusPending), broker.Vote{Voter: voter("dave", leads...), Verdict: broker.Deny, Time: noon}, broker.StatusRejected, nil},
+		{"a no afterwards", broken(broker.StatusApproved, one), broker.Vote{Voter: voter("bob", "oncall"), Verdict: broker.Deny, Time: noon}, broker.StatusRejected, nil},
+		{"an ordinary yes by who stands in", asked(3, broker.StatusPending), broker.Vote{
+			Voter: voter("dave", leads...), Verdict: broker.Approve, Time: noon,
+		}, "", broker.ErrNotEligible},
+		{"of the group that was asked", asked(3, broker.StatusPending), breaks(voter("bob", "oncall")), "", broker.ErrNotEligible},
+		{"where nobody may", nobody, breaks(voter("dave", leads...)), "", broker.ErrNotEligible},
+		{"of a nameless group where nobody may", nobody, breaks(voter("dave", "", "oncall")), "", broker.ErrNotEligible},
+		{"the owner", broken(broker.StatusPending, one), breaks(voter("alice", leads...)), "", broker.ErrOwnRequest},
+		{"without a note", asked(3, broker.StatusPending), noNote, "", broker.ErrNoNote},
+		{"too late", asked(3, broker.StatusWithdrawn), breaks(voter("dave", leads...)), "", broker.ErrDecided},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := electorate(t).Next(tc.c, tc.v)
+			if got != tc.want || !errors.Is(err, tc.wantErr) {
+				t.Errorf("got %q, %v, want %q, %v", got, err, tc.want, tc.wantErr)
+			}
+		})
+	}
 }
 
 func TestNext(t *testing.T) {
@@ -84,8 +146,9 @@ func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
 		over := false
 		for i := range rapid.IntRange(1, 20).Draw(t, "votes") {
 			v := broker.Vote{
-				Voter:   voter(rapid.SampledFrom([]string{"alice", "bob", "carol", "dave"}).Draw(t, "who"), "oncall"),
-				Verdict: rapid.SampledFrom([]broker.Verdict{broker.Approve, broker.Approve, broker.Deny}).Draw(t, "verdict"),
+				Voter:   voter(rapid.SampledFrom([]string{"alice", "bob", "carol", "dave"}).Draw(t, "who"), "oncall", "leads"),
+				Verdict: rapid.SampledFrom([]broker.Verdict{broker.Approve, broker.Approve, broker.BreakGlass, broker.Deny}).Draw(t, "verdict"),
+				Note:    "nobody answers",
 				Time:    noon.Add(time.Duration(i) * 10 * time.Second),
 			}
 			if rapid.IntRange(0, 9).Draw(t, "leaves") == 0 {
@@ -101,22 +164,25 @@ func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
 			if over && next != c.Status {
 				t.Fatalf("what was %s becomes %s", c.Status, next)
 			}
-			if !slices.ContainsFunc(c.Cast, func(old broker.Vote) bool { return old.Voter.ID == v.Voter.ID && old.Verdict == v.Verdict }) {
+			if !slices.ContainsFunc(c.Cast, func(old broker.Vote) bool {
+				return old.Voter.ID == v.Voter.ID && (old.Verdict == broker.Deny) == (v.Verdict == broker.Deny)
+			}) {
 				c.Cast = append(c.Cast, v)
 			}
 			was := c.Status
 			c.Status, over = next, next == broker.StatusRejected
-			if next == broker.StatusApproved && was != next && distinct(c) < c.ApprovalQuorum {
-				t.Fatalf("approved by %d of %d: %s", distinct(c), c.ApprovalQuorum, fmt.Sprint(c.Cast))
+			if next == broker.StatusApproved && was != next &&
+				distinct(c, broker.Approve) < c.ApprovalQuorum && distinct(c, broker.BreakGlass) < 2 {
+				t.Fatalf("approved by %d of %d: %s", distinct(c, broker.Approve), c.ApprovalQuorum, fmt.Sprint(c.Cast))
 			}
 		}
 	})
 }
 
-func distinct(c *broker.Case) int {
+func distinct(c *broker.Case, says broker.Verdict) int {
 	who := map[string]bool{}
 	for _, v := range c.Cast {
-		if v.Verdict == broker.Approve && slices.Contains(v.Voter.Groups, "oncall") && v.Voter.Name != "alice" {
+		if v.Verdict == says && slices.Contains(v.Voter.Groups, "oncall") && v.Voter.Name != "alice" {
 			who[v.Voter.ID] = true
 		}
 	}

@@ -39,6 +39,8 @@ var (
 	ErrNotEligible = errors.New("person is not in the group that decides")
 	// ErrNotRemembered: the scope does not let a yes cover the task.
 	ErrNotRemembered = errors.New("approval cannot cover the task")
+	// ErrNoNote: who breaks the glass has to say why.
+	ErrNoNote = errors.New("break-glass vote has no note")
 	// ErrOvertaken: somebody else has moved the request meanwhile.
 	ErrOvertaken = errors.New("request has moved meanwhile")
 	// ErrSuperseded: it was decided by a catalogue that is not in force any more.

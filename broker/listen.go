@@ -27,7 +27,7 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventWaiting EventKind = "waiting" // a request has come to wait
+	EventWaiting EventKind = "waiting" // a request has come to wait, or its glass was broken while it does
 	EventDecided EventKind = "decided" // a request does not wait any more
 	EventCurrent EventKind = "current" // all that waited has been told
 )
@@ -41,8 +41,16 @@ type Event struct {
 	IDs []string
 }
 
-// Standing is a request that waits for people, in short.
-type Standing struct{ ID, SPIFFEID, Group string }
+// Standing is a request that waits for people, in short. Group is asked and BreakGlass may stand in, if any; Broken is as
+// in View.
+type Standing struct {
+	ID, SPIFFEID, Group, BreakGlass string
+	Broken                          bool
+}
+
+func (s Standing) concerns(groups []string) bool {
+	return slices.Contains(groups, s.Group) || s.BreakGlass != "" && slices.Contains(groups, s.BreakGlass)
+}
 
 // Listener hears what comes to wait for one person, and what stops waiting. It has to be closed.
 type Listener struct {
@@ -54,6 +62,7 @@ type Listener struct {
 	voter  Voter
 	after  string
 	knows  map[string]bool // what it was told waits; nil until it was told anything
+	broken map[string]bool // what it was told waits with the glass broken
 }
 
 // board is who listens on this replica.
@@ -69,7 +78,7 @@ type board struct {
 // Listen tells a person what waits for them now, as far as its id is after the given one, and from then on what changes.
 // It says the same as Waiting. ErrCrowded when too many listen here, or too often the same person.
 func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
-	l := &Listener{board: &b.board, events: make(chan []Event, backlog), voter: voterOf(who), after: after}
+	l := &Listener{board: &b.board, events: make(chan []Event, backlog), voter: voterOf(who), after: after, broken: map[string]bool{}}
 	l.Events = l.events
 	watch, err := b.board.join(l)
 	if err != nil {
@@ -213,12 +222,13 @@ func (l *Listener) compare(e Electorate, standing []Standing) change {
 	var c change
 	visible := map[string]bool{}
 	for _, s := range standing {
-		if !slices.Contains(l.voter.Groups, s.Group) || !e.Rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
+		if !s.concerns(l.voter.Groups) || !e.Rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
 			continue
 		}
 		visible[s.ID] = true
 		c.waiting = append(c.waiting, s.ID)
-		if l.knows == nil && s.ID > l.after || l.knows != nil && !l.knows[s.ID] {
+		news := l.knows == nil && s.ID > l.after || l.knows != nil && !l.knows[s.ID]
+		if news || s.Broken && !l.broken[s.ID] {
 			c.come = append(c.come, s.ID)
 		}
 	}
@@ -244,13 +254,14 @@ func (l *Listener) hear(c change, cases map[string]*Case) []Event {
 	for _, id := range c.come {
 		delete(l.knows, id)
 		if cases[id] != nil {
-			l.knows[id] = true
+			l.knows[id], l.broken[id] = true, cases[id].Broken
 			events = append(events, Event{Kind: EventWaiting, Case: cases[id]})
 		}
 	}
 	for _, id := range c.gone {
 		if cases[id] != nil {
 			delete(l.knows, id)
+			delete(l.broken, id)
 			events = append(events, Event{Kind: EventDecided, Case: cases[id]})
 		}
 	}

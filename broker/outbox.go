@@ -12,6 +12,7 @@ type NoticeKind string
 const (
 	NoticeWaiting   NoticeKind = "approval.waiting"     // a request waits for people
 	NoticeDecided   NoticeKind = "approval.decided"     // it was approved, rejected, withdrawn, or has expired
+	NoticeBroken    NoticeKind = "approval.break_glass" // somebody approves it in place of the group that was asked
 	NoticeUnrevoked NoticeKind = "credential.unrevoked" // a credential should be dead, and is not known to be
 )
 
@@ -29,7 +30,7 @@ type Notice struct {
 	Scope    string
 	// Authority, Resource and Task are as in View.
 	Authority, Resource, Task string
-	Group                     string // empty for NoticeUnrevoked, as is Quorum
+	Group                     string // empty for NoticeUnrevoked, and who stands in for NoticeBroken; as is Quorum
 	Quorum                    int
 	Expires                   time.Time
 	Attempts                  int   // with this one

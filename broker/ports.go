@@ -93,7 +93,7 @@ type Catalogues interface {
 
 // WaitingQuery picks requests that wait for people.
 type WaitingQuery struct {
-	// Groups are those that they wait for, Within the SPIFFE IDs, paths and trust domains that they come from, or
+	// Groups are those that they wait for, or that may stand in for those, Within the SPIFFE IDs, paths and trust domains that they come from, or
 	// people.Everywhere.
 	Groups, Within []string
 	Limit          int
@@ -206,6 +206,8 @@ type View struct {
 	Expires        time.Time
 	ApprovalGroup  string
 	ApprovalQuorum int
+	BreakGlass     string // the group that may stand in for ApprovalGroup; empty when none may
+	Broken         bool   // somebody of it has said yes
 	CredentialKind string
 	Audience       string
 	KeyID          string
@@ -234,6 +236,7 @@ type Query struct {
 	Scope          string
 	Task           string
 	Decision       string
+	DecisionCode   string
 	Status         Status
 	Since, Until   time.Time // Since is inclusive, Until exclusive
 	// Limit is the page size, 1 to 500.

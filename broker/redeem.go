@@ -41,7 +41,7 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*C
 		if c.Canonical == "" || c.Hash() != ballot.Hash {
 			return nil, ErrStale
 		}
-		if ballot.Covers == CoverTask && !remembers(c) {
+		if ballot.Covers == CoverTask && (ballot.Verdict == BreakGlass || !remembers(c)) {
 			return nil, ErrNotRemembered
 		}
 		err = b.cast(ctx, c, Vote{
@@ -67,7 +67,7 @@ func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(c.Cast, func(old Vote) bool { return old.Voter.ID == v.Voter.ID && old.Verdict == v.Verdict }) {
+	if c.heard(v) {
 		return nil // it counts already
 	}
 	err = b.cfg.Approvals.Cast(ctx, Step{
@@ -77,6 +77,11 @@ func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
 		return fmt.Errorf("recording a vote: %w", err)
 	}
 	c.Status, c.StatusTime, c.Votes, c.Cast = next, v.Time, c.Votes+1, append(c.Cast, v)
+	if v.Verdict == BreakGlass {
+		c.Broken = true
+		b.cfg.Log.ErrorContext(ctx, "glass is broken: somebody approves in place of the group that was asked", "request", c.ID,
+			"status", string(next), "person", v.Voter.ID, "group", c.BreakGlass, "spiffe_id", c.Subject.ID.String(), "scope", c.Scope)
+	}
 	return nil
 }
 
@@ -303,6 +308,9 @@ func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Rede
 		return b.turnAway(ctx, who, rec, err)
 	case rec.Intent == nil:
 		return Result{Record: rec}, nil
+	case rec.Decision.Reason == scopes.ReasonBreakGlass:
+		b.cfg.Log.ErrorContext(ctx, "glass is broken: a credential is issued", "request", c.ID, "issuance", rec.ID,
+			"spiffe_id", c.Subject.ID.String(), "scope", c.Scope)
 	}
 	return b.mint(ctx, rec, key)
 }
@@ -312,7 +320,11 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
 	}
-	d, err := b.catalogue().DecideApproved(subjectOf(who), askOf(req), now)
+	decide := b.catalogue().DecideApproved
+	if b.cfg.Electorate.approvedBy(c) == scopes.ReasonBreakGlass {
+		decide = b.catalogue().DecideBroken
+	}
+	d, err := decide(subjectOf(who), askOf(req), now)
 	if err != nil {
 		return Record{}, Key{}, err
 	}
@@ -320,7 +332,7 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 		if err := sameAsShown(who, c, req, d); err != nil {
 			return Record{}, Key{}, err
 		}
-		d.TTL, d.Reason = min(d.TTL, c.TTL), scopes.ReasonApproved
+		d.TTL = min(d.TTL, c.TTL)
 	}
 	rec, key, err := b.prepare(who, req, d, now)
 	if err == nil && rec.Intent != nil {
@@ -343,7 +355,7 @@ func sameAsShown(who attest.Identity, c *Case, req Request, d scopes.Decision) e
 		ID: c.ID, Subject: Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}, Request: req, Decision: d,
 		Digest: digest, Expires: c.Expires,
 	}
-	text, err := canonical(then, scopes.Approval{Group: c.ApprovalGroup, Quorum: c.ApprovalQuorum})
+	text, err := canonical(then, scopes.Approval{Group: c.ApprovalGroup, Quorum: c.ApprovalQuorum, BreakGlass: c.BreakGlass})
 	if err != nil {
 		return err
 	}

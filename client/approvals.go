@@ -97,7 +97,7 @@ func (c *Client) Approval(ctx context.Context, id string) (openapi.ApprovalCase,
 	return one, checkHash(one)
 }
 
-// Vote says yes or no to a request as the person who calls was shown it.
+// Vote says yes or no to a request as the person who calls was shown it, or breaks the glass, for which it takes a note.
 func (c *Client) Vote(ctx context.Context, shown openapi.ApprovalCase, verdict openapi.Verdict, note string) (openapi.ApprovalCase, error) {
 	return c.vote(ctx, shown.ID, openapi.VoteRequest{Verdict: verdict, Hash: shown.Hash, Note: note})
 }

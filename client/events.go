@@ -26,7 +26,7 @@ var ErrCutOff = errors.New("the events were cut off")
 
 // ApprovalEvent is a change of what waits for a person. One of the two is set.
 type ApprovalEvent struct {
-	Waiting *openapi.ApprovalCase    // has come to wait; held to its hash
+	Waiting *openapi.ApprovalCase    // has come to wait, or its glass was broken meanwhile; held to its hash
 	Decided *openapi.ApprovalDecided // does not wait any more
 }
 
@@ -34,8 +34,8 @@ type ApprovalEvent struct {
 type ApprovalWatch struct {
 	client  *Client
 	carrier *http.Client
-	last    string // Last-Event-ID
-	knows   map[string]bool
+	last    string          // Last-Event-ID
+	knows   map[string]bool // what waits, and whether its glass was broken when that was told
 }
 
 // WatchApprovals returns a watch that has seen nothing yet.
@@ -47,7 +47,7 @@ func (c *Client) WatchApprovals() *ApprovalWatch {
 
 // Follow tells on what waits, then what comes and goes. It returns nil when the server ends the stream, which it does
 // with the person's ID token, and an error when the connection is lost (ErrCutOff), on returns one, or ctx ends. Called again, it
-// goes on from there: no request is told as waiting twice unless it has been decided in between.
+// goes on from there: no request is told as waiting twice unless it has been decided in between, or its glass was broken.
 func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -152,15 +152,15 @@ func (w *ApprovalWatch) waits(one openapi.ApprovalCase, on func(ApprovalEvent) e
 	if err := checkHash(one); err != nil {
 		return err
 	}
-	if w.knows[one.ID] {
+	if broken, known := w.knows[one.ID]; known && (broken || !one.Approval.Broken) {
 		return nil
 	}
-	w.knows[one.ID] = true
+	w.knows[one.ID] = one.Approval.Broken
 	return on(ApprovalEvent{Waiting: &one})
 }
 
 func (w *ApprovalWatch) decided(one openapi.ApprovalDecided, on func(ApprovalEvent) error) error {
-	if !w.knows[one.ID] {
+	if _, known := w.knows[one.ID]; !known {
 		return nil
 	}
 	delete(w.knows, one.ID)
@@ -187,7 +187,7 @@ func (w *ApprovalWatch) settle(ctx context.Context, now []string, on func(Approv
 		}
 	}
 	for _, id := range now {
-		if w.knows[id] {
+		if _, known := w.knows[id]; known {
 			continue
 		}
 		one, err := w.client.Approval(ctx, id)

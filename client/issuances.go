@@ -20,6 +20,7 @@ type Filter struct {
 	Scope          string
 	Task           string
 	Decision       openapi.Decision
+	DecisionCode   string // such as break_glass
 	Status         openapi.Status
 	// Since is inclusive, Until exclusive.
 	Since, Until time.Time
@@ -42,6 +43,7 @@ func (f Filter) values() url.Values {
 	set("scope", f.Scope)
 	set("task", f.Task)
 	set("decision", string(f.Decision))
+	set("decision_code", f.DecisionCode)
 	set("status", string(f.Status))
 	set("cursor", f.Cursor)
 	if !f.Since.IsZero() {

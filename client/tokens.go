@@ -52,6 +52,8 @@ type Token struct {
 	Clamped   []openapi.Clamp
 	Policies  []string
 	Catalogue string
+	// BreakGlass tells that people have approved it in place of the group that was asked.
+	BreakGlass bool
 }
 
 // Pending is an ask that waits for people. Wait tells when they have decided, and Redeem gets the credential then.
@@ -59,6 +61,7 @@ type Pending struct {
 	ID         string
 	Group      string
 	Quorum     int
+	BreakGlass string // the group of which two can agree in their place; empty when nobody can
 	Expires    time.Time
 	RetryAfter time.Duration
 }
@@ -111,7 +114,7 @@ func tokenAnswer(got reply) (Answer, error) {
 	token := &Token{
 		ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
 		Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
-		Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue,
+		Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
 	}
 	if t.Token == "" {
 		token.Secret, token.fields = secret.New(string(t.Credential)), fieldsOf(t.Credential)
@@ -155,7 +158,8 @@ func pendingAnswer(got reply) (Answer, error) {
 		return Answer{}, fmt.Errorf("%w: no id in it", ErrAnswer)
 	}
 	return Answer{Pending: &Pending{
-		ID: p.ID, Group: p.Approval.Group, Quorum: p.Approval.Quorum, Expires: p.ExpiresAt, RetryAfter: got.retryAfter(),
+		ID: p.ID, Group: p.Approval.Group, Quorum: p.Approval.Quorum, BreakGlass: p.Approval.BreakGlass, Expires: p.ExpiresAt,
+		RetryAfter: got.retryAfter(),
 	}}, nil
 }
 

@@ -181,8 +181,9 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	return votes, nil
 }
 
-// waits is which issuances i wait for people of the groups q.groups, from within q.within.
-const waits = `i.approval_group = ANY (q.groups) AND i.status = 'pending' AND i.expires_at > now()
+// waits is which issuances i wait for people of the groups q.groups, or who may break the glass for them, from within
+// q.within.
+const waits = `(i.approval_group = ANY (q.groups) OR i.break_glass = ANY (q.groups)) AND i.status = 'pending' AND i.expires_at > now()
 	AND NOT EXISTS (
 		SELECT FROM task_ends AS e
 		WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
@@ -251,13 +252,15 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 		}
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT found.id::text, found.spiffe_id, found.approval_group
+		SELECT found.id::text, found.spiffe_id, found.approval_group, found.break_glass, found.broken
 		FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (
-			SELECT i.id, i.spiffe_id, i.approval_group, i.entry_index FROM issuances AS i
+			SELECT i.id, i.spiffe_id, i.approval_group, coalesce(i.break_glass, '') AS break_glass, `+broken+` AS broken,
+				i.entry_index
+			FROM issuances AS i
 			WHERE `+waits+`
 			ORDER BY i.entry_index + 0 -- as above
 			LIMIT q.most) AS found
-		GROUP BY found.entry_index, found.id, found.spiffe_id, found.approval_group
+		GROUP BY found.entry_index, found.id, found.spiffe_id, found.approval_group, found.break_glass, found.broken
 		ORDER BY found.entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
 	if err != nil {
 		return nil, unavailable("looking for what waits", err)

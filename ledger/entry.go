@@ -120,9 +120,10 @@ type clampBody struct {
 }
 
 type approvalBody struct {
-	Group   string `json:"group"`
-	Quorum  int    `json:"quorum"`
-	Expires int64  `json:"expires"`
+	Group      string `json:"group"`
+	Quorum     int    `json:"quorum"`
+	BreakGlass string `json:"break_glass,omitzero"`
+	Expires    int64  `json:"expires"`
 	// Canonical is what people are shown, byte for byte: they vote on its SHA-256.
 	Canonical string `json:"canonical"`
 }
@@ -328,7 +329,8 @@ func verdictOf(d scopes.Decision) verdictBody {
 		v.Clamps = append(v.Clamps, clampBody{Bound: c.Bound, From: seconds(c.From), To: seconds(c.To)})
 	}
 	if d.Outcome == scopes.Pending && d.Approval != nil {
-		v.Approval = &approvalBody{Group: d.Approval.Group, Quorum: d.Approval.Quorum, Expires: seconds(d.Approval.Expires)}
+		a := d.Approval
+		v.Approval = &approvalBody{Group: a.Group, Quorum: a.Quorum, BreakGlass: a.BreakGlass, Expires: seconds(a.Expires)}
 	}
 	return v
 }

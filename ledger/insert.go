@@ -22,7 +22,8 @@ WITH locked AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
 		CASE WHEN locked.verdicts[t.n] IS NOT NULL THEN locked.verdicts[t.n]
-			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject) THEN 'unapproved'
+			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject,
+				convert_from(t.body, 'UTF8')::jsonb #>> '{decision,code}') THEN 'unapproved'
 			WHEN t.kind = 'request.pending' AND crowded(t.subject,
 				count(*) FILTER (WHERE t.kind = 'request.pending') OVER (PARTITION BY t.subject ORDER BY t.n) - 1)
 				THEN 'crowded' END AS verdict,
@@ -65,7 +66,7 @@ WITH locked AS MATERIALIZED (
 	INSERT INTO issuances (
 		id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
 		params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
-		status, status_time, expires_at, approval_group, approval_quorum,
+		status, status_time, expires_at, approval_group, approval_quorum, break_glass,
 		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
 		vault_path, leased, static, canonical, approves)
 	SELECT
@@ -79,6 +80,7 @@ WITH locked AS MATERIALIZED (
 		ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(doc #> '{decision,clamps}') AS c),
 		doc #>> '{decision,catalogue}', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
 		doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
+		doc #>> '{decision,approval,break_glass}',
 		doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
 		decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
 		doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -98,6 +99,7 @@ WITH held AS MATERIALIZED (
 		('approval.waiting', now(), b.kind = 'request.pending'),
 		('approval.decided', i.expires_at, b.kind = 'request.pending'),
 		('approval.decided', now(), b.doc ->> 'status' <> b.doc ->> 'was'),
+		('approval.break_glass', now(), b.doc ->> 'verdict' = 'break_glass'),
 		('credential.unrevoked', b.time + interval '10 seconds', b.kind = 'issuance.revoking')) AS n (kind, due, so)
 	WHERE n.so AND n.kind = ANY (@kinds::text[]) AND b.time > now() - interval '1 day'
 		AND EXISTS (
@@ -146,8 +148,9 @@ RETURNING 'msg_' || encode(substr(sha256(convert_to(n.kind, 'UTF8') || e.leaf_ha
 		WHEN e.kind = 'request.pending' THEN 'expired'
 		ELSE convert_from(e.body, 'UTF8')::jsonb ->> 'status' END AS status,
 	CASE WHEN e.kind = 'request.pending' AND n.kind = 'approval.decided' THEN i.expires_at ELSE e.time END AS time,
-	i.spiffe_id, i.scope, i.authority, i.resource, i.task, coalesce(i.approval_group, '') AS approval_group,
-	coalesce(i.approval_quorum, 0) AS approval_quorum, n.attempts, i.expires_at, n.entry_index,
+	i.spiffe_id, i.scope, i.authority, i.resource, i.task,
+	coalesce(CASE n.kind WHEN 'approval.break_glass' THEN i.break_glass ELSE i.approval_group END, '') AS approval_group,
+	coalesce(CASE n.kind WHEN 'approval.break_glass' THEN @stand_in ELSE i.approval_quorum END, 0) AS approval_quorum, n.attempts, i.expires_at, n.entry_index,
 	CASE
 		WHEN n.kind = 'credential.unrevoked' THEN i.status <> 'revoking'
 		WHEN n.kind = 'approval.waiting' THEN i.remembered IS NOT NULL OR n.attempts > 1 AND (i.status <> 'pending' OR i.expires_at <= now())
@@ -182,7 +185,9 @@ func (p picked) notice() *broker.Notice {
 // pick returns the oldest notice that is due, and whether it has become moot: nobody has to look at what does not wait any
 // more or never had to, or hear that a wait ended which a person has ended.
 func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot bool, err error) {
-	rows, err := o.pool.Query(ctx, pickSQL, pgx.NamedArgs{"name": name, "lease": broker.NoticeLease})
+	rows, err := o.pool.Query(ctx, pickSQL, pgx.NamedArgs{
+		"name": name, "lease": broker.NoticeLease, "stand_in": scopes.BreakGlassQuorum,
+	})
 	if err != nil {
 		return nil, false, unavailable("picking a notice", err)
 	}

@@ -30,6 +30,7 @@ const columns = `
 	CASE WHEN ` + lapsed + ` THEN 'expired' ELSE status END AS status, coalesce(status_detail, '') AS status_detail,
 	CASE WHEN ` + lapsed + ` THEN expires_at ELSE status_time END AS status_time, expires_at,
 	coalesce(approval_group, '') AS approval_group, coalesce(approval_quorum, 0) AS approval_quorum,
+	coalesce(break_glass, '') AS break_glass, ` + broken + ` AS broken,
 	coalesce(credential_kind, '') AS credential_kind, coalesce(audience, '') AS audience, coalesce(key_id, '') AS key_id,
 	coalesce(encode(claims_digest, 'hex'), '') AS claims_digest, request_digest,
 	coalesce(idempotency_key, '') AS idempotency_key, coalesce(actor, '') AS actor,
@@ -37,6 +38,10 @@ const columns = `
 	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
 	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
 	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered`
+
+// broken is what people have approved in place of the group that was asked.
+const broken = `(break_glass IS NOT NULL
+	AND EXISTS (SELECT FROM votes AS v WHERE v.request = id AND v.verdict = 'break_glass'))`
 
 // lapsed is what ended by its time alone, which nobody has to record. What is leased ends when Vault says so.
 // What is approved can be redeemed for a minute more.
@@ -70,6 +75,8 @@ type row struct {
 	ExpiresAt      *time.Time
 	ApprovalGroup  string
 	ApprovalQuorum int
+	BreakGlass     string
+	Broken         bool
 	CredentialKind string
 	Audience       string
 	KeyID          string
@@ -126,7 +133,7 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 	args := pgx.NamedArgs{
 		"before": q.Before, "spiffe_id": q.SPIFFEID, "prefix": strings.TrimSuffix(q.SPIFFEIDPrefix, "/"),
 		"trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
-		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
+		"decision": q.Decision, "decision_code": q.DecisionCode, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
 		"limit": q.Limit + 1, // one more than asked for tells whether there is a next page
 	}
 	rows, err := l.read.Query(ctx, `
@@ -140,6 +147,7 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 			AND (@scope::text = '' OR scope = @scope)
 			AND (@task::text = '' OR task = @task)
 			AND (@decision::text = '' OR decision = @decision)
+			AND (@decision_code::text = '' OR decision_code = @decision_code)
 			AND (@status::text = '' OR (status = @status AND NOT `+lapsed+`)
 				OR (@status = 'expired' AND `+lapsed+`))
 			AND (@since::timestamptz IS NULL OR time >= @since)
@@ -247,7 +255,7 @@ func (r *row) view() (*broker.View, error) {
 		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
 		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
 		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(),
-		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum,
+		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum, BreakGlass: r.BreakGlass, Broken: r.Broken,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor,
 		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves, Remembered: r.Remembered,

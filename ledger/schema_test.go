@@ -173,7 +173,9 @@ func TestGrants(t *testing.T) {
 		{"auditor", `UPDATE webhooks SET next = next` + nothing, noRight},
 		{"auditor", `SELECT FROM people, votes`, ""},
 		{"auditor", `INSERT INTO votes SELECT * FROM votes` + nothing, noRight},
-		{"auditor", `SELECT redeemable(gen_random_uuid(), 'x')`, noRight},
+		{"auditor", `SELECT redeemable(gen_random_uuid(), 'x', 'approved')`, noRight},
+		{"auditor", `SELECT approved_by(gen_random_uuid())`, noRight},
+		{"broker", `UPDATE issuances SET break_glass = 'x'` + nothing, noRight},
 		{"owner", `DELETE FROM votes` + nothing, noRight},
 		{"owner", `UPDATE votes SET verdict = 'approve'` + nothing, noRight},
 		{"owner", `DELETE FROM people` + nothing, noRight},
@@ -334,6 +336,13 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"pending", `{"approval_quorum": 0}`, violation},
 		{"pending", `{"approval_group": null}`, violation},
 		{"allow", `{"approval_group": "x", "approval_quorum": 1}`, violation},
+		{"pending", `{"break_glass": "leads", "canonical": "{\"break_glass\":\"leads\"}"}`, ""},
+		{"pending", `{"break_glass": "leads", "canonical": "{}"}`, violation}, // of which people were not shown a word
+		{"pending", `{"break_glass": "leads", "canonical": "{\"break_glass\":\"others\"}"}`, violation},
+		{"pending", `{"break_glass": "oncall", "canonical": "{\"break_glass\":\"oncall\"}"}`, violation}, // who were asked
+		{"pending", `{"break_glass": "", "canonical": "{\"break_glass\":\"\"}"}`, violation},
+		{"allow", `{"break_glass": "leads"}`, violation},
+		{"allow", `{"decision_code": "break_glass"}`, violation}, // of no request
 		{"allow", `{"trust_domain": "other.test"}`, violation},
 		{"allow", `{"trust_domain": "acme"}`, violation},
 		{"allow", `{"spiffe_id": "https://acme.test/x"}`, violation},

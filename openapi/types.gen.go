@@ -304,14 +304,17 @@ func (e Status) Valid() bool {
 
 // Defines values for Verdict.
 const (
-	VerdictApprove Verdict = "approve"
-	VerdictDeny    Verdict = "deny"
+	VerdictApprove    Verdict = "approve"
+	VerdictBreakGlass Verdict = "break_glass"
+	VerdictDeny       Verdict = "deny"
 )
 
 // Valid indicates whether the value is a known member of the Verdict enum.
 func (e Verdict) Valid() bool {
 	switch e {
 	case VerdictApprove:
+		return true
+	case VerdictBreakGlass:
 		return true
 	case VerdictDeny:
 		return true
@@ -340,6 +343,12 @@ func (e VoteRequestCovers) Valid() bool {
 
 // Approval defines model for Approval.
 type Approval struct {
+	// BreakGlass A group of which two can agree in their place, in an emergency. Absent when nobody can.
+	BreakGlass string `json:"break_glass,omitempty,omitzero"`
+
+	// Broken True when somebody has agreed in their place: the glass is broken.
+	Broken bool `json:"broken,omitempty,omitzero"`
+
 	// Group Who can agree.
 	Group string `json:"group"`
 
@@ -985,6 +994,9 @@ type TaskEndRequest struct {
 
 // Token A credential. One of kind `jwt` is in `token`, any other in `credential`.
 type Token struct {
+	// BreakGlass True when people have approved it in place of the group that was asked.
+	BreakGlass bool `json:"break_glass,omitempty,omitzero"`
+
 	// Catalogue The digest of the catalogue that decided.
 	Catalogue string `json:"catalogue"`
 
@@ -1058,7 +1070,8 @@ type TokenRequest struct {
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 }
 
-// Verdict defines model for Verdict.
+// Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
+// that. It needs a note, and covers nothing but the request.
 type Verdict string
 
 // Vote defines model for Vote.
@@ -1070,9 +1083,12 @@ type Vote struct {
 	Name string `json:"name"`
 
 	// Note Untrusted text.
-	Note    string    `json:"note,omitempty,omitzero"`
-	Time    time.Time `json:"time"`
-	Verdict Verdict   `json:"verdict"`
+	Note string    `json:"note,omitempty,omitzero"`
+	Time time.Time `json:"time"`
+
+	// Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
+	// that. It needs a note, and covers nothing but the request.
+	Verdict Verdict `json:"verdict"`
 
 	// Voter Issuer, `#` and subject of the person.
 	Voter string `json:"voter"`
@@ -1088,7 +1104,10 @@ type VoteRequest struct {
 	Hash string `json:"hash"`
 
 	// Note Why, in at most 1000 bytes. Recorded and shown as untrusted.
-	Note    string  `json:"note,omitempty,omitzero"`
+	Note string `json:"note,omitempty,omitzero"`
+
+	// Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
+	// that. It needs a note, and covers nothing but the request.
 	Verdict Verdict `json:"verdict"`
 }
 
@@ -1163,7 +1182,10 @@ type ListIssuancesParams struct {
 	Scope          string   `form:"scope,omitempty" json:"scope,omitempty,omitzero"`
 	Task           string   `form:"task,omitempty" json:"task,omitempty,omitzero"`
 	Decision       Decision `form:"decision,omitempty" json:"decision,omitempty,omitzero"`
-	Status         Status   `form:"status,omitempty" json:"status,omitempty,omitzero"`
+
+	// DecisionCode Why it was decided so, such as `forbidden`, or `break_glass` for what was issued by breaking the glass.
+	DecisionCode string `form:"decision_code,omitempty" json:"decision_code,omitempty,omitzero"`
+	Status       Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
 
 	// Since From this time on, inclusive (RFC 3339).
 	Since time.Time `form:"since,omitempty" json:"since,omitempty,omitzero"`

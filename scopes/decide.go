@@ -42,8 +42,9 @@ const (
 const (
 	ReasonPermitted        = "permitted"
 	ReasonApprovalRequired = "approval_required"
-	ReasonApproved         = "approved"  // permitted because people have approved it
-	ReasonNoPermit         = "no_permit" // no policy permits it: the default
+	ReasonApproved         = "approved"    // permitted because people have approved it
+	ReasonBreakGlass       = "break_glass" // permitted because others have, in place of those who were asked
+	ReasonNoPermit         = "no_permit"   // no policy permits it: the default
 	ReasonForbidden        = "forbidden"
 	ReasonUnknownScope     = "unknown_scope"
 	ReasonPolicyError      = "policy_error"
@@ -60,6 +61,7 @@ const (
 const (
 	BoundScopeMax = "scope.max"
 	BoundSVID     = "svid.expires"
+	BoundGlass    = "break_glass"
 )
 
 // Clamp says which bound shortened the TTL that was asked for.
@@ -98,6 +100,12 @@ func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error
 // is allowed, and nothing is pending.
 func (c *Catalogue) DecideApproved(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.answer(who, ask, now, c.judgeApproved)
+}
+
+// DecideBroken is DecideApproved for what people have approved in place of the group that was asked. It lives for
+// BreakGlassTTL at most.
+func (c *Catalogue) DecideBroken(who Subject, ask Ask, now time.Time) (Decision, error) {
+	return c.answer(who, ask, now, c.judgeBroken)
 }
 
 func (c *Catalogue) answer(who Subject, ask Ask, now time.Time, judge judge) (Decision, error) {
@@ -245,6 +253,18 @@ func (c *Catalogue) judgeApproved(d *Decision, q question) {
 		d.Outcome, d.Reason, d.Policies = Allow, ReasonApproved, approved.decided
 	default:
 		d.Reason, d.Policies = approved.denial(), approved.decided
+	}
+}
+
+// judgeBroken is judgeApproved for when the glass was broken. Policies judge the TTL that people were shown.
+func (c *Catalogue) judgeBroken(d *Decision, q question) {
+	if c.judgeApproved(d, q); d.Outcome != Allow {
+		return
+	}
+	d.Reason = ReasonBreakGlass
+	if d.TTL > BreakGlassTTL {
+		d.Clamps = append(d.Clamps, Clamp{Bound: BoundGlass, From: d.TTL, To: BreakGlassTTL})
+		d.TTL = BreakGlassTTL
 	}
 }
 

@@ -142,18 +142,18 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 		return nil
 	}
 	a := &Approval{Quorum: 1, Expires: defaultApprovalWait, Remember: RememberNever}
-	fields := r.mapping(n, "approval", "group", "quorum", "expires", "remember")
+	fields := r.mapping(n, "approval", "group", "quorum", "expires", "remember", "break_glass")
 	if fields == nil {
 		return nil
 	}
 	if fields["group"] == nil {
 		r.at(n, "approval needs a group, such as {group: oncall}")
 	}
-	group, ok := r.text(fields["group"], "approval.group")
-	if ok && !groupSyntax.MatchString(group) {
-		r.at(fields["group"], "approval.group %q must be lower-case letters, digits and dashes, at most 64", group)
+	a.Group = r.group(fields["group"], "approval.group")
+	a.BreakGlass = r.group(fields["break_glass"], "approval.break_glass")
+	if a.BreakGlass != "" && a.BreakGlass == a.Group {
+		r.at(fields["break_glass"], "approval.break_glass must be another group than approval.group: it stands in when that one does not answer")
 	}
-	a.Group = group
 	if quorum, ok := r.integer(fields["quorum"], "approval.quorum", 1, maxQuorum); ok {
 		a.Quorum = int(quorum)
 	}
@@ -168,6 +168,14 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 		a.Remember = remember
 	}
 	return a
+}
+
+func (r *reader) group(n *yaml.Node, what string) string {
+	group, ok := r.text(n, what)
+	if ok && !groupSyntax.MatchString(group) {
+		r.at(n, "%s %q must be lower-case letters, digits and dashes, at most 64", what, group)
+	}
+	return group
 }
 
 func orNone(names []string) string {

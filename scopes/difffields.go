@@ -136,6 +136,8 @@ func (d *fieldDiff) approval(a, b *Approval) {
 	d.add("approval.quorum", number(int64(a.Quorum)), number(int64(b.Quorum)), wider(b.Quorum <= a.Quorum, b.Quorum >= a.Quorum))
 	d.longer("approval.expires", a.Expires, b.Expires)
 	d.add("approval.remember", a.Remember, b.Remember, wider(b.Remember == RememberTask, a.Remember == RememberTask))
+	// Whoever comes to stand in for the group is to be noticed, also where somebody could before.
+	d.add("approval.break_glass", a.BreakGlass, b.BreakGlass, wider(b.BreakGlass != "", b.BreakGlass == ""))
 }
 
 func (a *Approval) words() string {
@@ -145,6 +147,9 @@ func (a *Approval) words() string {
 	words := fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, short(a.Expires))
 	if a.Remember == RememberTask {
 		words += ", remembered for the task"
+	}
+	if a.BreakGlass != "" {
+		words += fmt.Sprintf(", or %d of %s in an emergency", BreakGlassQuorum, a.BreakGlass)
 	}
 	return words
 }

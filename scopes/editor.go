@@ -131,9 +131,11 @@ func paramKeySchemas() object {
 
 func approvalSchema() object {
 	return closed([]string{"group"}, object{
-		"group":    described("The group whose members may vote.", matching(groupSyntax)),
-		"quorum":   described("How many different people have to agree. Default 1.", whole(1, maxQuorum)),
-		"expires":  described("How long the ask waits for them. Default "+short(defaultApprovalWait)+".", duration()),
+		"group":   described("The group whose members may vote.", matching(groupSyntax)),
+		"quorum":  described("How many different people have to agree. Default 1.", whole(1, maxQuorum)),
+		"expires": described("How long the ask waits for them. Default "+short(defaultApprovalWait)+".", duration()),
+		"break_glass": described("Another group, of which two people may stand in when the group does not answer. What is issued then lives 30 minutes at most.",
+			matching(groupSyntax)),
 		"remember": described("Whether a yes counts for the same ask again until the task ends.", choice(RememberNever, RememberTask)),
 	})
 }

@@ -32,9 +32,15 @@ func outcomeSentence(ask Ask, d Decision) string {
 		return "Permitted by " + by + "."
 	case ReasonApproved:
 		return "Permitted by " + by + ", now that people have approved it."
+	case ReasonBreakGlass:
+		return "The glass was broken: permitted by " + by + ", now that people have approved it in place of the group that was asked."
 	case ReasonApprovalRequired:
-		return fmt.Sprintf("%s of the group %s must approve within %s (%s).",
+		sentence := fmt.Sprintf("%s of the group %s must approve within %s (%s).",
 			people(d.Approval.Quorum), d.Approval.Group, short(d.Approval.Expires), by)
+		if d.Approval.BreakGlass != "" {
+			sentence += fmt.Sprintf(" In an emergency %s of the group %s can, in their place.", people(BreakGlassQuorum), d.Approval.BreakGlass)
+		}
+		return sentence
 	case ReasonNoPermit:
 		return fmt.Sprintf("No policy permits %s on %s for this sandbox.", ask.Scope, d.Resource)
 	case ReasonForbidden:
@@ -62,10 +68,9 @@ func people(n int) string {
 func clampSentences(clamps []Clamp) []string {
 	var out []string
 	for _, clamp := range clamps {
-		why := "the most that this scope gives"
-		if clamp.Bound == BoundSVID {
-			why = "what is left of the SVID"
-		}
+		why := map[string]string{
+			BoundScopeMax: "the most that this scope gives", BoundSVID: "what is left of the SVID", BoundGlass: "the most when the glass was broken",
+		}[clamp.Bound]
 		out = append(out, fmt.Sprintf("The TTL was cut from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
 	}
 	return out

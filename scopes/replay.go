@@ -170,8 +170,11 @@ func (v *view) decideAgain(rec Recorded, who Subject) answer {
 	narrow := *v.Catalogue
 	narrow.policies = v.about(who)
 	judge := narrow.judge
-	if rec.Reason == ReasonApproved {
+	switch rec.Reason {
+	case ReasonApproved:
 		judge = narrow.judgeApproved
+	case ReasonBreakGlass:
+		judge = narrow.judgeBroken
 	}
 	ask := Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, Task: rec.Task}
 	d, err := narrow.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)

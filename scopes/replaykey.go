@@ -23,6 +23,7 @@ func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
 	b.data = b.data[:0]
 	b.flag(rec.Bound)
 	b.flag(rec.Reason == ReasonApproved)
+	b.flag(rec.Reason == ReasonBreakGlass)
 	b.text(rec.SPIFFEID)
 	b.text(rec.Scope)
 	b.number(int64(rec.TTL))

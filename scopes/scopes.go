@@ -66,7 +66,16 @@ type Approval struct {
 	// Remember is RememberTask when approvers may have their yes count for the same ask again while the task goes on,
 	// else RememberNever.
 	Remember string
+	// BreakGlass is another group, of which BreakGlassQuorum people may stand in for Group in an emergency; empty when
+	// nobody may.
+	BreakGlass string
 }
+
+// What breaking the glass takes, and how long what is issued then lives at most. No scope can change either.
+const (
+	BreakGlassQuorum = 2
+	BreakGlassTTL    = 30 * time.Minute
+)
 
 // What an approval can be remembered for.
 const (

@@ -79,6 +79,9 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 			return nil, notFound(err, "id")
 		}
 		s.metrics.votes.WithLabelValues(string(ask.Verdict), c.ApprovalGroup, who.Subject()).Inc()
+		if ask.Verdict == VerdictBreakGlass {
+			s.metrics.broken.WithLabelValues("vote").Inc()
+		}
 		return s.caseOf(c), nil
 	})
 }

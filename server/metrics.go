@@ -16,6 +16,7 @@ type metrics struct {
 	refusals  *prometheus.CounterVec // code
 	ended     *prometheus.CounterVec // cause, status
 	votes     *prometheus.CounterVec // verdict, group, approver
+	broken    *prometheus.CounterVec // step
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -42,8 +43,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		votes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "brevet_votes_total", Help: "Votes, by verdict, by the group that was asked and by the voter's subject at the provider.",
 		}, []string{"verdict", "group", "approver"}),
+		broken: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_break_glass_total", Help: "Votes in place of the group that was asked, and what was issued on them, by which of the two it is.",
+		}, []string{"step"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended, m.votes} {
+	for _, step := range []string{"vote", "issuance"} {
+		m.broken.WithLabelValues(step) // so that the first is seen as an increase
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended, m.votes, m.broken} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}

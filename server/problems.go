@@ -90,7 +90,7 @@ var answers = []answer{
 	},
 	{
 		broker.ErrNotEligible, CodeNotEligible, http.StatusForbidden, "You are not in the group that decides",
-		"The request waits for members of the group that approval names, and your login does not say that you are one. Your vote was not counted. If you have joined the group since, log in again.",
+		"The request waits for members of the group that approval names, or of the one that may break the glass, and your login does not say that you are one of those who may vote so. Your vote was not counted. If you have joined the group since, log in again.",
 	},
 	{
 		broker.ErrDecided, CodeDecided, http.StatusConflict, "It is decided already",
@@ -107,6 +107,10 @@ var answers = []answer{
 	{
 		broker.ErrNotRemembered, CodeInvalidRequest, http.StatusUnprocessableEntity, "It cannot cover the task",
 		"The scope lets nobody's yes stand for the same ask again: covers has to be request. Your vote was not counted. Vote on this request alone.",
+	},
+	{
+		broker.ErrNoNote, CodeInvalidRequest, http.StatusUnprocessableEntity, "Say why you break the glass",
+		"Who approves in place of the group that was asked has to say why, in note. Your vote was not counted. Vote again with a note.",
 	},
 	{
 		broker.ErrOvertaken, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Too many vote at once",

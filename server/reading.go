@@ -142,7 +142,7 @@ func queryOf(p ListIssuancesParams) (broker.Query, error) {
 	}
 	return broker.Query{
 		SPIFFEID: p.SpiffeID, SPIFFEIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain,
-		Scope: p.Scope, Task: p.Task, Decision: string(p.Decision), Status: broker.Status(p.Status),
+		Scope: p.Scope, Task: p.Task, Decision: string(p.Decision), DecisionCode: p.DecisionCode, Status: broker.Status(p.Status),
 		Since: p.Since.UTC(), Until: p.Until.UTC(), Limit: limit,
 	}, nil
 }

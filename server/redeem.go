@@ -105,14 +105,18 @@ func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View,
 
 // approvalOf is who decides on a request that waits for people, or has.
 func approvalOf(v *broker.View) Approval {
-	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum}
+	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum, BreakGlass: v.BreakGlass, Broken: v.Broken}
 }
 
 // rejection is a person's no, told as policy's is.
 func rejection(v *broker.View) *denial {
 	reason := string(v.Status)
+	people := "the group " + v.ApprovalGroup
+	if v.BreakGlass != "" {
+		people += ", or of " + v.BreakGlass + ","
+	}
 	explanation := map[broker.Status]string{
-		broker.StatusRejected:  "A person of the group " + v.ApprovalGroup + " has said no.",
+		broker.StatusRejected:  "A person of " + people + " has said no.",
 		broker.StatusWithdrawn: "The request was withdrawn.",
 		broker.StatusExpired:   "Nobody decided in time, or what was approved was not redeemed in time.",
 	}[v.Status]

@@ -760,6 +760,19 @@ func (siw *ServerInterfaceWrapper) ListIssuances(w http.ResponseWriter, r *http.
 		return
 	}
 
+	// ------------- Optional query parameter "decision_code" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "decision_code", r.URL.Query(), &params.DecisionCode, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "decision_code"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "decision_code", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "status" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", r.URL.Query(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})

@@ -106,13 +106,16 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Iden
 	rec := result.Record
 	d := rec.Decision
 	s.metrics.decisions.WithLabelValues(string(d.Outcome), authorityOf(d)).Inc()
+	if d.Reason == scopes.ReasonBreakGlass {
+		s.metrics.broken.WithLabelValues("issuance").Inc()
+	}
 	switch {
 	case d.Outcome == scopes.Allow && result.Credential != nil:
 		return s.handOver(w, r, result)
 	case d.Outcome == scopes.Pending && d.Approval != nil:
 		writePending(w, Pending{
 			ID: rec.ID, Status: StatusPending, ExpiresAt: rec.Expires,
-			Approval: Approval{Group: d.Approval.Group, Quorum: d.Approval.Quorum},
+			Approval: Approval{Group: d.Approval.Group, Quorum: d.Approval.Quorum, BreakGlass: d.Approval.BreakGlass},
 		})
 	case d.Outcome == scopes.Deny:
 		s.fail(w, r, who, denialOf(rec))
@@ -179,7 +182,7 @@ func (s *Server) token(result broker.Result) Token {
 		ID: rec.ID, Kind: rec.Intent.Kind,
 		ExpiresAt: rec.Expires, ExpiresIn: seconds(max(0, rec.Expires.Sub(s.cfg.Now()))),
 		Scope: rec.Request.Scope, Resource: d.Resource, Task: rec.Request.Task, TTL: seconds(d.TTL),
-		Policies: list(d.Policies), Catalogue: d.Catalogue,
+		Policies: list(d.Policies), Catalogue: d.Catalogue, BreakGlass: d.Reason == scopes.ReasonBreakGlass,
 	}
 	if out.Kind == scopes.KindJWT {
 		out.Token, out.TokenType = revealed, "Bearer"

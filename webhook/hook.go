@@ -68,7 +68,7 @@ type hook struct {
 
 var (
 	aName = regexp.MustCompile(`^(?:[a-z0-9][a-z0-9_-]{0,62})$`)
-	kinds = []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeUnrevoked}
+	kinds = []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeBroken, broker.NoticeUnrevoked}
 )
 
 func newHook(s Spec) (*hook, error) {

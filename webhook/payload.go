@@ -80,6 +80,7 @@ func slackMessage(n broker.Notice, link string) slack {
 	title := map[broker.NoticeKind]string{
 		broker.NoticeWaiting:   "A request waits for " + slackValue(n.Group),
 		broker.NoticeDecided:   "A request is " + slackValue(string(n.Status)),
+		broker.NoticeBroken:    "BREAK GLASS: somebody of " + slackValue(n.Group) + " approves a request in place of the group that was asked; it is " + slackValue(string(n.Status)),
 		broker.NoticeUnrevoked: "A credential should be dead, and is not known to be",
 	}[n.Kind]
 	head := title

@@ -15,6 +15,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // ApprovalsCmd is `brevet approvals`.
@@ -22,6 +23,7 @@ type ApprovalsCmd struct {
 	List    ApprovalsListCmd    `cmd:"" help:"List what waits for you."`
 	Show    ApprovalsShowCmd    `cmd:"" help:"Show one request, with the votes on it."`
 	Approve ApprovalsApproveCmd `cmd:"" help:"Say yes, to one request or to several."`
+	Break   ApprovalsBreakCmd   `cmd:"" name:"break-glass" help:"Say yes in place of the group that was asked, when it does not answer. Everybody is told."`
 	Deny    ApprovalsDenyCmd    `cmd:"" help:"Say no. One no ends a request, and revokes what it was redeemed by."`
 	Watch   ApprovalsWatchCmd   `cmd:"" help:"Show what comes to wait for you, until Ctrl-C."`
 }
@@ -76,10 +78,26 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 		if n > 1 {
 			who += fmt.Sprintf(" and %d like it", n-1)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d of %d\n", inert(one.ID), left(one), who, inert(one.Scope),
-			shorten(inert(one.Resource), 60), one.VotesCast, one.Approval.Quorum)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d of %d%s\n", inert(one.ID), left(one), who, inert(one.Scope),
+			shorten(inert(one.Resource), 60), one.VotesCast, one.Approval.Quorum, alarm(one))
 	}
 	return table.Flush()
+}
+
+// alarm marks a request for which somebody has broken the glass.
+func alarm(one openapi.ApprovalCase) string {
+	if !one.Approval.Broken {
+		return ""
+	}
+	return "  BREAK GLASS"
+}
+
+// standIn says in words who may break the glass.
+func standIn(group string) string {
+	if group == "" {
+		return ""
+	}
+	return fmt.Sprintf(", or %d of %s in an emergency", scopes.BreakGlassQuorum, group)
 }
 
 func left(one openapi.ApprovalCase) string {
@@ -123,6 +141,7 @@ type agreed struct {
 	Catalogue  string         `json:"catalogue"`
 	Group      string         `json:"group"`
 	Quorum     int            `json:"quorum"`
+	BreakGlass string         `json:"break_glass"`
 	Expires    int64          `json:"expires"`
 	Remember   string         `json:"remember"`
 }
@@ -135,7 +154,9 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	}
 	for _, line := range [][2]string{
 		{"request", one.ID},
-		{"status", fmt.Sprintf("%s, %d of %d of %s have voted, %s left", one.Status, one.VotesCast, a.Quorum, a.Group, left(one))},
+		{"GLASS", brokenText(a, one)},
+		{"status", fmt.Sprintf("%s, %d have voted, %s left", one.Status, one.VotesCast, left(one))},
+		{"asked", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass)},
 		{"who", a.SPIFFEID},
 		{"task", a.Task},
 		{"wants to", one.Title},
@@ -160,6 +181,14 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	}
 	printUntrusted(out, "the sandbox's own words, which prove nothing", one.Reason)
 	return nil
+}
+
+// brokenText says that somebody has broken the glass, and what that means.
+func brokenText(a agreed, one openapi.ApprovalCase) string {
+	if !one.Approval.Broken {
+		return ""
+	}
+	return fmt.Sprintf("BROKEN: somebody of %s approves this in place of %s", a.BreakGlass, a.Group)
 }
 
 // coverText says whether a yes may stand for the task, and how often it has.
@@ -229,10 +258,11 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 	defer done()
 	seen := map[string]bool{}
 	show := func(one openapi.ApprovalCase) error {
-		if seen[one.ID] {
+		news := one.ID + alarm(one)
+		if seen[news] {
 			return nil
 		}
-		seen[one.ID] = true
+		seen[news] = true
 		return announce(con, one)
 	}
 	watch, wait := broker.WatchApprovals(), time.Duration(0)
@@ -301,7 +331,7 @@ func announce(con *console, one openapi.ApprovalCase) error {
 	if con.json {
 		return con.encode(one)
 	}
-	_, err := fmt.Fprintf(con.out, "%s  %s on %s by %s, %s left\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly),
-		inert(one.Scope), shorten(inert(one.Resource), 60), inert(one.SpiffeID), left(one), inert(one.ID))
+	_, err := fmt.Fprintf(con.out, "%s%s  %s on %s by %s, %s left\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly),
+		alarm(one), inert(one.Scope), shorten(inert(one.Resource), 60), inert(one.SpiffeID), left(one), inert(one.ID))
 	return err
 }

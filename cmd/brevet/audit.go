@@ -30,6 +30,7 @@ type AuditListCmd struct {
 	Scope       string           `help:"Only of this scope."`
 	Task        string           `help:"Only of this task."`
 	Decision    openapi.Decision `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
+	Code        string           `help:"Only decided for this reason, such as forbidden, or break_glass."`
 	Status      openapi.Status   `help:"Only in this state: ${enum}." enum:",denied,pending,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired" default:""`
 	Since       time.Duration    `help:"Only of the last while, such as 24h."`
 	Limit       int              `help:"How many at the most." default:"50"`
@@ -55,7 +56,7 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 func (c *AuditListCmd) filter(now time.Time) client.Filter {
 	f := client.Filter{
 		SPIFFEID: c.SPIFFEID, SPIFFEIDPrefix: c.Prefix, TrustDomain: c.TrustDomain, Scope: c.Scope, Task: c.Task,
-		Decision: c.Decision, Status: c.Status, Limit: min(c.Limit, 500),
+		Decision: c.Decision, DecisionCode: c.Code, Status: c.Status, Limit: min(c.Limit, 500),
 	}
 	if c.Since > 0 {
 		f.Since = now.Add(-c.Since)
@@ -90,9 +91,9 @@ func printRecords(con *console, records []openapi.Issuance) error {
 		return err
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "TIME\tSTATUS\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON")
+	fmt.Fprintln(table, "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON")
 	for _, r := range records {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, inert(r.Scope),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, inert(r.DecisionCode), inert(r.Scope),
 			inert(r.Resource), inert(r.SpiffeID), inert(r.Task), seconds(r.TTL), shorten(inert(r.Reason), 40))
 	}
 	return table.Flush()

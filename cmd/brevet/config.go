@@ -128,7 +128,7 @@ type WebhookConfig struct {
 	SecretFile string `yaml:"secret_file,omitempty"`
 	// json (Standard Webhooks) or slack (an incoming webhook). Default json.
 	Format string `yaml:"format,omitempty"`
-	// Some of approval.waiting, approval.decided and credential.unrevoked.
+	// Some of approval.waiting, approval.decided, approval.break_glass and credential.unrevoked.
 	Events []string `yaml:"events"`
 	// SPIFFE IDs at or below which sandboxes are told of. Empty: everywhere.
 	Within []string `yaml:"within,omitempty"`

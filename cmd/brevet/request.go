@@ -86,8 +86,8 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 // wait shows who has to agree, and takes what they have approved.
 func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Client, ask client.Ask, p *client.Pending) error {
 	if !con.json {
-		fmt.Fprintf(con.err, "%d of %s has to agree, until %s.\n  request    %s\n",
-			p.Quorum, p.Group, p.Expires.Local().Format(time.TimeOnly), p.ID)
+		fmt.Fprintf(con.err, "%d of %s has to agree%s, until %s.\n  request    %s\n",
+			p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID)
 	}
 	stop := showWaiting(con, "waiting for "+p.Group, p.Expires)
 	waiting, cancel := context.WithDeadline(ctx, p.Expires.Add(time.Second))
@@ -142,6 +142,9 @@ func printToken(con *console, token *client.Token) error {
 	}
 	fmt.Fprintf(con.err, "%s on %s until %s, issuance %s\n",
 		token.Scope, token.Resource, token.Expires.Local().Format(time.TimeOnly), token.ID)
+	if token.BreakGlass {
+		fmt.Fprintln(con.err, "The glass was broken for it: others have approved it than the group that was asked.")
+	}
 	if token.Static {
 		fmt.Fprintln(con.err, "It is a static secret: it goes on working after that, until its owner changes it.")
 	}
@@ -173,6 +176,9 @@ func tokenDocument(token *client.Token) map[string]any {
 	if token.Static {
 		document["static"] = true
 	}
+	if token.BreakGlass {
+		document["break_glass"] = true
+	}
 	return document
 }
 
@@ -203,8 +209,8 @@ func printPending(con *console, pending *client.Pending) error {
 		}
 		return err
 	}
-	fmt.Fprintf(con.err, "A person has to agree first: %d of %s, until %s.\n  request    %s\n",
-		pending.Quorum, pending.Group, pending.Expires.Local().Format(time.TimeOnly), pending.ID)
+	fmt.Fprintf(con.err, "A person has to agree first: %d of %s%s, until %s.\n  request    %s\n",
+		pending.Quorum, pending.Group, standIn(pending.BreakGlass), pending.Expires.Local().Format(time.TimeOnly), pending.ID)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/term"
 )
 
@@ -43,6 +44,20 @@ type ApprovalsDenyCmd struct{ ballot }
 // Run shows what it is about, and says no.
 func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
 	return c.cast(ctx, con, openapi.VerdictDeny, saying(openapi.VerdictDeny))
+}
+
+// ApprovalsBreakCmd is `brevet approvals break-glass`.
+type ApprovalsBreakCmd struct {
+	PersonFlags
+	ID   string `arg:"" help:"The request."`
+	Note string `help:"Why the group that was asked cannot be waited for." required:""`
+	Yes  bool   `help:"Don't ask again." short:"y"`
+}
+
+// Run shows what it is about, and says yes in place of those who were asked.
+func (c *ApprovalsBreakCmd) Run(ctx context.Context, con *console) error {
+	one := ballot{PersonFlags: c.PersonFlags, IDs: []string{c.ID}, Note: c.Note, Yes: c.Yes}
+	return one.cast(ctx, con, openapi.VerdictBreakGlass, saying(openapi.VerdictBreakGlass))
 }
 
 // voting sends a vote on what was shown, with a note.
@@ -115,7 +130,10 @@ func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) er
 	if err := printCase(con.err, one); err != nil {
 		return err
 	}
-	fmt.Fprintf(con.err, "\n%s this? Type yes: ", strings.ToUpper(string(verdict[:1]))+string(verdict[1:]))
+	fmt.Fprintf(con.err, "\n%s this? Type yes: ", map[openapi.Verdict]string{
+		openapi.VerdictApprove: "Approve", openapi.VerdictDeny: "Deny",
+		openapi.VerdictBreakGlass: "Break the glass, before everybody's eyes, to approve",
+	}[verdict])
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != "yes" {
 		return errors.New("you did not type yes: nothing was said")
@@ -127,7 +145,23 @@ func printVoted(con *console, after openapi.ApprovalCase) error {
 	if con.json {
 		return con.encode(after)
 	}
+	if after.Approval.Broken {
+		_, err := fmt.Fprintf(con.out, "%s is %s; BREAK GLASS: %d of %d of %s stand in for %s\n", inert(after.ID), after.Status,
+			brokenBy(after), scopes.BreakGlassQuorum, inert(after.Approval.BreakGlass), inert(after.Approval.Group))
+		return err
+	}
 	_, err := fmt.Fprintf(con.out, "%s is %s: %d of %d of %s have voted\n",
 		inert(after.ID), after.Status, after.VotesCast, after.Approval.Quorum, inert(after.Approval.Group))
 	return err
+}
+
+// brokenBy counts the votes that break the glass.
+func brokenBy(one openapi.ApprovalCase) int {
+	n := 0
+	for _, v := range one.Votes {
+		if v.Verdict == openapi.VerdictBreakGlass {
+			n++
+		}
+	}
+	return n
 }
