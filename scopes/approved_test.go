@@ -1,6 +1,7 @@
 package scopes_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,35 @@ func TestDecideApproved(t *testing.T) {
 				t.Errorf("got approval %v and TTL %s, want none and at most the scope's", d.Approval, d.TTL)
 			}
 		})
+	}
+}
+
+func TestDecideBroken(t *testing.T) {
+	c := world(t)
+	who := subject("spiffe://td.example/agents/a")
+	for repository, reason := range map[string]string{
+		"acme/api": scopes.ReasonBreakGlass, "acme/secret": scopes.ReasonForbidden, "evil/api": scopes.ReasonNoPermit,
+	} {
+		d, err := c.DecideBroken(who, scopes.Ask{Scope: "git.issues.write", Params: repo(repository), Task: "task-1"}, noon)
+		if err != nil || d.Reason != reason || (d.Outcome == scopes.Allow) != (reason == scopes.ReasonBreakGlass) {
+			t.Errorf("%s: got %s %s, %v, want %s", repository, d.Outcome, d.Reason, err, reason)
+		}
+	}
+}
+
+func TestWhatABrokenGlassGivesIsShort(t *testing.T) {
+	c := load(t, replace(t, worldScopes, "15m}\n    approval", "2h}\n    approval"), worldPolicies)
+	who := subject("spiffe://td.example/agents/a")
+	for asked, want := range map[time.Duration]time.Duration{
+		0: 5 * time.Minute, 30 * time.Minute: 30 * time.Minute, 31 * time.Minute: 30 * time.Minute, 5 * time.Hour: 30 * time.Minute,
+	} {
+		d, err := c.DecideBroken(who, scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), TTL: asked, Task: "task-1"}, noon)
+		if err != nil || d.TTL != want || !strings.Contains(d.Explanation, "glass was broken") {
+			t.Errorf("asked for %s: got %s (%s), %v, want %s", asked, d.TTL, d.Explanation, err, want)
+		}
+		if cut := asked > scopes.BreakGlassTTL; cut != strings.Contains(d.Explanation, "the most when the glass was broken") {
+			t.Errorf("asked for %s: got %q, want it said that it was cut: %t", asked, d.Explanation, cut)
+		}
 	}
 }
 

@@ -39,6 +39,11 @@ func TestPlanOfOneChange(t *testing.T) {
 		{name: "quorum", old: "quorum: 2", with: "quorum: 1", want: []string{"approval.quorum: 2 -> 1, widened"}, reach: scopes.Widened},
 		{name: "waits longer", old: "expires: 1h", with: "expires: 2h", want: []string{"approval.expires: 1h -> 2h, widened"}, reach: scopes.Widened},
 		{name: "remembered", old: "group: oncall", with: "group: oncall, remember: task", want: []string{"approval.remember: never -> task, widened"}, reach: scopes.Widened},
+		{name: "glass to break", old: "group: oncall", with: "group: oncall, break_glass: leads", want: []string{"approval.break_glass:  -> leads, widened"}, reach: scopes.Widened},
+		{
+			name: "approval with a glass", old: "    resource: mail:all\n", with: "    resource: mail:all\n    approval: {group: oncall, break_glass: leads}\n",
+			want: []string{"approval:  -> 1 of oncall within 10m, or 2 of leads in an emergency, widened"}, reach: scopes.Widened,
+		},
 		{
 			name: "limit removed", base: withLimits, old: "{per: sandbox, count: 60, window: 1h}, ", with: "",
 			want: []string{"limits.sandbox: 60 in 1h per sandbox -> , widened"}, reach: scopes.Widened,
@@ -268,6 +273,7 @@ var edits = [][]string{
 	{"default: 10m, max: 1h", "default: 5m, max: 2h", "default: 20m, max: 30m"},
 	{"authority: delete", "authority: draft", "authority: write"},
 	{"    approval: {group: oncall}\n", "", "    approval: {group: oncall, quorum: 2, remember: task}\n"},
+	{"quorum: 2, expires: 1h", "quorum: 2, expires: 1h, break_glass: leads", "quorum: 2, expires: 1h, break_glass: others"},
 	{"[EUR, USD]", "[EUR]", "[USD, GBP]"},
 	{"min: 1, max: 10000", "min: 0, max: 10000", "min: 5, max: 50"},
 	{", bind: mtls", "", ", bind: none"},

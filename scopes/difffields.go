@@ -136,8 +136,7 @@ func (d *fieldDiff) approval(a, b *Approval) {
 	d.add("approval.quorum", number(int64(a.Quorum)), number(int64(b.Quorum)), wider(b.Quorum <= a.Quorum, b.Quorum >= a.Quorum))
 	d.longer("approval.expires", a.Expires, b.Expires)
 	d.add("approval.remember", a.Remember, b.Remember, wider(b.Remember == RememberTask, a.Remember == RememberTask))
-	// Whoever comes to stand in for the group is to be noticed, also where somebody could before.
-	d.add("approval.break_glass", a.BreakGlass, b.BreakGlass, wider(b.BreakGlass != "", b.BreakGlass == ""))
+	d.add("approval.break_glass", a.BreakGlass, b.BreakGlass, wider(a.BreakGlass == "", b.BreakGlass == ""))
 }
 
 func (a *Approval) words() string {

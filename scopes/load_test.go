@@ -95,6 +95,14 @@ var mistakes = []mistake{
 		want: "scopes.yaml:17: scope git.issues.write: approval needs a group, such as {group: oncall}",
 	},
 	{
+		name: "break glass of the same group", old: "{group: oncall}", with: "{group: oncall, break_glass: oncall}",
+		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass must be another group than approval.group: it stands in when that one does not answer",
+	},
+	{
+		name: "break glass of no group", old: "{group: oncall}", with: "{group: oncall, break_glass: ''}",
+		want: `scopes.yaml:17: scope git.issues.write: approval.break_glass "" must be lower-case letters, digits and dashes, at most 64`,
+	},
+	{
 		name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
 		want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
 	},

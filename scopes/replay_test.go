@@ -51,6 +51,13 @@ func TestReplayOfOneDecision(t *testing.T) {
 			want: scopes.Unchanged,
 		},
 		{
+			name: "by breaking the glass", rec: func(rec *scopes.Recorded) {
+				writes(rec)
+				rec.Outcome, rec.Reason, rec.TTL, rec.Given = scopes.Allow, scopes.ReasonBreakGlass, time.Hour, 30*time.Minute
+			},
+			scopes: func(s string) string { return strings.Replace(s, "15m}\n    approval", "2h}\n    approval", 1) }, want: scopes.Unchanged,
+		},
+		{
 			name: "approved, and forbidden now", rec: func(rec *scopes.Recorded) { writes(rec); rec.Outcome, rec.Reason = scopes.Allow, scopes.ReasonApproved },
 			policies: func(s string) string { return s + `@id("no") forbid (principal, action, resource);` }, want: scopes.NewlyDenied,
 		},
