@@ -9,6 +9,7 @@ import (
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/webhook"
 )
 
@@ -84,6 +85,26 @@ func TestRetries(t *testing.T) {
 	for attempts, most := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 10: 512 * time.Second, 99: 15 * time.Minute} {
 		if d := webhook.RetryAfter(attempts); d > most || d < most*4/5 {
 			t.Errorf("after attempt %d: got %v, want at most %v and little less", attempts, d, most)
+		}
+	}
+}
+
+// When the glass is broken, others learn so at the first vote and when it is approved.
+func TestABrokenGlassIsTold(t *testing.T) {
+	s := brevettest.NewStack(t, withPeople)
+	second := s.Replica(t)
+	r := newReceiver(t, nil)
+	spec := r.spec("alarm")
+	spec.Events = []broker.NoticeKind{broker.NoticeBroken}
+	courier(t, s, spec)
+	courier(t, second, spec)
+	approve(t, s, ask(t, s, agent)) // which nobody has to hear of
+	id := ask(t, s, agent)
+	for i, status := range []string{"pending", "approved"} {
+		says(t, second.Person(t, []string{"dave", "erin"}[i]), openapi.VerdictBreakGlass, id)
+		got := r.wants(t, broker.NoticeBroken, id, status)
+		if !strings.Contains(got.Body, `"group":"leads","quorum":2`) || strings.Contains(got.Body, "CANARY") {
+			t.Errorf("got %s, want who stands in, and nobody's words", got.Body)
 		}
 	}
 }

@@ -112,6 +112,15 @@ func TestSlackMessagesAreInert(t *testing.T) {
 	if !strings.HasSuffix(head.Text, link) {
 		t.Errorf("got %q, want one link, to the request", head.Text)
 	}
+	n.Kind = broker.NoticeBroken
+	broken, err := webhook.Body(spec, n, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alarm struct{ Text string }
+	if err := json.Unmarshal(broken, &alarm); err != nil || !strings.HasPrefix(alarm.Text, "BREAK GLASS: somebody of ") || strings.ContainsAny(alarm.Text, "<>\x1b\r") {
+		t.Errorf("got %s, %v, want the alarm, and no mention", broken, err)
+	}
 	for _, shown := range []string{got.Text, strings.TrimSuffix(head.Text, link), facts.Text} {
 		if strings.ContainsAny(shown, "<>\u202e\u200b\x1b\r") || len(shown) > 3000 {
 			t.Errorf("got %q, want it short, and nothing that begins a mention", shown)

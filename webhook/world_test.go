@@ -18,6 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/secret"
@@ -43,14 +44,18 @@ var withPeople = brevettest.Options{
       repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
     resource: git:repo/{repo}
     ttl: {default: 5m, max: 15m}
-    approval: {group: oncall, quorum: 1}
+    approval: {group: oncall, quorum: 1, break_glass: leads}
     credential: {kind: jwt, audience: https://git.test}
 `)},
 		{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);
 @id("people") forbid (principal, action, resource) unless { context.approved };`)},
 	},
-	People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
-	Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall"}},
+	People: []devstack.DevPerson{
+		{Username: "bob", Name: "Bob", Groups: []string{"oncall"}},
+		{Username: "dave", Name: "Dave", Groups: []string{"leads"}},
+		{Username: "erin", Name: "Erin", Groups: []string{"leads"}},
+	},
+	Rules: []people.Rule{{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleApprover, Group: "leads"}},
 }
 
 // received is a call that a receiver got.
@@ -179,12 +184,17 @@ func ask(t *testing.T, s *brevettest.Stack, id string) string {
 
 func approve(t *testing.T, s *brevettest.Stack, id string) {
 	t.Helper()
-	bob := s.Person(t, "bob")
-	shown, err := bob.Approval(t.Context(), id)
+	says(t, s.Person(t, "bob"), openapi.VerdictApprove, id)
+}
+
+// says is a vote of somebody who has looked, with a note.
+func says(t *testing.T, who *client.Client, verdict openapi.Verdict, id string) {
+	t.Helper()
+	shown, err := who.Approval(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bob.Vote(t.Context(), shown, "approve", ""); err != nil {
+	if _, err := who.Vote(t.Context(), shown, verdict, words); err != nil {
 		t.Fatal(err)
 	}
 }

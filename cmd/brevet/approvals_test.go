@@ -52,7 +52,7 @@ func TestApprovalCommands(t *testing.T) {
 	watch.signal(t, syscall.SIGTERM)
 	watch.finish(t).want(t, 0)
 	brevet(t, alice, "approvals", "list").want(t, 0, id, researcher, "github.issues.write", "0 of 1")
-	brevet(t, carol, "approvals", "list").want(t, 0, "nothing waits for you")
+	brevet(t, carol, "approvals", "list").want(t, 0, id) // she may break the glass
 	brevet(t, carol, "approvals", "approve", id, "--yes").want(t, 1, "not in the group")
 	shown := brevet(t, alice, "approvals", "show", id)
 	shown.want(t, 0, "github:repo/acme/api", "at most 5m0s", "prove nothing", "mixes alphabets")
@@ -65,6 +65,7 @@ func TestApprovalCommands(t *testing.T) {
 		t.Errorf("got %q on standard output, want the token alone", got.out)
 	}
 
+	t.Run("glass", func(t *testing.T) { s.breakGlass(t, alice, carol) })
 	t.Run("no", func(t *testing.T) {
 		asks, id := s.ask(t, "t-2", "please")
 		brevet(t, alice, "approvals", "deny", id, "--yes").want(t, 0, "is rejected")
@@ -88,6 +89,30 @@ func TestApprovalCommands(t *testing.T) {
 		t.Errorf("got %q, %v, want the people in the configuration", data, err)
 	}
 	s.stop(t, syscall.SIGTERM)
+}
+
+// breakGlass is what those do who stand in at night, while somebody who was asked looks on.
+func (s *session) breakGlass(t *testing.T, alice, carol []string) {
+	t.Helper()
+	watch := launch(t, alice, "approvals", "watch", "--every", "1h")
+	asks, id := s.ask(t, "t-6", "it burns")
+	if said := asks.err.String(); !strings.Contains(said, "or 2 of security in an emergency") {
+		t.Errorf("got %q, want who may stand in", said)
+	}
+	watch.waitFor(t, watch.out, "brevet approvals show "+id)
+	brevet(t, carol, "approvals", "break-glass", id, "--yes").want(t, 2, "--note")
+	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers").want(t, 1, "there is no terminal to ask you on")
+	brevet(t, carol, "approvals", "break-glass", id, "--note", " ", "--yes").want(t, 1, "Say why you break the glass")
+	brevet(t, alice, "approvals", "break-glass", id, "--note", "me too", "--yes").want(t, 1, "not in the group")
+	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers", "--yes").want(t, 0, "is pending; BREAK GLASS: 1 of 2 of security stand in for oncall")
+	watch.waitFor(t, watch.out, "BREAK GLASS")
+	watch.signal(t, syscall.SIGTERM)
+	watch.finish(t).want(t, 0)
+	brevet(t, alice, "approvals", "list").want(t, 0, id, "BREAK GLASS")
+	brevet(t, alice, "approvals", "show", id).want(t, 0, "BROKEN: somebody of security", "break_glass by Carol Clark", "nobody answers")
+	brevet(t, s.person(t, "dave"), "approvals", "break-glass", id, "--note", "it burns", "--yes").want(t, 0, "is approved; BREAK GLASS: 2 of 2 of security")
+	asks.finish(t).want(t, 0, "github.issues.write on github:repo/acme/api", "The glass was broken for it")
+	brevet(t, s.as("auditor"), "audit", "list", "--code", "break_glass").want(t, 0, "break_glass", "github.issues.write")
 }
 
 // hostileReason is what a sandbox may write: all of it is nothing but words.

@@ -42,12 +42,14 @@ var localPeople = []devstack.DevPerson{
 	{Username: "alice", Name: "Alice Adams", Groups: []string{"oncall", "finance"}},
 	{Username: "bob", Name: "Bob Baker", Groups: []string{"oncall", "platform"}},
 	{Username: "carol", Name: "Carol Clark", Groups: []string{"finance", "security"}},
+	{Username: "dave", Name: "Dave Dean", Groups: []string{"security"}},
 }
 
 // localRoles are what they may do.
 var localRoles = []PeopleRoleConfig{
 	{Role: "approver", Group: "oncall"},
 	{Role: "approver", Group: "finance"},
+	{Role: "approver", Group: "security"},
 	{Role: "admin", Group: "platform"},
 	{Role: "auditor", Group: "security"},
 }
