@@ -204,3 +204,36 @@ func TestNoticesOfABrokenGlass(t *testing.T) {
 	}
 	tellsNothing(t, box, alarmed)
 }
+
+// T3: whoever writes with the broker's own role does not make one word of the other.
+func TestNobodySaysThatTheGroupHasApproved(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	redeemed, request := breakable(t, l), breakable(t, l)
+	for _, rec := range []broker.Record{redeemed, request} {
+		breaks(t, l, rec, broker.StatusApproved, daveVotes, erinVotes)
+	}
+	issued := redeemsBroken(redeemed, nil)
+	begin(t, l, issued)
+	exec(t, brevettest.Connect(t, db.AdminURL), `ALTER TABLE issuances DROP CONSTRAINT issuances_entry`)
+	conn := brevettest.Connect(t, db.BrokerURL)
+	for change, want := range map[string]string{
+		`{}`:                                     "",
+		`{"decision_code": "approved"}`:          violation,
+		`{"decision_code": "permitted"}`:         violation,
+		`{"ttl": 1801}`:                          violation,
+		`{"expires_at": "2099-01-01T00:00:00Z"}`: violation,
+	} {
+		got := refusedBy(t, conn, `
+			WITH forged AS (SELECT gen_random_uuid() AS id), redeemed AS (
+				UPDATE issuances AS i SET status = 'redeemed', status_time = now(), redemptions = 1, redeemed_by = forged.id
+				FROM forged WHERE i.id = $2
+			)
+			INSERT INTO issuances SELECT (jsonb_populate_record(i, jsonb_build_object(
+				'id', forged.id, 'approves', $2::uuid, 'entry_index', 1000) || $3::jsonb)).*
+			FROM issuances AS i, forged WHERE i.id = $1`, issued.ID, request.ID, change)
+		if got != want {
+			t.Errorf("%s: got %q, want %q", change, got, want)
+		}
+	}
+}
