@@ -152,7 +152,7 @@ func (s *session) requests(t *testing.T) {
 	})
 	t.Run("pending", func(t *testing.T) {
 		got := brevet(t, s.env, "request", "github.issues.write", "repo=acme/api", "--task", "t-1")
-		got.want(t, exitPending, "A person has to agree first: 1 of oncall, until")
+		got.want(t, exitPending, "A person has to agree first: 1 of oncall, or 2 of security in an emergency, until")
 		if got.out != "" {
 			t.Errorf("got %q on standard output, want nothing", got.out)
 		}
