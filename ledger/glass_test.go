@@ -172,12 +172,13 @@ func TestWhoStandsInSeesWhatWaits(t *testing.T) {
 	breaks(t, l, request, broker.StatusPending, daveVotes)
 	for _, groups := range [][]string{{"oncall"}, {"leads"}, {"leads", "oncall"}} {
 		name := strings.Join(groups, " and ")
-		views, err := l.Waiting(t.Context(), broker.WaitingQuery{Groups: groups, Within: []string{people.Everywhere}, Limit: 10})
+		q := broker.WaitingQuery{Groups: groups, Within: []string{people.Everywhere}, Limit: 10}
+		views, err := l.Waiting(t.Context(), q)
 		if err != nil || len(views) != 1 || views[0].ID != request.ID {
 			t.Errorf("%s: got %+v, %v, want the request once", name, views, err)
 		}
 		want := broker.Standing{ID: request.ID, SPIFFEID: sandbox, Group: "oncall", BreakGlass: "leads", Broken: true}
-		if standing, err := l.Standing(t.Context(), groups); err != nil || len(standing) != 1 || standing[0] != want {
+		if standing, err := l.Standing(t.Context(), []broker.WaitingQuery{q, q}); err != nil || len(standing) != 1 || standing[0] != want {
 			t.Errorf("%s: got %+v, %v, want %+v", name, standing, err, want)
 		}
 	}
