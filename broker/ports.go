@@ -93,8 +93,8 @@ type Catalogues interface {
 
 // WaitingQuery picks requests that wait for people.
 type WaitingQuery struct {
-	// Groups are those that they wait for, or that may stand in for those, Within the SPIFFE IDs, paths and trust domains that they come from, or
-	// people.Everywhere.
+	// Groups are those that they wait for, or that may stand in for those, Within the SPIFFE IDs, paths and trust domains
+	// that they come from, or people.Everywhere.
 	Groups, Within []string
 	Limit          int
 }
