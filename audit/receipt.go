@@ -12,16 +12,22 @@ import (
 // ErrNotYet is of an entry that is in the log and that no checkpoint covers yet: it will be within a second or two.
 var ErrNotYet = errors.New("no checkpoint covers it yet")
 
+// ErrTooLarge is of a task with more entries than a receipt holds.
+var ErrTooLarge = errors.New("it has more entries than a receipt holds")
+
 // ErrReceipt is of a receipt that does not prove what it says.
 var ErrReceipt = errors.New("the receipt proves nothing")
 
-// Receipt proves that entries of one issuance are in a log, to whoever has the log's public key and nothing else. It
-// does not prove that there are no others, which takes the whole log.
+// Receipt proves that entries of one issuance, or of one task, are in a log, to whoever has the log's public key and
+// nothing else. It does not prove that there are no others, which takes the whole log.
 type Receipt struct {
 	Version int `json:"version"` // 1
-	// Issuance is the id of the issuance, Approves that of the request that people approved for it, if they did.
-	Issuance string `json:"issuance"`
+	// Issuance is the id of an issuance, Approves that of the request that people approved for it, if they did.
+	Issuance string `json:"issuance,omitempty"`
 	Approves string `json:"approves,omitempty"`
+	// SPIFFEID and Task name a task instead.
+	SPIFFEID string `json:"spiffe_id,omitempty"`
+	Task     string `json:"task,omitempty"`
 	// Checkpoint is a signed one that covers all the entries.
 	Checkpoint string         `json:"checkpoint"`
 	Entries    []ReceiptEntry `json:"entries"`
@@ -50,13 +56,10 @@ func (r Receipt) Verify(origin string, keys note.Verifiers) (Checkpoint, error) 
 	if r.Version != 1 || len(r.Entries) == 0 {
 		return Checkpoint{}, fmt.Errorf("%w: it has no entries, or another form", ErrReceipt)
 	}
-	before := int64(-1)
+	before, known := int64(-1), map[string]bool{r.Issuance: r.Issuance != "", r.Approves: r.Approves != ""}
 	for _, e := range r.Entries {
-		var body struct {
-			ID string `json:"id"`
-		}
 		switch {
-		case json.Unmarshal([]byte(e.Body), &body) != nil || body.ID != r.Issuance && body.ID != r.Approves:
+		case !r.concerns(e, known):
 			return Checkpoint{}, fmt.Errorf("%w: entry %d is of something else", ErrReceipt, e.Index)
 		case e.Index <= before:
 			return Checkpoint{}, fmt.Errorf("%w: entry %d is out of order", ErrReceipt, e.Index)
@@ -66,4 +69,30 @@ func (r Receipt) Verify(origin string, keys note.Verifiers) (Checkpoint, error) 
 		before = e.Index
 	}
 	return c, nil
+}
+
+// concerns tells whether an entry is of what the receipt is of: it has an id that is known to be, or it begins a request
+// of the task, whose id is known from then on, or it ends the task.
+func (r Receipt) concerns(e ReceiptEntry, known map[string]bool) bool {
+	var body struct {
+		ID      string `json:"id"`
+		Subject struct {
+			SPIFFEID string `json:"spiffe_id"`
+		} `json:"subject"`
+		Request struct {
+			Task string `json:"task"`
+		} `json:"request"`
+		Target struct {
+			SPIFFEID string `json:"spiffe_id"`
+			Task     string `json:"task"`
+		} `json:"target"`
+	}
+	if json.Unmarshal([]byte(e.Body), &body) != nil || body.ID == "" {
+		return false
+	}
+	if r.Task != "" && (body.Subject.SPIFFEID == r.SPIFFEID && body.Request.Task == r.Task ||
+		body.Target.SPIFFEID == r.SPIFFEID && body.Target.Task == r.Task) {
+		known[body.ID] = true
+	}
+	return known[body.ID]
 }

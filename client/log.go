@@ -51,6 +51,22 @@ func (c *Client) Entries(ctx context.Context, from int64, limit int) (openapi.En
 	return page, err
 }
 
+// TaskReceipt reads the proof of all that was asked and issued for a task, as an auditor.
+func (c *Client) TaskReceipt(ctx context.Context, spiffeID, task string) (openapi.LogReceipt, error) {
+	var receipt openapi.LogReceipt
+	if err := segment(task); err != nil {
+		return receipt, err
+	}
+	target := c.base.JoinPath("/v1/tasks", task, "receipt")
+	target.RawQuery = url.Values{"spiffe_id": {spiffeID}}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return receipt, fmt.Errorf("making a call: %w", err)
+	}
+	err = c.read(req, &receipt)
+	return receipt, err
+}
+
 func (c *Client) text(ctx context.Context, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+path, nil)
 	if err != nil {

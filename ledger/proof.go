@@ -85,7 +85,7 @@ func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err e
 	if err != nil {
 		return r, broker.ErrNotFound
 	}
-	r = audit.Receipt{Version: 1, Issuance: id}
+	r.Issuance = id
 	err = l.withTree(ctx, func(tree signedTree) error {
 		err := tree.tx.QueryRow(ctx, `SELECT coalesce(approves::text, '') FROM issuances WHERE id = $1`, [16]byte(parsed)).Scan(&r.Approves)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -94,34 +94,59 @@ func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err e
 		if err != nil {
 			return err
 		}
-		if r.Entries, err = entriesOf(ctx, tree.tx, id, r.Approves); err != nil {
-			return err
-		}
-		for i := range r.Entries {
-			if r.Entries[i].Index >= tree.N {
-				return audit.ErrNotYet
-			}
-			if r.Entries[i].Proof, err = tlog.ProveRecord(tree.N, r.Entries[i].Index, tree); err != nil {
-				return err
-			}
-		}
-		r.Checkpoint = tree.note
-		return nil
+		return tree.proveAll(ctx, &r, `id IN (SELECT t::uuid FROM unnest(@ids::text[]) AS t WHERE t <> '')`,
+			pgx.NamedArgs{"ids": []string{id, r.Approves}})
 	})
 	return r, err
 }
 
-func entriesOf(ctx context.Context, tx pgx.Tx, ids ...string) ([]audit.ReceiptEntry, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT index, convert_from(body, 'UTF8') FROM entries
-		WHERE id IN (SELECT t::uuid FROM unnest(@ids::text[]) AS t WHERE t <> '') ORDER BY index`, pgx.NamedArgs{"ids": ids})
-	if err != nil {
-		return nil, err
+// TaskReceipt proves all entries of a task that there are: its requests with all that became of them, and its end. Errors
+// are as for Receipt, and audit.ErrTooLarge for a task of more than 10,000.
+func (l *Ledger) TaskReceipt(ctx context.Context, spiffeID, task string) (r audit.Receipt, err error) {
+	if unmatchableText(spiffeID, task) {
+		return r, broker.ErrNotFound
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e audit.ReceiptEntry, err error) {
+	r.SPIFFEID, r.Task = spiffeID, task
+	err = l.withTree(ctx, func(tree signedTree) error {
+		return tree.proveAll(ctx, &r, `id IN (
+			SELECT id FROM issuances WHERE spiffe_id = @spiffe_id AND task = @task
+			UNION ALL SELECT command FROM task_ends WHERE spiffe_id = @spiffe_id AND task = @task)`,
+			pgx.NamedArgs{"spiffe_id": spiffeID, "task": task})
+	})
+	return r, err
+}
+
+// maxProven is how many entries a receipt may have.
+const maxProven = 10_000
+
+// proveAll puts the entries that match into a receipt, with their proofs.
+func (t signedTree) proveAll(ctx context.Context, r *audit.Receipt, which string, args pgx.NamedArgs) error {
+	args["limit"] = maxProven + 1
+	rows, err := t.tx.Query(ctx, `SELECT index, convert_from(body, 'UTF8') FROM entries WHERE `+which+` ORDER BY index LIMIT @limit`, args)
+	if err != nil {
+		return err
+	}
+	r.Entries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e audit.ReceiptEntry, err error) {
 		err = row.Scan(&e.Index, &e.Body)
 		return e, err
 	})
+	switch {
+	case err != nil:
+		return err
+	case len(r.Entries) == 0:
+		return broker.ErrNotFound
+	case len(r.Entries) > maxProven:
+		return audit.ErrTooLarge
+	case r.Entries[len(r.Entries)-1].Index >= t.N:
+		return audit.ErrNotYet
+	}
+	for i := range r.Entries {
+		if r.Entries[i].Proof, err = tlog.ProveRecord(t.N, r.Entries[i].Index, t); err != nil {
+			return err
+		}
+	}
+	r.Version, r.Checkpoint = 1, t.note
+	return nil
 }
 
 // Entries returns entries in order, from an index on: up to limit, 1000 at most, or as many as a page should hold.
@@ -193,7 +218,7 @@ func (l *Ledger) withTree(ctx context.Context, do func(signedTree) error) error 
 		copy(tree.Hash[:], root)
 		return do(tree)
 	})
-	if err == nil || errors.Is(err, audit.ErrNotYet) || errors.Is(err, broker.ErrNotFound) {
+	if err == nil || errors.Is(err, audit.ErrNotYet) || errors.Is(err, broker.ErrNotFound) || errors.Is(err, audit.ErrTooLarge) {
 		return err
 	}
 	return fmt.Errorf("reading the tree: %w", unavailable("proving", err))

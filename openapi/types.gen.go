@@ -770,8 +770,14 @@ type LogReceipt struct {
 	Checkpoint string            `json:"checkpoint"`
 	Entries    []LogReceiptEntry `json:"entries"`
 
-	// Issuance The id of the issuance.
-	Issuance string `json:"issuance"`
+	// Issuance The id of the issuance, where it is of one.
+	Issuance string `json:"issuance,omitempty,omitzero"`
+
+	// SpiffeID The sandbox of the task, where it is of one.
+	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
+
+	// Task The task, where it is of one.
+	Task string `json:"task,omitempty,omitzero"`
 
 	// Version Always 1.
 	Version int `json:"version"`
@@ -1240,6 +1246,11 @@ type GetRequestParams struct {
 	// Wait Answer as soon as the request is not pending any more, and after so many seconds at the latest, 60 at most.
 	// When too many wait already the answer comes at once.
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
+}
+
+// GetTaskReceiptParams defines parameters for GetTaskReceipt.
+type GetTaskReceiptParams struct {
+	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
 }
 
 // IssueTokenParams defines parameters for IssueToken.

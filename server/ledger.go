@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -23,6 +24,7 @@ type Proofs interface {
 	// Tile is a tile as in c2sp.org/tlog-tiles; a width of zero is 256.
 	Tile(ctx context.Context, level int, number int64, width int) ([]byte, error)
 	Receipt(ctx context.Context, id string) (audit.Receipt, error)
+	TaskReceipt(ctx context.Context, spiffeID, task string) (audit.Receipt, error)
 	// Entries are those from an index on: up to limit, 1000 at most, and fewer when they are large.
 	Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error)
 }
@@ -115,6 +117,32 @@ func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params List
 		page.Entries[i], page.Next = LogEntry{Index: e.Index, Body: e.Body}, e.Index+1
 	}
 	writeJSON(w, http.StatusOK, page)
+}
+
+// GetTaskReceipt proves to an auditor what was issued for a task that it may see.
+func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
+	const operation = "getTaskReceipt"
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	within, err := s.reach(r, who, s.offices.auditor)
+	if err == nil {
+		err = s.rules.check(r, who, operation, nil)
+	}
+	if err == nil && !within.Covers(params.SpiffeID) {
+		err = &finding{kind: broker.ErrNotFound, detail: "task"}
+	}
+	var receipt audit.Receipt
+	if err == nil {
+		receipt, err = s.cfg.Proofs.TaskReceipt(r.Context(), params.SpiffeID, task)
+	}
+	if err != nil {
+		s.fail(w, r, who, notFound(err, "task"))
+		return
+	}
+	writeJSON(w, http.StatusOK, receipt)
 }
 
 // forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is

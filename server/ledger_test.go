@@ -110,6 +110,14 @@ func TestAnAuditorHoldsTheLogToAccount(t *testing.T) {
 	if c, err := receipt.Verify(brevettest.LogName, keys); err != nil || c.N < late.N || !strings.Contains(receipt.Entries[0].Body, ids[0]) {
 		t.Errorf("got %+v, %v from the receipt of %s", c, err, ids[0])
 	}
+	whole := proofs[audit.Receipt](t, s, "/v1/tasks/"+read.Task+"/receipt?spiffe_id="+agent)
+	if _, err := whole.Verify(brevettest.LogName, keys); err != nil || len(whole.Entries) != 7 {
+		t.Errorf("got a receipt of %d entries of the task, %v; want 7", len(whole.Entries), err)
+	}
+	whole.Task = "another"
+	if _, err := whole.Verify(brevettest.LogName, keys); !errors.Is(err, audit.ErrReceipt) {
+		t.Errorf("got %v from a receipt of another task, want %v", err, audit.ErrReceipt)
+	}
 	receipt.Entries[0].Body = strings.Replace(receipt.Entries[0].Body, `"task"`, `"tusk"`, 1)
 	if _, err := receipt.Verify(brevettest.LogName, keys); !errors.Is(err, audit.ErrReceipt) {
 		t.Errorf("got %v from a receipt that was changed, want %v", err, audit.ErrReceipt)
@@ -132,22 +140,26 @@ func TestTheLogIsForAuditors(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{
-		"/v1/issuances/" + others[0] + "/receipt":            404,
-		"/v1/issuances/x/receipt":                            404,
-		"/v1/ledger/proof/inclusion":                         400,
-		"/v1/ledger/proof/inclusion?index=-1":                400,
-		"/v1/ledger/proof/inclusion?index=1&size=1":          404,
-		"/v1/ledger/proof/inclusion?index=1000000":           503,
-		"/v1/ledger/proof/inclusion?index=0&size=1000000":    503,
-		"/v1/ledger/proof/consistency?from=2&to=1":           404,
-		"/v1/ledger/proof/consistency?from=1&to=1000000":     503,
-		"/v1/ledger/proof/consistency?from=99999999999999":   503,
-		"/v1/ledger/tiles/0/0?width=256":                     404,
-		"/v1/ledger/tiles/0/0":                               404,
-		"/v1/ledger/tiles/8/0?width=1":                       400,
-		"/v1/ledger/tiles/0/36028797018963968?width=1":       404,
-		"/v1/ledger/tiles/0/9223372036854775807?width=1":     404,
-		"/v1/ledger/tiles/0/99999999999999999999999?width=1": 400,
+		"/v1/issuances/" + others[0] + "/receipt":                  404,
+		"/v1/issuances/x/receipt":                                  404,
+		"/v1/tasks/" + read.Task + "/receipt":                      400,
+		"/v1/tasks/unknown/receipt?spiffe_id=" + agent:             404,
+		"/v1/tasks/" + read.Task + "/receipt?spiffe_id=" + foreign: 404,
+		"/v1/tasks/" + read.Task + "/receipt?spiffe_id=x%00":       400,
+		"/v1/ledger/proof/inclusion":                               400,
+		"/v1/ledger/proof/inclusion?index=-1":                      400,
+		"/v1/ledger/proof/inclusion?index=1&size=1":                404,
+		"/v1/ledger/proof/inclusion?index=1000000":                 503,
+		"/v1/ledger/proof/inclusion?index=0&size=1000000":          503,
+		"/v1/ledger/proof/consistency?from=2&to=1":                 404,
+		"/v1/ledger/proof/consistency?from=1&to=1000000":           503,
+		"/v1/ledger/proof/consistency?from=99999999999999":         503,
+		"/v1/ledger/tiles/0/0?width=256":                           404,
+		"/v1/ledger/tiles/0/0":                                     404,
+		"/v1/ledger/tiles/8/0?width=1":                             400,
+		"/v1/ledger/tiles/0/36028797018963968?width=1":             404,
+		"/v1/ledger/tiles/0/9223372036854775807?width=1":           404,
+		"/v1/ledger/tiles/0/99999999999999999999999?width=1":       400,
 	} {
 		got := wire{method: "GET", target: path, auth: "none", svid: s.X509(t, auditor)}.send(t, s)
 		if got.status != want {

@@ -193,6 +193,10 @@ var answers = []answer{
 		"The log takes a signed checkpoint at least each second while entries arrive; the last one does not reach so far. Ask again after the time in Retry-After. If it stays so, the log cannot be signed: tell the operator.",
 	},
 	{
+		audit.ErrTooLarge, CodeInvalidRequest, http.StatusUnprocessableEntity, "The task is too large for a receipt",
+		"A receipt holds 10,000 entries at most, and the task has more. Nothing was proven. Get the receipts of its issuances one by one, or check the whole log.",
+	},
+	{
 		errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "The keys are not available right now",
 		"The public keys are not known at the moment. Ask again after the time in Retry-After.",
 	},

@@ -108,6 +108,9 @@ type ServerInterface interface {
 	// EndTask End a task, and every credential that was issued for it
 	// (POST /v1/tasks/{task}/end)
 	EndTask(w http.ResponseWriter, r *http.Request, task Task)
+	// GetTaskReceipt Get the proof of all that was asked and issued for a task, as an auditor
+	// (GET /v1/tasks/{task}/receipt)
+	GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams)
 	// IssueToken Ask for a credential for one action
 	// (POST /v1/tokens)
 	IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams)
@@ -303,6 +306,12 @@ func (_ Unimplemented) Revoke(w http.ResponseWriter, r *http.Request) {
 // EndTask End a task, and every credential that was issued for it
 // (POST /v1/tasks/{task}/end)
 func (_ Unimplemented) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetTaskReceipt Get the proof of all that was asked and issued for a task, as an auditor
+// (GET /v1/tasks/{task}/receipt)
+func (_ Unimplemented) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1352,6 +1361,48 @@ func (siw *ServerInterfaceWrapper) EndTask(w http.ResponseWriter, r *http.Reques
 	handler.ServeHTTP(w, r)
 }
 
+// GetTaskReceipt operation middleware
+func (siw *ServerInterfaceWrapper) GetTaskReceipt(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "task" -------------
+	var task Task
+
+	err = runtime.BindStyledParameterWithOptions("simple", "task", chi.URLParam(r, "task"), &task, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "task", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTaskReceiptParams
+
+	// ------------- Required query parameter "spiffe_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "spiffe_id", r.URL.Query(), &params.SpiffeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "spiffe_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "spiffe_id", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTaskReceipt(w, r, task, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // IssueToken operation middleware
 func (siw *ServerInterfaceWrapper) IssueToken(w http.ResponseWriter, r *http.Request) {
 
@@ -1525,6 +1576,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/tasks/{task}/end", wrapper.EndTask)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/tasks/{task}/receipt", wrapper.GetTaskReceipt)
 	})
 	r.Group(func(r chi.Router) {
 		r.Delete(options.BaseURL+"/v1/requests/{id}", wrapper.WithdrawRequest)

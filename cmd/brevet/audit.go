@@ -17,6 +17,7 @@ type AuditCmd struct {
 	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
 	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the last signed checkpoint of the log, to be kept where nobody here can reach it."`
 	Keys       AuditKeysCmd       `cmd:"" help:"Print the public keys of the log."`
+	Evidence   AuditEvidenceCmd   `cmd:"" help:"Put the evidence of one task into a file: entries, proofs, catalogues."`
 	Export     AuditExportCmd     `cmd:"" help:"Write the entries of the log for other systems: to a file, or pushed on."`
 	Receipt    AuditReceiptCmd    `cmd:"" help:"Print the proof that an issuance is in the log."`
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
@@ -208,4 +209,21 @@ func (s *session) proves(t *testing.T, id string) {
 		t.Errorf("got %v", receipt)
 	}
 	brevet(t, s.env, "audit", "receipt", id).want(t, 1, "This is not for you to do")
+
+	path := filepath.Join(t.TempDir(), "evidence.zip")
+	collect := []string{"audit", "evidence", "t-export", "--spiffe-id", researcher, "--to", path}
+	brevet(t, s.as("auditor"), collect...).want(t, 0, "the evidence is in")
+	brevet(t, s.as("auditor"), collect...).want(t, 1, "file exists")
+	packed, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = packed.Close() })
+	var names []string
+	for _, f := range packed.File {
+		names = append(names, f.Name)
+	}
+	if got := strings.Join(names, " "); !strings.HasPrefix(got, "README.txt receipt.json keys.txt issuances.ndjson catalogues/sha256-") {
+		t.Errorf("got the files %s", got)
+	}
 }

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+)
+
+// AuditEvidenceCmd is `brevet audit evidence`.
+type AuditEvidenceCmd struct {
+	OfficialFlags
+	Task     string `arg:"" help:"Task to put the evidence of together."`
+	SPIFFEID string `help:"SPIFFE ID of the sandbox whose task it is." name:"spiffe-id" required:""`
+	To       string `help:"ZIP file to write." type:"path" required:""`
+}
+
+const aboutEvidence = `Evidence of the task %q of %s
+put together on %s from the log %s
+
+receipt.json     all entries of the task, byte for byte, each with the proof that it is in the log
+keys.txt         the public keys of the log, as the broker gave them out: compare them with what somebody else has
+issuances.ndjson what became of each request, as the broker tells it: the entries are what is proven
+catalogues/      the scopes and policies that were decided by, each file under its catalogue's digest
+
+Check it, without a network, with
+
+  brevet audit verify --receipt receipt.json --key-file keys.txt
+
+It proves that these entries are in the log that the keys have signed. It does not prove that there are no others of the
+task: that takes the whole log.
+`
+
+// Run writes the evidence of one task into a file that stands by itself.
+func (c *AuditEvidenceCmd) Run(ctx context.Context, con *console) error {
+	return c.consult(ctx, con, func(broker *client.Client) error {
+		files, err := c.collect(ctx, con, broker)
+		if err != nil {
+			return err
+		}
+		if err := writeZip(c.To, files); err != nil {
+			return err
+		}
+		con.say("the evidence is in " + c.To + "; how to check it stands in its README.txt")
+		return nil
+	})
+}
+
+// evidence is a file of it.
+type evidence struct {
+	name string
+	text []byte
+}
+
+func (c *AuditEvidenceCmd) collect(ctx context.Context, con *console, broker *client.Client) ([]evidence, error) {
+	receipt, err := broker.TaskReceipt(ctx, c.SPIFFEID, c.Task)
+	if err != nil {
+		return nil, err
+	}
+	proof, err := json.MarshalIndent(receipt, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	keys, err := broker.LogKeys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name, _, err := logVerifiers(keys)
+	if err != nil {
+		return nil, err
+	}
+	about := fmt.Sprintf(aboutEvidence, inert(c.Task), inert(c.SPIFFEID), time.Now().UTC().Format(time.RFC1123), name)
+	files := []evidence{
+		{"README.txt", []byte(about)}, {"receipt.json", append(proof, '\n')}, {"keys.txt", []byte(strings.Join(append(keys, ""), "\n"))},
+	}
+	var states bytes.Buffer
+	catalogues := map[string]bool{}
+	for one, err := range broker.Issuances(ctx, client.Filter{SPIFFEID: c.SPIFFEID, Task: c.Task, Limit: 500}) {
+		if err != nil {
+			return nil, err
+		}
+		if err := json.NewEncoder(&states).Encode(one); err != nil {
+			return nil, err
+		}
+		catalogues[one.Catalogue] = true
+	}
+	files = append(files, evidence{"issuances.ndjson", states.Bytes()})
+	for digest := range catalogues {
+		more, err := catalogueFiles(ctx, broker, digest)
+		if errors.Is(err, client.ErrNotAllowed) || errors.Is(err, client.ErrNotFound) {
+			con.say("the catalogue " + digest + " is left out: you may not read it, or it was never in force by the API")
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, more...)
+	}
+	return files, nil
+}
+
+func catalogueFiles(ctx context.Context, broker *client.Client, digest string) ([]evidence, error) {
+	files, err := broker.CatalogueFiles(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	folder := "catalogues/" + strings.ReplaceAll(digest, ":", "-") + "/"
+	var all []evidence
+	for _, f := range files {
+		if !localName(f.Name) {
+			return nil, fmt.Errorf("the catalogue %s has a file that cannot be written here", digest)
+		}
+		all = append(all, evidence{folder + f.Name, []byte(f.Text)})
+	}
+	return all, nil
+}
+
+// localName tells whether a name stays in its folder, wherever the file is unpacked.
+func localName(name string) bool {
+	return name != "" && !strings.ContainsAny(name, "\\:") && !strings.HasPrefix(name, "/") && !strings.Contains("/"+name+"/", "/../")
+}
+
+// writeZip writes a file that is whole or not there.
+func writeZip(path string, files []evidence) error {
+	var packed bytes.Buffer
+	w := zip.NewWriter(&packed)
+	for _, f := range files {
+		out, err := w.Create(f.name)
+		if err == nil {
+			_, err = out.Write(f.text)
+		}
+		if err != nil {
+			return fmt.Errorf("packing the evidence: %w", err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return fmt.Errorf("packing the evidence: %w", err)
+	}
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(packed.Bytes())
+	return errors.Join(err, out.Close())
+}
