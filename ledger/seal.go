@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/audit"
@@ -26,7 +27,8 @@ const (
 type Notary interface {
 	// Origin is the name of the log.
 	Origin() string
-	// Keys are the public keys that a checkpoint may be signed with, as in c2sp.org/signed-note.
+	// Keys are the public keys that a checkpoint may be signed with, as in c2sp.org/signed-note. Those of another name are
+	// of what the log was called before.
 	Keys(ctx context.Context) ([]string, error)
 	// Sign returns the text as a signed note.
 	Sign(ctx context.Context, text string) ([]byte, error)
@@ -76,7 +78,7 @@ func (l *Ledger) believable() error {
 func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sealTimeout)
 	defer cancel()
-	keys, err := verifiers(ctx, notary)
+	keys, err := keysOf(ctx, notary)
 	if err != nil {
 		return false, err
 	}
@@ -105,24 +107,43 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 	return more, err
 }
 
-func verifiers(ctx context.Context, notary Notary) (note.Verifiers, error) {
+// logKeys are the public keys of a log, by the name that it had.
+type logKeys map[string]note.Verifiers
+
+func keysOf(ctx context.Context, notary Notary) (logKeys, error) {
 	texts, err := notary.Keys(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the log's keys: %w", err)
 	}
-	var all []note.Verifier
+	named := map[string][]note.Verifier{}
 	for _, text := range texts {
 		v, err := note.NewVerifier(text)
 		if err != nil {
 			return nil, fmt.Errorf("reading the log's keys: %w", err)
 		}
-		all = append(all, v)
+		named[v.Name()] = append(named[v.Name()], v)
 	}
-	return note.VerifierList(all...), nil
+	keys := logKeys{}
+	for name, all := range named {
+		keys[name] = note.VerifierList(all...)
+	}
+	return keys, nil
+}
+
+// open reads a checkpoint that one of the keys has signed, as one of the log by its name of today.
+func (k logKeys) open(signed, origin string) (audit.Checkpoint, error) {
+	name, _, _ := strings.Cut(signed, "\n")
+	keys, ok := k[name]
+	if !ok {
+		return audit.Checkpoint{}, fmt.Errorf("%w: it is of the log %q, not %q", audit.ErrUnsigned, name, origin)
+	}
+	c, err := audit.OpenCheckpoint([]byte(signed), name, keys)
+	c.Origin = origin
+	return c, err
 }
 
 // lastSealed returns the last checkpoint, which follows from what this replica has seen, and the size of the ledger.
-func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys note.Verifiers) (last audit.Checkpoint, size int64, err error) {
+func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys logKeys) (last audit.Checkpoint, size int64, err error) {
 	last.Origin = origin
 	var signed string
 	err = tx.QueryRow(ctx, `
@@ -132,7 +153,7 @@ func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys 
 		return last, 0, unavailable("reading the last checkpoint", err)
 	}
 	if signed != "" {
-		if last, err = audit.OpenCheckpoint([]byte(signed), origin, keys); err != nil {
+		if last, err = keys.open(signed, origin); err != nil {
 			return last, 0, fmt.Errorf("%w: %w", ErrWentBack, err)
 		}
 	}

@@ -22,12 +22,17 @@ const origin = "brevet.test/ledger"
 // notary signs with a key that this process made.
 type notary struct {
 	signer note.Signer
-	key    string
+	keys   []string
 }
 
 func newNotary(t *testing.T) notary {
 	t.Helper()
-	private, public, err := note.GenerateKey(rand.Reader, origin)
+	return notaryOf(t, origin)
+}
+
+func notaryOf(t *testing.T, name string) notary {
+	t.Helper()
+	private, public, err := note.GenerateKey(rand.Reader, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,18 +40,18 @@ func newNotary(t *testing.T) notary {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return notary{signer, public}
+	return notary{signer, []string{public}}
 }
 
-func (n notary) Origin() string                         { return origin }
-func (n notary) Keys(context.Context) ([]string, error) { return []string{n.key}, nil }
+func (n notary) Origin() string                         { return n.signer.Name() }
+func (n notary) Keys(context.Context) ([]string, error) { return n.keys, nil }
 func (n notary) Sign(_ context.Context, text string) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, n.signer)
 }
 
 func (n notary) verifiers(t *testing.T) note.Verifiers {
 	t.Helper()
-	v, err := note.NewVerifier(n.key)
+	v, err := note.NewVerifier(n.keys[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,6 +243,30 @@ func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 				if err := replica.Ready(t.Context()); (err != nil) != want {
 					t.Errorf("%s: got %v from Ready, want that it is not: %t", who, err, want)
 				}
+			}
+		})
+	}
+}
+
+// The key is lost, or the log gets another name: nothing is appended until somebody names the key of before.
+func TestALogGoesOnUnderAnotherKey(t *testing.T) {
+	for name, next := range map[string]notary{"another key": notaryOf(t, origin), "another name": notaryOf(t, "brevet.test/new")} {
+		t.Run(name, func(t *testing.T) {
+			db, before := brevettest.NewDB(t), newNotary(t)
+			l := db.Ledger(t)
+			grow(t, l, 3)
+			sealed(t, l, before)
+			if _, err := l.SealOnce(t.Context(), next); !errors.Is(err, ledger.ErrWentBack) || !errors.Is(err, audit.ErrUnsigned) {
+				t.Errorf("got %v, want %v", err, ledger.ErrWentBack)
+			}
+			next.keys = append(next.keys, before.keys...)
+			sealed(t, l, next)
+			grow(t, l, 3)
+			sealed(t, l, next)
+			all := checkpoints(t, db)
+			c, err := audit.OpenCheckpoint([]byte(all[1].Note), next.Origin(), next.verifiers(t))
+			if err != nil || c.N != 6 || len(all) != 2 {
+				t.Errorf("got %v, %v of %d checkpoints; want the second, of 6 entries", c, err, len(all))
 			}
 		})
 	}

@@ -102,7 +102,7 @@ func readReceipt(path string) (audit.Receipt, error) {
 	return receipt, nil
 }
 
-// logVerifiers reads public keys of one log, whose name stands in each of them.
+// logVerifiers reads public keys of a log, oldest first. Its name of today stands in the last.
 func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error) {
 	var all []signednote.Verifier
 	for _, key := range keys {
@@ -110,10 +110,7 @@ func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error
 		if err != nil {
 			return "", nil, fmt.Errorf("%q is not a public key as brevet audit keys prints it", inert(key))
 		}
-		if name = v.Name(); len(all) > 0 && name != all[0].Name() {
-			return "", nil, fmt.Errorf("the keys are of two logs, %s and %s", inert(all[0].Name()), inert(name))
-		}
-		all = append(all, v)
+		name, all = v.Name(), append(all, v)
 	}
 	if len(all) == 0 {
 		return "", nil, errors.New("no public key of the log is given")

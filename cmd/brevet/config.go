@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+	signednote "golang.org/x/mod/sumdb/note"
 )
 
 // Config is the whole configuration of `brevet serve`: one YAML file. Unknown keys stop the start.
@@ -25,6 +26,8 @@ type Config struct {
 	Hosts []string `yaml:"hosts,omitempty"`
 	// Name of the ledger in its signed checkpoints. It is for good: another name is another ledger. Default: the issuer without https:// and with /ledger behind it.
 	LedgerName string `yaml:"ledger_name,omitempty"`
+	// Public keys that checkpoints were signed with before, as brevet audit keys prints them: needed when Vault's key for the ledger was lost, or its name changed.
+	FormerLedgerKeys []string `yaml:"former_ledger_keys,omitempty"`
 	// The certificate to serve with.
 	TLS TLSConfig `yaml:"tls"`
 	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
@@ -302,6 +305,11 @@ func (c *Config) check() error {
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		errs = append(errs, errors.New("tls: cert_file and key_file go together"))
+	}
+	for _, key := range c.FormerLedgerKeys {
+		if _, err := signednote.NewVerifier(key); err != nil {
+			errs = append(errs, fmt.Errorf("former_ledger_keys: %q is not a public key as brevet audit keys prints it", key))
+		}
 	}
 	if c.MetricsListen != "" {
 		errs = append(errs, checkAddress("metrics_listen", c.MetricsListen))

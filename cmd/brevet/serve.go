@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -232,11 +233,11 @@ func (s *service) openCatalogue(ctx context.Context, folder string, book *ledger
 const longestToken = 24 * time.Hour
 
 // openMinter opens Vault, and the key in it that signs the ledger's checkpoints.
-func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, *mint.LogKey, error) {
+func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, notary, error) {
 	cfg := all.Vault
 	auth, err := s.vaultAuth(ctx, cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, notary{}, err
 	}
 	minter, err := mint.Open(ctx, mint.Config{
 		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
@@ -245,14 +246,26 @@ func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, *mi
 		Now: time.Now, Log: s.log,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
+		return nil, notary{}, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
 	}
 	s.tasks.Go(func() error { return ended(ctx, minter.Run(ctx)) })
 	logKey, err := minter.LogKey(ctx, all.LedgerName)
 	if err != nil {
-		return nil, nil, fmt.Errorf("opening the key that signs checkpoints, which `brevet bootstrap` makes when it is run again: %w", err)
+		return nil, notary{}, fmt.Errorf("opening the key that signs checkpoints, which `brevet bootstrap` makes when it is run again: %w", err)
 	}
-	return minter, logKey, nil
+	return minter, notary{logKey, all.FormerLedgerKeys}, nil
+}
+
+// notary is the log's key, with those that it had before.
+type notary struct {
+	*mint.LogKey
+	former []string
+}
+
+// Keys are all keys that a checkpoint of the ledger may be signed with.
+func (n notary) Keys(ctx context.Context) ([]string, error) {
+	keys, err := n.LogKey.Keys(ctx)
+	return slices.Concat(n.former, keys), err
 }
 
 func (s *service) vaultAuth(ctx context.Context, cfg VaultConfig) (mint.Auth, error) {
