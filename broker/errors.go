@@ -53,6 +53,8 @@ var (
 	ErrCrowded = errors.New("too many listen")
 	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
 	ErrNotForward = errors.New("state does not move forward")
+	// ErrTooBroad: the search took longer than searches may.
+	ErrTooBroad = errors.New("search is too broad")
 	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.
 	ErrNotFound = errors.New("no such record")
 )

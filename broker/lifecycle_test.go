@@ -84,6 +84,7 @@ func (p *tape) Lead(ctx context.Context, do func(context.Context, int64) error) 
 }
 
 func (p *tape) Prune(context.Context) error { return nil }
+func (p *tape) Tidy(context.Context) error  { return nil }
 
 func report() broker.Request {
 	return broker.Request{Scope: "reports.read", Task: "t-1", Reason: "numbers"}

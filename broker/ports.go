@@ -26,7 +26,7 @@ type Ledger interface {
 	Refuse(ctx context.Context, ref Refusal) error
 	// Get returns one record within reach, else ErrNotFound.
 	Get(ctx context.Context, id string, reach Reach) (*View, error)
-	// List returns the records within reach that match, newest first.
+	// List returns the records within reach that match, newest first. ErrTooBroad when the search takes too long.
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
 }
 
@@ -141,6 +141,8 @@ type Election interface {
 	Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error
 	// Prune forgets what limits no longer need.
 	Prune(ctx context.Context) error
+	// Tidy sorts what was recorded last into what is searched, so that neither records nor searches have to.
+	Tidy(ctx context.Context) error
 }
 
 // Minter makes credentials through Vault, and ends them there.
@@ -239,14 +241,30 @@ type Query struct {
 	DecisionCode   string
 	Status         Status
 	Since, Until   time.Time // Since is inclusive, Until exclusive
+	// Words are all in the reason, in any order and case.
+	Words string
+	// Params are parameters by name. What reads as a number or a bool is matched as that too.
+	Params map[string]string
+	// Approver has voted on the request, or on the one that it was approved by.
+	Approver string
+	// Credential is the SHA-256 of a token's claims, or of what else a finder would hold; Name is what the far side knows
+	// it by.
+	Credential []byte
+	Name       string
+	// Group is the one that people are asked in.
+	Group, Authority, Resource, Catalogue, KeyID string
 	// Limit is the page size, 1 to 500.
 	Limit int
 	// Before continues after the record with this index: only smaller indexes follow. Zero starts at the newest.
 	Before int64
+	// From, unless zero, goes back instead: the page is the last one, in the same order, whose indexes are all at least
+	// this.
+	From int64
 }
 
-// Page is one page of a List. Next is the Before of the following page, zero at the end.
+// Page is one page of a List. Next is the Before of the following page, zero at the end; Prev is the From of the one
+// before, zero on the first.
 type Page struct {
-	Records []View
-	Next    int64
+	Records    []View
+	Next, Prev int64
 }

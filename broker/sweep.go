@@ -74,6 +74,7 @@ func (s *sweeper) run(ctx context.Context) error {
 	}{
 		{sweepEvery, s.closeTasks},
 		{sweepEvery, s.finish},
+		{sweepEvery, s.election.Tidy},
 		{checkEvery, s.checkDelivered},
 		{reconcileEvery, s.reconcile},
 	} {

@@ -55,6 +55,12 @@ func (l *Ledger) Prune(ctx context.Context) error {
 	}
 }
 
+// Tidy implements [broker.Election].
+func (l *Ledger) Tidy(ctx context.Context) error {
+	_, err := l.write.Exec(ctx, `SELECT tidy_terms()`)
+	return unavailable("tidying the terms", err)
+}
+
 // candidate is a replica with a session of its own. It is not safe for concurrent use.
 type candidate struct {
 	ledger *Ledger

@@ -28,6 +28,7 @@ var (
 const (
 	defaultFlushTimeout = 5 * time.Second
 	defaultMaxConns     = 8
+	defaultAuditConns   = 4
 	maxQueue            = 4096
 	maxBatch            = 256
 	// writeConns is more than the two connections that a flush and a checkpoint need, because one that broke stays
@@ -44,7 +45,11 @@ type Config struct {
 	// MaxConns bounds the connections for reads; zero means 8. Writes have 4 of their own, and
 	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
 	MaxConns int32
-	Log      *slog.Logger
+	// AuditURL is where auditors' searches run, as a member of brevet_auditor or brevet_broker, on a standby if wanted;
+	// empty means URL. AuditConns bounds their connections; zero means 4. A search may take 2 s.
+	AuditURL   string
+	AuditConns int32
+	Log        *slog.Logger
 	// Tracer sees every statement; nil traces nothing.
 	Tracer pgx.QueryTracer
 	// FlushTimeout bounds one commit, including the read-back after a lost answer; zero means 5 s. A record waits as
@@ -58,7 +63,7 @@ type Ledger struct {
 	flushTimeout time.Duration
 	cursorKey    []byte
 	// Only write and estate are sure to be on the primary.
-	write, read, estate *pgxpool.Pool
+	write, read, estate, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
@@ -82,6 +87,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = defaultMaxConns
 	}
+	if cfg.AuditConns == 0 {
+		cfg.AuditConns = defaultAuditConns
+	}
 	l := &Ledger{
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout,
 		queue: make(chan *job, maxQueue), stopped: make(chan struct{}),
@@ -102,9 +110,13 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	for _, p := range []struct {
 		pool    **pgxpool.Pool
 		purpose func(*pgxpool.Config, Config)
-	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}} {
+	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}, {&l.audit, forAuditing}} {
+		at := cfg
+		if p.pool == &l.audit && cfg.AuditURL != "" {
+			at.URL = cfg.AuditURL
+		}
 		var err error
-		if *p.pool, err = openPool(ctx, cfg, p.purpose); err != nil {
+		if *p.pool, err = openPool(ctx, at, p.purpose); err != nil {
 			return err
 		}
 	}
@@ -112,7 +124,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.read, l.estate} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.read, l.estate, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -184,6 +196,17 @@ func forEstate(pc *pgxpool.Config, cfg Config) {
 	forReading(pc, cfg)
 	pc.MaxConns = estateConns
 	pc.AfterConnect = checkDurable
+}
+
+// forAuditing reads like a reader, apart from the others and for a short time, because a search can be made for anything.
+func forAuditing(pc *pgxpool.Config, cfg Config) {
+	forReading(pc, cfg)
+	pc.MaxConns = cfg.AuditConns
+	params := pc.ConnConfig.RuntimeParams
+	params["statement_timeout"] = "2s"
+	// What each filter is to be found by has been thought out; what a plan is guessed to cost has little to do with it.
+	params["enable_seqscan"] = "off"
+	params["jit"] = "off"
 }
 
 // warning marks a connection on which the server warned. When somebody cancels a commit's wait for its standby,

@@ -28,7 +28,7 @@ func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
 		}
 		name := fmt.Sprintf("reach_within_%d", i)
 		args[name] = prefix
-		either = append(either, fmt.Sprintf("spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0')", name))
+		either = append(either, below(name))
 	}
 	limited := len(r.TrustDomains)+len(r.Within) > 0
 	var all []string

@@ -120,50 +120,6 @@ func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broke
 	return found.view()
 }
 
-// List implements [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is
-// the last one, and a Next of zero always means the end. A record appears in the list once those before it have: a
-// reader who pages while others write sees neither gaps nor duplicates.
-func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
-	if q.Limit < 1 || q.Limit > maxPage {
-		return broker.Page{}, ErrPageSize
-	}
-	if reachesNothing(reach) || unmatchable(q) {
-		return broker.Page{}, nil
-	}
-	args := pgx.NamedArgs{
-		"before": q.Before, "spiffe_id": q.SPIFFEID, "prefix": strings.TrimSuffix(q.SPIFFEIDPrefix, "/"),
-		"trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
-		"decision": q.Decision, "decision_code": q.DecisionCode, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
-		"limit": q.Limit + 1, // one more than asked for tells whether there is a next page
-	}
-	rows, err := l.read.Query(ctx, `
-		SELECT `+columns+` FROM issuances
-		WHERE `+within(reach, "trust_domain", args)+`
-			AND (@before::bigint = 0 OR entry_index < @before)
-			AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)
-			AND (@prefix::text = '' OR spiffe_id = @prefix
-				OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
-			AND (@trust_domain::text = '' OR trust_domain = @trust_domain)
-			AND (@scope::text = '' OR scope = @scope)
-			AND (@task::text = '' OR task = @task)
-			AND (@decision::text = '' OR decision = @decision)
-			AND (@decision_code::text = '' OR decision_code = @decision_code)
-			AND (@status::text = '' OR (status = @status AND NOT `+lapsed+`)
-				OR (@status = 'expired' AND `+lapsed+`))
-			AND (@since::timestamptz IS NULL OR time >= @since)
-			AND (@until::timestamptz IS NULL OR time < @until)
-		ORDER BY entry_index DESC
-		LIMIT @limit`, args)
-	if err != nil {
-		return broker.Page{}, unavailable("listing records", err)
-	}
-	page, err := pageOf(rows, q.Limit)
-	if err != nil {
-		return broker.Page{}, unavailable("listing records", err)
-	}
-	return page, nil
-}
-
 // pageOf reads records until there are limit of them, or until they hold as much as one page should: some records are
 // a thousand times as large as others, and anyone who may ask may make them so.
 func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
@@ -220,11 +176,8 @@ func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[c
 	return earlier, nil
 }
 
-// unmatchable tells whether a filter holds what no text in Postgres does, NUL or broken UTF-8: nothing matches it.
-func unmatchable(q broker.Query) bool {
-	return unmatchableText(q.SPIFFEID, q.SPIFFEIDPrefix, q.TrustDomain, q.Scope, q.Task, q.Decision, string(q.Status))
-}
-
+// unmatchableText tells whether one of the filters holds what no text in Postgres does, NUL or broken UTF-8: nothing
+// matches it.
 func unmatchableText(filters ...string) bool {
 	return slices.ContainsFunc(filters, func(s string) bool {
 		return strings.ContainsRune(s, 0) || !utf8.ValidString(s)

@@ -1,0 +1,165 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// List implements [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is
+// the last one, and a Next of zero always means the end. A record appears in the list once those before it have: a
+// reader who pages while others write sees neither gaps nor duplicates.
+func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
+	if q.Limit < 1 || q.Limit > maxPage {
+		return broker.Page{}, ErrPageSize
+	}
+	if reachesNothing(reach) || unmatchable(q) {
+		return broker.Page{}, nil
+	}
+	s := newSearch(q, reach)
+	pool := l.poolFor(reach)
+	if err := s.bound(ctx, pool); err != nil {
+		return broker.Page{}, searching("bounding a search", err)
+	}
+	sql := s.sql()
+	if sql == "" {
+		return s.turned(broker.Page{}), nil
+	}
+	rows, err := pool.Query(ctx, sql, s.args)
+	if err != nil {
+		return broker.Page{}, searching("listing records", err)
+	}
+	page, err := pageOf(rows, q.Limit)
+	if err != nil {
+		return broker.Page{}, searching("listing records", err)
+	}
+	return s.turned(page), nil
+}
+
+// poolFor keeps what auditors search for from keeping sandboxes waiting, whose requests look for earlier ones.
+func (l *Ledger) poolFor(reach broker.Reach) *pgxpool.Pool {
+	if reach.Subject != "" {
+		return l.read
+	}
+	return l.audit
+}
+
+// searching tells a search that took too long from a database that is not there.
+func searching(doing string, err error) error {
+	const canceled = "57014"
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == canceled {
+		return fmt.Errorf("%s: %w", doing, broker.ErrTooBroad)
+	}
+	return unavailable(doing, err)
+}
+
+// turned puts a page that was read towards the newer into the order of the others, and says where it stands.
+func (s *search) turned(page broker.Page) broker.Page {
+	further := page.Next != 0
+	if s.q.From == 0 {
+		if s.q.Before != 0 {
+			page.Prev = s.q.Before
+			if len(page.Records) > 0 {
+				page.Prev = page.Records[0].Index + 1
+			}
+		}
+		return page
+	}
+	slices.Reverse(page.Records)
+	page.Next, page.Prev = s.q.From, 0
+	if n := len(page.Records); n > 0 {
+		page.Next = page.Records[n-1].Index
+		if further {
+			page.Prev = page.Records[0].Index + 1
+		}
+	}
+	return page
+}
+
+// search is a listing on its way to Postgres.
+type search struct {
+	q     broker.Query
+	reach broker.Reach
+	args  pgx.NamedArgs
+	// pieces are the parts of the reach that the search concerns.
+	pieces []piece
+	// from and until are the indexes that it can be among: at least from, and below until.
+	from, until int64
+}
+
+func newSearch(q broker.Query, reach broker.Reach) *search {
+	q.SPIFFEIDPrefix = strings.TrimSuffix(q.SPIFFEIDPrefix, "/")
+	return &search{q: q, reach: reach, pieces: piecesOf(q, reach), args: pgx.NamedArgs{
+		"limit":     q.Limit + 1, // one more than asked for tells whether there is a further page
+		"spiffe_id": q.SPIFFEID, "prefix": q.SPIFFEIDPrefix, "trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
+		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
+		"words": q.Words, "params": paramsPath(q.Params), "approver": q.Approver, "credential": q.Credential, "name": q.Name,
+		"group": q.Group, "decision_code": q.DecisionCode, "authority": q.Authority, "resource": q.Resource,
+		"catalogue": q.Catalogue, "key_id": q.KeyID,
+	}}
+}
+
+// boundSQL finds among which indexes a search has to look: not beyond the head, and in no block of 32768 entries that
+// lies all before or after the time that was asked for. What one catalogue decided, or one key signed, lies together. And
+// no credential lives longer than 24 hours, unless Vault has not ended it.
+const boundSQL = `
+	SELECT greatest(@from::bigint, t.lowest, l.lowest, c.lowest, k.lowest),
+		least(@before::bigint, h.size, t.beyond, c.beyond, k.beyond)
+	FROM ledger_head AS h, LATERAL (
+		SELECT CASE WHEN @since::timestamptz IS NOT NULL THEN coalesce((
+				SELECT b << 15 FROM generate_series(0, h.size >> 15) AS b
+				WHERE (SELECT time FROM issuances WHERE entry_index >> 15 = b ORDER BY time DESC LIMIT 1) >= @since
+				LIMIT 1), h.size) END AS lowest,
+			CASE WHEN @until::timestamptz IS NOT NULL THEN coalesce((
+				SELECT (b + 1) << 15 FROM generate_series(h.size >> 15, 0, -1) AS b
+				WHERE (SELECT time FROM issuances WHERE entry_index >> 15 = b ORDER BY time LIMIT 1) < @until
+				LIMIT 1), 0) END AS beyond
+	) AS t, LATERAL (
+		SELECT CASE WHEN @status = 'issued' THEN least(
+			(SELECT min(entry_index) FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now()), coalesce((
+				SELECT b << 15 FROM generate_series(0, h.size >> 15) AS b
+				WHERE (SELECT time FROM issuances WHERE entry_index >> 15 = b ORDER BY time DESC LIMIT 1)
+					> now() - interval '25 hours'
+				LIMIT 1), h.size)) END AS lowest
+	) AS l, LATERAL (
+		SELECT min(f.lowest) AS lowest, CASE WHEN @catalogue <> '' THEN coalesce(max(f.highest) + 1, 0) END AS beyond
+		FROM unnest(@domains::text[]) AS d (name), LATERAL (
+			SELECT min(entry_index) AS lowest, max(entry_index) AS highest FROM issuances
+			WHERE hashtextextended(catalogue, 0) = hashtextextended(@catalogue::text, 0) AND trust_domain = d.name) AS f
+		WHERE @catalogue <> ''
+	) AS c, LATERAL (
+		SELECT min(f.lowest) AS lowest, CASE WHEN @key_id <> '' THEN coalesce(max(f.highest) + 1, 0) END AS beyond
+		FROM unnest(@domains::text[]) AS d (name), LATERAL (
+			SELECT min(entry_index) AS lowest, max(entry_index) AS highest FROM issuances
+			WHERE hashtextextended(key_id, 0) = hashtextextended(@key_id::text, 0) AND key_id IS NOT NULL
+				AND trust_domain = d.name) AS f
+		WHERE @key_id <> ''
+	) AS k`
+
+// bound reads the bounds of a search. What is recorded after that is no part of it.
+func (s *search) bound(ctx context.Context, pool *pgxpool.Pool) error {
+	args := pgx.NamedArgs{
+		"from": s.q.From, "before": s.q.Before, "since": s.args["since"], "until": s.args["until"], "status": string(s.q.Status),
+		"catalogue": s.q.Catalogue, "key_id": s.q.KeyID,
+	}
+	if s.q.Before == 0 {
+		args["before"] = int64(math.MaxInt64)
+	}
+	domains := []string{}
+	for _, p := range s.pieces {
+		if domains = append(domains, p.domain); p.all {
+			args["catalogue"], args["key_id"] = "", ""
+		}
+	}
+	args["domains"] = domains
+	return pool.QueryRow(ctx, boundSQL, args).Scan(&s.from, &s.until)
+}

@@ -1,0 +1,295 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// piece is a part of a reach: a trust domain, or what is at or below a SPIFFE ID in it; or all there is.
+type piece struct {
+	domain, path string
+	all          bool
+}
+
+// piecesOf leaves out what the query excludes.
+func piecesOf(q broker.Query, r broker.Reach) []piece {
+	var all []piece
+	switch {
+	case r.Subject != "":
+		all = append(all, piece{domain: domainOf(r.Subject), path: r.Subject})
+	case r.All && len(r.TrustDomains)+len(r.Within) == 0:
+		return []piece{{all: true}}
+	default:
+		for _, td := range r.TrustDomains {
+			all = append(all, piece{domain: td})
+		}
+		for _, prefix := range r.Within {
+			if td := domainOf(prefix); td != "" { // what is below "spiffe:" is everything
+				all = append(all, piece{domain: td, path: prefix})
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(p piece) bool {
+		for _, wanted := range []string{q.TrustDomain, domainOf(q.SPIFFEID), domainOf(q.SPIFFEIDPrefix)} {
+			if wanted != "" && wanted != p.domain {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// domainOf is the trust domain of a SPIFFE ID, or nothing.
+func domainOf(id string) string {
+	parsed, err := spiffeid.FromString(id)
+	if err != nil {
+		return ""
+	}
+	return parsed.TrustDomain().Name()
+}
+
+// The expressions of issuances_by_term, letter for letter.
+const (
+	whereTerm = `(ARRAY[
+		((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+		((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
+	nameTerms = `(string_to_array(substr(spiffe_id, 11 + length(trust_domain)), '/')
+		|| ARRAY['scope=' || scope, 'resource=' || hashtextextended(resource, 0)])`
+)
+
+// Conditions on what has terms.
+const (
+	hasWords  = `to_tsvector('pg_catalog.simple', reason) @@ plainto_tsquery('pg_catalog.simple', @words)`
+	hasParams = `params @@ @params::jsonpath`
+)
+
+// sql is the search as one statement, or nothing when nothing can match. Each piece of the reach is a search of its own,
+// so that none ever looks at what is beyond.
+func (s *search) sql() string {
+	if s.from >= s.until || len(s.pieces) == 0 {
+		return ""
+	}
+	s.args["from"], s.args["until_index"] = s.from, s.until
+	var parts []string
+	for i, p := range s.pieces {
+		parts = append(parts, "("+s.part(i, p)+")")
+	}
+	order := s.order()
+	return `
+		SELECT ` + columns + ` FROM issuances WHERE entry_index IN (
+			SELECT DISTINCT entry_index FROM (` + strings.Join(parts, " UNION ALL ") + `) AS found
+			ORDER BY entry_index ` + order + ` LIMIT @limit)
+		ORDER BY entry_index ` + order
+}
+
+func (s *search) order() string {
+	if s.q.From != 0 {
+		return "ASC"
+	}
+	return "DESC"
+}
+
+// part finds the indexes in one piece of the reach: in the order of the filter's own index, or, when there is one only of
+// its terms, block by block. A block is sorted once it is found, and the statement ends when the page is full.
+func (s *search) part(i int, p piece) string {
+	terms := s.terms(i, p)
+	rest := slices.DeleteFunc(s.conditions(), func(c string) bool { return slices.Contains(terms, c) })
+	where := strings.Join(append(s.within(i, p), rest...), " AND ")
+	if len(terms) == 0 {
+		return `SELECT entry_index FROM issuances WHERE ` + where + ` ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
+	}
+	s.args["blocks"] = s.blocks()
+	return fmt.Sprintf(`
+		SELECT f.entry_index FROM unnest(@blocks::bigint[]) AS b (block), LATERAL (
+			SELECT entry_index FROM (
+				SELECT * FROM issuances
+				WHERE `+whereTerm+` @> ARRAY[(b.block << 32) | (hashtext(@domain_%d::text)::bigint & 4294967295)]
+					AND `+strings.Join(terms, " AND ")+`
+				OFFSET 0) AS issuances
+			WHERE `+where+`
+			ORDER BY entry_index `+s.order()+`) AS f
+		LIMIT @limit`, i)
+}
+
+// within holds a row to a piece of the reach.
+func (s *search) within(i int, p piece) []string {
+	all := []string{`entry_index >= @from AND entry_index < @until_index`}
+	if p.all {
+		return all
+	}
+	domain, path := fmt.Sprintf("domain_%d", i), fmt.Sprintf("path_%d", i)
+	s.args[domain], s.args[path] = p.domain, p.path
+	all = append(all, "trust_domain = @"+domain+"::text")
+	switch {
+	case s.reach.Subject != "":
+		all = append(all, within(s.reach, "trust_domain", s.args))
+	case p.path != "":
+		all = append(all, below(path))
+	}
+	return all
+}
+
+// below is the condition that a row's spiffe_id is the argument of that name or under it: all IDs below a path lie between
+// "path/" and "path0", because "0" is the byte after "/".
+func below(name string) string {
+	return fmt.Sprintf("(spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0'))", name)
+}
+
+// conditions are the filters, each as the index of it wants it.
+func (s *search) conditions() []string {
+	q := s.q
+	var all []string
+	for _, c := range []struct {
+		given bool
+		sql   string
+	}{
+		{q.SPIFFEID != "", `spiffe_id = @spiffe_id`},
+		{q.SPIFFEIDPrefix != "", below("prefix")},
+		{q.TrustDomain != "", `trust_domain = @trust_domain`},
+		{q.Scope != "", `scope = @scope`},
+		{q.Task != "", `task = @task`},
+		{q.Decision != "", `decision = @decision`},
+		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + lapsed + `)`},
+		{q.Status != "" && q.Status != broker.StatusExpired, `status = @status AND NOT ` + lapsed},
+		{!q.Since.IsZero(), `time >= @since`},
+		{!q.Until.IsZero(), `time < @until`},
+		{q.Words != "", hasWords},
+		{len(q.Params) > 0, hasParams},
+		{q.Approver != "", votedOn},
+		{len(q.Credential) > 0, `coalesce(claims_digest, secret_digest) = @credential`},
+		{q.Name != "", `credential_name = @name`},
+		{q.Group != "", `approval_group = @group`},
+		{q.DecisionCode != "", `decision_code = @decision_code`},
+		{q.Authority != "", `authority = @authority`},
+		{q.Resource != "", `resource = @resource`},
+		{q.Catalogue != "", `hashtextextended(catalogue, 0) = hashtextextended(@catalogue::text, 0) AND catalogue = @catalogue`},
+		{q.KeyID != "", `hashtextextended(key_id, 0) = hashtextextended(@key_id::text, 0) AND key_id = @key_id`},
+	} {
+		if c.given {
+			all = append(all, c.sql)
+		}
+	}
+	return all
+}
+
+// votedOn finds what somebody has voted on, and what that was redeemed by.
+const votedOn = `id IN (
+	SELECT v.request FROM votes AS v WHERE v.voter = @approver
+	UNION ALL
+	SELECT r.redeemed_by FROM votes AS v JOIN issuances AS r ON r.id = v.request
+	WHERE v.voter = @approver AND r.redeemed_by IS NOT NULL)`
+
+// terms are the conditions that issuances_by_term has to find rows by. There are none where another index finds fewer.
+func (s *search) terms(i int, p piece) []string {
+	q := s.q
+	if p.all || q.Task != "" || q.Approver != "" || len(q.Credential) > 0 || q.Name != "" {
+		return nil
+	}
+	var all []string
+	if q.Words != "" {
+		all = append(all, hasWords)
+	}
+	if len(q.Params) > 0 {
+		all = append(all, hasParams)
+	}
+	names := segments(p.domain, p.path, q.SPIFFEIDPrefix, q.SPIFFEID)
+	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" || q.Decision != "" && q.Decision != "allow" ||
+		q.DecisionCode != "" && q.DecisionCode != "permitted" ||
+		q.Status != "" && q.Status != broker.StatusIssued && q.Status != broker.StatusExpired
+	if len(all) == 0 && q.Resource == "" && (listed || len(names) == 0) {
+		return nil
+	}
+	fields := fmt.Sprintf("names_%d", i)
+	s.args[fields] = names
+	named := nameTerms + ` @> (@` + fields + `::text[]`
+	if q.Scope != "" {
+		named += ` || ARRAY['scope=' || @scope::text]`
+	}
+	if q.Resource != "" {
+		named += ` || ARRAY['resource=' || hashtextextended(@resource::text, 0)]`
+	}
+	if len(names) > 0 || q.Scope != "" || q.Resource != "" {
+		all = append(all, named+")")
+	}
+	return all
+}
+
+// segments are those of the paths of SPIFFE IDs, whichever are given.
+func segments(domain string, ids ...string) []string {
+	all := []string{}
+	for _, id := range ids {
+		if path, ok := strings.CutPrefix(id, "spiffe://"+domain+"/"); ok {
+			all = append(all, strings.Split(path, "/")...)
+		}
+	}
+	return all
+}
+
+// blocks are what a search by terms goes through, in its order: first blocks of 4096 entries, then of 32768, then of
+// 262144. What is frequent is found before there is much to sort, and what is rare with few looks.
+func (s *search) blocks() []int64 {
+	const enough = 8 // of one size, before the next
+	var all []int64
+	shifts := []uint{12, 15, 18}
+	from, until := s.from, s.until
+	for size, n := 0, 0; from < until; n++ {
+		shift := shifts[size]
+		block := from >> shift
+		if s.q.From == 0 {
+			block = (until - 1) >> shift
+			until = block << shift
+		} else {
+			from = (block + 1) << shift
+		}
+		all = append(all, block<<5|int64(shift))
+		edge := until
+		if s.q.From != 0 {
+			edge = from
+		}
+		if size+1 < len(shifts) && n >= enough && edge%(1<<shifts[size+1]) == 0 {
+			size, n = size+1, 0
+		}
+	}
+	return all
+}
+
+var wholeNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,17})$`)
+
+// paramsPath is the condition on parameters as a path of SQL/JSON. Its strings are JSON's.
+func paramsPath(params map[string]string) string {
+	var all []string
+	for name, value := range params {
+		at := `$.` + quoted(name)
+		either := at + ` == ` + quoted(value)
+		if value == "true" || value == "false" || wholeNumber.MatchString(value) {
+			either += ` || ` + at + ` == ` + value
+		}
+		all = append(all, "("+either+")")
+	}
+	slices.Sort(all)
+	return strings.Join(all, " && ")
+}
+
+func quoted(text string) string {
+	out, _ := json.Marshal(text) // a string always encodes
+	return string(out)
+}
+
+// unmatchable tells whether a filter holds what no text in Postgres does: nothing matches it.
+func unmatchable(q broker.Query) bool {
+	texts := []string{
+		q.SPIFFEID, q.SPIFFEIDPrefix, q.TrustDomain, q.Scope, q.Task, q.Decision, string(q.Status), q.Words, q.Approver, q.Name,
+		q.Group, q.DecisionCode, q.Authority, q.Resource, q.Catalogue, q.KeyID,
+	}
+	for name, value := range q.Params {
+		texts = append(texts, name, value)
+	}
+	return unmatchableText(texts...)
+}
