@@ -82,6 +82,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeInvalidCatalogue:     ErrInvalid,
 	openapi.CodeSuperseded:           ErrUnavailable,
 	openapi.CodeNotSealed:            ErrUnavailable,
+	openapi.CodeTooBroad:             ErrInvalid,
 	openapi.CodeInternal:             ErrInternal,
 }
 

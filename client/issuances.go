@@ -24,13 +24,28 @@ type Filter struct {
 	Status         openapi.Status
 	// Since is inclusive, Until exclusive.
 	Since, Until time.Time
+	// Words are all in the reason, in any order and case.
+	Words string
+	// Params are the request's parameters, by name: 8 at the most.
+	Params map[string]string
+	// Approver is the id of a person who has voted on it.
+	Approver string
+	// Credential is the SHA-256, in hex, of a token's claims or of what else its finder holds, as DigestOf makes it; Name
+	// is what the far side knows it by.
+	Credential, Name string
+	Group            string
+	Authority        string
+	Resource         string
+	Catalogue        string
+	KeyID            string
 	// Limit is the size of one page, 1 to 500; zero leaves it to the server.
 	Limit int
-	// Cursor continues after an earlier page with the same filters.
+	// Cursor is the Next or Prev of another page with the same filters.
 	Cursor string
 }
 
-func (f Filter) values() url.Values {
+// Values is the filter as the query of a URL.
+func (f Filter) Values() url.Values {
 	v := url.Values{}
 	set := func(name, value string) {
 		if value != "" {
@@ -45,7 +60,19 @@ func (f Filter) values() url.Values {
 	set("decision", string(f.Decision))
 	set("decision_code", f.DecisionCode)
 	set("status", string(f.Status))
+	set("q", f.Words)
+	set("approver", f.Approver)
+	set("credential", f.Credential)
+	set("name", f.Name)
+	set("group", f.Group)
+	set("authority", f.Authority)
+	set("resource", f.Resource)
+	set("catalogue", f.Catalogue)
+	set("key_id", f.KeyID)
 	set("cursor", f.Cursor)
+	for name, value := range f.Params {
+		v.Set("params."+name, value)
+	}
 	if !f.Since.IsZero() {
 		set("since", f.Since.UTC().Format(time.RFC3339Nano))
 	}
@@ -58,11 +85,12 @@ func (f Filter) values() url.Values {
 	return v
 }
 
-// Page reads one page of records, newest first. Its Next is the Cursor of the following one.
+// Page reads one page of records, newest first. Its Next is the Cursor of the following one,
+// its Prev that of the one before.
 func (c *Client) Page(ctx context.Context, f Filter) (openapi.IssuancePage, error) {
 	var page openapi.IssuancePage
 	target := c.base.JoinPath("/v1/issuances")
-	target.RawQuery = f.values().Encode()
+	target.RawQuery = f.Values().Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return page, fmt.Errorf("making a call: %w", err)

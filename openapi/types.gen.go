@@ -138,6 +138,7 @@ const (
 	CodeRevoked              ProblemCode = "revoked"
 	CodeStale                ProblemCode = "stale"
 	CodeSuperseded           ProblemCode = "superseded"
+	CodeTooBroad             ProblemCode = "too_broad"
 	CodeTooLarge             ProblemCode = "too_large"
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
@@ -205,6 +206,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeStale:
 		return true
 	case CodeSuperseded:
+		return true
+	case CodeTooBroad:
 		return true
 	case CodeTooLarge:
 		return true
@@ -752,6 +755,9 @@ type IssuancePage struct {
 
 	// Next The cursor of the next page; absent at the end.
 	Next string `json:"next,omitempty,omitzero"`
+
+	// Prev The cursor of the page before; absent on the first.
+	Prev string `json:"prev,omitempty,omitzero"`
 }
 
 // LogEntry defines model for LogEntry.
@@ -1198,9 +1204,33 @@ type ListIssuancesParams struct {
 
 	// Until Before this time, exclusive (RFC 3339).
 	Until time.Time `form:"until,omitempty" json:"until,omitempty,omitzero"`
-	Limit int       `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Cursor The `next` of the page before, with the same filters.
+	// Q Words that are all in the reason, in any order and case. Quotes, operators and wildcards mean nothing here.
+	Q string `form:"q,omitempty" json:"q,omitempty,omitzero"`
+
+	// Approver The id of a person who has voted on the request, or on the one that it was approved by.
+	Approver string `form:"approver,omitempty" json:"approver,omitempty,omitzero"`
+
+	// Credential The SHA-256, in hex, of a token's claims as they were signed, or else of what its finder holds: the token, the
+	// password or the private key. Never send the credential itself.
+	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
+
+	// Name What the far side knows the credential by, such as the database user or the serial number.
+	Name string `form:"name,omitempty" json:"name,omitempty,omitzero"`
+
+	// KeyID RFC 7638 thumbprint of the key that signed the token.
+	KeyID string `form:"key_id,omitempty" json:"key_id,omitempty,omitzero"`
+
+	// Group The group of people that was asked.
+	Group     string `form:"group,omitempty" json:"group,omitempty,omitzero"`
+	Authority string `form:"authority,omitempty" json:"authority,omitempty,omitzero"`
+	Resource  string `form:"resource,omitempty" json:"resource,omitempty,omitzero"`
+
+	// Catalogue The digest of the catalogue that decided.
+	Catalogue string `form:"catalogue,omitempty" json:"catalogue,omitempty,omitzero"`
+	Limit     int    `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor The `next` or `prev` of another page, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// cursors seals the place where a page ended. A cursor is encrypted, because the place counts entries of every trust
+// cursors seals the place where a page ended, or, as a negative number, where one began. A cursor is encrypted, because the place counts entries of every trust
 // domain, and authenticated together with the reader and the filters, so that it continues that listing only.
 type cursors struct{ aead cipher.AEAD }
 
@@ -56,7 +56,7 @@ func (c *cursors) open(cursor string, listing []byte) (int64, error) {
 
 // listingOf names a listing: who reads, with which reach and filters. The page's size may change on the way.
 func listingOf(reader string, q broker.Query, reach broker.Reach) ([]byte, error) {
-	q.Limit, q.Before = 0, 0
+	q.Limit, q.Before, q.From = 0, 0, 0
 	name, err := json.Marshal(struct {
 		Reader string
 		Query  broker.Query

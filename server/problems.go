@@ -145,6 +145,10 @@ var answers = []answer{
 		"Other catalogues were applied each time that the request had been decided. Nothing was issued. Ask again after the time in Retry-After.",
 	},
 	{
+		broker.ErrTooBroad, CodeTooBroad, http.StatusUnprocessableEntity, "The search is too broad",
+		"It took longer than a search may, and was given up. Narrow it: by since and until, by the sandbox or the task, or by the scope.",
+	},
+	{
 		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
 		"A body may have 65536 bytes, and one with a catalogue 2097152. Nothing was decided. Send a smaller one.",
 	},

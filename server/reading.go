@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
@@ -83,17 +84,16 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 		s.fail(w, r, who, err)
 		return
 	}
-	page, next, err := s.list(r, reading{nameOf(who), within}, params)
+	out, err := s.list(r, reading{nameOf(who), within}, params)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
-	out := IssuancePage{Issuances: make([]Issuance, 0, len(page.Records)), Next: next}
-	for i := range page.Records {
-		out.Issuances = append(out.Issuances, issuanceOf(&page.Records[i], within))
+	if out.Next != "" {
+		w.Header().Add("Link", pageLink(r, "next", out.Next))
 	}
-	if next != "" {
-		w.Header().Set("Link", nextLink(r, next))
+	if out.Prev != "" {
+		w.Header().Add("Link", pageLink(r, "prev", out.Prev))
 	}
 	writeJSON(w, http.StatusOK, out)
 }
@@ -104,29 +104,49 @@ type reading struct {
 	within broker.Reach
 }
 
-func (s *Server) list(r *http.Request, by reading, params ListIssuancesParams) (broker.Page, string, error) {
-	q, err := queryOf(params)
+func (s *Server) list(r *http.Request, by reading, params ListIssuancesParams) (IssuancePage, error) {
+	var out IssuancePage
+	q, err := queryOf(r, params)
 	if err != nil {
-		return broker.Page{}, "", err
+		return out, err
 	}
 	listing, err := listingOf(by.reader, q, by.within)
 	if err != nil {
-		return broker.Page{}, "", err
+		return out, err
 	}
 	if params.Cursor != "" {
-		if q.Before, err = s.cursors.open(params.Cursor, listing); err != nil {
-			return broker.Page{}, "", err
+		place, err := s.cursors.open(params.Cursor, listing)
+		if err != nil {
+			return out, err
 		}
+		q.Before, q.From = max(place, 0), max(-place, 0)
 	}
 	page, err := s.cfg.Broker.List(r.Context(), q, by.within)
-	if err != nil || page.Next == 0 {
-		return page, "", err
+	if err != nil {
+		return out, err
 	}
-	return page, s.cursors.seal(page.Next, listing), nil
+	out.Issuances = make([]Issuance, 0, len(page.Records))
+	for i := range page.Records {
+		out.Issuances = append(out.Issuances, issuanceOf(&page.Records[i], by.within))
+	}
+	if page.Next != 0 {
+		out.Next = s.cursors.seal(page.Next, listing)
+	}
+	if page.Prev != 0 {
+		out.Prev = s.cursors.seal(-page.Prev, listing)
+	}
+	return out, nil
 }
 
+const (
+	// paramPrefix begins the names of filters on the parameters of requests.
+	paramPrefix = "params."
+	// mostParams is how many of them there may be, and longestParam the longest name or value, in bytes.
+	mostParams, longestParam = 8, 1024
+)
+
 // queryOf checks the filters that openapi.yaml cannot.
-func queryOf(p ListIssuancesParams) (broker.Query, error) {
+func queryOf(r *http.Request, p ListIssuancesParams) (broker.Query, error) {
 	bad := func(field string) (broker.Query, error) {
 		return broker.Query{}, &finding{kind: errParameter, field: field, detail: "parameter_query"}
 	}
@@ -136,6 +156,14 @@ func queryOf(p ListIssuancesParams) (broker.Query, error) {
 	if !p.Since.IsZero() && !p.Until.IsZero() && p.Until.Before(p.Since) {
 		return bad("until")
 	}
+	params, ok := paramFilters(r.URL.Query())
+	if !ok {
+		return bad("params")
+	}
+	digest, err := hex.DecodeString(p.Credential)
+	if err != nil {
+		return bad("credential")
+	}
 	limit := p.Limit
 	if limit == 0 {
 		limit = defaultLimit
@@ -144,7 +172,28 @@ func queryOf(p ListIssuancesParams) (broker.Query, error) {
 		SPIFFEID: p.SpiffeID, SPIFFEIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain,
 		Scope: p.Scope, Task: p.Task, Decision: string(p.Decision), DecisionCode: p.DecisionCode, Status: broker.Status(p.Status),
 		Since: p.Since.UTC(), Until: p.Until.UTC(), Limit: limit,
+		Words: p.Q, Params: params, Approver: p.Approver, Credential: digest, Name: p.Name, Group: p.Group,
+		Authority: p.Authority, Resource: p.Resource, Catalogue: p.Catalogue, KeyID: p.KeyID,
 	}, nil
+}
+
+// paramFilters are those of a query that has passed the rules. Not ok are too many, or too long ones.
+func paramFilters(values url.Values) (params map[string]string, ok bool) {
+	for key := range values {
+		name, is := strings.CutPrefix(key, paramPrefix)
+		if !is {
+			continue
+		}
+		value := values.Get(key)
+		if params == nil {
+			params = map[string]string{}
+		}
+		params[name] = value
+		if name == "" || len(name) > longestParam || len(value) > longestParam || len(params) > mostParams {
+			return nil, false
+		}
+	}
+	return params, true
 }
 
 // badIdentity names the first of three selections that is given and not what it should be, or nothing.
@@ -167,12 +216,12 @@ func badIdentity(id, prefix, trustDomain string) string {
 	return ""
 }
 
-// nextLink repeats the query, which has passed the rules, with another cursor (RFC 8288).
-func nextLink(r *http.Request, next string) string {
+// pageLink repeats the query, which has passed the rules, with another cursor (RFC 8288).
+func pageLink(r *http.Request, rel, cursor string) string {
 	values := r.URL.Query()
-	values.Set("cursor", next)
+	values.Set("cursor", cursor)
 	target := url.URL{Path: r.URL.Path, RawQuery: values.Encode()}
-	return fmt.Sprintf("<%s>; rel=%q", target.String(), "next")
+	return fmt.Sprintf("<%s>; rel=%q", target.String(), rel)
 }
 
 func stateOf(v *broker.View) RequestState {

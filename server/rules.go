@@ -22,6 +22,7 @@ type rules struct {
 	routes map[string]*routers.Route  // by operation id
 	query  map[string]map[string]bool // names of query parameters, by operation id
 	body   map[string]map[string]bool // names of the body's members, by operation id
+	params map[string]bool            // operations whose query takes params.NAME, as their x-parameter-filters says
 }
 
 func newRules() (*rules, error) {
@@ -32,12 +33,13 @@ func newRules() (*rules, error) {
 	if err := doc.Validate(context.Background()); err != nil {
 		return nil, fmt.Errorf("checking openapi.yaml: %w", err)
 	}
-	r := &rules{routes: map[string]*routers.Route{}, query: map[string]map[string]bool{}, body: map[string]map[string]bool{}}
+	r := &rules{routes: map[string]*routers.Route{}, query: map[string]map[string]bool{}, body: map[string]map[string]bool{}, params: map[string]bool{}}
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			r.routes[op.OperationID] = &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: op}
 			r.query[op.OperationID] = queryNames(op)
 			r.body[op.OperationID] = memberNames(op)
+			r.params[op.OperationID] = op.Extensions["x-parameter-filters"] == true
 		}
 	}
 	return r, nil
@@ -123,7 +125,9 @@ func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error
 		return nil, &finding{kind: errParameter, detail: "query_encoding"}
 	}
 	for name, given := range values {
-		if !ru.query[operation][name] {
+		if strings.HasPrefix(name, paramPrefix) && ru.params[operation] {
+			name = "params" // the rest of it is the caller's
+		} else if !ru.query[operation][name] {
 			return nil, &finding{kind: errParameter, detail: "query_unknown"}
 		}
 		if !utf8.ValidString(given[0]) || strings.ContainsRune(given[0], 0) {

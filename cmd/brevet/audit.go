@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 // AuditCmd is `brevet audit`.
 type AuditCmd struct {
 	List       AuditListCmd       `cmd:"" help:"List what was decided and issued, newest first."`
+	Whose      AuditWhoseCmd      `cmd:"" help:"Tell whose a credential is that somebody has found."`
 	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
 	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the last signed checkpoint of the log, to be kept where nobody here can reach it."`
 	Keys       AuditKeysCmd       `cmd:"" help:"Print the public keys of the log."`
@@ -25,16 +27,31 @@ type AuditCmd struct {
 // AuditListCmd is `brevet audit list`.
 type AuditListCmd struct {
 	OfficialFlags
-	SPIFFEID    string           `help:"Only of this sandbox." name:"spiffe-id"`
-	Prefix      string           `help:"Only of sandboxes at or below this SPIFFE ID."`
-	TrustDomain string           `help:"Only of this trust domain."`
-	Scope       string           `help:"Only of this scope."`
-	Task        string           `help:"Only of this task."`
-	Decision    openapi.Decision `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
-	Code        string           `help:"Only decided for this reason, such as forbidden, or break_glass."`
-	Status      openapi.Status   `help:"Only in this state: ${enum}." enum:",denied,pending,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired" default:""`
-	Since       time.Duration    `help:"Only of the last while, such as 24h."`
-	Limit       int              `help:"How many at the most." default:"50"`
+	SearchFlags
+	Limit int  `help:"How many at the most." default:"50"`
+	URL   bool `help:"Print the search as a URL instead, to keep or to pass on." name:"url"`
+}
+
+// SearchFlags say what is searched for. All that is given has to match.
+type SearchFlags struct {
+	SPIFFEID    string            `help:"Only of this sandbox." name:"spiffe-id"`
+	Prefix      string            `help:"Only of sandboxes at or below this SPIFFE ID."`
+	TrustDomain string            `help:"Only of this trust domain."`
+	Scope       string            `help:"Only of this scope."`
+	Task        string            `help:"Only of this task."`
+	Decision    openapi.Decision  `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
+	Status      openapi.Status    `help:"Only in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired" default:""`
+	Since       time.Duration     `help:"Only of the last while, such as 24h."`
+	Words       string            `help:"Only with all of these words in the reason."`
+	Param       map[string]string `help:"Only with this parameter, such as repo=acme/api." placeholder:"NAME=VALUE"`
+	Approver    string            `help:"Only what this person, by id, has voted on."`
+	Name        string            `help:"Only what the far side knows by this, such as a database user or a serial number."`
+	Group       string            `help:"Only what this group was asked for."`
+	Code        string            `help:"Only decided for this reason, such as forbidden, or break_glass."`
+	Authority   string            `help:"Only of scopes of this authority."`
+	Resource    string            `help:"Only on this resource."`
+	Catalogue   string            `help:"Only decided by the catalogue with this digest."`
+	KeyID       string            `help:"Only signed by this key." name:"key-id"`
 }
 
 // Run prints a table, or one JSON document a line.
@@ -42,27 +59,35 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 	if c.Limit < 1 {
 		return errors.New("--limit: at least 1")
 	}
+	filter := c.filter(time.Now())
+	if c.URL {
+		_, err := fmt.Fprintln(con.out, strings.TrimSuffix(c.Server, "/")+"/v1/issuances?"+filter.Values().Encode())
+		return err
+	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	records, err := collect(ctx, broker, c.filter(time.Now()), c.Limit)
+	filter.Limit = min(c.Limit, 500)
+	records, err := collect(ctx, broker, filter, c.Limit)
 	if err != nil {
 		return explain(con, c.hint(err), c.Task)
 	}
 	return printRecords(con, records)
 }
 
-func (c *AuditListCmd) filter(now time.Time) client.Filter {
-	f := client.Filter{
-		SPIFFEID: c.SPIFFEID, SPIFFEIDPrefix: c.Prefix, TrustDomain: c.TrustDomain, Scope: c.Scope, Task: c.Task,
-		Decision: c.Decision, DecisionCode: c.Code, Status: c.Status, Limit: min(c.Limit, 500),
+func (f SearchFlags) filter(now time.Time) client.Filter {
+	out := client.Filter{
+		SPIFFEID: f.SPIFFEID, SPIFFEIDPrefix: f.Prefix, TrustDomain: f.TrustDomain, Scope: f.Scope, Task: f.Task,
+		Decision: f.Decision, Status: f.Status, Words: f.Words, Params: f.Param, Approver: f.Approver, Name: f.Name,
+		Group: f.Group, DecisionCode: f.Code, Authority: f.Authority, Resource: f.Resource, Catalogue: f.Catalogue,
+		KeyID: f.KeyID,
 	}
-	if c.Since > 0 {
-		f.Since = now.Add(-c.Since)
+	if f.Since > 0 {
+		out.Since = now.Add(-f.Since)
 	}
-	return f
+	return out
 }
 
 func collect(ctx context.Context, broker *client.Client, f client.Filter, limit int) ([]openapi.Issuance, error) {

@@ -161,6 +161,10 @@ type PostgresConfig struct {
 	URLFile string `yaml:"url_file"`
 	// Connections for reading; appending uses one of its own. Default 8.
 	MaxConnections int32 `yaml:"max_connections,omitempty"`
+	// File that holds the URL for auditors' searches: of a member of brevet_auditor, on a standby if wanted. Default url_file.
+	AuditURLFile string `yaml:"audit_url_file,omitempty"`
+	// Connections for auditors' searches, which no other call waits for. Default 4.
+	AuditConnections int32 `yaml:"audit_connections,omitempty"`
 }
 
 // VaultConfig is Vault or OpenBao. Exactly one of token_file, approle and jwt is set.
@@ -254,7 +258,7 @@ func (c *Config) complete(dir string) {
 	setDefault(&c.Vault.JWKSMaxAge, 5*time.Minute)
 	setDefault(&c.Log.Level, "info")
 	setDefault(&c.Log.Format, "text")
-	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.Catalogue, &c.Postgres.URLFile, &c.Vault.CAFile, &c.Vault.TokenFile}
+	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.Catalogue, &c.Postgres.URLFile, &c.Postgres.AuditURLFile, &c.Vault.CAFile, &c.Vault.TokenFile}
 	for i := range c.TrustDomains {
 		paths = append(paths, &c.TrustDomains[i].BundleFile)
 		if e := c.TrustDomains[i].BundleEndpoint; e != nil {

@@ -207,7 +207,15 @@ func (s *service) openLedger(ctx context.Context, cfg PostgresConfig) (*ledger.L
 	if err != nil {
 		return nil, fmt.Errorf("postgres.url_file: %w", err)
 	}
-	book, err := ledger.Open(ctx, ledger.Config{URL: databaseURL, MaxConns: cfg.MaxConnections, Log: s.log, Tracer: queryTracer()})
+	settings := ledger.Config{
+		URL: databaseURL, MaxConns: cfg.MaxConnections, AuditConns: cfg.AuditConnections, Log: s.log, Tracer: queryTracer(),
+	}
+	if cfg.AuditURLFile != "" {
+		if settings.AuditURL, err = readSecretFile(cfg.AuditURLFile); err != nil {
+			return nil, fmt.Errorf("postgres.audit_url_file: %w", err)
+		}
+	}
+	book, err := ledger.Open(ctx, settings)
 	if err != nil {
 		return nil, fmt.Errorf("opening the ledger with the URL in %s (postgres.url_file): %w", cfg.URLFile, err)
 	}
