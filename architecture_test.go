@@ -31,7 +31,7 @@ var arrows = map[string][]string{
 	"server":     {"audit", "broker", "scopes", "attest", "people", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
 	"webhook":    {"broker", "secret"},
-	"brevettest": {"attest", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
+	"brevettest": {"attest", "audit", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
 	"examples":   {},
 	"export":     {},
 	"faults":     {},

@@ -12,8 +12,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pressly/goose/v3"
 )
 
@@ -100,9 +100,14 @@ func Status(ctx context.Context, databaseURL string) ([]Migration, error) {
 	return all, err
 }
 
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // Check returns ErrOutdated when the schema lacks a migration that this binary knows. A newer schema passes:
 // during a rolling upgrade the database goes first.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
+func Check(ctx context.Context, on Querier) error {
 	names, err := files.ReadDir(".")
 	if err != nil {
 		return fmt.Errorf("reading the embedded migrations: %w", err)
@@ -113,7 +118,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("reading the number of %s: %w", newest, err)
 	}
 	var have int64
-	err = pool.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have)
+	err = on.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have)
 	var refused *pgconn.PgError
 	switch {
 	// undefined_table: never migrated, or this login may not look into the schema at all

@@ -1,0 +1,192 @@
+package audit
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// body is what entries say. Each kind has some of it.
+type body struct {
+	Version int     `json:"version"`
+	Kind    string  `json:"kind"`
+	ID      string  `json:"id"`
+	Time    string  `json:"time"`
+	Status  string  `json:"status"`
+	Detail  string  `json:"detail"`
+	Expires *string `json:"expires"`
+	At      *string `json:"at"`
+
+	Subject  subject   `json:"subject"`
+	Request  request   `json:"request"`
+	Decision decision  `json:"decision"`
+	Approves *approves `json:"approves"`
+	Intent   *intent   `json:"intent"`
+	Minted   minted    `json:"minted"`
+
+	// Actor is, of an outcome, a SPIFFE ID or a person's id, of a command a subject or a person, of a vote a person.
+	Actor jsontext.Value `json:"actor"`
+
+	Person  person `json:"person"`
+	SaidAt  string `json:"said_at"`
+	Verdict string `json:"verdict"`
+	Covers  string `json:"covers"`
+	Of      string `json:"of"`
+	Hash    string `json:"hash"`
+	Note    string `json:"note"`
+	Was     string `json:"was"`
+	Votes   int64  `json:"votes"`
+
+	Target target `json:"target"`
+	Reason string `json:"reason"`
+
+	Digest   string `json:"digest"`
+	Base     string `json:"base"`
+	Number   int64  `json:"number"`
+	Proposal string `json:"proposal"`
+	Proposer string `json:"proposer"`
+}
+
+type (
+	subject struct {
+		SPIFFEID    string `json:"spiffe_id"`
+		TrustDomain string `json:"trust_domain"`
+		SVID        string `json:"svid"`
+		Thumbprint  string `json:"thumbprint"`
+	}
+	request struct {
+		Scope          string         `json:"scope"`
+		Task           string         `json:"task"`
+		Reason         string         `json:"reason"`
+		Digest         string         `json:"digest"`
+		Params         jsontext.Value `json:"params"`
+		TTL            int64          `json:"ttl"`
+		IdempotencyKey *string        `json:"idempotency_key"`
+	}
+	decision struct {
+		Outcome     string         `json:"outcome"`
+		Code        string         `json:"code"`
+		Explanation string         `json:"explanation"`
+		Authority   string         `json:"authority"`
+		Resource    string         `json:"resource"`
+		Catalogue   string         `json:"catalogue"`
+		Params      jsontext.Value `json:"params"`
+		TTL         int64          `json:"ttl"`
+		Clamps      []clamp        `json:"clamps"`
+		Policies    []string       `json:"policies"`
+		Approval    *approval      `json:"approval"`
+	}
+	clamp struct {
+		Bound string `json:"bound"`
+	}
+	approval struct {
+		Group     string  `json:"group"`
+		Quorum    int64   `json:"quorum"`
+		Canonical *string `json:"canonical"`
+	}
+	approves struct {
+		Request string `json:"request"`
+		Hash    string `json:"hash"`
+	}
+	intent struct {
+		Kind         string  `json:"kind"`
+		Audience     *string `json:"audience"`
+		KeyID        *string `json:"key_id"`
+		ClaimsDigest *string `json:"claims_digest"`
+		Grant        grant   `json:"grant"`
+	}
+	grant struct {
+		Path   string `json:"path"`
+		Leased bool   `json:"leased"`
+		Static bool   `json:"static"`
+	}
+	minted struct {
+		Accessor string `json:"accessor"`
+		Lease    string `json:"lease"`
+		Name     string `json:"name"`
+		Digest   string `json:"digest"`
+	}
+	person struct {
+		ID     string   `json:"id"`
+		Name   string   `json:"name"`
+		Handle string   `json:"handle"`
+		Groups []string `json:"groups"`
+	}
+	target struct {
+		SPIFFEID string `json:"spiffe_id"`
+		Task     string `json:"task"`
+	}
+)
+
+// readBody reads a body that is in canonical form, where no name stands twice.
+func readBody(text []byte) (*body, error) {
+	var b body
+	err := json.Unmarshal(text, &b, jsontext.AllowDuplicateNames(true))
+	return &b, err
+}
+
+// canonical tells whether a text is JSON as in RFC 8785, except that integers keep all their digits.
+func canonical(text []byte) bool {
+	value := jsontext.Value(bytes.Clone(text))
+	return value.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && bytes.Equal(value, text)
+}
+
+// actor is who did it: of a person their id, of a workload its SPIFFE ID; Null where nobody is named.
+func (b *body) actor() string {
+	if len(b.Actor) == 0 {
+		return Null
+	}
+	var name string
+	if b.Actor.Kind() == '"' {
+		_ = json.Unmarshal(b.Actor, &name)
+		return orNull(name)
+	}
+	var who struct {
+		SPIFFEID string `json:"spiffe_id"`
+		ID       string `json:"id"`
+	}
+	_ = json.Unmarshal(b.Actor, &who)
+	if who.SPIFFEID != "" {
+		return who.SPIFFEID
+	}
+	return orNull(who.ID)
+}
+
+// begins tells whether a body is that of an entry that begins a record.
+func (b *body) begins() bool {
+	return b.Kind == "request.denied" || b.Kind == "request.pending" || b.Kind == "issuance.intent"
+}
+
+func orNull(s string) string {
+	if s == "" {
+		return Null
+	}
+	return s
+}
+
+func pointed(s *string) string {
+	if s == nil {
+		return Null
+	}
+	return *s
+}
+
+// instant is a time as rows and bodies write it.
+func instant(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// within tells whether a SPIFFE ID is one that is named, or below it.
+func within(id string, named func(string) bool) bool {
+	for end := len("spiffe://"); end < len(id); end++ {
+		next := strings.IndexByte(id[end:], '/')
+		if next < 0 {
+			break
+		}
+		if end += next; named(id[:end]) {
+			return true
+		}
+	}
+	return named(id)
+}

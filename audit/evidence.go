@@ -1,0 +1,230 @@
+package audit
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// maxDoubts bounds how many entries are kept, between two checkpoints, whose hashes do not agree.
+const maxDoubts = 4096
+
+// evidence holds the entries to their hashes: those beside the entries, those in tiles, and the roots that are signed.
+//
+// It grows two trees, over the hashes that the bodies have and over those that are kept beside them: in a tile, or else in
+// the entry's row. They are one until a hash differs. The next checkpoint then tells which of them is the true one.
+type evidence struct {
+	cfg    Config
+	bodies *frontier
+	kept   *frontier // nil while it is the same
+	next   int64     // the index of the entry that should come
+	good   int64     // the size up to which a signature vouches
+	last   int64     // the size of the last checkpoint that is signed
+	holds  int64     // the number of checkpoints that hold
+	// lost tells that no root can be computed any more.
+	lost    bool
+	doubts  []doubt
+	trusted []Checkpoint
+	agreed  int64        // the size of the last trusted one that holds
+	denied  []Checkpoint // those of which the entries do not have the root
+	tiles   *tiles
+	entries findings
+	others  findings
+}
+
+// doubt is an entry whose hashes do not agree.
+type doubt struct {
+	index          int64
+	body, kept     tlog.Hash
+	column, inTile bool // whether the one beside the entry, or the one in the tile, is another than the body's
+}
+
+func newEvidence(cfg Config) *evidence {
+	trusted := slices.Clone(cfg.Trusted)
+	slices.SortStableFunc(trusted, func(a, b Checkpoint) int { return int(a.N - b.N) })
+	return &evidence{cfg: cfg, bodies: &frontier{}, trusted: trusted, tiles: newTiles()}
+}
+
+// entry takes the next entry. It returns false for one that stands where none should.
+func (v *evidence) entry(e Entry, body tlog.Hash) bool {
+	if e.Index < v.next {
+		v.entries.at(EntryInserted, e.Index, "an entry stands at index %d, where the next is %d", e.Index, v.next)
+		return false
+	}
+	if e.Index > v.next {
+		v.gap(e.Index)
+	}
+	kept, inTile := v.tiles.leaf(e.Index)
+	column := !bytes.Equal(e.LeafHash, body[:])
+	if !inTile {
+		copy(kept[:], e.LeafHash)
+	}
+	if column || kept != body {
+		v.doubt(doubt{e.Index, body, kept, column, inTile && kept != body})
+	}
+	v.push(body, kept)
+	return true
+}
+
+// gap goes on where entries are missing, with what tiles kept of them.
+func (v *evidence) gap(to int64) {
+	v.entries.add(Finding{
+		Code: EntryMissing, Index: v.next, Through: to - 1, What: "after it comes entry " + fmt.Sprint(to),
+	})
+	for v.next < to && !v.lost {
+		hash, ok := v.tiles.leaf(v.next)
+		if !ok {
+			v.lose()
+			break
+		}
+		v.push(hash, hash)
+	}
+	v.next = to
+}
+
+func (v *evidence) push(body, kept tlog.Hash) {
+	v.next++
+	if v.lost {
+		return
+	}
+	if v.kept == nil && body != kept {
+		v.kept = v.bodies.clone()
+	}
+	v.bodies.push(body)
+	if v.kept != nil {
+		v.kept.push(kept)
+	}
+	for len(v.trusted) > 0 && v.trusted[0].N <= v.next {
+		switch c := v.trusted[0]; {
+		case c.N < v.next:
+		case v.settle(c):
+			v.agreed = c.N
+		default:
+			v.denied = append(v.denied, c)
+		}
+		v.trusted = v.trusted[1:]
+	}
+}
+
+func (v *evidence) doubt(d doubt) {
+	if v.lost {
+		v.judge([]doubt{d}, undecided)
+		return
+	}
+	if len(v.doubts) == maxDoubts {
+		v.entries.more++
+		return
+	}
+	v.doubts = append(v.doubts, d)
+}
+
+// checkpoint takes a checkpoint that the ledger keeps.
+func (v *evidence) checkpoint(c SignedCheckpoint) {
+	where := fmt.Sprintf("checkpoints of size %d", c.Size)
+	signed, err := v.cfg.open(c.Note)
+	if err != nil {
+		v.entries.add(Finding{
+			Code: CheckpointUnsigned, Index: min(v.good, c.Size-1), Through: c.Size - 1, Where: where,
+			What: fmt.Sprintf("%v: nothing vouches for these entries", err),
+		})
+		return
+	}
+	if signed.N != c.Size || !bytes.Equal(signed.Hash[:], c.Root) {
+		v.others.add(Finding{
+			Code: CheckpointDiffers, Index: c.Size - 1, Where: where,
+			What: fmt.Sprintf("what is signed is the size %d and the root %x", signed.N, signed.Hash),
+		})
+	}
+	v.last = max(v.last, signed.N)
+	if signed.N != v.next || v.lost || v.settle(signed) {
+		return
+	}
+	v.entries.add(Finding{
+		Code: CheckpointRoot, Index: v.good, Through: signed.N - 1, Where: where,
+		What: fmt.Sprintf("the first %d entries are not those that were signed; those before entry %d are", signed.N, v.good),
+	})
+	v.lose()
+}
+
+// settle decides by a checkpoint which of the trees is the true one, and what is wrong with the other.
+func (v *evidence) settle(c Checkpoint) bool {
+	verdict := undecided
+	switch {
+	case v.bodies.root() == c.Hash:
+		verdict = bodiesAreTrue
+	case v.kept != nil && v.kept.root() == c.Hash:
+		verdict = keptAreTrue
+		v.bodies = v.kept
+	default:
+		return false
+	}
+	v.judge(v.doubts, verdict)
+	v.kept, v.doubts, v.good = nil, nil, c.N
+	v.holds++
+	return true
+}
+
+// lose gives up computing roots.
+func (v *evidence) lose() {
+	v.judge(v.doubts, undecided)
+	v.lost, v.doubts = true, nil
+}
+
+// end looks at what should have come and has not.
+func (v *evidence) end(size int64) {
+	v.judge(v.doubts, undecided)
+	v.doubts = nil
+	switch {
+	case max(size, v.last) > v.next:
+		v.entries.add(Finding{
+			Code: Truncated, Index: v.next, Through: max(size, v.last) - 1,
+			What: fmt.Sprintf("the ledger ends here, but counts %d entries and has a signed checkpoint of %d", size, v.last),
+		})
+	case size < v.next:
+		v.others.add(Finding{
+			Code: HeadDiffers, Index: v.next - 1, Where: "ledger_head.size",
+			What: fmt.Sprintf("the head counts %d entries, there are %d", size, v.next),
+		})
+	}
+	for _, c := range v.trusted {
+		if c.N > v.next {
+			v.entries.add(Finding{
+				Code: RolledBack, Index: v.next, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
+				What: fmt.Sprintf("there were %d entries when it was signed, and are %d now", c.N, v.next),
+			})
+		}
+	}
+	for _, c := range v.denied {
+		v.deny(c)
+	}
+	v.tiles.end(v.last, v.next)
+	v.others.add(v.tiles.found.all...)
+}
+
+// deny tells what it means that a checkpoint that the auditor kept is not of these entries.
+func (v *evidence) deny(c Checkpoint) {
+	f := Finding{
+		Code: CheckpointRoot, Index: v.good, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
+		What: fmt.Sprintf("the first %d entries are not those that it was signed for", c.N),
+	}
+	if v.good >= c.N {
+		f.Code, f.Index = SplitView, v.agreed
+		f.What += ", and the log's key has signed these too: there are two histories"
+	}
+	v.entries.add(f)
+}
+
+// open reads the note of a checkpoint. Without keys it is read as it is.
+func (cfg Config) open(signed string) (Checkpoint, error) {
+	if cfg.Keys != nil {
+		return OpenCheckpoint([]byte(signed), cfg.Origin, cfg.Keys)
+	}
+	text, _, _ := bytes.Cut([]byte(signed), []byte("\n\n"))
+	c, err := ParseCheckpoint(string(text) + "\n")
+	if err == nil && cfg.Origin != "" && c.Origin != cfg.Origin {
+		err = fmt.Errorf("%w: it is of the log %q", ErrUnsigned, c.Origin)
+	}
+	return c, err
+}

@@ -1,0 +1,121 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Code names a kind of damage. Codes are stable: programs may look at them.
+type Code string
+
+// The kinds of damage. docs/audit.md says what each means and what to do.
+const (
+	EntryMissing   Code = "entry_missing"
+	EntryInserted  Code = "entry_inserted"
+	EntriesSwapped Code = "entries_swapped"
+	EntryChanged   Code = "entry_changed"
+	LeafHash       Code = "leaf_hash"
+	ColumnDiffers  Code = "column_differs"
+	NotCanonical   Code = "not_canonical"
+	Unreadable     Code = "unreadable"
+	Impossible     Code = "impossible"
+
+	HeadDiffers Code = "head_differs"
+	Truncated   Code = "truncated"
+	RolledBack  Code = "rolled_back"
+	SplitView   Code = "split_view"
+
+	CheckpointUnsigned Code = "checkpoint_unsigned"
+	CheckpointDiffers  Code = "checkpoint_differs"
+	CheckpointRoot     Code = "checkpoint_root"
+	TileDiffers        Code = "tile_differs"
+	TileMissing        Code = "tile_missing"
+
+	ProjectionDiffers Code = "projection_differs"
+	ProjectionMissing Code = "projection_missing"
+	ProjectionExtra   Code = "projection_extra"
+)
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Code Code `json:"code"`
+	// Index is the entry that it is about, and Through the last one where it is about several or where evidence does not
+	// tell which of them.
+	Index   int64 `json:"index"`
+	Through int64 `json:"through"`
+	// Where is the table and the row or column, empty for the entry as a whole. What says what is wrong. Both quote what
+	// they were found in.
+	Where string `json:"where,omitempty"`
+	What  string `json:"what"`
+}
+
+// rank puts what is wrong with entries before what is wrong with what is made of them.
+func (f Finding) rank() int {
+	switch f.Code {
+	case ProjectionDiffers, ProjectionMissing, ProjectionExtra:
+		return 2
+	case HeadDiffers, CheckpointUnsigned, CheckpointDiffers, TileDiffers, TileMissing:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// Report is what Verify found.
+type Report struct {
+	// Entries is how many there are, and Sealed how many of them a checkpoint covers that the log's key has signed. Those
+	// beyond are not signed yet.
+	Entries int64 `json:"entries"`
+	Sealed  int64 `json:"sealed"`
+	// Checkpoints is how many there are whose signature and root hold, kept ones included.
+	Checkpoints int64 `json:"checkpoints"`
+	// Signatures tells whether they were looked at: not without a key.
+	Signatures bool `json:"signatures"`
+	// Findings are sorted: what is wrong with entries by index, then with the tree, then with other tables. There are at
+	// most MaxFindings; More is how many there are besides.
+	Findings []Finding `json:"findings"`
+	More     int       `json:"more"`
+}
+
+// MaxFindings is how many findings a report holds.
+const MaxFindings = 100
+
+// Whole tells whether nothing is wrong.
+func (r Report) Whole() bool { return len(r.Findings) == 0 }
+
+// findings are those of one kind of check, the first of them.
+type findings struct {
+	all  []Finding
+	more int
+}
+
+func (f *findings) add(found ...Finding) {
+	for _, one := range found {
+		one.Through = max(one.Through, one.Index)
+		if len(f.all) >= MaxFindings {
+			f.more++
+			continue
+		}
+		f.all = append(f.all, one)
+	}
+}
+
+func (f *findings) at(code Code, index int64, format string, args ...any) {
+	f.add(Finding{Code: code, Index: index, What: fmt.Sprintf(format, args...)})
+}
+
+// merge sorts what the checks found.
+func (r *Report) merge(of ...findings) {
+	r.Findings = []Finding{}
+	for _, f := range of {
+		r.Findings = append(r.Findings, f.all...)
+		r.More += f.more
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Index, b.Index))
+	})
+	if beyond := len(r.Findings) - MaxFindings; beyond > 0 {
+		r.Findings, r.More = r.Findings[:MaxFindings], r.More+beyond
+	}
+}

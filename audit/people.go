@@ -1,0 +1,183 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// asked is what was asked of people.
+type asked struct {
+	id, spiffeID, task, scope, resource, catalogue, digest, group string
+
+	params      []byte
+	ttl, quorum int64
+	hash        string // that votes name
+}
+
+// ballot is one vote that counts for a request.
+type ballot struct{ voter, verdict, covers, note string }
+
+func askedOf(b *body) *asked {
+	a := &asked{
+		id: b.ID, spiffeID: b.Subject.SPIFFEID, task: b.Request.Task, scope: b.Request.Scope, resource: b.Decision.Resource,
+		catalogue: b.Decision.Catalogue, digest: b.Request.Digest, params: b.Request.Params, ttl: b.Decision.TTL,
+	}
+	if b.Decision.Params != nil {
+		a.params = b.Decision.Params
+	}
+	text := ""
+	if r := b.Decision.Approval; r != nil {
+		a.group, a.quorum = r.Group, r.Quorum
+		if r.Canonical != nil {
+			text = *r.Canonical
+		}
+	}
+	hash := sha256.Sum256([]byte(text))
+	a.hash = hex.EncodeToString(hash[:])
+	return a
+}
+
+// covers tells whether what was asked before is what is asked now, for no longer.
+func (a *asked) covers(now *asked) bool {
+	return a.spiffeID == now.spiffeID && a.task == now.task && a.scope == now.scope && a.resource == now.resource &&
+		a.catalogue == now.catalogue && bytes.Equal(a.params, now.params) && now.ttl <= a.ttl
+}
+
+// waiting is a request that people were asked about, nil if there is none.
+func (s *state) waiting(request string) *record {
+	key, _ := id(request)
+	if r := s.records[key]; r != nil && r.asked != nil {
+		return r
+	}
+	return nil
+}
+
+// step applies a vote or a withdrawal to a request that waits for people.
+func (s *state) step(b *body, index int64) {
+	r := s.waiting(b.ID)
+	switch {
+	case r == nil:
+		s.impossible(index, "it decides on request "+show(b.ID)+", which waits for nobody")
+		return
+	case r.status != b.Was || r.number(votes) != b.Votes || !r.mayMove(b.Status):
+		s.impossible(index, "it decides on a request that was something else")
+		return
+	case b.Kind == "approval.vote" && r.asked.hash != b.Hash:
+		s.impossible(index, "it is a vote on something else than its request")
+	}
+	now := r.change()
+	now[status], now[statusTime], now[actor] = b.Status, b.Time, Null
+	switch {
+	case b.Kind == "approval.remembered":
+		s.remember(b, r, index)
+	case b.Status == "rejected", b.Status == "withdrawn":
+		now[actor] = b.actor()
+		fallthrough
+	default:
+		if b.Kind == "approval.vote" {
+			s.cast(r, b, ballot{b.actor(), b.Verdict, b.Covers, b.Note}, index)
+		}
+	}
+	if b.Status == "approved" && s.approvers(r.asked) < r.asked.quorum {
+		s.impossible(index, "it approves a request without enough people")
+	}
+	r.settled()
+}
+
+// cast counts a vote.
+func (s *state) cast(r *record, b *body, v ballot, index int64) {
+	r.now[votes] = strconv.FormatInt(r.number(votes)+1, 10)
+	s.ballots[b.ID] = append(s.ballots[b.ID], v)
+	s.votes.set(index, b.ID, v.voter, v.verdict, v.covers, b.Time, v.note, strconv.FormatInt(index, 10))
+}
+
+// remember lets the votes on an earlier request stand for another.
+func (s *state) remember(b *body, r *record, index int64) {
+	of := s.waiting(b.Of)
+	if of == nil || !of.asked.covers(r.asked) || of.asked.group != r.asked.group || of.asked.quorum != r.asked.quorum {
+		s.impossible(index, "it remembers what was something else")
+		return
+	}
+	r.now[remembered] = b.Of
+	for _, v := range s.ballots[b.Of] {
+		if v.verdict == "approve" && v.covers == "task" {
+			s.cast(r, b, v, index)
+		}
+	}
+}
+
+// redeem uses up the approval that an entry names.
+func (s *state) redeem(b *body, index int64) {
+	if b.Approves == nil {
+		return
+	}
+	r := s.waiting(b.Approves.Request)
+	switch {
+	case r == nil || !r.mayMove("redeemed") || r.asked.hash != b.Approves.Hash || r.asked.digest != b.Request.Digest ||
+		!r.asked.covers(askedOf(b)):
+		s.impossible(index, "it redeems what is not approved")
+		return
+	case s.delivered(r.values()[redeemedBy]):
+		s.impossible(index, "it redeems what was redeemed and delivered")
+	case s.approvers(r.asked) < r.asked.quorum || s.rejected(r):
+		s.impossible(index, "it redeems what not enough people approve")
+	}
+	now := r.change()
+	now[status], now[statusTime], now[redeemedBy] = "redeemed", b.Time, b.ID
+	now[redemptions] = strconv.FormatInt(r.number(redemptions)+1, 10)
+	r.settled()
+}
+
+// rejected tells whether somebody has said no to a request, or to that whose approval it goes by.
+func (s *state) rejected(r *record) bool {
+	no := func(v ballot) bool { return v.verdict == "deny" }
+	return slices.ContainsFunc(s.ballots[r.asked.id], no) || slices.ContainsFunc(s.ballots[r.values()[remembered]], no)
+}
+
+// delivered tells whether an issuance may have reached somebody.
+func (s *state) delivered(issuance string) bool {
+	key, ok := id(issuance)
+	if !ok || key == uuid.Nil || s.records[key] == nil {
+		return false
+	}
+	r := s.records[key]
+	switch r.status {
+	case "failed", "compensated":
+		return false
+	case "revoked":
+		return !r.leased || r.values()[statusDetail] != "undelivered"
+	}
+	return true
+}
+
+// approvers counts who says yes to a request and is in its group.
+func (s *state) approvers(a *asked) (n int64) {
+	yes := map[string]bool{}
+	for _, v := range s.ballots[a.id] {
+		if v.verdict == "approve" && slices.Contains(s.groups[v.voter], a.group) {
+			yes[v.voter] = true
+		}
+	}
+	return int64(len(yes))
+}
+
+// meet keeps who somebody is, as the provider last said.
+func (s *state) meet(b *body, index int64) {
+	said, err := time.Parse(time.RFC3339Nano, b.SaidAt)
+	if err != nil {
+		s.impossible(index, "it says no time")
+		return
+	}
+	if before, known := s.met[b.Person.ID]; known && !said.After(before) {
+		return
+	}
+	s.met[b.Person.ID], s.groups[b.Person.ID] = said, b.Person.Groups
+	s.people.set(index, b.Person.ID, b.Person.Name, b.Person.Handle, Array(b.Person.Groups), b.SaidAt, b.ID,
+		strconv.FormatInt(index, 10))
+}

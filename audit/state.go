@@ -1,0 +1,209 @@
+package audit
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// state is what the entries up to some index amount to.
+type state struct {
+	records map[uuid.UUID]*record
+	// unmatched are the rows of issuances that did not lie with their entry, and strays those that lay with another.
+	unmatched *projection
+	strays    []Row
+
+	tasks, quarantines, people, votes, changes, head *projection
+	ends                                             map[string]taskEnd // by key of tasks
+	catalogue                                        string
+	version                                          int64
+	catalogues                                       map[string]int64
+	decided                                          map[string]bool     // the proposals that are
+	ballots                                          map[string][]ballot // by request
+
+	met    map[string]time.Time // when the provider last spoke of somebody
+	groups map[string][]string  // of people, as it said then
+
+	steps, projections findings
+}
+
+type taskEnd struct {
+	at    time.Time
+	ended bool
+}
+
+func newState() *state {
+	s := &state{
+		records: map[uuid.UUID]*record{}, unmatched: project(Issuances), tasks: project(TaskEnds),
+		quarantines: project(Quarantines), people: project(People), votes: project(Votes), changes: project(CatalogueChanges),
+		head: project(CatalogueHead), ends: map[string]taskEnd{},
+		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]ballot{}, met: map[string]time.Time{},
+		groups: map[string][]string{},
+	}
+	s.head.set(-1, "true", "0", Null, Null)
+	return s
+}
+
+// apply brings the state from before an entry to after it, or says why the entry cannot be.
+func (s *state) apply(p *parsed) {
+	b, index := p.body, p.entry.Index
+	if b.Version != 1 {
+		s.steps.at(Unreadable, index, "its version is %d: this program knows version 1", b.Version)
+	}
+	if p.row != nil && !b.begins() {
+		s.stray(p.row)
+	}
+	switch b.Kind {
+	case "call.refused", "credentials.revoke":
+	case "request.denied", "request.pending", "issuance.intent":
+		s.start(p)
+	case "approval.vote", "approval.remembered", "approval.withdrawn":
+		s.step(b, index)
+	case "catalogue.proposed", "catalogue.applied", "catalogue.rejected":
+		s.changeCatalogue(b, index)
+	case "person.seen":
+		s.meet(b, index)
+	case "task.end":
+		s.endTask(b, index)
+	case "quarantine.add":
+		if _, stands := s.quarantines.get(b.Target.SPIFFEID); !stands {
+			s.quarantines.set(index, b.Target.SPIFFEID, b.Time, b.actor(), b.Reason, b.ID, strconv.FormatInt(index, 10))
+		}
+	case "quarantine.remove":
+		if _, stands := s.quarantines.get(b.Target.SPIFFEID); !stands {
+			s.impossible(index, "it lifts a quarantine that does not stand")
+		}
+		delete(s.quarantines.want, b.Target.SPIFFEID)
+	default:
+		s.settle(b, index)
+	}
+}
+
+func (s *state) impossible(index int64, why string) { s.steps.at(Impossible, index, "%s", why) }
+
+// start begins a record, unless something forbids it.
+func (s *state) start(p *parsed) {
+	b, index := p.body, p.entry.Index
+	key, ok := id(b.ID)
+	if !ok || s.records[key] != nil {
+		s.impossible(index, "it begins request "+show(b.ID)+" again")
+		return
+	}
+	if s.version > 0 && b.Decision.Catalogue != s.catalogue {
+		s.impossible(index, "it was decided by a catalogue that was not in force")
+	}
+	if b.Kind != "request.denied" && s.forbids(b.Subject.SPIFFEID, b.Request.Task) {
+		s.impossible(index, "it is of a sandbox in quarantine, or of a task that had ended")
+	}
+	r := s.begin(p)
+	s.records[key] = r
+	if b.Kind == "request.pending" {
+		r.asked = askedOf(b)
+	}
+	s.redeem(b, index)
+}
+
+// settle moves a record as its outcome says.
+func (s *state) settle(b *body, index int64) {
+	key, _ := id(b.ID)
+	r := s.records[key]
+	switch {
+	case b.Kind != "issuance."+b.Status:
+		s.impossible(index, "no entry is of the kind "+show(b.Kind))
+	case r == nil:
+		s.impossible(index, "it goes on with request "+show(b.ID)+", which nothing has begun")
+	case r.asked != nil || !r.mayMove(b.Status):
+		s.impossible(index, "a request does not go from "+r.status+" to "+show(b.Status))
+	default:
+		r.move(b)
+	}
+}
+
+// forbids tells whether commands leave nothing to a sandbox and a task. Deadlines are not looked at: they pass by the
+// database's clock, which entries do not tell.
+func (s *state) forbids(spiffeID, task string) bool {
+	if s.ends[spiffeID+"\x00"+task].ended {
+		return true
+	}
+	return len(s.quarantines.want) > 0 && within(spiffeID, func(id string) bool {
+		_, stands := s.quarantines.want[id]
+		return stands
+	})
+}
+
+// endTask brings the end of a task forward.
+func (s *state) endTask(b *body, index int64) {
+	now, err := time.Parse(time.RFC3339Nano, b.Time)
+	at := now
+	if b.At != nil && err == nil {
+		at, err = time.Parse(time.RFC3339Nano, *b.At)
+	}
+	if err != nil {
+		s.impossible(index, "it names no time")
+		return
+	}
+	end := taskEnd{at, !at.After(now)}
+	key := b.Target.SPIFFEID + "\x00" + b.Target.Task
+	if before, ok := s.ends[key]; ok {
+		earlier := !before.at.After(at)
+		if earlier && (before.ended || !end.ended) {
+			return
+		}
+		if earlier {
+			end.at = before.at
+		}
+		end.ended = end.ended || before.ended
+	}
+	s.ends[key] = end
+	s.tasks.set(index, b.Target.SPIFFEID, b.Target.Task, instant(end.at), strconv.FormatBool(end.ended), b.Time, b.ID,
+		strconv.FormatInt(index, 10))
+}
+
+// stray keeps a row of issuances that does not lie with the entry that begins its request.
+func (s *state) stray(row []string) {
+	if len(s.strays) < maxApart {
+		s.strays = append(s.strays, Row{Issuances, row})
+		return
+	}
+	s.projections.more++
+}
+
+// table compares a row of one of the tables whose rows come last.
+func (s *state) table(row Row) {
+	switch row.Table {
+	case Catalogues:
+		s.files(row)
+	default:
+		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.votes, s.changes, s.head} {
+			if p.table == row.Table {
+				p.compare(row, &s.projections)
+			}
+		}
+	}
+}
+
+// end compares what only the end can tell.
+func (s *state) end() {
+	for _, w := range s.unmatched.want {
+		if key, ok := id(w.values[0]); ok && s.records[key] != nil {
+			copy(w.values[len(lasting):], s.records[key].values())
+		}
+	}
+	for _, row := range s.strays {
+		s.unmatched.compare(row, &s.projections)
+	}
+	differ := map[*record]*record{}
+	for _, r := range s.records {
+		if r.now != r.row && !r.apart {
+			differ[r] = r
+		}
+	}
+	for _, r := range sortedBy(differ, func(r *record) int64 { return r.index }) {
+		r.compare(&s.projections)
+	}
+	for _, p := range []*projection{s.unmatched, s.tasks, s.quarantines, s.people, s.votes, s.changes, s.head} {
+		p.rest(&s.projections)
+	}
+	s.filesLeft()
+}

@@ -1,0 +1,102 @@
+package audit
+
+import (
+	"bytes"
+	"fmt"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// tiles are those that the ledger keeps, each held to what is below it. Those of level 0 pass by with their entries.
+type tiles struct {
+	upper   map[place]Tile
+	near    map[int64]Tile // of level 0, by number: those that entries may still need
+	seen    [8]int64       // by level, the number of the tile that should come
+	blamed  map[place]bool
+	found   findings
+	highest int64
+}
+
+type place struct {
+	level  int
+	number int64
+}
+
+func newTiles() *tiles {
+	return &tiles{upper: map[place]Tile{}, near: map[int64]Tile{}, blamed: map[place]bool{}}
+}
+
+// add takes the next tile.
+func (s *tiles) add(t Tile) {
+	if !t.whole() {
+		s.differs(t.Level, t.Number, "it is not a whole tile")
+		return
+	}
+	if t.Number != s.seen[t.Level] {
+		s.missing(t.Level, t.Number)
+	}
+	s.seen[t.Level] = t.Number + 1
+	root := t.made()
+	if !bytes.Equal(t.Root, root[:]) {
+		s.differs(t.Level, t.Number, "its root is not that of its hashes")
+	}
+	if t.Level > 0 {
+		s.upper[place{t.Level, t.Number}] = t
+	} else {
+		delete(s.near, t.Number-2)
+		s.near[t.Number] = t
+	}
+	s.highest = max(s.highest, t.last()+1)
+}
+
+// check holds a tile to the one above it. Above level 0 it has to wait for all of them.
+func (s *tiles) check(t Tile) {
+	above, ok := s.upper[place{t.Level + 1, t.Number / tileWidth}]
+	if ok && above.hash(t.Number%tileWidth) != t.made() {
+		s.differs(t.Level, t.Number, fmt.Sprintf("its root is not in tile %d of level %d", t.Number/tileWidth, t.Level+1))
+	}
+}
+
+// leaf is the hash of an entry, if a tile has kept it.
+func (s *tiles) leaf(index int64) (tlog.Hash, bool) {
+	t, ok := s.near[index/tileWidth]
+	if !ok {
+		return tlog.Hash{}, false
+	}
+	return t.hash(index % tileWidth), true
+}
+
+// missing tells of the tiles between the last one and number.
+func (s *tiles) missing(level int, number int64) {
+	first := Tile{Level: level, Number: s.seen[level]}
+	s.found.add(Finding{
+		Code: TileMissing, Index: first.first(), Through: Tile{Level: level, Number: number - 1}.last(),
+		Where: first.name(), What: fmt.Sprintf("tiles %d to %d of level %d are not there", first.Number, number-1, level),
+	})
+}
+
+// differs blames a tile, once.
+func (s *tiles) differs(level int, number int64, what string) {
+	if s.blamed[place{level, number}] {
+		return
+	}
+	t := Tile{Level: level, Number: number}
+	s.blamed[place{level, number}] = true
+	s.found.add(Finding{Code: TileDiffers, Index: t.first(), Through: t.last(), Where: t.name(), What: what})
+}
+
+func (t Tile) name() string {
+	return fmt.Sprintf("tree_tiles of level %d, number %d", t.Level, t.Number)
+}
+
+// end looks at what should have come: all that a checkpoint covers is in whole tiles, as far as it fills them.
+func (s *tiles) end(sealed, entries int64) {
+	for level := range s.seen {
+		if due := sealed >> (8 * (level + 1)); s.seen[level] < due {
+			s.missing(level, due)
+		}
+		if n := entries >> (8 * (level + 1)); s.seen[level] > n {
+			s.differs(level, s.seen[level]-1, "it is over more entries than there are")
+		}
+	}
+}
