@@ -66,11 +66,11 @@ func (s *state) files(row Row) {
 
 // catalogueDigest is the SHA-256 of a line for each file: its own SHA-256 and its name.
 func catalogueDigest(names, contents []string) string {
+	if len(names) != len(contents) {
+		return ""
+	}
 	lines := make([]string, len(names))
 	for i, name := range names {
-		if i >= len(contents) {
-			return ""
-		}
 		content, err := hex.DecodeString(contents[i])
 		if err != nil {
 			return ""

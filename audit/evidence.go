@@ -26,6 +26,7 @@ type evidence struct {
 	// lost tells that no root can be computed any more.
 	lost    bool
 	doubts  []doubt
+	moved   movement
 	trusted []Checkpoint
 	agreed  int64        // the size of the last trusted one that holds
 	denied  []Checkpoint // those of which the entries do not have the root

@@ -40,32 +40,38 @@ func (v *evidence) judgeBeside(d doubt, of verdict) {
 	}
 }
 
-// judgeBody says what became of an entry that has another body than once, and how many of the entries that follow became
-// the same.
-func (v *evidence) judgeBody(doubts []doubt) int {
-	d := doubts[0]
-	follows := func(n int) bool { return n < len(doubts) && doubts[n].index == d.index+int64(n) }
+// judgeBody says what became of an entry that has another body than once, and of how many. What moves the entries after
+// it is told once.
+func (v *evidence) judgeBody(doubts []doubt) (alike int) {
+	d, before := doubts[0], v.moved
+	v.moved = movement{}
+	var next doubt
+	if len(doubts) > 1 && doubts[1].index == d.index+1 {
+		next = doubts[1]
+	}
 	switch {
-	case follows(1) && d.body == doubts[1].kept && doubts[1].body == d.kept:
+	case before.last.index == d.index-1 && before.up && before.last.body == d.kept,
+		before.last.index == d.index-1 && before.down && before.last.kept == d.body:
+		v.moved = movement{d, before.up, before.down}
+	case d.body == next.kept && next.body == d.kept:
 		v.entries.add(Finding{
-			Code: EntriesSwapped, Index: d.index, Through: d.index + 1, What: "the two entries have changed places",
+			Code: EntriesSwapped, Index: d.index, Through: next.index, What: "the two entries have changed places",
 		})
 		return 2
-	case follows(1) && d.body == doubts[1].kept:
-		n := 1
-		for follows(n+1) && doubts[n].body == doubts[n+1].kept {
-			n++
-		}
+	case d.body == next.kept:
 		v.entries.at(EntryMissing, d.index, "it was taken out, and those after it were moved up")
-		return n + 1
-	case follows(1) && doubts[1].body == d.kept:
-		n := 1
-		for follows(n+1) && doubts[n+1].body == doubts[n].kept {
-			n++
-		}
+		v.moved = movement{last: d, up: true}
+	case next.body == d.kept:
 		v.entries.at(EntryInserted, d.index, "it was put in, and those after it were moved down")
-		return n + 1
+		v.moved = movement{last: d, down: true}
+	default:
+		v.entries.at(EntryChanged, d.index, "its body is not the one whose hash was kept")
 	}
-	v.entries.at(EntryChanged, d.index, "its body is not the one whose hash was kept")
 	return 1
+}
+
+// movement is that of entries that stand elsewhere than once.
+type movement struct {
+	last     doubt
+	up, down bool
 }

@@ -51,9 +51,6 @@ func (s *state) apply(p *parsed) {
 	if b.Version != 1 {
 		s.steps.at(Unreadable, index, "its version is %d: this program knows version 1", b.Version)
 	}
-	if p.row != nil && !b.begins() {
-		s.stray(p.row)
-	}
 	switch b.Kind {
 	case "call.refused", "credentials.revoke":
 	case "request.denied", "request.pending", "issuance.intent":
@@ -190,9 +187,7 @@ func (s *state) end() {
 			copy(w.values[len(lasting):], s.records[key].values())
 		}
 	}
-	for _, row := range s.strays {
-		s.unmatched.compare(row, &s.projections)
-	}
+	s.match()
 	differ := map[*record]*record{}
 	for _, r := range s.records {
 		if r.now != r.row && !r.apart {
@@ -206,4 +201,31 @@ func (s *state) end() {
 		p.rest(&s.projections)
 	}
 	s.filesLeft()
+}
+
+// match looks for the entries of rows that did not lie with theirs: by the id of the request, or else by the entry that a
+// row names.
+func (s *state) match() {
+	var nameless []Row
+	for _, row := range s.strays {
+		if _, known := s.unmatched.get(row.Values[0]); known {
+			s.unmatched.compare(row, &s.projections)
+			continue
+		}
+		nameless = append(nameless, row)
+	}
+	at := map[int64]string{}
+	for name, w := range s.unmatched.want {
+		at[w.index] = name
+	}
+	for _, row := range nameless {
+		if name, ok := at[row.index()]; ok {
+			w := s.unmatched.want[name]
+			s.projections.add(Issuances.differ(w.index, w.values, row.Values, 0)...)
+			delete(s.unmatched.want, name)
+			delete(at, row.index())
+			continue
+		}
+		s.unmatched.compare(row, &s.projections)
+	}
 }

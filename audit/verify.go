@@ -107,16 +107,23 @@ func (b *batch) parse() {
 			last = parseEntry(item)
 			b.made[i] = last
 		case Row:
-			if last != nil && last.row == nil && item.Table == Issuances && item.index() == last.entry.Index {
-				last.row = item.Values
-				b.made[i] = last
-				if last.body != nil && last.body.begins() {
-					want := last.body.issuance(last.entry.Index)
-					last.differs = Issuances.differ(last.entry.Index, want[:len(lasting)], item.Values, 0)
-				}
+			if last.owns(item) {
+				b.made[i], last.row = last, item.Values
+				last.compare()
 			}
 		}
 	}
+}
+
+// owns tells whether a row lies with its entry.
+func (p *parsed) owns(row Row) bool {
+	return p != nil && p.row == nil && p.body != nil && p.body.begins() && row.Table == Issuances &&
+		row.Values[0] == p.body.ID && row.index() == p.entry.Index
+}
+
+// compare holds what cannot change of a row to the entry that it lies with.
+func (p *parsed) compare() {
+	p.differs = Issuances.differ(p.entry.Index, p.body.issuance(p.entry.Index)[:len(lasting)], p.row, 0)
 }
 
 func parseEntry(e Entry) *parsed {

@@ -1,0 +1,26 @@
+// Package tamper_test changes ledgers as only somebody can who owns the database, one thing at a time, and looks whether
+// an auditor finds it and names it rightly. `make tamper` runs all of it.
+//
+// It must never take another finding for the one that was to be made.
+package tamper_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+)
+
+var all = flag.Bool("all", false, "tamper with everything, and not with every fiftieth entry only")
+
+var passed, failed atomic.Int64
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := brevettest.Main(m)
+	fmt.Printf("%d passed, %d failed\n", passed.Load(), failed.Load())
+	os.Exit(code)
+}

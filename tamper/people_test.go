@@ -1,0 +1,102 @@
+package tamper_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+)
+
+var voters = []broker.Voter{
+	{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}},
+	{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall", "staff"}},
+}
+
+// approval is what people make of a request.
+func (w *world) approval(n int) {
+	w.t.Helper()
+	asked := w.record(n, pending)
+	w.begin(asked)
+	switch n / 12 % 4 {
+	case 0: // both agree, for the task, so that they need not be asked again
+		w.vote(asked, voters[0], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending})
+		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved})
+		w.begin(w.redeeming(n, asked))
+		again := w.record(n, pending)
+		w.begin(again)
+		w.cast(broker.Step{
+			Request: again.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Remembered: asked.ID, Actor: again.Subject.ID.String(),
+		})
+	case 1: // one agrees, and then one does not
+		w.vote(asked, voters[0], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending})
+		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusRejected})
+	case 2:
+		w.cast(broker.Step{
+			Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusWithdrawn, Actor: asked.Subject.ID.String(),
+		})
+	}
+}
+
+func (w *world) redeeming(n int, asked broker.Record) broker.Record {
+	return w.record(n, func(rec *broker.Record) {
+		rec.Subject, rec.Request, rec.Approves, rec.Canonical = asked.Subject, asked.Request, asked.ID, asked.Canonical
+		rec.Decision.Reason = scopes.ReasonApproved
+	})
+}
+
+func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Step) {
+	w.t.Helper()
+	who.SaidAt = w.begun
+	_, err := w.l.Meet(w.t.Context(), who, w.begun)
+	w.must(err)
+	step.Request, step.Actor = asked.ID, who.ID
+	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverTask, Note: "well"}
+	if step.Becomes == broker.StatusRejected {
+		step.Vote.Verdict, step.Vote.Covers = broker.Deny, broker.CoverRequest
+	}
+	step.Hash = (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash()
+	w.cast(step)
+}
+
+func (w *world) cast(step broker.Step) {
+	w.t.Helper()
+	step.Time = time.Now()
+	w.must(w.l.Cast(w.t.Context(), step))
+}
+
+// catalogue puts another one in force: the first that there is by itself, later ones by two people.
+func (w *world) catalogue(n int) {
+	w.t.Helper()
+	if n == 0 || n%48 != 0 {
+		w.begin(w.record(n, nil))
+		return
+	}
+	head, err := w.l.InForce(w.t.Context())
+	w.must(err)
+	files := []scopes.File{
+		{Name: "a.yaml", Data: fmt.Appendf(nil, "scopes:\n  - name: git.read\n    title: As of %d\n    authority: read\n    resource: git:all\n"+
+			"    ttl: {default: 1m, max: 5m}\n    credential: {kind: jwt, audience: https://git.test}\n", n)},
+		{Name: "b/c.cedar", Data: []byte(`@id("p") permit (principal, action, resource);`)},
+	}
+	loaded, err := scopes.Load(files)
+	w.must(err)
+	step := broker.CatalogueStep{
+		ID: uuid.Must(uuid.NewV7()).String(), Time: w.begun, Becomes: broker.CatalogueApplied, Digest: loaded.Digest(), Base: head.Digest,
+		Version: head.Version + 1, Reason: "because", Files: files,
+	}
+	if head.Version > 0 {
+		step.Becomes, step.Actor = broker.CatalogueProposed, "https://idp.test#alice"
+		w.must(w.l.ChangeCatalogue(w.t.Context(), step))
+		step.Proposal, step.Proposer, step.Actor, step.Files = step.ID, step.Actor, "https://idp.test#bob", nil
+		step.ID, step.Becomes = uuid.Must(uuid.NewV7()).String(), broker.CatalogueApplied
+		if n%96 != 0 {
+			step.Becomes = broker.CatalogueRejected
+		}
+	}
+	w.must(w.l.ChangeCatalogue(w.t.Context(), step))
+	if step.Becomes == broker.CatalogueApplied {
+		w.digest = loaded.Digest()
+	}
+}

@@ -1,0 +1,304 @@
+package tamper_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const (
+	worldSize = 1000
+	sealEvery = 40
+	// keptSize is that of the checkpoint that the auditor has kept, and backupSize how much there was when somebody else
+	// made a copy of the database.
+	keptSize, backupSize = 880, 600
+)
+
+// world is a ledger of everything that ledgers hold, made by the real one, with the log's key and what an auditor keeps.
+type world struct {
+	t      testing.TB
+	l      *ledger.Ledger
+	conn   *pgx.Conn
+	log    *log
+	begun  time.Time
+	digest string // of the catalogue that decides
+	kept   audit.Checkpoint
+	backup []audit.Item
+}
+
+// newWorld fills a schema, and takes away what would keep its owner from changing it.
+func newWorld(t testing.TB) *world {
+	db := brevettest.NewDB(t)
+	w := &world{
+		t: t, l: db.Ledger(t), conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
+		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee",
+	}
+	for n := 0; ; n += kinds {
+		size := w.log.sealUpTo(t, w.conn, sealEvery)
+		switch {
+		case size >= backupSize && w.backup == nil:
+			w.backup = w.items()
+		case size >= keptSize && w.kept.N == 0:
+			w.kept = w.log.last
+		}
+		if size > worldSize-50 {
+			break
+		}
+		w.stories(n)
+	}
+	for w.log.size(t, w.conn) < worldSize {
+		w.refuse()
+	}
+	w.log.sealUpTo(t, w.conn, 1)
+	disarm(t, w.conn)
+	return w
+}
+
+// disarm drops every constraint and trigger of the schema: whoever owns a database can.
+func disarm(t testing.TB, conn *pgx.Conn) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), `
+		DO $$
+		DECLARE
+			it record;
+		BEGIN
+			FOR it IN SELECT conname, conrelid::regclass AS place FROM pg_constraint
+				WHERE connamespace = current_schema()::regnamespace AND conrelid <> 0
+				ORDER BY contype = 'p', contype = 'u' LOOP
+				EXECUTE format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I CASCADE', it.place, it.conname);
+			END LOOP;
+			FOR it IN SELECT indexrelid::regclass AS place FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+				WHERE c.relnamespace = current_schema()::regnamespace AND i.indisunique LOOP
+				EXECUTE format('DROP INDEX %s', it.place);
+			END LOOP;
+		END $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copied are the tables that are read.
+var copied = append([]*audit.Table{{Name: "entries"}, {Name: "ledger_head"}, {Name: "tree_tiles"}, {Name: "checkpoints"}, audit.Issuances},
+	audit.Tables...)
+
+// copy is the same world in a schema of its own, so that it can be tampered with side by side.
+func (w *world) copy() *world {
+	w.t.Helper()
+	db := brevettest.EmptyDB(w.t)
+	other := *w
+	other.conn = brevettest.Connect(w.t, db.AdminURL)
+	var from, to string
+	w.must(w.conn.QueryRow(w.t.Context(), `SELECT current_schema()`).Scan(&from))
+	w.must(other.conn.QueryRow(w.t.Context(), `SELECT current_setting('search_path')`).Scan(&to))
+	_, err := other.conn.Exec(w.t.Context(), `CREATE SCHEMA `+to)
+	w.must(err)
+	for _, table := range copied {
+		_, err := other.conn.Exec(w.t.Context(), `CREATE TABLE `+table.Name+` AS TABLE `+from+`.`+table.Name)
+		w.must(err)
+	}
+	return &other
+}
+
+func (w *world) items() (all []audit.Item) {
+	w.t.Helper()
+	tx, err := w.conn.Begin(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(w.t.Context()) }()
+	for item, err := range ledger.SnapshotOf(tx).Items(w.t.Context()) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, item)
+	}
+	return all
+}
+
+// must ends the test where the ledger does not take what it should.
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// kinds is how many kinds of stories there are.
+const kinds = 12
+
+// stories are one of each kind, which happen side by side after what becomes of the catalogue.
+func (w *world) stories(n int) {
+	w.t.Helper()
+	w.story(n)
+	var group sync.WaitGroup
+	for of := 1; of < kinds; of++ {
+		group.Go(func() { w.story(n + of) })
+	}
+	group.Wait()
+	if w.t.Failed() {
+		w.t.FailNow()
+	}
+}
+
+// story is what happens to one sandbox.
+func (w *world) story(n int) {
+	w.t.Helper()
+	switch n % kinds {
+	case 0:
+		w.catalogue(n)
+	case 1, 2:
+		w.begin(w.record(n, nil))
+	case 3:
+		w.end(w.record(n, nil), []broker.Status{broker.StatusFailed, broker.StatusRevoked, broker.StatusReleased}[n/12%3])
+	case 4:
+		w.begin(w.record(n, denied))
+	case 5:
+		w.end(w.record(n, dynamic(scopes.KindDatabase)), broker.StatusIssued, broker.StatusRevoking, broker.StatusRevoked)
+	case 6:
+		w.approval(n)
+	case 7:
+		w.end(w.record(n, dynamic(scopes.KindSSH)), broker.StatusIssued, broker.StatusReleased)
+	case 8:
+		w.refuse()
+	case 9:
+		w.commands(n)
+	case 10:
+		w.end(w.record(n, dynamic(scopes.KindVaultToken)), broker.StatusUnknown, broker.StatusCompensated)
+	case 11:
+		w.end(w.record(n, dynamic(scopes.KindKV)), broker.StatusIssued)
+	}
+}
+
+func subject(n int) broker.Subject {
+	id := spiffeid.RequireFromString(fmt.Sprintf("spiffe://acme.test/agents/%d", n))
+	if n%3 == 0 {
+		return broker.Subject{ID: id, Kind: attest.KindJWT}
+	}
+	return broker.Subject{ID: id, Kind: attest.KindX509, Thumbprint: "dGh1bWI"}
+}
+
+// record is one of a JWT; change makes it another.
+func (w *world) record(n int, change func(*broker.Record)) broker.Record {
+	params := map[string]any{"repo": "acme/api", "depth": int64(n) << 40, "share": 0.25, "paths": []any{"a", "b"}}
+	at := w.begun.Add(time.Duration(n) * time.Millisecond)
+	rec := broker.Record{
+		ID: uuid.Must(uuid.NewV7()).String(), Time: at, Subject: subject(n),
+		Request: broker.Request{
+			Scope: "git.read", Params: params, TTL: time.Hour, Task: fmt.Sprintf("task-%d", n), Reason: `look at <b>"it"</b> – 🔍`,
+		},
+		Decision: scopes.Decision{
+			Outcome: scopes.Allow, Scope: &scopes.Scope{Name: "git.read", Authority: scopes.Read}, Resource: "git:repo/acme/api",
+			Params: params, TTL: 15 * time.Minute, Policies: []string{"may-read", "p"}, Reason: scopes.ReasonPermitted,
+			Clamps:      []scopes.Clamp{{Bound: scopes.BoundScopeMax, From: time.Hour, To: 15 * time.Minute}},
+			Explanation: "Policy may-read permits it.", Catalogue: w.digest,
+		},
+		Status: broker.StatusIssued, Expires: at.Add(15 * time.Minute),
+		Intent: &broker.Intent{Kind: "jwt", Audience: "https://git.test", KeyID: "key-1", Algorithm: "ES256", Claims: []byte(`{"jti":"x"}`)},
+	}
+	if n%2 == 0 {
+		rec.Request.IdempotencyKey = fmt.Sprintf("key-%d", n)
+	}
+	if change != nil {
+		change(&rec)
+	}
+	if rec.Intent != nil && rec.Intent.Grant == nil {
+		rec.Intent.ClaimsDigest = sha256.Sum256(rec.Intent.Claims)
+	}
+	rec.Digest = sha256.Sum256(fmt.Append(nil, rec.Request))
+	return rec
+}
+
+func denied(rec *broker.Record) {
+	rec.Decision.Outcome, rec.Decision.Reason, rec.Decision.TTL = scopes.Deny, scopes.ReasonNoPermit, 0
+	rec.Decision.Policies, rec.Decision.Clamps, rec.Decision.Params = nil, nil, nil
+	rec.Status, rec.Intent, rec.Expires, rec.Request.IdempotencyKey = broker.StatusDenied, nil, time.Time{}, ""
+}
+
+func pending(rec *broker.Record) {
+	rec.Decision.Outcome, rec.Decision.Reason = scopes.Pending, scopes.ReasonApprovalRequired
+	rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 10 * time.Minute}
+	rec.Status, rec.Intent, rec.Canonical = broker.StatusPending, nil, `{"what":"people see"}`
+	rec.Expires, rec.Request.IdempotencyKey = time.Now().Add(time.Hour), ""
+}
+
+func dynamic(kind string) func(*broker.Record) {
+	return func(rec *broker.Record) {
+		grant := &scopes.Grant{
+			Policy: "brevet-scope.x.00000000", Method: scopes.MethodRead, Path: kind + "/creds/x",
+			Leased: kind == scopes.KindDatabase || kind == scopes.KindVaultToken, Static: kind == scopes.KindKV,
+		}
+		if kind == scopes.KindVaultToken {
+			grant.Method, grant.Path = "", ""
+		}
+		rec.Status, rec.Intent = broker.StatusIntent, &broker.Intent{ID: rec.ID, Kind: kind, Grant: grant}
+	}
+}
+
+func (w *world) begin(rec broker.Record) {
+	w.t.Helper()
+	_, err := w.l.Begin(w.t.Context(), rec)
+	w.must(err)
+}
+
+// end takes a record through states.
+func (w *world) end(rec broker.Record, states ...broker.Status) {
+	w.t.Helper()
+	w.begin(rec)
+	for i, status := range states {
+		out := broker.Outcome{ID: rec.ID, Time: rec.Time.Add(time.Duration(i+1) * time.Second), Status: status, Detail: "because"}
+		if status == broker.StatusIssued {
+			out.Detail, out.Minted = "", &broker.Minted{Name: "v-" + rec.ID}
+			if rec.Intent.Grant.Leased {
+				out.Minted.Handle = broker.Handle{Accessor: "accessor-" + rec.ID, Lease: "database/creds/x/" + rec.ID}
+			}
+			if !rec.Intent.Grant.Static {
+				out.Minted.Digest = sha256.Sum256([]byte(rec.ID))
+			}
+		}
+		if status == broker.StatusRevoking {
+			out.Actor = "spiffe://acme.test/admin"
+		}
+		w.must(w.l.Settle(w.t.Context(), out))
+	}
+}
+
+func (w *world) refuse() {
+	w.t.Helper()
+	w.must(w.l.Refuse(w.t.Context(), broker.Refusal{
+		Time: w.begun, Code: "unauthenticated", Detail: "svid_expired", Remote: "192.0.2.1:443", Operation: "issueToken",
+	}))
+}
+
+// commands end tasks, and put sandboxes into quarantine.
+func (w *world) commands(n int) {
+	w.t.Helper()
+	id := subject(n).ID.String()
+	order := func(kind string, target broker.Selector, at time.Time) {
+		w.must(w.l.Announce(w.t.Context(), broker.Command{
+			ID: uuid.Must(uuid.NewV7()).String(), Time: w.begun, Kind: kind, Target: target, At: at, Reason: "because",
+			Actor: &broker.Actor{Person: "https://idp.test#alice", Name: "Alice"},
+		}))
+	}
+	task := broker.Selector{SPIFFEID: id, Task: fmt.Sprintf("task-%d", n)}
+	order(broker.CommandTaskEnd, task, w.begun.Add(time.Hour))
+	if n%24 > 12 {
+		order(broker.CommandTaskEnd, task, time.Time{})
+	}
+	order(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: id}, time.Time{})
+	if n%36 > 24 {
+		order(broker.CommandQuarantineRemove, broker.Selector{SPIFFEID: id}, time.Time{})
+	}
+	order(broker.CommandRevoke, broker.Selector{TrustDomain: "acme.test", Task: task.Task}, time.Time{})
+}
