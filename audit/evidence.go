@@ -124,7 +124,7 @@ func (v *evidence) doubt(d doubt) {
 // checkpoint takes a checkpoint that the ledger keeps.
 func (v *evidence) checkpoint(c SignedCheckpoint) {
 	where := fmt.Sprintf("checkpoints of size %d", c.Size)
-	signed, err := v.cfg.open(c.Note)
+	signed, err := v.cfg.Open(c.Note)
 	if err != nil {
 		v.entries.add(Finding{
 			Code: CheckpointUnsigned, Index: min(v.good, c.Size-1), Through: c.Size - 1, Where: where,
@@ -217,8 +217,8 @@ func (v *evidence) deny(c Checkpoint) {
 	v.entries.add(f)
 }
 
-// open reads the note of a checkpoint. Without keys it is read as it is.
-func (cfg Config) open(signed string) (Checkpoint, error) {
+// Open reads the signed note of a checkpoint of the log. Without keys it is read as it is.
+func (cfg Config) Open(signed string) (Checkpoint, error) {
 	if cfg.Keys != nil {
 		return OpenCheckpoint([]byte(signed), cfg.Origin, cfg.Keys)
 	}

@@ -37,6 +37,34 @@ const (
 	ProjectionExtra   Code = "projection_extra"
 )
 
+// Meanings say what each kind of damage means.
+var Meanings = map[Code]string{
+	EntryMissing:   "an entry that was there has been taken out",
+	EntryInserted:  "an entry has been put in that was not there",
+	EntriesSwapped: "two entries have changed places",
+	EntryChanged:   "an entry says something else than when it was made",
+	LeafHash:       "the hash beside an entry is not that of the entry",
+	ColumnDiffers:  "a column beside an entry says something else than the entry",
+	NotCanonical:   "an entry is not written as this program writes entries",
+	Unreadable:     "an entry cannot be read, or is of a newer version than this program",
+	Impossible:     "an entry cannot follow on those before it: it, or one of them, was not made by Brevet",
+
+	HeadDiffers: "the number of entries that the ledger keeps is wrong",
+	Truncated:   "the last entries have been cut off",
+	RolledBack:  "the ledger is an older one than the checkpoint that you kept: a backup was brought back, or the last entries and all that told of them have been cut off",
+	SplitView:   "the log's key has signed two histories: who holds it has shown you another one than now",
+
+	CheckpointUnsigned: "a checkpoint is not signed by the log's key: it was changed, or signed by somebody else",
+	CheckpointDiffers:  "the columns beside a checkpoint say something else than what is signed",
+	CheckpointRoot:     "the entries are not those that a checkpoint was signed for: some of those named were changed, and their hashes with them",
+	TileDiffers:        "hashes that are kept for proofs were changed",
+	TileMissing:        "hashes that are kept for proofs are gone",
+
+	ProjectionDiffers: "a table says something else than the entries: trust the entries",
+	ProjectionMissing: "a table lacks a row that the entries speak of: trust the entries",
+	ProjectionExtra:   "a table has a row that no entry speaks of: trust the entries",
+}
+
 // Finding is one thing that is wrong.
 type Finding struct {
 	Code Code `json:"code"`

@@ -131,13 +131,7 @@ func broughtBack(t *testing.T, w *world) {
 		"a backup, and a checkpoint of it": {[]audit.Checkpoint{w.log.at(t, 100)}, whole},
 	} {
 		cfg := audit.Config{Origin: w.log.name, Keys: note.VerifierList(w.log.verifier), Trusted: tc.keeps}
-		report, err := audit.Verify(t.Context(), func(yield func(audit.Item, error) bool) {
-			for _, item := range w.backup {
-				if !yield(item, nil) {
-					return
-				}
-			}
-		}, cfg)
+		report, err := audit.Verify(t.Context(), each(w.backup), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,8 @@ type AuditCmd struct {
 	Keys       AuditKeysCmd       `cmd:"" help:"Print the public keys of the log."`
 	Evidence   AuditEvidenceCmd   `cmd:"" help:"Put the evidence of one task into a file: entries, proofs, catalogues."`
 	Export     AuditExportCmd     `cmd:"" help:"Write the entries of the log for other systems: to a file, or pushed on."`
+	Verify     AuditVerifyCmd     `cmd:"" help:"Tell whether the record is whole, trusting nobody."`
+	Snapshot   AuditSnapshotCmd   `cmd:"" help:"Write all that verifying takes to a file, to verify it elsewhere."`
 	Receipt    AuditReceiptCmd    `cmd:"" help:"Print the proof that an issuance is in the log."`
 }
 

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"text/tabwriter"
+
+	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/ledger"
+)
+
+// exitUnsaid is the exit code when the record could not be read, so that nothing is said about it.
+const exitUnsaid = 2
+
+// AuditVerifyCmd is `brevet audit verify`.
+type AuditVerifyCmd struct {
+	DatabaseURLFile string   `help:"File that holds the URL of an auditor's connection, which can read and not write." type:"path" xor:"from" required:""`
+	File            string   `help:"Snapshot to verify, as brevet audit snapshot writes it." type:"path" xor:"from" required:""`
+	Key             []string `help:"Public key of the log, as brevet audit keys prints it. May be repeated." sep:"none"`
+	KeyFile         string   `help:"File with public keys of the log, one in a line." type:"path"`
+	Checkpoint      []string `help:"Checkpoint that you have kept. May be repeated." type:"path" sep:"none"`
+}
+
+// Run says whether the record is whole. It exits with 1 when it is not, and with 2 when that cannot be told.
+func (c *AuditVerifyCmd) Run(ctx context.Context, con *console) error {
+	report, err := c.verify(ctx, con)
+	if err != nil {
+		fmt.Fprintf(con.err, "brevet: %v\n", err)
+		return exitError{err: err, code: exitUnsaid}
+	}
+	if !report.Signatures {
+		fmt.Fprintln(con.err, "NO SIGNATURE WAS CHECKED: who changes everything alike is not found. Give the log's --key, from elsewhere than the database.")
+	}
+	if con.json {
+		err = con.encode(report)
+	} else {
+		err = printReport(con.out, report)
+	}
+	if err == nil && !report.Whole() {
+		err = exitError{err: errors.New("the record is damaged"), code: 1}
+	}
+	return err
+}
+
+func (c *AuditVerifyCmd) verify(ctx context.Context, con *console) (audit.Report, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return audit.Report{}, err
+	}
+	items, done, err := c.items(ctx)
+	if err != nil {
+		return audit.Report{}, err
+	}
+	defer done()
+	var count counter
+	cfg.Progress = count.set
+	stop := newProgress(con.err).follow(count.report("verified"))
+	defer stop()
+	return audit.Verify(ctx, items, cfg)
+}
+
+// config is what the flags say of the log.
+func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
+	texts := c.Key
+	if c.KeyFile != "" {
+		content, err := os.ReadFile(c.KeyFile)
+		if err != nil {
+			return cfg, fmt.Errorf("--key-file: %w", err)
+		}
+		texts = append(texts, strings.Fields(string(content))...)
+	}
+	if len(texts) > 0 {
+		if cfg.Origin, cfg.Keys, err = logVerifiers(texts); err != nil {
+			return cfg, err
+		}
+	}
+	for _, path := range c.Checkpoint {
+		signed, err := os.ReadFile(path)
+		if err != nil {
+			return cfg, fmt.Errorf("--checkpoint: %w", err)
+		}
+		kept, err := cfg.Open(string(signed))
+		if err != nil {
+			return cfg, fmt.Errorf("--checkpoint %s: %w", path, err)
+		}
+		cfg.Trusted = append(cfg.Trusted, kept)
+	}
+	return cfg, nil
+}
+
+func (c *AuditVerifyCmd) items(ctx context.Context) (items audit.Items, done func(), err error) {
+	if c.File == "" {
+		return openLedger(ctx, c.DatabaseURLFile)
+	}
+	file, err := os.Open(c.File)
+	if err != nil {
+		return nil, nil, err
+	}
+	return audit.ReadSnapshot(file), func() { _ = file.Close() }, nil
+}
+
+// openLedger reads the ledger that a file names, as it is now.
+func openLedger(ctx context.Context, urlFile string) (items audit.Items, done func(), err error) {
+	databaseURL, err := readSecretFile(urlFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--database-url-file: %w", err)
+	}
+	s, err := ledger.OpenSnapshot(ctx, databaseURL)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.Items(ctx), func() { s.Close(context.WithoutCancel(ctx)) }, nil
+}
+
+// counter is how far something is among entries.
+type counter struct{ done, of atomic.Int64 }
+
+func (c *counter) set(done, of int64) {
+	c.done.Store(done)
+	c.of.Store(of)
+}
+
+func (c *counter) report(verb string) func() string {
+	return func() string { return fmt.Sprintf("%s %d of %d entries", verb, c.done.Load(), c.of.Load()) }
+}
+
+func printReport(out io.Writer, r audit.Report) error {
+	if !r.Whole() {
+		return printDamage(out, r)
+	}
+	vouched := "of which the log's key has signed"
+	if !r.Signatures {
+		vouched = "of which checkpoints cover"
+	}
+	fmt.Fprintf(out, "The record is whole: %d entries, %s %d, in %d checkpoints.\n", r.Entries, vouched, r.Sealed, r.Checkpoints)
+	if r.Sealed < r.Entries {
+		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and keep a checkpoint.\n", r.Sealed)
+	}
+	return nil
+}
+
+// printDamage says what is wrong, what that means and what to do.
+func printDamage(out io.Writer, r audit.Report) error {
+	worst := r.Findings[0]
+	fmt.Fprintf(out, "THE RECORD IS DAMAGED, first at %s: %s\n\n", entriesOf(worst), inert(worst.What))
+	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "WHAT\tENTRIES\tWHERE\tHOW")
+	var codes []audit.Code
+	for _, f := range r.Findings {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Code, entriesOf(f), orDash(inert(f.Where)), inert(f.What))
+		if len(codes) == 0 || codes[len(codes)-1] != f.Code {
+			codes = append(codes, f.Code)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if r.More > 0 {
+		fmt.Fprintf(out, "and %d more\n", r.More)
+	}
+	fmt.Fprintln(out)
+	told := map[audit.Code]bool{}
+	for _, code := range codes {
+		if !told[code] {
+			fmt.Fprintf(out, "%s: %s\n", code, audit.Meanings[code])
+		}
+		told[code] = true
+	}
+	_, err := fmt.Fprintln(out, "\nKeep the database and its backups as they are, take a snapshot (brevet audit snapshot), and see docs/audit.md.")
+	return err
+}
+
+func entriesOf(f audit.Finding) string {
+	switch {
+	case f.Index < 0:
+		return "no entry"
+	case f.Through > f.Index:
+		return fmt.Sprintf("%d to %d", f.Index, f.Through)
+	}
+	return fmt.Sprint(f.Index)
+}
