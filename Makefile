@@ -44,10 +44,17 @@ faults: deps ## Break everything at every point, and write docs/faults.md (ten m
 	$(GO) test ./faults -count=1 -timeout 90m -parallel 64 -args -all -issuances 10000 -kill-every 20s -matrix ../docs/faults.md; \
 		status=$$?; tail -n 1 docs/faults.md; exit $$status
 
+.PHONY: tamper
+tamper: deps ## Change a ledger in every way that an owner of the database can, and see that auditors find it (minutes)
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test ./tamper -count=1 -timeout 60m -args -all
+
 .PHONY: bench
-bench: deps ## Time the decision, the record, the whole way of a request, and a replay (minutes)
+bench: deps ## Time the decision, the record, the whole way of a request, a replay and a verification (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
 	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
+	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tamper
 
 .PHONY: generate
 generate: ## Write again what is generated: API types, routes, the configuration reference

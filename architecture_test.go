@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"examples":   {},
 	"export":     {},
 	"faults":     {},
+	"tamper":     {},
 	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
 }
 

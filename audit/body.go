@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"bytes"
 	"strings"
 	"time"
 
@@ -126,12 +125,6 @@ func readBody(text []byte) (*body, error) {
 	var b body
 	err := json.Unmarshal(text, &b, jsontext.AllowDuplicateNames(true))
 	return &b, err
-}
-
-// canonical tells whether a text is JSON as in RFC 8785, except that integers keep all their digits.
-func canonical(text []byte) bool {
-	value := jsontext.Value(bytes.Clone(text))
-	return value.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && bytes.Equal(value, text)
 }
 
 // actor is who did it: of a person their id, of a workload its SPIFFE ID; Null where nobody is named.

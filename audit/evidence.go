@@ -151,7 +151,7 @@ func (v *evidence) checkpoint(c SignedCheckpoint) {
 
 // settle decides by a checkpoint which of the trees is the true one, and what is wrong with the other.
 func (v *evidence) settle(c Checkpoint) bool {
-	verdict := undecided
+	var verdict verdict
 	switch {
 	case v.bodies.root() == c.Hash:
 		verdict = bodiesAreTrue

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	stdjson "encoding/json"
 	"fmt"
 	"math/big"
 	"reflect"
@@ -8,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	stdjson "encoding/json"
 
 	"github.com/go-json-experiment/json/jsontext"
 )

@@ -9,12 +9,11 @@ import (
 
 // tiles are those that the ledger keeps, each held to what is below it. Those of level 0 pass by with their entries.
 type tiles struct {
-	upper   map[place]Tile
-	near    map[int64]Tile // of level 0, by number: those that entries may still need
-	seen    [8]int64       // by level, the number of the tile that should come
-	blamed  map[place]bool
-	found   findings
-	highest int64
+	upper  map[place]Tile
+	near   map[int64]Tile // of level 0, by number: those that entries may still need
+	seen   [8]int64       // by level, the number of the tile that should come
+	blamed map[place]bool
+	found  findings
 }
 
 type place struct {
@@ -26,7 +25,7 @@ func newTiles() *tiles {
 	return &tiles{upper: map[place]Tile{}, near: map[int64]Tile{}, blamed: map[place]bool{}}
 }
 
-// add takes the next tile.
+// add takes the next tile, after those above it.
 func (s *tiles) add(t Tile) {
 	if !t.whole() {
 		s.differs(t.Level, t.Number, "it is not a whole tile")
@@ -40,20 +39,15 @@ func (s *tiles) add(t Tile) {
 	if !bytes.Equal(t.Root, root[:]) {
 		s.differs(t.Level, t.Number, "its root is not that of its hashes")
 	}
+	above, ok := s.upper[place{t.Level + 1, t.Number / tileWidth}]
+	if ok && above.hash(t.Number%tileWidth) != root {
+		s.differs(t.Level, t.Number, fmt.Sprintf("its root is not in tile %d of level %d", t.Number/tileWidth, t.Level+1))
+	}
 	if t.Level > 0 {
 		s.upper[place{t.Level, t.Number}] = t
 	} else {
 		delete(s.near, t.Number-2)
 		s.near[t.Number] = t
-	}
-	s.highest = max(s.highest, t.last()+1)
-}
-
-// check holds a tile to the one above it. Above level 0 it has to wait for all of them.
-func (s *tiles) check(t Tile) {
-	above, ok := s.upper[place{t.Level + 1, t.Number / tileWidth}]
-	if ok && above.hash(t.Number%tileWidth) != t.made() {
-		s.differs(t.Level, t.Number, fmt.Sprintf("its root is not in tile %d of level %d", t.Number/tileWidth, t.Level+1))
 	}
 }
 

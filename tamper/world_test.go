@@ -40,6 +40,7 @@ type world struct {
 
 // newWorld fills a schema, and takes away what would keep its owner from changing it.
 func newWorld(t testing.TB) *world {
+	t.Helper()
 	db := brevettest.NewDB(t)
 	w := &world{
 		t: t, l: db.Ledger(t), conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),

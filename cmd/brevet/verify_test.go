@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	signednote "golang.org/x/mod/sumdb/note"
+)
+
+// notary signs with a key of its own.
+type notary struct {
+	signer signednote.Signer
+	key    string
+	signed int
+	done   context.CancelFunc
+}
+
+func newNotary(t *testing.T) *notary {
+	t.Helper()
+	private, public, err := signednote.GenerateKey(rand.Reader, "log.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := signednote.NewSigner(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &notary{signer: signer, key: public}
+}
+
+func (n *notary) Origin() string { return "log.test" }
+
+// Keys is asked before anything is signed: by then, what was signed before is kept.
+func (n *notary) Keys(context.Context) ([]string, error) {
+	if n.signed > 0 {
+		n.done()
+	}
+	return []string{n.key}, nil
+}
+
+func (n *notary) Sign(_ context.Context, text string) ([]byte, error) {
+	n.signed++
+	return signednote.Sign(&signednote.Note{Text: text}, n.signer)
+}
+
+// audited is a ledger of some entries, with a checkpoint over them.
+type audited struct {
+	db                 *brevettest.DB
+	dir, urlFile       string
+	key, kept, strange string
+}
+
+func newAudited(t *testing.T) audited {
+	t.Helper()
+	a := audited{db: brevettest.NewDB(t), dir: t.TempDir()}
+	l, n := a.db.Ledger(t), newNotary(t)
+	for range 5 {
+		if err := l.Refuse(t.Context(), broker.Refusal{Time: time.Now(), Code: "invalid"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n.done = cancel
+	if err := l.Seal(ctx, n); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := l.Refuse(t.Context(), broker.Refusal{Time: time.Now(), Code: "invalid"}); err != nil {
+		t.Fatal(err)
+	}
+	var signed string
+	if err := brevettest.Connect(t, a.db.AuditorURL).QueryRow(t.Context(), `SELECT note FROM checkpoints`).Scan(&signed); err != nil {
+		t.Fatal(err)
+	}
+	a.urlFile, a.key = a.write(t, "auditor-url", a.db.AuditorURL), a.write(t, "log.keys", n.key+"\n")
+	a.kept, a.strange = a.write(t, "kept", signed), newNotary(t).key
+	return a
+}
+
+func (a audited) write(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(a.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestAuditVerify(t *testing.T) {
+	a := newAudited(t)
+	verify := func(args ...string) result { return inProcess(t, append([]string{"audit", "verify"}, args...)...) }
+	online, key := "--database-url-file="+a.urlFile, "--key-file="+a.key
+	verify(online, key, "--checkpoint", a.kept).want(t, 0, "The record is whole: 6 entries, of which the log's key has signed 5", "Entries from 5 on are not signed yet")
+	verify(online).want(t, 0, "of which checkpoints cover 5", "NO SIGNATURE WAS CHECKED")
+	verify(online, "--key", a.strange).want(t, 1, "THE RECORD IS DAMAGED, first at 0 to 4", "checkpoint_unsigned: a checkpoint is not signed by the log's key")
+	verify(online, "--key", a.strange, "--checkpoint", a.kept).want(t, 2, "--checkpoint "+a.kept, "no known key")
+	verify(online, "--key", "x").want(t, 2, `"x" is not a public key`)
+	verify().want(t, 2, "--database-url-file")
+	verify("--database-url-file=/nowhere").want(t, 2, "--database-url-file")
+	if got := object(t, verify(online, key, "-o", "json").out); got["entries"] != 6.0 || got["sealed"] != 5.0 || got["signatures"] != true {
+		t.Errorf("got %v", got)
+	}
+
+	record := filepath.Join(a.dir, "record.ndjson.gz")
+	inProcess(t, "audit", "snapshot", record, online).want(t, 0, "wrote "+record)
+	verify("--file", record, key).want(t, 0, "The record is whole: 6 entries")
+	whole := read(t, record)
+	verify("--file", a.write(t, "half", whole[:len(whole)/2]), key).want(t, 2, "the snapshot has been cut off")
+	inProcess(t, "audit", "snapshot", filepath.Join(a.dir, "no", "folder"), online).want(t, 1, "no such file")
+
+	conn := brevettest.Connect(t, a.db.AdminURL)
+	for _, sql := range []string{
+		`SET session_replication_role = replica`,
+		`ALTER TABLE entries DROP CONSTRAINT entries_check`,
+		`UPDATE entries SET body = convert_to(replace(convert_from(body, 'UTF8'), 'invalid', 'unavailable'), 'UTF8') WHERE index = 3`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verify(online, key).want(t, 1, "THE RECORD IS DAMAGED, first at 3", "entry_changed: an entry says something else than when it was made")
+	if got := object(t, verify(online, key, "-o", "json").out)["findings"].([]any); len(got) != 1 {
+		t.Errorf("got %v, want one finding", got)
+	}
+}
+
+// What the program says of a finding, its documentation says too.
+func TestFindingsAreDocumented(t *testing.T) {
+	text := read(t, filepath.Join(root, "docs", "audit.md"))
+	for code, meaning := range audit.Meanings {
+		if row := "| `" + string(code) + "` | " + meaning + " |\n"; !strings.Contains(text, row) {
+			t.Errorf("docs/audit.md lacks %q", row)
+		}
+	}
+}
