@@ -82,9 +82,10 @@ type (
 		Bound string `json:"bound"`
 	}
 	approval struct {
-		Group     string  `json:"group"`
-		Quorum    int64   `json:"quorum"`
-		Canonical *string `json:"canonical"`
+		Group      string  `json:"group"`
+		Quorum     int64   `json:"quorum"`
+		Canonical  *string `json:"canonical"`
+		BreakGlass *string `json:"break_glass"`
 	}
 	approves struct {
 		Request string `json:"request"`

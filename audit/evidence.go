@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -217,15 +219,26 @@ func (v *evidence) deny(c Checkpoint) {
 	v.entries.add(f)
 }
 
-// Open reads the signed note of a checkpoint of the log. Without keys it is read as it is.
+// Open reads the signed note of a checkpoint. One of the keys that name the log as it does has to have signed it; without
+// keys it is read as it is.
 func (cfg Config) Open(signed string) (Checkpoint, error) {
 	if cfg.Keys != nil {
-		return OpenCheckpoint([]byte(signed), cfg.Origin, cfg.Keys)
+		name, _, _ := strings.Cut(signed, "\n")
+		return OpenCheckpoint([]byte(signed), name, ofLog{cfg.Keys, name})
 	}
-	text, _, _ := bytes.Cut([]byte(signed), []byte("\n\n"))
-	c, err := ParseCheckpoint(string(text) + "\n")
-	if err == nil && cfg.Origin != "" && c.Origin != cfg.Origin {
-		err = fmt.Errorf("%w: it is of the log %q", ErrUnsigned, c.Origin)
+	text, _, _ := strings.Cut(signed, "\n\n")
+	return ParseCheckpoint(text + "\n")
+}
+
+// ofLog are the keys that a log had under one name.
+type ofLog struct {
+	note.Verifiers
+	name string
+}
+
+func (n ofLog) Verifier(name string, hash uint32) (note.Verifier, error) {
+	if name != n.name {
+		return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
 	}
-	return c, err
+	return n.Verifiers.Verifier(name, hash)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,7 +14,9 @@ import (
 
 // asked is what was asked of people.
 type asked struct {
-	id, spiffeID, task, scope, resource, catalogue, digest, group string
+	id, spiffeID, task, scope, resource, catalogue, digest string
+
+	group, breakGlass string // who may say yes, and who may in place of them; empty for nobody
 
 	params      []byte
 	ttl, quorum int64
@@ -34,6 +37,9 @@ func askedOf(b *body) *asked {
 	text := ""
 	if r := b.Decision.Approval; r != nil {
 		a.group, a.quorum = r.Group, r.Quorum
+		if r.BreakGlass != nil {
+			a.breakGlass = *r.BreakGlass
+		}
 		if r.Canonical != nil {
 			text = *r.Canonical
 		}
@@ -70,6 +76,8 @@ func (s *state) step(b *body, index int64) {
 		return
 	case b.Kind == "approval.vote" && r.asked.hash != b.Hash:
 		s.impossible(index, "it is a vote on something else than its request")
+	case b.Verdict == "break_glass" && (b.Covers != "request" || strings.TrimSpace(b.Note) == ""):
+		s.impossible(index, "it breaks the glass for the task, or for no reason")
 	}
 	now := r.change()
 	now[status], now[statusTime], now[actor] = b.Status, b.Time, Null
@@ -84,7 +92,8 @@ func (s *state) step(b *body, index int64) {
 			s.cast(r, b, ballot{b.actor(), b.Verdict, b.Covers, b.Note}, index)
 		}
 	}
-	if b.Status == "approved" && s.approvers(r.asked) < r.asked.quorum {
+	code := s.approvedBy(r.asked)
+	if b.Status == "approved" && (code == "" || b.Kind == "approval.remembered" && code != "approved") {
 		s.impossible(index, "it approves a request without enough people")
 	}
 	r.settled()
@@ -125,7 +134,7 @@ func (s *state) redeem(b *body, index int64) {
 		return
 	case s.delivered(r.values()[redeemedBy]):
 		s.impossible(index, "it redeems what was redeemed and delivered")
-	case s.approvers(r.asked) < r.asked.quorum || s.rejected(r):
+	case s.approvedBy(r.asked) != b.Decision.Code || s.rejected(r):
 		s.impossible(index, "it redeems what not enough people approve")
 	}
 	now := r.change()
@@ -156,15 +165,25 @@ func (s *state) delivered(issuance string) bool {
 	return true
 }
 
-// approvers counts who says yes to a request and is in its group.
-func (s *state) approvers(a *asked) (n int64) {
-	yes := map[string]bool{}
+// approvedBy is the code of what may be issued on the votes on a request: by those who are in its group, or by two in the one
+// that may stand in. It is empty while there are not enough of either.
+func (s *state) approvedBy(a *asked) string {
+	yes, broken := map[string]bool{}, map[string]bool{}
 	for _, v := range s.ballots[a.id] {
-		if v.verdict == "approve" && slices.Contains(s.groups[v.voter], a.group) {
+		switch groups := s.groups[v.voter]; {
+		case v.verdict == "approve" && slices.Contains(groups, a.group):
 			yes[v.voter] = true
+		case v.verdict == "break_glass" && a.breakGlass != "" && slices.Contains(groups, a.breakGlass):
+			broken[v.voter] = true
 		}
 	}
-	return int64(len(yes))
+	switch {
+	case int64(len(yes)) >= a.quorum:
+		return "approved"
+	case len(broken) >= 2:
+		return "break_glass"
+	}
+	return ""
 }
 
 // meet keeps who somebody is, as the provider last said.

@@ -23,9 +23,9 @@ func (b *body) issuance(index int64) []string {
 	for i, c := range b.Decision.Clamps {
 		clamps[i] = c.Bound
 	}
-	group, quorum, shown, asked := Null, Null, Null, Null
+	group, quorum, glass, shown, asked := Null, Null, Null, Null, Null
 	if a := b.Decision.Approval; a != nil {
-		group, quorum, shown = a.Group, strconv.FormatInt(a.Quorum, 10), pointed(a.Canonical)
+		group, quorum, glass, shown = a.Group, strconv.FormatInt(a.Quorum, 10), pointed(a.BreakGlass), pointed(a.Canonical)
 	}
 	if b.Approves != nil {
 		asked = b.Approves.Request
@@ -39,7 +39,7 @@ func (b *body) issuance(index int64) []string {
 		b.Subject.Thumbprint, b.Request.Task, b.Request.Scope, b.Decision.Authority, b.Decision.Resource, string(params),
 		b.Request.Reason, strconv.FormatInt(b.Request.TTL, 10), strconv.FormatInt(b.Decision.TTL, 10), b.Decision.Outcome,
 		b.Decision.Code, b.Decision.Explanation, Array(b.Decision.Policies), Array(clamps), b.Decision.Catalogue,
-		pointed(b.Expires), group, quorum, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
+		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
 		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), b.Request.Digest,
 		shown, asked,
 	}, b.begun()...)

@@ -12,9 +12,9 @@ import (
 
 // Config is what an auditor knows of a log from elsewhere.
 type Config struct {
-	// Origin names the log, and Keys are those that sign its checkpoints. Without keys no signature is looked at.
-	Origin string
-	Keys   note.Verifiers
+	// Keys are those that sign its checkpoints. Each has the log's name, as it was when the key was in use. Without keys no
+	// signature is looked at.
+	Keys note.Verifiers
 	// Trusted are checkpoints that the auditor has opened before, and kept.
 	Trusted []Checkpoint
 	// Progress is told now and then how many entries are done, and how many there are; nil for nobody.

@@ -20,7 +20,7 @@ var entries = flag.Int64("entries", 1_000_000, "how many entries the benchmark v
 // BenchmarkVerify times the verification of a large ledger, reading included.
 func BenchmarkVerify(b *testing.B) {
 	w := grown(b, *entries)
-	cfg := audit.Config{Origin: w.log.name, Keys: note.VerifierList(w.log.verifier)}
+	cfg := audit.Config{Keys: note.VerifierList(w.log.verifier)}
 	for b.Loop() {
 		tx, err := w.conn.Begin(b.Context())
 		if err != nil {

@@ -19,7 +19,7 @@ func TestSnapshotFile(t *testing.T) {
 	if err := audit.WriteSnapshot(&file, each(all), nil); err != nil {
 		t.Fatal(err)
 	}
-	cfg := audit.Config{Origin: w.log.name, Keys: note.VerifierList(w.log.verifier), Trusted: kept(w)}
+	cfg := audit.Config{Keys: note.VerifierList(w.log.verifier), Trusted: kept(w)}
 	report, err := audit.Verify(t.Context(), audit.ReadSnapshot(bytes.NewReader(file.Bytes())), cfg)
 	if err != nil || report.Entries != worldSize || !report.Whole() {
 		t.Errorf("got %d entries, %s and %v", report.Entries, told(report.Findings), err)

@@ -130,7 +130,7 @@ func broughtBack(t *testing.T, w *world) {
 		"a backup, and a checkpoint kept":  {kept(w), first(audit.RolledBack, w.backup[0].(audit.Head).Size)},
 		"a backup, and a checkpoint of it": {[]audit.Checkpoint{w.log.at(t, 100)}, whole},
 	} {
-		cfg := audit.Config{Origin: w.log.name, Keys: note.VerifierList(w.log.verifier), Trusted: tc.keeps}
+		cfg := audit.Config{Keys: note.VerifierList(w.log.verifier), Trusted: tc.keeps}
 		report, err := audit.Verify(t.Context(), each(w.backup), cfg)
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,8 @@ import (
 
 var voters = []broker.Voter{
 	{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}},
-	{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall", "staff"}},
+	{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall", "leads"}},
+	{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}},
 }
 
 // approval is what people make of a request.
@@ -19,11 +20,11 @@ func (w *world) approval(n int) {
 	w.t.Helper()
 	asked := w.record(n, pending)
 	w.begin(asked)
-	switch n / 12 % 4 {
+	switch n / kinds % 5 {
 	case 0: // both agree, for the task, so that they need not be asked again
 		w.vote(asked, voters[0], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending})
 		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved})
-		w.begin(w.redeeming(n, asked))
+		w.begin(w.redeeming(n, asked, scopes.ReasonApproved))
 		again := w.record(n, pending)
 		w.begin(again)
 		w.cast(broker.Step{
@@ -32,17 +33,24 @@ func (w *world) approval(n int) {
 	case 1: // one agrees, and then one does not
 		w.vote(asked, voters[0], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending})
 		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusRejected})
-	case 2:
+	case 2: // two of another group stand in
+		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Verdict: broker.BreakGlass}})
+		w.vote(asked, voters[2], broker.Step{
+			Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved, Vote: &broker.Vote{Verdict: broker.BreakGlass},
+		})
+		w.begin(w.redeeming(n, asked, scopes.ReasonBreakGlass))
+	case 3:
 		w.cast(broker.Step{
 			Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusWithdrawn, Actor: asked.Subject.ID.String(),
 		})
 	}
 }
 
-func (w *world) redeeming(n int, asked broker.Record) broker.Record {
+// redeeming is what is issued on the word of those whom the code names.
+func (w *world) redeeming(n int, asked broker.Record, code string) broker.Record {
 	return w.record(n, func(rec *broker.Record) {
 		rec.Subject, rec.Request, rec.Approves, rec.Canonical = asked.Subject, asked.Request, asked.ID, asked.Canonical
-		rec.Decision.Reason = scopes.ReasonApproved
+		rec.Decision.Reason = code
 	})
 }
 
@@ -52,10 +60,14 @@ func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Step) {
 	_, err := w.l.Meet(w.t.Context(), who, w.begun)
 	w.must(err)
 	step.Request, step.Actor = asked.ID, who.ID
-	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverTask, Note: "well"}
-	if step.Becomes == broker.StatusRejected {
-		step.Vote.Verdict, step.Vote.Covers = broker.Deny, broker.CoverRequest
+	verdict, covers := broker.Approve, broker.CoverTask
+	switch {
+	case step.Vote != nil:
+		verdict, covers = step.Vote.Verdict, broker.CoverRequest
+	case step.Becomes == broker.StatusRejected:
+		verdict, covers = broker.Deny, broker.CoverRequest
 	}
+	step.Vote = &broker.Vote{Voter: who, Verdict: verdict, Covers: covers, Note: "well"}
 	step.Hash = (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash()
 	w.cast(step)
 }

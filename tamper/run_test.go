@@ -83,7 +83,7 @@ func (w *world) try(ctx context.Context, one tampering) (problem string) {
 	if err := one.do(w, tx); err != nil {
 		return err.Error()
 	}
-	cfg := audit.Config{Origin: w.log.name, Keys: note.VerifierList(w.log.verifier)}
+	cfg := audit.Config{Keys: note.VerifierList(w.log.verifier)}
 	if one.keeps != nil {
 		cfg.Trusted = one.keeps(w)
 	}

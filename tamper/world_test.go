@@ -229,8 +229,8 @@ func denied(rec *broker.Record) {
 
 func pending(rec *broker.Record) {
 	rec.Decision.Outcome, rec.Decision.Reason = scopes.Pending, scopes.ReasonApprovalRequired
-	rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 10 * time.Minute}
-	rec.Status, rec.Intent, rec.Canonical = broker.StatusPending, nil, `{"what":"people see"}`
+	rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 10 * time.Minute, BreakGlass: "leads"}
+	rec.Status, rec.Intent, rec.Canonical = broker.StatusPending, nil, `{"what":"people see","break_glass":"leads"}`
 	rec.Expires, rec.Request.IdempotencyKey = time.Now().Add(time.Hour), ""
 }
 

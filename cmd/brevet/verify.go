@@ -75,7 +75,7 @@ func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 		texts = append(texts, strings.Fields(string(content))...)
 	}
 	if len(texts) > 0 {
-		if cfg.Origin, cfg.Keys, err = logVerifiers(texts); err != nil {
+		if _, cfg.Keys, err = logVerifiers(texts); err != nil {
 			return cfg, err
 		}
 	}

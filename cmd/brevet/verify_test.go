@@ -16,15 +16,15 @@ import (
 	signednote "golang.org/x/mod/sumdb/note"
 )
 
-// notary signs with a key of its own.
-type notary struct {
+// signatory signs with a key of its own.
+type signatory struct {
 	signer signednote.Signer
 	key    string
 	signed int
 	done   context.CancelFunc
 }
 
-func newNotary(t *testing.T) *notary {
+func newSignatory(t *testing.T) *signatory {
 	t.Helper()
 	private, public, err := signednote.GenerateKey(rand.Reader, "log.test")
 	if err != nil {
@@ -34,20 +34,20 @@ func newNotary(t *testing.T) *notary {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &notary{signer: signer, key: public}
+	return &signatory{signer: signer, key: public}
 }
 
-func (n *notary) Origin() string { return "log.test" }
+func (n *signatory) Origin() string { return "log.test" }
 
 // Keys is asked before anything is signed: by then, what was signed before is kept.
-func (n *notary) Keys(context.Context) ([]string, error) {
+func (n *signatory) Keys(context.Context) ([]string, error) {
 	if n.signed > 0 {
 		n.done()
 	}
 	return []string{n.key}, nil
 }
 
-func (n *notary) Sign(_ context.Context, text string) ([]byte, error) {
+func (n *signatory) Sign(_ context.Context, text string) ([]byte, error) {
 	n.signed++
 	return signednote.Sign(&signednote.Note{Text: text}, n.signer)
 }
@@ -62,7 +62,7 @@ type audited struct {
 func newAudited(t *testing.T) audited {
 	t.Helper()
 	a := audited{db: brevettest.NewDB(t), dir: t.TempDir()}
-	l, n := a.db.Ledger(t), newNotary(t)
+	l, n := a.db.Ledger(t), newSignatory(t)
 	for range 5 {
 		if err := l.Refuse(t.Context(), broker.Refusal{Time: time.Now(), Code: "invalid"}); err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ func newAudited(t *testing.T) audited {
 		t.Fatal(err)
 	}
 	a.urlFile, a.key = a.write(t, "auditor-url", a.db.AuditorURL), a.write(t, "log.keys", n.key+"\n")
-	a.kept, a.strange = a.write(t, "kept", signed), newNotary(t).key
+	a.kept, a.strange = a.write(t, "kept", signed), newSignatory(t).key
 	return a
 }
 
