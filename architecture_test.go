@@ -30,13 +30,15 @@ var arrows = map[string][]string{
 	"ledger":     {"audit", "broker", "scopes", "attest", "people", "migrations"},
 	"server":     {"audit", "broker", "scopes", "attest", "people", "openapi", "secret"},
 	"client":     {"openapi", "secret"},
-	"webhook":    {"broker", "secret"},
-	"brevettest": {"attest", "audit", "broker", "client", "devstack", "ledger", "migrations", "mint", "people", "scopes", "server"},
+	"outbound":   {"secret"},
+	"webhook":    {"broker", "outbound", "secret"},
+	"witness":    {"audit", "outbound", "secret"},
+	"brevettest": {"attest", "audit", "broker", "client", "devstack", "ledger", "migrations", "mint", "outbound", "people", "scopes", "secret", "server"},
 	"examples":   {},
 	"export":     {},
 	"faults":     {},
 	"tamper":     {},
-	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "people", "scopes", "secret", "server", "webhook"},
+	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
 }
 
 // heavy is what a package must not pull in, even through others.
@@ -46,6 +48,7 @@ var heavy = map[string][]string{
 	"client":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 	"server":  {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
 	"webhook": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"witness": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 }
 
 // Every hostile input that the documentation claims is in the test that it links to.

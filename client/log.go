@@ -16,6 +16,11 @@ func (c *Client) Checkpoint(ctx context.Context) (string, error) {
 	return c.text(ctx, "/v1/ledger/checkpoint")
 }
 
+// CosignedCheckpoint reads the last checkpoint that so many witnesses have cosigned, with their cosignatures.
+func (c *Client) CosignedCheckpoint(ctx context.Context, witnesses int) (string, error) {
+	return c.text(ctx, "/v1/ledger/checkpoint?witnesses="+strconv.Itoa(witnesses))
+}
+
 // LogKeys reads the public keys of the log, oldest first, as an auditor (c2sp.org/signed-note). Nothing proves that they
 // are those of the log: compare them with what somebody else has.
 func (c *Client) LogKeys(ctx context.Context) ([]string, error) {

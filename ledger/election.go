@@ -22,24 +22,14 @@ const (
 
 // Lead implements [broker.Election]. The lead is a session's lock, so it ends with the connection and not later.
 func (l *Ledger) Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error {
-	c := candidate{ledger: l}
-	defer c.close(ctx)
-	for waited := false; ; waited = true {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		term, err := c.win(ctx)
-		if err == nil && term > 0 {
-			return c.lead(ctx, term, do)
-		}
-		if err != nil {
-			c.close(ctx)
-		}
-		if err != nil && !waited && ctx.Err() == nil {
-			l.log.WarnContext(ctx, "sweeper cannot be elected", "error", unavailable("electing", err))
-		}
-		wait(ctx, probeEvery)
-	}
+	return (&candidate{ledger: l, office: "sweeper", assume: newTerm}).run(ctx, do)
+}
+
+// LeadWitnesses runs do on one replica at a time, for as long as this one leads, as Lead does. What it does may still be
+// under way when another one leads.
+func (l *Ledger) LeadWitnesses(ctx context.Context, do func(ctx context.Context) error) error {
+	c := &candidate{ledger: l, office: "witnesses", assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
+	return c.run(ctx, func(ctx context.Context, _ int64) error { return do(ctx) })
 }
 
 // Prune implements [broker.Election]. It takes few rows at a time, since who counts against one of them waits.
@@ -64,7 +54,31 @@ func (l *Ledger) Tidy(ctx context.Context) error {
 // candidate is a replica with a session of its own. It is not safe for concurrent use.
 type candidate struct {
 	ledger *Ledger
+	// office is what there is one leader of, and assume begins a term, with the lock held.
+	office string
+	assume func(ctx context.Context, conn *pgx.Conn) (term int64, err error)
 	conn   *pgx.Conn // nil when there is none
+}
+
+// run waits for the lead, and then does what it is for.
+func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term int64) error) error {
+	defer c.close(ctx)
+	for waited := false; ; waited = true {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		term, err := c.win(ctx)
+		if err == nil && term > 0 {
+			return c.lead(ctx, term, do)
+		}
+		if err != nil {
+			c.close(ctx)
+		}
+		if err != nil && !waited && ctx.Err() == nil {
+			c.ledger.log.WarnContext(ctx, "no leader can be elected", "office", c.office, "error", unavailable("electing", err))
+		}
+		wait(ctx, probeEvery)
+	}
 }
 
 // win returns a new term, or zero when another one leads.
@@ -78,21 +92,27 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 	}
 	var won bool
 	err := c.conn.QueryRow(ctx, `
-		SELECT pg_try_advisory_lock(hashtextextended('brevet/sweeper/' || current_schema(), 0))`).Scan(&won)
+		SELECT pg_try_advisory_lock(hashtextextended('brevet/' || @office || '/' || current_schema(), 0))`,
+		pgx.NamedArgs{"office": c.office}).Scan(&won)
 	if err != nil || !won {
 		return 0, err
 	}
-	// With the head locked, all that was settled in an earlier term is committed, and nothing will be later.
-	var term int64
-	err = pgx.BeginFunc(ctx, c.conn, func(tx pgx.Tx) error {
+	term, err := c.assume(ctx, c.conn)
+	if err == nil && c.conn.PgConn().CustomData()[warning] != nil {
+		err = errWarned
+	}
+	return term, err
+}
+
+// newTerm counts up the sweeper's terms. With the head locked, all that was settled in an earlier one is committed, and
+// nothing will be later.
+func newTerm(ctx context.Context, conn *pgx.Conn) (term int64, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT FROM ledger_head FOR UPDATE`); err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, `UPDATE sweeper_term SET term = term + 1 RETURNING term`).Scan(&term)
 	})
-	if err == nil && c.conn.PgConn().CustomData()[warning] != nil {
-		err = errWarned
-	}
 	return term, err
 }
 

@@ -31,9 +31,9 @@ const (
 	defaultAuditConns   = 4
 	maxQueue            = 4096
 	maxBatch            = 256
-	// writeConns is more than the two connections that a flush and a checkpoint need, because one that broke stays
-	// counted until its socket is closed.
-	writeConns = 4
+	// writeConns is more than the three connections that a flush, a checkpoint and a cosignature need, because one that
+	// broke stays counted until its socket is closed.
+	writeConns = 5
 	// estateConns are for finding what has to end: that must not wait for readers either.
 	estateConns = 4
 )
@@ -42,7 +42,7 @@ const (
 type Config struct {
 	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
 	URL string
-	// MaxConns bounds the connections for reads; zero means 8. Writes have 4 of their own, and
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 5 of their own, and
 	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
 	MaxConns int32
 	// AuditURL is where auditors' searches run, as a member of brevet_auditor or brevet_broker, on a standby if wanted;
@@ -55,6 +55,9 @@ type Config struct {
 	// FlushTimeout bounds one commit, including the read-back after a lost answer; zero means 5 s. A record waits as
 	// long again, at most, for the commits before it.
 	FlushTimeout time.Duration
+	// OnSealed is called with the size of the last checkpoint whenever that was seen to follow from the one before and to
+	// cover all entries, or to cover more than before. Nil is nobody.
+	OnSealed func(size int64)
 }
 
 // Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema.
@@ -70,6 +73,9 @@ type Ledger struct {
 	sealed atomic.Pointer[audit.Checkpoint]
 	tip    atomic.Pointer[tip]
 	astray atomic.Pointer[error]
+	// cosigning is held while a cosignature is written.
+	cosigning sync.Mutex
+	onSealed  func(size int64)
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -90,8 +96,11 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.AuditConns == 0 {
 		cfg.AuditConns = defaultAuditConns
 	}
+	if cfg.OnSealed == nil {
+		cfg.OnSealed = func(int64) {}
+	}
 	l := &Ledger{
-		log: cfg.Log, flushTimeout: cfg.FlushTimeout,
+		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed,
 		queue: make(chan *job, maxQueue), stopped: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)

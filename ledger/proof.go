@@ -8,16 +8,23 @@ import (
 	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
 // maxEntries is the largest page of Entries.
 const maxEntries = 1000
 
-// Checkpoint returns the last signed checkpoint. The error is audit.ErrNotYet when there is none.
-func (l *Ledger) Checkpoint(ctx context.Context) (string, error) {
+// Checkpoint returns the last signed checkpoint that so many witnesses have cosigned, zero or more, with their cosignatures.
+// The error is audit.ErrNotYet when there is none.
+func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) {
 	var signed string
-	err := l.read.QueryRow(ctx, `SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1`).Scan(&signed)
+	err := l.read.QueryRow(ctx, `
+		SELECT c.note || coalesce((SELECT string_agg(s.line, '' ORDER BY s.witness) FROM cosignatures AS s WHERE s.size = c.size), '')
+		FROM checkpoints AS c
+		WHERE c.size = CASE @witnesses::int WHEN 0 THEN (SELECT max(size) FROM checkpoints) ELSE (
+			SELECT size FROM cosignatures GROUP BY size HAVING count(*) >= @witnesses ORDER BY size DESC LIMIT 1) END`,
+		pgx.NamedArgs{"witnesses": witnesses}).Scan(&signed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", audit.ErrNotYet
 	}
@@ -27,7 +34,7 @@ func (l *Ledger) Checkpoint(ctx context.Context) (string, error) {
 // ProveEntry proves that an entry is in the tree of a size, and returns its leaf hash. The size is at most that of the
 // last checkpoint, and zero stands for that; beyond it the error is audit.ErrNotYet.
 func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error) {
-	err = l.withTree(ctx, func(tree signedTree) error {
+	err = withTree(ctx, l.read, func(tree signedTree) error {
 		if of, err = tree.covers(size); err != nil {
 			return err
 		}
@@ -46,7 +53,7 @@ func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.H
 
 // ProveGrowth proves that the tree of one size is the beginning of that of another. Sizes are as for ProveEntry.
 func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error) {
-	err = l.withTree(ctx, func(tree signedTree) error {
+	err = withTree(ctx, l.read, func(tree signedTree) error {
 		if of, err = tree.covers(to); err != nil {
 			return err
 		}
@@ -65,7 +72,7 @@ func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (
 	if width == 0 {
 		width = tileWidth
 	}
-	err = l.withTree(ctx, func(tree signedTree) error {
+	err = withTree(ctx, l.read, func(tree signedTree) error {
 		if level < 0 || level > 7 || number < 0 || width < 1 || width > tileWidth {
 			return broker.ErrNotFound
 		}
@@ -86,7 +93,7 @@ func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err e
 		return r, broker.ErrNotFound
 	}
 	r.Issuance = id
-	err = l.withTree(ctx, func(tree signedTree) error {
+	err = withTree(ctx, l.read, func(tree signedTree) error {
 		err := tree.tx.QueryRow(ctx, `SELECT coalesce(approves::text, '') FROM issuances WHERE id = $1`, [16]byte(parsed)).Scan(&r.Approves)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return broker.ErrNotFound
@@ -107,7 +114,7 @@ func (l *Ledger) TaskReceipt(ctx context.Context, spiffeID, task string) (r audi
 		return r, broker.ErrNotFound
 	}
 	r.SPIFFEID, r.Task = spiffeID, task
-	err = l.withTree(ctx, func(tree signedTree) error {
+	err = withTree(ctx, l.read, func(tree signedTree) error {
 		return tree.proveAll(ctx, &r, `id IN (
 			SELECT id FROM issuances WHERE spiffe_id = @spiffe_id AND task = @task
 			UNION ALL SELECT command FROM task_ends WHERE spiffe_id = @spiffe_id AND task = @task)`,
@@ -204,8 +211,8 @@ func (t signedTree) beyond(index int64) error {
 
 // withTree has something read of the tree of the last checkpoint. What is made of its hashes is not held against the
 // signed root here: whoever asks does that.
-func (l *Ledger) withTree(ctx context.Context, do func(signedTree) error) error {
-	err := pgx.BeginTxFunc(ctx, l.read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+func withTree(ctx context.Context, pool *pgxpool.Pool, do func(signedTree) error) error {
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		tree := signedTree{HashReader: treeOf(ctx, tx), tx: tx}
 		var root []byte
 		err := tx.QueryRow(ctx, `SELECT size, root, note FROM checkpoints ORDER BY size DESC LIMIT 1`).Scan(&tree.N, &root, &tree.note)

@@ -88,9 +88,10 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 	}
 	defer conn.Release()
 	var next audit.Checkpoint
+	var size int64
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		last, size, err := l.lastSealed(ctx, tx, notary.Origin(), keys)
-		if err != nil || size == last.N {
+		var last audit.Checkpoint
+		if last, size, err = l.lastSealed(ctx, tx, notary.Origin(), keys); err != nil || size == last.N {
 			next = last
 			return err
 		}
@@ -102,7 +103,10 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 		err = errors.Join(errWarned, conn.Conn().Close(ctx))
 	}
 	if err == nil {
-		l.sealed.Store(&next)
+		before := l.sealed.Swap(&next)
+		if next.N == size || next.N > sizeOf(before) {
+			l.onSealed(next.N)
+		}
 	}
 	return more, err
 }
@@ -161,17 +165,25 @@ func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys 
 	switch {
 	case size < last.N || seen != nil && last.N < seen.N:
 		return last, 0, fmt.Errorf("%w: it has %d entries and a checkpoint of %d; there was one of %d", ErrWentBack, size, last.N, sizeOf(seen))
-	case seen == nil || seen.N == 0 || *seen == last:
+	case seen == nil || *seen == last:
 		return last, size, nil
 	}
-	root, err := tlog.TreeHash(seen.N, treeOf(ctx, tx))
+	return last, size, continues(ctx, tx, *seen)
+}
+
+// continues tells whether the ledger begins with the tree of a checkpoint.
+func continues(ctx context.Context, q querier, c audit.Checkpoint) error {
+	if c.N == 0 {
+		return nil
+	}
+	root, err := tlog.TreeHash(c.N, treeOf(ctx, q))
 	if err != nil {
-		return last, 0, unavailable("reading the tree", err)
+		return unavailable("reading the tree", err)
 	}
-	if root != seen.Hash {
-		return last, 0, fmt.Errorf("%w: its first %d entries are not those of then", ErrWentBack, seen.N)
+	if root != c.Hash {
+		return fmt.Errorf("%w: its first %d entries are not those of then", ErrWentBack, c.N)
 	}
-	return last, size, nil
+	return nil
 }
 
 func sizeOf(c *audit.Checkpoint) int64 {

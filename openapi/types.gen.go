@@ -1234,6 +1234,13 @@ type ListIssuancesParams struct {
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
+// GetCheckpointParams defines parameters for GetCheckpoint.
+type GetCheckpointParams struct {
+	// Witnesses The last checkpoint that so many witnesses have cosigned, at least (c2sp.org/tlog-cosignature). Zero, the
+	// default, is the last of all. The cosignatures that there are follow the log's signature.
+	Witnesses int `form:"witnesses,omitempty" json:"witnesses,omitempty,omitzero"`
+}
+
 // ListEntriesParams defines parameters for ListEntries.
 type ListEntriesParams struct {
 	// From The index of the first.

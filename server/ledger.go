@@ -16,8 +16,8 @@ import (
 // Proofs is the log as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet, and
 // else as for broker.Ledger. What it returns is proven by itself: nobody has to believe it.
 type Proofs interface {
-	// Checkpoint is the last signed checkpoint.
-	Checkpoint(ctx context.Context) (string, error)
+	// Checkpoint is the last signed checkpoint that so many witnesses have cosigned, with their cosignatures.
+	Checkpoint(ctx context.Context, witnesses int) (string, error)
 	// ProveEntry and ProveGrowth take a size of zero for that of the last checkpoint, and return which it was.
 	ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error)
 	ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error)
@@ -30,8 +30,8 @@ type Proofs interface {
 }
 
 // GetCheckpoint reads the last checkpoint to an auditor.
-func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
-	s.forAuditors(w, r, "getCheckpoint", func() (any, error) { return s.cfg.Proofs.Checkpoint(r.Context()) })
+func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
+	s.forAuditors(w, r, "getCheckpoint", func() (any, error) { return s.cfg.Proofs.Checkpoint(r.Context(), params.Witnesses) })
 }
 
 // GetLogKeys reads the log's public keys to an auditor.

@@ -2,6 +2,9 @@ package server
 
 import (
 	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -58,22 +61,69 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// Gauges shows what only the broker knows.
-type Gauges struct{ unrevoked prometheus.Gauge }
+// Gauges shows what only the broker, the ledger and the witnesses know.
+type Gauges struct {
+	unrevoked prometheus.Gauge
+	size      prometheus.Gauge
+	cosigned  *prometheus.GaugeVec   // witness
+	failures  *prometheus.CounterVec // witness, why
+	now       func() time.Time
+	sealed    atomic.Int64 // when the last checkpoint was last seen to be right, in nanoseconds; zero is never
+}
 
-// NewGauges registers the metric brevet_unrevoked.
-func NewGauges(reg prometheus.Registerer) (*Gauges, error) {
-	g := &Gauges{prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "brevet_unrevoked", Help: "Credentials that should be dead and are not known to be, as the replica that sweeps sees it.",
-	})}
-	if err := reg.Register(g.unrevoked); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
+// NewGauges registers brevet_unrevoked, and the metrics of checkpoints and witnesses.
+func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error) {
+	g := &Gauges{
+		unrevoked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_unrevoked", Help: "Credentials that should be dead and are not known to be, as the replica that sweeps sees it.",
+		}),
+		size: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_ledger_checkpoint_size", Help: "Entries that the last checkpoint covers.",
+		}),
+		cosigned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "brevet_witness_size", Help: "Entries of the last checkpoint that a witness has cosigned, as the replica that asks it sees it.",
+		}, []string{"witness"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_witness_failures_total", Help: "Checkpoints that a witness has not cosigned. Why is history when it has cosigned another one: an alarm.",
+		}, []string{"witness", "why"}),
+		now: now,
+	}
+	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "brevet_ledger_checkpoint_age_seconds",
+		Help: "Time since the last checkpoint was last seen to continue the one before, and to cover the ledger or more of it.",
+	}, g.age)
+	for _, c := range []prometheus.Collector{g.unrevoked, g.size, g.cosigned, g.failures, age} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
 	}
 	return g, nil
 }
 
 // Unrevoked is for broker.Config.OnUnrevoked.
 func (g *Gauges) Unrevoked(n int) { g.unrevoked.Set(float64(n)) }
+
+// Sealed tells the size of a checkpoint that was seen to be right.
+func (g *Gauges) Sealed(size int64) {
+	g.size.Set(float64(size))
+	g.sealed.Store(g.now().UnixNano())
+}
+
+func (g *Gauges) age() float64 {
+	sealed := g.sealed.Load()
+	if sealed == 0 {
+		return math.Inf(1)
+	}
+	return g.now().Sub(time.Unix(0, sealed)).Seconds()
+}
+
+// Cosigned tells the size of a checkpoint that a witness has cosigned.
+func (g *Gauges) Cosigned(witness string, size int64) {
+	g.cosigned.WithLabelValues(witness).Set(float64(size))
+}
+
+// NotCosigned tells that a witness has not cosigned one.
+func (g *Gauges) NotCosigned(witness, why string) { g.failures.WithLabelValues(witness, why).Inc() }
 
 // durationBuckets are in seconds, from a cached answer to a store that hangs.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}

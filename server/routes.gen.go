@@ -68,7 +68,7 @@ type ServerInterface interface {
 	ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID)
 	// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 	// (GET /v1/ledger/checkpoint)
-	GetCheckpoint(w http.ResponseWriter, r *http.Request)
+	GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams)
 	// ListEntries Read the entries of the log in order, as an auditor of all trust domains
 	// (GET /v1/ledger/entries)
 	ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams)
@@ -227,7 +227,7 @@ func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, i
 
 // GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 // (GET /v1/ledger/checkpoint)
-func (_ Unimplemented) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
+func (_ Unimplemented) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1056,8 +1056,27 @@ func (siw *ServerInterfaceWrapper) ReleaseIssuance(w http.ResponseWriter, r *htt
 // GetCheckpoint operation middleware
 func (siw *ServerInterfaceWrapper) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCheckpointParams
+
+	// ------------- Optional query parameter "witnesses" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "witnesses", r.URL.Query(), &params.Witnesses, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "witnesses"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "witnesses", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetCheckpoint(w, r)
+		siw.Handler.GetCheckpoint(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {

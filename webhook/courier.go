@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,9 @@ const (
 	// storeTimeout bounds what is noted about a call when the replica goes.
 	storeTimeout = 5 * time.Second
 )
+
+// errAnswer tells that the receiver did not take a notice.
+var errAnswer = errors.New("the receiver did not answer with a 2xx status")
 
 // Config is what a Courier needs. Every field is required, except Link.
 type Config struct {
@@ -133,19 +135,18 @@ func (c *Courier) send(ctx context.Context, h *hook, n broker.Notice) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
-	if err != nil {
-		return errors.New("the URL cannot be called") // err would quote it
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "brevet")
+	header := http.Header{"Content-Type": {"application/json"}}
 	if len(h.keys) > 0 {
 		now := c.cfg.Now()
-		req.Header.Set("Webhook-Id", n.ID)
-		req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
-		req.Header.Set("Webhook-Signature", signature(h.keys, n.ID, now, body))
+		header.Set("Webhook-Id", n.ID)
+		header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
+		header.Set("Webhook-Signature", signature(h.keys, n.ID, now, body))
 	}
-	return call(h.client, req)
+	answer, err := h.client.Post(ctx, header, body)
+	if err == nil && !answer.OK() {
+		err = fmt.Errorf("%w: %d", errAnswer, answer.Status)
+	}
+	return err
 }
 
 // pause returns after d, or when ctx ends.

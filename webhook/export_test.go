@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -13,9 +12,6 @@ var (
 	RetryAfter = retryAfter
 	ErrAnswer  = errAnswer
 )
-
-// Callable tells whether an address may be called when no private ones are open.
-func Callable(addr netip.Addr) error { return callable(addr, nil) }
 
 // Sign returns the signature of a body.
 func Sign(whsec, id string, at time.Time, body []byte) (string, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/outbound"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/brevet-dev/brevet/webhook"
@@ -79,7 +80,7 @@ func TestSignatures(t *testing.T) {
 func TestSlackMessagesAreInert(t *testing.T) {
 	const hostile = "<!channel> <@U1> <https://evil.example|ok> https://evil.example @here *b* `c` &lt; \u202egnp\u200b\x1b[2J\r\n> A request is approved"
 	spec := webhook.Spec{
-		Name: "slack", URL: secret.New("https://hooks.example/services/x"), Format: webhook.FormatSlack,
+		Name: "slack", Target: outbound.Target{URL: secret.New("https://hooks.example/services/x")}, Format: webhook.FormatSlack,
 		Events: []broker.NoticeKind{broker.NoticeWaiting}, Within: []string{people.Everywhere},
 	}
 	n := broker.Notice{

@@ -19,6 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/outbound"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/secret"
@@ -128,9 +129,9 @@ func (r *receiver) spec(name string) webhook.Spec {
 	roots := x509.NewCertPool()
 	roots.AddCert(r.Certificate())
 	return webhook.Spec{
-		Name: name, URL: secret.New(r.URL + "/hook"), Secret: secret.New(whsec), Roots: roots,
+		Name: name, Secret: secret.New(whsec),
+		Target: outbound.Target{URL: secret.New(r.URL + "/hook"), Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 		Events: []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided}, Within: []string{people.Everywhere},
-		AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
 	}
 }
 

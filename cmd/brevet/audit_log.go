@@ -14,12 +14,15 @@ import (
 )
 
 // AuditCheckpointCmd is `brevet audit checkpoint`.
-type AuditCheckpointCmd struct{ OfficialFlags }
+type AuditCheckpointCmd struct {
+	OfficialFlags
+	Witnesses int `help:"The last that so many witnesses have cosigned, at least."`
+}
 
 // Run prints the last signed checkpoint as it is, to be kept.
 func (c *AuditCheckpointCmd) Run(ctx context.Context, con *console) error {
 	return c.consult(ctx, con, func(broker *client.Client) error {
-		signed, err := broker.Checkpoint(ctx)
+		signed, err := broker.CosignedCheckpoint(ctx, c.Witnesses)
 		if err != nil {
 			return err
 		}

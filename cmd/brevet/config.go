@@ -1,18 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
-	signednote "golang.org/x/mod/sumdb/note"
 )
 
 // Config is the whole configuration of `brevet serve`: one YAML file. Unknown keys stop the start.
@@ -42,6 +37,10 @@ type Config struct {
 	Postgres PostgresConfig `yaml:"postgres"`
 	// Systems of others that are told what waits for people, and what was decided.
 	Webhooks []WebhookConfig `yaml:"webhooks,omitempty"`
+	// Others who vouch for the ledger's history: they cosign its checkpoints.
+	Witnesses []WitnessConfig `yaml:"witnesses,omitempty"`
+	// Where copies of the ledger's checkpoints are put.
+	Anchors []AnchorConfig `yaml:"anchors,omitempty"`
 	// Who makes the credentials.
 	Vault VaultConfig `yaml:"vault"`
 	// Address to serve Prometheus metrics on, as host:port. Keep it off public networks. Empty: no metrics.
@@ -134,7 +133,38 @@ type WebhookConfig struct {
 	// Some of approval.waiting, approval.decided, approval.break_glass and credential.unrevoked.
 	Events []string `yaml:"events"`
 	// SPIFFE IDs at or below which sandboxes are told of. Empty: everywhere.
-	Within []string `yaml:"within,omitempty"`
+	Within      []string `yaml:"within,omitempty"`
+	ReachConfig `yaml:",inline"`
+}
+
+// WitnessConfig is somebody who cosigns checkpoints of the ledger, and only such as continue what they cosigned before (c2sp.org/tlog-witness).
+type WitnessConfig struct {
+	// Lower-case letters, digits, - and _. It stands for the witness beside its cosignatures: with another key, give it another name.
+	Name string `yaml:"name"`
+	// https URL of the witness, to which /add-checkpoint is appended.
+	URL string `yaml:"url"`
+	// Public key to verify its cosignatures with, as it publishes it: name+id+base64 (c2sp.org/tlog-cosignature, Ed25519).
+	Key         string `yaml:"key"`
+	ReachConfig `yaml:",inline"`
+}
+
+// AnchorConfig is a place where copies of checkpoints are put. Exactly one of file, url and git is set.
+type AnchorConfig struct {
+	// Lower-case letters, digits, - and _.
+	Name string `yaml:"name"`
+	// File to append to, best where the database's administrators cannot write. At the start the ledger has to continue the last checkpoint in it, or nothing is issued. Every replica writes its own.
+	File string `yaml:"file,omitempty"`
+	// https URL to post to, as text/plain.
+	URL string `yaml:"url,omitempty"`
+	// Folder of a git work tree in which checkpoint.txt is committed, and pushed if there is a remote.
+	Git string `yaml:"git,omitempty"`
+	// The least time between two copies. Default 1m.
+	Every       time.Duration `yaml:"every,omitempty"`
+	ReachConfig `yaml:",inline"`
+}
+
+// ReachConfig says what may be called to reach a URL.
+type ReachConfig struct {
 	// PEM roots for the receiver's certificate, instead of the system's.
 	CAFile string `yaml:"ca_file,omitempty"`
 	// Networks that may be called though they are not public, such as 10.1.0.0/16.
@@ -280,6 +310,14 @@ func (c *Config) complete(dir string) {
 		w := &c.Webhooks[i]
 		paths = append(paths, &w.URLFile, &w.SecretFile, &w.CAFile)
 	}
+	for i := range c.Witnesses {
+		paths = append(paths, &c.Witnesses[i].CAFile)
+	}
+	for i := range c.Anchors {
+		a := &c.Anchors[i]
+		setDefault(&a.Every, time.Minute)
+		paths = append(paths, &a.File, &a.Git, &a.CAFile)
+	}
 	for _, p := range paths {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
@@ -292,109 +330,4 @@ func setDefault[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
-}
-
-// check reports everything that is wrong at once, so that one edit mends it.
-func (c *Config) check() error {
-	errs := []error{
-		checkAddress("listen", c.Listen),
-		checkIssuer(c.Issuer),
-		exactlyOne("tls", choice{"workload_api", c.TLS.WorkloadAPI != ""}, choice{"cert_file with key_file", c.TLS.CertFile != ""}),
-		required("catalogue", c.Catalogue),
-		required("postgres.url_file", c.Postgres.URLFile),
-		c.Vault.check(),
-	}
-	if _, err := newLogger(c.Log, io.Discard); err != nil {
-		errs = append(errs, err)
-	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		errs = append(errs, errors.New("tls: cert_file and key_file go together"))
-	}
-	for _, key := range c.FormerLedgerKeys {
-		if _, err := signednote.NewVerifier(key); err != nil {
-			errs = append(errs, fmt.Errorf("former_ledger_keys: %q is not a public key as brevet audit keys prints it", key))
-		}
-	}
-	if c.MetricsListen != "" {
-		errs = append(errs, checkAddress("metrics_listen", c.MetricsListen))
-	}
-	if len(c.TrustDomains) == 0 {
-		errs = append(errs, errors.New("trust_domains: at least one is needed, or no sandbox could ever be served"))
-	}
-	for _, td := range c.TrustDomains {
-		errs = append(errs, td.check())
-	}
-	for _, w := range c.Webhooks {
-		errs = append(errs, w.check())
-	}
-	if c.People != nil {
-		_, err := c.People.open()
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-func (v VaultConfig) check() error {
-	errs := []error{
-		required("vault.address", v.Address),
-		exactlyOne("vault", choice{"token_file", v.TokenFile != ""}, choice{"approle", v.AppRole != nil}, choice{"jwt", v.JWT != nil}),
-	}
-	if v.AppRole != nil {
-		errs = append(errs, required("vault.approle.role_id_file", v.AppRole.RoleIDFile),
-			required("vault.approle.secret_id_file", v.AppRole.SecretIDFile))
-	}
-	if v.JWT != nil {
-		errs = append(errs, required("vault.jwt.role", v.JWT.Role),
-			exactlyOne("vault.jwt", choice{"token_file", v.JWT.TokenFile != ""}, choice{"workload_api", v.JWT.WorkloadAPI != ""}))
-		if v.JWT.WorkloadAPI != "" {
-			errs = append(errs, required("vault.jwt.audience", v.JWT.Audience))
-		}
-	}
-	if u, err := url.Parse(v.Address); err == nil && u.Scheme == "https" && v.CAFile == "" {
-		errs = append(errs, errors.New("vault.ca_file: needed with https, so that no other authority can stand in for Vault"))
-	}
-	return errors.Join(errs...)
-}
-
-func required(key, value string) error {
-	if value == "" {
-		return fmt.Errorf("%s: is missing", key)
-	}
-	return nil
-}
-
-// choice is one of several keys of which exactly one is to be set.
-type choice struct {
-	key string
-	set bool
-}
-
-func exactlyOne(where string, choices ...choice) error {
-	var set int
-	var keys []string
-	for _, c := range choices {
-		keys = append(keys, c.key)
-		if c.set {
-			set++
-		}
-	}
-	if set != 1 {
-		return fmt.Errorf("%s: set exactly one of %s; %d are set", where, strings.Join(keys, ", "), set)
-	}
-	return nil
-}
-
-func checkAddress(key, address string) error {
-	if _, _, err := net.SplitHostPort(address); err != nil {
-		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8443", key, address)
-	}
-	return nil
-}
-
-func checkIssuer(issuer string) error {
-	u, err := url.Parse(issuer)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("issuer: %q is not an https URL without user, query and fragment, such as https://brevet.example", issuer)
-	}
-	return nil
 }

@@ -72,6 +72,11 @@ func reference(t *testing.T) string {
 func writeFields(t *testing.T, out *strings.Builder, structs map[string]*ast.StructType, name, prefix string) {
 	t.Helper()
 	for _, field := range structs[name].Fields.List {
+		if len(field.Names) == 0 { // its keys are among those around it
+			_, inner := fieldType(field.Type)
+			writeFields(t, out, structs, inner, prefix)
+			continue
+		}
 		name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("yaml"), ",")
 		key := prefix + name
 		comment := strings.Join(strings.Fields(field.Doc.Text()), " ")

@@ -102,11 +102,13 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 
 // build wires the packages together, each from what it needs and no more.
 func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
-	book, err := s.openLedger(ctx, cfg.Postgres)
-	if err != nil {
+	registry := prometheus.NewRegistry()
+	watch, watchErr := server.NewStopwatch(registry, time.Now)
+	gauges, err := server.NewGauges(registry, time.Now)
+	if err := errors.Join(watchErr, err); err != nil {
 		return nil, nil, err
 	}
-	catalogue, err := s.openCatalogue(ctx, cfg.Catalogue, book)
+	book, err := s.openLedger(ctx, cfg.Postgres, gauges)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,11 +116,11 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	s.tasks.Go(func() error { return ended(ctx, book.Seal(ctx, logKey)) })
-	registry := prometheus.NewRegistry()
-	watch, watchErr := server.NewStopwatch(registry, time.Now)
-	gauges, err := server.NewGauges(registry)
-	if err := errors.Join(watchErr, err); err != nil {
+	if err := s.seal(ctx, cfg, book, logKey, gauges); err != nil {
+		return nil, nil, err
+	}
+	catalogue, err := s.openCatalogue(ctx, cfg.Catalogue, book)
+	if err != nil {
 		return nil, nil, err
 	}
 	voters, err := s.openElectors(ctx, cfg.People, book)
@@ -202,13 +204,14 @@ func anyBundle(bundles *attest.Sources) func(context.Context) error {
 	}
 }
 
-func (s *service) openLedger(ctx context.Context, cfg PostgresConfig) (*ledger.Ledger, error) {
+func (s *service) openLedger(ctx context.Context, cfg PostgresConfig, gauges *server.Gauges) (*ledger.Ledger, error) {
 	databaseURL, err := readSecretFile(cfg.URLFile)
 	if err != nil {
 		return nil, fmt.Errorf("postgres.url_file: %w", err)
 	}
 	settings := ledger.Config{
 		URL: databaseURL, MaxConns: cfg.MaxConnections, AuditConns: cfg.AuditConnections, Log: s.log, Tracer: queryTracer(),
+		OnSealed: gauges.Sealed,
 	}
 	if cfg.AuditURLFile != "" {
 		if settings.AuditURL, err = readSecretFile(cfg.AuditURLFile); err != nil {

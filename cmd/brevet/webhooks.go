@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/netip"
-	"os"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -23,15 +20,11 @@ func (w WebhookConfig) check() error {
 	errs := []error{
 		required("webhooks.name", w.Name),
 		exactlyOne(name, choice{"url", w.URL != ""}, choice{"url_file", w.URLFile != ""}),
+		w.ReachConfig.check(name),
 	}
 	for _, prefix := range w.Within {
 		if _, err := spiffeid.FromString(prefix); err != nil {
 			errs = append(errs, fmt.Errorf("%s.within: %q is not a SPIFFE ID: %w", name, prefix, err))
-		}
-	}
-	for _, cidr := range w.AllowPrivateCIDRs {
-		if _, err := netip.ParsePrefix(cidr); err != nil {
-			errs = append(errs, fmt.Errorf("%s.allow_private_cidrs: %q is not a network such as 10.1.0.0/16", name, cidr))
 		}
 	}
 	return errors.Join(errs...)
@@ -39,22 +32,16 @@ func (w WebhookConfig) check() error {
 
 // spec reads the files of a webhook.
 func (w WebhookConfig) spec() (webhook.Spec, error) {
-	s := webhook.Spec{Name: w.Name, URL: secret.New(w.URL), Format: w.Format, Within: w.Within}
+	target, err := w.target(w.URL)
+	if err != nil {
+		return webhook.Spec{}, err
+	}
+	s := webhook.Spec{Name: w.Name, Target: target, Format: w.Format, Within: w.Within}
 	if len(s.Within) == 0 {
 		s.Within = []string{people.Everywhere}
 	}
 	for _, event := range w.Events {
 		s.Events = append(s.Events, broker.NoticeKind(event))
-	}
-	for _, cidr := range w.AllowPrivateCIDRs {
-		prefix, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			return s, fmt.Errorf("allow_private_cidrs: %w", err)
-		}
-		s.AllowPrivate = append(s.AllowPrivate, prefix.Masked())
-	}
-	if w.AllowHTTPLoopback {
-		s.Plaintext = webhook.PlaintextLoopback
 	}
 	for _, file := range []struct {
 		key, path string
@@ -68,17 +55,6 @@ func (w WebhookConfig) spec() (webhook.Spec, error) {
 			return s, fmt.Errorf("%s: %w", file.key, err)
 		}
 		*file.to = secret.New(text)
-	}
-	if w.CAFile == "" {
-		return s, nil
-	}
-	pem, err := os.ReadFile(w.CAFile)
-	if err != nil {
-		return s, fmt.Errorf("ca_file: %w", err)
-	}
-	s.Roots = x509.NewCertPool()
-	if !s.Roots.AppendCertsFromPEM(pem) {
-		return s, fmt.Errorf("ca_file: %s holds no PEM certificate", w.CAFile)
 	}
 	return s, nil
 }

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+
+	signednote "golang.org/x/mod/sumdb/note"
+)
+
+// check reports everything that is wrong at once, so that one edit mends it.
+func (c *Config) check() error {
+	errs := []error{
+		checkAddress("listen", c.Listen),
+		checkIssuer(c.Issuer),
+		exactlyOne("tls", choice{"workload_api", c.TLS.WorkloadAPI != ""}, choice{"cert_file with key_file", c.TLS.CertFile != ""}),
+		required("catalogue", c.Catalogue),
+		required("postgres.url_file", c.Postgres.URLFile),
+		c.Vault.check(),
+	}
+	if _, err := newLogger(c.Log, io.Discard); err != nil {
+		errs = append(errs, err)
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		errs = append(errs, errors.New("tls: cert_file and key_file go together"))
+	}
+	for _, key := range c.FormerLedgerKeys {
+		if _, err := signednote.NewVerifier(key); err != nil {
+			errs = append(errs, fmt.Errorf("former_ledger_keys: %q is not a public key as brevet audit keys prints it", key))
+		}
+	}
+	if c.MetricsListen != "" {
+		errs = append(errs, checkAddress("metrics_listen", c.MetricsListen))
+	}
+	if len(c.TrustDomains) == 0 {
+		errs = append(errs, errors.New("trust_domains: at least one is needed, or no sandbox could ever be served"))
+	}
+	for _, td := range c.TrustDomains {
+		errs = append(errs, td.check())
+	}
+	for _, w := range c.Webhooks {
+		errs = append(errs, w.check())
+	}
+	for _, w := range c.Witnesses {
+		errs = append(errs, w.check())
+	}
+	for _, a := range c.Anchors {
+		errs = append(errs, a.check())
+	}
+	if c.People != nil {
+		_, err := c.People.open()
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (v VaultConfig) check() error {
+	errs := []error{
+		required("vault.address", v.Address),
+		exactlyOne("vault", choice{"token_file", v.TokenFile != ""}, choice{"approle", v.AppRole != nil}, choice{"jwt", v.JWT != nil}),
+	}
+	if v.AppRole != nil {
+		errs = append(errs, required("vault.approle.role_id_file", v.AppRole.RoleIDFile),
+			required("vault.approle.secret_id_file", v.AppRole.SecretIDFile))
+	}
+	if v.JWT != nil {
+		errs = append(errs, required("vault.jwt.role", v.JWT.Role),
+			exactlyOne("vault.jwt", choice{"token_file", v.JWT.TokenFile != ""}, choice{"workload_api", v.JWT.WorkloadAPI != ""}))
+		if v.JWT.WorkloadAPI != "" {
+			errs = append(errs, required("vault.jwt.audience", v.JWT.Audience))
+		}
+	}
+	if u, err := url.Parse(v.Address); err == nil && u.Scheme == "https" && v.CAFile == "" {
+		errs = append(errs, errors.New("vault.ca_file: needed with https, so that no other authority can stand in for Vault"))
+	}
+	return errors.Join(errs...)
+}
+
+func required(key, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s: is missing", key)
+	}
+	return nil
+}
+
+// choice is one of several keys of which exactly one is to be set.
+type choice struct {
+	key string
+	set bool
+}
+
+func exactlyOne(where string, choices ...choice) error {
+	var set int
+	var keys []string
+	for _, c := range choices {
+		keys = append(keys, c.key)
+		if c.set {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("%s: set exactly one of %s; %d are set", where, strings.Join(keys, ", "), set)
+	}
+	return nil
+}
+
+func checkAddress(key, address string) error {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8443", key, address)
+	}
+	return nil
+}
+
+func checkIssuer(issuer string) error {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("issuer: %q is not an https URL without user, query and fragment, such as https://brevet.example", issuer)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/server"
+	"github.com/brevet-dev/brevet/witness"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const someWitnesses = `
+witnesses:
+  - {name: remora, url: 'https://remora.n621.de', key: remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2}
+anchors:
+  - {name: disk, file: kept/checkpoints}
+  - {name: wall, url: 'https://wall.acme.example/brevet', allow_private_cidrs: [10.1.0.0/16], every: 10s}
+  - {name: git, git: kept/tree}
+`
+
+// What a configuration says of witnesses and anchors is what they are made of.
+func TestWitnessesOfAConfiguration(t *testing.T) {
+	path := write(t, goodConfig+someWitnesses)
+	cfg, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := cfg.Anchors[0]; a.File != filepath.Join(filepath.Dir(path), "kept/checkpoints") || a.Every != time.Minute {
+		t.Errorf("got %+v, want an absolute path, and a copy each minute", a)
+	}
+	if a := cfg.Anchors[1]; a.Every != 10*time.Second || len(a.AllowPrivateCIDRs) != 1 {
+		t.Errorf("got %+v, want what is configured", a)
+	}
+	gauges, err := server.NewGauges(prometheus.NewRegistry(), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &service{log: slog.New(slog.DiscardHandler)}
+	if _, err := s.openCarrier(cfg, new(ledger.Ledger), gauges); err != nil {
+		t.Errorf("got %v, want all to be sound", err)
+	}
+	for name, tc := range map[string]struct{ from, to, want string }{
+		"no key":         {"key: remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2", "key: ''", "witnesses.remora.key: is missing"},
+		"no URL":         {"url: 'https://remora.n621.de'", "url: ''", "witnesses.remora.url: is missing"},
+		"two places":     {"git: kept/tree", "git: kept/tree, file: x", "anchors.git: set exactly one of file, url, git; 2 are set"},
+		"no name":        {"name: disk", "name: ''", "anchors.name: is missing"},
+		"no network":     {"10.1.0.0/16", "10.1", "anchors.wall.allow_private_cidrs"},
+		"an unknown key": {"every: 10s", "often: 10s", "often"},
+	} {
+		changed := strings.Replace(someWitnesses, tc.from, tc.to, 1)
+		if _, err := loadConfig(write(t, goodConfig+changed)); changed == someWitnesses || err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+// statement runs one on the database that servers are administered by.
+func (d *deployment) statement(t *testing.T, sql string) {
+	t.Helper()
+	url := strings.Replace(d.Postgres.TCPURL(), "/brevet?", "/postgres?", 1)
+	if _, err := brevettest.Connect(t, url).Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (d *deployment) stop(t *testing.T) {
+	t.Helper()
+	d.broker.signal(t, syscall.SIGTERM)
+	d.broker.finish(t).want(t, 0)
+}
+
+// lastCheckpoint is that of the file, of so many entries at least.
+func (d *deployment) lastCheckpoint(t *testing.T, file string, entries int64) (size int64) {
+	t.Helper()
+	got := brevet(t, d.env("auditor"), "audit", "keys")
+	got.want(t, 0)
+	within(t, 20*time.Second, "checkpoint in the file", func() bool {
+		c, err := witness.File(file).Last(strings.Fields(got.out)...)
+		size = c.N
+		return err == nil && size >= entries
+	})
+	return size
+}
+
+func (d *deployment) entries(t *testing.T) (n int64) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.adminURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }() // a database that is in use cannot be copied
+	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM entries`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A whole deployment is put back on an older backup, and restarted: nothing is issued, because a file remembers. Without the
+// file, a witness does.
+func TestAnOlderBackupIsNoticed(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	keys := brevet(t, d.env("auditor"), "audit", "keys")
+	keys.want(t, 0)
+	w := brevettest.NewWitness(t, "witness.example/w", d.cfg.LedgerName, strings.Fields(keys.out)...)
+	ca := d.path("witness.pem")
+	if err := os.WriteFile(ca, w.CA(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target := w.Target()
+	d.cfg.Witnesses = []WitnessConfig{{
+		Name: "w", URL: target.URL.Reveal(), Key: w.Key, ReachConfig: ReachConfig{CAFile: ca, AllowPrivateCIDRs: []string{"127.0.0.0/8"}},
+	}}
+	file := d.path("checkpoints")
+	d.cfg.Anchors = []AnchorConfig{{Name: "disk", File: file, Every: time.Second}}
+	d.stop(t)
+	d.serve(t)
+	d.request(t, "early").want(t, 0)
+	early := d.lastCheckpoint(t, file, d.entries(t))
+	d.stop(t)
+	d.statement(t, `CREATE DATABASE backup TEMPLATE brevet`)
+
+	d.serve(t)
+	d.request(t, "late").want(t, 0)
+	if late := d.lastCheckpoint(t, file, d.entries(t)); late <= early {
+		t.Fatalf("got checkpoints of %d entries and then of %d, want growth", early, late)
+	}
+	within(t, 20*time.Second, "cosignature", func() bool { return w.Seen() > early })
+	brevet(t, d.env("auditor"), "audit", "checkpoint", "--witnesses", "1").want(t, 0, "— witness.example/w ")
+	d.stop(t)
+	d.statement(t, `DROP DATABASE brevet`)
+	d.statement(t, `ALTER DATABASE backup RENAME TO brevet`)
+
+	d.serve(t)
+	before := d.entries(t)
+	if got := d.request(t, "again"); got.code == 0 || got.out != "" {
+		t.Errorf("got exit code %d and %q, want that nothing is issued", got.code, got.out)
+	}
+	d.broker.waitFor(t, d.broker.err, "nothing is issued")
+	if after := d.entries(t); after != before {
+		t.Errorf("got %d entries more in an older backup", after-before)
+	}
+	d.stop(t)
+
+	// Who gives up what the file remembers hears it from the witness.
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	d.serve(t)
+	d.request(t, "anew").want(t, 0)
+	d.broker.waitFor(t, d.broker.err, "a witness has seen another history of the ledger")
+}
+
+// A file that does not hold what it should stops the start: nobody knows what it would have said.
+func TestAFileWithoutACheckpointStopsTheStart(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	file := d.path("checkpoints")
+	if err := os.WriteFile(file, []byte("nothing of ours\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.stop(t)
+	path := d.configure(t, func(c *Config) { c.Anchors = []AnchorConfig{{Name: "disk", File: file}} })
+	brevet(t, nil, "serve", "--config", path).want(t, 1, "anchors.disk: holding the ledger against "+file, witness.ErrNoCheckpoint.Error())
+}

@@ -1,0 +1,202 @@
+package witness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+const (
+	// lookEvery is between two looks at whether there is a new checkpoint.
+	lookEvery = time.Second
+	// firstRetry and longestRetry bound the time between two attempts.
+	firstRetry, longestRetry = time.Second, time.Minute
+)
+
+// Log is where checkpoints come from.
+type Log interface {
+	// Growth returns the last signed checkpoint, its size, and the proof that the log of another size is the beginning of
+	// it; none from zero, nor from more than the size. The error is audit.ErrNotYet when there is no checkpoint.
+	Growth(ctx context.Context, from int64) (size int64, signed string, proof tlog.TreeProof, err error)
+	// Cosign keeps what a witness has said to the checkpoint of a size.
+	Cosign(ctx context.Context, witness string, size int64, line string) error
+	// LeadWitnesses runs do on one replica at a time, and returns when ctx ends or this one leads no more.
+	LeadWitnesses(ctx context.Context, do func(ctx context.Context) error) error
+}
+
+// Config is what a Carrier needs. Every field is required, except Witnesses and Anchors.
+type Config struct {
+	Log       Log
+	Witnesses []Spec
+	Anchors   []Anchor
+	// OnCosigned is called with the size of each checkpoint that a witness has cosigned, OnFailure with each that it has
+	// not, and why.
+	OnCosigned func(witness string, size int64)
+	OnFailure  func(witness string, why Why)
+	Logger     *slog.Logger
+}
+
+// Why says what kind of failure one is.
+type Why string
+
+// The kinds of failures.
+const (
+	// WhyHistory: what the witness has cosigned before is not the beginning of this log.
+	WhyHistory Why = "history"
+	// WhyCall is every other: it cannot be reached, does not know the log, or answers something else.
+	WhyCall Why = "call"
+)
+
+// Carrier carries each new checkpoint to witnesses and anchors, until they have taken it.
+type Carrier struct {
+	cfg Config
+	// own is what every replica does, and led what only one does at a time.
+	own, led []duty
+}
+
+// duty is something to do whenever there is a new checkpoint.
+type duty struct {
+	log *slog.Logger
+	// every is the least time between two checkpoints that are taken.
+	every time.Duration
+	// carry tells whether there was a new checkpoint, which is taken now.
+	carry  func(ctx context.Context) (taken bool, err error)
+	failed func(Why)
+}
+
+var aName = regexp.MustCompile(`^(?:[a-z0-9][a-z0-9_-]{0,62})$`)
+
+// New checks cfg and returns a Carrier. It calls nobody yet.
+func New(cfg Config) (*Carrier, error) {
+	if cfg.Log == nil || cfg.OnCosigned == nil || cfg.OnFailure == nil || cfg.Logger == nil {
+		return nil, errors.New("witness: ledger, callbacks and log are all required")
+	}
+	c := &Carrier{cfg: cfg}
+	known := map[string]bool{}
+	for _, s := range cfg.Witnesses {
+		w, err := newWitness(s)
+		if err != nil {
+			return nil, err
+		}
+		// The same key under two names would count twice.
+		if known[s.Name] || known[s.Key] {
+			return nil, fmt.Errorf("witness %s: there are two of that name, or of that key", s.Name)
+		}
+		known[s.Name], known[s.Key] = true, true
+		c.led = append(c.led, c.dutyOf(w))
+	}
+	known = map[string]bool{}
+	for _, a := range cfg.Anchors {
+		if !aName.MatchString(a.Name) || known[a.Name] {
+			return nil, fmt.Errorf("anchor: %q is not a name, or there are two: lower-case letters, digits, - and _, at most 63", a.Name)
+		}
+		known[a.Name] = true
+		d := duty{log: cfg.Logger.With("anchor", a.Name), every: max(a.Every, lookEvery), carry: a.carrier(cfg.Log), failed: func(Why) {}}
+		if _, file := a.Place.(File); file {
+			c.own = append(c.own, d)
+		} else {
+			c.led = append(c.led, d)
+		}
+	}
+	return c, nil
+}
+
+func (c *Carrier) dutyOf(w *witness) duty {
+	return duty{
+		log: c.cfg.Logger.With("witness", w.name), every: lookEvery,
+		carry: func(ctx context.Context) (bool, error) {
+			taken, err := w.carry(ctx, c.cfg.Log)
+			if taken {
+				c.cfg.OnCosigned(w.name, w.kept)
+			}
+			return taken, err
+		},
+		failed: func(why Why) { c.cfg.OnFailure(w.name, why) },
+	}
+}
+
+// Run carries what there is to carry until ctx ends. Nobody who hangs keeps another waiting.
+func (c *Carrier) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, d := range c.own {
+		all.Go(func() { tend(ctx, d) })
+	}
+	for len(c.led) > 0 && ctx.Err() == nil {
+		err := c.cfg.Log.LeadWitnesses(ctx, func(ctx context.Context) error {
+			var led sync.WaitGroup
+			for _, d := range c.led {
+				led.Go(func() { tend(ctx, d) })
+			}
+			led.Wait()
+			return ctx.Err()
+		})
+		if ctx.Err() == nil {
+			c.cfg.Logger.WarnContext(ctx, "carrying checkpoints interrupted", "error", err)
+			pause(ctx, firstRetry)
+		}
+	}
+	all.Wait()
+	return ctx.Err()
+}
+
+// tend does a duty until ctx ends. It says when that begins to fail and when that is over, and not each time.
+func tend(ctx context.Context, d duty) {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = firstRetry, longestRetry
+	var failing Why
+	for ctx.Err() == nil {
+		taken, err := d.carry(ctx)
+		next := lookEvery
+		switch {
+		case ctx.Err() != nil:
+			return // it is nobody's fault
+		case err != nil:
+			why := whyOf(err)
+			d.failed(why)
+			if why != failing {
+				complain(ctx, d.log, why, err)
+			}
+			failing, next = why, retry.NextBackOff()
+		case failing != "":
+			d.log.InfoContext(ctx, "checkpoints are taken again")
+			retry.Reset()
+			failing = ""
+		}
+		if taken {
+			next = d.every
+		}
+		pause(ctx, next)
+	}
+}
+
+func whyOf(err error) Why {
+	if errors.Is(err, ErrHistory) {
+		return WhyHistory
+	}
+	return WhyCall
+}
+
+func complain(ctx context.Context, log *slog.Logger, why Why, err error) {
+	if why == WhyHistory {
+		log.ErrorContext(ctx, "a witness has seen another history of the ledger: see docs/audit.md", "error", err)
+		return
+	}
+	log.WarnContext(ctx, "checkpoints are not taken", "error", err)
+}
+
+// pause returns after d, or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
