@@ -31,12 +31,14 @@ type Proofs interface {
 
 // GetCheckpoint reads the last checkpoint to an auditor.
 func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
-	s.forAuditors(w, r, "getCheckpoint", func() (any, error) { return s.cfg.Proofs.Checkpoint(r.Context(), params.Witnesses) })
+	s.forAuditors(w, r, "getCheckpoint", func(auditing) (any, error) {
+		return s.cfg.Proofs.Checkpoint(r.Context(), params.Witnesses)
+	})
 }
 
 // GetLogKeys reads the log's public keys to an auditor.
 func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
-	s.forAuditors(w, r, "getLogKeys", func() (any, error) {
+	s.forAuditors(w, r, "getLogKeys", func(auditing) (any, error) {
 		keys, err := s.cfg.LogKeys.Keys(r.Context())
 		return strings.Join(append(keys, ""), "\n"), err
 	})
@@ -44,7 +46,7 @@ func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 
 // ProveInclusion proves to an auditor that an entry is in the log.
 func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
-	s.forAuditors(w, r, "proveInclusion", func() (any, error) {
+	s.forAuditors(w, r, "proveInclusion", func(auditing) (any, error) {
 		leaf, size, path, err := s.cfg.Proofs.ProveEntry(r.Context(), params.Index, params.Size)
 		return InclusionProof{Index: params.Index, Size: size, LeafHash: Hash(leaf.String()), Hashes: hashesOf(path)}, notFound(err, "index")
 	})
@@ -52,7 +54,7 @@ func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params P
 
 // ProveConsistency proves to an auditor that the log of one size is the beginning of a larger one.
 func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
-	s.forAuditors(w, r, "proveConsistency", func() (any, error) {
+	s.forAuditors(w, r, "proveConsistency", func(auditing) (any, error) {
 		to, path, err := s.cfg.Proofs.ProveGrowth(r.Context(), params.From, params.To)
 		return ConsistencyProof{From: params.From, To: to, Hashes: hashesOf(path)}, notFound(err, "size")
 	})
@@ -60,7 +62,7 @@ func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params
 
 // GetTile reads hashes of the tree to an auditor.
 func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
-	s.forAuditors(w, r, "getTile", func() (any, error) {
+	s.forAuditors(w, r, "getTile", func(auditing) (any, error) {
 		data, err := s.cfg.Proofs.Tile(r.Context(), level, number, params.Width)
 		return data, notFound(err, "tile")
 	})
@@ -68,60 +70,52 @@ func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, numb
 
 // GetReceipt proves to an auditor that an issuance that it may see is in the log.
 func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
-	const operation = "getReceipt"
-	who, err := s.prove(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	within, err := s.reach(r, who, s.offices.auditor)
-	if err == nil {
-		_, err = s.find(r, who, id, within)
-	}
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	receipt, err := s.cfg.Proofs.Receipt(r.Context(), id)
-	if err != nil {
-		s.fail(w, r, who, notFound(err, "id"))
-		return
-	}
-	writeJSON(w, http.StatusOK, receipt)
+	s.forAuditors(w, r, "getReceipt", func(by auditing) (any, error) {
+		if _, err := s.find(r, by.who, id, by.within); err != nil {
+			return nil, err
+		}
+		receipt, err := s.cfg.Proofs.Receipt(r.Context(), id)
+		return receipt, notFound(err, "id")
+	})
+}
+
+// GetTaskReceipt proves to an auditor what was issued for a task that it may see.
+func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
+	s.forAuditors(w, r, "getTaskReceipt", func(by auditing) (any, error) {
+		if !by.within.Covers(params.SpiffeID) {
+			return nil, &finding{kind: broker.ErrNotFound, detail: "task"}
+		}
+		receipt, err := s.cfg.Proofs.TaskReceipt(r.Context(), params.SpiffeID, task)
+		return receipt, notFound(err, "task")
+	})
 }
 
 const defaultEntries = 500
 
 // ListEntries reads entries to an auditor of all trust domains: they are of all of them.
 func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
-	const operation = "listEntries"
-	who, err := s.prove(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	if err = s.overAll(r, who, s.offices.auditor); err == nil {
-		err = s.rules.check(r, who, operation, nil)
-	}
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	entries, err := s.cfg.Proofs.Entries(r.Context(), params.From, cmp.Or(params.Limit, defaultEntries))
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	page := EntryPage{Entries: make([]LogEntry, len(entries)), Next: params.From}
-	for i, e := range entries {
-		page.Entries[i], page.Next = LogEntry{Index: e.Index, Body: e.Body}, e.Index+1
-	}
-	writeJSON(w, http.StatusOK, page)
+	s.forAuditors(w, r, "listEntries", func(by auditing) (any, error) {
+		if err := s.overAll(r, by.who, s.offices.auditor); err != nil {
+			return nil, err
+		}
+		entries, err := s.cfg.Proofs.Entries(r.Context(), params.From, cmp.Or(params.Limit, defaultEntries))
+		page := EntryPage{Entries: make([]LogEntry, len(entries)), Next: params.From}
+		for i, e := range entries {
+			page.Entries[i], page.Next = LogEntry{Index: e.Index, Body: e.Body}, e.Index+1
+		}
+		return page, err
+	})
 }
 
-// GetTaskReceipt proves to an auditor what was issued for a task that it may see.
-func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
-	const operation = "getTaskReceipt"
+// auditing is who audits, and what.
+type auditing struct {
+	who    caller
+	within broker.Reach
+}
+
+// forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
+// one for all trust domains, and its hashes tell nothing of any.
+func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
 	who, err := s.prove(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
@@ -131,34 +125,9 @@ func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Tas
 	if err == nil {
 		err = s.rules.check(r, who, operation, nil)
 	}
-	if err == nil && !within.Covers(params.SpiffeID) {
-		err = &finding{kind: broker.ErrNotFound, detail: "task"}
-	}
-	var receipt audit.Receipt
-	if err == nil {
-		receipt, err = s.cfg.Proofs.TaskReceipt(r.Context(), params.SpiffeID, task)
-	}
-	if err != nil {
-		s.fail(w, r, who, notFound(err, "task"))
-		return
-	}
-	writeJSON(w, http.StatusOK, receipt)
-}
-
-// forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
-// one for all trust domains, and its hashes tell nothing of any.
-func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func() (any, error)) {
-	who, err := s.prove(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	if _, err = s.reach(r, who, s.offices.auditor); err == nil {
-		err = s.rules.check(r, who, operation, nil)
-	}
 	var answer any
 	if err == nil {
-		answer, err = read()
+		answer, err = read(auditing{who, within})
 	}
 	if err != nil {
 		s.fail(w, r, who, err)
