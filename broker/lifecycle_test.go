@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -332,11 +333,13 @@ func TestSweepClosesTasks(t *testing.T) {
 // sweepOnce leads until the first sweep is over.
 func (f *fixture) sweepOnce(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
-	defer cancel()
-	if err := f.Sweep(ctx, f.tape); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("sweep ended with %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) { // its clock stands while there is something to do
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+		defer cancel()
+		if err := f.Sweep(ctx, f.tape); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("sweep ended with %v", err)
+		}
+	})
 }
 
 // Recorded by its own replica between the look and the order: it ends as what it has become.

@@ -105,6 +105,11 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 		return nil, nil, nil, err
 	}
 	go func() { _ = minter.Run(ctx) }()
+	logKey, err := minter.LogKey(ctx, brevettest.LogName)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	go func() { _ = book.Seal(ctx, logKey) }()
 	voters, err := electorate()
 	if err != nil {
 		return nil, nil, nil, err
@@ -117,11 +122,17 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	srv, err := s.server(core, minter, book, log)
+	srv, err := s.server(core, keys{minter, logKey}, book, log)
 	return srv, core, book, err
 }
 
-func (s *settings) server(core *broker.Broker, minter *mint.Minter, book *ledger.Ledger, log *slog.Logger) (*http.Server, error) {
+// keys are those of Vault.
+type keys struct {
+	*mint.Minter
+	log *mint.LogKey
+}
+
+func (s *settings) server(core *broker.Broker, minter keys, book *ledger.Ledger, log *slog.Logger) (*http.Server, error) {
 	domain, err := spiffeid.TrustDomainFromString(s.TrustDomain)
 	if err != nil {
 		return nil, err
@@ -142,7 +153,7 @@ func (s *settings) server(core *broker.Broker, minter *mint.Minter, book *ledger
 		return nil, err
 	}
 	api, err := server.New(server.Config{
-		Broker: core, Attestor: attestor, Keys: minter, Hosts: []string{"127.0.0.1"}, CursorKey: book.CursorKey(),
+		Broker: core, Attestor: attestor, Keys: minter, Proofs: book, LogKeys: minter.log, Hosts: []string{"127.0.0.1"}, CursorKey: book.CursorKey(),
 		Log: log, Registry: prometheus.NewRegistry(), Now: time.Now,
 		Admins: []server.Role{{ID: spiffeid.RequireFromString(s.Admin), TrustDomains: []spiffeid.TrustDomain{domain}}},
 		Ready:  []server.Check{{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}},

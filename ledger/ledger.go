@@ -31,9 +31,11 @@ const (
 	defaultAuditConns   = 4
 	maxQueue            = 4096
 	maxBatch            = 256
-	// writeConns is more than the three connections that a flush, a checkpoint and a cosignature need, because one that
-	// broke stays counted until its socket is closed.
-	writeConns = 5
+	// writeConns is more than the one connection that a flush needs, because one that broke stays counted until its
+	// socket is closed.
+	writeConns = 3
+	// sealConns are for a checkpoint, and for what witnesses say of those before.
+	sealConns = 2
 	// estateConns are for finding what has to end: that must not wait for readers either.
 	estateConns = 4
 )
@@ -42,7 +44,7 @@ const (
 type Config struct {
 	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
 	URL string
-	// MaxConns bounds the connections for reads; zero means 8. Writes have 5 of their own, and
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, and
 	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
 	MaxConns int32
 	// AuditURL is where auditors' searches run, as a member of brevet_auditor or brevet_broker, on a standby if wanted;
@@ -65,16 +67,15 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// Only write and estate are sure to be on the primary.
-	write, read, estate, audit *pgxpool.Pool
+	// Only write, seals and estate are sure to be on the primary. Seals are for checkpoints: nobody who writes may have
+	// to wait for a connection because of them.
+	write, seals, read, estate, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
 	sealed atomic.Pointer[audit.Checkpoint]
 	tip    atomic.Pointer[tip]
 	astray atomic.Pointer[error]
-	// cosigning is held while a cosignature is written.
-	cosigning sync.Mutex
 	onSealed  func(size int64)
 
 	queue   chan *job
@@ -119,7 +120,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	for _, p := range []struct {
 		pool    **pgxpool.Pool
 		purpose func(*pgxpool.Config, Config)
-	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}, {&l.audit, forAuditing}} {
+	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}, {&l.audit, forAuditing}, {&l.seals, l.forSealing}} {
 		at := cfg
 		if p.pool == &l.audit && cfg.AuditURL != "" {
 			at.URL = cfg.AuditURL
@@ -133,7 +134,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.read, l.estate, l.audit} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -186,6 +187,11 @@ func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
 	for _, setting := range []string{"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"} {
 		params[setting] = "off"
 	}
+}
+
+func (l *Ledger) forSealing(pc *pgxpool.Config, cfg Config) {
+	l.forWriting(pc, cfg)
+	pc.MaxConns = sealConns
 }
 
 func forReading(pc *pgxpool.Config, cfg Config) {
@@ -245,7 +251,7 @@ func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 	err := conn.QueryRow(ctx, `
 		SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on',
 			current_setting('full_page_writes') = 'on', current_setting('synchronous_commit') <> 'off', pg_is_in_recovery()`,
-	).Scan(&version, &fsync, &pages, &commit, &standby)
+		pgx.QueryExecModeExec).Scan(&version, &fsync, &pages, &commit, &standby)
 	switch {
 	case err != nil:
 		return err

@@ -19,7 +19,7 @@ const maxEntries = 1000
 // The error is audit.ErrNotYet when there is none.
 func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) {
 	var signed string
-	err := l.read.QueryRow(ctx, `
+	err := l.audit.QueryRow(ctx, `
 		SELECT c.note || coalesce((SELECT string_agg(s.line, '' ORDER BY s.witness) FROM cosignatures AS s WHERE s.size = c.size), '')
 		FROM checkpoints AS c
 		WHERE c.size = CASE @witnesses::int WHEN 0 THEN (SELECT max(size) FROM checkpoints) ELSE (
@@ -34,7 +34,7 @@ func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) 
 // ProveEntry proves that an entry is in the tree of a size, and returns its leaf hash. The size is at most that of the
 // last checkpoint, and zero stands for that; beyond it the error is audit.ErrNotYet.
 func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error) {
-	err = withTree(ctx, l.read, func(tree signedTree) error {
+	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if of, err = tree.covers(size); err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.H
 
 // ProveGrowth proves that the tree of one size is the beginning of that of another. Sizes are as for ProveEntry.
 func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error) {
-	err = withTree(ctx, l.read, func(tree signedTree) error {
+	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if of, err = tree.covers(to); err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (
 	if width == 0 {
 		width = tileWidth
 	}
-	err = withTree(ctx, l.read, func(tree signedTree) error {
+	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if level < 0 || level > 7 || number < 0 || width < 1 || width > tileWidth {
 			return broker.ErrNotFound
 		}
@@ -93,7 +93,7 @@ func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err e
 		return r, broker.ErrNotFound
 	}
 	r.Issuance = id
-	err = withTree(ctx, l.read, func(tree signedTree) error {
+	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		err := tree.tx.QueryRow(ctx, `SELECT coalesce(approves::text, '') FROM issuances WHERE id = $1`, [16]byte(parsed)).Scan(&r.Approves)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return broker.ErrNotFound
@@ -114,7 +114,7 @@ func (l *Ledger) TaskReceipt(ctx context.Context, spiffeID, task string) (r audi
 		return r, broker.ErrNotFound
 	}
 	r.SPIFFEID, r.Task = spiffeID, task
-	err = withTree(ctx, l.read, func(tree signedTree) error {
+	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		return tree.proveAll(ctx, &r, `id IN (
 			SELECT id FROM issuances WHERE spiffe_id = @spiffe_id AND task = @task
 			UNION ALL SELECT command FROM task_ends WHERE spiffe_id = @spiffe_id AND task = @task)`,
@@ -161,7 +161,7 @@ func (l *Ledger) Entries(ctx context.Context, from int64, limit int) ([]audit.Lo
 	if limit < 1 || limit > maxEntries {
 		return nil, ErrPageSize
 	}
-	rows, err := l.read.Query(ctx, `SELECT index, convert_from(body, 'UTF8') FROM entries WHERE index >= @from ORDER BY index LIMIT @limit`,
+	rows, err := l.audit.Query(ctx, `SELECT index, convert_from(body, 'UTF8') FROM entries WHERE index >= @from ORDER BY index LIMIT @limit`,
 		pgx.NamedArgs{"from": from, "limit": limit})
 	if err != nil {
 		return nil, unavailable("reading entries", err)

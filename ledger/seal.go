@@ -82,7 +82,7 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 	if err != nil {
 		return false, err
 	}
-	conn, err := l.write.Acquire(ctx)
+	conn, err := l.seals.Acquire(ctx)
 	if err != nil {
 		return false, unavailable("connecting", err)
 	}
@@ -273,7 +273,7 @@ func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var there bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM entries WHERE index = $1 AND leaf_hash = $2)`,
-		known.index, known.leaf[:]).Scan(&there)
+		pgx.QueryExecModeExec, known.index, known.leaf[:]).Scan(&there)
 	if err == nil && !there {
 		err = fmt.Errorf("%w: entry %d is not as this replica has appended it", ErrWentBack, known.index)
 	}

@@ -147,6 +147,20 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.bodies, r.header = append(r.bodies, body), req.Header
 }
 
+// answers sets the statuses of the next answers.
+func (r *receiver) answers(status ...int) {
+	r.Lock()
+	defer r.Unlock()
+	r.status = status
+}
+
+// received is what came, and the header of the last of it.
+func (r *receiver) received() ([][]byte, http.Header) {
+	r.Lock()
+	defer r.Unlock()
+	return r.bodies, r.header
+}
+
 func (s *session) pushes(t *testing.T) {
 	to := &receiver{status: []int{503, 429}}
 	receiving := httptest.NewServer(to)
@@ -158,15 +172,16 @@ func (s *session) pushes(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	push := []string{"audit", "export", "--format", "cloudevents", "--push", receiving.URL, "--header-file", header, "--state", state}
 	brevet(t, s.as("auditor"), push...).want(t, 0, "entries exported")
+	bodies, sent := to.received()
 	var batch []map[string]any
-	if err := json.Unmarshal(to.bodies[0], &batch); err != nil || len(to.bodies) != 1 || len(batch) < 2 {
-		t.Fatalf("got %d batches, the first %s (%v); want one of several events", len(to.bodies), to.bodies[0], err)
+	if len(bodies) != 1 || json.Unmarshal(bodies[0], &batch) != nil || len(batch) < 2 {
+		t.Fatalf("got the batches %s, want one of several events", bodies)
 	}
-	if to.header.Get("Content-Type") != "application/cloudevents-batch+json" || to.header.Get("Authorization") != "Bearer sesame" {
-		t.Errorf("got %v", to.header)
+	if sent.Get("Content-Type") != "application/cloudevents-batch+json" || sent.Get("Authorization") != "Bearer sesame" {
+		t.Errorf("got %v", sent)
 	}
 	s.issue(t, "t-export")
-	to.status = []int{400}
+	to.answers(400)
 	brevet(t, s.as("auditor"), push...).want(t, 1, "the receiver does not take it: status 400")
 	brevet(t, s.as("auditor"), push...).want(t, 0, "1 entries exported")
 	brevet(t, s.as("auditor"), "audit", "export", "--push", "http://siem.example/x").want(t, 1, "is no https URL")
@@ -179,7 +194,8 @@ func (s *session) pushesLogs(t *testing.T) {
 	got := brevet(t, s.as("auditor"), "audit", "export", "--otlp", receiving.URL+"/v1/logs", "--from", "1")
 	got.want(t, 0)
 	records := 0
-	for _, body := range to.bodies {
+	bodies, _ := to.received()
+	for _, body := range bodies {
 		var sent collector.ExportLogsServiceRequest
 		if err := proto.Unmarshal(body, &sent); err != nil {
 			t.Fatal(err)

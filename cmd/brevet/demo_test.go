@@ -49,8 +49,8 @@ func TestDemoInJSON(t *testing.T) {
 	got.want(t, 0)
 	story := object(t, got.out)
 	chapters, _ := story["chapters"].([]any)
-	if story["ok"] != true || len(chapters) != 11 {
-		t.Fatalf("got ok %v and %d chapters, want true and 11: %s", story["ok"], len(chapters), got.out)
+	if story["ok"] != true || len(chapters) != 12 {
+		t.Fatalf("got ok %v and %d chapters, want true and 12: %s", story["ok"], len(chapters), got.out)
 	}
 	for _, c := range chapters {
 		chapter, _ := c.(map[string]any)
