@@ -73,10 +73,10 @@ type Ledger struct {
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
-	sealed atomic.Pointer[audit.Checkpoint]
-	tip    atomic.Pointer[tip]
-	astray atomic.Pointer[error]
-	onSealed  func(size int64)
+	sealed   atomic.Pointer[audit.Checkpoint]
+	tip      atomic.Pointer[tip]
+	astray   atomic.Pointer[error]
+	onSealed func(size int64)
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
