@@ -56,6 +56,10 @@ bench: deps ## Time the decision, the record, the whole way of a request, a repl
 	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
 	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tamper
 
+.PHONY: bench-audit
+bench-audit: deps ## Fill a ledger with ten million issuances (20 GB, an hour), and time what auditors search for
+	$(GO) test ./server -run TestSearchesAreFast -count=1 -v -timeout 4h -args -searched 10000000
+
 .PHONY: generate
 generate: ## Write again what is generated: API types, routes, the configuration reference
 	./openapi/generate.sh

@@ -219,3 +219,8 @@ func (b *Broker) Get(ctx context.Context, id string, reach Reach) (*View, error)
 func (b *Broker) List(ctx context.Context, q Query, reach Reach) (Page, error) {
 	return b.cfg.Ledger.List(ctx, q, reach)
 }
+
+// Timeline returns what is recorded of a task, or of a request, in order, else ErrNotFound.
+func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error) {
+	return b.cfg.Ledger.Timeline(ctx, of, reach)
+}

@@ -28,6 +28,9 @@ type Ledger interface {
 	Get(ctx context.Context, id string, reach Reach) (*View, error)
 	// List returns the records within reach that match, newest first. ErrTooBroad when the search takes too long.
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
+	// Timeline returns what is recorded of a task, or of a request, in order. ErrNotFound when nothing of it is within
+	// reach.
+	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)
 }
 
 // Estate is what is alive, and what was ordered about it. All methods are safe for concurrent use, across replicas
@@ -260,6 +263,33 @@ type Query struct {
 	// From, unless zero, goes back instead: the page is the last one, in the same order, whose indexes are all at least
 	// this.
 	From int64
+}
+
+// TimelineQuery names the task of a sandbox, or one request by its ID.
+type TimelineQuery struct {
+	SPIFFEID, Task string
+	ID             string
+	// From is the least index, Limit the most entries: 1 to 500.
+	From  int64
+	Limit int
+}
+
+// Happening is an entry as people read it.
+type Happening struct {
+	Index    int64
+	Time     time.Time
+	Kind, ID string // the entry's
+	// Status is what the request became, Detail why.
+	Status Status
+	Detail string
+	// Scope, Resource, Code and Explanation are of a decision.
+	Scope, Resource, Code, Explanation string
+	// Actor is who did it: a SPIFFE ID, or a person with their name then.
+	Actor, ActorName string
+	// Verdict, Covers and Note are of a vote.
+	Verdict, Covers, Note string
+	Reason                string
+	At                    time.Time // when the task is to end
 }
 
 // Page is one page of a List. Next is the Before of the following page, zero at the end; Prev is the From of the one

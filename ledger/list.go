@@ -108,38 +108,29 @@ func newSearch(q broker.Query, reach broker.Reach) *search {
 	}}
 }
 
-// boundSQL finds among which indexes a search has to look: not beyond the head, and in no block of 32768 entries that
-// lies all before or after the time that was asked for. What one catalogue decided, or one key signed, lies together. And
-// no credential lives longer than 24 hours, unless Vault has not ended it.
+// boundSQL finds among which indexes a search has to look: not beyond the head, and in no block of 8192 entries that
+// lies all before or after the time that was asked for. What one catalogue decided, or one key signed, lies together.
 const boundSQL = `
-	SELECT greatest(@from::bigint, t.lowest, l.lowest, c.lowest, k.lowest),
-		least(@before::bigint, h.size, t.beyond, c.beyond, k.beyond)
+	SELECT greatest(@from::bigint, t.lowest, c.lowest, k.lowest), least(@before::bigint, h.size, t.beyond, c.beyond, k.beyond)
 	FROM ledger_head AS h, LATERAL (
 		SELECT CASE WHEN @since::timestamptz IS NOT NULL THEN coalesce((
-				SELECT b << 15 FROM generate_series(0, h.size >> 15) AS b
-				WHERE (SELECT time FROM issuances WHERE entry_index >> 15 = b ORDER BY time DESC LIMIT 1) >= @since
+				SELECT b << 13 FROM generate_series(0, h.size >> 13) AS b
+				WHERE (SELECT time FROM issuances WHERE entry_index >> 13 = b ORDER BY time DESC LIMIT 1) >= @since
 				LIMIT 1), h.size) END AS lowest,
 			CASE WHEN @until::timestamptz IS NOT NULL THEN coalesce((
-				SELECT (b + 1) << 15 FROM generate_series(h.size >> 15, 0, -1) AS b
-				WHERE (SELECT time FROM issuances WHERE entry_index >> 15 = b ORDER BY time LIMIT 1) < @until
+				SELECT (b + 1) << 13 FROM generate_series(h.size >> 13, 0, -1) AS b
+				WHERE (SELECT time FROM issuances WHERE entry_index >> 13 = b ORDER BY time LIMIT 1) < @until
 				LIMIT 1), 0) END AS beyond
 	) AS t, LATERAL (
-		SELECT CASE WHEN @status = 'issued' THEN least(
-			(SELECT min(entry_index) FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now()), coalesce((
-				SELECT b << 15 FROM generate_series(0, h.size >> 15) AS b
-				WHERE (SELECT time FROM issuances WHERE entry_index >> 15 = b ORDER BY time DESC LIMIT 1)
-					> now() - interval '25 hours'
-				LIMIT 1), h.size)) END AS lowest
-	) AS l, LATERAL (
-		SELECT min(f.lowest) AS lowest, CASE WHEN @catalogue <> '' THEN coalesce(max(f.highest) + 1, 0) END AS beyond
+		SELECT -max(f.lowest) AS lowest, CASE WHEN @catalogue <> '' THEN coalesce(1 - min(f.highest), 0) END AS beyond
 		FROM unnest(@domains::text[]) AS d (name), LATERAL (
-			SELECT min(entry_index) AS lowest, max(entry_index) AS highest FROM issuances
+			SELECT min(-entry_index) AS highest, max(-entry_index) AS lowest FROM issuances
 			WHERE hashtextextended(catalogue, 0) = hashtextextended(@catalogue::text, 0) AND trust_domain = d.name) AS f
 		WHERE @catalogue <> ''
 	) AS c, LATERAL (
-		SELECT min(f.lowest) AS lowest, CASE WHEN @key_id <> '' THEN coalesce(max(f.highest) + 1, 0) END AS beyond
+		SELECT -max(f.lowest) AS lowest, CASE WHEN @key_id <> '' THEN coalesce(1 - min(f.highest), 0) END AS beyond
 		FROM unnest(@domains::text[]) AS d (name), LATERAL (
-			SELECT min(entry_index) AS lowest, max(entry_index) AS highest FROM issuances
+			SELECT min(-entry_index) AS highest, max(-entry_index) AS lowest FROM issuances
 			WHERE hashtextextended(key_id, 0) = hashtextextended(@key_id::text, 0) AND key_id IS NOT NULL
 				AND trust_domain = d.name) AS f
 		WHERE @key_id <> ''
@@ -148,7 +139,7 @@ const boundSQL = `
 // bound reads the bounds of a search. What is recorded after that is no part of it.
 func (s *search) bound(ctx context.Context, pool *pgxpool.Pool) error {
 	args := pgx.NamedArgs{
-		"from": s.q.From, "before": s.q.Before, "since": s.args["since"], "until": s.args["until"], "status": string(s.q.Status),
+		"from": s.q.From, "before": s.q.Before, "since": s.args["since"], "until": s.args["until"],
 		"catalogue": s.q.Catalogue, "key_id": s.q.KeyID,
 	}
 	if s.q.Before == 0 {

@@ -96,15 +96,21 @@ func (s *search) order() string {
 	return "DESC"
 }
 
-// part finds the indexes in one piece of the reach: in the order of the filter's own index, or, when there is one only of
-// its terms, block by block. A block is sorted once it is found, and the statement ends when the page is full.
+// part finds the indexes in one piece of the reach: in the order of a filter's own index; or, when there is one only of
+// its terms, block by block; or among what is alive.
 func (s *search) part(i int, p piece) string {
 	terms := s.terms(i, p)
 	rest := slices.DeleteFunc(s.conditions(), func(c string) bool { return slices.Contains(terms, c) })
 	where := strings.Join(append(s.within(i, p), rest...), " AND ")
-	if len(terms) == 0 {
-		return `SELECT entry_index FROM issuances WHERE ` + where + ` ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
+	ordered := ` WHERE ` + where + ` ORDER BY entry_index ` + s.order()
+	switch {
+	case s.q.Status == broker.StatusIssued && !s.picky():
+		return `SELECT entry_index FROM (` + strings.ReplaceAll(alive, "@@", where) + `) AS issuances
+			ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
+	case len(terms) == 0:
+		return `SELECT entry_index FROM issuances` + ordered + ` LIMIT @limit`
 	}
+	// A block is sorted once it is found, and the statement ends when the page is full.
 	s.args["blocks"] = s.blocks()
 	return fmt.Sprintf(`
 		SELECT f.entry_index FROM unnest(@blocks::bigint[]) AS b (block), LATERAL (
@@ -112,10 +118,24 @@ func (s *search) part(i int, p piece) string {
 				SELECT * FROM issuances
 				WHERE `+whereTerm+` @> ARRAY[(b.block << 32) | (hashtext(@domain_%d::text)::bigint & 4294967295)]
 					AND `+strings.Join(terms, " AND ")+`
-				OFFSET 0) AS issuances
-			WHERE `+where+`
-			ORDER BY entry_index `+s.order()+`) AS f
+				OFFSET 0) AS issuances`+ordered+`) AS f
 		LIMIT @limit`, i)
+}
+
+// alive is what was issued and is not over, of which there is never much: it is found as Live does, and sorted.
+const alive = `
+	(SELECT entry_index FROM issuances
+	WHERE status = 'issued' AND expires_at > now()
+		AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
+		AND @@ OFFSET 0)
+	UNION ALL
+	(SELECT entry_index FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now() AND @@ OFFSET 0)`
+
+// picky tells whether so few match, whatever else is asked for, that each can be looked at.
+func (s *search) picky() bool {
+	q := s.q
+	ofOne := q.SPIFFEID != "" || s.reach.Subject != ""
+	return q.Task != "" || ofOne && q.Status == broker.StatusIssued || q.Approver != "" || len(q.Credential) > 0 || q.Name != ""
 }
 
 // within holds a row to a piece of the reach.
@@ -189,7 +209,7 @@ const votedOn = `id IN (
 // terms are the conditions that issuances_by_term has to find rows by. There are none where another index finds fewer.
 func (s *search) terms(i int, p piece) []string {
 	q := s.q
-	if p.all || q.Task != "" || q.Approver != "" || len(q.Credential) > 0 || q.Name != "" {
+	if p.all || s.picky() || q.Status == broker.StatusIssued {
 		return nil
 	}
 	var all []string
@@ -200,10 +220,10 @@ func (s *search) terms(i int, p piece) []string {
 		all = append(all, hasParams)
 	}
 	names := segments(p.domain, p.path, q.SPIFFEIDPrefix, q.SPIFFEID)
-	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" || q.Decision != "" && q.Decision != "allow" ||
-		q.DecisionCode != "" && q.DecisionCode != "permitted" ||
-		q.Status != "" && q.Status != broker.StatusIssued && q.Status != broker.StatusExpired
-	if len(all) == 0 && q.Resource == "" && (listed || len(names) == 0) {
+	// What is seldom is listed as such, and so is what one sandbox has.
+	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" ||
+		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status]
+	if len(all) == 0 && q.Resource == "" && (listed || len(names) == 0 && q.Scope == "") {
 		return nil
 	}
 	fields := fmt.Sprintf("names_%d", i)
@@ -219,6 +239,13 @@ func (s *search) terms(i int, p piece) []string {
 		all = append(all, named+")")
 	}
 	return all
+}
+
+// seldom are the states that few records stay in.
+var seldom = map[broker.Status]bool{
+	broker.StatusPending: true, broker.StatusIntent: true, broker.StatusFailed: true, broker.StatusUnknown: true,
+	broker.StatusCompensated: true, broker.StatusRevoking: true, broker.StatusApproved: true, broker.StatusRejected: true,
+	broker.StatusWithdrawn: true, broker.StatusRedeemed: true,
 }
 
 // segments are those of the paths of SPIFFE IDs, whichever are given.

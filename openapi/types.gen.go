@@ -1004,6 +1004,54 @@ type TaskEndRequest struct {
 	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
 }
 
+// Timeline defines model for Timeline.
+type Timeline struct {
+	Events []TimelineEvent `json:"events"`
+
+	// Next The cursor of the next page; absent at the end.
+	Next string `json:"next,omitempty,omitzero"`
+}
+
+// TimelineEvent One entry of the log, as far as it concerns people.
+type TimelineEvent struct {
+	// At When the task is to end.
+	At time.Time `json:"at,omitempty,omitzero"`
+
+	// By Who did it: a SPIFFE ID, or the id of a person.
+	By string `json:"by,omitempty,omitzero"`
+
+	// ByName The name of the person then. Only auditors see it.
+	ByName       string `json:"by_name,omitempty,omitzero"`
+	Covers       string `json:"covers,omitempty,omitzero"`
+	DecisionCode string `json:"decision_code,omitempty,omitzero"`
+
+	// Detail Why it became that.
+	Detail      string `json:"detail,omitempty,omitzero"`
+	Explanation string `json:"explanation,omitempty,omitzero"`
+
+	// ID Of the request, or of the order.
+	ID string `json:"id"`
+
+	// Index Of the ledger entry. Only auditors see it.
+	Index *int64 `json:"index,omitempty"`
+
+	// Kind Example: approval.vote
+	Kind string `json:"kind"`
+
+	// Note Untrusted text from the voter. Only auditors see it.
+	Note string `json:"note,omitempty,omitzero"`
+
+	// Reason Untrusted text from whoever asked or ordered.
+	Reason   string `json:"reason,omitempty,omitzero"`
+	Resource string `json:"resource,omitempty,omitzero"`
+	Scope    string `json:"scope,omitempty,omitzero"`
+
+	// Status What the request became.
+	Status  string    `json:"status,omitempty,omitzero"`
+	Time    time.Time `json:"time"`
+	Verdict string    `json:"verdict,omitempty,omitzero"`
+}
+
 // Token A credential. One of kind `jwt` is in `token`, any other in `credential`.
 type Token struct {
 	// BreakGlass True when people have approved it in place of the group that was asked.
@@ -1234,6 +1282,14 @@ type ListIssuancesParams struct {
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
+// GetIssuanceTimelineParams defines parameters for GetIssuanceTimeline.
+type GetIssuanceTimelineParams struct {
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor The `next` of the page before.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
 // GetCheckpointParams defines parameters for GetCheckpoint.
 type GetCheckpointParams struct {
 	// Witnesses The last checkpoint that so many witnesses have cosigned, at least (c2sp.org/tlog-cosignature). Zero, the
@@ -1288,6 +1344,16 @@ type GetRequestParams struct {
 // GetTaskReceiptParams defines parameters for GetTaskReceipt.
 type GetTaskReceiptParams struct {
 	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
+}
+
+// GetTaskTimelineParams defines parameters for GetTaskTimeline.
+type GetTaskTimelineParams struct {
+	// SpiffeID The sandbox whose task it is. Yourself when left out.
+	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
+	Limit    int    `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor The `next` of the page before.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
 // IssueTokenParams defines parameters for IssueToken.

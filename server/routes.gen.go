@@ -66,6 +66,9 @@ type ServerInterface interface {
 	// ReleaseIssuance End one of your own credentials
 	// (POST /v1/issuances/{id}/release)
 	ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID)
+	// GetIssuanceTimeline Read all that is recorded of one record, in order
+	// (GET /v1/issuances/{id}/timeline)
+	GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams)
 	// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 	// (GET /v1/ledger/checkpoint)
 	GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams)
@@ -111,6 +114,9 @@ type ServerInterface interface {
 	// GetTaskReceipt Get the proof of all that was asked and issued for a task, as an auditor
 	// (GET /v1/tasks/{task}/receipt)
 	GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams)
+	// GetTaskTimeline Read all that is recorded of one task, in order
+	// (GET /v1/tasks/{task}/timeline)
+	GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams)
 	// IssueToken Ask for a credential for one action
 	// (POST /v1/tokens)
 	IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams)
@@ -225,6 +231,12 @@ func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, i
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// GetIssuanceTimeline Read all that is recorded of one record, in order
+// (GET /v1/issuances/{id}/timeline)
+func (_ Unimplemented) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 // (GET /v1/ledger/checkpoint)
 func (_ Unimplemented) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
@@ -312,6 +324,12 @@ func (_ Unimplemented) EndTask(w http.ResponseWriter, r *http.Request, task Task
 // GetTaskReceipt Get the proof of all that was asked and issued for a task, as an auditor
 // (GET /v1/tasks/{task}/receipt)
 func (_ Unimplemented) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetTaskTimeline Read all that is recorded of one task, in order
+// (GET /v1/tasks/{task}/timeline)
+func (_ Unimplemented) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1053,6 +1071,61 @@ func (siw *ServerInterfaceWrapper) ReleaseIssuance(w http.ResponseWriter, r *htt
 	handler.ServeHTTP(w, r)
 }
 
+// GetIssuanceTimeline operation middleware
+func (siw *ServerInterfaceWrapper) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetIssuanceTimelineParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIssuanceTimeline(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetCheckpoint operation middleware
 func (siw *ServerInterfaceWrapper) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
 
@@ -1539,6 +1612,74 @@ func (siw *ServerInterfaceWrapper) GetTaskReceipt(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// GetTaskTimeline operation middleware
+func (siw *ServerInterfaceWrapper) GetTaskTimeline(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "task" -------------
+	var task Task
+
+	err = runtime.BindStyledParameterWithOptions("simple", "task", chi.URLParam(r, "task"), &task, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "task", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTaskTimelineParams
+
+	// ------------- Optional query parameter "spiffe_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "spiffe_id", r.URL.Query(), &params.SpiffeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "spiffe_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "spiffe_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTaskTimeline(w, r, task, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // IssueToken operation middleware
 func (siw *ServerInterfaceWrapper) IssueToken(w http.ResponseWriter, r *http.Request) {
 
@@ -1717,6 +1858,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/v1/tasks/{task}/receipt", wrapper.GetTaskReceipt)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/tasks/{task}/timeline", wrapper.GetTaskTimeline)
+	})
+	r.Group(func(r chi.Router) {
 		r.Delete(options.BaseURL+"/v1/requests/{id}", wrapper.WithdrawRequest)
 	})
 	r.Group(func(r chi.Router) {
@@ -1763,6 +1907,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/ledger/tiles/{level}/{number}", wrapper.GetTile)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/issuances/{id}/timeline", wrapper.GetIssuanceTimeline)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/issuances/{id}/release", wrapper.ReleaseIssuance)

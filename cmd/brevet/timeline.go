@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// AuditTaskCmd is `brevet audit task`.
+type AuditTaskCmd struct {
+	OfficialFlags
+	Task     string `arg:"" help:"The task."`
+	SPIFFEID string `help:"The sandbox whose task it is. Default: whoever calls." name:"spiffe-id"`
+}
+
+// Run prints all that is recorded of a task, oldest first.
+func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var events []openapi.TimelineEvent
+	for e, err := range broker.TaskTimeline(ctx, c.Task, c.SPIFFEID) {
+		if err != nil {
+			return explain(con, c.hint(err), c.Task)
+		}
+		events = append(events, e)
+	}
+	return printTimeline(con, events)
+}
+
+func printTimeline(con *console, events []openapi.TimelineEvent) error {
+	if con.json {
+		for _, e := range events {
+			if err := con.encode(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "TIME\tWHAT\tBECAME\tBY\tREQUEST\tABOUT")
+	for _, e := range events {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), inert(e.Kind), orDash(inert(e.Status)),
+			orDash(inert(e.By)), inert(e.ID), shorten(inert(aboutOf(e)), 100))
+	}
+	return table.Flush()
+}
+
+// aboutOf puts the rest of an event into a line.
+func aboutOf(e openapi.TimelineEvent) string {
+	var parts []string
+	for _, part := range []string{e.Scope, e.Resource, e.DecisionCode, e.Verdict, e.Detail, e.Note, e.Reason} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ", ")
+}

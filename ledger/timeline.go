@@ -1,0 +1,96 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+)
+
+// timelineSQL reads what concerns the requests about which it is: their entries, the end of their task, and the orders
+// that name one of them or the task.
+const timelineSQL = `
+	), told AS (
+		SELECT e.* FROM entries AS e WHERE e.id IN (SELECT id FROM about)
+		UNION
+		SELECT e.* FROM task_ends AS t JOIN entries AS e ON e.index = t.entry_index
+		WHERE (t.spiffe_id, t.task) IN (SELECT spiffe_id, task FROM about)
+		UNION
+		SELECT e.* FROM entries AS e, LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb -> 'target' AS target) AS o
+		WHERE e.kind = 'credentials.revoke' AND e.index > (SELECT min(entry_index) FROM about) AND EXISTS (
+			SELECT FROM about AS a
+			WHERE a.id::text = o.target ->> 'id'
+				OR a.task = o.target ->> 'task' AND a.spiffe_id = coalesce(o.target ->> 'spiffe_id', a.spiffe_id))
+	)
+	SELECT e.index, e.time, e.kind, e.id::text AS id, coalesce(doc ->> 'status', '') AS status,
+		coalesce(doc ->> 'detail', '') AS detail, coalesce(doc #>> '{request,scope}', '') AS scope,
+		coalesce(doc #>> '{decision,resource}', '') AS resource, coalesce(doc #>> '{decision,code}', '') AS code,
+		coalesce(doc #>> '{decision,explanation}', '') AS explanation,
+		coalesce(doc #>> '{actor,id}', doc #>> '{actor,spiffe_id}', CASE jsonb_typeof(doc -> 'actor') WHEN 'string' THEN
+			doc ->> 'actor' END, '') AS actor,
+		coalesce(doc #>> '{actor,name}', '') AS actor_name, coalesce(doc ->> 'verdict', '') AS verdict,
+		coalesce(doc ->> 'covers', '') AS covers, coalesce(doc ->> 'note', '') AS note,
+		coalesce(doc ->> 'reason', doc #>> '{request,reason}', '') AS reason, (doc ->> 'at')::timestamptz AS at
+	FROM told AS e, LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb AS doc) AS body
+	WHERE e.index >= @from
+	ORDER BY e.index
+	LIMIT @limit`
+
+type happening struct {
+	Index                              int64
+	Time                               time.Time
+	Kind, ID, Status, Detail           string
+	Scope, Resource, Code, Explanation string
+	Actor, ActorName                   string
+	Verdict, Covers, Note, Reason      string
+	At                                 *time.Time
+}
+
+// Timeline implements [broker.Ledger].
+func (l *Ledger) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
+	id, isID := optionalID(of.ID)
+	if of.Limit < 1 || of.Limit > maxPage {
+		return nil, ErrPageSize
+	}
+	if reachesNothing(reach) || !isID || unmatchableText(of.SPIFFEID, of.Task) {
+		return nil, broker.ErrNotFound
+	}
+	args := pgx.NamedArgs{
+		"id": id, "spiffe_id": of.SPIFFEID, "task": of.Task, "trust_domain": domainOf(of.SPIFFEID), "from": of.From, "limit": of.Limit,
+	}
+	about := `spiffe_id = @spiffe_id AND task = @task AND trust_domain = @trust_domain`
+	if of.ID != "" {
+		about = `id IN (SELECT unnest(ARRAY[id, approves, redeemed_by, remembered]) FROM issuances WHERE id = @id)`
+	}
+	rows, err := l.poolFor(reach).Query(ctx, `
+		WITH about AS MATERIALIZED (
+			SELECT id, entry_index, spiffe_id, task FROM issuances
+			WHERE `+about+` AND `+within(reach, "trust_domain", args)+timelineSQL, args)
+	if err != nil {
+		return nil, searching("reading a time line", err)
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Happening, error) {
+		h, err := pgx.RowToStructByName[happening](r)
+		return h.told(), err
+	})
+	switch {
+	case err != nil:
+		return nil, searching("reading a time line", err)
+	case len(all) == 0 && of.From == 0:
+		return nil, broker.ErrNotFound
+	}
+	return all, nil
+}
+
+func (h happening) told() broker.Happening {
+	out := broker.Happening{
+		Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
+		Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
+		Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason,
+	}
+	if h.At != nil {
+		out.At = h.At.UTC()
+	}
+	return out
+}
