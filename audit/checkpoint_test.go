@@ -150,7 +150,7 @@ func TestReceipts(t *testing.T) {
 			Entries: []audit.ReceiptEntry{entry(0), entry(1), entry(3)},
 		}
 	}
-	if got, err := whole().Verify(origin, keys); err != nil || got != c {
+	if got, err := whole().Verify(keys); err != nil || got != c {
 		t.Errorf("got %v, %v; want %v", got, err, c)
 	}
 	for name, tc := range map[string]struct {
@@ -174,7 +174,7 @@ func TestReceipts(t *testing.T) {
 	} {
 		r := whole()
 		tc.change(&r)
-		if _, err := r.Verify(origin, keys); !errors.Is(err, tc.want) {
+		if _, err := r.Verify(keys); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
 	}

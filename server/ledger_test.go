@@ -107,19 +107,19 @@ func TestAnAuditorHoldsTheLogToAccount(t *testing.T) {
 	if err := json.Unmarshal(text, &receipt); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := receipt.Verify(brevettest.LogName, keys); err != nil || c.N < late.N || !strings.Contains(receipt.Entries[0].Body, ids[0]) {
+	if c, err := receipt.Verify(keys); err != nil || c.N < late.N || !strings.Contains(receipt.Entries[0].Body, ids[0]) {
 		t.Errorf("got %+v, %v from the receipt of %s", c, err, ids[0])
 	}
 	whole := proofs[audit.Receipt](t, s, "/v1/tasks/"+read.Task+"/receipt?spiffe_id="+agent)
-	if _, err := whole.Verify(brevettest.LogName, keys); err != nil || len(whole.Entries) != 7 {
+	if _, err := whole.Verify(keys); err != nil || len(whole.Entries) != 7 {
 		t.Errorf("got a receipt of %d entries of the task, %v; want 7", len(whole.Entries), err)
 	}
 	whole.Task = "another"
-	if _, err := whole.Verify(brevettest.LogName, keys); !errors.Is(err, audit.ErrReceipt) {
+	if _, err := whole.Verify(keys); !errors.Is(err, audit.ErrReceipt) {
 		t.Errorf("got %v from a receipt of another task, want %v", err, audit.ErrReceipt)
 	}
 	receipt.Entries[0].Body = strings.Replace(receipt.Entries[0].Body, `"task"`, `"tusk"`, 1)
-	if _, err := receipt.Verify(brevettest.LogName, keys); !errors.Is(err, audit.ErrReceipt) {
+	if _, err := receipt.Verify(keys); !errors.Is(err, audit.ErrReceipt) {
 		t.Errorf("got %v from a receipt that was changed, want %v", err, audit.ErrReceipt)
 	}
 }

@@ -235,6 +235,18 @@ func (s *session) proves(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = packed.Close() })
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, packed); err != nil {
+		t.Fatal(err)
+	}
+	check := []string{"audit", "verify", "--receipt", filepath.Join(dir, "receipt.json"), "--key-file", filepath.Join(dir, "keys.txt")}
+	brevet(t, nil, check...).want(t, 0, "Proven: these", "t-export", "issuance.intent")
+	brevet(t, nil, check[:4]...).want(t, 2, "goes with the log's --key")
+	forged := strings.Replace(read(t, check[3]), "acme/api", "acme/apx", 1)
+	if err := os.WriteFile(check[3], []byte(forged), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	brevet(t, nil, check...).want(t, 1, "the receipt proves nothing")
 	var names []string
 	for _, f := range packed.File {
 		names = append(names, f.Name)

@@ -92,17 +92,55 @@ func (f OfficialFlags) consult(ctx context.Context, con *console, do func(*clien
 	return nil
 }
 
-// readReceipt reads a receipt from a file.
-func readReceipt(path string) (audit.Receipt, error) {
-	var receipt audit.Receipt
-	text, err := os.ReadFile(path)
+// verifyReceipt says whether a receipt proves what it says, and prints its entries when it does: they are what is proven.
+func (c *AuditVerifyCmd) verifyReceipt(con *console) error {
+	unsaid := func(err error) error {
+		fmt.Fprintf(con.err, "brevet: %v\n", err)
+		return exitError{err: err, code: exitUnsaid}
+	}
+	cfg, err := c.config()
+	if err == nil && (cfg.Keys == nil || len(c.Checkpoint) > 0) {
+		err = errors.New("--receipt: it goes with the log's --key or --key-file, from elsewhere than the receipt, and with no --checkpoint")
+	}
 	if err != nil {
-		return receipt, err
+		return unsaid(err)
 	}
-	if err := json.Unmarshal(text, &receipt); err != nil {
-		return receipt, fmt.Errorf("%s is not a receipt as brevet audit receipt prints it", path)
+	text, err := os.ReadFile(c.Receipt)
+	if err != nil {
+		return unsaid(err)
 	}
-	return receipt, nil
+	var receipt audit.Receipt
+	if json.Unmarshal(text, &receipt) != nil {
+		return unsaid(fmt.Errorf("%s is not a receipt as brevet audit receipt prints it", c.Receipt))
+	}
+	signed, err := receipt.Verify(cfg.Keys)
+	if err != nil {
+		fmt.Fprintf(con.err, "brevet: %v\n", err)
+		return exitError{err: err, code: 1}
+	}
+	return printProven(con, receipt, signed)
+}
+
+func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) error {
+	if con.json {
+		return con.encode(struct {
+			Log     string               `json:"log"`
+			Size    int64                `json:"size"`
+			Entries []audit.ReceiptEntry `json:"entries"`
+		}{signed.Origin, signed.N, receipt.Entries})
+	}
+	of := "issuance " + receipt.Issuance
+	if receipt.Task != "" {
+		of = "task " + receipt.Task + " of " + receipt.SPIFFEID
+	}
+	fmt.Fprintf(con.out, "Proven: these %d entries of %s are in the log %s, as it was when it had %d.\n\n", len(receipt.Entries), inert(of),
+		inert(signed.Origin), signed.N)
+	for _, e := range receipt.Entries {
+		if _, err := fmt.Fprintf(con.out, "%d  %s\n", e.Index, inert(e.Body)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // logVerifiers reads public keys of a log, oldest first. Its name of today stands in the last.

@@ -247,7 +247,7 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return err
 	}
-	name, keys, err := logVerifiers(texts)
+	_, keys, err := logVerifiers(texts)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return err
 	}
-	checkpoint, err := receipt.Verify(name, keys)
+	checkpoint, err := receipt.Verify(keys)
 	if err != nil {
 		return fmt.Errorf("checking the receipt: %w", err)
 	}
@@ -263,7 +263,7 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 	c.fact("proof", "%d hashes lead from entry %d to the root over all %d, which Vault's key for the log has signed", len(entry.Proof),
 		entry.Index, checkpoint.N)
 	entry.Body = strings.Replace(entry.Body, demoTask, strings.ToUpper(demoTask), 1)
-	if _, err := receipt.Verify(name, keys); !errors.Is(err, audit.ErrReceipt) {
+	if _, err := receipt.Verify(keys); !errors.Is(err, audit.ErrReceipt) {
 		return fmt.Errorf("a receipt that was changed: got %w, want %w", err, audit.ErrReceipt)
 	}
 	c.fact("changed", "one word of the entry: %s", audit.ErrReceipt)

@@ -21,6 +21,7 @@ const exitUnsaid = 2
 type AuditVerifyCmd struct {
 	DatabaseURLFile string   `help:"File that holds the URL of an auditor's connection, which can read and not write." type:"path" xor:"from" required:""`
 	File            string   `help:"Snapshot to verify, as brevet audit snapshot writes it." type:"path" xor:"from" required:""`
+	Receipt         string   `help:"Receipt to verify, as brevet audit receipt prints it. It takes a key." type:"path" xor:"from" required:""`
 	Key             []string `help:"Public key of the log, as brevet audit keys prints it. May be repeated." sep:"none"`
 	KeyFile         string   `help:"File with public keys of the log, one in a line." type:"path"`
 	Checkpoint      []string `help:"Checkpoint that you have kept. May be repeated." type:"path" sep:"none"`
@@ -28,6 +29,9 @@ type AuditVerifyCmd struct {
 
 // Run says whether the record is whole. It exits with 1 when it is not, and with 2 when that cannot be told.
 func (c *AuditVerifyCmd) Run(ctx context.Context, con *console) error {
+	if c.Receipt != "" {
+		return c.verifyReceipt(con)
+	}
 	report, err := c.verify(ctx, con)
 	if err != nil {
 		fmt.Fprintf(con.err, "brevet: %v\n", err)
