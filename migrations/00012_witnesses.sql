@@ -5,7 +5,7 @@
 CREATE TABLE cosignatures (
     size    bigint NOT NULL REFERENCES checkpoints,
     witness text NOT NULL CHECK (witness ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
-    line    text NOT NULL CHECK (line ~ '^— [^[:space:]+]+ [A-Za-z0-9+/]+=*\n$' AND octet_length(line) <= 1024),
+    line    text NOT NULL CHECK (line ~ '^— [^[:space:]+]+ [A-Za-z0-9+/]{102}==\n$' AND octet_length(line) <= 1024),
     time    timestamptz NOT NULL,
     PRIMARY KEY (size, witness)
 );

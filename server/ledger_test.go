@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,9 @@ import (
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/server"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -122,6 +126,62 @@ func TestAnAuditorHoldsTheLogToAccount(t *testing.T) {
 	if _, err := receipt.Verify(keys); !errors.Is(err, audit.ErrReceipt) {
 		t.Errorf("got %v from a receipt that was changed, want %v", err, audit.ErrReceipt)
 	}
+}
+
+func TestACheckpointComesWithItsCosignatures(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Auditors: []string{auditor}})
+	issue(t, s, agent, 1)
+	first, keys := signedUpTo(t, s, 1)
+	l := s.DB.Ledger(t)
+	line := "— witness.example/w " + strings.Repeat("A", 102) + "==\n"
+	if err := l.Cosign(t.Context(), "w", first.N, line); err != nil {
+		t.Fatal(err)
+	}
+	issue(t, s, agent, 1)
+	if last, _ := signedUpTo(t, s, first.N+1); last.N <= first.N {
+		t.Errorf("got the checkpoint %d after %d, want the last one, whoever has cosigned it", last.N, first.N)
+	}
+	got, err := s.Client(t, auditor).CosignedCheckpoint(t.Context(), 1)
+	if err != nil || !strings.HasSuffix(got, line) {
+		t.Fatalf("got %q, %v, want a checkpoint with %q", got, err, line)
+	}
+	if c, err := audit.OpenCheckpoint([]byte(got), brevettest.LogName, keys); err != nil || c != first {
+		t.Errorf("got %+v, %v, want %+v", c, err, first)
+	}
+}
+
+// The metrics of checkpoints and witnesses say what they were told.
+func TestMetricsOfCheckpoints(t *testing.T) {
+	now := time.Unix(1000, 0)
+	registry := prometheus.NewRegistry()
+	gauges, err := server.NewGauges(registry, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const never = "brevet_ledger_checkpoint_age_seconds +Inf"
+	if text := exposed(t, registry); !strings.Contains(text, never) {
+		t.Errorf("%q is missing in %s", never, text)
+	}
+	gauges.Sealed(7)
+	gauges.Cosigned("w", 5)
+	gauges.NotCosigned("w", "history")
+	now = now.Add(3 * time.Second)
+	text := exposed(t, registry)
+	for _, want := range []string{
+		"brevet_ledger_checkpoint_size 7", "brevet_ledger_checkpoint_age_seconds 3", `brevet_witness_size{witness="w"} 5`,
+		`brevet_witness_failures_total{why="history",witness="w"} 1`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%q is missing in %s", want, text)
+		}
+	}
+}
+
+func exposed(t *testing.T, registry *prometheus.Registry) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+	return w.Body.String()
 }
 
 func TestTheLogIsForAuditors(t *testing.T) {

@@ -84,7 +84,7 @@ func TestFailuresBeginAndEnd(t *testing.T) {
 		want   error
 	}{
 		"out of order":     {func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(503) }, witness.ErrAnswer},
-		"a redirect":       {http.RedirectHandler("https://elsewhere.example", 307).ServeHTTP, witness.ErrAnswer},
+		"a redirect":       {http.RedirectHandler("https://elsewhere.example", http.StatusTemporaryRedirect).ServeHTTP, witness.ErrAnswer},
 		"no key":           {func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(403) }, witness.ErrUnknown},
 		"no log":           {func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(404) }, witness.ErrUnknown},
 		"a yes of nobody":  {func(http.ResponseWriter, *http.Request) {}, audit.ErrCosignature},

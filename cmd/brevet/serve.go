@@ -103,9 +103,8 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 // build wires the packages together, each from what it needs and no more.
 func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
 	registry := prometheus.NewRegistry()
-	watch, watchErr := server.NewStopwatch(registry, time.Now)
-	gauges, err := server.NewGauges(registry, time.Now)
-	if err := errors.Join(watchErr, err); err != nil {
+	watch, gauges, err := openMeters(registry)
+	if err != nil {
 		return nil, nil, err
 	}
 	book, err := s.openLedger(ctx, cfg.Postgres, gauges)
@@ -129,8 +128,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	}
 	core, err := broker.New(broker.Config{
 		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Approvals: book, Minter: watch.Minter(minter),
-		Electorate: voters.electorate,
-		Catalogue:  func() *scopes.Catalogue { return catalogue },
+		Electorate: voters.electorate, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: book, SecondAdmin: cfg.CatalogueSecondAdmin,
 		Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})
@@ -164,6 +162,12 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	return srv, attestor.TLSConfig(certificate), nil
+}
+
+func openMeters(registry *prometheus.Registry) (*server.Stopwatch, *server.Gauges, error) {
+	watch, watchErr := server.NewStopwatch(registry, time.Now)
+	gauges, err := server.NewGauges(registry, time.Now)
+	return watch, gauges, errors.Join(watchErr, err)
 }
 
 func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Broker) (*attest.Sources, *attest.Attestor, error) {

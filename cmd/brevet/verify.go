@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"text/tabwriter"
@@ -25,6 +26,7 @@ type AuditVerifyCmd struct {
 	Key             []string `help:"Public key of the log, as brevet audit keys prints it. May be repeated." sep:"none"`
 	KeyFile         string   `help:"File with public keys of the log, one in a line." type:"path"`
 	Checkpoint      []string `help:"Checkpoint that you have kept. May be repeated." type:"path" sep:"none"`
+	Witness         []string `help:"Public key of a witness that has to have cosigned each --checkpoint. May be repeated." sep:"none"`
 }
 
 // Run says whether the record is whole. It exits with 1 when it is not, and with 2 when that cannot be told.
@@ -83,18 +85,50 @@ func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 			return cfg, err
 		}
 	}
+	witnesses, err := c.witnesses()
+	if err != nil {
+		return cfg, err
+	}
 	for _, path := range c.Checkpoint {
 		signed, err := os.ReadFile(path)
 		if err != nil {
 			return cfg, fmt.Errorf("--checkpoint: %w", err)
 		}
 		kept, err := cfg.Open(string(signed))
+		if err == nil {
+			err = cosignedBy(signed, witnesses)
+		}
 		if err != nil {
 			return cfg, fmt.Errorf("--checkpoint %s: %w", path, err)
 		}
 		cfg.Trusted = append(cfg.Trusted, kept)
 	}
 	return cfg, nil
+}
+
+func (c *AuditVerifyCmd) witnesses() (keys []*audit.Cosigner, err error) {
+	if len(c.Witness) > 0 && len(c.Checkpoint) == 0 {
+		return nil, errors.New("--witness: needs a --checkpoint that the witness has cosigned, as brevet audit checkpoint --witnesses 1 prints it")
+	}
+	for _, text := range c.Witness {
+		key, err := audit.ParseCosigner(text)
+		if err != nil {
+			return nil, fmt.Errorf("--witness: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// cosignedBy tells whether all witnesses have cosigned a checkpoint.
+func cosignedBy(signed []byte, witnesses []*audit.Cosigner) error {
+	names, _, err := audit.Cosigned(signed, witnesses...)
+	for _, w := range witnesses {
+		if err == nil && !slices.Contains(names, w.Name()) {
+			err = fmt.Errorf("%s has not cosigned it", w.Name())
+		}
+	}
+	return err
 }
 
 func (c *AuditVerifyCmd) items(ctx context.Context) (items audit.Items, done func(), err error) {

@@ -134,7 +134,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 		t.Fatalf("got checkpoints of %d entries and then of %d, want growth", early, late)
 	}
 	within(t, 20*time.Second, "cosignature", func() bool { return w.Seen() > early })
-	brevet(t, d.env("auditor"), "audit", "checkpoint", "--witnesses", "1").want(t, 0, "— witness.example/w ")
+	d.verifies(t, w, keys.out)
 	d.stop(t)
 	d.statement(t, `DROP DATABASE brevet`)
 	d.statement(t, `ALTER DATABASE backup RENAME TO brevet`)
@@ -157,6 +157,25 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	d.serve(t)
 	d.request(t, "anew").want(t, 0)
 	d.broker.waitFor(t, d.broker.err, "a witness has seen another history of the ledger")
+}
+
+// verifies holds the record against a checkpoint that a witness has to have cosigned.
+func (d *deployment) verifies(t *testing.T, w *brevettest.Witness, logKeys string) {
+	t.Helper()
+	got := brevet(t, d.env("auditor"), "audit", "checkpoint", "--witnesses", "1")
+	got.want(t, 0, "— witness.example/w ")
+	plain := got.out[:strings.Index(got.out, "— witness.example/w ")]
+	path := map[string]string{}
+	for name, text := range map[string]string{"cosigned": got.out, "plain": plain, "keys": logKeys, "url": d.adminURL(t)} {
+		path[name] = filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path[name], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verify := []string{"audit", "verify", "--database-url-file", path["url"], "--key-file", path["keys"], "--witness", w.Key}
+	brevet(t, nil, append(verify, "--checkpoint", path["cosigned"])...).want(t, 0, "The record is whole")
+	brevet(t, nil, append(verify, "--checkpoint", path["plain"])...).want(t, exitUnsaid, "witness.example/w has not cosigned it")
+	brevet(t, nil, verify...).want(t, exitUnsaid, "--witness: needs a --checkpoint")
 }
 
 // A file that does not hold what it should stops the start: nobody knows what it would have said.
