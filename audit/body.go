@@ -154,6 +154,20 @@ func (b *body) begins() bool {
 	return b.Kind == "request.denied" || b.Kind == "request.pending" || b.Kind == "issuance.intent"
 }
 
+// beginsRightly tells whether the kind of an entry and the state are those that its decision leads to.
+func (b *body) beginsRightly() bool {
+	switch b.Decision.Outcome {
+	case "deny":
+		return b.Kind == "request.denied" && b.Status == "denied"
+	case "pending":
+		return b.Kind == "request.pending" && b.Status == "pending"
+	case "allow":
+		return b.Kind == "issuance.intent" && b.Intent != nil && (b.Status == "issued") == (b.Intent.Kind == "jwt") &&
+			(b.Status == "intent" || b.Status == "issued")
+	}
+	return false
+}
+
 func orNull(s string) string {
 	if s == "" {
 		return Null

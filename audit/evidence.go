@@ -42,6 +42,7 @@ type doubt struct {
 	index          int64
 	body, kept     tlog.Hash
 	column, inTile bool // whether the one beside the entry, or the one in the tile, is another than the body's
+	certain        bool // a checkpoint has told that what was kept is true
 }
 
 func newEvidence(cfg Config) *evidence {
@@ -65,7 +66,7 @@ func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 		copy(kept[:], e.LeafHash)
 	}
 	if column || kept != body {
-		v.doubt(doubt{e.Index, body, kept, column, inTile && kept != body})
+		v.doubt(doubt{index: e.Index, body: body, kept: kept, column: column, inTile: inTile && kept != body})
 	}
 	v.push(body, kept)
 	return true
@@ -113,7 +114,7 @@ func (v *evidence) push(body, kept tlog.Hash) {
 
 func (v *evidence) doubt(d doubt) {
 	if v.lost {
-		v.judge([]doubt{d}, undecided)
+		v.judge([]doubt{d}, undecided, -1)
 		return
 	}
 	if len(v.doubts) == maxDoubts {
@@ -163,21 +164,21 @@ func (v *evidence) settle(c Checkpoint) bool {
 	default:
 		return false
 	}
-	v.judge(v.doubts, verdict)
-	v.kept, v.doubts, v.good = nil, nil, c.N
+	v.doubts = v.judge(v.doubts, verdict, c.N-1)
+	v.kept, v.good = nil, c.N
 	v.holds++
 	return true
 }
 
 // lose gives up computing roots.
 func (v *evidence) lose() {
-	v.judge(v.doubts, undecided)
+	v.judge(v.doubts, undecided, -1)
 	v.lost, v.doubts = true, nil
 }
 
 // end looks at what should have come and has not.
 func (v *evidence) end(size int64) {
-	v.judge(v.doubts, undecided)
+	v.judge(v.doubts, undecided, -1)
 	v.doubts = nil
 	switch {
 	case max(size, v.last) > v.next:

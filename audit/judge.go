@@ -11,20 +11,25 @@ const (
 	keptAreTrue
 )
 
-// judge says what is wrong with entries whose hashes do not agree.
-func (v *evidence) judge(doubts []doubt, of verdict) {
+// judge says what is wrong with entries whose hashes do not agree. It leaves that of the last entry, which may belong
+// together with the next one.
+func (v *evidence) judge(doubts []doubt, of verdict, last int64) (left []doubt) {
 	for len(doubts) > 0 {
 		d, alike := doubts[0], 1
 		switch {
-		case of == bodiesAreTrue || d.body == d.kept:
+		case of == bodiesAreTrue && !d.certain || d.body == d.kept:
 			v.judgeBeside(d, of)
-		case of == undecided && !d.inTile:
+		case of == undecided && !d.inTile && !d.certain:
 			v.entries.at(LeafHash, d.index, "its body and the hash beside it do not belong together, and no later signature tells which was changed")
+		case d.index == last:
+			d.certain = true
+			return []doubt{d}
 		default:
 			alike = v.judgeBody(doubts)
 		}
 		doubts = doubts[alike:]
 	}
+	return nil
 }
 
 // judgeBeside names the hash that is not that of the body.

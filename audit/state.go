@@ -87,6 +87,9 @@ func (s *state) start(p *parsed) {
 		s.impossible(index, "it begins request "+show(b.ID)+" again")
 		return
 	}
+	if !b.beginsRightly() {
+		s.impossible(index, "a request does not begin as "+show(b.Status))
+	}
 	if s.version > 0 && b.Decision.Catalogue != s.catalogue {
 		s.impossible(index, "it was decided by a catalogue that was not in force")
 	}

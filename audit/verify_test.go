@@ -197,3 +197,55 @@ func TestEveryCodeHasAMeaning(t *testing.T) {
 		}
 	}
 }
+
+// small is a ledger with one whole tile, and checkpoints that nobody has signed after each 64 entries.
+func small(t *testing.T) (entries []audit.Entry, rest func([]audit.Entry) []audit.Item) {
+	t.Helper()
+	var records [][]byte
+	for n := range int64(256) {
+		entries = append(entries, refused(n))
+		records = append(records, entries[n].Body)
+	}
+	tree, leaves := treeOf(t, records)
+	hashes, err := tlog.ReadTileData(tlog.Tile{H: 8, W: 256}, tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := audit.RootOf(leaves)
+	return entries, func(entries []audit.Entry) []audit.Item {
+		items := []audit.Item{audit.Head{Size: int64(len(entries))}, audit.Tile{Hashes: hashes, Root: top[:]}}
+		for n, entry := range entries {
+			entry.Index = int64(n)
+			items = append(items, entry)
+			if size := int64(n) + 1; size%64 == 0 {
+				root := audit.RootOf(leaves[:size])
+				c := audit.Checkpoint{Origin: "log.test", Tree: tlog.Tree{N: size, Hash: root}}
+				items = append(items, audit.SignedCheckpoint{Size: size, Root: root[:], Note: c.String() + "\n— log.test x\n"})
+			}
+		}
+		return append(items, audit.Row{Table: audit.CatalogueHead, Values: []string{"true", "0", audit.Null, audit.Null}})
+	}
+}
+
+// What becomes of entries on both sides of a checkpoint is named as elsewhere.
+func TestDamageAroundCheckpoints(t *testing.T) {
+	whole, made := small(t)
+	for k := 60; k < 70; k++ {
+		swapped := slices.Clone(whole)
+		swapped[k], swapped[k+1] = swapped[k+1], swapped[k]
+		for want, entries := range map[audit.Code][]audit.Entry{
+			audit.EntriesSwapped: swapped,
+			audit.EntryMissing:   slices.Delete(slices.Clone(whole), k, k+1),
+			audit.EntryInserted:  slices.Insert(slices.Clone(whole), k, refused(1000)),
+			audit.EntryChanged:   slices.Replace(slices.Clone(whole), k, k+1, refused(1000)),
+		} {
+			report, err := audit.Verify(t.Context(), each(made(entries)), audit.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Findings[0].Code != want || report.Findings[0].Index != int64(k) || len(report.Findings) > 2 {
+				t.Errorf("at %d: got %+v, want %s", k, report.Findings, want)
+			}
+		}
+	}
+}
