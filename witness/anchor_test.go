@@ -192,3 +192,13 @@ func TestGitAsksNobody(t *testing.T) {
 		t.Error("got no error where there is no work tree")
 	}
 }
+
+func TestGitHasToBeThere(t *testing.T) {
+	if got, err := witness.NewGit("x"); err != nil || got != "x" {
+		t.Errorf("got %q, %v, want the folder", got, err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if _, err := witness.NewGit("x"); err == nil {
+		t.Error("got no error without git")
+	}
+}

@@ -22,6 +22,14 @@ const (
 	gitFile = "checkpoint.txt"
 )
 
+// NewGit looks whether there is a git to run.
+func NewGit(folder string) (Git, error) {
+	if _, err := exec.LookPath("git"); err != nil {
+		return "", errors.New("there is no git in PATH")
+	}
+	return Git(folder), nil
+}
+
 // Put implements [Place].
 func (g Git) Put(ctx context.Context, signed string) error {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)

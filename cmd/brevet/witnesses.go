@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/outbound"
 	"github.com/brevet-dev/brevet/server"
 	"github.com/brevet-dev/brevet/witness"
 )
@@ -27,28 +28,29 @@ func (a AnchorConfig) check() error {
 func (w WitnessConfig) spec() (witness.Spec, error) {
 	target, err := w.target(w.URL)
 	if err != nil {
-		return witness.Spec{}, fmt.Errorf("witnesses.%s.%w", w.Name, err)
+		return witness.Spec{}, fmt.Errorf("witnesses.%s: %w", w.Name, err)
 	}
 	return witness.Spec{Name: w.Name, Key: w.Key, Target: target}, nil
 }
 
 func (a AnchorConfig) anchor() (witness.Anchor, error) {
-	anchor := witness.Anchor{Name: a.Name, Every: a.Every}
+	var place witness.Place
+	var err error
 	switch {
 	case a.File != "":
-		anchor.Place = witness.File(a.File)
+		place = witness.File(a.File)
 	case a.Git != "":
-		anchor.Place = witness.Git(a.Git)
+		place, err = witness.NewGit(a.Git)
 	default:
-		target, err := a.target(a.URL)
-		if err == nil {
-			anchor.Place, err = witness.NewURL(target)
-		}
-		if err != nil {
-			return anchor, fmt.Errorf("anchors.%s.%w", a.Name, err)
+		var target outbound.Target
+		if target, err = a.target(a.URL); err == nil {
+			place, err = witness.NewURL(target)
 		}
 	}
-	return anchor, nil
+	if err != nil {
+		return witness.Anchor{}, fmt.Errorf("anchors.%s: %w", a.Name, err)
+	}
+	return witness.Anchor{Name: a.Name, Place: place, Every: a.Every}, nil
 }
 
 // seal has the ledger's checkpoints signed and carried out of the building. Before the first is signed, the ledger is held
