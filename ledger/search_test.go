@@ -124,7 +124,10 @@ func TestSearchFilters(t *testing.T) {
 				reach broker.Reach
 				want  []int64
 			}{
-				{acme, tc.want}, {agents, tc.want}, {everything, all}, {broker.Reach{Subject: sandbox}, tc.want},
+				{acme, tc.want},
+				{agents, tc.want},
+				{everything, all},
+				{broker.Reach{Subject: sandbox}, tc.want},
 				{broker.Reach{Within: []string{"spiffe://other.test/agents/a", "spiffe://acme.test/x"}}, theirs},
 				{broker.Reach{TrustDomains: []string{"acme.test.evil"}}, nil},
 			} {
@@ -172,8 +175,14 @@ func TestPagesTurnBothWays(t *testing.T) {
 	fill(30)
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, q := range []broker.Query{
-		{}, {Words: "look"}, {Words: "here"}, {Params: map[string]string{"n": "0"}}, {Decision: "deny"}, {SPIFFEIDPrefix: sandbox},
-		{Since: start.Add(-time.Minute)}, {Catalogue: "sha256:c0ffee", Words: "there"},
+		{},
+		{Words: "look"},
+		{Words: "here"},
+		{Params: map[string]string{"n": "0"}},
+		{Decision: "deny"},
+		{SPIFFEIDPrefix: sandbox},
+		{Since: start.Add(-time.Minute)},
+		{Catalogue: "sha256:c0ffee", Words: "there"},
 	} {
 		q.Limit = 200
 		before := indexes(t, l, q, everything)

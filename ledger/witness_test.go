@@ -121,7 +121,9 @@ func TestCosignaturesAreKept(t *testing.T) {
 		size    int64
 		line    string
 	}{
-		{"b", 1, line}, {"a", 1, strings.Replace(line, "AAAA", "BBBB", 1)}, {"b", 2, line},
+		{"b", 1, line},
+		{"a", 1, strings.Replace(line, "AAAA", "BBBB", 1)},
+		{"b", 2, line},
 		{"b", 2, strings.Replace(line, "AAAA", "CCCC", 1)}, // what it said first stays
 	} {
 		if err := l.Cosign(t.Context(), c.witness, c.size, c.line); err != nil {

@@ -48,7 +48,7 @@ func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
 	s.forAuditors(w, r, "proveInclusion", func(auditing) (any, error) {
 		leaf, size, path, err := s.cfg.Proofs.ProveEntry(r.Context(), params.Index, params.Size)
-		return InclusionProof{Index: params.Index, Size: size, LeafHash: Hash(leaf.String()), Hashes: hashesOf(path)}, notFound(err, "index")
+		return InclusionProof{Index: params.Index, Size: size, LeafHash: leaf.String(), Hashes: hashesOf(path)}, notFound(err, "index")
 	})
 }
 
@@ -153,7 +153,7 @@ func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
 func hashesOf(path []tlog.Hash) []Hash {
 	hashes := make([]Hash, len(path))
 	for i, h := range path {
-		hashes[i] = Hash(h.String())
+		hashes[i] = h.String()
 	}
 	return hashes
 }

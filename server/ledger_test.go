@@ -68,7 +68,7 @@ func hashes(t *testing.T, texts []openapi.Hash) []tlog.Hash {
 	t.Helper()
 	var all []tlog.Hash
 	for _, text := range texts {
-		h, err := tlog.ParseHash(string(text))
+		h, err := tlog.ParseHash(text)
 		if err != nil {
 			t.Fatal(err)
 		}

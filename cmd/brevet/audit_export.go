@@ -75,18 +75,14 @@ func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
 func (c *AuditExportCmd) pass(ctx context.Context, broker *client.Client, out sink, at *exported) error {
 	for {
 		page, err := broker.Entries(ctx, at.From, exportPage)
-		switch {
-		case c.Follow && ctx.Err() != nil:
-			return nil
-		case err != nil && !(c.Follow && errors.Is(err, client.ErrUnavailable)):
-			return err
-		case err == nil && len(page.Entries) > 0:
+		if err == nil && len(page.Entries) > 0 {
 			if err := c.hand(ctx, page, out, at); err != nil {
 				return err
 			}
 			continue
-		case !c.Follow:
-			return nil
+		}
+		if !c.Follow || err != nil && !errors.Is(err, client.ErrUnavailable) && ctx.Err() == nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():

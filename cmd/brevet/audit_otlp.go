@@ -72,8 +72,15 @@ func logRecord(e export.Event) log.Record {
 	r.SetBody(attribute.StringValue(e.Body))
 	r.AddAttributes(attribute.String("brevet.index", strconv.FormatInt(e.Index, 10)))
 	for _, a := range [][2]string{
-		{"id", e.ID}, {"spiffe_id", e.SPIFFEID}, {"task", e.Task}, {"scope", e.Scope}, {"resource", e.Resource},
-		{"decision", e.Decision}, {"code", e.Code}, {"status", e.Status}, {"actor", e.Actor},
+		{"id", e.ID},
+		{"spiffe_id", e.SPIFFEID},
+		{"task", e.Task},
+		{"scope", e.Scope},
+		{"resource", e.Resource},
+		{"decision", e.Decision},
+		{"code", e.Code},
+		{"status", e.Status},
+		{"actor", e.Actor},
 	} {
 		if a[1] != "" {
 			r.AddAttributes(attribute.String("brevet."+a[0], a[1]))

@@ -161,7 +161,8 @@ func newPush(target, headerFile string, form exportForm) (sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u, err := url.Parse(target); err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && loopback(u)) {
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u)) {
 		return nil, fmt.Errorf("--push: %q is no https URL", target)
 	}
 	if form.format == export.Parquet {

@@ -80,10 +80,18 @@ func printOwner(con *console, one openapi.Issuance) error {
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	for _, line := range [][2]string{
-		{"sandbox", one.SpiffeID}, {"task", one.Task}, {"scope", one.Scope}, {"resource", one.Resource},
-		{"kind", one.Credential.Kind}, {"name", one.Credential.Name}, {"issued", one.Time.Local().Format(time.DateTime)},
-		{"ends", one.ExpiresAt.Local().Format(time.DateTime)}, {"status", string(one.Status)}, {"ended by", one.EndedBy},
-		{"reason", shorten(one.Reason, 200)}, {"id", one.ID},
+		{"sandbox", one.SpiffeID},
+		{"task", one.Task},
+		{"scope", one.Scope},
+		{"resource", one.Resource},
+		{"kind", one.Credential.Kind},
+		{"name", one.Credential.Name},
+		{"issued", one.Time.Local().Format(time.DateTime)},
+		{"ends", one.ExpiresAt.Local().Format(time.DateTime)},
+		{"status", string(one.Status)},
+		{"ended by", one.EndedBy},
+		{"reason", shorten(one.Reason, 200)},
+		{"id", one.ID},
 	} {
 		if line[1] != "" {
 			fmt.Fprintf(table, "%s\t%s\n", line[0], inert(line[1]))
