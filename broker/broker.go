@@ -19,6 +19,8 @@ type Config struct {
 	Estate    Estate
 	Approvals Approvals
 	Minter    Minter
+	// Chronicle lets the record be followed. With nil nothing of it is found.
+	Chronicle Chronicle
 	// Electorate says which people may decide. The zero value lets nobody.
 	Electorate Electorate
 	// Catalogue returns the catalogue to decide by until one is found in force in Catalogues; one call is one snapshot.
@@ -48,6 +50,8 @@ type Broker struct {
 	inForce  catalogueInForce
 	// board is who is told what waits for them.
 	board board
+	// followers are told of the record as it grows.
+	followers followers
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.
@@ -222,5 +226,8 @@ func (b *Broker) List(ctx context.Context, q Query, reach Reach) (Page, error) {
 
 // Timeline returns what is recorded of a task, or of a request, in order, else ErrNotFound.
 func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error) {
-	return b.cfg.Ledger.Timeline(ctx, of, reach)
+	if b.cfg.Chronicle == nil {
+		return nil, ErrNotFound
+	}
+	return b.cfg.Chronicle.Timeline(ctx, of, reach)
 }

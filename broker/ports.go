@@ -28,6 +28,13 @@ type Ledger interface {
 	Get(ctx context.Context, id string, reach Reach) (*View, error)
 	// List returns the records within reach that match, newest first. ErrTooBroad when the search takes too long.
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
+}
+
+// Chronicle is the record as it is followed. Errors are as for Ledger.
+type Chronicle interface {
+	// Changes returns the records within reach that match and that entries from an index on are about. An index below
+	// zero begins at the end.
+	Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error)
 	// Timeline returns what is recorded of a task, or of a request, in order. ErrNotFound when nothing of it is within
 	// reach.
 	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)

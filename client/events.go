@@ -32,35 +32,50 @@ type ApprovalEvent struct {
 
 // ApprovalWatch follows what waits for the person who calls. It is not safe for concurrent use.
 type ApprovalWatch struct {
-	client  *Client
-	carrier *http.Client
-	last    string          // Last-Event-ID
-	knows   map[string]bool // what waits, and whether its glass was broken when that was told
+	stream
+	knows map[string]bool // what waits, and whether its glass was broken when that was told
 }
 
 // WatchApprovals returns a watch that has seen nothing yet.
 func (c *Client) WatchApprovals() *ApprovalWatch {
-	carrier := *c.http
-	carrier.Timeout = 0 // a stream lasts
-	return &ApprovalWatch{client: c, carrier: &carrier, knows: map[string]bool{}}
+	return &ApprovalWatch{stream: c.stream("/v1/approvals/events"), knows: map[string]bool{}}
 }
 
 // Follow tells on what waits, then what comes and goes. It returns nil when the server ends the stream, which it does
 // with the person's ID token, and an error when the connection is lost (ErrCutOff), on returns one, or ctx ends. Called again, it
 // goes on from there: no request is told as waiting twice unless it has been decided in between, or its glass was broken.
 func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error) error {
+	return w.stream.follow(ctx, func(ctx context.Context, kind string, data []byte) error { return w.take(ctx, kind, data, on) })
+}
+
+// stream is a source of server-sent events that is read on from where it broke.
+type stream struct {
+	client  *Client
+	carrier *http.Client
+	target  string
+	last    string // Last-Event-ID
+}
+
+func (c *Client) stream(target string) stream {
+	carrier := *c.http
+	carrier.Timeout = 0 // a stream lasts
+	return stream{client: c, carrier: &carrier, target: c.base.String() + target}
+}
+
+// follow has each event taken until the stream ends.
+func (s *stream) follow(ctx context.Context, take func(ctx context.Context, kind string, data []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(longestSilence, func() { cancel(ErrCutOff) })
 	defer silence.Stop()
-	resp, err := w.open(ctx)
+	resp, err := s.open(ctx)
 	if err != nil {
 		return because(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxEventLine)
-	kind, id := "", w.last
+	kind, id := "", s.last
 	var data []byte
 	for lines.Scan() {
 		silence.Reset(longestSilence)
@@ -80,10 +95,10 @@ func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error
 		if len(lines.Bytes()) > 0 {
 			continue
 		}
-		if err := w.take(ctx, kind, data, on); err != nil {
+		if err := take(ctx, kind, data); err != nil {
 			return because(ctx, err)
 		}
-		w.last, kind, data = id, "", nil
+		s.last, kind, data = id, "", nil
 	}
 	if err := lines.Err(); err != nil {
 		return because(ctx, fmt.Errorf("%w: %w", ErrCutOff, err))
@@ -99,16 +114,16 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-func (w *ApprovalWatch) open(ctx context.Context) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.client.base.String()+"/v1/approvals/events", nil)
+func (s *stream) open(ctx context.Context) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.target, nil)
 	if err != nil {
 		return nil, fmt.Errorf("making a call: %w", err)
 	}
 	req.Header.Set("Accept", "text/event-stream, application/problem+json")
-	if w.last != "" {
-		req.Header.Set("Last-Event-ID", w.last)
+	if s.last != "" {
+		req.Header.Set("Last-Event-ID", s.last)
 	}
-	resp, err := w.client.send(w.carrier, req)
+	resp, err := s.client.send(s.carrier, req)
 	if err != nil {
 		return nil, err
 	}
@@ -199,4 +214,29 @@ func (w *ApprovalWatch) settle(ctx context.Context, now []string, on func(Approv
 		}
 	}
 	return nil
+}
+
+// IssuanceWatch follows records that begin or change. It is not safe for concurrent use.
+type IssuanceWatch struct{ stream }
+
+// WatchIssuances returns a watch of what the filter would list, from when it is first followed.
+func (c *Client) WatchIssuances(f Filter) *IssuanceWatch {
+	f.Limit, f.Cursor = 0, ""
+	return &IssuanceWatch{c.stream("/v1/issuances/events?" + f.Values().Encode())}
+}
+
+// Follow tells on each record that has begun or changed, as it is now. It returns nil when the server ends the stream,
+// and an error when the connection is lost (ErrCutOff), on returns one, or ctx ends. Called again, it goes on from there:
+// nothing is missed, and some may be told again.
+func (w *IssuanceWatch) Follow(ctx context.Context, on func(openapi.Issuance) error) error {
+	return w.stream.follow(ctx, func(_ context.Context, kind string, data []byte) error {
+		if kind != "issuance" {
+			return nil // an id alone, or for a newer client
+		}
+		var one openapi.Issuance
+		if json.Unmarshal(data, &one) != nil {
+			return fmt.Errorf("%w: an event is not the JSON of this API", ErrAnswer)
+		}
+		return on(one)
+	})
 }

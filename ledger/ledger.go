@@ -23,6 +23,7 @@ var (
 	_ broker.Estate     = (*Ledger)(nil)
 	_ broker.Election   = (*Ledger)(nil)
 	_ broker.Catalogues = (*Ledger)(nil)
+	_ broker.Chronicle  = (*Ledger)(nil)
 )
 
 const (

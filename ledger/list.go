@@ -131,8 +131,7 @@ const boundSQL = `
 		SELECT -max(f.lowest) AS lowest, CASE WHEN @key_id <> '' THEN coalesce(1 - min(f.highest), 0) END AS beyond
 		FROM unnest(@domains::text[]) AS d (name), LATERAL (
 			SELECT min(-entry_index) AS highest, max(-entry_index) AS lowest FROM issuances
-			WHERE hashtextextended(key_id, 0) = hashtextextended(@key_id::text, 0) AND key_id IS NOT NULL
-				AND trust_domain = d.name) AS f
+			WHERE hashtextextended(key_id, 0) = hashtextextended(@key_id::text, 0) AND trust_domain = d.name) AS f
 		WHERE @key_id <> ''
 	) AS k`
 

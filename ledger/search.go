@@ -99,13 +99,17 @@ func (s *search) order() string {
 // part finds the indexes in one piece of the reach: in the order of a filter's own index; or, when there is one only of
 // its terms, block by block; or among what is alive.
 func (s *search) part(i int, p piece) string {
-	terms := s.terms(i, p)
+	q, terms := s.q, s.terms(i, p)
 	rest := slices.DeleteFunc(s.conditions(), func(c string) bool { return slices.Contains(terms, c) })
 	where := strings.Join(append(s.within(i, p), rest...), " AND ")
 	ordered := ` WHERE ` + where + ` ORDER BY entry_index ` + s.order()
 	switch {
-	case s.q.Status == broker.StatusIssued && !s.picky():
+	case q.Status == broker.StatusIssued && !s.picky():
 		return `SELECT entry_index FROM (` + strings.ReplaceAll(alive, "@@", where) + `) AS issuances
+			ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
+	case s.picky() || q.Status == broker.StatusPending || q.Status == broker.StatusApproved:
+		// All of them are found, and then sorted: what promises to come soon in the order can be far away.
+		return `SELECT entry_index FROM (SELECT entry_index FROM issuances WHERE ` + where + ` OFFSET 0) AS few
 			ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
 	case len(terms) == 0:
 		return `SELECT entry_index FROM issuances` + ordered + ` LIMIT @limit`
@@ -177,7 +181,8 @@ func (s *search) conditions() []string {
 		{q.Task != "", `task = @task`},
 		{q.Decision != "", `decision = @decision`},
 		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + lapsed + `)`},
-		{q.Status != "" && q.Status != broker.StatusExpired, `status = @status AND NOT ` + lapsed},
+		{q.Status != "" && q.Status != broker.StatusExpired, `status = @status`},
+		{lapsing[q.Status], `NOT ` + lapsed},
 		{!q.Since.IsZero(), `time >= @since`},
 		{!q.Until.IsZero(), `time < @until`},
 		{q.Words != "", hasWords},
@@ -198,6 +203,9 @@ func (s *search) conditions() []string {
 	}
 	return all
 }
+
+// lapsing are the states that end by their time alone.
+var lapsing = map[broker.Status]bool{broker.StatusIssued: true, broker.StatusPending: true, broker.StatusApproved: true}
 
 // votedOn finds what somebody has voted on, and what that was redeemed by.
 const votedOn = `id IN (
@@ -222,7 +230,8 @@ func (s *search) terms(i int, p piece) []string {
 	names := segments(p.domain, p.path, q.SPIFFEIDPrefix, q.SPIFFEID)
 	// What is seldom is listed as such, and so is what one sandbox has.
 	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" ||
-		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status]
+		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status] ||
+		q.Scope == "" && (q.Decision == "deny" || q.Status == broker.StatusDenied)
 	if len(all) == 0 && q.Resource == "" && (listed || len(names) == 0 && q.Scope == "") {
 		return nil
 	}

@@ -47,7 +47,7 @@ type happening struct {
 	At                                 *time.Time
 }
 
-// Timeline implements [broker.Ledger].
+// Timeline implements [broker.Chronicle].
 func (l *Ledger) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
 	id, isID := optionalID(of.ID)
 	if of.Limit < 1 || of.Limit > maxPage {

@@ -51,7 +51,7 @@ CREATE INDEX issuances_by_authority ON issuances (authority, trust_domain, entry
 CREATE INDEX issuances_by_group ON issuances (approval_group, trust_domain, entry_index DESC) WHERE approval_group IS NOT NULL;
 -- Where what one catalogue decided, or one key signed, begins and ends. Nothing else is in the order of -entry_index, so
 -- that nothing else is tried.
-CREATE INDEX issuances_by_key ON issuances (hashtextextended(key_id, 0), trust_domain, (-entry_index)) WHERE key_id IS NOT NULL;
+CREATE INDEX issuances_by_key ON issuances (hashtextextended(key_id, 0), trust_domain, (-entry_index));
 CREATE INDEX issuances_by_catalogue ON issuances (hashtextextended(catalogue, 0), trust_domain, (-entry_index));
 -- The earliest and the latest time of each block of 8192 entries: time does not always run as the index does.
 CREATE INDEX issuances_by_time ON issuances ((entry_index >> 13), time);

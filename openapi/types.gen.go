@@ -1234,6 +1234,10 @@ type DecideCatalogueParams struct {
 
 // ListIssuancesParams defines parameters for ListIssuances.
 type ListIssuancesParams struct {
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor The `next` or `prev` of another page, with the same filters.
+	Cursor   string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
 
 	// SpiffeIDPrefix Matches this SPIFFE ID and everything below it. It ends where a path segment ends.
@@ -1276,10 +1280,55 @@ type ListIssuancesParams struct {
 
 	// Catalogue The digest of the catalogue that decided.
 	Catalogue string `form:"catalogue,omitempty" json:"catalogue,omitempty,omitzero"`
-	Limit     int    `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
 
-	// Cursor The `next` or `prev` of another page, with the same filters.
-	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+// WatchIssuancesParams defines parameters for WatchIssuances.
+type WatchIssuancesParams struct {
+	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
+
+	// SpiffeIDPrefix Matches this SPIFFE ID and everything below it. It ends where a path segment ends.
+	SpiffeIDPrefix string   `form:"spiffe_id_prefix,omitempty" json:"spiffe_id_prefix,omitempty,omitzero"`
+	TrustDomain    string   `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
+	Scope          string   `form:"scope,omitempty" json:"scope,omitempty,omitzero"`
+	Task           string   `form:"task,omitempty" json:"task,omitempty,omitzero"`
+	Decision       Decision `form:"decision,omitempty" json:"decision,omitempty,omitzero"`
+
+	// DecisionCode Why it was decided so, such as `forbidden`, or `break_glass` for what was issued by breaking the glass.
+	DecisionCode string `form:"decision_code,omitempty" json:"decision_code,omitempty,omitzero"`
+	Status       Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
+
+	// Since From this time on, inclusive (RFC 3339).
+	Since time.Time `form:"since,omitempty" json:"since,omitempty,omitzero"`
+
+	// Until Before this time, exclusive (RFC 3339).
+	Until time.Time `form:"until,omitempty" json:"until,omitempty,omitzero"`
+
+	// Q Words that are all in the reason, in any order and case. Quotes, operators and wildcards mean nothing here.
+	Q string `form:"q,omitempty" json:"q,omitempty,omitzero"`
+
+	// Approver The id of a person who has voted on the request, or on the one that it was approved by.
+	Approver string `form:"approver,omitempty" json:"approver,omitempty,omitzero"`
+
+	// Credential The SHA-256, in hex, of a token's claims as they were signed, or else of what its finder holds: the token, the
+	// password or the private key. Never send the credential itself.
+	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
+
+	// Name What the far side knows the credential by, such as the database user or the serial number.
+	Name string `form:"name,omitempty" json:"name,omitempty,omitzero"`
+
+	// KeyID RFC 7638 thumbprint of the key that signed the token.
+	KeyID string `form:"key_id,omitempty" json:"key_id,omitempty,omitzero"`
+
+	// Group The group of people that was asked.
+	Group     string `form:"group,omitempty" json:"group,omitempty,omitzero"`
+	Authority string `form:"authority,omitempty" json:"authority,omitempty,omitzero"`
+	Resource  string `form:"resource,omitempty" json:"resource,omitempty,omitzero"`
+
+	// Catalogue The digest of the catalogue that decided.
+	Catalogue string `form:"catalogue,omitempty" json:"catalogue,omitempty,omitzero"`
+
+	// LastEventID The id of the last event that you have. Without it, what happens from now on is told.
+	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
 }
 
 // GetIssuanceTimelineParams defines parameters for GetIssuanceTimeline.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -37,7 +38,7 @@ func newRules() (*rules, error) {
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			r.routes[op.OperationID] = &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: op}
-			r.query[op.OperationID] = queryNames(op)
+			r.query[op.OperationID] = queryNames(append(slices.Clone(item.Parameters), op.Parameters...))
 			r.body[op.OperationID] = memberNames(op)
 			r.params[op.OperationID] = op.Extensions["x-parameter-filters"] == true
 		}
@@ -55,9 +56,9 @@ func (ru *rules) operation(method, path string) string {
 	return "none"
 }
 
-func queryNames(op *openapi3.Operation) map[string]bool {
+func queryNames(parameters openapi3.Parameters) map[string]bool {
 	names := map[string]bool{}
-	for _, p := range op.Parameters {
+	for _, p := range parameters {
 		if p.Value.In == openapi3.ParameterInQuery {
 			names[p.Value.Name] = true
 		}

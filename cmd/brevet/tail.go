@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// AuditTailCmd is `brevet audit tail`.
+type AuditTailCmd struct {
+	OfficialFlags
+	SearchFlags
+	Every time.Duration `help:"How long to wait before asking again when the broker is away." default:"5s"`
+}
+
+// Run prints a line for each record that begins or changes.
+func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	watch := broker.WatchIssuances(c.filter(time.Now()))
+	for {
+		err := watch.Follow(ctx, func(one openapi.Issuance) error { return printIssuance(con, one) })
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !passes(err) && !errors.Is(err, client.ErrRateLimited):
+			return explain(con, c.hint(err), c.Task)
+		case err != nil:
+			con.say("the record cannot be followed right now; trying again")
+		}
+		if !pause(ctx, c.Every) {
+			return nil
+		}
+	}
+}
+
+func printIssuance(con *console, one openapi.Issuance) error {
+	if con.json {
+		return con.encode(one)
+	}
+	_, err := fmt.Fprintf(con.out, "%s  %-10s %s on %s by %s, task %s: %s\n", one.StatusAt.Local().Format(time.TimeOnly), one.Status,
+		inert(one.Scope), shorten(inert(one.Resource), 60), inert(one.SpiffeID), inert(one.Task), shorten(inert(one.Reason), 60))
+	return err
+}

@@ -1,0 +1,57 @@
+package ledger
+
+import (
+	"context"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+)
+
+// mostChanges is how many entries are looked at for one answer.
+const mostChanges = 1000
+
+// Changes implements [broker.Chronicle].
+func (l *Ledger) Changes(ctx context.Context, q broker.Query, reach broker.Reach, from int64) (broker.Changes, error) {
+	pool := l.poolFor(reach)
+	var size int64
+	if err := pool.QueryRow(ctx, `SELECT size FROM ledger_head`).Scan(&size); err != nil {
+		return broker.Changes{}, searching("reading the head", err)
+	}
+	if from < 0 || from > size {
+		return broker.Changes{Next: size}, nil
+	}
+	out := broker.Changes{Next: min(size, from+mostChanges)}
+	out.Further = out.Next < size
+	if from == out.Next || reachesNothing(reach) || unmatchable(q) {
+		return out, nil
+	}
+	s := newSearch(q, reach)
+	s.args["first"], s.args["beyond"] = from, out.Next
+	rows, err := pool.Query(ctx, `
+		SELECT `+columns+` FROM (
+			SELECT i.*, c.last FROM (
+				SELECT id, max(index) AS last FROM entries WHERE index >= @first AND index < @beyond GROUP BY id) AS c
+			JOIN issuances AS i ON i.id = c.id
+		) AS issuances
+		WHERE `+strings.Join(append(s.conditions(), within(reach, "trust_domain", s.args)), " AND ")+`
+		ORDER BY last`, s.args)
+	if err != nil {
+		return broker.Changes{}, searching("reading what changed", err)
+	}
+	out.Records, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.View, error) {
+		found, err := pgx.RowToStructByName[row](r)
+		if err != nil {
+			return broker.View{}, err
+		}
+		v, err := found.view()
+		if err != nil {
+			return broker.View{}, err
+		}
+		return *v, nil
+	})
+	if err != nil {
+		return broker.Changes{}, searching("reading what changed", err)
+	}
+	return out, nil
+}
