@@ -37,14 +37,31 @@ type Notary interface {
 // Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Of all replicas one signs at a time. It holds
 // each checkpoint against the last that this replica knows; while they disagree the ledger takes no entries.
 func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
-	for ctx.Err() == nil {
+	for fault := ""; ctx.Err() == nil; {
 		more, err := l.sealOnce(ctx, notary)
 		l.judge(ctx, err)
+		fault = l.report(ctx, fault, err)
 		if err != nil || !more {
 			wait(ctx, sealEvery)
 		}
 	}
 	return ctx.Err()
+}
+
+// report logs what keeps checkpoints from being signed when that changes, and returns it.
+func (l *Ledger) report(ctx context.Context, before string, err error) string {
+	switch {
+	case ctx.Err() != nil || errors.Is(err, ErrWentBack):
+		return before // judge says so
+	case err != nil && err.Error() != before:
+		l.log.WarnContext(ctx, "no checkpoint signed", "error", err)
+	case err == nil && before != "":
+		l.log.InfoContext(ctx, "checkpoints are signed again")
+	}
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // judge keeps in mind whether the database can be believed. An error of another kind tells nothing about that.
@@ -61,8 +78,6 @@ func (l *Ledger) judge(ctx context.Context, err error) {
 		if before == nil || (*before).Error() != err.Error() {
 			l.log.ErrorContext(ctx, "nothing is issued: see docs/audit.md", "error", err)
 		}
-	case ctx.Err() == nil:
-		l.log.WarnContext(ctx, "no checkpoint signed", "error", err)
 	}
 }
 

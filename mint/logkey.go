@@ -3,6 +3,7 @@ package mint
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -31,7 +32,8 @@ func (m *Minter) LogKey(ctx context.Context, origin string) (*LogKey, error) {
 	return k, err
 }
 
-// read is the keyring, read anew when that was longer ago than the refresh.
+// read is the keyring, read anew when that was longer ago than the refresh. While Vault is away it stays as it was: its
+// public halves do.
 func (k *LogKey) read(ctx context.Context) (*keyring, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,6 +41,9 @@ func (k *LogKey) read(ctx context.Context) (*keyring, error) {
 		return k.ring, nil
 	}
 	ring, err := k.minter.readKeys(ctx, logKeyName(k.minter.cfg.SigningKey))
+	if k.ring != nil && errors.Is(err, broker.ErrVaultUnavailable) {
+		return k.ring, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the log's key: %w", err)
 	}

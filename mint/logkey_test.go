@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/mint"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -46,6 +47,31 @@ func TestLogKeySignsCheckpoints(t *testing.T) {
 				t.Errorf("checkpoint %d with key %d: got %v, %v", j, i, got, err)
 			}
 		}
+	}
+}
+
+// While Vault is away nothing is signed, and what was signed can still be checked.
+func TestLogKeyWhileVaultIsAway(t *testing.T) {
+	a := realVault(t)
+	a.key(t, "away", "ecdsa-p256")
+	a.write(t, "transit/keys/away-log", map[string]any{"type": "ed25519"})
+	auth, _ := a.role(t, "away", nil)
+	cfg := dial(t, a, "away", auth)
+	cfg.Refresh = 1
+	k, err := open(t, cfg).LogKey(t.Context(), "log.test/ledger")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	keys, keysErr := k.Keys(t.Context())
+	_, signErr := k.Sign(t.Context(), "text\n")
+	if err := a.Unseal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if keysErr != nil || len(keys) != 1 || !errors.Is(signErr, broker.ErrVaultUnavailable) {
+		t.Errorf("got %d keys, %v and %v from Sign; want the one key, and %v", len(keys), keysErr, signErr, broker.ErrVaultUnavailable)
 	}
 }
 
