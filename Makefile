@@ -25,7 +25,7 @@ test: ## Run all tests against real servers
 	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test $(RACE) -shuffle=on -count=1 -timeout 15m ./...
+	$(GO) test $(RACE) -p 4 -shuffle=on -count=1 -timeout 15m ./...
 
 .PHONY: check
 check: ## Lint, and see that what is generated or tidied is current

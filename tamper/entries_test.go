@@ -16,7 +16,7 @@ func step() int64 {
 	if *all {
 		return 1
 	}
-	return 50
+	return 250
 }
 
 // ofEntries changes, removes, moves and adds entries.

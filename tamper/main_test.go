@@ -14,7 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/brevettest"
 )
 
-var all = flag.Bool("all", false, "tamper with everything, and not with every fiftieth entry only")
+var all = flag.Bool("all", false, "tamper with everything, and not with a sample only")
 
 var passed, failed atomic.Int64
 
