@@ -83,10 +83,6 @@ func (p *tape) List(context.Context, broker.Query, broker.Reach) (broker.Page, e
 	return broker.Page{}, nil
 }
 
-func (p *tape) Timeline(context.Context, broker.TimelineQuery, broker.Reach) ([]broker.Happening, error) {
-	return nil, nil
-}
-
 func (p *tape) Key() (broker.Key, error) {
 	return broker.Key{ID: "kid-1", Algorithm: "ES256", Version: 1}, nil
 }

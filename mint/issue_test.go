@@ -47,10 +47,6 @@ func (n *notebook) List(context.Context, broker.Query, broker.Reach) (broker.Pag
 	return broker.Page{}, nil
 }
 
-func (n *notebook) Timeline(context.Context, broker.TimelineQuery, broker.Reach) ([]broker.Happening, error) {
-	return nil, nil
-}
-
 func (n *notebook) Announce(context.Context, broker.Command) error { return nil }
 func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.LivePage) ([]broker.Held, error) {
 	return nil, nil
