@@ -105,8 +105,7 @@ func (s *search) part(i int, p piece) string {
 	ordered := ` WHERE ` + where + ` ORDER BY entry_index ` + s.order()
 	switch {
 	case q.Status == broker.StatusIssued && !s.picky():
-		return `SELECT entry_index FROM (` + strings.ReplaceAll(alive, "@@", where) + `) AS issuances
-			ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
+		return s.alive(i, p) + ordered + ` LIMIT @limit`
 	case s.picky() || q.Status == broker.StatusPending || q.Status == broker.StatusApproved:
 		// All of them are found, and then sorted: what promises to come soon in the order can be far away.
 		return `SELECT entry_index FROM (SELECT entry_index FROM issuances WHERE ` + where + ` OFFSET 0) AS few
@@ -126,14 +125,20 @@ func (s *search) part(i int, p piece) string {
 		LIMIT @limit`, i)
 }
 
-// alive is what was issued and is not over, of which there is never much: it is found as Live does, and sorted.
-const alive = `
-	(SELECT entry_index FROM issuances
-	WHERE status = 'issued' AND expires_at > now()
-		AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
-		AND @@ OFFSET 0)
-	UNION ALL
-	(SELECT entry_index FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now() AND @@ OFFSET 0)`
+// alive looks among what was issued and is not over, of which there is never much: it is found as Live does.
+func (s *search) alive(i int, p piece) string {
+	domain := "true"
+	if !p.all {
+		domain = fmt.Sprintf("spiffe_id >= 'spiffe://' || @domain_%[1]d::text || '/' AND spiffe_id < 'spiffe://' || @domain_%[1]d::text || '0'", i)
+	}
+	return `SELECT entry_index FROM (
+		SELECT * FROM issuances
+		WHERE status = 'issued' AND expires_at > now() AND ` + domain + `
+			AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
+		UNION ALL
+		SELECT * FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now() AND ` + domain + `
+		OFFSET 0) AS issuances`
+}
 
 // picky tells whether so few match, whatever else is asked for, that each can be looked at.
 func (s *search) picky() bool {
