@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -174,14 +175,14 @@ func watchID(t *testing.T, s *brevettest.Stack) string {
 	resp := tail(t, s, auditor, "", "")
 	defer func() { _ = resp.Body.Close() }()
 	buffer := make([]byte, 1024)
-	var text string
+	var text strings.Builder
 	for {
 		n, err := resp.Body.Read(buffer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text += string(buffer[:n])
-		if m := eventID.FindStringSubmatch(text); m != nil {
+		text.WriteString(string(buffer[:n]))
+		if m := eventID.FindStringSubmatch(text.String()); m != nil {
 			return m[1]
 		}
 	}
