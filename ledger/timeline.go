@@ -9,7 +9,8 @@ import (
 )
 
 // timelineSQL reads what concerns the requests about which it is: their entries, the end of their task, and the orders
-// that name one of them or the task.
+// that name one of them, or the task with its sandbox: an order that is broader may be about somebody else's task of that
+// name, and is not for everybody to read.
 const timelineSQL = `
 	), told AS (
 		SELECT e.* FROM entries AS e WHERE e.id IN (SELECT id FROM about)
@@ -21,7 +22,7 @@ const timelineSQL = `
 		WHERE e.kind = 'credentials.revoke' AND e.index > (SELECT min(entry_index) FROM about) AND EXISTS (
 			SELECT FROM about AS a
 			WHERE a.id::text = o.target ->> 'id'
-				OR a.task = o.target ->> 'task' AND a.spiffe_id = coalesce(o.target ->> 'spiffe_id', a.spiffe_id))
+				OR a.spiffe_id = o.target ->> 'spiffe_id' AND a.task = o.target ->> 'task')
 	)
 	SELECT e.index, e.time, e.kind, e.id::text AS id, coalesce(doc ->> 'status', '') AS status,
 		coalesce(doc ->> 'detail', '') AS detail, coalesce(doc #>> '{request,scope}', '') AS scope,

@@ -213,6 +213,39 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
+// H100: an order of one trust domain is not read in another that has a task of the same name.
+func TestTimelinesHaveNoOrdersForOthers(t *testing.T) {
+	s := brevettest.NewStack(t, staffed)
+	for _, id := range []string{stranger, neighbour, neighbour} {
+		token(t, s.Client(t, id), task("t-1"))
+	}
+	for _, order := range []struct {
+		who    string
+		target client.Selection
+	}{
+		{"both", client.Selection{TrustDomain: "other.test", Task: "t-1"}},
+		{"olga", client.Selection{SPIFFEID: neighbour, Task: "t-1"}},
+	} {
+		if _, err := s.Person(t, order.who).Revoke(t.Context(), order.target, "by "+order.who); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for who, c := range map[string]*client.Client{neighbour: s.Client(t, neighbour), auditor: s.Client(t, auditor)} {
+		var reasons []string
+		for e, err := range c.TaskTimeline(t.Context(), "t-1", neighbour) {
+			if err != nil {
+				t.Fatalf("%s: %v", who, err)
+			}
+			if e.Kind == "credentials.revoke" {
+				reasons = append(reasons, e.Reason)
+			}
+		}
+		if diff := cmp.Diff([]string{"by olga"}, reasons); diff != "" {
+			t.Errorf("%s reads orders (-want +got):\n%s", who, diff)
+		}
+	}
+}
+
 func firstError(events func(func(openapi.TimelineEvent, error) bool)) error {
 	for _, err := range events {
 		return err
