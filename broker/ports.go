@@ -66,9 +66,18 @@ type Approvals interface {
 	Meet(ctx context.Context, v Voter, at time.Time) (Voter, error)
 	// Votes returns the votes on a request, oldest first, each with what is known of its voter now.
 	Votes(ctx context.Context, request string) ([]Vote, error)
+	// Memorable returns requests of a sandbox, for a task and a scope, that people have approved since, newest first: the
+	// few whose yes may stand for more.
+	Memorable(ctx context.Context, asked Memory, since time.Time) ([]View, error)
+	// Recalled returns the issuances of requests that the yes to a request has stood for; an empty one for each that has
+	// none yet.
+	Recalled(ctx context.Context, request string) ([]string, error)
 	// Cast commits a step of a request. ErrOvertaken when the request is not, or not any more, as the step begins.
 	Cast(ctx context.Context, step Step) error
 }
+
+// Memory is what a yes may be remembered for.
+type Memory struct{ SPIFFEID, Task, Scope string }
 
 // Board is what waits for people. Errors are as for Ledger.
 type Board interface {

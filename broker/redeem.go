@@ -11,6 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/sync/errgroup"
 )
 
 // Ballot is a person's vote on one request.
@@ -91,58 +92,43 @@ func remembers(c *Case) bool {
 	return json.Unmarshal([]byte(c.Canonical), &s) == nil && s.Remember == scopes.RememberTask
 }
 
-// takeBack revokes what a request was redeemed by, and all those that its approval stood for. It looks again: until the
-// no was recorded, the request may have been redeemed once more.
+// takeBackTimeout bounds what a no does about what was issued. What is left then is left to the sweeper.
+const takeBackTimeout = 15 * time.Second
+
+// takeBack revokes what a request was redeemed by, and all those that its approval stood for, also when the voter hangs up.
+// It looks again: until the no was recorded, the request may have been redeemed once more. The sweeper does the same for
+// every no, should this replica not get to it.
 func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
-	end := func(issuance string) error {
-		if issuance == "" {
-			return nil
-		}
-		_, err := b.endAll(ctx, Selector{ID: issuance}, Reach{Subject: c.Subject.ID.String()}, ending{cause: CauseRevoked, actor: by.ID})
-		return err
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
+	defer cancel()
 	now, err := b.cfg.Ledger.Get(ctx, c.ID, Reach{All: true})
 	if err != nil {
 		return fmt.Errorf("looking for what a no comes too late for: %w", err)
 	}
-	if err := end(now.RedeemedBy); err != nil || !remembers(c) {
-		return err
+	recalled, err := b.cfg.Approvals.Recalled(ctx, c.ID)
+	if err != nil {
+		return fmt.Errorf("looking for what a yes stood for: %w", err)
 	}
-	return b.eachAsked(ctx, &c.View, func(v View) error {
-		if v.Remembered != c.ID {
-			return nil
+	var workers errgroup.Group
+	workers.SetLimit(endRevokers)
+	for _, issuance := range append(recalled, now.RedeemedBy) {
+		if issuance == "" {
+			continue
 		}
-		return end(v.RedeemedBy)
-	})
-}
-
-// askedPage is how many requests are read at a time.
-const askedPage = 500
-
-// eachAsked goes through the requests for a scope, of a task, that waited for people, newest first.
-func (b *Broker) eachAsked(ctx context.Context, v *View, do func(View) error) error {
-	self := v.Subject.ID.String()
-	q := Query{SPIFFEID: self, Task: v.Task, Scope: v.Scope, Decision: string(scopes.Pending), Limit: askedPage}
-	for {
-		page, err := b.cfg.Ledger.List(ctx, q, Reach{Subject: self})
-		if err != nil {
-			return fmt.Errorf("looking for earlier requests: %w", err)
-		}
-		for _, asked := range page.Records {
-			if err := do(asked); err != nil {
-				return err
-			}
-		}
-		if q.Before = page.Next; page.Next == 0 {
-			return nil
-		}
+		workers.Go(func() error {
+			e := ending{cause: CauseRevoked, actor: by.ID}
+			_, err := b.endAll(ctx, Selector{ID: issuance}, Reach{Subject: c.Subject.ID.String()}, e)
+			return err
+		})
 	}
+	return workers.Wait()
 }
 
 // recall redeems a request at once, because people have let their yes to the same ask stand for the task. It is recorded
 // like any other, with the votes that it stands on. What keeps it from that leaves it waiting.
 func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record, of string) (Result, error) {
-	err := b.cfg.Approvals.Cast(ctx, Step{
+	// A caller who hangs up now would leave a request to people that was not counted as one for them.
+	err := b.cfg.Approvals.Cast(context.WithoutCancel(ctx), Step{
 		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
 		Remembered: of,
 	})
@@ -154,24 +140,25 @@ func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record, of
 }
 
 // standingFor is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
-func (b *Broker) standingFor(ctx context.Context, rec Record) (of string, _ error) {
+func (b *Broker) standingFor(ctx context.Context, rec Record) (string, error) {
 	if rec.Status != StatusPending || rec.Decision.Approval.Remember != scopes.RememberTask {
 		return "", nil
 	}
-	err := b.eachAsked(ctx, &View{Subject: rec.Subject, Task: rec.Request.Task, Scope: rec.Request.Scope}, func(v View) error {
-		if of != "" || v.Status != StatusApproved && v.Status != StatusRedeemed || v.Remembered != "" {
-			return nil
-		}
+	asked := Memory{SPIFFEID: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope}
+	earlier, err := b.cfg.Approvals.Memorable(ctx, asked, rec.Time.Add(-rememberFor))
+	if err != nil {
+		return "", fmt.Errorf("looking for earlier requests: %w", err)
+	}
+	for _, v := range earlier {
 		cast, err := b.cfg.Approvals.Votes(ctx, v.ID)
 		if err != nil {
-			return fmt.Errorf("reading the votes: %w", err)
+			return "", fmt.Errorf("reading the votes: %w", err)
 		}
 		if b.cfg.Electorate.remembers(&Case{View: v, Cast: cast}, rec) {
-			of = v.ID
+			return v.ID, nil
 		}
-		return nil
-	})
-	return of, err
+	}
+	return "", nil
 }
 
 // meet records who somebody is whenever they call, so that a group that they have left counts no more.
@@ -203,12 +190,8 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error)
 	if !remembers(c) {
 		return c, nil
 	}
-	err = b.eachAsked(ctx, &c.View, func(other View) error {
-		if other.Remembered == c.ID {
-			c.Recalled++
-		}
-		return nil
-	})
+	recalled, err := b.cfg.Approvals.Recalled(ctx, c.ID)
+	c.Recalled = len(recalled)
 	return c, err
 }
 
@@ -355,7 +338,10 @@ func sameAsShown(who attest.Identity, c *Case, req Request, d scopes.Decision) e
 		ID: c.ID, Subject: Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}, Request: req, Decision: d,
 		Digest: digest, Expires: c.Expires,
 	}
-	text, err := canonical(then, scopes.Approval{Group: c.ApprovalGroup, Quorum: c.ApprovalQuorum, BreakGlass: c.BreakGlass})
+	if d.Scope.Approval == nil {
+		return ErrStale
+	}
+	text, err := canonical(then, *d.Scope.Approval) // as the catalogue has it, whatever the record says
 	if err != nil {
 		return err
 	}

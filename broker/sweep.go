@@ -197,7 +197,7 @@ func (s *sweeper) advance(ctx context.Context, h Held) bool {
 		return s.compensate(ctx, h)
 	case h.Status == StatusRevoking:
 		return s.revoke(ctx, h, s.term).Why == ""
-	case h.Detail != "": // its task has ended, or its sandbox is in quarantine, and whoever said so did not get to it
+	case h.Detail != "": // a task's end, a quarantine or a no says so, and whoever said it did not get to it
 		s.end(ctx, []Held{h}, ending{cause: h.Detail, term: s.term})
 		return true
 	default:

@@ -148,6 +148,38 @@ func personEntry(v broker.Voter, at time.Time) (entry, error) {
 	})
 }
 
+// maxMemorable is how many earlier requests are looked at for a yes that stands.
+const maxMemorable = 20
+
+// Memorable implements [broker.Approvals].
+func (l *Ledger) Memorable(ctx context.Context, asked broker.Memory, since time.Time) ([]broker.View, error) {
+	rows, err := l.estate.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE spiffe_id = @spiffe_id AND task = @task AND scope = @scope AND time > @since
+			AND status IN ('approved', 'redeemed') AND remembered IS NULL
+		ORDER BY entry_index DESC LIMIT @limit`,
+		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxMemorable})
+	if err != nil {
+		return nil, unavailable("reading what people have approved", err)
+	}
+	page, err := pageOf(rows, maxMemorable)
+	return page.Records, unavailable("reading what people have approved", err)
+}
+
+// Recalled implements [broker.Approvals].
+func (l *Ledger) Recalled(ctx context.Context, request string) ([]string, error) {
+	id, err := parseID(request)
+	if err != nil {
+		return nil, broker.ErrNotFound
+	}
+	rows, err := l.estate.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
+	if err != nil {
+		return nil, unavailable("reading what an approval stood for", err)
+	}
+	issuances, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return issuances, unavailable("reading what an approval stood for", err)
+}
+
 // Votes implements [broker.Approvals].
 func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
 	id, err := parseID(request)

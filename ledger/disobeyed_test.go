@@ -126,3 +126,28 @@ func TestDueIsFast(t *testing.T) {
 		look("below "+id, 200)
 	}
 }
+
+// What a no has not got to is due: what the request was redeemed by, and what its yes stood for.
+func TestDueByNo(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	refused, kept := approved(t, l), approved(t, l)
+	begin(t, l, redeems(refused), redeems(kept))
+	if got := disobeyed(t, l, time.Time{}, 100); len(got) != 0 {
+		t.Errorf("before the no: got %q", got)
+	}
+	no := broker.Step{
+		Request: refused.ID, Was: broker.StatusRedeemed, Votes: 2, Becomes: broker.StatusRedeemed, Actor: carolVotes.ID, Time: time.Now().Add(-3 * time.Second),
+		Hash: (&broker.Case{View: broker.View{Canonical: refused.Canonical}}).Hash(),
+	}
+	no.Vote = &broker.Vote{Voter: carolVotes, Verdict: broker.Deny, Covers: broker.CoverRequest, Time: no.Time}
+	if err := l.Cast(t.Context(), no); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := disobeyed(t, l, time.Time{}, 100), []string{sandbox + " " + broker.CauseRevoked}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := disobeyed(t, l, time.Now().Add(time.Second), 100); len(got) != 0 {
+		t.Errorf("later orders: got %q", got)
+	}
+}

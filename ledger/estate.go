@@ -81,7 +81,7 @@ const standingFor = 2 * time.Second
 
 // disobeyed is what orders that stand should have ended, once each: from the orders, of which few are new, to the records
 // through issuances_alive, hour by hour of their ends. No credential lives longer than 24 hours, so neither does a
-// task's end matter longer. Each quarantine is good for the limit, because a record that was moved does not come again.
+// task's end, or a no to what was approved, matter longer. Each quarantine is good for the limit, because a record that was moved does not come again.
 const disobeyed = `
 	WITH alive_in AS MATERIALIZED (
 		SELECT array_agg(date_bin('1 hour', now(), '2000-01-01 00:00:00Z') + n * interval '1 hour') AS hours
@@ -107,10 +107,18 @@ const disobeyed = `
 			LIMIT @limit)
 		) AS i
 		WHERE q.since < now() - @standing::interval AND q.since > @orders
+	), by_no AS MATERIALIZED (
+		SELECT i.* FROM votes AS v CROSS JOIN LATERAL (
+			SELECT v.request AS id UNION ALL SELECT r.id FROM issuances AS r WHERE r.remembered = v.request
+		) AS refused JOIN issuances AS i ON i.approves = refused.id
+		WHERE v.verdict = 'deny' AND v.time < now() - @standing::interval AND v.time > greatest(@orders, now() - interval '25 hours')
+			AND i.approves IS NOT NULL AND i.status = 'issued' AND NOT i.static AND i.expires_at > now()
+		LIMIT @limit
 	)
 	SELECT DISTINCT ON (id) * FROM (
 		SELECT *, @task_ended::text AS cause FROM by_task UNION ALL SELECT *, @quarantined FROM by_quarantine
-	) AS both_ways ORDER BY id, cause DESC`
+		UNION ALL SELECT *, @revoked FROM by_no
+	) AS each_way ORDER BY id, cause DESC`
 
 // Due implements [broker.Estate]. When there are more than the limit, chance chooses: records that cannot be brought
 // on for a long time must not keep the others waiting.
@@ -130,6 +138,7 @@ func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error)
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
 		"orders": due.Orders, "standing": standingFor, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
+		"revoked": broker.CauseRevoked,
 	})
 	return collectHeld(rows, err, "listing what is due")
 }
