@@ -20,8 +20,9 @@ type Entry struct {
 // Entries reads the whole ledger, in order.
 func (db *DB) Entries(t testing.TB) []Entry {
 	t.Helper()
-	rows, err := Connect(t, db.AdminURL).Query(t.Context(),
-		`SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries ORDER BY index`)
+	conn := Connect(t, db.AdminURL)
+	defer func() { _ = conn.Close(t.Context()) }() // a test may read often
+	rows, err := conn.Query(t.Context(), `SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries ORDER BY index`)
 	if err != nil {
 		t.Fatal(err)
 	}

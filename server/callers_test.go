@@ -33,8 +33,11 @@ var (
 	forBoth = []wire{
 		{method: "GET", target: "/v1/whoami"},
 		{method: "GET", target: "/v1/issuances"},
+		{method: "GET", target: "/v1/issuances/events"},
 		{method: "GET", target: "/v1/issuances/" + someID},
+		{method: "GET", target: "/v1/issuances/" + someID + "/timeline"},
 		{method: "GET", target: "/v1/issuances/" + someID + "/receipt"},
+		{method: "GET", target: "/v1/tasks/t-1/timeline?spiffe_id=" + chemist},
 		{method: "GET", target: "/v1/tasks/t-1/receipt?spiffe_id=" + chemist},
 		{method: "GET", target: "/v1/ledger/checkpoint"},
 		{method: "GET", target: "/v1/ledger/keys"},
