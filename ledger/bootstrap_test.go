@@ -60,7 +60,7 @@ func TestBootstrapEndsByItself(t *testing.T) {
 	for age, on := range map[string]bool{"59 minutes": true, "1 hour": false, "1 year": false} {
 		if _, err := owner.Exec(t.Context(), `
 			ALTER TABLE deployment DISABLE TRIGGER USER;
-			UPDATE deployment SET created_at = clock_timestamp() - interval '`+age+`';
+			UPDATE deployment SET created_at = clock_timestamp() - interval '`+age+`', bootstrap_ended_at = NULL;
 			ALTER TABLE deployment ENABLE TRIGGER USER`); err != nil {
 			t.Fatal(err)
 		}
@@ -71,6 +71,55 @@ func TestBootstrapEndsByItself(t *testing.T) {
 		if err := l.EndBootstrap(t.Context()); err != nil || !ends(t, on, l).Equal(end) {
 			t.Errorf("%s: ending what is over: got %v, or another end", age, err)
 		}
+	}
+}
+
+// A clock that goes back, as after a failover, begins nothing again once the end was seen by anybody.
+func TestBootstrapStaysOver(t *testing.T) {
+	for name, see := range map[string]func(*ledger.Ledger) error{
+		"told":  func(l *ledger.Ledger) error { _, _, err := l.Bootstrap(t.Context()); return err },
+		"ended": func(l *ledger.Ledger) error { return l.EndBootstrap(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := brevettest.NewDB(t)
+			l, owner := db.Ledger(t), brevettest.Connect(t, db.AdminURL)
+			moves := func(set string) {
+				t.Helper()
+				if _, err := owner.Exec(t.Context(), `
+					ALTER TABLE deployment DISABLE TRIGGER USER;
+					UPDATE deployment SET `+set+`;
+					ALTER TABLE deployment ENABLE TRIGGER USER`); err != nil {
+					t.Fatal(err)
+				}
+			}
+			moves(`created_at = clock_timestamp() - interval '61 minutes'`)
+			if err := see(l); err != nil {
+				t.Fatal(err)
+			}
+			moves(`created_at = created_at + interval '3 minutes', bootstrap_ended_at = bootstrap_ended_at + interval '3 minutes'`)
+			ends(t, false, l, db.Ledger(t))
+		})
+	}
+}
+
+// A database without entries is as old as its first migration.
+func TestUpgradeOfAnUnusedDatabase(t *testing.T) {
+	db := brevettest.NewDB(t)
+	for isApplied(t, db, 8) {
+		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first time.Time
+	if err := brevettest.Connect(t, db.AdminURL).QueryRow(t.Context(), `
+		UPDATE goose_db_version SET tstamp = now() - interval '1 day' WHERE version_id = 1 RETURNING tstamp::timestamptz`).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
+		t.Fatal(err)
+	}
+	if end, want := ends(t, false, db.Ledger(t)), first.Add(time.Hour); !end.Equal(want) {
+		t.Errorf("got the end %s, want %s", end, want)
 	}
 }
 

@@ -1,9 +1,9 @@
 -- +goose Up
 
--- When the deployment was made, which is when its bootstrap admin begins, and when that was ended before its time. What
--- has entries is as old as the first of them, so that an upgrade opens nothing.
+-- When the deployment was made, which is when its bootstrap admin begins, and when that was found to be over. A database
+-- is as old as its first migration, or its first entry where that is older, so that an upgrade opens nothing.
 ALTER TABLE deployment ADD COLUMN created_at timestamptz, ADD COLUMN bootstrap_ended_at timestamptz;
-UPDATE deployment SET created_at = least(clock_timestamp(), (SELECT time FROM entries WHERE index = 0));
+UPDATE deployment SET created_at = least(clock_timestamp(), (SELECT min(tstamp) FROM goose_db_version), (SELECT time FROM entries WHERE index = 0));
 ALTER TABLE deployment ALTER COLUMN created_at SET NOT NULL;
 
 -- Once over, it is over for good. Time is the database's.
