@@ -30,8 +30,11 @@ func (s *Server) asAdmin(r *http.Request, who caller, within []string) []string 
 	if !on {
 		return nil
 	}
-	s.cfg.Log.WarnContext(r.Context(), "bootstrap admin calls",
-		"request_id", callOf(r).id, "operation", callOf(r).operation, "person", nameOf(who), "until", end)
+	if c := callOf(r); !c.bootstrap {
+		c.bootstrap = true
+		s.cfg.Log.WarnContext(r.Context(), "bootstrap admin calls",
+			"request_id", c.id, "operation", c.operation, "person", nameOf(who), "until", end)
+	}
 	return []string{people.Everywhere}
 }
 

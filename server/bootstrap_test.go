@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +90,58 @@ func TestBootstrapAdminUntilAnother(t *testing.T) {
 			wantBootstrap(t, s, false)
 			wantBootstrap(t, s.Replica(t), false)
 			s.DB.Check(t)
+		})
+	}
+}
+
+// lateBody does something when the server has begun to read it.
+type lateBody struct {
+	io.Reader
+	first func()
+}
+
+func (b *lateBody) Read(p []byte) (int, error) {
+	b.first()
+	b.first = func() {}
+	return b.Reader.Read(p)
+}
+
+// Who was the bootstrap admin when the call began is none any more when its body has come.
+func TestBootstrapAdminWhoSendsLate(t *testing.T) {
+	none := "sha256:" + strings.Repeat("0", 64)
+	for call, body := range map[string]string{
+		"POST /v1/quarantines":                 `{"spiffe_id":"` + lab + `","reason":"late"}`,
+		"POST /v1/revocations":                 `{"spiffe_id":"` + lab + `","reason":"late"}`,
+		"PUT /v1/catalogue":                    `{"files":[{"name":"a.yaml","text":"scopes: []"}],"reason":"late"}`,
+		"POST /v1/catalogue/proposals/" + none: `{"verdict":"approve","reason":"late"}`,
+	} {
+		t.Run(call, func(t *testing.T) {
+			s := brevettest.NewStack(t, bootstrapped())
+			method, path, _ := strings.Cut(call, " ")
+			req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, &lateBody{strings.NewReader(body), func() {
+				if _, err := s.Person(t, "root").Catalogue(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = int64(len(body))
+			req.Header = http.Header{
+				"Authorization": {"Bearer " + s.IDToken(t, "first")}, "Content-Type": {"application/json"},
+				"Expect": {"100-continue"}, "If-Match": {`"` + none + `"`},
+			}
+			h := s.HTTP(t, nil)
+			h.Transport.(*http.Transport).ExpectContinueTimeout = time.Hour // only the server has it sent
+			resp, err := h.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			text, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != http.StatusForbidden || !strings.Contains(string(text), "is off since") {
+				t.Errorf("got %d %s, %v, want it refused, since when", resp.StatusCode, text, err)
+			}
 		})
 	}
 }

@@ -26,6 +26,7 @@ type call struct {
 	id        string
 	operation string // the operation id, "none" until it is known
 	code      ProblemCode
+	bootstrap bool // the log says already that the bootstrap admin calls
 }
 
 type callKey struct{}

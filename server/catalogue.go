@@ -128,7 +128,7 @@ func (s *Server) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, pa
 func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyCatalogueParams) {
 	const operation = "applyCatalogue"
 	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
-		ask, err := readOrder[CatalogueOrder](s, w, r, who, operation)
+		ask, err := readCatalogueOrder[CatalogueOrder](s, w, r, who, operation)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -169,7 +169,7 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 		if !digestForm.MatchString(digest) {
 			return 0, nil, broker.ErrNotFound
 		}
-		ask, err := readOrder[CatalogueDecision](s, w, r, who, operation)
+		ask, err := readCatalogueOrder[CatalogueDecision](s, w, r, who, operation)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -188,6 +188,15 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 		change, err := s.cfg.Broker.DecideCatalogue(ctx, verdict)
 		return http.StatusOK, changeOf(change), err
 	})
+}
+
+// readCatalogueOrder reads an order, and asks again whether it is the caller's to give, as readAdminOrder does.
+func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
+	out, err := readOrder[T](s, w, r, who, operation)
+	if err == nil {
+		err = s.overAll(r, who, s.offices.admin)
+	}
+	return out, err
 }
 
 // ifMatch is the one catalogue that a change is for. Any, several and weak tags would not tell which.

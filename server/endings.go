@@ -124,11 +124,7 @@ func (s *Server) taskOwner(r *http.Request, who caller, asked string) (string, e
 func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	const operation = "revoke"
 	s.carryOut(w, r, operation, func(who caller) (deed, error) {
-		within, err := s.reach(r, who, s.offices.admin)
-		if err != nil {
-			return nil, err
-		}
-		ask, err := readOrder[RevocationRequest](s, w, r, who, operation)
+		ask, within, err := readAdminOrder[RevocationRequest](s, w, r, who, operation)
 		if err != nil {
 			return nil, err
 		}
@@ -186,6 +182,20 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 		return out, typeFinding(err)
 	}
 	return out, nil
+}
+
+// readAdminOrder reads an order of an admin, and how far it reaches. That is asked before, so that nobody else's is read,
+// and again after: who sends slowly may be no admin any more.
+func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, broker.Reach, error) {
+	var out T
+	within, err := s.reach(r, who, s.offices.admin)
+	if err != nil {
+		return out, within, err
+	}
+	if out, err = readOrder[T](s, w, r, who, operation); err == nil {
+		within, err = s.reach(r, who, s.offices.admin)
+	}
+	return out, within, err
 }
 
 // mostBytes is the largest body of an operation.

@@ -13,11 +13,7 @@ import (
 func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	const operation = "addQuarantine"
 	s.carryOut(w, r, operation, func(who caller) (deed, error) {
-		within, err := s.reach(r, who, s.offices.admin)
-		if err != nil {
-			return nil, err
-		}
-		ask, err := readOrder[QuarantineRequest](s, w, r, who, operation)
+		ask, within, err := readAdminOrder[QuarantineRequest](s, w, r, who, operation)
 		if err != nil {
 			return nil, err
 		}
