@@ -76,6 +76,9 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	d.scope.Limits = r.limits(fields["limits"])
 	before := len(*r.problems)
 	d.scope.Credential, d.recipe = r.credential(fields["credential"], d.scope.Params)
+	if a := d.scope.Approval; a != nil && a.BreakGlass != "" && d.scope.Credential.Static {
+		r.at(fields["approval"], "approval.break_glass is not for a static credential: what is issued so ends after %s, and Brevet cannot end this one", short(BreakGlassTTL))
+	}
 	if len(*r.problems) == before && fields["credential"] != nil {
 		r.policiesOf(fields["credential"], d)
 	}

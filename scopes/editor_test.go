@@ -55,6 +55,7 @@ func asEditor(schema *jsonschema.Schema, text string) error {
 // a text, or about YAML itself.
 var notOfShape = []string{
 	"duplicate scope", "bidi in title", "ttl over a day", "ttl of parts of a second", "ttl upside down", "approval waits too long", "break glass of the same group",
+	"break glass for what is stored", "break glass without a lease",
 	"limit of a moment", "limit over a week", "limit twice", "live limit twice", "audience with fragment", "undeclared placeholder",
 	"resource dot segment", "adjacent placeholders", "int upside down", "pattern that closes our group",
 	"more than an ask may hold", "alias", "merge key", "tag", "second document",

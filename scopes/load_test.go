@@ -103,6 +103,16 @@ var mistakes = []mistake{
 		want: `scopes.yaml:17: scope git.issues.write: approval.break_glass "" must be lower-case letters, digits and dashes, at most 64`,
 	},
 	{
+		name: "break glass for what is stored", old: "{group: oncall}\n    credential: {kind: jwt, audience: https://git.example}",
+		with: "{group: oncall, break_glass: leads}\n    credential: {kind: kv, path: secret/data/git}",
+		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass is not for a static credential: what is issued so ends after 30m, and Brevet cannot end this one",
+	},
+	{
+		name: "break glass without a lease", old: "{group: oncall}\n    credential: {kind: jwt, audience: https://git.example}",
+		with: "{group: oncall, break_glass: leads}\n    credential: {kind: vault, method: read, path: git/token, static: true}",
+		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass is not for a static credential: what is issued so ends after 30m, and Brevet cannot end this one",
+	},
+	{
 		name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
 		want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
 	},
