@@ -48,7 +48,8 @@ func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 	return printApprovals(con, list)
 }
 
-// printApprovals lists the same ask of sibling sandboxes once, with how many there are.
+// printApprovals lists the same ask of sibling sandboxes once, with how many there are. One for which somebody has broken the
+// glass is never hidden behind one that is whole.
 func printApprovals(con *console, list []openapi.ApprovalCase) error {
 	if con.json {
 		for _, one := range list {
@@ -64,16 +65,16 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 	}
 	alike := map[string]int{}
 	for _, one := range list {
-		alike[one.Like]++
+		alike[one.Like+alarm(one)]++
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "REQUEST\tLEFT\tWHO\tSCOPE\tRESOURCE\tVOTES")
 	for _, one := range list {
-		n := alike[one.Like]
+		n := alike[one.Like+alarm(one)]
 		if n == 0 {
 			continue // listed with its siblings
 		}
-		alike[one.Like] = 0
+		alike[one.Like+alarm(one)] = 0
 		who := inert(one.SpiffeID)
 		if n > 1 {
 			who += fmt.Sprintf(" and %d like it", n-1)

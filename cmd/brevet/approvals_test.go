@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/url"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/brevet-dev/brevet/openapi"
 )
 
 // person logs somebody in on a machine of their own, and returns its environment.
@@ -36,6 +39,22 @@ func (s *session) ask(t *testing.T, task, reason string) (*process, string) {
 	p := launch(t, s.env, "request", "github.issues.write", "repo=acme/api", "--task", task, "--reason", reason, "--wait")
 	p.waitFor(t, p.err, "waiting for oncall")
 	return p, aRequest.FindStringSubmatch(p.err.String())[1]
+}
+
+// A request with a broken glass is not hidden behind a whole one that is like it.
+func TestListedAlarm(t *testing.T) {
+	var out bytes.Buffer
+	whole := openapi.ApprovalCase{ID: "whole", Like: "x", Approval: openapi.Approval{Quorum: 3}}
+	twin, broken := whole, whole
+	twin.ID, broken.ID, broken.Approval.Broken = "twin", "broken", true
+	if err := printApprovals(&console{out: &out}, []openapi.ApprovalCase{whole, twin, broken}); err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(rows) != 3 || !strings.Contains(rows[1], "and 1 like it") || strings.Contains(rows[1], "GLASS") ||
+		!strings.HasPrefix(rows[2], "broken") || !strings.HasSuffix(rows[2], "BREAK GLASS") {
+		t.Errorf("got %s, want one row for two that are whole, and one with the alarm", out.String())
+	}
 }
 
 // What people do about what waits for them, in the order in which they would.
