@@ -78,6 +78,8 @@ type Case struct {
 	Cast []Vote // oldest first
 	// Recalled is how often its approval has stood for the same ask since.
 	Recalled int
+	// Voted tells that the call which returns it has recorded a vote.
+	Voted bool
 }
 
 // heard tells whether a person has said the same to a request before: a second yes adds nothing, of whichever kind.

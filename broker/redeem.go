@@ -28,7 +28,8 @@ type Ballot struct {
 const mostOvertaken = 32
 
 // Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
-// on one that is not what the person saw ErrStale. A no to what has been redeemed revokes it, and is ErrDecided still.
+// on one that is not what the person saw ErrStale. A no to what has been redeemed revokes it, and is ErrDecided still. With
+// an error too the request says whether a vote was recorded, where there is one.
 func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*Case, error) {
 	voter, err := b.meet(ctx, who)
 	if err != nil {
@@ -77,7 +78,7 @@ func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
 	if err != nil {
 		return fmt.Errorf("recording a vote: %w", err)
 	}
-	c.Status, c.StatusTime, c.Votes, c.Cast = next, v.Time, c.Votes+1, append(c.Cast, v)
+	c.Status, c.StatusTime, c.Votes, c.Cast, c.Voted = next, v.Time, c.Votes+1, append(c.Cast, v), true
 	if v.Verdict == BreakGlass {
 		c.Broken = true
 		b.cfg.Log.ErrorContext(ctx, "glass is broken: somebody approves in place of the group that was asked", "request", c.ID,

@@ -75,15 +75,21 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 			return nil, err
 		}
 		c, err := s.cfg.Broker.Vote(r.Context(), who, ballot)
+		if c != nil && c.Voted {
+			s.countVote(ask.Verdict, c.ApprovalGroup, who)
+		}
 		if err != nil {
 			return nil, notFound(err, "id")
 		}
-		s.metrics.votes.WithLabelValues(string(ask.Verdict), c.ApprovalGroup, who.Subject()).Inc()
-		if ask.Verdict == VerdictBreakGlass {
-			s.metrics.broken.WithLabelValues("vote").Inc()
-		}
 		return s.caseOf(c), nil
 	})
+}
+
+func (s *Server) countVote(verdict Verdict, group string, who people.Person) {
+	s.metrics.votes.WithLabelValues(string(verdict), group, who.Subject()).Inc()
+	if verdict == VerdictBreakGlass {
+		s.metrics.broken.WithLabelValues("vote").Inc()
+	}
 }
 
 // caseOf shows a request to a person. What they are asked to agree to is in its canonical form.

@@ -141,6 +141,40 @@ func TestABrokenGlassIsLoud(t *testing.T) {
 	}
 }
 
+// What is counted is what was recorded: no repeat, and a no that comes too late too.
+func TestVotesAreCountedOnce(t *testing.T) {
+	s := brevettest.NewStack(t, withGlass)
+	id := waiting(t, s.Client(t, agent), shell(0))
+	if _, err := vote(t, s.Person(t, "alice"), id, openapi.VerdictApprove); err != nil {
+		t.Fatal(err)
+	}
+	for _, who := range []string{"alice", "dave", "dave", "erin", "erin"} {
+		if _, err := breaks(t, s.Person(t, who), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.Client(t, agent).Redeem(t.Context(), id, shell(0)); err != nil || got.Token == nil {
+		t.Fatalf("got %+v, %v, want a credential", got, err)
+	}
+	for range 2 {
+		if _, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictDeny); code(err) != openapi.CodeDecided {
+			t.Errorf("a no after the issue: got %v, want decided", err)
+		}
+	}
+	text := scrape(t, s.Server)
+	for _, want := range []string{
+		`brevet_break_glass_total{step="vote"} 2`,
+		`verdict="approve"} 1`, `verdict="break_glass"} 1`, `verdict="deny"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got %s, want %s", text, want)
+		}
+	}
+	if n := strings.Count(text, "\nbrevet_votes_total{"); n != 4 {
+		t.Errorf("got %d voters and verdicts, want 4", n)
+	}
+}
+
 func TestGlassThatStaysWhole(t *testing.T) {
 	s := brevettest.NewStack(t, withGlass)
 	sandbox := s.Client(t, agent)
