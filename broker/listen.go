@@ -16,7 +16,7 @@ const (
 	boardEvery = 500 * time.Millisecond
 	// mostListening bounds who listens on a replica, and mostListeningEach how often one person does.
 	mostListening, mostListeningEach = 1000, 4
-	// mostStanding bounds what is looked up of each group, in each reach: the oldest.
+	// mostStanding bounds what is looked up of each group, in each reach. One more tells that there are more.
 	mostStanding = 500
 	// backlog is how many times a listener may be told something before it hears any of it.
 	backlog = 16
@@ -29,7 +29,7 @@ type EventKind string
 const (
 	EventWaiting EventKind = "waiting" // a request has come to wait, or its glass was broken while it does
 	EventDecided EventKind = "decided" // a request does not wait any more
-	EventCurrent EventKind = "current" // all that waited has been told
+	EventCurrent EventKind = "current" // what waited has been told; again when that begins, or ceases, to be less than all
 )
 
 // Event is a change of what waits for a person.
@@ -39,6 +39,8 @@ type Event struct {
 	Case *Case
 	// IDs are the requests that wait, of EventCurrent.
 	IDs []string
+	// More tells that others wait which were not told, and may be older.
+	More bool
 }
 
 // Standing is a request that waits for people, in short. Group is asked and BreakGlass may stand in, if any; Broken is as
@@ -63,6 +65,7 @@ type Listener struct {
 	after  string
 	knows  map[string]bool // what it was told waits; nil until it was told anything
 	broken map[string]bool // what it was told waits with the glass broken
+	more   bool            // it was told that more waits
 }
 
 // board is who listens on this replica.
@@ -189,7 +192,7 @@ func (e Electorate) queriesOf(listeners []*Listener) []WaitingQuery {
 	for _, l := range listeners {
 		within := e.Rules.Within(l.voter.Groups, people.RoleApprover)
 		for _, group := range l.voter.Groups {
-			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding}
+			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
 		}
 	}
 	return slices.Collect(maps.Values(queries))
@@ -215,17 +218,26 @@ func (b *Broker) casesOf(ctx context.Context, ids []string) (map[string]*Case, e
 }
 
 // change is what a listener has not been told, by the ids of requests.
-type change struct{ waiting, come, gone []string }
+type change struct {
+	waiting, come, gone []string
+	more                bool // waits than was looked up
+}
 
 // compare finds what is new to a listener among what waits, as far as it may know of it.
 func (l *Listener) compare(e Electorate, standing []Standing) change {
 	var c change
-	visible := map[string]bool{}
+	visible, each := map[string]bool{}, map[string]int{}
 	for _, s := range standing {
 		if !s.concerns(l.voter.Groups) || !e.Rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
 			continue
 		}
 		visible[s.ID] = true
+		for _, group := range l.voter.Groups {
+			if s.concerns([]string{group}) {
+				each[group]++
+			}
+			c.more = c.more || each[group] > mostStanding
+		}
 		c.waiting = append(c.waiting, s.ID)
 		news := l.knows == nil && s.ID > l.after || l.knows != nil && !l.knows[s.ID]
 		if news || s.Broken && !l.broken[s.ID] {
@@ -255,18 +267,20 @@ func (l *Listener) hear(c change, cases map[string]*Case) []Event {
 		delete(l.knows, id)
 		if cases[id] != nil {
 			l.knows[id], l.broken[id] = true, cases[id].Broken
-			events = append(events, Event{Kind: EventWaiting, Case: cases[id]})
+			events = append(events, Event{Kind: EventWaiting, Case: cases[id], More: c.more})
 		}
 	}
 	for _, id := range c.gone {
-		if cases[id] != nil {
-			delete(l.knows, id)
-			delete(l.broken, id)
-			events = append(events, Event{Kind: EventDecided, Case: cases[id]})
+		if cases[id] == nil || c.more && cases[id].Status == StatusPending {
+			continue // it may only have made room for others
 		}
+		delete(l.knows, id)
+		delete(l.broken, id)
+		events = append(events, Event{Kind: EventDecided, Case: cases[id], More: c.more})
 	}
-	if first {
-		events = append(events, Event{Kind: EventCurrent, IDs: c.waiting})
+	if first || c.more != l.more {
+		l.more = c.more
+		events = append(events, Event{Kind: EventCurrent, IDs: c.waiting, More: c.more})
 	}
 	return events
 }

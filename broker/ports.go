@@ -81,12 +81,13 @@ type Memory struct{ SPIFFEID, Task, Scope string }
 
 // Board is what waits for people. Errors are as for Ledger.
 type Board interface {
-	// Waiting returns requests that wait for people, oldest first: none whose time has passed, whose task has ended or
-	// whose sandbox is in quarantine.
-	Waiting(ctx context.Context, q WaitingQuery) ([]View, error)
+	// Waiting returns requests that wait for people, and whether there are more: none whose time has passed, whose task has
+	// ended or whose sandbox is in quarantine. They come in turn, of each trust domain and in it of each sandbox the oldest,
+	// then the next: who asks often hides nobody else.
+	Waiting(ctx context.Context, q WaitingQuery) (views []View, more bool, err error)
 	// Decided returns those of the requests that are not pending any more.
 	Decided(ctx context.Context, requests []string) ([]string, error)
-	// Standing returns what Waiting does for any of the queries, in short.
+	// Standing returns what Waiting does for any of the queries, in short and oldest first.
 	Standing(ctx context.Context, queries []WaitingQuery) ([]Standing, error)
 	// Views returns requests that wait for people, or have, oldest first. It may leave out some, and not all: ask for
 	// those again.

@@ -212,23 +212,24 @@ func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Case, e
 	return &Case{View: *view, Cast: cast[:min(len(cast), view.Votes)]}, nil
 }
 
-// Waiting lists the requests that wait for the groups of a person, and which the person may know of, oldest first.
-func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) ([]Case, error) {
+// Waiting lists the requests that wait for the groups of a person, and which the person may know of, and tells whether
+// there are more. They come in turn, as Board has it.
+func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cases []Case, more bool, err error) {
 	voter, err := b.meet(ctx, who)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	views, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
+	views, more, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
 		Groups: voter.Groups, Within: b.cfg.Electorate.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing what waits: %w", err)
+		return nil, false, fmt.Errorf("listing what waits: %w", err)
 	}
-	cases := make([]Case, len(views))
+	cases = make([]Case, len(views))
 	for i, v := range views {
 		cases[i].View = v
 	}
-	return cases, nil
+	return cases, more, nil
 }
 
 // Withdraw takes a sandbox's own request back, before it is redeemed. ErrNotFound when it is not its own.

@@ -70,22 +70,23 @@ func (c *Client) Withdraw(ctx context.Context, id string) error {
 	return err
 }
 
-// Approvals lists what waits for the person who calls, oldest first. Each has been held to its hash.
-func (c *Client) Approvals(ctx context.Context, limit int) ([]openapi.ApprovalCase, error) {
+// Approvals lists what waits for the person who calls: of each trust domain, and in it of each sandbox, in turn the
+// oldest. Each has been held to its hash.
+func (c *Client) Approvals(ctx context.Context, limit int) (openapi.ApprovalList, error) {
+	var list openapi.ApprovalList
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/approvals?limit="+strconv.Itoa(limit), nil)
 	if err != nil {
-		return nil, fmt.Errorf("making a call: %w", err)
+		return list, fmt.Errorf("making a call: %w", err)
 	}
-	var list openapi.ApprovalList
 	if err := c.read(req, &list); err != nil {
-		return nil, err
+		return list, err
 	}
 	for _, one := range list.Approvals {
 		if err := checkHash(one); err != nil {
-			return nil, err
+			return openapi.ApprovalList{}, err
 		}
 	}
-	return list.Approvals, nil
+	return list, nil
 }
 
 // Approval reads one request that waits for people, or has, with the votes on it.

@@ -158,7 +158,7 @@ func (w *ApprovalWatch) take(ctx context.Context, kind string, data []byte, on f
 		if json.Unmarshal(data, &now) != nil {
 			return fmt.Errorf("%w: an event is not the JSON of this API", ErrAnswer)
 		}
-		return w.settle(ctx, now.Ids, on)
+		return w.settle(ctx, now, on)
 	}
 	return nil
 }
@@ -183,9 +183,9 @@ func (w *ApprovalWatch) decided(one openapi.ApprovalDecided, on func(ApprovalEve
 }
 
 // settle makes up for what happened while there was no connection.
-func (w *ApprovalWatch) settle(ctx context.Context, now []string, on func(ApprovalEvent) error) error {
+func (w *ApprovalWatch) settle(ctx context.Context, now openapi.ApprovalsCurrent, on func(ApprovalEvent) error) error {
 	waits := map[string]bool{}
-	for _, id := range now {
+	for _, id := range now.Ids {
 		waits[id] = true
 	}
 	for id := range w.knows {
@@ -196,12 +196,15 @@ func (w *ApprovalWatch) settle(ctx context.Context, now []string, on func(Approv
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
+		if now.More && one.Status == openapi.StatusPending {
+			continue // it may wait still
+		}
 		// Who may not see it any more learns no more than that.
 		if err := w.decided(openapi.ApprovalDecided{ID: id, Status: one.Status, StatusAt: one.StatusAt}, on); err != nil {
 			return err
 		}
 	}
-	for _, id := range now {
+	for _, id := range now.Ids {
 		if _, known := w.knows[id]; known {
 			continue
 		}

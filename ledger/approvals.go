@@ -226,32 +226,44 @@ const waits = `(i.approval_group = ANY (q.groups) OR i.break_glass = ANY (q.grou
 		SELECT FROM unnest(q.within) AS w (id)
 		WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))`
 
+// inTurn is up to q.most of what waits: of each trust domain in turn, in it of each sandbox in turn, the oldest. So nobody
+// hides what others ask for by asking often.
+const inTurn = `
+	SELECT w.entry_index, row_number() OVER (PARTITION BY w.trust_domain ORDER BY w.turn, w.entry_index) AS turn
+	FROM (
+		SELECT i.entry_index, i.trust_domain,
+			-- The sum is no index's order: that of all a sandbox ever asked would look like the way.
+			row_number() OVER (PARTITION BY i.spiffe_id ORDER BY i.entry_index + 0) AS turn
+		FROM issuances AS i
+		WHERE ` + waits + `) AS w
+	ORDER BY turn, w.entry_index
+	LIMIT q.most`
+
 // Waiting implements [broker.Board].
-func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) ([]broker.View, error) {
+func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []broker.View, more bool, err error) {
 	if q.Limit < 1 || q.Limit > maxPage {
-		return nil, ErrPageSize
+		return nil, false, ErrPageSize
 	}
 	if unmatchableText(q.Groups...) {
-		return nil, nil
+		return nil, false, nil
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT `+columns+` FROM issuances WHERE entry_index IN (
-			SELECT i.entry_index FROM issuances AS i, (SELECT @groups::text[], @within::text[]) AS q (groups, within)
-			WHERE `+waits+`
-			ORDER BY i.entry_index + 0 -- else the index of all that was ever asked looks like the way
-			LIMIT @limit)
-		ORDER BY entry_index`, pgx.NamedArgs{
+		SELECT `+columns+`
+		FROM (SELECT @groups::text[], @within::text[], @limit::bigint + 1) AS q (groups, within, most),
+			LATERAL (`+inTurn+`) AS found JOIN issuances USING (entry_index)
+		ORDER BY found.turn, entry_index`, pgx.NamedArgs{
 		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
 		"everywhere": people.Everywhere, "limit": q.Limit,
 	})
 	if err != nil {
-		return nil, unavailable("listing what waits", err)
+		return nil, false, unavailable("listing what waits", err)
 	}
-	page, err := pageOf(rows, q.Limit)
+	page, err := pageOf(rows, q.Limit+1)
 	if err != nil {
-		return nil, unavailable("listing what waits", err)
+		return nil, false, unavailable("listing what waits", err)
 	}
-	return page.Records, nil
+	n := min(len(page.Records), q.Limit)
+	return page.Records[:n], n < len(page.Records) || page.Next != 0, nil
 }
 
 // Decided implements [broker.Board]. What is past its time is decided too.
@@ -284,16 +296,12 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 		}
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT found.id::text, found.spiffe_id, found.approval_group, found.break_glass, found.broken
-		FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (
-			SELECT i.id, i.spiffe_id, i.approval_group, coalesce(i.break_glass, '') AS break_glass, `+broken+` AS broken,
-				i.entry_index
-			FROM issuances AS i
-			WHERE `+waits+`
-			ORDER BY i.entry_index + 0 -- as above
-			LIMIT q.most) AS found
-		GROUP BY found.entry_index, found.id, found.spiffe_id, found.approval_group, found.break_glass, found.broken
-		ORDER BY found.entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
+		SELECT id::text, spiffe_id, approval_group, coalesce(break_glass, ''), `+broken+`
+		FROM (
+			SELECT DISTINCT found.entry_index
+			FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (`+inTurn+`) AS found
+		) AS found JOIN issuances USING (entry_index)
+		ORDER BY entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
 	if err != nil {
 		return nil, unavailable("looking for what waits", err)
 	}

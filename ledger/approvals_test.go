@@ -2,6 +2,8 @@ package ledger_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -208,5 +210,41 @@ func TestStandingIsCutWithinReach(t *testing.T) {
 	everywhere, err := l.Standing(t.Context(), []broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{people.Everywhere}, Limit: 20}})
 	if err != nil || len(everywhere) != 20 {
 		t.Errorf("got %d, %v, want the oldest 20", len(everywhere), err)
+	}
+}
+
+// Each trust domain has its turn, in it each sandbox, and of those the oldest comes first.
+func TestWaitingComesInTurn(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	asked := map[string]string{}
+	for _, one := range []string{"acme.test/a 1", "acme.test/a 2", "acme.test/b 1", "acme.test/a 3", "other.test/a 1", "acme.test/b 2", "other.test/a 2"} {
+		id, _, _ := strings.Cut(one, " ")
+		rec := pending(as("spiffe://"+id, "git.read", "t1", 0))
+		begin(t, l, rec)
+		asked[rec.ID] = one
+	}
+	begin(t, l, pending(func(rec *broker.Record) { as("spiffe://acme.test/a", "git.read", "t1", 0)(rec); lapse(rec) }))
+	q := broker.WaitingQuery{Groups: []string{"oncall"}, Within: []string{people.Everywhere}}
+	inTurn := []string{"acme.test/a 1", "other.test/a 1", "acme.test/b 1", "other.test/a 2", "acme.test/a 2", "acme.test/b 2", "acme.test/a 3"}
+	for q.Limit = 1; q.Limit <= 8; q.Limit++ {
+		n := min(q.Limit, 7)
+		views, more, err := l.Waiting(t.Context(), q)
+		var got []string
+		for _, v := range views {
+			got = append(got, asked[v.ID])
+		}
+		if diff := cmp.Diff(inTurn[:n], got); err != nil || more != (q.Limit < 7) || diff != "" {
+			t.Errorf("%d: more: %t, %v (-want +got):\n%s", q.Limit, more, err, diff)
+		}
+		standing, err := l.Standing(t.Context(), []broker.WaitingQuery{q})
+		got = nil
+		for _, s := range standing {
+			got = append(got, asked[s.ID])
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(slices.Sorted(slices.Values(inTurn[:n])), got); err != nil || diff != "" {
+			t.Errorf("%d in short: %v (-want +got):\n%s", q.Limit, err, diff)
+		}
 	}
 }

@@ -173,8 +173,8 @@ func TestWhoStandsInSeesWhatWaits(t *testing.T) {
 	for _, groups := range [][]string{{"oncall"}, {"leads"}, {"leads", "oncall"}} {
 		name := strings.Join(groups, " and ")
 		q := broker.WaitingQuery{Groups: groups, Within: []string{people.Everywhere}, Limit: 10}
-		views, err := l.Waiting(t.Context(), q)
-		if err != nil || len(views) != 1 || views[0].ID != request.ID {
+		views, more, err := l.Waiting(t.Context(), q)
+		if err != nil || more || len(views) != 1 || views[0].ID != request.ID {
 			t.Errorf("%s: got %+v, %v, want the request once", name, views, err)
 		}
 		want := broker.Standing{ID: request.ID, SPIFFEID: sandbox, Group: "oncall", BreakGlass: "leads", Broken: true}

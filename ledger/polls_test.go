@@ -262,7 +262,7 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 		p.left[d.Who] = !p.left[d.Who]
 		p.tell(d.Who, map[bool]string{true: "staff", false: "oncall"}[p.left[d.Who]])
 		p.ahead.Add(int64(time.Second)) // or it would not be newer
-		_, err := b.Waiting(ctx, p.person(t, d.Who), 10)
+		_, _, err := b.Waiting(ctx, p.person(t, d.Who), 10)
 		return err
 	case "withdraw":
 		return b.Withdraw(ctx, p.sandbox, on.id)

@@ -436,12 +436,18 @@ type ApprovalDecided struct {
 // ApprovalList defines model for ApprovalList.
 type ApprovalList struct {
 	Approvals []ApprovalCase `json:"approvals"`
+
+	// More More wait than are listed.
+	More bool `json:"more,omitempty,omitzero"`
 }
 
-// ApprovalsCurrent All that waits for you at one moment.
+// ApprovalsCurrent What waits for you at one moment.
 type ApprovalsCurrent struct {
 	// Ids The requests, oldest first.
 	Ids []string `json:"ids"`
+
+	// More More wait than are listed, and may be older.
+	More bool `json:"more,omitempty,omitzero"`
 }
 
 // Caller defines model for Caller.

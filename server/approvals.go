@@ -24,11 +24,11 @@ func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params Li
 		if limit == 0 {
 			limit = defaultLimit
 		}
-		cases, err := s.cfg.Broker.Waiting(r.Context(), who, limit)
+		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, limit)
 		if err != nil {
 			return nil, err
 		}
-		out := ApprovalList{Approvals: make([]ApprovalCase, 0, len(cases))}
+		out := ApprovalList{Approvals: make([]ApprovalCase, 0, len(cases)), More: more}
 		for i := range cases {
 			out.Approvals = append(out.Approvals, s.caseOf(&cases[i]))
 		}

@@ -126,7 +126,7 @@ func TestAWriteThatAPersonApproves(t *testing.T) {
 				t.Fatalf("redeeming what waits: got %+v, %v, want it pending", got, err)
 			}
 			list, err := carol.Approvals(t.Context(), 10)
-			if err != nil || len(list) != 1 || list[0].ID != id || list[0].Reason != "because" || list[0].Title == "" {
+			if err != nil || len(list.Approvals) != 1 || list.Approvals[0].ID != id || list.Approvals[0].Reason != "because" || list.Approvals[0].Title == "" {
 				t.Fatalf("got %+v, %v, want the request and what the scope does", list, err)
 			}
 			after, err := vote(t, carol, id, openapi.VerdictApprove)

@@ -3,14 +3,20 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/people"
+	"golang.org/x/sync/errgroup"
 )
 
 // H95: whoever withdraws what it has asked for has bothered people all the same. What a yes covers bothers nobody.
@@ -40,6 +46,81 @@ func TestAskingAndWithdrawingIsLimited(t *testing.T) {
 	}
 	waiting(t, s.Client(t, twin), askFor("git.issues.write"))
 	s.DB.Check(t)
+}
+
+// H95: neither a few sandboxes that ask as often as they may nor a trust domain hide what others ask for, in the list and
+// in the stream, and whoever reads them learns that there is more.
+func TestNobodyHidesWhatOthersAskFor(t *testing.T) {
+	o := withPeople
+	o.Rules = []people.Rule{{Role: people.RoleApprover, Group: "oncall"}}
+	s := brevettest.NewStack(t, o)
+	ask, bob := askFor("git.issues.write"), s.Person(t, "bob")
+	var flood errgroup.Group
+	for i := range 26 {
+		c := s.Client(t, fmt.Sprintf("spiffe://other.test/evil/s%d", i))
+		flood.Go(func() error {
+			for range 20 {
+				if _, err := c.Request(t.Context(), ask); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := flood.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	beside, victim := waiting(t, s.Client(t, foreign), ask), waiting(t, s.Client(t, agent), ask)
+	list, err := bob.Approvals(t.Context(), 500)
+	if err != nil || len(list.Approvals) != 500 || !list.More {
+		t.Fatalf("got %d, more: %t, %v, want 500 and more", len(list.Approvals), list.More, err)
+	}
+	if !slices.ContainsFunc(list.Approvals[:2], func(one openapi.ApprovalCase) bool { return one.ID == victim }) ||
+		!slices.ContainsFunc(list.Approvals[:28], func(one openapi.ApprovalCase) bool { return one.ID == beside }) {
+		t.Error("who asks for the first time is not listed in their turn")
+	}
+	watch := bob.WatchApprovals()
+	heard := tellsUntil(t, watch, func(told map[string]bool) bool { return told[victim] && told[beside] && len(told) > mostTold })
+	later := waiting(t, s.Client(t, twin), ask)
+	// Who connects again is told of the newest, and of all that had no room before once there is some.
+	for _, one := range list.Approvals[:40] {
+		if _, err := bob.Vote(t.Context(), one, openapi.VerdictDeny, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tellsUntil(t, watch, func(told map[string]bool) bool {
+		maps.Copy(heard, told)
+		return heard[later] && len(heard) == 26*20+3
+	})
+	if list, err := bob.Approvals(t.Context(), 500); err != nil || list.More {
+		t.Errorf("got %d, more: %t, %v, want all", len(list.Approvals), list.More, err)
+	}
+}
+
+// mostTold is how many requests of a group a stream tells of at once.
+const mostTold = 500
+
+// tellsUntil follows a watch until what it told as waiting is enough.
+func tellsUntil(t *testing.T, watch *client.ApprovalWatch, enough func(told map[string]bool) bool) map[string]bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	told, done := map[string]bool{}, errors.New("enough")
+	err := watch.Follow(ctx, func(e client.ApprovalEvent) error {
+		if e.Waiting != nil {
+			told[e.Waiting.ID] = true
+		} else if e.Decided.Status == openapi.StatusPending {
+			t.Errorf("%s is said to wait no more, and does", e.Decided.ID)
+		}
+		if enough(told) {
+			return done
+		}
+		return nil
+	})
+	if !errors.Is(err, done) {
+		t.Fatalf("%d told, and then %v", len(told), err)
+	}
+	return told
 }
 
 // onceRead does something right after a record was read.

@@ -49,7 +49,7 @@ func wantBootstrap(t *testing.T, s *brevettest.Stack, on bool) {
 	// It is one role, and the others are not of it.
 	_, err = first.Page(t.Context(), client.Filter{})
 	wantRefusal(t, "reading the record", err, client.ErrNotAllowed)
-	if waiting, err := first.Approvals(t.Context(), 10); err != nil || len(waiting) != 0 {
+	if waiting, err := first.Approvals(t.Context(), 10); err != nil || len(waiting.Approvals) != 0 {
 		t.Errorf("got %+v, %v, want nothing to decide", waiting, err)
 	}
 	_, err = s.Person(t, "nina").Quarantine(t.Context(), lab, "test")

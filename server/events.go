@@ -84,7 +84,7 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	now     func() time.Time
-	id      string // the greatest of a request that was told as waiting
+	id      string // the greatest of a request that was told as waiting, while all that waited was
 }
 
 func (o *stream) begin() error {
@@ -105,11 +105,14 @@ func (o *stream) event(s *Server, e broker.Event) error {
 	var data any
 	switch e.Kind {
 	case broker.EventWaiting:
-		data, o.id = s.caseOf(e.Case), max(o.id, e.Case.ID)
+		data = s.caseOf(e.Case)
+		if !e.More {
+			o.id = max(o.id, e.Case.ID)
+		}
 	case broker.EventDecided:
 		data = ApprovalDecided{ID: e.Case.ID, Status: Status(e.Case.Status), StatusAt: e.Case.StatusTime}
 	case broker.EventCurrent:
-		data = ApprovalsCurrent{Ids: append([]string{}, e.IDs...)}
+		data = ApprovalsCurrent{Ids: append([]string{}, e.IDs...), More: e.More}
 	}
 	text, err := json.Marshal(data)
 	if err != nil {

@@ -68,7 +68,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 	heard := hear(t, s.Person(t, "bob"))
 	id := waiting(t, sandbox, shell(31*time.Minute))
 	heard.wants(t, "waiting "+id)
-	if list, err := s.Person(t, "dave").Approvals(t.Context(), 10); err != nil || len(list) != 1 || list[0].Approval.BreakGlass != "leads" || list[0].Approval.Broken {
+	if list, err := s.Person(t, "dave").Approvals(t.Context(), 10); err != nil || len(list.Approvals) != 1 || list.Approvals[0].Approval.BreakGlass != "leads" || list.Approvals[0].Approval.Broken {
 		t.Errorf("got %+v, %v, want it listed to who may stand in, and whole", list, err)
 	}
 	for _, replica := range []*brevettest.Stack{s, other} {
@@ -78,7 +78,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 		}
 	}
 	heard.wants(t, "waiting "+id) // again, since the glass is broken now
-	if list, err := other.Person(t, "bob").Approvals(t.Context(), 10); err != nil || len(list) != 1 || !list[0].Approval.Broken {
+	if list, err := other.Person(t, "bob").Approvals(t.Context(), 10); err != nil || len(list.Approvals) != 1 || !list.Approvals[0].Approval.Broken {
 		t.Errorf("got %+v, %v, want those who were asked to see that the glass is broken", list, err)
 	}
 	after, err := breaks(t, other.Person(t, "erin"), id)

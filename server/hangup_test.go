@@ -120,11 +120,11 @@ func TestNothingIsLeftToPeopleByHangingUp(t *testing.T) {
 	for began := time.Now(); ; {
 		again, err := carol.Approval(t.Context(), shown.ID)
 		list, listErr := carol.Approvals(t.Context(), 100)
-		if err == nil && listErr == nil && len(list) == 0 && again.Recalled == 3 {
+		if err == nil && listErr == nil && len(list.Approvals) == 0 && again.Recalled == 3 {
 			return
 		}
 		if time.Since(began) > 10*time.Second {
-			t.Fatalf("got %d recalled (%v) and %d that wait (%v) after 10 s, want 3 and none", again.Recalled, err, len(list), listErr)
+			t.Fatalf("got %d recalled (%v) and %d that wait (%v) after 10 s, want 3 and none", again.Recalled, err, len(list.Approvals), listErr)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type ServerInterface interface {
 	// Ready Whether requests can be answered now
 	// (GET /readyz)
 	Ready(w http.ResponseWriter, r *http.Request)
-	// ListApprovals List what waits for you, oldest first
+	// ListApprovals List what waits for you
 	// (GET /v1/approvals)
 	ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams)
 	// WatchApprovals Hear what comes to wait for you, and what stops waiting
@@ -156,7 +156,7 @@ func (_ Unimplemented) Ready(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ListApprovals List what waits for you, oldest first
+// ListApprovals List what waits for you
 // (GET /v1/approvals)
 func (_ Unimplemented) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
 	w.WriteHeader(http.StatusNotImplemented)

@@ -45,7 +45,10 @@ func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return explain(con, c.hint(err), "")
 	}
-	return printApprovals(con, list)
+	if list.More {
+		fmt.Fprintln(con.err, "more wait than are listed: decide on these first, and list again")
+	}
+	return printApprovals(con, list.Approvals)
 }
 
 // printApprovals lists the same ask of sibling sandboxes once, with how many there are. One for which somebody has broken the
@@ -320,7 +323,7 @@ func (c *ApprovalsWatchCmd) follow(
 // look shows what waits, once.
 func (c *ApprovalsWatchCmd) look(ctx context.Context, broker *client.Client, show func(openapi.ApprovalCase) error) error {
 	list, err := broker.Approvals(ctx, mostApprovals)
-	for _, one := range list {
+	for _, one := range list.Approvals {
 		if err := show(one); err != nil {
 			return err
 		}

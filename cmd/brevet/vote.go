@@ -113,7 +113,7 @@ func (b *ballot) cases(ctx context.Context, broker *client.Client) ([]openapi.Ap
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range list {
+	for _, one := range list.Approvals {
 		named := slices.ContainsFunc(cases, func(c openapi.ApprovalCase) bool { return c.ID == one.ID })
 		if !named && slices.ContainsFunc(cases, func(c openapi.ApprovalCase) bool { return c.Like == one.Like }) {
 			cases = append(cases, one)
