@@ -112,8 +112,8 @@ func TestDueIsFast(t *testing.T) {
 				}
 			}
 			t.Logf("%s, orders since %s: %s", name, orders.Format(time.TimeOnly), best)
-			if best > time.Second {
-				t.Errorf("%s: took %s, want a second at most", name, best)
+			if best > 3*time.Second { // it is about plans, and the machine may be busy
+				t.Errorf("%s: took %s, want three seconds at most", name, best)
 			}
 		}
 	}
