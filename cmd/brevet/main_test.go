@@ -82,7 +82,7 @@ type process struct {
 // launch starts brevet with env on top of the test's own environment. It is killed with the test.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 90*time.Second)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &process{
 		cmd: exec.CommandContext(ctx, binary, args...), out: newStream(), err: newStream(), ended: make(chan struct{}),
 	}
@@ -107,7 +107,11 @@ func launch(t *testing.T, env []string, args ...string) *process {
 // finish waits for the end of the program.
 func (p *process) finish(t *testing.T) result {
 	t.Helper()
-	<-p.ended
+	select {
+	case <-p.ended:
+	case <-time.After(90 * time.Second):
+		t.Fatalf("%v has not ended within 90s\nstdout: %s\nstderr: %s", p.cmd.Args, p.out, p.err)
+	}
 	if p.cmd.ProcessState.ExitCode() == 66 && strings.Contains(p.err.String(), "DATA RACE") {
 		t.Fatalf("a data race in %v:\n%s", p.cmd.Args, p.err)
 	}
