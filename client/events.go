@@ -24,16 +24,18 @@ const (
 // ErrCutOff tells that a stream of events broke, or nothing has come for so long that the connection must be gone.
 var ErrCutOff = errors.New("the events were cut off")
 
-// ApprovalEvent is a change of what waits for a person. One of the two is set.
+// ApprovalEvent is a change of what waits for a person. One of the three is set.
 type ApprovalEvent struct {
 	Waiting *openapi.ApprovalCase    // has come to wait, or its glass was broken meanwhile; held to its hash
 	Decided *openapi.ApprovalDecided // does not wait any more
+	More    bool                     // others wait that are not told, and may be older
 }
 
 // ApprovalWatch follows what waits for the person who calls. It is not safe for concurrent use.
 type ApprovalWatch struct {
 	stream
 	knows map[string]bool // what waits, and whether its glass was broken when that was told
+	more  bool            // others wait
 }
 
 // WatchApprovals returns a watch that has seen nothing yet.
@@ -215,6 +217,10 @@ func (w *ApprovalWatch) settle(ctx context.Context, now openapi.ApprovalsCurrent
 		if err := w.waits(one, on); err != nil {
 			return err
 		}
+	}
+	before := w.more
+	if w.more = now.More; w.more && !before {
+		return on(ApprovalEvent{More: true})
 	}
 	return nil
 }

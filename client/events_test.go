@@ -56,15 +56,19 @@ func TestEventsAreFollowed(t *testing.T) {
 		": hello\n\nevent: waiting\nid: a\ndata: "+caseOf("a", "pending")+"\n\nevent:waiting\nid:b\ndata:"+caseOf("b", "pending")+
 			"\n\nevent: novelty\ndata: ?\n\nevent: current\nid: b\ndata: {\"ids\":[\"a\",\"b\"]}\n\n: alive\n\n",
 		": hello\n\nevent: waiting\nid: b\ndata: "+caseOf("b", "pending")+"\n\nevent: current\nid: b\ndata: {\"ids\":[\"b\",\"c\"]}\n\n"+
+			strings.Repeat("event: current\nid: b\ndata: {\"ids\":[\"b\",\"c\"],\"more\":true}\n\n", 2)+
 			"event: decided\nid: b\ndata: {\"id\":\"b\",\"status\":\"approved\"}\n\nevent: decided\nid: b\ndata: {\"id\":\"x\",\"status\":\"approved\"}\n\n"+
 			"event: waiting\nid: d\ndata: unfinished")
 	watch := c.WatchApprovals()
 	var got []string
 	on := func(e client.ApprovalEvent) error {
-		if e.Waiting != nil {
+		switch {
+		case e.Waiting != nil:
 			got = append(got, "waiting "+e.Waiting.ID)
-		} else {
+		case e.Decided != nil:
 			got = append(got, string(e.Decided.Status)+" "+e.Decided.ID)
+		case e.More:
+			got = append(got, "more")
 		}
 		return nil
 	}
@@ -73,7 +77,7 @@ func TestEventsAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []string{"waiting a", "waiting b", "rejected a", "waiting c", "approved b"}
+	want := []string{"waiting a", "waiting b", "rejected a", "waiting c", "more", "approved b"}
 	if !slices.Equal(got, want) || !slices.Equal(*asked, []string{"", "b"}) {
 		t.Errorf("got %q, asked with %q, want %q", got, *asked, want)
 	}

@@ -49,8 +49,11 @@ func (h *hearing) next(t *testing.T) string {
 	t.Helper()
 	select {
 	case e := <-h.events:
-		if e.Waiting != nil {
+		switch {
+		case e.Waiting != nil:
 			return "waiting " + e.Waiting.ID
+		case e.More:
+			return "more"
 		}
 		return string(e.Decided.Status) + " " + e.Decided.ID
 	case err := <-h.ended:

@@ -270,7 +270,7 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 		return announce(con, one)
 	}
 	watch, wait := broker.WatchApprovals(), time.Duration(0)
-	for err = c.look(ctx, broker, show); ; err = c.follow(ctx, broker, watch, show) {
+	for err = c.look(ctx, broker, show); ; err = c.follow(ctx, broker, watch, con, show) {
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -306,13 +306,16 @@ func passes(err error) bool {
 
 // follow shows what comes as the broker tells it, or looks once where the broker, or what is between, tells nothing.
 func (c *ApprovalsWatchCmd) follow(
-	ctx context.Context, broker *client.Client, watch *client.ApprovalWatch, show func(openapi.ApprovalCase) error,
+	ctx context.Context, broker *client.Client, watch *client.ApprovalWatch, con *console, show func(openapi.ApprovalCase) error,
 ) error {
 	err := watch.Follow(ctx, func(e client.ApprovalEvent) error {
-		if e.Waiting == nil {
-			return nil
+		switch {
+		case e.More:
+			con.say("more wait than are shown: decide on these first")
+		case e.Waiting != nil:
+			return show(*e.Waiting)
 		}
-		return show(*e.Waiting)
+		return nil
 	})
 	if errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrAnswer) || errors.Is(err, client.ErrRateLimited) {
 		return c.look(ctx, broker, show)

@@ -21,6 +21,7 @@ func TestEndingCommands(t *testing.T) {
 	s := startDev(t, t.TempDir()+"/state")
 	t.Run("kinds", s.kinds)
 	t.Run("release", s.release)
+	t.Run("tail", s.tails)
 	t.Run("task end", s.endsTasks)
 	t.Run("revoke", s.revokes)
 	t.Run("quarantine", s.quarantines)
@@ -72,6 +73,24 @@ func (s *session) release(t *testing.T) {
 	brevet(t, s.as("auditor"), "audit", "list", "--status", "released").want(t, 0, "t-release")
 }
 
+// tails looks on while credentials come and go. It begins with what comes after it has begun, whenever that is.
+func (s *session) tails(t *testing.T) {
+	tail := launch(t, s.as("auditor"), "audit", "tail", "--task", "t-tail")
+	var id string
+	within(t, 30*time.Second, "the tail shows what is issued", func() bool {
+		id = s.issue(t, "t-tail")
+		return strings.Contains(tail.out.String(), "issued")
+	})
+	s.issue(t, "t-other")
+	brevet(t, s.env, "release", id).want(t, 0)
+	tail.waitFor(t, tail.out, "released")
+	tail.signal(t, syscall.SIGTERM)
+	tail.finish(t).want(t, 0, researcher, "task t-tail")
+	if strings.Contains(tail.out.String(), "t-other") {
+		t.Errorf("got %s, want one task alone", tail.out)
+	}
+}
+
 func (s *session) endsTasks(t *testing.T) {
 	s.issue(t, "t-1")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-1").want(t, 0)
@@ -84,6 +103,11 @@ func (s *session) endsTasks(t *testing.T) {
 	}
 	brevet(t, s.env, "task", "end", "t-1").want(t, 0, "nothing was alive")
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-1").want(t, exitDenied, "The task has ended")
+	story := brevet(t, s.as("auditor"), "audit", "task", "t-1", "--spiffe-id", researcher)
+	story.want(t, 0, "reports.orders.read", "task.end", "done")
+	if first, last := strings.Index(story.out, "issuance.intent"), strings.LastIndex(story.out, "revoked"); first < 0 || last < first {
+		t.Errorf("got %s, want the end after the beginning", story.out)
+	}
 	s.issue(t, "t-2")
 	brevet(t, s.as("admin"), "task", "end", "t-2", "--spiffe-id", researcher).want(t, 0, "task_ended")
 	later := time.Now().Add(48 * time.Hour)
