@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
@@ -32,7 +33,7 @@ func (a *Attestor) JWT(token string) (Identity, error) {
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
-	if !claims.audienceIs(a.audience) {
+	if audience, ok := jws.SoleAudience(claims.Audience); !ok || audience != a.audience {
 		return Identity{}, ErrAudience
 	}
 	expires, err := a.checkTimes(claims)
@@ -56,18 +57,18 @@ func (a *Attestor) JWT(token string) (Identity, error) {
 // checkTimes returns the end of the token's life. A time may be off by the leeway, in the direction that clocks err.
 func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
 	now := a.now()
-	expires, err := seconds(claims.Expires)
+	expires, err := jws.Seconds(claims.Expires)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%w: exp", err)
+		return time.Time{}, fmt.Errorf("%w: exp", ErrMalformed)
 	}
 	start := time.Time{}
 	for _, claim := range [][]byte{claims.NotBefore, claims.IssuedAt} {
 		if claim == nil {
 			continue
 		}
-		t, err := seconds(claim)
+		t, err := jws.Seconds(claim)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("%w: nbf or iat", err)
+			return time.Time{}, fmt.Errorf("%w: nbf or iat", ErrMalformed)
 		}
 		if t.After(now.Add(a.leeway)) {
 			return time.Time{}, ErrNotYetValid

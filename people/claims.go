@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/go-json-experiment/json"
 )
 
@@ -52,16 +53,16 @@ func (v *Verifier) read(c claims) (Person, error) {
 // err.
 func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
 	now := v.cfg.Now()
-	if expires, err = seconds(c.Expires); err != nil {
-		return issued, expires, fmt.Errorf("%w: exp", err)
+	if expires, err = jws.Seconds(c.Expires); err != nil {
+		return issued, expires, fmt.Errorf("%w: exp", errMalformed)
 	}
-	if issued, err = seconds(c.IssuedAt); err != nil {
-		return issued, expires, fmt.Errorf("%w: iat", err)
+	if issued, err = jws.Seconds(c.IssuedAt); err != nil {
+		return issued, expires, fmt.Errorf("%w: iat", errMalformed)
 	}
 	notBefore := issued
 	if c.NotBefore != nil {
-		if notBefore, err = seconds(c.NotBefore); err != nil {
-			return issued, expires, fmt.Errorf("%w: nbf", err)
+		if notBefore, err = jws.Seconds(c.NotBefore); err != nil {
+			return issued, expires, fmt.Errorf("%w: nbf", errMalformed)
 		}
 	}
 	switch {

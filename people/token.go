@@ -1,23 +1,16 @@
 package people
 
 import (
-	"encoding/base64"
+	"errors"
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
 
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-const (
-	// maxTokenBytes leaves room for some hundred groups, and is as much as servers take as a header.
-	maxTokenBytes = 16 << 10
-
-	// maxUnixTime is the end of the year 9999. It keeps times within what RFC 3339 can print.
-	maxUnixTime = 253402300799
-)
+// maxTokenBytes leaves room for some hundred groups, and is as much as servers take as a header.
+const maxTokenBytes = 16 << 10
 
 // header is what is looked at in a token's header. Unknown members, such as a thumbprint, are harmless: none is used.
 type header struct {
@@ -54,17 +47,16 @@ type claims struct {
 	all map[string]jsontext.Value
 }
 
-// parse reads a token in compact serialisation, strictly and without verifying anything. It exists because two parsers
-// that read one token differently are a way around both: what it lets through has only one reading.
+// parse reads a token strictly, without verifying anything.
 func parse(raw string) (header, claims, error) {
 	var h header
 	var c claims
-	if len(raw) > maxTokenBytes {
-		return h, c, fmt.Errorf("%w: %d bytes", errTooLarge, len(raw))
-	}
-	parts, err := split(raw)
-	if err != nil {
-		return h, c, err
+	parts, err := jws.Split(raw, maxTokenBytes)
+	switch {
+	case errors.Is(err, jws.ErrTooLarge):
+		return h, c, fmt.Errorf("%w: %w", errTooLarge, err)
+	case err != nil:
+		return h, c, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	// All calls refuse duplicate members, invalid UTF-8 and trailing data; names are matched with their case.
 	if json.Unmarshal(parts[0], &h) != nil {
@@ -74,26 +66,6 @@ func parse(raw string) (header, claims, error) {
 		return h, c, fmt.Errorf("%w: claims", errMalformed)
 	}
 	return h, c, nil
-}
-
-// split splits and decodes. Go's decoder skips line breaks, and its lax mode ignores stray bits at the end, so that
-// many texts would be one token: strict mode and the alphabet are both needed.
-func split(raw string) ([3][]byte, error) {
-	var decoded [3][]byte
-	if strings.Count(raw, ".") != len(decoded)-1 {
-		return decoded, fmt.Errorf("%w: not three parts", errMalformed)
-	}
-	for i, part := range strings.Split(raw, ".") {
-		if part == "" || strings.ContainsAny(part, "\r\n") {
-			return decoded, fmt.Errorf("%w: part %d", errMalformed, i)
-		}
-		b, err := base64.RawURLEncoding.Strict().DecodeString(part)
-		if err != nil {
-			return decoded, fmt.Errorf("%w: part %d", errMalformed, i)
-		}
-		decoded[i] = b
-	}
-	return decoded, nil
 }
 
 // check holds the header to what an ID token may have.
@@ -132,16 +104,7 @@ func (c claims) checkType() error {
 
 // audienceIs reports whether aud is want, as a string or as an array of one string, and azp, if there, too.
 func (c claims) audienceIs(want string) bool {
-	var list []string
-	if c.Audience.Kind() == '"' {
-		list = make([]string, 1)
-		if json.Unmarshal(c.Audience, &list[0]) != nil {
-			return false
-		}
-	} else if c.Audience.Kind() != '[' || json.Unmarshal(c.Audience, &list) != nil {
-		return false
-	}
-	if len(list) != 1 || list[0] != want {
+	if audience, ok := jws.SoleAudience(c.Audience); !ok || audience != want {
 		return false
 	}
 	if c.Authorized == nil {
@@ -149,18 +112,4 @@ func (c claims) audienceIs(want string) bool {
 	}
 	var party string
 	return c.Authorized.Kind() == '"' && json.Unmarshal(c.Authorized, &party) == nil && party == want
-}
-
-// seconds reads a NumericDate (RFC 7519, section 2). It takes whole seconds only: a fraction, an exponent or a string
-// is read differently by different libraries.
-func seconds(v jsontext.Value) (time.Time, error) {
-	text := string(v)
-	if len(text) == 0 || text[0] < '0' || text[0] > '9' {
-		return time.Time{}, errMalformed
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n > maxUnixTime {
-		return time.Time{}, errMalformed
-	}
-	return time.Unix(n, 0).UTC(), nil
 }
