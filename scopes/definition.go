@@ -54,7 +54,7 @@ type definition struct {
 func (r *reader) scope(n *yaml.Node) *definition {
 	r.where = ""
 	d := &definition{file: r.file, line: n.Line, patterns: map[string]*regexp.Regexp{}}
-	fields := r.mapping(n, "scope", "name", "title", "authority", "params", "resource", "ttl", "approval", "limits", "credential")
+	fields := r.mapping(n, "scope", "name", "title", "authority", "params", "resource", "ttl", "approval", "limits", "credential", "egress")
 	if fields == nil {
 		return nil
 	}
@@ -82,6 +82,7 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	if len(*r.problems) == before && fields["credential"] != nil {
 		r.policiesOf(fields["credential"], d)
 	}
+	d.scope.Egress = r.egress(fields["egress"], d.scope)
 	d.action, d.parents = actionOf(d.scope)
 	return d
 }

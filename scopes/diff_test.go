@@ -16,6 +16,7 @@ func TestPlanOfOneChange(t *testing.T) {
 	const ttl = "ttl: {default: 10m, max: 1h}\n"
 	const limits = "    limits: [{per: sandbox, count: 60, window: 1h}, {per: task, live: 5}]\n"
 	withLimits := replace(t, worldScopes, ttl, ttl+limits)
+	withEgress := replace(t, worldScopes, "bind: mtls}\n", "bind: mtls}\n    egress: ["+mailRule+"]\n")
 	for _, tc := range []struct {
 		name      string
 		base      string // empty for the world
@@ -84,6 +85,23 @@ func TestPlanOfOneChange(t *testing.T) {
 		},
 		{name: "bind", old: ", bind: mtls", with: "", want: []string{"credential.bind: mtls -> none, widened"}, reach: scopes.Widened},
 		{name: "audience", old: "https://mail.example", with: "https://post.example", want: []string{"credential.audience: https://mail.example -> https://post.example, changed"}, reach: scopes.Changed},
+		{
+			name: "first egress", old: "bind: mtls}\n", with: "bind: mtls}\n    egress: [" + mailRule + "]\n",
+			want: []string{"egress.mail.example:  -> GET /in, GET /out, widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "egress to more", base: withEgress, old: mailRule, with: mailRule + ", " + postRule,
+			want: []string{"egress.mail.example: GET /in, GET /out -> GET /in, GET /out, POST /out, widened"}, reach: scopes.Widened,
+		},
+		{
+			name: "egress elsewhere", base: withEgress, old: "[/in, /out]", with: "[/in, /all]",
+			want: []string{"egress.mail.example: GET /in, GET /out -> GET /all, GET /in, changed"}, reach: scopes.Changed,
+		},
+		{name: "order of egress", base: withEgress, old: "[/in, /out]", with: "[/out, /in]", reach: scopes.Same},
+		{
+			name: "egress to two hosts", base: withEgress, old: "[mail.example]", with: "[post.example]",
+			want: []string{"egress.mail.example: GET /in, GET /out -> , narrowed", "egress.post.example:  -> GET /in, GET /out, widened"}, reach: scopes.Changed,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			base := tc.base
@@ -277,6 +295,7 @@ var edits = [][]string{
 	{"[EUR, USD]", "[EUR]", "[USD, GBP]"},
 	{"min: 1, max: 10000", "min: 0, max: 10000", "min: 5, max: 50"},
 	{", bind: mtls", "", ", bind: none"},
+	{"bind: mtls}\n", "bind: mtls}\n    egress: [" + mailRule + "]\n", "bind: mtls}\n    egress: [" + mailRule + ", " + postRule + "]\n"},
 	{"resource: mail:all\n", "resource: mail:some\n", "resource: mail:all\n    limits: [{per: task, live: 2}]\n"},
 	{"name: git.repo.delete", "name: git.repo.remove", "name: git.tags.delete"},
 }

@@ -123,6 +123,7 @@ func (d *fieldDiff) compare(a, b Scope, authority Reach) {
 	d.approval(a.Approval, b.Approval)
 	d.limits(a.Limits, b.Limits)
 	d.credential(a.Credential, b.Credential)
+	d.egress(a.Egress, b.Egress)
 }
 
 // approval: with nobody to ask, what needs a yes is denied. So a scope that loses its approval is narrower; what makes
@@ -294,6 +295,33 @@ func byPath(rules []Rule) map[string][]string {
 	for path, may := range maps.All(out) {
 		slices.Sort(may)
 		out[path] = slices.Compact(may)
+	}
+	return out
+}
+
+// egress: what is allowed is the sum of the rules, so that they are compared call by call, whichever rule has it. That
+// one pattern covers another is not looked into.
+func (d *fieldDiff) egress(a, b []Egress) {
+	before, after := byHost(a), byHost(b)
+	for _, host := range unionKeys(before, after) {
+		d.members("egress."+host, before[host], after[host])
+	}
+}
+
+func byHost(rules []Egress) map[string][]string {
+	out := map[string][]string{}
+	for _, rule := range rules {
+		for _, host := range rule.Hosts {
+			for _, path := range rule.Paths {
+				for _, method := range rule.Methods {
+					out[host] = append(out[host], method+" "+path)
+				}
+			}
+		}
+	}
+	for host, calls := range maps.All(out) {
+		slices.Sort(calls)
+		out[host] = slices.Compact(calls)
 	}
 	return out
 }

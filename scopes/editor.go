@@ -98,6 +98,7 @@ func scopeSchema() object {
 		"approval":   described("Who could be asked for a yes. Without it, what needs one is denied.", approvalSchema()),
 		"limits":     described("How many in which time, or alive at a time.", listOf(limitSchema(), 0, maxLimits)),
 		"credential": described("What is made, and how.", credentialSchema()),
+		"egress":     described("The calls that a gateway lets pass with a token of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
 	})
 }
 
@@ -182,6 +183,22 @@ func credentialKeySchemas() object {
 		"policy":      described("What the token may do.", listOf(rule, 1, maxRules)),
 		keyWithinSVID: described("The credential ends with the SVID at the latest.", flag()),
 	}
+}
+
+func egressSchema() object {
+	host, method, path := matching(hostSyntax), matching(methodSyntax), egressPlace.schema()
+	host["maxLength"], path["maxLength"] = maxHost, maxTemplate
+	method["not"] = choice(refusedMethods...)
+	items := func(item object) object {
+		list := listOf(item, 1, maxEgressItems)
+		list["uniqueItems"] = true
+		return list
+	}
+	return closed([]string{"hosts", "methods", "paths"}, object{
+		"hosts":   described("Exact names, or *. for one label before a name. A port, unless it is 443 or 80.", items(host)),
+		"methods": described("In upper case.", items(method)),
+		"paths":   described("By segment: a text, {param}, * for one segment, and at the end ** for all that follow.", items(path)),
+	})
 }
 
 func exampleSchema() object {

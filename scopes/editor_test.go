@@ -59,6 +59,8 @@ var notOfShape = []string{
 	"limit of a moment", "limit over a week", "limit twice", "live limit twice", "audience with fragment", "undeclared placeholder",
 	"resource dot segment", "adjacent placeholders", "int upside down", "pattern that closes our group",
 	"more than an ask may hold", "alias", "merge key", "tag", "second document",
+	"egress of another kind", "egress host with its own port", "egress host that is a number", "egress path of an unknown parameter",
+	"egress path with dots", "egress path with ** inside", "egress path with half a *",
 }
 
 // What is refused for its shape when the catalogue is loaded is refused by the schema, and nothing else is.
@@ -68,7 +70,7 @@ func TestScopesSchemaRefusesMistakesOfShape(t *testing.T) {
 		t.Fatalf("the world: %v", err)
 	}
 	seen := 0
-	for _, tt := range mistakes {
+	for _, tt := range slices.Concat(mistakes, egressMistakes) {
 		err := asEditor(schema, replace(t, worldScopes, tt.old, tt.with))
 		visible := !slices.Contains(notOfShape, tt.name)
 		if visible != (err != nil) {
@@ -156,6 +158,7 @@ func TestScopesSchemaHasTheKeys(t *testing.T) {
 		{"enum", "[EUR, USD]", "[EUR, USD], nonsense: 1", keys(at(t, params, "oneOf", "1"))},
 		{"int", "min: 1", "min: 1, nonsense: 1", keys(at(t, params, "oneOf", "2"))},
 		{"bool", "type: bool", "type: bool, nonsense: 1", keys(at(t, params, "oneOf", "3"))},
+		{"egress", "bind: mtls}\n", "bind: mtls}\n    egress: [{hosts: [a.example], methods: [GET], paths: [/], nonsense: 1}]\n", keys(at(t, scope, "properties", "egress", "items"))},
 		{"jwt", "bind: mtls", "bind: mtls, nonsense: 1", keys(at(t, scope, "properties", "credential", "oneOf", "0"))},
 	} {
 		got := knownKeys.FindStringSubmatch(refusal(t, file("s.yaml", replace(t, worldScopes, tc.old, tc.with)), file("p.cedar", worldPolicies)))

@@ -40,7 +40,7 @@ type mistake struct {
 var mistakes = []mistake{
 	{
 		name: "unknown key", old: "title: Read mail\n", with: "title: Read mail\n    quota: 60\n",
-		want: "scopes.yaml:40: scope: unknown key \"quota\"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential",
+		want: "scopes.yaml:40: scope: unknown key \"quota\"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential, egress",
 	},
 	{
 		name: "duplicate key", old: "title: Read mail\n", with: "title: Read mail\n    title: Read all mail\n",
@@ -324,7 +324,7 @@ var mistakes = []mistake{
 }
 
 func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
-	for _, tt := range mistakes {
+	for _, tt := range slices.Concat(mistakes, egressMistakes) {
 		t.Run(tt.name, func(t *testing.T) {
 			changed := replace(t, worldScopes, tt.old, tt.with)
 			got := refusal(t, file("scopes.yaml", changed), file("policies.cedar", worldPolicies))
@@ -460,7 +460,7 @@ func TestLoadReportsEveryMistakeAtOnce(t *testing.T) {
 	)
 	want := `a.cedar:1: policy has no @id; put @id("a-name-for-it") before it
 a.cedar:2: policy has no @id; put @id("a-name-for-it") before it
-b.yaml:2: scope: unknown key "owner"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential
+b.yaml:2: scope: unknown key "owner"; the keys are name, title, authority, params, resource, ttl, approval, limits, credential, egress
 b.yaml:2: scope a.b: authority is missing
 b.yaml:2: scope a.b: resource is missing
 b.yaml:2: scope a.b: ttl is missing

@@ -50,6 +50,7 @@ type Scope struct {
 	Approval   *Approval // nil when no person can be asked
 	Limits     []Limit   // each Per at most once as a rate and once as a number alive
 	Credential Credential
+	Egress     []Egress // jwt: the calls that a gateway lets pass with such a token; none when it is empty
 }
 
 // TTL bounds the life of a credential, in whole seconds.
@@ -253,6 +254,10 @@ func (s *Scope) clone() *Scope {
 	}
 	c.Approval = s.Approval.clone()
 	c.Limits = slices.Clone(s.Limits)
+	c.Egress = slices.Clone(s.Egress)
+	for i := range c.Egress {
+		c.Egress[i] = c.Egress[i].clone()
+	}
 	c.Credential = s.Credential.clone()
 	return &c
 }

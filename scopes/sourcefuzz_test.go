@@ -3,6 +3,7 @@ package scopes_test
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,7 +72,7 @@ func FuzzScopesSchema(f *testing.F) {
 	f.Add(vaultScopes)
 	f.Add(strings.Replace(worldScopes, "max: 1h", "max: +1h1.5m.5s", 1))
 	f.Add(strings.Replace(worldScopes, "default: 10m", "default: 600000ms", 1))
-	for _, mistake := range mistakes {
+	for _, mistake := range slices.Concat(mistakes, egressMistakes) {
 		f.Add(strings.Replace(worldScopes, mistake.old, mistake.with, 1))
 	}
 	f.Fuzz(func(t *testing.T, yaml string) {
