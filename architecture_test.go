@@ -26,10 +26,11 @@ var arrows = map[string][]string{
 	"migrations": {},
 	"devstack":   {},
 	"people":     {"jws"},
-	"broker":     {"scopes", "attest", "people", "secret"},
-	"mint":       {"broker", "scopes", "secret"},
+	"token":      {"jws"},
+	"broker":     {"scopes", "attest", "people", "secret", "token"},
+	"mint":       {"broker", "jws", "scopes", "secret"},
 	"ledger":     {"audit", "broker", "scopes", "attest", "people", "migrations"},
-	"server":     {"audit", "broker", "scopes", "attest", "people", "openapi", "secret"},
+	"server":     {"audit", "broker", "scopes", "attest", "people", "openapi", "secret", "token"},
 	"client":     {"openapi", "secret"},
 	"outbound":   {"secret"},
 	"webhook":    {"broker", "outbound", "secret"},
@@ -45,6 +46,7 @@ var arrows = map[string][]string{
 // heavy is what a package must not pull in, even through others.
 var heavy = map[string][]string{
 	"scopes":  {"net/http", "database/sql", "os/exec"},
+	"token":   {"net/http", "database/sql", "os/exec"},
 	"broker":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
 	"client":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 	"server":  {"github.com/jackc/pgx", "github.com/hashicorp/vault"},

@@ -8,37 +8,8 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/token"
 )
-
-// claims is the payload of an access token: RFC 9068, with the grant in RFC 9396 form, the task, and the
-// certificate binding of RFC 8705 where the scope asks for it. Times are whole seconds since 1970.
-type claims struct {
-	Issuer   string        `json:"iss"`
-	Subject  string        `json:"sub"`
-	ClientID string        `json:"client_id"`
-	Audience string        `json:"aud"`
-	IssuedAt int64         `json:"iat"`
-	Expires  int64         `json:"exp"`
-	ID       string        `json:"jti"`
-	Scope    string        `json:"scope"`
-	Task     string        `json:"task"`
-	Details  []detail      `json:"authorization_details"`
-	Confirm  *confirmation `json:"cnf,omitempty"`
-}
-
-// detail grants one scope: its name is the type, its authority class the action, the rendered resource the
-// identifier.
-type detail struct {
-	Type       string         `json:"type"`
-	Actions    []string       `json:"actions"`
-	Locations  []string       `json:"locations"`
-	Identifier string         `json:"identifier"`
-	Params     map[string]any `json:"params,omitempty"`
-}
-
-type confirmation struct {
-	Thumbprint string `json:"x5t#S256"`
-}
 
 func subjectOf(who attest.Identity) scopes.Subject {
 	return scopes.Subject{ID: who.ID(), Expires: who.Expires(), Bound: who.Kind() == attest.KindX509}
@@ -97,7 +68,7 @@ func grantIntent(rec Record) *Intent {
 // jwtIntent fixes every byte of the token but its signature.
 func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 	scope := rec.Decision.Scope
-	c := claims{
+	c := token.Claims{
 		Issuer:   issuer,
 		Subject:  rec.Subject.ID.String(),
 		ClientID: rec.Subject.ID.String(),
@@ -107,7 +78,7 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		ID:       rec.ID,
 		Scope:    scope.Name,
 		Task:     rec.Request.Task,
-		Details: []detail{{
+		Details: []token.Detail{{
 			Type:       scope.Name,
 			Actions:    []string{string(scope.Authority)},
 			Locations:  []string{scope.Credential.Audience},
@@ -116,7 +87,7 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		}},
 	}
 	if scope.Credential.Bind == scopes.BindMTLS {
-		c.Confirm = &confirmation{Thumbprint: rec.Subject.Thumbprint}
+		c.Confirm = &token.Confirm{X5T: rec.Subject.Thumbprint}
 	}
 	payload, err := json.Marshal(c)
 	if err != nil {

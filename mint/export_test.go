@@ -2,15 +2,13 @@ package mint
 
 import (
 	"context"
-	"crypto"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// What the external tests look at inside: the pure functions that rotation and naming rest on.
+// What the external tests look at inside: the pure functions that signing rests on.
 var (
-	Thumbprint   = func(public crypto.PublicKey) (string, error) { return thumbprint(public) }
 	SigningInput = signingInput
 	Clip         = clip
 )

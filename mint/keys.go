@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/go-jose/go-jose/v4"
+	"github.com/brevet-dev/brevet/jws"
 )
 
 // The types of Transit keys that sign, and the JWS algorithm of each.
@@ -116,9 +116,9 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	if err != nil {
 		return version{}, err
 	}
-	id, err := thumbprint(public)
+	id, err := jws.Thumbprint(public)
 	if err != nil {
-		return version{}, err
+		return version{}, errors.New("its public key has no thumbprint")
 	}
 	return version{
 		key:     broker.Key{ID: id, Algorithm: algorithm, Version: number},
@@ -149,15 +149,6 @@ func parsePublic(algorithm, text string) (crypto.PublicKey, error) {
 		return nil, errors.New("its public key is not on P-256")
 	}
 	return public, nil
-}
-
-// thumbprint is the RFC 7638 thumbprint of a public key, which we use as its kid.
-func thumbprint(public crypto.PublicKey) (string, error) {
-	sum, err := (&jose.JSONWebKey{Key: public}).Thumbprint(crypto.SHA256)
-	if err != nil {
-		return "", errors.New("its public key has no thumbprint")
-	}
-	return base64.RawURLEncoding.EncodeToString(sum), nil
 }
 
 // find returns the version that a key names, when it still is that very key.

@@ -1,0 +1,64 @@
+package token
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"encoding/json"
+	"fmt"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// maxJWKS and maxKeys bound a JWKS: in bytes, and in keys.
+const maxJWKS, maxKeys = 64 << 10, 64
+
+// fits tells which keys each algorithm that we sign with is used with.
+var fits = map[string]func(crypto.PublicKey) bool{
+	"ES256": func(key crypto.PublicKey) bool {
+		k, ok := key.(*ecdsa.PublicKey)
+		return ok && k.Curve == elliptic.P256()
+	},
+	"EdDSA": func(key crypto.PublicKey) bool {
+		_, ok := key.(ed25519.PublicKey)
+		return ok
+	},
+}
+
+// KeySet is the issuer's public keys, each for one algorithm. The zero value holds none.
+type KeySet struct{ keys map[string]jose.JSONWebKey }
+
+// Parse reads a JWKS (RFC 7517). Keys of types and uses that we do not know are left out, as it demands. ErrKeySet when
+// it is none, when none of its keys is left, or when it has something that no issuer publishes: a private key, or one kid
+// for two keys.
+func Parse(jwks []byte) (KeySet, error) {
+	var document struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if len(jwks) > maxJWKS || json.Unmarshal(jwks, &document) != nil || len(document.Keys) > maxKeys {
+		return KeySet{}, ErrKeySet
+	}
+	set := KeySet{keys: make(map[string]jose.JSONWebKey, len(document.Keys))}
+	for _, raw := range document.Keys {
+		var key jose.JSONWebKey
+		if json.Unmarshal(raw, &key) != nil {
+			continue
+		}
+		if !key.IsPublic() {
+			return KeySet{}, fmt.Errorf("%w: it has one that is not public", ErrKeySet)
+		}
+		fit, known := fits[key.Algorithm]
+		if !known || !fit(key.Key) || key.KeyID == "" || key.Use != "" && key.Use != "sig" {
+			continue
+		}
+		if _, twice := set.keys[key.KeyID]; twice {
+			return KeySet{}, fmt.Errorf("%w: two of one kid", ErrKeySet)
+		}
+		set.keys[key.KeyID] = key
+	}
+	if len(set.keys) == 0 {
+		return KeySet{}, fmt.Errorf("%w: none that signs access tokens", ErrKeySet)
+	}
+	return set, nil
+}
