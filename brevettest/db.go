@@ -1,4 +1,4 @@
-// Package brevettest is the harness of the tests: real servers, a schema of its own for each test, a wired broker,
+// Package brevettest is the harness of the tests: real servers, a database of its own for each test, a wired broker,
 // and a checker of what the ledger promises.
 //
 // It must never skip a test whose servers are missing, and never leave a server running.
@@ -62,36 +62,78 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// DB is a migrated schema that belongs to one test.
+// DB is a migrated database that belongs to one test.
 type DB struct {
 	// AdminURL may do everything, BrokerURL what the broker may, AuditorURL what auditors may.
 	AdminURL, BrokerURL, AuditorURL string
 }
 
-// NewDB makes a schema that is dropped when the test ends.
+// template is a migrated database without rows, of which copies are made: that takes a tenth of the time that the
+// migrations take.
+var template struct {
+	sync.Once
+	err error
+}
+
+const templateName = "template_brevet"
+
+// NewDB makes a database that is dropped when the test ends.
 func NewDB(t testing.TB) *DB {
 	t.Helper()
-	db := EmptyDB(t)
-	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
-		t.Fatalf("migrating: %v", err)
+	template.Do(func() { template.err = makeTemplate(context.Background(), Devstack(t).Postgres.TCPURL()) })
+	if template.err != nil {
+		t.Fatalf("migrating: %v", template.err)
 	}
-	schema := mustParse(t, db.AdminURL).Query().Get("search_path")
-	db.BrokerURL = db.login(t, schema+"_broker", migrations.BrokerRole)
-	db.AuditorURL = db.login(t, schema+"_auditor", migrations.AuditorRole)
+	name := newName()
+	db := &DB{AdminURL: at(t, name, migrations.Schema)}
+	server := Devstack(t).Postgres.TCPURL()
+	t.Cleanup(func() {
+		run(t, server, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)", "DROP ROLE IF EXISTS "+name+"_broker, "+name+"_auditor")
+	})
+	run(t, server, "CREATE DATABASE "+name+" TEMPLATE "+templateName)
+	db.BrokerURL = db.login(t, name+"_broker", migrations.BrokerRole)
+	db.AuditorURL = db.login(t, name+"_auditor", migrations.AuditorRole)
 	return db
+}
+
+func makeTemplate(ctx context.Context, server string) error {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+templateName); err != nil {
+		return err
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return err
+	}
+	u.Path = "/" + templateName
+	return migrations.Up(ctx, u.String(), nil)
 }
 
 // EmptyDB names a schema that does not exist yet, and is dropped when the test ends.
 func EmptyDB(t testing.TB) *DB {
 	t.Helper()
-	admin := mustParse(t, Devstack(t).Postgres.TCPURL())
-	schema := "t_" + strings.ToLower(rand.Text()[:12])
-	query := admin.Query()
-	query.Set("search_path", schema)
-	admin.RawQuery = query.Encode()
-	db := &DB{AdminURL: admin.String()}
-	t.Cleanup(func() { db.drop(t, schema) })
+	server, schema := mustParse(t, Devstack(t).Postgres.TCPURL()), newName()
+	db := &DB{AdminURL: at(t, strings.TrimPrefix(server.Path, "/"), schema)}
+	t.Cleanup(func() {
+		run(t, server.String(), "DROP SCHEMA IF EXISTS "+schema+" CASCADE", "DROP ROLE IF EXISTS "+schema+"_broker, "+schema+"_auditor")
+	})
 	return db
+}
+
+func newName() string { return "t_" + strings.ToLower(rand.Text()[:12]) }
+
+// at is the URL of a schema of a database, for whoever may do everything.
+func at(t testing.TB, database, schema string) string {
+	t.Helper()
+	u := mustParse(t, Devstack(t).Postgres.TCPURL())
+	query := u.Query()
+	query.Set("search_path", schema)
+	u.Path, u.RawQuery = "/"+database, query.Encode()
+	return u.String()
 }
 
 func (db *DB) login(t testing.TB, user, group string) string {
@@ -105,27 +147,25 @@ func (db *DB) login(t testing.TB, user, group string) string {
 	return u.String()
 }
 
-func (db *DB) drop(t testing.TB, schema string) {
+// run executes statements, also when the test is over.
+func run(t testing.TB, databaseURL string, statements ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, db.AdminURL)
+	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
-		t.Errorf("dropping the schema: %v", err)
+		t.Errorf("connecting: %v", err)
 		return
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	for _, statement := range []string{
-		"DROP SCHEMA IF EXISTS " + schema + " CASCADE",
-		"DROP ROLE IF EXISTS " + schema + "_broker, " + schema + "_auditor",
-	} {
+	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
 }
 
-// Ledger opens a ledger on the schema as the broker; it closes with the test.
+// Ledger opens a ledger on the database as the broker; it closes with the test.
 func (db *DB) Ledger(t testing.TB) *ledger.Ledger {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler)})

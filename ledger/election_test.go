@@ -53,7 +53,7 @@ func depose(t *testing.T, owner *pgx.Conn) {
 	t.Helper()
 	exec(t, owner, `
 		SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-		WHERE l.locktype = 'advisory' AND l.granted AND a.usename LIKE current_schema() || '%'`)
+		WHERE l.locktype = 'advisory' AND l.granted AND a.usename LIKE current_database() || '%'`)
 }
 
 func TestOneLeads(t *testing.T) {
@@ -66,7 +66,7 @@ func TestOneLeads(t *testing.T) {
 	until(t, "the second has tried", func() bool {
 		var tried bool
 		err := watch.QueryRow(t.Context(), `
-			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename LIKE current_schema() || '%' AND state = 'idle'
+			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename LIKE current_database() || '%' AND state = 'idle'
 				AND query LIKE '%pg_try_advisory_lock%')`).Scan(&tried)
 		return err == nil && tried
 	})

@@ -51,7 +51,7 @@ func grown(b *testing.B, size int64) *world {
 	b.Helper()
 	db := brevettest.NewDB(b)
 	w := &world{
-		t: b, l: db.Ledger(b), conn: brevettest.Connect(b, db.AdminURL), log: newLog(b, "log.test"),
+		t: b, l: db.Ledger(b), url: db.AdminURL, conn: brevettest.Connect(b, db.AdminURL), log: newLog(b, "log.test"),
 		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee",
 	}
 	for n := 0; w.log.size(b, w.conn) < worldSize; n++ {

@@ -1,8 +1,10 @@
 package tamper_test
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +32,7 @@ const (
 type world struct {
 	t      testing.TB
 	l      *ledger.Ledger
+	url    string // as its owner
 	conn   *pgx.Conn
 	log    *log
 	begun  time.Time
@@ -43,7 +46,7 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	db := brevettest.NewDB(t)
 	w := &world{
-		t: t, l: db.Ledger(t), conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
+		t: t, l: db.Ledger(t), url: db.AdminURL, conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
 		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee",
 	}
 	for n := 0; ; n += kinds {
@@ -97,18 +100,16 @@ var copied = append([]*audit.Table{{Name: "entries"}, {Name: "ledger_head"}, {Na
 // copy is the same world in a schema of its own, so that it can be tampered with side by side.
 func (w *world) copy() *world {
 	w.t.Helper()
-	db := brevettest.EmptyDB(w.t)
-	other := *w
-	other.conn = brevettest.Connect(w.t, db.AdminURL)
-	var from, to string
-	w.must(w.conn.QueryRow(w.t.Context(), `SELECT current_schema()`).Scan(&from))
-	w.must(other.conn.QueryRow(w.t.Context(), `SELECT current_setting('search_path')`).Scan(&to))
-	_, err := other.conn.Exec(w.t.Context(), `CREATE SCHEMA `+to)
+	other, schema := *w, "copy_"+strings.ToLower(rand.Text())
+	other.conn = brevettest.Connect(w.t, w.url)
+	_, err := other.conn.Exec(w.t.Context(), `CREATE SCHEMA `+schema)
 	w.must(err)
 	for _, table := range copied {
-		_, err := other.conn.Exec(w.t.Context(), `CREATE TABLE `+table.Name+` AS TABLE `+from+`.`+table.Name)
+		_, err := other.conn.Exec(w.t.Context(), `CREATE TABLE `+schema+`.`+table.Name+` AS TABLE `+table.Name)
 		w.must(err)
 	}
+	_, err = other.conn.Exec(w.t.Context(), `SET search_path = `+schema)
+	w.must(err)
 	return &other
 }
 
