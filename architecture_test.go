@@ -27,6 +27,7 @@ var arrows = map[string][]string{
 	"devstack":   {},
 	"people":     {"jws"},
 	"token":      {"jws"},
+	"dpop":       {"jws"},
 	"broker":     {"scopes", "attest", "people", "secret", "token"},
 	"mint":       {"broker", "jws", "scopes", "secret"},
 	"ledger":     {"audit", "broker", "scopes", "attest", "people", "migrations"},
@@ -47,6 +48,7 @@ var arrows = map[string][]string{
 var heavy = map[string][]string{
 	"scopes":  {"net/http", "database/sql", "os/exec"},
 	"token":   {"net/http", "database/sql", "os/exec"},
+	"dpop":    {"net/http", "database/sql", "os/exec"},
 	"broker":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
 	"client":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 	"server":  {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
