@@ -76,6 +76,8 @@ type Options struct {
 	// Auditors are workloads that may read all of acme.test; Admins may revoke and quarantine there, and Orchestrators
 	// may end its tasks.
 	Auditors, Admins, Orchestrators []string
+	// ResourceServers may ask about tokens: SPIFFE IDs, each with its audiences.
+	ResourceServers map[string][]string
 	// CatalogueAdmins are admins of both trust domains, and CatalogueAuditors auditors of both.
 	CatalogueAdmins, CatalogueAuditors []string
 	// Within limits what a workload has of these to SPIFFE IDs and below them, instead of acme.test.
@@ -174,7 +176,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	}
 	catalogue = s.openCatalogue(t, o, catalogue)
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Approvals: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Tokens: s.ledger, Approvals: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})
@@ -219,6 +221,9 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	cfg.Auditors, cfg.Admins, cfg.Orchestrators = s.roles(o.Auditors), s.roles(o.Admins), s.roles(o.Orchestrators)
 	cfg.Auditors = append(cfg.Auditors, s.rolesOverAll(o.CatalogueAuditors)...)
 	cfg.Admins = append(cfg.Admins, s.rolesOverAll(o.CatalogueAdmins)...)
+	for id, audiences := range o.ResourceServers {
+		cfg.ResourceServers = append(cfg.ResourceServers, server.ResourceServer{ID: spiffeid.RequireFromString(id), Audiences: audiences})
+	}
 	if o.BootstrapAdmin != "" {
 		cfg.BootstrapAdmin = s.Issuer() + "#" + o.BootstrapAdmin
 	}

@@ -21,6 +21,8 @@ type Config struct {
 	Minter    Minter
 	// Chronicle lets the record be followed. With nil nothing of it is found.
 	Chronicle Chronicle
+	// Tokens tells where tokens stand. With nil none is in force.
+	Tokens Tokens
 	// Electorate says which people may decide. The zero value lets nobody.
 	Electorate Electorate
 	// Catalogue returns the catalogue to decide by until one is found in force in Catalogues; one call is one snapshot.
@@ -40,8 +42,9 @@ type Config struct {
 // Broker answers requests. It is safe for concurrent use.
 type Broker struct {
 	cfg Config
-	// Callers who proved who they are have a budget of their own: a flood without identities must not hide theirs.
-	proven, unproven *sampler
+	// Callers who proved who they are have a budget of their own, and so do gateways for the calls that they pass on: a
+	// flood without identities must not hide theirs.
+	proven, unproven, relayed *sampler
 	// renewals are those that go on after their request.
 	renewals sync.WaitGroup
 	// waiters wait for people, and watchers look for them.
@@ -65,6 +68,7 @@ func New(cfg Config) (*Broker, error) {
 	return &Broker{
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
+		relayed: newSampler(refusalsPerSecond, cfg.Now()),
 	}, nil
 }
 
@@ -173,7 +177,10 @@ func again(rec Record, earlier *View) (Result, error) {
 func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	ref.Time = b.cfg.Now()
 	budget := b.unproven
-	if ref.Subject != nil || ref.Person != "" {
+	switch {
+	case ref.Relayed:
+		budget = b.relayed
+	case ref.Subject != nil || ref.Person != "":
 		budget = b.proven
 	}
 	suppressed, ok := budget.take(ref.Time)
@@ -192,7 +199,7 @@ func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 func (b *Broker) Close(ctx context.Context) error {
 	b.renewals.Wait()
 	b.watchers.Wait()
-	for _, budget := range []*sampler{b.proven, b.unproven} {
+	for _, budget := range []*sampler{b.proven, b.unproven, b.relayed} {
 		n := budget.drain()
 		if n == 0 {
 			continue

@@ -27,6 +27,10 @@ var (
 	ErrRevoked = errors.New("revoked before delivery")
 	// ErrVaultRefused: Vault understood and said no, which it will do again until somebody changes its configuration.
 	ErrVaultRefused = errors.New("vault refused")
+	// ErrInactive: the token is not in force, whatever the reason.
+	ErrInactive = errors.New("token is not in force")
+	// ErrNotOpened: the token does not open what it was shown for. It comes as a *NotOpened.
+	ErrNotOpened = errors.New("token does not open this")
 	// ErrNotApproved: the request does not wait to be redeemed: people have not agreed yet, or not any more, or it has been.
 	ErrNotApproved = errors.New("request is not approved")
 	// ErrDecided: the request does not wait for votes any more.

@@ -58,6 +58,21 @@ type Estate interface {
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
 
+// Tokens tells where access tokens stand. It is safe for concurrent use; errors are as for Ledger.
+type Tokens interface {
+	// TokenStanding reads what is committed, never a standby, in one query. A token is known by its id and the SHA-256 of its
+	// claims together.
+	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
+}
+
+// TokenStanding is where an access token stands.
+type TokenStanding struct {
+	// Active: it was issued, its time has not come, and nobody has ended it, its task, or what its sandbox may have.
+	Active bool
+	// Catalogue is the digest of what is in force; empty when none was ever applied.
+	Catalogue string
+}
+
 // Approvals is what waits for people, and what they said. All methods are safe for concurrent use, across replicas too;
 // errors are as for Ledger.
 type Approvals interface {

@@ -222,6 +222,9 @@ type Refusal struct {
 	Person  string
 	// Remote is the network address of the caller, Operation the API operation it called.
 	Remote, Operation string
+	// Relayed: the call that was refused is somebody else's, whom the caller lets in or not. Such have a budget of their
+	// own, because those who make them prove nothing.
+	Relayed bool
 	// Suppressed counts the refusals since the last recorded one that were over the recording rate.
 	Suppressed int
 }

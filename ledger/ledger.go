@@ -39,13 +39,14 @@ const (
 	sealConns = 2
 	// estateConns are for finding what has to end: that must not wait for readers either.
 	estateConns = 4
+	tokenConns  = 4
 )
 
 // Config says which Postgres to use, and how.
 type Config struct {
 	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
 	URL string
-	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, and
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, those who look at tokens 4, and
 	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
 	MaxConns int32
 	// AuditURL is where auditors' searches run, as a member of brevet_auditor or brevet_broker, on a standby if wanted;
@@ -68,9 +69,9 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// Only write, seals and estate are sure to be on the primary. Seals are for checkpoints: nobody who writes may have
+	// Only write, seals, estate and tokens are sure to be on the primary. Seals are for checkpoints: nobody who writes may have
 	// to wait for a connection because of them.
-	write, seals, read, estate, audit *pgxpool.Pool
+	write, seals, read, estate, tokens, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
@@ -121,7 +122,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	for _, p := range []struct {
 		pool    **pgxpool.Pool
 		purpose func(*pgxpool.Config, Config)
-	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}, {&l.audit, forAuditing}, {&l.seals, l.forSealing}} {
+	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}, {&l.tokens, forTokens}, {&l.audit, forAuditing}, {&l.seals, l.forSealing}} {
 		at := cfg
 		if p.pool == &l.audit && cfg.AuditURL != "" {
 			at.URL = cfg.AuditURL
@@ -135,7 +136,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.audit} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.tokens, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -212,6 +213,14 @@ func forEstate(pc *pgxpool.Config, cfg Config) {
 	forReading(pc, cfg)
 	pc.MaxConns = estateConns
 	pc.AfterConnect = checkDurable
+}
+
+// forTokens reads like forEstate, with connections of its own: those who look at tokens are many, and must keep nobody
+// from ending them.
+func forTokens(pc *pgxpool.Config, cfg Config) {
+	forEstate(pc, cfg)
+	pc.MaxConns = tokenConns
+	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is one way to find a token
 }
 
 // forAuditing reads like a reader, apart from the others and for a short time, because a search can be made for anything.

@@ -18,6 +18,13 @@ type Role struct {
 	Within []spiffeid.ID
 }
 
+// ResourceServer is a workload that may ask about the tokens for its audiences, whichever trust domain their subjects are
+// of.
+type ResourceServer struct {
+	ID        spiffeid.ID
+	Audiences []string
+}
+
 // holders are the workloads that have one role, with the trust domains and SPIFFE IDs at or below which they do.
 type holders map[spiffeid.ID][]string
 

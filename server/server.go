@@ -28,7 +28,7 @@ import (
 // minCursorKey is the shortest CursorKey, in bytes.
 const minCursorKey = 32
 
-// Config is what a Server needs. People, Auditors, Admins, Orchestrators, Ready and JWKSMaxAge may be left out.
+// Config is what a Server needs. People, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge may be left out.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
@@ -48,6 +48,8 @@ type Config struct {
 	// orchestrators may end tasks. One SPIFFE ID can have several roles; none includes another. People have theirs by
 	// the broker's rules.
 	Auditors, Admins, Orchestrators []Role
+	// ResourceServers may ask about tokens for their audiences.
+	ResourceServers []ResourceServer
 	// BootstrapAdmin is the id of a person who is an admin everywhere for as long as Bootstrap goes on. Bootstrap may be
 	// left out when there is none.
 	BootstrapAdmin string
@@ -130,6 +132,11 @@ func (cfg Config) check() error {
 		return errors.New("server: a bootstrap admin needs a time")
 	case len(cfg.CursorKey) < minCursorKey:
 		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
+	}
+	for _, rs := range cfg.ResourceServers {
+		if rs.ID.IsZero() || len(rs.Audiences) == 0 || slices.Contains(rs.Audiences, "") {
+			return errors.New("server: a resource server needs a SPIFFE ID and at least one audience")
+		}
 	}
 	for _, role := range slices.Concat(cfg.Auditors, cfg.Admins, cfg.Orchestrators) {
 		if role.ID.IsZero() || len(role.TrustDomains)+len(role.Within) == 0 {

@@ -27,6 +27,8 @@ type Config struct {
 	TLS TLSConfig `yaml:"tls"`
 	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
 	TrustDomains []TrustDomainConfig `yaml:"trust_domains"`
+	// The workloads that tokens are shown to: services, and gateways in front of such.
+	ResourceServers []ResourceServerConfig `yaml:"resource_servers,omitempty"`
 	// The people who approve, and who they are. Left out: only workloads can call, and nothing that waits for a person is ever approved.
 	People *PeopleConfig `yaml:"people,omitempty"`
 	// Folder with the catalogue: scopes (.yaml) and policies (.cedar).
@@ -86,6 +88,14 @@ type WorkloadRoleConfig struct {
 	ID string `yaml:"id"`
 	// SPIFFE IDs of this trust domain at or below which the role holds, such as spiffe://acme.example/research. At least one.
 	Within []string `yaml:"within,omitempty"`
+}
+
+// ResourceServerConfig lets a workload ask about tokens.
+type ResourceServerConfig struct {
+	// SPIFFE ID of the workload.
+	ID string `yaml:"id"`
+	// The audiences whose tokens it may ask about, exactly as scopes have them. At least one.
+	Audiences []string `yaml:"audiences"`
 }
 
 // PeopleConfig is an OpenID Connect provider and what its people may do.

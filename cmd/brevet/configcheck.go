@@ -20,6 +20,7 @@ func (c *Config) check() error {
 		required("catalogue", c.Catalogue),
 		required("postgres.url_file", c.Postgres.URLFile),
 		c.Vault.check(),
+		c.checkResourceServers(),
 	}
 	if _, err := newLogger(c.Log, io.Discard); err != nil {
 		errs = append(errs, err)

@@ -127,7 +127,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	core, err := broker.New(broker.Config{
-		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Approvals: book, Minter: watch.Minter(minter),
+		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Tokens: book, Approvals: book, Minter: watch.Minter(minter),
 		Electorate: voters.electorate, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: book, SecondAdmin: cfg.CatalogueSecondAdmin,
 		Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
@@ -145,10 +145,11 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter, Proofs: book, LogKeys: logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
-		Auditors:       roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
-		Admins:         roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
-		Orchestrators:  roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
-		BootstrapAdmin: voters.bootstrap, Bootstrap: book,
+		Auditors:        roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
+		Admins:          roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
+		Orchestrators:   roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
+		ResourceServers: resourceServers(cfg),
+		BootstrapAdmin:  voters.bootstrap, Bootstrap: book,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},

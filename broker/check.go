@@ -1,0 +1,67 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/token"
+)
+
+// Passage is a call that a gateway holds until it is told whether to let it pass.
+type Passage struct {
+	// Token is verified, for an audience of the gateway's, and its presenter has proved the key that it is bound to.
+	Token token.Claims
+	// Digest is the SHA-256 of the token's payload.
+	Digest [32]byte
+	Call   scopes.Call
+}
+
+// NotOpened says why a token does not open what it was shown for, in words for whoever made the call.
+type NotOpened struct{ Why string }
+
+func (e *NotOpened) Error() string { return ErrNotOpened.Error() + ": " + e.Why }
+
+func (e *NotOpened) Unwrap() error { return ErrNotOpened }
+
+// Check returns nil when a call may pass: by the catalogue in force, its token's scope has a rule for it, and the token
+// is what was issued and nobody has ended. Else the error is a *NotOpened or ErrInactive; ErrLedgerUnavailable when
+// that cannot be told.
+func (b *Broker) Check(ctx context.Context, p Passage) error {
+	by := b.catalogue()
+	if err := opens(by, p); err != nil {
+		return err
+	}
+	if b.cfg.Tokens == nil {
+		return ErrInactive
+	}
+	standing, err := b.cfg.Tokens.TokenStanding(ctx, p.Token.ID, p.Digest)
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading where a token stands: %w", err)
+	case !standing.Active:
+		return ErrInactive
+	case b.cfg.Catalogues == nil || standing.Catalogue == "" || standing.Catalogue == by.Digest():
+		return nil
+	}
+	// Another replica has applied a catalogue, which this one has not seen yet.
+	if err := b.reload(ctx, by.Digest()); err != nil {
+		return fmt.Errorf("loading the catalogue in force: %w", err)
+	}
+	return opens(b.catalogue(), p)
+}
+
+// opens holds a call to the rules that a catalogue has for the token's scope.
+func opens(by *scopes.Catalogue, p Passage) error {
+	if len(p.Token.Details) != 1 || p.Token.Details[0].Type != p.Token.Scope {
+		return ErrInactive
+	}
+	scope, ok := by.Scope(p.Token.Scope)
+	if !ok || scope.Credential.Kind != scopes.KindJWT || scope.Credential.Audience != p.Token.Audience {
+		return &NotOpened{Why: "the scope of the token is not in the catalogue any more, or is for another audience"}
+	}
+	if ok, why := scopes.Allowed(scope.Egress, p.Token.Details[0].Params, p.Call); !ok {
+		return &NotOpened{Why: why}
+	}
+	return nil
+}

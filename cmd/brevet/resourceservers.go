@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/server"
+)
+
+func (c ResourceServerConfig) open() (server.ResourceServer, error) {
+	id, err := attest.ParseID(c.ID)
+	if err != nil {
+		return server.ResourceServer{}, fmt.Errorf("%q is not a SPIFFE ID: %w", c.ID, err)
+	}
+	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
+		return server.ResourceServer{}, fmt.Errorf("%s: audiences is empty, or has an empty one: name those that scopes have", c.ID)
+	}
+	return server.ResourceServer{ID: id, Audiences: c.Audiences}, nil
+}
+
+func (c *Config) checkResourceServers() error {
+	var errs []error
+	seen := map[string]bool{}
+	for _, rs := range c.ResourceServers {
+		_, err := rs.open()
+		if err == nil && seen[rs.ID] {
+			err = fmt.Errorf("%s is listed twice: put its audiences into one list", rs.ID)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("resource_servers: %w", err))
+		}
+		seen[rs.ID] = true
+	}
+	return errors.Join(errs...)
+}
+
+func resourceServers(cfg Config) []server.ResourceServer {
+	var all []server.ResourceServer
+	for _, rs := range cfg.ResourceServers {
+		opened, err := rs.open()
+		if err != nil {
+			continue // which loading the configuration has refused
+		}
+		all = append(all, opened)
+	}
+	return all
+}

@@ -1,0 +1,85 @@
+package ledger_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/ledger"
+)
+
+func isActive(t *testing.T, l *ledger.Ledger, id string, claims [32]byte) bool {
+	t.Helper()
+	standing, err := l.TokenStanding(t.Context(), id, claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return standing.Active
+}
+
+func TestWhichTokensAreActive(t *testing.T) {
+	ended := func(target broker.Selector, at time.Time) *broker.Command {
+		cmd := announced(broker.CommandTaskEnd, target)
+		cmd.At = at
+		return &cmd
+	}
+	quarantined := func(id string) *broker.Command {
+		cmd := announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: id})
+		return &cmd
+	}
+	for _, tc := range []struct {
+		name   string
+		kind   string
+		change func(*broker.Record)
+		way    []broker.Status
+		order  *broker.Command
+		want   bool
+	}{
+		{name: "issued", kind: "jwt", want: true},
+		{name: "lapsed", kind: "jwt", change: lapse},
+		{name: "revoked", kind: "jwt", way: []broker.Status{broker.StatusRevoked}},
+		{name: "released", kind: "jwt", way: []broker.Status{broker.StatusReleased}},
+		{name: "failed", kind: "jwt", way: []broker.Status{broker.StatusFailed}},
+		{name: "a login", kind: "database", way: []broker.Status{broker.StatusIssued}},
+		{name: "its task has ended", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-1"}, time.Time{})},
+		{name: "its task will end", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-1"}, start.Add(240*time.Hour)), want: true},
+		{name: "another task has ended", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-2"}, time.Time{}), want: true},
+		{name: "a sandbox in quarantine", kind: "jwt", order: quarantined(sandbox)},
+		{name: "a trust domain in quarantine", kind: "jwt", order: quarantined("spiffe://acme.test")},
+		{name: "below it is a quarantine", kind: "jwt", order: quarantined(sandbox + "/x"), want: true},
+		{name: "beside it is a quarantine", kind: "jwt", order: quarantined(sandbox + "x"), want: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := brevettest.NewDB(t).Ledger(t)
+			rec := bring(t, l, tc.kind, tc.way, tc.change)
+			if tc.order != nil {
+				announce(t, l, *tc.order)
+			}
+			if got := isActive(t, l, rec.ID, rec.Intent.ClaimsDigest); got != tc.want {
+				t.Errorf("got active %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// A token is what was issued, or none: another one with its id was signed by somebody who has the key.
+func TestTokensThatWereNotIssued(t *testing.T) {
+	l := brevettest.NewDB(t).Ledger(t)
+	rec := bring(t, l, "jwt", nil, nil)
+	if isActive(t, l, rec.ID, sha256.Sum256([]byte("other claims"))) {
+		t.Error("another token with the id of one is active")
+	}
+	for _, id := range []string{"", "x", strings.ToUpper(rec.ID), "00000000-0000-7000-8000-000000000000", "a\x00"} {
+		if isActive(t, l, id, rec.Intent.ClaimsDigest) {
+			t.Errorf("a token with the id %q is active", id)
+		}
+	}
+	l.Close()
+	if _, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
+	}
+}
