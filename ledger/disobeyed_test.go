@@ -98,7 +98,7 @@ func TestDueIsFast(t *testing.T) {
 	conn := brevettest.Connect(t, db.AdminURL)
 	rec := allowed(as("spiffe://acme.test/first", "git.read", "t", 0))
 	begin(t, l, rec)
-	copies(t, conn, rec, 40_000, 20_000, 51, 20_000)
+	copies(t, conn, rec, 100_000, 50_000, 51, 20_000)
 	look := func(name string, want int) {
 		t.Helper()
 		for _, orders := range []time.Time{{}, time.Now().Add(-2 * time.Minute)} {
