@@ -84,7 +84,7 @@ type Result struct {
 }
 
 // Issue decides, records, and only then mints. An error means that no credential left: *scopes.InvalidAsk for
-// an ask that makes no sense, else one of this package's sentinels. A denial is not an error. A result that holds a
+// an ask that makes no sense, *Unexpected, else one of this package's sentinels. A denial is not an error. A result that holds a
 // credential has to be passed to Delivered.
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
 	return b.decided(ctx, func() (Result, error) { return b.issue(ctx, who, req) })
@@ -94,6 +94,9 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (R
 	now := b.cfg.Now()
 	decision, err := b.catalogue().Decide(subjectOf(who), askOf(req), now)
 	if err != nil {
+		return Result{}, err
+	}
+	if err := req.Expect.check(decision); err != nil {
 		return Result{}, err
 	}
 	rec, key, err := b.prepare(who, req, decision, now)
@@ -211,6 +214,9 @@ func (b *Broker) Close(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Issuer is the "iss" of every token.
+func (b *Broker) Issuer() string { return b.cfg.Issuer }
 
 // Title is what a scope does, in the words of the catalogue with that digest; empty when that is not in force.
 func (b *Broker) Title(scope, digest string) string {

@@ -22,6 +22,8 @@ type Request struct {
 	CSR, PublicKey string
 	// IdempotencyKey makes a repeated request answer once; empty means that each call is its own.
 	IdempotencyKey string
+	// Expect is neither decided upon nor recorded.
+	Expect Expectation
 }
 
 // Status is where a request stands. It only moves forward.

@@ -260,6 +260,7 @@ type Redemption struct {
 	Request string // its id
 	// CSR and PublicKey are as they were asked with, since only their digest is kept.
 	CSR, PublicKey string
+	Expect         Expectation
 }
 
 // Redeem issues what people have approved, after policy has been asked again. A result without a record is that of a
@@ -311,6 +312,9 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 	}
 	d, err := decide(subjectOf(who), askOf(req), now)
 	if err != nil {
+		return Record{}, Key{}, err
+	}
+	if err := r.Expect.check(d); err != nil {
 		return Record{}, Key{}, err
 	}
 	if d.Outcome == scopes.Allow {

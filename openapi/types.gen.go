@@ -8,6 +8,21 @@ import (
 	"time"
 )
 
+// Defines values for AssertionType.
+const (
+	AssertionJWTSPIFFE AssertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-spiffe"
+)
+
+// Valid indicates whether the value is a known member of the AssertionType enum.
+func (e AssertionType) Valid() bool {
+	switch e {
+	case AssertionJWTSPIFFE:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CallerKind.
 const (
 	CallerPerson   CallerKind = "person"
@@ -89,6 +104,24 @@ func (e Decision) Valid() bool {
 	}
 }
 
+// Defines values for GrantType.
+const (
+	GrantApproval          GrantType = "urn:brevet:params:grant-type:approval"
+	GrantClientCredentials GrantType = "client_credentials"
+)
+
+// Valid indicates whether the value is a known member of the GrantType enum.
+func (e GrantType) Valid() bool {
+	switch e {
+	case GrantApproval:
+		return true
+	case GrantClientCredentials:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for HealthStatus.
 const (
 	HealthFailing HealthStatus = "failing"
@@ -101,6 +134,60 @@ func (e HealthStatus) Valid() bool {
 	case HealthFailing:
 		return true
 	case HealthOK:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OAuthErrorCode.
+const (
+	OAuthAccessDenied           OAuthErrorCode = "access_denied"
+	OAuthAuthorizationPending   OAuthErrorCode = "authorization_pending"
+	OAuthExpiredToken           OAuthErrorCode = "expired_token"
+	OAuthInvalidClient          OAuthErrorCode = "invalid_client"
+	OAuthInvalidDetails         OAuthErrorCode = "invalid_authorization_details"
+	OAuthInvalidGrant           OAuthErrorCode = "invalid_grant"
+	OAuthInvalidRequest         OAuthErrorCode = "invalid_request"
+	OAuthInvalidScope           OAuthErrorCode = "invalid_scope"
+	OAuthInvalidTarget          OAuthErrorCode = "invalid_target"
+	OAuthServerError            OAuthErrorCode = "server_error"
+	OAuthSlowDown               OAuthErrorCode = "slow_down"
+	OAuthTemporarilyUnavailable OAuthErrorCode = "temporarily_unavailable"
+	OAuthUnauthorizedClient     OAuthErrorCode = "unauthorized_client"
+	OAuthUnsupportedGrantType   OAuthErrorCode = "unsupported_grant_type"
+)
+
+// Valid indicates whether the value is a known member of the OAuthErrorCode enum.
+func (e OAuthErrorCode) Valid() bool {
+	switch e {
+	case OAuthAccessDenied:
+		return true
+	case OAuthAuthorizationPending:
+		return true
+	case OAuthExpiredToken:
+		return true
+	case OAuthInvalidClient:
+		return true
+	case OAuthInvalidDetails:
+		return true
+	case OAuthInvalidGrant:
+		return true
+	case OAuthInvalidRequest:
+		return true
+	case OAuthInvalidScope:
+		return true
+	case OAuthInvalidTarget:
+		return true
+	case OAuthServerError:
+		return true
+	case OAuthSlowDown:
+		return true
+	case OAuthTemporarilyUnavailable:
+		return true
+	case OAuthUnauthorizedClient:
+		return true
+	case OAuthUnsupportedGrantType:
 		return true
 	default:
 		return false
@@ -344,6 +431,21 @@ func (e VoteRequestCovers) Valid() bool {
 	}
 }
 
+// AccessToken defines model for AccessToken.
+type AccessToken struct {
+	AccessToken string `json:"access_token"`
+
+	// AuthorizationDetails What was granted, as the token says it.
+	AuthorizationDetails []AuthorizationDetail `json:"authorization_details"`
+
+	// ExpiresIn Seconds.
+	ExpiresIn int64  `json:"expires_in"`
+	Scope     string `json:"scope"`
+
+	// TokenType Example: Bearer
+	TokenType string `json:"token_type"`
+}
+
 // Approval defines model for Approval.
 type Approval struct {
 	// BreakGlass A group of which two can agree in their place, in an emergency. Absent when nobody can.
@@ -448,6 +550,29 @@ type ApprovalsCurrent struct {
 
 	// More More wait than are listed, and may be older.
 	More bool `json:"more,omitempty,omitzero"`
+}
+
+// AssertionType defines model for AssertionType.
+type AssertionType string
+
+// AuthorizationDetail One action that a token is for (RFC 9396).
+type AuthorizationDetail struct {
+	// Actions The authority class of the scope.
+	Actions []string `json:"actions"`
+
+	// Identifier The resource.
+	Identifier string `json:"identifier"`
+
+	// Locations The audience of the token.
+	Locations []string `json:"locations"`
+
+	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	//
+	// Example: {"repo":"acme/api"}
+	Params Params `json:"params,omitempty,omitzero"`
+
+	// Type The scope's name.
+	Type string `json:"type"`
 }
 
 // Caller defines model for Caller.
@@ -594,6 +719,18 @@ type Clamp struct {
 	To int64 `json:"to"`
 }
 
+// ClientAuthentication Exactly one proof of who calls: an X.509-SVID over mutual TLS, or a JWT-SVID as `client_assertion`.
+type ClientAuthentication struct {
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
+	ClientAssertion     string        `json:"client_assertion,omitempty,omitzero"`
+	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
+
+	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
+	//
+	// Example: spiffe://acme.example/research/a
+	ClientID string `json:"client_id,omitempty,omitzero"`
+}
+
 // ConsistencyProof defines model for ConsistencyProof.
 type ConsistencyProof struct {
 	From   int64  `json:"from"`
@@ -667,6 +804,11 @@ type EntryPage struct {
 	// Next The `from` of the following page.
 	Next int64 `json:"next"`
 }
+
+// GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
+// with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
+// without a claim to be either).
+type GrantType string
 
 // Hash A SHA-256, in base64.
 //
@@ -817,6 +959,27 @@ type NarrowestAsk struct {
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 }
 
+// OAuthError An error of OAuth (RFC 6749, 5.2). `problem` tells the same as the rest of the API would, with the way on:
+// which policies decided, what would pass, and who could approve.
+type OAuthError struct {
+	// AuthReqID Of `authorization_pending` and `slow_down`: the request that people decide on.
+	AuthReqID        string         `json:"auth_req_id,omitempty,omitzero"`
+	Error            OAuthErrorCode `json:"error"`
+	ErrorDescription string         `json:"error_description,omitempty,omitzero"`
+
+	// ExpiresIn Seconds until nobody can decide any more.
+	ExpiresIn int64 `json:"expires_in,omitempty,omitzero"`
+
+	// Interval Seconds to wait between two looks.
+	Interval int `json:"interval,omitempty,omitzero"`
+
+	// Problem A problem document (RFC 9457).
+	Problem Problem `json:"problem,omitempty,omitzero"`
+}
+
+// OAuthErrorCode defines model for OAuthErrorCode.
+type OAuthErrorCode string
+
 // Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 //
 // Example: {"repo":"acme/api"}
@@ -964,6 +1127,17 @@ type RequestState struct {
 	VotesCast int `json:"votes_cast,omitempty,omitzero"`
 }
 
+// ResourceMetadata defines model for ResourceMetadata.
+type ResourceMetadata struct {
+	// AuthorizationServers The provider whose ID tokens people call with, if any. Workloads call with SVIDs, and never with tokens of this server.
+	AuthorizationServers   []string `json:"authorization_servers,omitempty,omitzero"`
+	BearerMethodsSupported []string `json:"bearer_methods_supported"`
+	Resource               string   `json:"resource"`
+
+	// ResourceDocumentation Where this description is.
+	ResourceDocumentation string `json:"resource_documentation,omitempty,omitzero"`
+}
+
 // RevocationRequest defines model for RevocationRequest.
 type RevocationRequest struct {
 	// Catalogue The digest of the catalogue that decided.
@@ -991,6 +1165,22 @@ type RevocationRequest struct {
 
 // RoleName defines model for RoleName.
 type RoleName string
+
+// ServerMetadata defines model for ServerMetadata.
+type ServerMetadata struct {
+	GrantTypesSupported []string `json:"grant_types_supported,omitempty,omitzero"`
+	Issuer              string   `json:"issuer"`
+	JwksURI             string   `json:"jwks_uri"`
+
+	// ResponseTypesSupported None, since there is no authorization endpoint; but RFC 8414 requires the member.
+	ResponseTypesSupported []string `json:"response_types_supported"`
+
+	// ServiceDocumentation Where this description is.
+	ServiceDocumentation                  string   `json:"service_documentation,omitempty,omitzero"`
+	TLSClientCertificateBoundAccessTokens bool     `json:"tls_client_certificate_bound_access_tokens,omitempty,omitzero"`
+	TokenEndpoint                         string   `json:"token_endpoint"`
+	TokenEndpointAuthMethodsSupported     []string `json:"token_endpoint_auth_methods_supported,omitempty,omitzero"`
+}
 
 // Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 // is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
@@ -1102,6 +1292,51 @@ type Token struct {
 
 	// TTL Seconds from issue to expiry.
 	TTL int64 `json:"ttl"`
+}
+
+// TokenForm defines model for TokenForm.
+type TokenForm struct {
+	// Audience The same.
+	Audience string `json:"audience,omitempty,omitzero"`
+
+	// AuthReqID Of the request that people decide on.
+	AuthReqID string `json:"auth_req_id,omitempty,omitzero"`
+
+	// AuthorizationDetails RFC 9396: a JSON array of one object. Its `type` is the scope's name and `params` are the scope's
+	// parameters; `actions`, `locations` and `identifier` may be given as tokens have them.
+	//
+	//
+	// Example: [{"type":"github.issues.read","params":{"repo":"acme/api"}}]
+	AuthorizationDetails string `json:"authorization_details,omitempty,omitzero"`
+
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
+	ClientAssertion     string        `json:"client_assertion,omitempty,omitzero"`
+	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
+
+	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
+	//
+	// Example: spiffe://acme.example/research/a
+	ClientID string `json:"client_id,omitempty,omitzero"`
+
+	// GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
+	// with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
+	// without a claim to be either).
+	GrantType GrantType `json:"grant_type"`
+
+	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted; never evaluated.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Resource RFC 8707. If given, the scope's audience.
+	Resource string `json:"resource,omitempty,omitzero"`
+
+	// Scope The name of exactly one scope. May be left out where `authorization_details` has it.
+	Scope string `json:"scope,omitempty,omitzero"`
+
+	// Task The piece of work this is for. When left out, `oauth`.
+	Task string `json:"task,omitempty,omitzero"`
+
+	// TTL Seconds the token should live. The scope's default when left out.
+	TTL string `json:"ttl,omitempty,omitzero"`
 }
 
 // TokenRequest defines model for TokenRequest.
@@ -1417,6 +1652,9 @@ type IssueTokenParams struct {
 	// in double quotes (RFC 8941).
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
+
+// GrantTokenFormdataRequestBody defines body for GrantToken for application/x-www-form-urlencoded ContentType.
+type GrantTokenFormdataRequestBody = TokenForm
 
 // CastVoteJSONRequestBody defines body for CastVote for application/json ContentType.
 type CastVoteJSONRequestBody = VoteRequest

@@ -94,6 +94,9 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
+// Issuer is the provider's.
+func (v *Verifier) Issuer() string { return v.cfg.Issuer }
+
 // Identify returns the person that an ID token proves. The cheap checks come first, so that junk costs no signature and
 // no fetch; nothing of the token is believed before its signature is verified.
 //

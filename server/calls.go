@@ -141,9 +141,9 @@ func foreignPage(r *http.Request) bool {
 	return framed || http.NewCrossOriginProtection().Check(r) != nil
 }
 
-// underV1 says whether a call was meant for the API proper, however its path is spelled.
-func underV1(r *http.Request) bool {
-	return slices.Contains(strings.Split(r.URL.Path, "/"), "v1")
+// underAPI says whether a call was meant for what is called as somebody, however its path is spelled.
+func underAPI(r *http.Request) bool {
+	return slices.ContainsFunc(strings.Split(r.URL.Path, "/"), func(part string) bool { return part == "v1" || part == "oauth2" })
 }
 
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {

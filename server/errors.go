@@ -3,12 +3,14 @@ package server
 import (
 	"errors"
 
+	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
 // What can be wrong with a call before the broker sees it. problems.go says how each is answered.
 var (
 	errMalformedBody   = errors.New("body is not acceptable JSON")
+	errForm            = errors.New("body is not an acceptable form")
 	errParameter       = errors.New("parameter is not acceptable")
 	errCursor          = errors.New("cursor is not one of ours")
 	errUnauthenticated = errors.New("no acceptable SVID or ID token")
@@ -41,6 +43,7 @@ var errSlow = errors.New("events are not read")
 type finding struct {
 	kind               error
 	field, why, detail string
+	oauth              OAuthErrorCode // what OAuth calls it, where that is not what its kind is called
 }
 
 func (f *finding) Error() string { return f.kind.Error() + ": " + f.detail }

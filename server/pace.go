@@ -12,26 +12,30 @@ import (
 const (
 	callsPerSecond = 20
 	callsAtOnce    = 200
-	// mostPaced bounds the memory. People are few, and who is forgotten begins anew.
+	// pollsPerSecond is one each pollAfter, a second less for the sake of the network.
+	pollsPerSecond = 1.0 / (pollAfter - 1)
+	// mostPaced bounds the memory. They are few, and who is forgotten begins anew.
 	mostPaced = 10_000
 )
 
-// pace holds back each person who calls too often.
+// pace holds back each one who calls too often.
 type pace struct {
-	mu     sync.Mutex
-	people map[string]*rate.Limiter
+	limit rate.Limit
+	burst int
+	mu    sync.Mutex
+	of    map[string]*rate.Limiter
 }
 
-func (p *pace) allows(person string, now time.Time) bool {
+func (p *pace) allows(who string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.people == nil || len(p.people) >= mostPaced {
-		p.people = map[string]*rate.Limiter{}
+	if p.of == nil || len(p.of) >= mostPaced {
+		p.of = map[string]*rate.Limiter{}
 	}
-	limiter := p.people[person]
+	limiter := p.of[who]
 	if limiter == nil {
-		limiter = rate.NewLimiter(callsPerSecond, callsAtOnce)
-		p.people[person] = limiter
+		limiter = rate.NewLimiter(p.limit, p.burst)
+		p.of[who] = limiter
 	}
 	return limiter.AllowN(now, 1)
 }

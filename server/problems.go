@@ -37,6 +37,10 @@ var answers = []answer{
 		"The body is not one JSON object with the members that the API describes, each at most once. Nothing was decided. Compare it with /openapi.yaml; names are case-sensitive.",
 	},
 	{
+		errForm, CodeMalformedBody, http.StatusBadRequest, "The form cannot be read",
+		"The body is not a form (application/x-www-form-urlencoded in UTF-8) that has each parameter once at most. Nothing was decided. Compare it with /openapi.yaml.",
+	},
+	{
 		errParameter, CodeInvalidParameter, http.StatusBadRequest, "A parameter is not acceptable",
 		"A query or header parameter is unknown, repeated, or not of the form that the API describes. Nothing was read. Compare it with /openapi.yaml.",
 	},
@@ -229,6 +233,11 @@ var nobody attest.Identity
 
 // fail answers err as a problem, and first records it when it is a refusal. who is nobody until attested.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err error) {
+	writeProblem(w, s.refused(w.Header(), r, who, err))
+}
+
+// refused describes err as a problem, counts it, and records it when it is a refusal.
+func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) Problem {
 	a, f, c := answerTo(err), findingOf(err), callOf(r)
 	c.code = a.code
 	p := Problem{
@@ -245,17 +254,17 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err er
 	}
 	var limited *broker.Limited
 	if errors.As(err, &limited) {
-		tellLimit(w.Header(), &p, limited)
+		tellLimit(h, &p, limited)
 		s.metrics.decisions.WithLabelValues(string(scopes.Deny), authorityOf(limited.Record.Decision)).Inc()
 	}
 	s.metrics.refusals.WithLabelValues(string(a.code)).Inc()
 	if a.status >= http.StatusInternalServerError {
 		s.cfg.Log.ErrorContext(r.Context(), "call failed", "request_id", c.id, "operation", c.operation, "code", string(a.code), "error", err)
 	}
-	if a.status < http.StatusInternalServerError && !recorded(a) && underV1(r) {
+	if a.status < http.StatusInternalServerError && !recorded(a) && underAPI(r) {
 		s.refuse(r, who, a.code, f.detail)
 	}
-	writeProblem(w, p)
+	return p
 }
 
 // recorded tells whether a problem is the answer to a request whose end is in the ledger already.
@@ -302,10 +311,17 @@ func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, detail st
 func writeProblem(w http.ResponseWriter, p Problem) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
+	setProblemHeaders(h, p.Status)
+	writeBody(w, p.Status, p)
+}
+
+func setProblemHeaders(h http.Header, status int) {
 	h.Set("Cache-Control", "no-store")
-	switch p.Status {
+	switch status {
 	case http.StatusUnauthorized:
-		h.Set("WWW-Authenticate", "Bearer")
+		if h.Get("WWW-Authenticate") == "" {
+			h.Set("WWW-Authenticate", "Bearer")
+		}
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if h.Get("Retry-After") == "" {
 			h.Set("Retry-After", strconv.Itoa(retryAfter))
@@ -313,7 +329,6 @@ func writeProblem(w http.ResponseWriter, p Problem) {
 	case http.StatusRequestEntityTooLarge:
 		h.Set("Connection", "close")
 	}
-	writeBody(w, p.Status, p)
 }
 
 // writeBody writes the whole answer. An error means that the caller has gone, or a value of ours that does not

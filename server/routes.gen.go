@@ -18,9 +18,18 @@ type ServerInterface interface {
 	// GetKeys The public keys that tokens are checked with (RFC 7517)
 	// (GET /.well-known/jwks.json)
 	GetKeys(w http.ResponseWriter, r *http.Request)
+	// GetServerMetadata What OAuth clients need to know of this server (RFC 8414)
+	// (GET /.well-known/oauth-authorization-server)
+	GetServerMetadata(w http.ResponseWriter, r *http.Request)
+	// GetResourceMetadata What callers need to know of this API (RFC 9728)
+	// (GET /.well-known/oauth-protected-resource)
+	GetResourceMetadata(w http.ResponseWriter, r *http.Request)
 	// Live Whether the process answers
 	// (GET /livez)
 	Live(w http.ResponseWriter, r *http.Request)
+	// GrantToken Ask for an access token as OAuth 2.0 has it (RFC 6749)
+	// (POST /oauth2/token)
+	GrantToken(w http.ResponseWriter, r *http.Request)
 	// GetSpec This description
 	// (GET /openapi.yaml)
 	GetSpec(w http.ResponseWriter, r *http.Request)
@@ -138,9 +147,27 @@ func (_ Unimplemented) GetKeys(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// GetServerMetadata What OAuth clients need to know of this server (RFC 8414)
+// (GET /.well-known/oauth-authorization-server)
+func (_ Unimplemented) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetResourceMetadata What callers need to know of this API (RFC 9728)
+// (GET /.well-known/oauth-protected-resource)
+func (_ Unimplemented) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // Live Whether the process answers
 // (GET /livez)
 func (_ Unimplemented) Live(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GrantToken Ask for an access token as OAuth 2.0 has it (RFC 6749)
+// (POST /oauth2/token)
+func (_ Unimplemented) GrantToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -377,11 +404,53 @@ func (siw *ServerInterfaceWrapper) GetKeys(w http.ResponseWriter, r *http.Reques
 	handler.ServeHTTP(w, r)
 }
 
+// GetServerMetadata operation middleware
+func (siw *ServerInterfaceWrapper) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetServerMetadata(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetResourceMetadata operation middleware
+func (siw *ServerInterfaceWrapper) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetResourceMetadata(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // Live operation middleware
 func (siw *ServerInterfaceWrapper) Live(w http.ResponseWriter, r *http.Request) {
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.Live(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GrantToken operation middleware
+func (siw *ServerInterfaceWrapper) GrantToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GrantToken(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2245,7 +2314,16 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/v1/catalogue/proposals/{digest}", wrapper.DecideCatalogue)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/oauth2/token", wrapper.GrantToken)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/.well-known/oauth-authorization-server", wrapper.GetServerMetadata)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/.well-known/oauth-protected-resource", wrapper.GetResourceMetadata)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/livez", wrapper.Live)

@@ -71,8 +71,10 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 	if op.RequestBody == nil {
 		return names
 	}
-	for name := range op.RequestBody.Value.Content.Get("application/json").Schema.Value.Properties {
-		names[name] = true
+	if body := op.RequestBody.Value.Content.Get("application/json"); body != nil { // else a form, which says more than we read
+		for name := range body.Schema.Value.Properties {
+			names[name] = true
+		}
 	}
 	return names
 }

@@ -84,7 +84,8 @@ type Server struct {
 	metrics *metrics
 	router  *chi.Mux
 	handler http.Handler
-	pace    pace
+	// pace holds back people, polls those who look whether people have decided.
+	pace, polls pace
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
 	// closed tells those who wait for people that this replica goes.
@@ -101,6 +102,8 @@ func New(cfg Config) (*Server, error) {
 		cfg.JWKSMaxAge = time.Minute
 	}
 	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), closed: make(chan struct{})}
+	s.pace.limit, s.pace.burst = callsPerSecond, callsAtOnce
+	s.polls.limit, s.polls.burst = pollsPerSecond, 1
 	for _, host := range cfg.Hosts {
 		s.hosts[strings.ToLower(host)] = true
 	}
@@ -153,6 +156,9 @@ func (s *Server) routes() *chi.Mux {
 		s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path"})
 	})
 	mux.MethodNotAllowed(s.methodNotAllowed)
+	if issuer, _ := s.issuerURL(); strings.Trim(issuer.Path, "/") != "" {
+		mux.Get(serverMetadata+issuer.Path, s.GetServerMetadata) // RFC 8414, 3.1
+	}
 	HandlerWithOptions(s, ChiServerOptions{BaseRouter: mux, ErrorHandlerFunc: s.parameterError})
 	return mux
 }

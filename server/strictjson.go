@@ -31,9 +31,17 @@ func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool) (
 }
 
 func readBodyUpTo(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, error) {
-	if err := checkBodyHeaders(r, most); err != nil {
+	if err := checkBodyHeaders(r, "application/json", most); err != nil {
 		return nil, err
 	}
+	body, err := readAll(w, r, most)
+	if err != nil {
+		return nil, err
+	}
+	return body, checkObject(body, members)
+}
+
+func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
@@ -42,10 +50,10 @@ func readBodyUpTo(w http.ResponseWriter, r *http.Request, members map[string]boo
 	if err != nil {
 		return nil, malformed("body_incomplete")
 	}
-	return body, checkObject(body, members)
+	return body, nil
 }
 
-func checkBodyHeaders(r *http.Request, most int64) error {
+func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
 	// A transfer coding is how a body is smuggled past a proxy, and a body this small has no use for one.
 	if len(r.TransferEncoding) > 0 {
 		return malformed("transfer_encoding")
@@ -58,7 +66,7 @@ func checkBodyHeaders(r *http.Request, most int64) error {
 		return &finding{kind: errMediaType, detail: "content_type"}
 	}
 	mediaType, params, err := mime.ParseMediaType(types[0])
-	if err != nil || mediaType != "application/json" {
+	if err != nil || mediaType != wanted {
 		return &finding{kind: errMediaType, detail: "content_type"}
 	}
 	for name, value := range params {

@@ -105,13 +105,10 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Iden
 	}
 	rec := result.Record
 	d := rec.Decision
-	s.metrics.decisions.WithLabelValues(string(d.Outcome), authorityOf(d)).Inc()
-	if d.Reason == scopes.ReasonBreakGlass {
-		s.metrics.broken.WithLabelValues("issuance").Inc()
-	}
+	s.countDecision(d)
 	switch {
 	case d.Outcome == scopes.Allow && result.Credential != nil:
-		return s.handOver(w, r, result)
+		return s.handOver(w, r, http.StatusCreated, s.token(result))
 	case d.Outcome == scopes.Pending && d.Approval != nil:
 		writePending(w, Pending{
 			ID: rec.ID, Status: StatusPending, ExpiresAt: rec.Expires,
@@ -125,10 +122,17 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Iden
 	return errCutOff
 }
 
+func (s *Server) countDecision(d scopes.Decision) {
+	s.metrics.decisions.WithLabelValues(string(d.Outcome), authorityOf(d)).Inc()
+	if d.Reason == scopes.ReasonBreakGlass {
+		s.metrics.broken.WithLabelValues("issuance").Inc()
+	}
+}
+
 // handOver writes a credential out to the caller's connection. The length is known, so that the caller has the whole
 // answer while the credential is still being renewed.
-func (s *Server) handOver(w http.ResponseWriter, r *http.Request, result broker.Result) error {
-	body, err := json.Marshal(s.token(result))
+func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, credential any) error {
+	body, err := json.Marshal(credential)
 	if err != nil {
 		s.fail(w, r, nobody, errFault) // the error can quote the credential
 		return errFault
@@ -142,7 +146,7 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, result broker.
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(http.StatusCreated)
+	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {
 		return fmt.Errorf("writing a credential: %w", err)
 	}

@@ -1,0 +1,69 @@
+package server_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// pemFiles writes an SVID for programs that know no SPIFFE.
+func pemFiles(t *testing.T, s *brevettest.Stack, id string) (cert, key string) {
+	t.Helper()
+	chain, private, err := s.X509(t, id).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "svid.pem"), filepath.Join(dir, "key.pem")
+	for path, data := range map[string][]byte{cert: chain, key: private} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// curl runs the program. The server's SVID has no DNS name, so curl is told not to look for one.
+func curl(t *testing.T, args ...string) []byte {
+	t.Helper()
+	out, err := program(t, "curl", append([]string{"--silent", "--show-error", "--insecure"}, args...)...)
+	if err != nil {
+		t.Fatalf("curl: %v", err)
+	}
+	return out
+}
+
+func program(t *testing.T, name string, args ...string) ([]byte, error) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := osexec.CommandContext(t.Context(), name, args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, stderr.String())
+	}
+	return out, err
+}
+
+// Somebody with a curl and the RFCs gets a token.
+func TestCurlGetsAToken(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	cert, key := pemFiles(t, s, agent)
+	for name, args := range map[string][]string{
+		"X.509": {"--cert", cert, "--key", key, "--data-urlencode", "client_id=" + agent},
+		"JWT":   {"--data-urlencode", "client_assertion_type=" + jwtSPIFFE, "--data-urlencode", "client_assertion=" + s.JWT(t, agent)},
+	} {
+		out := curl(t, append(args, "--data", "grant_type=client_credentials", "--data-urlencode", "authorization_details="+apiDetails, s.URL+"/oauth2/token")...)
+		var got openapi.AccessToken
+		if err := json.Unmarshal(out, &got); err != nil || verify(t, s, got.AccessToken).Subject != agent {
+			t.Errorf("%s: got %s, %v", name, out, err)
+		}
+	}
+}
