@@ -195,7 +195,7 @@ func unexpected(err error, f form) error {
 }
 
 // awaited means that people have not decided yet.
-type awaited struct { //nolint:errname // it reads as what the request is
+type awaited struct {
 	name    OAuthErrorCode
 	id      string
 	expires time.Time
