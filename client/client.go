@@ -1,7 +1,7 @@
 // Package client asks a Brevet server for credentials, and reads back what was issued.
 //
 // It must never send an SVID anywhere but to the server it was made for, never follow a redirect, never repeat an
-// ask on its own unless an idempotency key makes that harmless, and never print a credential.
+// ask on its own unless that is what it was told to do (Hold), and never print a credential.
 package client
 
 import (

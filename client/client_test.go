@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v4"
 )
 
 // newClient calls a server that answers as told. It stands for the network between, which may answer anything.
@@ -38,8 +39,31 @@ func writeProblem(w http.ResponseWriter, p openapi.Problem) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
+// problemCodes are those that the description of the API knows.
+func problemCodes(t *testing.T) []openapi.ProblemCode {
+	t.Helper()
+	var spec struct {
+		Components struct {
+			Schemas struct {
+				ProblemCode struct {
+					Enum []openapi.ProblemCode `yaml:"enum"`
+				} `yaml:"ProblemCode"`
+			} `yaml:"schemas"`
+		} `yaml:"components"`
+	}
+	if err := yaml.Unmarshal(openapi.Spec, &spec); err != nil {
+		t.Fatal(err)
+	}
+	codes := spec.Components.Schemas.ProblemCode.Enum
+	if len(codes) < 30 {
+		t.Fatalf("got %d problem codes: the description is not being read", len(codes))
+	}
+	return codes
+}
+
+// A program tells every problem of the server by errors.Is, whatever came between.
 func TestEveryProblemIsASentinel(t *testing.T) {
-	for code, want := range map[openapi.ProblemCode]error{
+	wants := map[openapi.ProblemCode]error{
 		openapi.CodeMalformedBody:        client.ErrInvalid,
 		openapi.CodeInvalidParameter:     client.ErrInvalid,
 		openapi.CodeInvalidCursor:        client.ErrInvalid,
@@ -66,13 +90,28 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeInvalidCatalogue:     client.ErrInvalid,
 		openapi.CodeSuperseded:           client.ErrUnavailable,
 		openapi.CodeInternal:             client.ErrInternal,
-	} {
+		openapi.CodeBundleUnavailable:    client.ErrUnavailable,
+		openapi.CodeProviderUnavailable:  client.ErrUnavailable,
+		openapi.CodeNotSealed:            client.ErrUnavailable,
+		openapi.CodeOwnRequest:           client.ErrNotAllowed,
+		openapi.CodeNotEligible:          client.ErrNotAllowed,
+		openapi.CodeDecided:              client.ErrDecided,
+		openapi.CodeNotApproved:          client.ErrDecided,
+		openapi.CodeStale:                client.ErrStale,
+		openapi.CodeTooBroad:             client.ErrInvalid,
+	}
+	for _, code := range problemCodes(t) {
+		want := wants[code]
+		if want == nil {
+			t.Errorf("%s has no error of its own: add it to sentinels", code)
+			continue
+		}
 		t.Run(string(code), func(t *testing.T) {
 			c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 				writeProblem(w, openapi.Problem{Type: code.Type(), Code: code, Status: 418, Title: "x", Detail: "y"})
 			})
 			_, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
-			if !errors.Is(err, want) {
+			if !errors.Is(err, want) || !errors.Is(fmt.Errorf("asking: %w", err), want) {
 				t.Errorf("got %v, want %v", err, want)
 			}
 			for _, other := range []error{client.ErrInvalid, client.ErrUnauthenticated, client.ErrDenied, client.ErrUnavailable} {
@@ -85,6 +124,24 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 				t.Errorf("got %+v, want the request id and the wait", p)
 			}
 		})
+	}
+}
+
+// Why policy says no is told apart where a program may want to act upon it, and is a denial all the same.
+func TestReasonsOfDenials(t *testing.T) {
+	for reason, want := range map[string]error{"quarantined": client.ErrQuarantined, "task_ended": client.ErrTaskEnded, "no_permit": nil} {
+		c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+			writeProblem(w, openapi.Problem{Type: openapi.CodeDenied.Type(), Code: openapi.CodeDenied, Status: 403, Reason: reason})
+		})
+		_, err := c.Request(t.Context(), client.Ask{Scope: "a.b", Task: "t"})
+		if !errors.Is(err, client.ErrDenied) || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s: got %v", reason, err)
+		}
+		for _, other := range []error{client.ErrQuarantined, client.ErrTaskEnded} {
+			if other != want && errors.Is(err, other) {
+				t.Errorf("%s is %v too", reason, other)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,236 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// desk answers asks and orders in memory, so that a test can have a clock of its own. Like the network in newClient it
+// may answer anything.
+type desk struct {
+	answer func(n int, w http.ResponseWriter) // the n-th ask, from 1
+	state  func() openapi.Status              // of a request that waits for people
+
+	mu        sync.Mutex
+	asked     []time.Time
+	redeemed  int
+	released  []string
+	withdrawn []string
+}
+
+func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	w := httptest.NewRecorder()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
+	switch {
+	case path[0] == "tokens":
+		d.asked = append(d.asked, time.Now())
+		d.answer(len(d.asked), w)
+	case path[0] == "issuances":
+		d.released = append(d.released, path[1])
+		writeToken(w, 200, `{"ended":[],"counts":{}}`)
+	case r.Method == http.MethodDelete:
+		d.withdrawn = append(d.withdrawn, path[1])
+		w.WriteHeader(http.StatusNoContent)
+	case len(path) == 3:
+		d.redeemed++
+		issued(w, "approved", time.Minute)
+	default:
+		writeToken(w, 200, fmt.Sprintf(`{"id":%q,"status":%q}`, path[1], d.state()))
+	}
+	return w.Result(), nil
+}
+
+func (d *desk) client(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{BaseURL: "https://brevet.test", HTTPClient: &http.Client{Transport: d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func issued(w http.ResponseWriter, id string, ttl time.Duration) {
+	body, _ := json.Marshal(openapi.Token{ID: id, Kind: "jwt", Token: "eyJ-" + id, TTL: int64(ttl / time.Second), ExpiresAt: time.Now().Add(ttl)})
+	writeToken(w, 201, string(body))
+}
+
+func refused(w http.ResponseWriter, code openapi.ProblemCode, status int) {
+	writeProblem(w, openapi.Problem{Type: code.Type(), Code: code, Status: status, Title: string(code)})
+}
+
+func pending(w http.ResponseWriter, id string) {
+	writeToken(w, 202, fmt.Sprintf(`{"id":%q,"approval":{"group":"oncall","quorum":1},"expires_at":%q}`, id, time.Now().Add(10*time.Minute).Format(time.RFC3339)))
+}
+
+func name(n int) string { return fmt.Sprintf("c-%d", n) }
+
+var anAsk = client.Ask{Scope: "a.b", Task: "t"}
+
+func TestHoldRenewsBeforeTheEndAndReleasesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{answer: func(n int, w http.ResponseWriter) { issued(w, name(n), 5*time.Minute) }}
+		var renewed []string
+		hold, err := d.client(t).Hold(t.Context(), client.HoldConfig{
+			Ask: anAsk, Renewed: func(token *client.Token) { renewed = append(renewed, token.Secret.Reveal()) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3600 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if since := time.Since(d.asked[len(d.asked)-1]); since > 5*time.Minute {
+				t.Fatalf("the last credential is %s old, and lived for 5m", since)
+			}
+		}
+		for i, at := range d.asked[1:] {
+			if gap := at.Sub(d.asked[i]); gap < 3*time.Minute || gap > 200*time.Second {
+				t.Errorf("asked again after %s, want two thirds of 5m or a little less", gap)
+			}
+		}
+		if len(renewed) != len(d.asked)-1 || hold.Token().ID != name(len(d.asked)) || renewed[0] != "eyJ-c-2" {
+			t.Errorf("asked %d times, heard of %v and holds %s", len(d.asked), renewed, hold.Token().ID)
+		}
+		// Of two the time is not over yet: the newest, and the one that it replaced.
+		time.Sleep(time.Until(d.asked[len(d.asked)-1].Add(4 * time.Minute)))
+		synctest.Wait()
+		if err := hold.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(d.asked); !slices.Equal(d.released, []string{name(n - 1), name(n)}) {
+			t.Errorf("released %v, want the last two of %d", d.released, n)
+		}
+		time.Sleep(time.Hour)
+		if n := len(d.asked); hold.Token().ID != name(n) {
+			t.Errorf("asked after Close")
+		}
+	})
+}
+
+func TestHoldGoesOnThroughFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{answer: func(n int, w http.ResponseWriter) {
+			switch {
+			case n == 1 || n > 4:
+				issued(w, name(n), time.Minute)
+			case n == 2:
+				http.Error(w, "a proxy's page", http.StatusBadGateway)
+			case n == 3:
+				refused(w, openapi.CodeVaultUnavailable, 503) // Retry-After: 7
+			default:
+				refused(w, openapi.CodeRateLimited, 429)
+			}
+		}}
+		var failures []error
+		hold, err := d.client(t).Hold(t.Context(), client.HoldConfig{Ask: anAsk, Failed: func(err error) { failures = append(failures, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if len(failures) != 3 || !errors.Is(failures[1], client.ErrUnavailable) || hold.Token().ID != name(5) {
+			t.Errorf("got the failures %v and holds %s, want three and the fifth", failures, hold.Token().ID)
+		}
+		if pause := d.asked[3].Sub(d.asked[2]); pause < 7*time.Second {
+			t.Errorf("asked again after %s, the server wanted 7s", pause)
+		}
+		if err := hold.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestHoldTakesNoForAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{answer: func(n int, w http.ResponseWriter) {
+			if n == 1 {
+				issued(w, name(n), time.Minute)
+				return
+			}
+			refused(w, openapi.CodeDenied, 403)
+		}}
+		var failures []error
+		hold, err := d.client(t).Hold(t.Context(), client.HoldConfig{Ask: anAsk, Failed: func(err error) { failures = append(failures, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(d.asked) != 2 || len(failures) != 1 || !errors.Is(failures[0], client.ErrDenied) {
+			t.Errorf("asked %d times and heard %v, want one denial and peace", len(d.asked), failures)
+		}
+		if err := hold.Close(t.Context()); err != nil || !slices.Equal(d.released, []string{"c-1"}) {
+			t.Errorf("got %v, released %v", err, d.released)
+		}
+	})
+}
+
+func TestHoldWaitsForPeople(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		decided := time.Now().Add(3 * time.Minute)
+		d := &desk{
+			answer: func(n int, w http.ResponseWriter) { pending(w, name(n)) },
+			state: func() openapi.Status {
+				if time.Now().Before(decided) {
+					return openapi.StatusPending
+				}
+				return "approved"
+			},
+		}
+		var waited []string
+		hold, err := d.client(t).Hold(t.Context(), client.HoldConfig{Ask: anAsk, Waiting: func(p client.Pending) { waited = append(waited, p.Group) }})
+		if err != nil || hold.Token().ID != "approved" || time.Now().Before(decided) || d.redeemed != 1 {
+			t.Fatalf("got %v after %d redemptions", err, d.redeemed)
+		}
+		// The next one waits too, until the Hold is closed: nobody is to be asked for what is not wanted any more.
+		decided = time.Now().Add(time.Hour)
+		time.Sleep(time.Minute)
+		if err := hold.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(waited) != 2 || !slices.Equal(d.withdrawn, []string{"c-2"}) {
+			t.Errorf("waited %d times and withdrew %v, want the second withdrawn", len(waited), d.withdrawn)
+		}
+	})
+}
+
+func TestObtainWithdrawsWhatItDoesNotWaitFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{
+			answer: func(n int, w http.ResponseWriter) { pending(w, name(n)) },
+			state:  func() openapi.Status { return openapi.StatusPending },
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := d.client(t).Obtain(ctx, anAsk, nil)
+		if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(d.withdrawn, []string{"c-1"}) {
+			t.Errorf("got %v, and withdrew %v", err, d.withdrawn)
+		}
+	})
+}
+
+func TestHoldTakesNoIdempotencyKey(t *testing.T) {
+	ask := anAsk
+	ask.IdempotencyKey = "once"
+	if _, err := (&desk{}).client(t).Hold(t.Context(), client.HoldConfig{Ask: ask}); !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+}
