@@ -42,6 +42,8 @@ var arrows = map[string][]string{
 	"faults":     {},
 	"tamper":     {},
 	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
+
+	"examples/sandbox": {"client"},
 }
 
 // heavy is what a package must not pull in, even through others.

@@ -137,9 +137,9 @@ func TestReasonsOfDenials(t *testing.T) {
 		if !errors.Is(err, client.ErrDenied) || want != nil && !errors.Is(err, want) {
 			t.Errorf("%s: got %v", reason, err)
 		}
-		for _, other := range []error{client.ErrQuarantined, client.ErrTaskEnded} {
-			if other != want && errors.Is(err, other) {
-				t.Errorf("%s is %v too", reason, other)
+		for other, of := range map[string]error{"quarantined": client.ErrQuarantined, "task_ended": client.ErrTaskEnded} {
+			if other != reason && errors.Is(err, of) {
+				t.Errorf("%s is %v too", reason, of)
 			}
 		}
 	}

@@ -82,11 +82,17 @@ type process struct {
 // launch starts brevet with env on top of the test's own environment. It is killed with the test.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	return launchWith(t, nil, env, args...)
+}
+
+// launchWith is launch with what the system is to be told.
+func launchWith(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *process {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &process{
 		cmd: exec.CommandContext(ctx, binary, args...), out: newStream(), err: newStream(), ended: make(chan struct{}),
 	}
-	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Env, p.cmd.SysProcAttr = append(os.Environ(), env...), attr
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+)
+
+// HelperFlags are for commands that other programs run to get a credential.
+type HelperFlags struct {
+	CallerFlags
+	Task   string        `help:"The task that the credential belongs to." required:"" env:"BREVET_TASK"`
+	Scope  string        `help:"Scope to ask for, such as github.issues.read." required:""`
+	Param  []string      `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
+	TTL    time.Duration `help:"How long the credential should live. Default: the scope's own." name:"ttl"`
+	Reason string        `help:"Why, in a sentence, for whoever reads the record."`
+}
+
+// obtain asks with these parameters, and waits for people where they have to agree.
+func (f HelperFlags) obtain(ctx context.Context, con *console, broker *client.Client, params []string) (*client.Token, error) {
+	parsed, err := parseParams(params)
+	if err != nil {
+		return nil, err
+	}
+	news := &partNews{con: con, scope: inert(f.Scope)}
+	defer news.settle()
+	ask := client.Ask{Scope: f.Scope, Params: parsed, TTL: f.TTL, Task: f.Task, Reason: f.Reason}
+	return broker.Obtain(ctx, ask, news.waits)
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/secret"
+)
+
+// GitCredentialCmd is `brevet git-credential`, a credential helper as gitcredentials(7) describes them.
+type GitCredentialCmd struct {
+	HelperFlags
+	Username  string `help:"The user name that goes with it." default:"x-access-token"`
+	Field     string `help:"The member of the credential that is the password. Default: the token of a JWT."`
+	Operation string `arg:"" help:"What git wants: get, store or erase."`
+}
+
+// Run does what git wants. In --param, {host} and {path} stand for what git names.
+func (c *GitCredentialCmd) Run(ctx context.Context, con *console) error {
+	var do func(context.Context, *console, gitAttributes) error
+	switch c.Operation {
+	case "get":
+		do = c.get
+	case "erase":
+		do = c.erase
+	default:
+		// There is nothing to store: a credential is asked for whenever it is needed. What git may invent later is not
+		// for us.
+		_, err := io.Copy(io.Discard, os.Stdin)
+		return err
+	}
+	asked, err := readGitAttributes(os.Stdin)
+	if err == nil {
+		err = do(ctx, &console{out: con.out, err: con.err}, asked)
+	}
+	if err != nil && c.Operation == "get" {
+		// Without this git would ask the next helper, and then whoever sits there.
+		fmt.Fprintln(con.out, "quit=1")
+	}
+	return err
+}
+
+func (c *GitCredentialCmd) get(ctx context.Context, con *console, asked gitAttributes) error {
+	if asked["protocol"] != "https" {
+		return fmt.Errorf("a credential is given for https only, not for %q", asked["protocol"])
+	}
+	params, err := asked.fill(c.Param)
+	if err != nil {
+		return err
+	}
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	token, err := c.obtain(ctx, con, broker, params)
+	if err != nil {
+		return explain(&console{out: con.err, err: con.err}, c.hint(err), c.Task)
+	}
+	password, err := extractField(c.Field)(token)
+	if err != nil {
+		return err
+	}
+	if !gitValue(c.Username) || !gitValue(password.Reveal()) {
+		return fmt.Errorf("%s does not fit into one line, as git wants it", token.Scope)
+	}
+	_, err = fmt.Fprintf(con.out, "username=%s\npassword=%s\npassword_expiry_utc=%d\n", c.Username, password.Reveal(), token.Expires.Unix())
+	return err
+}
+
+// erase releases what git was refused with. Of what the record does not know there is nothing to release.
+func (c *GitCredentialCmd) erase(ctx context.Context, con *console, asked gitAttributes) error {
+	if asked["password"] == "" {
+		return nil
+	}
+	broker, done, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	page, err := broker.Page(ctx, client.Filter{
+		Credential: client.DigestOf(secret.New(asked["password"])), Status: openapi.StatusIssued,
+	})
+	if err != nil {
+		return explain(&console{out: con.err, err: con.err}, c.hint(err), c.Task)
+	}
+	var errs []error
+	for _, one := range page.Issuances {
+		_, err := broker.Release(ctx, one.ID)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// gitAttributes is what git says of a credential.
+type gitAttributes map[string]string
+
+// maxGitInput is more than git ever says, in bytes.
+const maxGitInput = 64 << 10
+
+var errGitInput = errors.New("standard input is not what git says to a credential helper")
+
+// readGitAttributes reads lines of name=value, to the end or an empty line. The names in it come from URLs that anybody
+// may have written: what could be read in two ways is refused.
+func readGitAttributes(in io.Reader) (gitAttributes, error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxGitInput+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading what git says: %w", err)
+	}
+	text := string(data)
+	if len(text) > maxGitInput || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r") {
+		return nil, errGitInput
+	}
+	asked := gitAttributes{}
+	for line := range strings.Lines(text) {
+		line, whole := strings.CutSuffix(line, "\n")
+		if line == "" {
+			break
+		}
+		name, value, ok := strings.Cut(line, "=")
+		_, twice := asked[name]
+		if !whole || !ok || name == "" || twice && !strings.HasSuffix(name, "[]") {
+			return nil, errGitInput
+		}
+		asked[name] = value
+	}
+	return asked, nil
+}
+
+// fill puts the host and the path of the repository into parameters. The broker holds them to the scope's patterns.
+func (g gitAttributes) fill(params []string) ([]string, error) {
+	path := strings.TrimSuffix(strings.Trim(g["path"], "/"), ".git")
+	out := make([]string, 0, len(params))
+	for _, param := range params {
+		if strings.Contains(param, "{host}") && g["host"] == "" {
+			return nil, errors.New("git names no host")
+		}
+		if strings.Contains(param, "{path}") && path == "" {
+			return nil, errors.New("git names no path: set credential.useHttpPath to true for this host")
+		}
+		out = append(out, strings.NewReplacer("{host}", g["host"], "{path}", path).Replace(param))
+	}
+	return out, nil
+}
+
+func gitValue(text string) bool { return text != "" && !strings.ContainsAny(text, "\x00\r\n") }

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// gitServer serves repositories below root with git's own backend, to whoever knows the password that asked takes.
+func gitServer(t *testing.T, root string, accepts func(user, password string) bool) (address, ca string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program(t, "git"), "--exec-path").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend := &cgi.Handler{
+		Path: filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"), Root: "/",
+		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"},
+	}
+	return serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || !accepts(user, password) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		backend.ServeHTTP(w, r)
+	}))
+}
+
+// git runs git with no configuration but what is given.
+func git(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", args...)
+	cmd.Env = append(append(os.Environ(), env...), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "HOME="+t.TempDir())
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (s *session) gitCredential(t *testing.T) {
+	root := t.TempDir()
+	for _, repository := range []string{"acme/api.git", "evil/api.git"} {
+		if out, err := git(t, nil, "init", "--bare", filepath.Join(root, repository)); err != nil {
+			t.Fatalf("%s: %v", out, err)
+		}
+	}
+	passwords := make(chan string, 99)
+	address, ca := gitServer(t, root, func(user, password string) bool {
+		passwords <- password
+		return user == "x-access-token" && aToken.MatchString(password+"\n")
+	})
+	helper := "!" + binary + " git-credential --task t-git --scope github.issues.read --param repo={path}"
+	configured := []string{"-c", "credential." + address + ".helper=" + helper, "-c", "credential.useHttpPath=true"}
+	env := append(s.env, "GIT_SSL_CAINFO="+ca)
+	out, err := git(t, env, append(configured, "clone", address+"/acme/api.git", "here")...)
+	if err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	token := <-passwords
+	if record := s.whose(t, token); record["task"] != "t-git" || record["resource"] != "github:repo/acme/api" {
+		t.Errorf("got %v", record)
+	}
+	// What policy refuses ends git, which neither asks on nor goes on without.
+	out, err = git(t, env, append(configured, "clone", address+"/evil/api.git", "there")...)
+	if err == nil || !strings.Contains(out, "Policy does not allow this") || strings.Contains(out, "eyJ") {
+		t.Errorf("got %q, %v, want why not", out, err)
+	}
+	t.Run("erase", func(t *testing.T) { s.gitErases(t, token) })
+	t.Run("refused", s.gitRefuses)
+}
+
+// helper runs the credential helper with what git would say to it.
+func (s *session) helper(t *testing.T, said, operation string, flags ...string) result {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"git-credential", "--task", "t-git", "--scope", "github.issues.read", "--param", "repo={path}"}, flags...), operation)...)
+	cmd.Env, cmd.Stdin = append(os.Environ(), s.env...), strings.NewReader(said)
+	var errOut strings.Builder
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{cmd.ProcessState.ExitCode(), string(out), errOut.String()}
+}
+
+// A credential that a host did not take is released.
+func (s *session) gitErases(t *testing.T, token string) {
+	if status := s.whose(t, token)["status"]; status != "issued" {
+		t.Fatalf("got it %v, want it alive: this test sees nothing", status)
+	}
+	const where = "protocol=https\nhost=git.example\npath=acme/api.git\nusername=x-access-token\n"
+	if got := s.helper(t, where+"password="+token+"\n", "store"); got.code != 0 || got.out != "" {
+		t.Errorf("store: got %+v", got)
+	}
+	s.helper(t, where, "erase").want(t, 0)
+	s.helper(t, where+"password=somebody else's\n", "erase").want(t, 0)
+	if status := s.whose(t, token)["status"]; status != "issued" {
+		t.Errorf("got it %v, want it alive", status)
+	}
+	s.helper(t, where+"password="+token+"\n", "erase").want(t, 0)
+	if status := s.whose(t, token)["status"]; status != "released" {
+		t.Errorf("got it %v, want it released", status)
+	}
+	got := s.helper(t, where+"\n", "get")
+	got.want(t, 0, "username=x-access-token\npassword=eyJ", "password_expiry_utc=")
+	if got := s.helper(t, where, "get", "--field", "password"); got.code != 1 || got.out != "quit=1\n" {
+		t.Errorf("got %+v", got)
+	}
+	s.helper(t, "whatever", "invented-later").want(t, 0)
+}
+
+// What anybody can write into a URL leads to no credential, and to no question either.
+func (s *session) gitRefuses(t *testing.T) {
+	for name, said := range map[string]string{
+		"plain HTTP":            "protocol=http\nhost=h\npath=acme/api\n",
+		"no protocol":           "host=h\npath=acme/api\n",
+		"no path":               "protocol=https\nhost=h\n",
+		"NUL":                   "protocol=https\nhost=h\npath=acme/api\x00\n",
+		"CR":                    "protocol=https\nhost=h\r\npath=acme/api\n",
+		"no UTF-8":              "protocol=https\nhost=h\npath=acme/\xff\n",
+		"host twice":            "protocol=https\nhost=a\nhost=b\npath=acme/api\n",
+		"path twice":            "protocol=https\nhost=a\npath=acme/api\npath=evil/api\n",
+		"a line that is none":   "protocol=https\nhost=h\npath=acme/api\nnonsense\n",
+		"no name":               "protocol=https\n=h\npath=acme/api\n",
+		"half a line":           "protocol=https\nhost=h\npath=acme/api",
+		"too much":              "protocol=https\nhost=h\npath=" + strings.Repeat("a", maxGitInput) + "\n",
+		"a path that climbs":    "protocol=https\nhost=h\npath=acme/api/../../evil/api\n",
+		"a path with a newline": "protocol=https\nhost=h\npath=acme/api\nevil\n",
+		"a path with a query":   "protocol=https\nhost=h\npath=acme/api?x=.git\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := s.helper(t, said, "get")
+			if got.code == 0 || got.out != "quit=1\n" {
+				t.Errorf("got %+v, want that git is told to stop", got)
+			}
+		})
+	}
+}
+
+func TestGitAttributes(t *testing.T) {
+	got, err := readGitAttributes(strings.NewReader("protocol=https\nhost=h:8443\npath=/acme/api.git/\nwwwauth[]=Basic\nwwwauth[]=Bearer a=b\n\npath=after the end\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	params, err := got.fill([]string{"repo={path}", "host={host}", "plain=x"})
+	if want := "[repo=acme/api host=h:8443 plain=x]"; err != nil || fmt.Sprint(params) != want {
+		t.Errorf("got %v, %v, want %s", params, err, want)
+	}
+	if _, err := (gitAttributes{}).fill([]string{"host={host}"}); err == nil {
+		t.Error("got no error for a host that is not named")
+	}
+}
+
+// The example of the SDK does what it says.
+func (s *session) sdkExample(t *testing.T) {
+	built := filepath.Join(t.TempDir(), "sandbox")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", built, "../../examples/sandbox").CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	cmd := exec.CommandContext(t.Context(), built)
+	cmd.Env = append(os.Environ(), s.env...)
+	out, err := cmd.CombinedOutput()
+	want := "holds github.issues.read on github:repo/acme/api\ntask ended; alive at that time: 0\n"
+	if err != nil || string(out) != want {
+		t.Errorf("got %q, %v, want %q", out, err, want)
+	}
+	if n := len(s.records(t, "--task", "example-1", "--status", "released")); n != 1 {
+		t.Errorf("got %d released credentials, want 1", n)
+	}
+}

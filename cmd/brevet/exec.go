@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+)
+
+// ExecCmd is `brevet exec`.
+type ExecCmd struct {
+	CallerFlags
+	Task    string   `help:"The task that the credentials belong to. Without it a task is made up, and ended with the program." env:"BREVET_TASK"`
+	Reason  string   `help:"Why, in a sentence, for whoever reads the record."`
+	Scope   inOrder  `help:"Scope to ask for, such as github.issues.read. The flags below are about the one before them; give it again for another credential." required:"" placeholder:"NAME"`
+	Param   inOrder  `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
+	TTL     inOrder  `help:"How long each credential should live. Default: the scope's own, and its longest with --env." placeholder:"DURATION" name:"ttl"`
+	Env     inOrder  `help:"Give it as this variable of the environment, which cannot be renewed." placeholder:"NAME[=FIELD]"`
+	File    inOrder  `help:"Give it as this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
+	Socket  inOrder  `help:"Give it to whoever connects to this Unix socket, named like a file." placeholder:"PATH[=FIELD]"`
+	For     inOrder  `help:"Give it in the way that this program takes it: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
+	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
+}
+
+// The exit codes of a shell for programs that cannot be started, and what it adds to the signal that ended one.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128
+)
+
+// passedOn are the signals that the program gets when brevet does.
+var passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
+
+// Run runs the program with its credentials, and ends them with it. Standard output is the program's alone.
+func (c *ExecCmd) Run(ctx context.Context, con *console) error {
+	con = &console{out: con.err, err: con.err}
+	if len(c.Program) > 0 && c.Program[0] == "--" {
+		c.Program = c.Program[1:]
+	}
+	if len(c.Program) == 0 {
+		return errors.New("say which program to run, after --")
+	}
+	path, err := findProgram(c.Program[0])
+	if err != nil {
+		fmt.Fprintf(con.err, "brevet: %v\n", err)
+		return err
+	}
+	// What comes from now on is for the program; as long as that does not run, it ends the wait for its credentials.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn...)
+	defer signal.Stop(signals)
+	waiting, stop := signal.NotifyContext(ctx, passedOn...)
+	defer stop()
+
+	folder, err := newPrivateFolder()
+	if err != nil {
+		return err
+	}
+	defer func() { folder.remove() }()
+	parts, err := c.parts(folder)
+	if err != nil {
+		return err
+	}
+	broker, done, err := c.open(waiting)
+	if err != nil {
+		return err
+	}
+	defer done()
+	run := c.newRun(con, broker, parts)
+	defer run.end(context.WithoutCancel(ctx))
+	if err := run.obtain(waiting); err != nil {
+		return explain(con, c.hint(err), run.task)
+	}
+	program := exec.Command(path) //nolint:gosec,noctx // the user's own program, which ends when it wants to
+	program.Args = c.Program
+	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
+	program.Env = append(os.Environ(), "BREVET_TASK="+run.task, "BREVET_DIR="+folder.path)
+	program.Env = append(program.Env, run.environ()...)
+	return runProgram(program, signals)
+}
+
+// findProgram looks for it as a shell does, before anything is asked for.
+func findProgram(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return "", exitError{err: fmt.Errorf("there is no program %s", quote(name)), code: exitNotFound}
+	default:
+		return "", exitError{err: fmt.Errorf("%s cannot be run: %w", quote(name), err), code: exitNotExecutable}
+	}
+}
+
+// endWithin bounds the release of everything, once the program has ended.
+const endWithin = 15 * time.Second
+
+// execution is the credentials of one program.
+type execution struct {
+	con    *console
+	broker *client.Client
+	task   string
+	madeUp bool // the task is this execution's own
+	used   bool // there may be something in it
+	parts  []*part
+}
+
+func (c *ExecCmd) newRun(con *console, broker *client.Client, parts []*part) *execution {
+	x := &execution{con: con, broker: broker, task: c.Task, parts: parts}
+	if x.task == "" {
+		x.task, x.madeUp = newTask("exec"), true
+	}
+	for _, p := range parts {
+		p.ask.Task, p.ask.Reason = x.task, c.Reason
+	}
+	return x
+}
+
+// obtain gets each credential and puts it into its places.
+func (x *execution) obtain(ctx context.Context) error {
+	for _, p := range x.parts {
+		err := p.obtain(ctx, x.con, x.broker)
+		// Whoever was told no holds nothing. A call that was not answered may have been.
+		if problem := new(client.Problem); !errors.As(err, &problem) {
+			x.used = true
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (x *execution) environ() []string {
+	var all []string
+	for _, p := range x.parts {
+		for _, place := range p.places {
+			all = append(all, place.environ()...)
+		}
+	}
+	return all
+}
+
+// end takes everything back. What it cannot reach ends by itself, and that is said.
+func (x *execution) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	defer cancel()
+	var errs []error
+	for _, p := range x.parts {
+		for _, place := range p.places {
+			place.remove()
+		}
+		errs = append(errs, p.release(ctx, x.broker))
+	}
+	if x.madeUp && x.used {
+		// It ends what was issued and never arrived, too.
+		_, err := x.broker.EndTask(ctx, x.task, client.TaskEnd{Reason: "the program has ended"})
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		fmt.Fprintf(x.con.err, "brevet: not everything could be ended, and ends by itself: %s\n", inert(err.Error()))
+	}
+}

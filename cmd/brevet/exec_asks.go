@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/brevet-dev/brevet/client"
+)
+
+// inOrder is a flag that is given many times, and whose place among others says what it is about.
+type inOrder []placed
+
+// placed is one value of a flag, and how many words of the command line came after it.
+type placed struct {
+	after int
+	text  string
+}
+
+// Decode reads one value.
+func (f *inOrder) Decode(ctx *kong.DecodeContext) error {
+	after := ctx.Scan.Len()
+	var text string
+	if err := ctx.Scan.PopValueInto("value", &text); err != nil {
+		return err
+	}
+	*f = append(*f, placed{after, text})
+	return nil
+}
+
+// newTask makes a name up. It begins with what made it, for whoever reads the record.
+func newTask(by string) string { return by + "-" + strings.ToLower(rand.Text()) }
+
+// longestAsk is the longest life that can be asked for: the scope's own bound makes it shorter.
+const longestAsk = 365 * 24 * time.Hour
+
+// part is one credential of the program: what is asked for, and where it goes.
+type part struct {
+	ask    client.Ask
+	params []string
+	places []place
+
+	hold *client.Hold  // what keeps it renewed; nil while there is none, or when it cannot be renewed
+	once *client.Token // what is not renewed
+}
+
+// parts reads the flags in the order in which they were given.
+func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
+	type word struct {
+		placed
+		flag string
+	}
+	var words []word
+	for flag, values := range map[string]inOrder{
+		"scope": c.Scope, "param": c.Param, "ttl": c.TTL, "env": c.Env, "file": c.File, "socket": c.Socket, "for": c.For,
+	} {
+		for _, value := range values {
+			words = append(words, word{value, flag})
+		}
+	}
+	slices.SortFunc(words, func(a, b word) int { return cmp.Compare(b.after, a.after) })
+	var parts []*part
+	for _, w := range words {
+		if w.flag == "scope" {
+			parts = append(parts, &part{ask: client.Ask{Scope: w.text}})
+			continue
+		}
+		if len(parts) == 0 {
+			return nil, fmt.Errorf("--%s %s comes before the --scope that it is about", w.flag, w.text)
+		}
+		if err := parts[len(parts)-1].add(w.flag, w.text, folder); err != nil {
+			return nil, fmt.Errorf("--%s: %w", w.flag, err)
+		}
+	}
+	for _, p := range parts {
+		if len(p.places) == 0 {
+			return nil, fmt.Errorf("--scope %s: say where it goes: --env, --file, --socket or --for", p.ask.Scope)
+		}
+		var err error
+		if p.ask.Params, err = parseParams(p.params); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+func (p *part) add(flag, text string, folder *privateFolder) (err error) {
+	var to place
+	switch flag {
+	case "param":
+		p.params = append(p.params, text)
+		return nil
+	case "ttl":
+		p.ask.TTL, err = time.ParseDuration(text)
+		return err
+	case "env":
+		to, err = newEnvPlace(text)
+	case "file":
+		to, err = newFilePlace(text, folder)
+	case "socket":
+		to, err = newSocketPlace(text, folder)
+	default:
+		to, err = p.newTemplate(text, folder)
+	}
+	if err != nil {
+		return err
+	}
+	p.places = append(p.places, to)
+	return nil
+}
+
+// onlyEnv tells whether nothing of it can be renewed while the program runs.
+func (p *part) onlyEnv() bool {
+	return !slices.ContainsFunc(p.places, func(to place) bool { _, env := to.(*envPlace); return !env })
+}
+
+// obtain gets the credential, keeps it renewed where that is of use, and puts it where it goes.
+func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) error {
+	news := &partNews{con: con, scope: inert(p.ask.Scope)}
+	defer news.settle()
+	if p.onlyEnv() {
+		token, err := p.longest(ctx, broker, news.waits)
+		if err != nil {
+			return err
+		}
+		p.once = token
+		news.say("ends at %s, and what is in the environment cannot be renewed", token.Expires.Local().Format(time.TimeOnly))
+		return p.put(token)
+	}
+	hold, err := broker.Hold(ctx, client.HoldConfig{
+		Ask: p.ask, Waiting: news.waits,
+		Renewed: func(token *client.Token) {
+			if err := p.put(token); err != nil {
+				news.say("is renewed, and does not reach the program: %v", err)
+			}
+		},
+		Failed: func(err error) { news.say("is not renewed: %v", err) },
+	})
+	if err != nil {
+		return err
+	}
+	p.hold = hold
+	return p.put(hold.Token())
+}
+
+// longest asks for as long as the scope, or else policy, lets it live, unless a time was given.
+func (p *part) longest(ctx context.Context, broker *client.Client, waiting func(client.Pending)) (*client.Token, error) {
+	if p.ask.TTL != 0 {
+		return broker.Obtain(ctx, p.ask, waiting)
+	}
+	ask := p.ask
+	ask.TTL = longestAsk
+	token, err := broker.Obtain(ctx, ask, waiting)
+	var problem *client.Problem
+	if !errors.As(err, &problem) || !errors.Is(err, client.ErrDenied) {
+		return token, err
+	}
+	// The nearest ask that would pass may be this one, for a shorter time.
+	if near := problem.Narrowest; near.Scope == ask.Scope && near.TTL > 0 && sameParams(near.Params, ask.Params) {
+		ask.TTL = seconds(near.TTL)
+		return broker.Obtain(ctx, ask, waiting)
+	}
+	return nil, err
+}
+
+func sameParams(a, b map[string]any) bool {
+	if len(a) == 0 && len(b) == 0 {
+		return true
+	}
+	first, err := json.Marshal(a)
+	if err != nil {
+		return false
+	}
+	second, err := json.Marshal(b)
+	return err == nil && bytes.Equal(first, second)
+}
+
+func (p *part) put(token *client.Token) error {
+	for _, to := range p.places {
+		if err := to.put(token); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// release ends what is alive of it.
+func (p *part) release(ctx context.Context, broker *client.Client) error {
+	if p.hold != nil {
+		return p.hold.Close(ctx)
+	}
+	if p.once == nil {
+		return nil
+	}
+	_, err := broker.Release(ctx, p.once.ID)
+	return err
+}

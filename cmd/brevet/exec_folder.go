@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// privateFolder holds files with credentials for as long as its maker lives: in memory where the system has a place for
+// that, and open to nobody else.
+type privateFolder struct {
+	path string
+	lock *os.File // the folder itself: who holds the lock uses it
+}
+
+// settleTime is how long a new folder may be without its lock.
+const settleTime = time.Minute
+
+// newPrivateFolder makes one, and removes those whose makers were killed.
+func newPrivateFolder() (*privateFolder, error) {
+	prefix := "brevet-" + strconv.Itoa(os.Getuid()) + "-"
+	var errs []error
+	for _, base := range []string{"/dev/shm", os.TempDir()} {
+		removeAbandoned(base, prefix)
+		path, err := os.MkdirTemp(base, prefix)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lock, err := lockFolder(path)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), os.Remove(path))
+		}
+		return &privateFolder{path: path, lock: lock}, nil
+	}
+	return nil, fmt.Errorf("making a private folder: %w", errors.Join(errs...))
+}
+
+// lockFolder fails when another process holds the lock, which ends with that process.
+func lockFolder(path string) (*os.File, error) {
+	folder, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(err, folder.Close())
+	}
+	return folder, nil
+}
+
+func removeAbandoned(base, prefix string) {
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil || !info.IsDir() || !strings.HasPrefix(entry.Name(), prefix) || time.Since(info.ModTime()) < settleTime {
+			continue
+		}
+		if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Getuid() {
+			continue
+		}
+		path := filepath.Join(base, entry.Name())
+		if lock, err := lockFolder(path); err == nil {
+			_ = os.RemoveAll(path)
+			_ = lock.Close()
+		}
+	}
+}
+
+// resolve is where a file is to be: in the folder when it is a mere name, and else at a path whose folder nobody else can
+// write to.
+func (f *privateFolder) resolve(name string) (string, error) {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.HasSuffix(name, "/"):
+		return "", fmt.Errorf("%q is not the name of a file", name)
+	case !strings.Contains(name, "/"):
+		return filepath.Join(f.path, name), nil
+	}
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(filepath.Dir(path))
+	switch {
+	case err != nil:
+		return "", err
+	case info.Mode().Perm()&0o022 != 0:
+		return "", fmt.Errorf("others can write to %s: take a folder of your own, or a name without a slash", filepath.Dir(path))
+	}
+	return path, nil
+}
+
+func (f *privateFolder) remove() {
+	_ = os.RemoveAll(f.path)
+	_ = f.lock.Close()
+}

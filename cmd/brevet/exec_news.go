@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+)
+
+// partNews tells people how it stands with one credential, on standard error. Before the program runs it may show a line
+// that changes; afterwards the terminal is the program's, and what is said is a line of its own.
+type partNews struct {
+	con   *console
+	scope string
+
+	mu      sync.Mutex
+	stop    func() // ends the line that changes
+	settled bool
+}
+
+func (n *partNews) say(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clear()
+	fmt.Fprintf(n.con.err, "brevet: %s %s\n", n.scope, inert(fmt.Sprintf(format, args...)))
+}
+
+// waits says who has to agree.
+func (n *partNews) waits(p client.Pending) {
+	n.say("waits: %d of %s has to agree%s, until %s; the request is %s",
+		p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.settled && colourful(n.con.err) {
+		n.stop = showWaiting(n.con, "waiting for "+inert(p.Group), p.Expires)
+	}
+}
+
+// settle leaves the terminal to the program.
+func (n *partNews) settle() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clear()
+	n.settled = true
+}
+
+func (n *partNews) clear() {
+	if n.stop != nil {
+		n.stop()
+		n.stop = nil
+	}
+}

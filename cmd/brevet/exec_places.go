@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/secret"
+)
+
+// place is where a program finds a credential.
+type place interface {
+	// put brings a credential there: the first before the program starts, the others while it runs.
+	put(token *client.Token) error
+	// environ is what the program is told by its environment, once there is a credential.
+	environ() []string
+	// remove takes away what is left of it.
+	remove()
+}
+
+// extract is the part of a credential that a program wants.
+type extract func(token *client.Token) (secret.Text, error)
+
+// extractField is one member of a credential; without a name it is the token of a JWT, and else the whole as JSON.
+func extractField(field string) extract {
+	return func(token *client.Token) (secret.Text, error) {
+		if field == "" {
+			return token.Secret, nil
+		}
+		for _, name := range token.Fields() {
+			if name == field {
+				return token.Field(field), nil
+			}
+		}
+		if token.Kind == kindJWT {
+			return secret.Text{}, fmt.Errorf("%s is a JWT, which has no field %q", token.Scope, field)
+		}
+		return secret.Text{}, fmt.Errorf("%s has no field %q but %s", token.Scope, field, strings.Join(token.Fields(), ", "))
+	}
+}
+
+// fieldName is what a member of a credential can be called, so that it is told from the end of a path.
+var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+// cutField takes NAME=FIELD apart. A name may hold a =, when what follows the last one is no field.
+func cutField(text string) (name, field string) {
+	i := strings.LastIndex(text, "=")
+	if i < 0 || !fieldName.MatchString(text[i+1:]) {
+		return text, ""
+	}
+	return text[:i], text[i+1:]
+}
+
+// envPlace is a variable of the environment.
+type envPlace struct {
+	name  string
+	of    extract
+	value secret.Text
+}
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func newEnvPlace(text string) (*envPlace, error) {
+	name, field := cutField(text)
+	if !variableName.MatchString(name) {
+		return nil, fmt.Errorf("%q is not the name of a variable, with =FIELD or without", text)
+	}
+	return &envPlace{name: name, of: extractField(field)}, nil
+}
+
+func (e *envPlace) put(token *client.Token) error {
+	value, err := e.of(token)
+	if err == nil && strings.Contains(value.Reveal(), "\x00") {
+		return fmt.Errorf("%s: no variable can hold it", e.name)
+	}
+	e.value = value
+	return err
+}
+
+func (e *envPlace) environ() []string { return []string{e.name + "=" + e.value.Reveal()} }
+func (e *envPlace) remove()           {}
+
+// filePlace is a file that only its owner can read. Whoever opens it finds the whole of one credential.
+type filePlace struct {
+	path  string
+	of    extract
+	vars  []string
+	there bool // what is at path is ours
+}
+
+func newFilePlace(text string, folder *privateFolder) (*filePlace, error) {
+	name, field := cutField(text)
+	path, err := folder.resolve(name)
+	return &filePlace{path: path, of: extractField(field)}, err
+}
+
+func (f *filePlace) put(token *client.Token) error {
+	content, err := f.of(token)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(f.path); err == nil && !f.there {
+		return fmt.Errorf("%s is there already, and would be removed when the program ends", f.path)
+	}
+	if err := replaceFile(f.path, content.Reveal()); err != nil {
+		return fmt.Errorf("writing a credential: %w", err)
+	}
+	f.there = true
+	return nil
+}
+
+func (f *filePlace) environ() []string { return f.vars }
+
+func (f *filePlace) remove() {
+	if f.there {
+		_ = os.Remove(f.path)
+	}
+}
+
+// socketPlace is a Unix socket that answers each connection with the newest credential, and closes it.
+type socketPlace struct {
+	listener net.Listener
+	of       extract
+	current  atomic.Pointer[secret.Text]
+}
+
+// answerWithin is how long a connection may take to read a credential.
+const answerWithin = 5 * time.Second
+
+func newSocketPlace(text string, folder *privateFolder) (*socketPlace, error) {
+	name, field := cutField(text)
+	path, err := folder.resolve(name)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := listenPrivately(path)
+	if err != nil {
+		return nil, err
+	}
+	return &socketPlace{listener: listener, of: extractField(field)}, nil
+}
+
+// listenPrivately opens a socket that nobody else can connect to, not even for a moment.
+func listenPrivately(path string) (net.Listener, error) {
+	if len(path) > longestSocketPath {
+		return nil, fmt.Errorf("%s is too long for a socket: %d bytes at most", path, longestSocketPath)
+	}
+	before := syscall.Umask(0o177)
+	defer syscall.Umask(before)
+	return net.Listen("unix", path) //nolint:noctx // it does not wait for anything
+}
+
+func (s *socketPlace) put(token *client.Token) error {
+	content, err := s.of(token)
+	if err != nil {
+		return err
+	}
+	if s.current.Swap(&content) == nil {
+		go answerEach(s.listener, func(conn net.Conn) {
+			_ = conn.SetDeadline(time.Now().Add(answerWithin))
+			_, _ = io.WriteString(conn, s.current.Load().Reveal())
+			if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
+				_, _ = io.Copy(io.Discard, conn) // who says something first is not to be cut off
+			}
+		})
+	}
+	return nil
+}
+
+// answerEach serves until the listener is closed.
+func answerEach(listener net.Listener, answer func(net.Conn)) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer func() { _ = conn.Close() }()
+			answer(conn)
+		}()
+	}
+}
+
+func (s *socketPlace) environ() []string { return nil }
+func (s *socketPlace) remove()           { _ = s.listener.Close() }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// runProgram runs a program to its end, passes signals on, and ends as it did.
+func runProgram(program *exec.Cmd, signals <-chan os.Signal) error {
+	started, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// Where the system ends a program with its parent, the parent is the thread that started it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		program.SysProcAttr = diesWithParent()
+		err := program.Start()
+		started <- err
+		if err == nil {
+			ended <- program.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return exitError{err: fmt.Errorf("starting %s: %w", quote(program.Path), err), code: exitNotExecutable}
+	}
+	for {
+		select {
+		case sig := <-signals:
+			if !fromKeyboard(sig) {
+				_ = program.Process.Signal(sig) // it may have ended just now
+			}
+		case err := <-ended:
+			return endOf(program.ProcessState, err)
+		}
+	}
+}
+
+// fromKeyboard tells whether a signal is one that a terminal sends to all who run in front of it, so that the program has
+// it already: a second one means something else to many.
+func fromKeyboard(sig os.Signal) bool {
+	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
+		return false
+	}
+	terminal, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = terminal.Close() }()
+	front, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
+	return err == nil && front == unix.Getpgrp()
+}
+
+// endOf is the program's own exit code, or that of a shell for what a signal has ended.
+func endOf(state *os.ProcessState, err error) error {
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("waiting for the program: %w", err)
+	}
+	code := state.ExitCode()
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = exitSignal + int(status.Signal())
+	}
+	if code == 0 {
+		return nil
+	}
+	return exitError{err: fmt.Errorf("the program ended with %d", code), code: code}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/secret"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+)
+
+// newTemplate is the place where a well-known program looks by itself.
+func (p *part) newTemplate(program string, folder *privateFolder) (place, error) {
+	at := func(name string) string { return filepath.Join(folder.path, name) }
+	switch program {
+	case "psql":
+		return &filePlace{
+			path: at("pg_service.conf"), of: pgService,
+			vars: []string{"PGSERVICEFILE=" + at("pg_service.conf"), "PGSERVICE=brevet"},
+		}, nil
+	case "curl":
+		return &filePlace{path: at(".curlrc"), of: curlConfig, vars: []string{"CURL_HOME=" + folder.path}}, nil
+	case "kubectl":
+		return newKubeconfig(at("kube-token"), at("kubeconfig"))
+	case "ssh":
+		return p.newAgent(at("agent.sock"))
+	default:
+		return nil, fmt.Errorf("%q is none of psql, curl, kubectl and ssh; any other program takes --env, --file or --socket", program)
+	}
+}
+
+// pgService is a connection service file of PostgreSQL, which is read for each connection: logins differ in the user too.
+func pgService(token *client.Token) (secret.Text, error) {
+	user, password := token.Field("username").Reveal(), token.Field("password").Reveal()
+	if user == "" || password == "" {
+		return secret.Text{}, fmt.Errorf("%s gives no database login: it has no username and password", token.Scope)
+	}
+	if !oneWord(user) || !oneWord(password) {
+		return secret.Text{}, fmt.Errorf("%s: the login does not fit into a service file", token.Scope)
+	}
+	return secret.New("[brevet]\nuser=" + user + "\npassword=" + password + "\n"), nil
+}
+
+// curlConfig keeps the token out of the arguments, and off connections that others can read.
+func curlConfig(token *client.Token) (secret.Text, error) {
+	bearer, err := bearerOf(token)
+	return secret.New("proto = \"=https\"\nheader = \"Authorization: Bearer " + bearer + "\"\n"), err
+}
+
+// bearerOf is a token that whoever holds it can use.
+func bearerOf(token *client.Token) (string, error) {
+	text := token.Secret.Reveal()
+	switch {
+	case token.Kind != kindJWT:
+		return "", fmt.Errorf("%s gives a credential of the kind %s: it takes a JWT", token.Scope, token.Kind)
+	case !strings.EqualFold(token.Type, "Bearer"):
+		return "", fmt.Errorf("%s gives a token of the type %s: it takes a bearer token", token.Scope, token.Type)
+	case !oneWord(text):
+		return "", errors.New("the token is not one word")
+	}
+	return text, nil
+}
+
+// oneWord tells whether text is printable ASCII without blanks, quotes and backslashes, which nothing reads as more.
+func oneWord(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return r <= ' ' || r > '~' || r == '"' || r == '\'' || r == '\\'
+	})
+}
+
+// newKubeconfig adds the user brevet to the configuration of kubectl. Its token is in a file, which is read again.
+func newKubeconfig(tokenFile, config string) (place, error) {
+	const text = "apiVersion: v1\nkind: Config\nusers:\n- name: brevet\n  user:\n    tokenFile: %q\n"
+	if err := os.WriteFile(config, fmt.Appendf(nil, text, tokenFile), 0o600); err != nil {
+		return nil, err
+	}
+	others := os.Getenv("KUBECONFIG")
+	if home, err := os.UserHomeDir(); others == "" && err == nil {
+		others = filepath.Join(home, ".kube", "config")
+	}
+	return &filePlace{
+		path: tokenFile, vars: []string{"KUBECONFIG=" + config + string(os.PathListSeparator) + others},
+		of: func(token *client.Token) (secret.Text, error) {
+			bearer, err := bearerOf(token)
+			return secret.New(bearer), err
+		},
+	}, nil
+}
+
+// agentPlace is an SSH agent with one key, which was made here and is written nowhere.
+type agentPlace struct {
+	key      ed25519.PrivateKey
+	listener net.Listener
+	socket   string
+	serve    sync.Once
+	keys     agent.Agent
+}
+
+// newAgent makes the key that is to be certified.
+func (p *part) newAgent(socket string) (place, error) {
+	if p.ask.PublicKey != "" {
+		return nil, errors.New("one SSH agent is enough for one credential")
+	}
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := ssh.NewPublicKey(public)
+	if err != nil {
+		return nil, err
+	}
+	p.ask.PublicKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(encoded)))
+	listener, err := listenPrivately(socket)
+	if err != nil {
+		return nil, err
+	}
+	return &agentPlace{key: key, listener: listener, socket: socket, keys: agent.NewKeyring()}, nil
+}
+
+// put adds a certificate, which the agent forgets when it ends.
+func (a *agentPlace) put(token *client.Token) error {
+	parsed, _, _, _, err := ssh.ParseAuthorizedKey([]byte(token.Field("signed_key").Reveal()))
+	certificate, ok := parsed.(*ssh.Certificate)
+	if err != nil || !ok {
+		return fmt.Errorf("%s gives no SSH certificate", token.Scope)
+	}
+	if err := a.keys.Add(agent.AddedKey{
+		PrivateKey: a.key, Certificate: certificate, Comment: "brevet " + token.ID,
+		LifetimeSecs: uint32(max(1, token.TTL/time.Second)),
+	}); err != nil {
+		return fmt.Errorf("adding an SSH certificate: %w", err)
+	}
+	a.serve.Do(func() {
+		go answerEach(a.listener, func(conn net.Conn) { _ = agent.ServeAgent(a.keys, conn) })
+	})
+	return nil
+}
+
+func (a *agentPlace) environ() []string { return []string{"SSH_AUTH_SOCK=" + a.socket} }
+
+func (a *agentPlace) remove() {
+	_ = a.listener.Close()
+	_ = a.keys.RemoveAll()
+}

@@ -1,0 +1,83 @@
+// Command sandbox shows the Go SDK at work: a program that holds a credential for as long as it runs.
+//
+// It takes what `brevet dev` prints: BREVET_SERVER, BREVET_SERVER_ID and SPIFFE_ENDPOINT_SOCKET. It must never print a
+// credential.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	// The Workload API is found by SPIFFE_ENDPOINT_SOCKET.
+	source, err := workloadapi.NewX509Source(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	server, err := spiffeid.FromString(os.Getenv("BREVET_SERVER_ID"))
+	if err != nil {
+		return err
+	}
+	broker, err := client.New(client.Config{BaseURL: os.Getenv("BREVET_SERVER")},
+		client.WithX509(source, source, tlsconfig.AuthorizeID(server)))
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+
+	hold, err := broker.Hold(ctx, client.HoldConfig{
+		Ask: client.Ask{
+			Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "example-1", Reason: "triage",
+		},
+		Waiting: func(p client.Pending) { log.Printf("waiting for %s", p.Group) },
+		Failed:  func(err error) { log.Printf("not renewed: %v", err) },
+	})
+	if errors.Is(err, client.ErrDenied) {
+		return fmt.Errorf("policy says no: %w", err)
+	} else if err != nil {
+		return err
+	}
+	work(hold.Token())
+	return end(broker, hold)
+}
+
+// work stands for what a program does with a credential: for a JWT, set "Authorization: Bearer " and
+// token.Secret.Reveal(). It takes hold.Token() anew for each call, since that is renewed meanwhile.
+func work(token *client.Token) {
+	fmt.Printf("holds %s on %s\n", token.Scope, token.Resource)
+}
+
+// end releases the credential and ends the task, interrupted or not.
+func end(broker *client.Client, hold *client.Hold) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := hold.Close(ctx); err != nil {
+		return err
+	}
+	receipt, err := broker.EndTask(ctx, "example-1", client.TaskEnd{Reason: "done"})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("task ended; alive at that time: %d\n", len(receipt.Ended))
+	return nil
+}
