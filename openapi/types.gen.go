@@ -731,6 +731,15 @@ type ClientAuthentication struct {
 	ClientID string `json:"client_id,omitempty,omitzero"`
 }
 
+// Confirmation The key that whoever shows the token has to prove (RFC 7800).
+type Confirmation struct {
+	// Jkt Thumbprint of the key of its DPoP proofs (RFC 9449).
+	Jkt string `json:"jkt,omitempty,omitzero"`
+
+	// X5T SHA-256 of the client's certificate (RFC 8705).
+	X5T string `json:"x5t#S256,omitempty,omitzero"`
+}
+
 // ConsistencyProof defines model for ConsistencyProof.
 type ConsistencyProof struct {
 	From   int64  `json:"from"`
@@ -834,6 +843,29 @@ type InclusionProof struct {
 	// Example: 8hmZo4lbq1tO1d0H4JtWqmZqM1c2n5cT2J3mYk0m3Qk=
 	LeafHash Hash  `json:"leaf_hash"`
 	Size     int64 `json:"size"`
+}
+
+// Introspection Of a token that is not in force, `active` is all.
+type Introspection struct {
+	Active               bool                  `json:"active"`
+	Aud                  string                `json:"aud,omitempty,omitzero"`
+	AuthorizationDetails []AuthorizationDetail `json:"authorization_details,omitempty,omitzero"`
+	ClientID             string                `json:"client_id,omitempty,omitzero"`
+
+	// Cnf The key that whoever shows the token has to prove (RFC 7800).
+	Cnf   Confirmation `json:"cnf,omitempty,omitzero"`
+	Exp   int64        `json:"exp,omitempty,omitzero"`
+	Iat   int64        `json:"iat,omitempty,omitzero"`
+	Iss   string       `json:"iss,omitempty,omitzero"`
+	Jti   string       `json:"jti,omitempty,omitzero"`
+	Scope string       `json:"scope,omitempty,omitzero"`
+	Sub   string       `json:"sub,omitempty,omitzero"`
+
+	// Task The piece of work that the token is for.
+	Task string `json:"task,omitempty,omitzero"`
+
+	// TokenType Example: Bearer
+	TokenType string `json:"token_type,omitempty,omitzero"`
 }
 
 // Issuance defines model for Issuance.
@@ -1168,12 +1200,16 @@ type RoleName string
 
 // ServerMetadata defines model for ServerMetadata.
 type ServerMetadata struct {
-	GrantTypesSupported []string `json:"grant_types_supported,omitempty,omitzero"`
-	Issuer              string   `json:"issuer"`
-	JwksURI             string   `json:"jwks_uri"`
+	GrantTypesSupported                       []string `json:"grant_types_supported,omitempty,omitzero"`
+	IntrospectionEndpoint                     string   `json:"introspection_endpoint,omitempty,omitzero"`
+	IntrospectionEndpointAuthMethodsSupported []string `json:"introspection_endpoint_auth_methods_supported,omitempty,omitzero"`
+	Issuer                                    string   `json:"issuer"`
+	JwksURI                                   string   `json:"jwks_uri"`
 
 	// ResponseTypesSupported None, since there is no authorization endpoint; but RFC 8414 requires the member.
-	ResponseTypesSupported []string `json:"response_types_supported"`
+	ResponseTypesSupported                 []string `json:"response_types_supported"`
+	RevocationEndpoint                     string   `json:"revocation_endpoint,omitempty,omitzero"`
+	RevocationEndpointAuthMethodsSupported []string `json:"revocation_endpoint_auth_methods_supported,omitempty,omitzero"`
 
 	// ServiceDocumentation Where this description is.
 	ServiceDocumentation                  string   `json:"service_documentation,omitempty,omitzero"`
@@ -1337,6 +1373,24 @@ type TokenForm struct {
 
 	// TTL Seconds the token should live. The scope's default when left out.
 	TTL string `json:"ttl,omitempty,omitzero"`
+}
+
+// TokenQuestion defines model for TokenQuestion.
+type TokenQuestion struct {
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
+	ClientAssertion     string        `json:"client_assertion,omitempty,omitzero"`
+	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
+
+	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
+	//
+	// Example: spiffe://acme.example/research/a
+	ClientID string `json:"client_id,omitempty,omitzero"`
+
+	// Token An access token.
+	Token string `json:"token"`
+
+	// TokenTypeHint Not needed.
+	TokenTypeHint string `json:"token_type_hint,omitempty,omitzero"`
 }
 
 // TokenRequest defines model for TokenRequest.
@@ -1652,6 +1706,12 @@ type IssueTokenParams struct {
 	// in double quotes (RFC 8941).
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
+
+// IntrospectTokenFormdataRequestBody defines body for IntrospectToken for application/x-www-form-urlencoded ContentType.
+type IntrospectTokenFormdataRequestBody = TokenQuestion
+
+// RevokeTokenFormdataRequestBody defines body for RevokeToken for application/x-www-form-urlencoded ContentType.
+type RevokeTokenFormdataRequestBody = TokenQuestion
 
 // GrantTokenFormdataRequestBody defines body for GrantToken for application/x-www-form-urlencoded ContentType.
 type GrantTokenFormdataRequestBody = TokenForm

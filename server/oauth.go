@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/url"
@@ -79,7 +80,22 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 	if assertion != "" {
 		state = nil
 	}
-	who, err := s.cfg.Attestor.Identify(state, assertion)
+	return s.clientOf(state, assertion, f)
+}
+
+// asker is client where a bearer token will do too (RFC 7662, 2.1), which is a JWT-SVID here as in the rest of the API.
+func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
+	bearer, err := bearerOf(r)
+	if err != nil || bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 ||
+		f["client_assertion"]+f["client_assertion_type"]+f["client_secret"] != "" {
+		return s.client(r, f)
+	}
+	return s.clientOf(nil, bearer, f)
+}
+
+// clientOf holds a proof to the client that the form names.
+func (s *Server) clientOf(state *tls.ConnectionState, token string, f form) (attest.Identity, error) {
+	who, err := s.cfg.Attestor.Identify(state, token)
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
 		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}

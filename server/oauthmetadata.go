@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	. "github.com/brevet-dev/brevet/openapi"
@@ -32,14 +33,18 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getServerMetadata")
 	_, root := s.issuerURL()
 	s.writeMetadata(w, ServerMetadata{
-		Issuer:                                s.cfg.Broker.Issuer(),
-		TokenEndpoint:                         root + "/oauth2/token",
-		TokenEndpointAuthMethodsSupported:     clientMethods,
-		GrantTypesSupported:                   []string{string(GrantClientCredentials), string(GrantApproval)},
-		ResponseTypesSupported:                []string{},
-		JwksURI:                               root + "/.well-known/jwks.json",
-		TLSClientCertificateBoundAccessTokens: true,
-		ServiceDocumentation:                  root + "/openapi.yaml",
+		Issuer:                                    s.cfg.Broker.Issuer(),
+		TokenEndpoint:                             root + "/oauth2/token",
+		TokenEndpointAuthMethodsSupported:         clientMethods,
+		GrantTypesSupported:                       []string{string(GrantClientCredentials), string(GrantApproval)},
+		ResponseTypesSupported:                    []string{},
+		IntrospectionEndpoint:                     root + "/oauth2/introspect",
+		IntrospectionEndpointAuthMethodsSupported: append(slices.Clone(clientMethods), "Bearer"),
+		RevocationEndpoint:                        root + "/oauth2/revoke",
+		RevocationEndpointAuthMethodsSupported:    clientMethods,
+		JwksURI:                                   root + "/.well-known/jwks.json",
+		TLSClientCertificateBoundAccessTokens:     true,
+		ServiceDocumentation:                      root + "/openapi.yaml",
 	})
 }
 

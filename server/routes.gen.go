@@ -27,6 +27,12 @@ type ServerInterface interface {
 	// Live Whether the process answers
 	// (GET /livez)
 	Live(w http.ResponseWriter, r *http.Request)
+	// IntrospectToken Ask whether a token is in force (RFC 7662)
+	// (POST /oauth2/introspect)
+	IntrospectToken(w http.ResponseWriter, r *http.Request)
+	// RevokeToken End a token of your own (RFC 7009)
+	// (POST /oauth2/revoke)
+	RevokeToken(w http.ResponseWriter, r *http.Request)
 	// GrantToken Ask for an access token as OAuth 2.0 has it (RFC 6749)
 	// (POST /oauth2/token)
 	GrantToken(w http.ResponseWriter, r *http.Request)
@@ -162,6 +168,18 @@ func (_ Unimplemented) GetResourceMetadata(w http.ResponseWriter, r *http.Reques
 // Live Whether the process answers
 // (GET /livez)
 func (_ Unimplemented) Live(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// IntrospectToken Ask whether a token is in force (RFC 7662)
+// (POST /oauth2/introspect)
+func (_ Unimplemented) IntrospectToken(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RevokeToken End a token of your own (RFC 7009)
+// (POST /oauth2/revoke)
+func (_ Unimplemented) RevokeToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -437,6 +455,34 @@ func (siw *ServerInterfaceWrapper) Live(w http.ResponseWriter, r *http.Request) 
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.Live(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// IntrospectToken operation middleware
+func (siw *ServerInterfaceWrapper) IntrospectToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.IntrospectToken(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RevokeToken operation middleware
+func (siw *ServerInterfaceWrapper) RevokeToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RevokeToken(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2315,6 +2361,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/oauth2/token", wrapper.GrantToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/oauth2/introspect", wrapper.IntrospectToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/oauth2/revoke", wrapper.RevokeToken)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)

@@ -23,6 +23,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // minCursorKey is the shortest CursorKey, in bytes.
@@ -78,6 +79,8 @@ type Server struct {
 	cfg     Config
 	hosts   map[string]bool
 	offices offices
+	// audiences are those whose tokens resource servers may ask about.
+	audiences map[spiffeid.ID][]string
 	cursors *cursors
 	rules   *rules
 	health  *health
@@ -101,9 +104,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), closed: make(chan struct{})}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
 	s.pace.limit, s.pace.burst = callsPerSecond, callsAtOnce
 	s.polls.limit, s.polls.burst = pollsPerSecond, 1
+	for _, rs := range cfg.ResourceServers {
+		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
+	}
 	for _, host := range cfg.Hosts {
 		s.hosts[strings.ToLower(host)] = true
 	}
