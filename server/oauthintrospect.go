@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/jws"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/token"
 )
@@ -35,8 +33,7 @@ func (s *Server) shown(raw string) (broker.Shown, error) {
 	if err != nil {
 		return broker.Shown{}, err
 	}
-	parts, err := jws.Split(raw, maxBody)
-	return broker.Shown{Token: claims, Digest: sha256.Sum256(parts[1])}, err
+	return broker.Shown{Token: claims, Digest: token.Digest(raw)}, nil
 }
 
 // readQuestion reads a form that is about a token.
@@ -135,7 +132,7 @@ func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string)
 	case errors.Is(err, errKeys):
 		return err
 	case err != nil, t.Token.Subject != who.ID().String():
-		return nil //nolint:nilerr // there is nothing to end
+		return nil // there is nothing to end
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTimeout)
 	defer cancel()

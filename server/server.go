@@ -81,12 +81,12 @@ type Server struct {
 	offices offices
 	// audiences are those whose tokens resource servers may ask about.
 	audiences map[spiffeid.ID][]string
-	cursors *cursors
-	rules   *rules
-	health  *health
-	metrics *metrics
-	router  *chi.Mux
-	handler http.Handler
+	cursors   *cursors
+	rules     *rules
+	health    *health
+	metrics   *metrics
+	router    *chi.Mux
+	handler   http.Handler
 	// pace holds back people, polls those who look whether people have decided.
 	pace, polls pace
 	// bootstrapOver spares the store what it knows.

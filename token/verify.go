@@ -1,6 +1,7 @@
 package token
 
 import (
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"time"
@@ -102,6 +103,15 @@ func (v *Verifier) Verify(raw string) (Claims, error) {
 		return Claims{}, err
 	}
 	return claims.Claims, nil
+}
+
+// Digest is the SHA-256 of the payload of a token that was verified, by which, with its id, the record knows it.
+func Digest(verified string) [32]byte {
+	parts, err := jws.Split(verified, maxToken)
+	if err != nil {
+		return [32]byte{}
+	}
+	return sha256.Sum256(parts[1])
 }
 
 // accept holds claims that the issuer has signed to what is asked for here, now.
