@@ -329,7 +329,13 @@ func (s *Stack) IsBrevet() tlsconfig.Authorizer {
 // Client calls as id, over mutual TLS.
 func (s *Stack) Client(t testing.TB, id string) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithX509(s.X509(t, id), s.bundles, s.IsBrevet()))
+	return s.ClientWith(t, s.X509(t, id))
+}
+
+// ClientWith calls over mutual TLS with that SVID.
+func (s *Stack) ClientWith(t testing.TB, svid *x509svid.SVID) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithX509(svid, s.bundles, s.IsBrevet()))
 	if err != nil {
 		t.Fatal(err)
 	}

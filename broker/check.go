@@ -5,16 +5,13 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/token"
 )
 
-// Passage is a call that a gateway holds until it is told whether to let it pass.
+// Passage is a call that a gateway holds until it is told whether to let it pass. Its token is for an audience of the
+// gateway's, and its caller has proved the key that it is bound to.
 type Passage struct {
-	// Token is verified, for an audience of the gateway's, and its presenter has proved the key that it is bound to.
-	Token token.Claims
-	// Digest is the SHA-256 of the token's payload.
-	Digest [32]byte
-	Call   scopes.Call
+	Shown
+	Call scopes.Call
 }
 
 // NotOpened says why a token does not open what it was shown for, in words for whoever made the call.
@@ -32,17 +29,9 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 	if err := opens(by, p); err != nil {
 		return err
 	}
-	if b.cfg.Tokens == nil {
-		return ErrInactive
-	}
-	standing, err := b.cfg.Tokens.TokenStanding(ctx, p.Token.ID, p.Digest)
-	switch {
-	case err != nil:
-		return fmt.Errorf("reading where a token stands: %w", err)
-	case !standing.Active:
-		return ErrInactive
-	case b.cfg.Catalogues == nil || standing.Catalogue == "" || standing.Catalogue == by.Digest():
-		return nil
+	standing, err := b.standing(ctx, p.Shown)
+	if err != nil || b.cfg.Catalogues == nil || standing.Catalogue == "" || standing.Catalogue == by.Digest() {
+		return err
 	}
 	// Another replica has applied a catalogue, which this one has not seen yet.
 	if err := b.reload(ctx, by.Digest()); err != nil {

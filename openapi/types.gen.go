@@ -201,11 +201,13 @@ const (
 	CodeDecided              ProblemCode = "decided"
 	CodeDenied               ProblemCode = "denied"
 	CodeIdempotencyMismatch  ProblemCode = "idempotency_mismatch"
+	CodeInsufficientScope    ProblemCode = "insufficient_scope"
 	CodeInternal             ProblemCode = "internal"
 	CodeInvalidCatalogue     ProblemCode = "invalid_catalogue"
 	CodeInvalidCursor        ProblemCode = "invalid_cursor"
 	CodeInvalidParameter     ProblemCode = "invalid_parameter"
 	CodeInvalidRequest       ProblemCode = "invalid_request"
+	CodeInvalidToken         ProblemCode = "invalid_token"
 	CodeLedgerUnavailable    ProblemCode = "ledger_unavailable"
 	CodeMalformedBody        ProblemCode = "malformed_body"
 	CodeMethodNotAllowed     ProblemCode = "method_not_allowed"
@@ -246,6 +248,8 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case CodeIdempotencyMismatch:
 		return true
+	case CodeInsufficientScope:
+		return true
 	case CodeInternal:
 		return true
 	case CodeInvalidCatalogue:
@@ -255,6 +259,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeInvalidParameter:
 		return true
 	case CodeInvalidRequest:
+		return true
+	case CodeInvalidToken:
 		return true
 	case CodeLedgerUnavailable:
 		return true

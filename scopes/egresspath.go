@@ -50,7 +50,7 @@ func decodeSegment(segment string) (decoded, why string) {
 		c = fromHex(segment[i+1])<<4 | fromHex(segment[i+2])
 		i += 2
 		if c < ' ' || c == 0x7f || strings.ContainsRune(`/\%?#;`, rune(c)) {
-			return "", "the path has an escaped control character, or one of / \\ % ? # ; escaped"
+			return "", "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"
 		}
 		if unreserved(c) {
 			return "", "the path has an escaped letter, digit or one of - . _ ~, which nobody has to escape"

@@ -26,6 +26,7 @@ type call struct {
 	id        string
 	operation string // the operation id, "none" until it is known
 	code      ProblemCode
+	relayed   bool // a gateway asks about somebody else's
 	bootstrap bool // the log says already that the bootstrap admin calls
 }
 
@@ -44,6 +45,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 // unforwarded takes away what a caller says of where it comes from, before a library believes it (H29).
 func unforwarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = keepForwarded(r)
 		for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 			r.Header.Del(header)
 		}
@@ -85,7 +87,11 @@ func (s *Server) note(r *http.Request, out middleware.WrapResponseWriter, took t
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer s.recovered(w, r)
+		_, check := checked(r)
 		switch {
+		case check:
+			// What is odd about its host, path or origin is the call's that it is about.
+			s.CheckCall(w, r)
 		case !s.ourHost(r.Host):
 			s.fail(w, r, nobody, &finding{kind: errMisdirected, detail: "host"})
 		case !plainPath(r):

@@ -20,6 +20,8 @@ var (
 	errDenied          = errors.New("policy does not allow it")
 	errNotAllowed      = errors.New("caller lacks the role")
 	errForeignPage     = errors.New("page of another site calls")
+	errToken           = errors.New("token does not prove anything")
+	errUnclear         = errors.New("call that is asked about is not clear")
 	errNoRoute         = errors.New("no such path")
 	errMethod          = errors.New("method is not allowed")
 	errTooLarge        = errors.New("body is too large")

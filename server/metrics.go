@@ -20,6 +20,7 @@ type metrics struct {
 	ended     *prometheus.CounterVec // cause, status
 	votes     *prometheus.CounterVec // verdict, group, approver
 	broken    *prometheus.CounterVec // step
+	checks    *prometheus.CounterVec // outcome
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -49,11 +50,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		broken: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "brevet_break_glass_total", Help: "Votes in place of the group that was asked, and what was issued on them, by which of the two it is.",
 		}, []string{"step"}),
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_checks_total", Help: "Calls that gateways asked about, by what became of them: allowed, gateway when the gateway itself was refused, or the code of the problem.",
+		}, []string{"outcome"}),
 	}
 	for _, step := range []string{"vote", "issuance"} {
 		m.broken.WithLabelValues(step) // so that the first is seen as an increase
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended, m.votes, m.broken} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended, m.votes, m.broken, m.checks} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}

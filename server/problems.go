@@ -53,6 +53,18 @@ var answers = []answer{
 		"No acceptable SVID came with the call, nor an acceptable ID token, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer. A person logs in again, and sends the ID token without a certificate.",
 	},
 	{
+		errToken, CodeInvalidToken, http.StatusUnauthorized, "The token does not open anything",
+		"The call came without an access token, or with one that is not in force for whoever sent it here. The call did not pass. Ask for a new token, and send it with the key that it is bound to.",
+	},
+	{
+		broker.ErrNotOpened, CodeInsufficientScope, http.StatusForbidden, "The token is not for this call",
+		"The token is in force, and the egress rules of its scope do not have this call: explanation says how far they go. The call did not pass. Ask for a token of a scope that has it.",
+	},
+	{
+		errUnclear, CodeNotAllowed, http.StatusForbidden, "Which call it is about is not clear",
+		"The gateway has to tell of exactly one call, in one of the ways that the documentation of gateways describes. The call did not pass. If you did not send such headers yourself, tell the operator.",
+	},
+	{
 		errBundle, CodeBundleUnavailable, http.StatusServiceUnavailable, "SVIDs cannot be checked right now",
 		"The keys of your trust domain are not known at the moment, so who is calling cannot be proven. Nothing was decided. Ask again after the time in Retry-After.",
 	},
@@ -290,7 +302,7 @@ const refuseTimeout = 3 * time.Second
 
 func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, detail string) {
 	c := callOf(r)
-	ref := broker.Refusal{Code: string(code), Detail: detail, Remote: remoteIP(r), Operation: c.operation}
+	ref := broker.Refusal{Code: string(code), Detail: detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed}
 	switch who := who.(type) {
 	case attest.Identity:
 		if !who.IsZero() {

@@ -69,6 +69,9 @@ type ServerInterface interface {
 	// GetCatalogueFiles Read any catalogue that was proposed or applied, as an admin or auditor of all trust domains
 	// (GET /v1/catalogue/{digest})
 	GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest)
+	// CheckCall Ask whether a call with an access token may pass
+	// (GET /v1/check)
+	CheckCall(w http.ResponseWriter, r *http.Request)
 	// ListIssuances List what was decided and issued, newest first
 	// (GET /v1/issuances)
 	ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams)
@@ -252,6 +255,12 @@ func (_ Unimplemented) DecideCatalogue(w http.ResponseWriter, r *http.Request, d
 // GetCatalogueFiles Read any catalogue that was proposed or applied, as an admin or auditor of all trust domains
 // (GET /v1/catalogue/{digest})
 func (_ Unimplemented) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CheckCall Ask whether a call with an access token may pass
+// (GET /v1/check)
+func (_ Unimplemented) CheckCall(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -815,6 +824,20 @@ func (siw *ServerInterfaceWrapper) GetCatalogueFiles(w http.ResponseWriter, r *h
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetCatalogueFiles(w, r, digest)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CheckCall operation middleware
+func (siw *ServerInterfaceWrapper) CheckCall(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CheckCall(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2343,6 +2366,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/whoami", wrapper.WhoAmI)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/check", wrapper.CheckCall)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/catalogue", wrapper.GetCatalogue)

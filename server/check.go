@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/token"
+)
+
+// checkTimeout bounds a check: the call that it is about waits for it.
+const checkTimeout = 3 * time.Second
+
+// CheckCall tells a gateway whether the call that it holds may pass. It is called with any method, and with the call's
+// path behind its own, so that the generated router does not lead here.
+func (s *Server) CheckCall(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "checkCall")
+	gateway, err := s.gateway(r)
+	if err != nil {
+		s.metrics.checks.WithLabelValues("gateway").Inc()
+		s.fail(w, r, gateway, err)
+		return
+	}
+	callOf(r).relayed = true
+	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+	defer cancel()
+	granted, err := s.pass(ctx, r, gateway)
+	if err != nil {
+		s.keepOut(w, r, gateway, err)
+		return
+	}
+	s.metrics.checks.WithLabelValues("allowed").Inc()
+	h := w.Header()
+	h.Set("X-Brevet-Subject", granted.Subject)
+	h.Set("X-Brevet-Task", granted.Task)
+	h.Set("X-Brevet-Scope", granted.Scope)
+	h.Set("X-Brevet-Issuance", granted.ID)
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+}
+
+// gateway proves who asks, by its certificate alone: the Authorization header is the call's. Whatever is wrong with a
+// gateway is no 401, because that is what gateways pass on when something is wrong with the token.
+func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
+	who, err := s.cfg.Attestor.Identify(r.TLS, "")
+	switch {
+	case errors.Is(err, attest.ErrBundleUnavailable):
+		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
+	case err != nil:
+		return nobody, &finding{kind: errNotAllowed, detail: attest.Reason(err)}
+	}
+	if len(s.audiences[who.ID()]) == 0 {
+		return who, errNoRole
+	}
+	return who, nil
+}
+
+// pass returns what the token of a call grants when the call may pass.
+func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Identity) (token.Claims, error) {
+	call, err := originalOf(r)
+	if err != nil {
+		return token.Claims{}, err
+	}
+	raw, err := presented(r)
+	if err != nil {
+		return token.Claims{}, err
+	}
+	t, err := s.shown(raw)
+	if err == nil && !slices.Contains(s.audiences[gateway.ID()], t.Token.Audience) {
+		err = token.ErrAudience
+	}
+	if err == nil {
+		err = t.Token.Bound(token.Presented{X5T: call.x5t})
+	}
+	if err != nil {
+		return token.Claims{}, badToken(err)
+	}
+	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call})
+	var closed *broker.NotOpened
+	switch {
+	case errors.As(err, &closed):
+		return token.Claims{}, &finding{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
+	case errors.Is(err, broker.ErrInactive):
+		return token.Claims{}, &finding{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
+	}
+	return t.Token, err
+}
+
+// presented is the token of a call.
+func presented(r *http.Request) (string, error) {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return "", &finding{kind: errToken, detail: "token_missing"}
+	}
+	scheme, raw, ok := strings.Cut(values[0], " ")
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
+		return "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer and a token."}
+	}
+	return raw, nil
+}
+
+// badToken says what is wrong with a token to whoever holds it.
+func badToken(err error) error {
+	if errors.Is(err, errKeys) {
+		return err
+	}
+	why := map[error]string{
+		token.ErrExpired: "The token has expired.", token.ErrAudience: "The token is for another audience.",
+		token.ErrNotYetValid: "The token is not valid yet.", token.ErrBinding: "The token is bound to a key that was not proved.",
+	}
+	for sentinel, text := range why {
+		if errors.Is(err, sentinel) {
+			return &finding{kind: errToken, detail: token.Reason(err), why: text}
+		}
+	}
+	return &finding{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer."}
+}
+
+// keepOut answers what is to reach the caller of the call, in the words of RFC 6750, section 3.
+func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.Identity, err error) {
+	f, challenge := findingOf(err), ""
+	switch {
+	case f.detail == "token_missing":
+		challenge = "Bearer"
+	case errors.Is(err, errToken):
+		challenge = fmt.Sprintf(`Bearer error="invalid_token", error_description="%s"`, f.why)
+	case errors.Is(err, broker.ErrNotOpened):
+		challenge = fmt.Sprintf(`Bearer error="insufficient_scope", error_description="%s"`, f.why)
+	}
+	if challenge != "" {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	p := s.refused(w.Header(), r, gateway, err)
+	s.metrics.checks.WithLabelValues(string(p.Code)).Inc()
+	writeProblem(w, p)
+}
