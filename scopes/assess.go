@@ -3,7 +3,7 @@ package scopes
 import "time"
 
 // Assess is Decide for asks whose keys are not at hand: recorded ones, examples, and those that a person only wonders
-// about. When the scope certifies a key of the caller's, one that fits is taken for sent. Nothing can be minted by the
+// about. When the scope certifies a key of the caller's, or binds its token to one, one that fits is taken for sent. Nothing can be minted by the
 // answer: its Grant is nil.
 func (c *Catalogue) Assess(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.assess(who, ask, now, c.judge)
@@ -17,6 +17,9 @@ func (c *Catalogue) AssessApproved(who Subject, ask Ask, now time.Time) (Decisio
 func (c *Catalogue) assess(who Subject, ask Ask, now time.Time, judge judge) (Decision, error) {
 	sent := c.takenForSent(ask.Scope)
 	ask.CSR, ask.PublicKey = "", ""
+	if def, ok := c.scopes[ask.Scope]; ok && def.scope.Credential.Bind == BindDPoP {
+		who.Proved = true
+	}
 	d, err := c.decide(who, ask, sent, now, judge)
 	if err != nil {
 		return Decision{}, err

@@ -127,7 +127,7 @@ func (r *reader) credentialOf(kind credentialKind, c *credentialReader) (Credent
 
 func (c *credentialReader) jwt() {
 	c.out.Audience = c.audience(c.fields["audience"])
-	c.out.Bind = c.oneOf(c.fields["bind"], "credential.bind", BindNone, BindMTLS)
+	c.out.Bind = c.oneOf(c.fields["bind"], "credential.bind", BindNone, BindMTLS, BindDPoP)
 }
 
 func (r *reader) audience(n *yaml.Node) string {

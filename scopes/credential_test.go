@@ -15,6 +15,11 @@ func TestCredentialsAreRead(t *testing.T) {
 		summary string
 	}{
 		{
+			"{kind: jwt, audience: 'urn:a:b', bind: dpop}",
+			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindDPoP},
+			"jwt urn:a:b",
+		},
+		{
 			"{kind: jwt, audience: 'urn:a:b', bind: mtls}",
 			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindMTLS},
 			"jwt urn:a:b",

@@ -15,6 +15,7 @@ type Subject struct {
 	ID      spiffeid.ID
 	Expires time.Time // of the SVID
 	Bound   bool      // presented an X.509-SVID over mTLS
+	Proved  bool      // made a DPoP proof with the key that the token is to be bound to
 }
 
 // Ask is what a sandbox asks for. Nothing in it says who asks.
@@ -49,6 +50,7 @@ const (
 	ReasonUnknownScope     = "unknown_scope"
 	ReasonPolicyError      = "policy_error"
 	ReasonBindingRequired  = "binding_required"
+	ReasonProofRequired    = "proof_required"
 	ReasonSVIDExpiring     = "svid_expiring"
 
 	// Never by Decide: only whoever records a decision knows.
@@ -156,8 +158,8 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time, jud
 		return d, nil
 	}
 	judge(&d, newQuestion(who, def, ask, d))
-	if d.Outcome != Deny && def.scope.Credential.Bind == BindMTLS && !who.Bound {
-		d.Outcome, d.Reason, d.Approval = Deny, ReasonBindingRequired, nil
+	if reason := def.scope.Credential.unbound(who); d.Outcome != Deny && reason != "" {
+		d.Outcome, d.Reason, d.Approval = Deny, reason, nil
 	}
 	if d.Outcome != Deny {
 		d.Grant = grant
@@ -204,6 +206,17 @@ func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (tim
 		bound(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
 	}
 	return ttl, clamps
+}
+
+// unbound is the reason to deny somebody who has not shown what the credential has to be bound to, else empty.
+func (c Credential) unbound(who Subject) string {
+	switch {
+	case c.Bind == BindMTLS && !who.Bound:
+		return ReasonBindingRequired
+	case c.Bind == BindDPoP && !who.Proved:
+		return ReasonProofRequired
+	}
+	return ""
 }
 
 // endsWithSVID says whether the SVID's end is the credential's too. Without a
@@ -325,8 +338,11 @@ func newQuestion(who Subject, def *definition, ask Ask, d Decision) question {
 		}
 	}
 	binding := BindNone
-	if who.Bound {
+	switch {
+	case who.Bound:
 		binding = BindMTLS
+	case who.Proved:
+		binding = BindDPoP
 	}
 	return question{
 		principal: sandbox(who.ID),

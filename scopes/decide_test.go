@@ -200,6 +200,54 @@ func boundFor(id string, rest time.Duration) scopes.Subject {
 	return s
 }
 
+// A scope that binds to a key wants a proof by it, whatever else the caller shows; and its token does not end with the SVID.
+func TestBoundToAProof(t *testing.T) {
+	c := load(t, replace(t, worldScopes, "bind: mtls", "bind: dpop"), worldPolicies)
+	ask := scopes.Ask{Scope: "mail.read", Task: "t-1"}
+	unproved := boundFor("spiffe://td.example/people/b", time.Minute)
+	d, err := c.Decide(unproved, ask, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "This scope binds its token to a key of the caller's own; send a DPoP proof (RFC 9449) by that key and ask again."
+	if d.Outcome != scopes.Deny || d.Reason != scopes.ReasonProofRequired || d.Explanation != want {
+		t.Errorf("without a proof: got %s %s %q", d.Outcome, d.Reason, d.Explanation)
+	}
+	proved := unproved
+	proved.Proved = true
+	if d, err = c.Decide(proved, ask, noon); err != nil || d.Outcome != scopes.Allow || d.TTL != 10*time.Minute {
+		t.Errorf("with one: got %s for %s, %v; want it allowed for 10m", d.Outcome, d.TTL, err)
+	}
+	if d, err = c.Assess(unproved, ask, noon); err != nil || d.Outcome != scopes.Allow {
+		t.Errorf("an example: got %s, %v; want a proof taken for sent", d.Outcome, err)
+	}
+	r := scopes.NewReplayer(c)
+	r.Add(scopes.Recorded{
+		ID: "1", SPIFFEID: unproved.ID.String(), Scope: "mail.read", Task: "t-1", Time: noon, Outcome: scopes.Deny,
+		Reason: scopes.ReasonProofRequired,
+	})
+	r.Add(scopes.Recorded{
+		ID: "2", SPIFFEID: unproved.ID.String(), Proved: true, Scope: "mail.read", Task: "t-1", Time: noon, Outcome: scopes.Allow,
+		Reason: scopes.ReasonPermitted,
+	})
+	if got := r.Report(0).Counts[scopes.Unchanged]; got != 2 {
+		t.Errorf("replayed: got %d unchanged, want 2", got)
+	}
+}
+
+func TestBindingIsWhatPoliciesSee(t *testing.T) {
+	c := load(t, worldScopes, worldPolicies+`
+@id("bound-only") forbid (principal, action == Action::"git.issues.read", resource) unless { context.binding == "dpop" };`)
+	who := subject("spiffe://td.example/agents/a")
+	ask := scopes.Ask{Scope: "git.issues.read", Task: "t-1", Params: repo("acme/api")}
+	for _, proved := range []bool{false, true} {
+		who.Proved = proved
+		if d, err := c.Decide(who, ask, noon); err != nil || (d.Outcome == scopes.Allow) != proved {
+			t.Errorf("proved %t: got %s, %v", proved, d.Outcome, err)
+		}
+	}
+}
+
 // H33, H34: a path ends where a segment does, and a trust domain is one name.
 func TestPathsAndTrustDomains(t *testing.T) {
 	c := load(t, worldScopes, `

@@ -83,6 +83,7 @@ func TestPlanOfOneChange(t *testing.T) {
 			name: "type of a parameter", old: "{type: enum, values: [EUR, USD]}", with: "{type: string, pattern: '[A-Z]+'}",
 			want: []string{"params.currency: one of EUR, USD -> string that matches [A-Z]+, at most 200 bytes, changed"}, reach: scopes.Changed,
 		},
+		{name: "bind to another key", old: ", bind: mtls", with: ", bind: dpop", want: []string{"credential.bind: mtls -> dpop, changed"}, reach: scopes.Changed},
 		{name: "bind", old: ", bind: mtls", with: "", want: []string{"credential.bind: mtls -> none, widened"}, reach: scopes.Widened},
 		{name: "audience", old: "https://mail.example", with: "https://post.example", want: []string{"credential.audience: https://mail.example -> https://post.example, changed"}, reach: scopes.Changed},
 		{

@@ -239,7 +239,7 @@ func (p Param) words() string {
 func (d *fieldDiff) credential(a, b Credential) {
 	d.add("credential.kind", a.Kind, b.Kind, Changed)
 	d.add("credential.audience", a.Audience, b.Audience, Changed)
-	d.add("credential.bind", a.Bind, b.Bind, looser(a.Bind == BindMTLS, b.Bind == BindMTLS))
+	d.add("credential.bind", a.Bind, b.Bind, rebound(a.Bind, b.Bind))
 	d.add("credential.mount", a.Mount, b.Mount, Changed)
 	d.add("credential.role", a.Role, b.Role, Changed)
 	d.add("credential.method", a.Method, b.Method, Changed)
@@ -254,6 +254,14 @@ func (d *fieldDiff) credential(a, b Credential) {
 	d.members("credential.principals", a.Principals, b.Principals)
 	d.rules(a.Policy, b.Policy)
 	d.add("credential.within_svid", yes(a.WithinSVID), yes(b.WithinSVID), looser(a.WithinSVID, b.WithinSVID))
+}
+
+// rebound is the reach of another binding: one is not looser than the other, but none is.
+func rebound(was, is string) Reach {
+	if was != BindNone && is != BindNone {
+		return Changed
+	}
+	return looser(was != BindNone, is != BindNone)
 }
 
 // looser is the reach of a bond that is loosed or put on.

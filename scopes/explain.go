@@ -51,6 +51,8 @@ func outcomeSentence(ask Ask, d Decision) string {
 		return fmt.Sprintf("Denied because a policy could not be evaluated (%s); an admin has to correct it.", by)
 	case ReasonBindingRequired:
 		return "This scope binds its credential to an X.509-SVID; present one over mTLS and ask again."
+	case ReasonProofRequired:
+		return "This scope binds its token to a key of the caller's own; send a DPoP proof (RFC 9449) by that key and ask again."
 	case ReasonSVIDExpiring:
 		return "The SVID expires within a second, and the credential may not outlive it; ask again with a fresh one."
 	default:

@@ -177,8 +177,8 @@ var mistakes = []mistake{
 		want: `scopes.yaml:43: scope mail.read: credential.kind "postgres" is unknown; choose jwt, vault-token, database, pki, ssh, kv or vault`,
 	},
 	{
-		name: "bind", old: "bind: mtls", with: "bind: dpop",
-		want: `scopes.yaml:43: scope mail.read: credential.bind "dpop" is unknown; choose none or mtls`,
+		name: "bind", old: "bind: mtls", with: "bind: tls",
+		want: `scopes.yaml:43: scope mail.read: credential.bind "tls" is unknown; choose none, mtls or dpop`,
 	},
 	{
 		name: "empty audience", old: "https://mail.example", with: `""`,

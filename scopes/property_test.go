@@ -23,6 +23,7 @@ func drawSubject(t *rapid.T) scopes.Subject {
 	return scopes.Subject{
 		ID:      spiffeid.RequireFromString(rapid.SampledFrom(ids).Draw(t, "id")),
 		Bound:   rapid.Bool().Draw(t, "bound"),
+		Proved:  rapid.Bool().Draw(t, "proved"),
 		Expires: noon.Add(time.Duration(rapid.Int64Range(-5, 7200).Draw(t, "rest_ms")) * time.Second / 2),
 	}
 }
@@ -63,7 +64,7 @@ var (
 	}
 	conditions = []string{
 		``, ``, `when { context.approved }`, `unless { context.approved }`, `when { context.ttl <= 300 }`, `unless { context.ttl > 61 }`,
-		`when { context.binding == "mtls" }`, `when { context.task like "a*" }`, `when { context.params has repo && context.params.repo like "acme/*" }`,
+		`when { context.binding == "mtls" }`, `when { context.binding == "dpop" }`, `when { context.task like "a*" }`, `when { context.params has repo && context.params.repo like "acme/*" }`,
 		`when { context.params has cents && context.params.cents < 5000 }`,
 		`when { context.ttl * 9223372036854775807 > 0 }`,                     // errs above 1s
 		`when { context.approved && context.ttl + 9223372036854775807 > 0 }`, // errs once approved

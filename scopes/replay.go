@@ -12,6 +12,7 @@ type Recorded struct {
 	ID       string // names it among the samples
 	SPIFFEID string
 	Bound    bool           // asked over mTLS with an X.509-SVID
+	Proved   bool           // asked with a DPoP proof
 	Expires  time.Time      // of the SVID; zero when nobody knows: then it bounds nothing
 	Scope    string         // this and the next three as they were asked
 	Params   map[string]any // not changed
@@ -212,7 +213,7 @@ func (r *Replayer) who(rec Recorded) (Subject, bool) {
 	case expires.IsZero():
 		expires = rec.Time.Add(exampleSVID)
 	}
-	return Subject{ID: r.subject.id, Bound: rec.Bound, Expires: expires}, r.subject.text != "" && r.subject.err == nil
+	return Subject{ID: r.subject.id, Bound: rec.Bound, Proved: rec.Proved, Expires: expires}, r.subject.text != "" && r.subject.err == nil
 }
 
 func (r *Replayer) view(scope string) *view {

@@ -22,6 +22,7 @@ type keyBuffer struct {
 func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
 	b.data = b.data[:0]
 	b.flag(rec.Bound)
+	b.flag(rec.Proved)
 	b.flag(rec.Reason == ReasonApproved)
 	b.flag(rec.Reason == ReasonBreakGlass)
 	b.text(rec.SPIFFEID)

@@ -119,7 +119,7 @@ type Credential struct {
 
 	// jwt
 	Audience string // the one audience of the token, an absolute URI
-	Bind     string // "none" or "mtls" (RFC 8705)
+	Bind     string // what the token has to be bound to: "none", "mtls" (RFC 8705) or "dpop" (RFC 9449)
 
 	Mount      string            // database, pki, ssh: where the engine is mounted; never a template
 	Role       string            // database, pki, ssh: the engine's role
@@ -220,6 +220,7 @@ type VaultPolicy struct{ Name, Text string }
 const (
 	BindNone = "none"
 	BindMTLS = "mtls"
+	BindDPoP = "dpop"
 )
 
 // ParamType is the type of a parameter.
