@@ -64,6 +64,7 @@ type (
 		Params         jsontext.Value `json:"params"`
 		TTL            int64          `json:"ttl"`
 		IdempotencyKey *string        `json:"idempotency_key"`
+		JKT            *string        `json:"jkt"`
 	}
 	decision struct {
 		Outcome     string         `json:"outcome"`

@@ -41,7 +41,7 @@ func (b *body) issuance(index int64) []string {
 		b.Decision.Code, b.Decision.Explanation, Array(b.Decision.Policies), Array(clamps), b.Decision.Catalogue,
 		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
 		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), b.Request.Digest,
-		shown, asked,
+		shown, asked, pointed(b.Request.JKT),
 	}, b.begun()...)
 }
 

@@ -227,6 +227,7 @@ type shown struct {
 	TrustDomain string         `json:"trust_domain"`
 	SPIFFEID    string         `json:"spiffe_id"`
 	Thumbprint  string         `json:"thumbprint,omitempty"` // of the certificate that the credential is bound to
+	JKT         string         `json:"jkt,omitempty"`        // of the key whose proofs the token needs
 	Scope       string         `json:"scope"`
 	Authority   string         `json:"authority"`
 	Resource    string         `json:"resource"`
@@ -252,7 +253,7 @@ func canonical(rec Record, approval scopes.Approval) (string, error) {
 		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
 		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
 		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: approval.Group, Quorum: approval.Quorum,
-		BreakGlass: approval.BreakGlass, Expires: rec.Expires.Unix(),
+		BreakGlass: approval.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT,
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint

@@ -35,6 +35,8 @@ type Config struct {
 	Issuer string
 	Now    func() time.Time
 	Log    *slog.Logger
+	// Proofs remembers which DPoP proofs were used. With nil none is accepted.
+	Proofs Proofs
 	// OnUnrevoked, unless nil, is told by the sweeper how many credentials should be dead and are not known to be.
 	OnUnrevoked func(n int)
 }
@@ -45,6 +47,8 @@ type Broker struct {
 	// Callers who proved who they are have a budget of their own, and so do gateways for the calls that they pass on: a
 	// flood without identities must not hide theirs.
 	proven, unproven, relayed *sampler
+	// used bounds what Proofs has to remember.
+	used *sampler
 	// renewals are those that go on after their request.
 	renewals sync.WaitGroup
 	// waiters wait for people, and watchers look for them.
@@ -68,7 +72,7 @@ func New(cfg Config) (*Broker, error) {
 	return &Broker{
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
-		relayed: newSampler(refusalsPerSecond, cfg.Now()),
+		relayed: newSampler(refusalsPerSecond, cfg.Now()), used: newSampler(proofsPerSecond, cfg.Now()),
 	}, nil
 }
 
@@ -92,14 +96,14 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (R
 
 func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
 	now := b.cfg.Now()
-	decision, err := b.catalogue().Decide(subjectOf(who), askOf(req), now)
+	decision, err := b.catalogue().Decide(proving(who, req.JKT), askOf(req), now)
 	if err != nil {
 		return Result{}, err
 	}
 	if err := req.Expect.check(decision); err != nil {
 		return Result{}, err
 	}
-	rec, key, err := b.prepare(who, req, decision, now)
+	rec, key, err := b.prepare(who, bindable(req, decision), decision, now)
 	if err != nil {
 		return Result{}, err
 	}

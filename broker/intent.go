@@ -15,6 +15,21 @@ func subjectOf(who attest.Identity) scopes.Subject {
 	return scopes.Subject{ID: who.ID(), Expires: who.Expires(), Bound: who.Kind() == attest.KindX509}
 }
 
+// proving is a subject who asks with a proof, or without one.
+func proving(who attest.Identity, jkt string) scopes.Subject {
+	s := subjectOf(who)
+	s.Proved = jkt != ""
+	return s
+}
+
+// bindable is a request with the key that was proved only where something can be bound to it.
+func bindable(req Request, d scopes.Decision) Request {
+	if d.Scope == nil || d.Scope.Credential.Kind != scopes.KindJWT {
+		req.JKT = ""
+	}
+	return req
+}
+
 func askOf(req Request) scopes.Ask {
 	return scopes.Ask{
 		Scope: req.Scope, Params: req.Params, TTL: req.TTL, Task: req.Task, CSR: req.CSR, PublicKey: req.PublicKey,
@@ -86,8 +101,12 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 			Params:     rec.Decision.Params,
 		}},
 	}
+	bound := token.Confirm{JKT: rec.Request.JKT}
 	if scope.Credential.Bind == scopes.BindMTLS {
-		c.Confirm = &token.Confirm{X5T: rec.Subject.Thumbprint}
+		bound.X5T = rec.Subject.Thumbprint
+	}
+	if bound != (token.Confirm{}) {
+		c.Confirm = &bound
 	}
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -115,7 +134,8 @@ func requestDigest(req Request) ([32]byte, error) {
 		Reason    string         `json:"reason"`
 		CSR       string         `json:"csr,omitempty"`
 		PublicKey string         `json:"public_key,omitempty"`
-	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason, req.CSR, req.PublicKey})
+		JKT       string         `json:"jkt,omitempty"`
+	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason, req.CSR, req.PublicKey, req.JKT})
 	if err != nil {
 		return [32]byte{}, fmt.Errorf("encoding the request: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/secret"
 )
@@ -109,6 +110,14 @@ type Board interface {
 	Views(ctx context.Context, requests []string) ([]View, error)
 }
 
+// Proofs remembers for all replicas which DPoP proofs were used.
+type Proofs interface {
+	// UseProof returns nil for the first use of a proof, once that is durable, and dpop.ErrReplayed for any other. Any other
+	// error leaves it open, and is ErrLedgerUnavailable: the proof must not be accepted. A proof may be forgotten once it
+	// would not be accepted any more.
+	UseProof(ctx context.Context, p dpop.Proof) error
+}
+
 // Catalogues keeps catalogues for good, and what became of each. All methods are safe for concurrent use, across replicas
 // too; errors are as for Ledger.
 type Catalogues interface {
@@ -174,7 +183,7 @@ type Election interface {
 	// Lead waits until this replica leads, or ctx ends. Then it runs do with a term of its own, greater than any
 	// before, and a context that ends when the lead may be lost. It returns what do returns.
 	Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error
-	// Prune forgets what limits no longer need.
+	// Prune forgets what limits no longer need, and proofs that would not be accepted any more.
 	Prune(ctx context.Context) error
 	// Tidy sorts what was recorded last into what is searched, so that neither records nor searches have to.
 	Tidy(ctx context.Context) error

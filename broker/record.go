@@ -20,6 +20,9 @@ type Request struct {
 	// CSR is a PEM certificate signing request and PublicKey an OpenSSH public key: the caller's own key, where the
 	// scope certifies one.
 	CSR, PublicKey string
+	// JKT is the RFC 7638 thumbprint of the key that the caller has proved by DPoP (RFC 9449): a JWT is bound to it. Empty
+	// when the caller sent no proof.
+	JKT string
 	// IdempotencyKey makes a repeated request answer once; empty means that each call is its own.
 	IdempotencyKey string
 	// Expect is neither decided upon nor recorded.

@@ -137,7 +137,9 @@ func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record, of
 		b.cfg.Log.WarnContext(ctx, "an approval was not recalled", "request", rec.ID, "of", of, "error", err)
 		return Result{Record: rec}, nil
 	}
-	return b.Redeem(ctx, who, Redemption{Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey})
+	return b.Redeem(ctx, who, Redemption{
+		Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey, JKT: rec.Request.JKT,
+	})
 }
 
 // standingFor is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
@@ -260,7 +262,9 @@ type Redemption struct {
 	Request string // its id
 	// CSR and PublicKey are as they were asked with, since only their digest is kept.
 	CSR, PublicKey string
-	Expect         Expectation
+	// JKT is of the key that the caller has proved, which has to be the one that it asked with.
+	JKT    string
+	Expect Expectation
 }
 
 // Redeem issues what people have approved, after policy has been asked again. A result without a record is that of a
@@ -305,15 +309,17 @@ func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Rede
 func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
+		JKT: r.JKT,
 	}
 	decide := b.catalogue().DecideApproved
 	if b.cfg.Electorate.approvedBy(c) == scopes.ReasonBreakGlass {
 		decide = b.catalogue().DecideBroken
 	}
-	d, err := decide(subjectOf(who), askOf(req), now)
+	d, err := decide(proving(who, req.JKT), askOf(req), now)
 	if err != nil {
 		return Record{}, Key{}, err
 	}
+	req = bindable(req, d)
 	if err := r.Expect.check(d); err != nil {
 		return Record{}, Key{}, err
 	}
@@ -333,7 +339,7 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 }
 
 // sameAsShown is nil when what would be issued is, byte for byte, what people were shown: the same catalogue, the same
-// request, and the same certificate if it will be bound to one. The TTL may have become shorter.
+// request with the same key, and the same certificate if it will be bound to one. The TTL may have become shorter.
 func sameAsShown(who attest.Identity, c *Case, req Request, d scopes.Decision) error {
 	digest, err := requestDigest(req)
 	if err != nil {

@@ -32,15 +32,25 @@ func (l *Ledger) LeadWitnesses(ctx context.Context, do func(ctx context.Context)
 	return c.run(ctx, func(ctx context.Context, _ int64) error { return do(ctx) })
 }
 
-// Prune implements [broker.Election]. It takes few rows at a time, since who counts against one of them waits.
+// Prune implements [broker.Election].
 func (l *Ledger) Prune(ctx context.Context) error {
+	return errors.Join(
+		l.prune(ctx, "pruning the limits", `
+			DELETE FROM rate_limits WHERE key = ANY (ARRAY(
+				SELECT key FROM rate_limits WHERE tat < now() - interval '1 hour' LIMIT $1 FOR UPDATE SKIP LOCKED))`),
+		l.prune(ctx, "pruning the proofs", `
+			DELETE FROM dpop_seen WHERE digest = ANY (ARRAY(
+				SELECT digest FROM dpop_seen WHERE until < now() - interval '1 minute' ORDER BY until LIMIT $1))`),
+	)
+}
+
+// prune deletes few rows at a time, since who counts against one of them waits.
+func (l *Ledger) prune(ctx context.Context, doing, statement string) error {
 	const few = 1000
 	for {
-		tag, err := l.write.Exec(ctx, `
-			DELETE FROM rate_limits WHERE key = ANY (ARRAY(
-				SELECT key FROM rate_limits WHERE tat < now() - interval '1 hour' LIMIT $1 FOR UPDATE SKIP LOCKED))`, few)
+		tag, err := l.write.Exec(ctx, statement, few)
 		if err != nil || tag.RowsAffected() < few {
-			return unavailable("pruning the limits", err)
+			return unavailable(doing, err)
 		}
 	}
 }

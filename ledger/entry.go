@@ -96,7 +96,9 @@ type requestBody struct {
 	Task           string         `json:"task"`
 	Reason         string         `json:"reason"`
 	IdempotencyKey string         `json:"idempotency_key,omitzero"`
-	Digest         string         `json:"digest"`
+	// JKT is of the key that the sandbox has proved.
+	JKT    string `json:"jkt,omitzero"`
+	Digest string `json:"digest"`
 }
 
 type verdictBody struct {
@@ -313,7 +315,7 @@ func requestOf(rec broker.Record) requestBody {
 	r := rec.Request
 	return requestBody{
 		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
-		IdempotencyKey: r.IdempotencyKey, Digest: hex.EncodeToString(rec.Digest[:]),
+		IdempotencyKey: r.IdempotencyKey, JKT: r.JKT, Digest: hex.EncodeToString(rec.Digest[:]),
 	}
 }
 

@@ -40,6 +40,8 @@ const (
 	// estateConns are for finding what has to end: that must not wait for readers either.
 	estateConns = 4
 	tokenConns  = 4
+	// proofConns are for remembering proofs, each of which is a commit of its own.
+	proofConns = 3
 )
 
 // Config says which Postgres to use, and how.
@@ -69,9 +71,9 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// Only write, seals, estate and tokens are sure to be on the primary. Seals are for checkpoints: nobody who writes may have
-	// to wait for a connection because of them.
-	write, seals, read, estate, tokens, audit *pgxpool.Pool
+	// Only write, seals, estate, tokens and proofs are sure to be on the primary. Seals are for checkpoints: nobody who
+	// writes may have to wait for a connection because of them.
+	write, seals, read, estate, tokens, proofs, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
@@ -122,7 +124,15 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	for _, p := range []struct {
 		pool    **pgxpool.Pool
 		purpose func(*pgxpool.Config, Config)
-	}{{&l.write, l.forWriting}, {&l.read, forReading}, {&l.estate, forEstate}, {&l.tokens, forTokens}, {&l.audit, forAuditing}, {&l.seals, l.forSealing}} {
+	}{
+		{&l.write, l.forWriting},
+		{&l.read, forReading},
+		{&l.estate, forEstate},
+		{&l.tokens, forTokens},
+		{&l.proofs, l.forProofs},
+		{&l.audit, forAuditing},
+		{&l.seals, l.forSealing},
+	} {
 		at := cfg
 		if p.pool == &l.audit && cfg.AuditURL != "" {
 			at.URL = cfg.AuditURL
@@ -136,7 +146,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.tokens, l.audit} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.tokens, l.proofs, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -194,6 +204,11 @@ func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
 func (l *Ledger) forSealing(pc *pgxpool.Config, cfg Config) {
 	l.forWriting(pc, cfg)
 	pc.MaxConns = sealConns
+}
+
+func (l *Ledger) forProofs(pc *pgxpool.Config, cfg Config) {
+	l.forWriting(pc, cfg)
+	pc.MaxConns = proofConns
 }
 
 func forReading(pc *pgxpool.Config, cfg Config) {

@@ -100,7 +100,7 @@ func (h *History) Read(ctx context.Context, visit func(scopes.Recorded)) error {
 
 func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.Recorded)) error {
 	rows, err := h.pool.Query(ctx, `
-		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', scope, params, ttl_asked, ttl, task, decision,
+		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, task, decision,
 			decision_code, @svid::text = ANY (clamps)
 		FROM issuances
 		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL
@@ -130,7 +130,7 @@ func recordedOf(row pgx.Row, raw *[]byte) (scopes.Recorded, error) {
 	var rec scopes.Recorded
 	var asked, given int64
 	var cut bool // by the end of the SVID
-	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Scope, raw, &asked, &given, &rec.Task, &rec.Outcome,
+	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, raw, &asked, &given, &rec.Task, &rec.Outcome,
 		&rec.Reason, &cut)
 	rec.TTL, rec.Given = time.Duration(asked)*time.Second, time.Duration(given)*time.Second
 	if cut {

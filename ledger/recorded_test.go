@@ -56,7 +56,7 @@ func readAll(t *testing.T, h *ledger.History, readers int) []scopes.Recorded {
 func recorded(rec broker.Record) scopes.Recorded {
 	d := rec.Decision
 	return scopes.Recorded{
-		ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Bound: rec.Subject.Kind == attest.KindX509, Scope: rec.Request.Scope,
+		ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Bound: rec.Subject.Kind == attest.KindX509, Proved: rec.Request.JKT != "", Scope: rec.Request.Scope,
 		Params: d.Params, TTL: rec.Request.TTL, Task: rec.Request.Task, Time: rec.Time.Truncate(time.Microsecond),
 		Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
 	}
@@ -70,7 +70,9 @@ func TestHistory(t *testing.T) {
 		rec.Decision.Reason, rec.Request.Scope = scopes.ReasonUnknownScope, "git.raed"
 		rec.Request.Params = map[string]any{"x": []any{"y"}, "whole": int64(1) << 60, "large": 1e30}
 	})
-	byJWT := allowed(func(rec *broker.Record) { rec.Subject.Kind, rec.Subject.Thumbprint = attest.KindJWT, "" })
+	byJWT := allowed(func(rec *broker.Record) {
+		rec.Subject.Kind, rec.Subject.Thumbprint, rec.Request.JKT = attest.KindJWT, "", "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
+	})
 	cut := allowed(func(rec *broker.Record) {
 		rec.Decision.TTL = 90 * time.Second
 		rec.Decision.Clamps = append(rec.Decision.Clamps, scopes.Clamp{Bound: scopes.BoundSVID, From: 15 * time.Minute, To: 90 * time.Second})

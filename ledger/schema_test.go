@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -48,6 +49,9 @@ func TestGrants(t *testing.T) {
 	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over"}),
 		announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
 	openOutbox(t, db, told)
+	if err := l.UseProof(t.Context(), dpop.Proof{Digest: sha256.Sum256([]byte("used")), Until: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
 	as := map[string]*pgx.Conn{
 		"broker":  brevettest.Connect(t, db.BrokerURL),
 		"auditor": brevettest.Connect(t, db.AuditorURL),
@@ -92,6 +96,15 @@ func TestGrants(t *testing.T) {
 		{"broker", `UPDATE rate_limits SET key = 'x'` + nothing, noRight},
 		{"broker", `UPDATE rate_limits SET tat = now()` + nothing, ""},
 		{"broker", `DELETE FROM rate_limits`, noRight}, // one is in use
+		{"broker", `SELECT FROM dpop_seen`, ""},
+		{"broker", `INSERT INTO dpop_seen VALUES (sha256('x'), now())`, ""},
+		{"broker", `INSERT INTO dpop_seen VALUES (sha256('used'), now())`, notUnique},
+		{"broker", `INSERT INTO dpop_seen VALUES ('x', now())`, violation},
+		{"broker", `UPDATE dpop_seen SET until = now()` + nothing, noRight},
+		{"broker", `DELETE FROM dpop_seen`, noRight}, // it would be accepted again
+		{"broker", `TRUNCATE dpop_seen`, noRight},
+		{"auditor", `SELECT FROM dpop_seen`, noRight},
+		{"broker", `UPDATE issuances SET jkt = 'x'` + nothing, noRight},
 		{"broker", `UPDATE issuances SET vault_accessor = 'x', vault_lease = 'x', credential_name = 'x', secret_digest = '', actor = 'x'` + nothing, ""},
 		{"broker", `UPDATE issuances SET leased = true` + nothing, noRight},
 		{"broker", `UPDATE issuances SET static = true` + nothing, noRight},
@@ -348,6 +361,10 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"spiffe_id": "https://acme.test/x"}`, violation},
 		{"allow", `{"svid_kind": "x"}`, violation},
 		{"allow", `{"svid_kind": "jwt-svid"}`, violation}, // with a thumbprint
+		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}`, ""},
+		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4"}`, violation},
+		{"allow", `{"jkt": ""}`, violation},
+		{"pending", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I", "canonical": "{}"}`, violation}, // not what people were shown
 		{"allow", `{"params": []}`, violation},
 		{"allow", `{"request_digest": "\\x"}`, violation},
 		{"allow", `{"scope": null}`, isNull},

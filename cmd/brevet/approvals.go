@@ -135,6 +135,7 @@ func (c *ApprovalsShowCmd) Run(ctx context.Context, con *console) error {
 type agreed struct {
 	SPIFFEID   string         `json:"spiffe_id"`
 	Thumbprint string         `json:"thumbprint"`
+	JKT        string         `json:"jkt"`
 	Scope      string         `json:"scope"`
 	Authority  string         `json:"authority"`
 	Resource   string         `json:"resource"`
@@ -170,6 +171,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"for", "at most " + seconds(a.TTL).String()},
 		{"at", a.Audience},
 		{"bound to", a.Thumbprint},
+		{"key", a.JKT},
 		{"gated by", strings.Join(one.Policies, ", ")},
 		{"catalogue", a.Catalogue},
 		{"covers", coverText(a, one)},
