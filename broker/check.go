@@ -15,7 +15,7 @@ type Passage struct {
 }
 
 // NotOpened says why a token does not open what it was shown for, in words for whoever made the call.
-type NotOpened struct{ Why string }
+type NotOpened struct{ Why string } //nolint:errname // named for what the token did not
 
 func (e *NotOpened) Error() string { return ErrNotOpened.Error() + ": " + e.Why }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sees that the PostgreSQL server's programs are here, and with the argument "test" Node.js too, which the tests run an
-# OpenID provider with. Debian and Ubuntu as root: installs them, without creating or starting a cluster of its own.
-# Elsewhere: says what to install.
+# Sees that the PostgreSQL server's programs are here, and with the argument "test" what the tests run besides: Node.js for an
+# OpenID provider, and nginx as a gateway. Debian and Ubuntu as root: installs them, without creating or starting a cluster
+# or a service of its own. Elsewhere: says what to install.
 set -euo pipefail
 
 have_node() {
@@ -18,6 +18,29 @@ if [ "${1:-}" = test ] && ! have_node; then
   fi
   if ! have_node; then
     echo "The tests need Node.js 20.19 or newer with npm. Install it (https://nodejs.org), and run this again." >&2
+    exit 1
+  fi
+fi
+
+have_nginx() { command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]; }
+
+if [ "${1:-}" = test ] && ! have_nginx; then
+  if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]; then
+    echo "installing nginx (apt) ..." >&2
+    export DEBIAN_FRONTEND=noninteractive
+    # For its program alone: the service is masked before it is there, so that nothing starts it now or at boot.
+    mkdir -p /etc/systemd/system
+    [ -e /etc/systemd/system/nginx.service ] || ln -s /dev/null /etc/systemd/system/nginx.service
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+      printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"
+      trap 'rm -f "$policy"' EXIT
+    fi
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends nginx-light >/dev/null
+  fi
+  if ! have_nginx; then
+    echo "The tests need nginx 1.19.4 or newer with its auth_request module. Install it, and run this again." >&2
     exit 1
   fi
 fi
