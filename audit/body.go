@@ -97,6 +97,7 @@ type (
 		Audience     *string `json:"audience"`
 		KeyID        *string `json:"key_id"`
 		ClaimsDigest *string `json:"claims_digest"`
+		OneShot      bool    `json:"one_shot"`
 		Grant        grant   `json:"grant"`
 	}
 	grant struct {

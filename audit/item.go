@@ -100,7 +100,7 @@ var (
 		"id", "entry_index", "time", "trust_domain", "spiffe_id", "svid_kind", "thumbprint", "task", "scope", "authority",
 		"resource", "params", "reason", "ttl_asked", "ttl", "decision", "decision_code", "explanation", "policies", "clamps",
 		"catalogue", "expires_at", "approval_group", "approval_quorum", "break_glass", "credential_kind", "audience", "key_id",
-		"claims_digest", "vault_path", "leased", "static", "request_digest", "canonical", "approves", "jkt",
+		"claims_digest", "vault_path", "leased", "static", "one_shot", "request_digest", "canonical", "approves", "jkt",
 	}
 	changing = []string{
 		"status", "status_detail", "status_time", "actor", "idempotency_key", "vault_accessor", "vault_lease",

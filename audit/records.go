@@ -34,6 +34,7 @@ type record struct {
 	index          int64
 	kind           string // of the credential
 	leased, static bool
+	oneShot        bool
 	// status, time and key are what differs between records that only began. now is all that can change once it did, and
 	// row the same as the table has it; nil is as it began.
 	status, time, key string
@@ -52,6 +53,7 @@ func (s *state) begin(p *parsed) *record {
 	}
 	if b.Intent != nil {
 		r.kind, r.leased, r.static = unique.Make(b.Intent.Kind).Value(), b.Intent.Grant.Leased, b.Intent.Grant.Static
+		r.oneShot = b.Intent.OneShot
 	}
 	if p.row == nil {
 		r.apart = true
@@ -133,14 +135,14 @@ func (r *record) compare(found *findings) {
 }
 
 // moves are the states that follow from each. What is leased ends through revoking only, or expires; what is not does
-// neither by an entry. Only a JWT fails after it was issued, and what is static stays.
+// neither by an entry. Only a JWT fails after it was issued, only a one-shot one is used, and what is static stays.
 var moves = map[string][]string{
 	"pending":  {"pending", "approved", "rejected", "withdrawn"},
 	"approved": {"redeemed", "rejected", "withdrawn"},
 	"redeemed": {"redeemed"},
 	"intent":   {"issued", "failed", "unknown", "compensated", "revoking"},
 	"unknown":  {"compensated"},
-	"issued":   {"failed", "revoking", "revoked", "released", "expired"},
+	"issued":   {"failed", "revoking", "revoked", "released", "expired", "used"},
 	"revoking": {"revoked", "released"},
 }
 
@@ -153,6 +155,8 @@ func (r *record) mayMove(to string) bool {
 		return true
 	case to == "failed":
 		return r.kind == "jwt"
+	case to == "used":
+		return r.oneShot
 	case to == "revoking", to == "expired":
 		return r.leased
 	}

@@ -40,8 +40,8 @@ func (b *body) issuance(index int64) []string {
 		b.Request.Reason, strconv.FormatInt(b.Request.TTL, 10), strconv.FormatInt(b.Decision.TTL, 10), b.Decision.Outcome,
 		b.Decision.Code, b.Decision.Explanation, Array(b.Decision.Policies), Array(clamps), b.Decision.Catalogue,
 		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
-		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), b.Request.Digest,
-		shown, asked, pointed(b.Request.JKT),
+		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
+		b.Request.Digest, shown, asked, pointed(b.Request.JKT),
 	}, b.begun()...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -12,6 +13,8 @@ import (
 type Passage struct {
 	Shown
 	Call scopes.Call
+	// By is the gateway. A one-shot token is spent by letting a call of its pass.
+	By attest.Identity
 }
 
 // NotOpened says why a token does not open what it was shown for, in words for whoever made the call.
@@ -30,14 +33,20 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 		return err
 	}
 	standing, err := b.standing(ctx, p.Shown)
-	if err != nil || b.cfg.Catalogues == nil || standing.Catalogue == "" || standing.Catalogue == by.Digest() {
+	switch {
+	case err != nil:
 		return err
+	case b.cfg.Catalogues == nil || standing.Catalogue == "" || standing.Catalogue == by.Digest():
+		return b.spend(ctx, p.Token, p.By)
 	}
 	// Another replica has applied a catalogue, which this one has not seen yet.
 	if err := b.reload(ctx, by.Digest()); err != nil {
 		return fmt.Errorf("loading the catalogue in force: %w", err)
 	}
-	return opens(b.catalogue(), p)
+	if err := opens(b.catalogue(), p); err != nil {
+		return err
+	}
+	return b.spend(ctx, p.Token, p.By)
 }
 
 // opens holds a call to the rules that a catalogue has for the token's scope.

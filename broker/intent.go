@@ -101,6 +101,7 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 			Params:     rec.Decision.Params,
 		}},
 	}
+	c.OneShot = scope.Credential.OneShot
 	bound := token.Confirm{JKT: rec.Request.JKT}
 	if scope.Credential.Bind == scopes.BindMTLS {
 		bound.X5T = rec.Subject.Thumbprint
@@ -119,6 +120,7 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		Audience:     scope.Credential.Audience,
 		KeyID:        key.ID,
 		Algorithm:    key.Algorithm,
+		OneShot:      c.OneShot,
 		Claims:       payload,
 		ClaimsDigest: sha256.Sum256(payload),
 	}, nil

@@ -59,6 +59,8 @@ const (
 	// StatusRevoked and StatusReleased: dead before its time, by somebody else's will or by its holder's.
 	StatusRevoked  Status = "revoked"
 	StatusReleased Status = "released"
+	// StatusUsed: a one-shot token, and somebody was told that it was in force.
+	StatusUsed Status = "used"
 	// StatusExpired: dead at its time. A leased credential's record says so once Vault confirms it; for other
 	// credentials and for pending requests it is what a record reads as when its time has passed.
 	StatusExpired Status = "expired"
@@ -95,6 +97,8 @@ type Intent struct {
 	// KeyID is the RFC 7638 thumbprint of the signing key, Algorithm its JWS name.
 	KeyID     string
 	Algorithm string
+	// OneShot: it is StatusUsed after one use.
+	OneShot bool
 	// Claims is the JWT's payload, byte for byte. It holds no secret: without a signature it opens nothing.
 	Claims []byte
 	// ClaimsDigest is the SHA-256 of Claims.
@@ -127,7 +131,7 @@ type Outcome struct {
 	ID     string
 	Time   time.Time
 	Status Status
-	// Detail is a fixed code that says why, such as "vault_unavailable". Empty for StatusIssued and StatusExpired.
+	// Detail is a fixed code that says why, such as "vault_unavailable". Empty for StatusIssued, StatusExpired and StatusUsed.
 	Detail string
 	// Actor is the SPIFFE ID, or the id of the person, that caused it; empty when nobody but Brevet itself did.
 	Actor string

@@ -2,8 +2,10 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/token"
 )
 
@@ -12,6 +14,30 @@ type Shown struct {
 	Token token.Claims
 	// Digest is the SHA-256 of the token's payload.
 	Digest [32]byte
+}
+
+// Use is InForce for the workload that the token is shown to. A one-shot token is spent by it: of all who ask, on
+// whichever replica, one is told nil.
+func (b *Broker) Use(ctx context.Context, t Shown, by attest.Identity) error {
+	if err := b.InForce(ctx, t); err != nil {
+		return err
+	}
+	return b.spend(ctx, t.Token, by)
+}
+
+// spend uses up a token that is in force and good for one use.
+func (b *Broker) spend(ctx context.Context, t token.Claims, by attest.Identity) error {
+	if !t.OneShot {
+		return nil
+	}
+	err := b.settle(ctx, Outcome{ID: t.ID, Time: b.cfg.Now(), Status: StatusUsed, Actor: by.ID().String()})
+	switch {
+	case errors.Is(err, ErrNotForward), errors.Is(err, ErrNotFound):
+		return ErrInactive
+	case err != nil:
+		return fmt.Errorf("recording the use of a token: %w", err)
+	}
+	return nil
 }
 
 // InForce returns nil when a token is what was issued and nobody has ended it, else ErrInactive; ErrLedgerUnavailable

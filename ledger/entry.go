@@ -139,6 +139,7 @@ type intentBody struct {
 	Algorithm    string     `json:"algorithm,omitzero"`
 	Claims       []byte     `json:"claims,omitempty"` // base64: they were signed byte for byte
 	ClaimsDigest string     `json:"claims_digest,omitzero"`
+	OneShot      bool       `json:"one_shot,omitzero"`
 }
 
 type grantBody struct {
@@ -349,6 +350,6 @@ func intentOf(i *broker.Intent) *intentBody {
 	}
 	return &intentBody{
 		Kind: i.Kind, Audience: i.Audience, KeyID: i.KeyID, Algorithm: i.Algorithm,
-		Claims: i.Claims, ClaimsDigest: hex.EncodeToString(i.ClaimsDigest[:]),
+		OneShot: i.OneShot, Claims: i.Claims, ClaimsDigest: hex.EncodeToString(i.ClaimsDigest[:]),
 	}
 }

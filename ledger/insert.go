@@ -48,7 +48,7 @@ WITH locked AS MATERIALIZED (
 		FROM item WHERE outcome ORDER BY id, n
 	) AS m
 	WHERE i.id = m.id AND may_move(i.status, m.status, i.credential_kind, i.leased, i.static)
-		AND (m.term IS NULL OR m.term = m.current_term)
+		AND (m.status <> 'used' OR i.one_shot) AND (m.term IS NULL OR m.term = m.current_term)
 	RETURNING m.n
 ), judged AS MATERIALIZED (
 	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
@@ -68,7 +68,7 @@ WITH locked AS MATERIALIZED (
 		params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
 		status, status_time, expires_at, approval_group, approval_quorum, break_glass,
 		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
-		vault_path, leased, static, canonical, approves, jkt)
+		vault_path, leased, static, one_shot, canonical, approves, jkt)
 	SELECT
 		id, head.base + place, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
 		doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
@@ -86,6 +86,7 @@ WITH locked AS MATERIALIZED (
 		doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
 		coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
 		coalesce((doc #>> '{intent,grant,static}')::boolean, false),
+		coalesce((doc #>> '{intent,one_shot}')::boolean, false),
 		doc #>> '{decision,approval,canonical}', approves, doc #>> '{request,jkt}'
 	FROM judged, head
 	WHERE accepted AND NOT outcome AND kind <> 'call.refused'

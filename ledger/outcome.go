@@ -34,8 +34,9 @@ var (
 	outcomes = []broker.Status{
 		broker.StatusIssued, broker.StatusFailed, broker.StatusUnknown, broker.StatusCompensated, broker.StatusRevoking,
 		broker.StatusRevoked, broker.StatusReleased, broker.StatusExpired,
+		broker.StatusUsed,
 	}
-	plainOutcomes = []broker.Status{broker.StatusIssued, broker.StatusExpired}
+	plainOutcomes = []broker.Status{broker.StatusIssued, broker.StatusExpired, broker.StatusUsed}
 )
 
 func outcomeEntry(out broker.Outcome) (entry, error) {

@@ -301,6 +301,10 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"status": "pending"}`, violation},
 		{"allow", `{"status": "revoked", "status_detail": "x"}`, violation},
 		{"allow", `{"status": "expired"}`, violation},
+		{"allow", `{"status": "used"}`, violation},
+		{"allow", `{"one_shot": true}`, ""},
+		{"intent", `{"one_shot": true}`, violation}, // of a login
+		{"deny", `{"one_shot": true}`, violation},
 		{"allow", `{"status": "intent"}`, violation}, // of a JWT
 		{"allow", `{"actor": "spiffe://acme.test/admin"}`, violation},
 		{"allow", `{"vault_path": "x"}`, violation},

@@ -18,7 +18,7 @@ import (
 var statuses = []broker.Status{
 	broker.StatusDenied, broker.StatusPending, broker.StatusIntent, broker.StatusIssued, broker.StatusFailed,
 	broker.StatusUnknown, broker.StatusCompensated, broker.StatusRevoking, broker.StatusRevoked, broker.StatusReleased,
-	broker.StatusExpired,
+	broker.StatusExpired, broker.StatusUsed,
 }
 
 // ways leads to each state that a kind can be in.
@@ -27,6 +27,7 @@ var ways = map[string]map[broker.Status][]broker.Status{
 		broker.StatusIssued: {}, broker.StatusFailed: {broker.StatusFailed}, broker.StatusRevoked: {broker.StatusRevoked},
 		broker.StatusReleased: {broker.StatusReleased},
 	},
+	"one-shot": {broker.StatusIssued: {}, broker.StatusUsed: {broker.StatusUsed}},
 	"database": {
 		broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}, broker.StatusFailed: {broker.StatusFailed},
 		broker.StatusUnknown: {broker.StatusUnknown}, broker.StatusCompensated: {broker.StatusUnknown, broker.StatusCompensated},
@@ -43,7 +44,7 @@ var ways = map[string]map[broker.Status][]broker.Status{
 func onward(kind string, from broker.Status) string {
 	if from == broker.StatusIssued {
 		return map[string]string{
-			"jwt": "failed revoked released", "database": "revoking expired", "ssh": "revoked released",
+			"jwt": "failed revoked released", "one-shot": "failed revoked released used", "database": "revoking expired", "ssh": "revoked released",
 		}[kind]
 	}
 	return map[broker.Status]string{
@@ -56,7 +57,16 @@ func onward(kind string, from broker.Status) string {
 func bring(t *testing.T, l *ledger.Ledger, kind string, way []broker.Status, change func(*broker.Record)) broker.Record {
 	t.Helper()
 	rec := allowed(change)
-	if kind != "jwt" {
+	switch kind {
+	case "jwt":
+	case "one-shot":
+		rec = allowed(func(rec *broker.Record) {
+			rec.Intent.OneShot = true
+			if change != nil {
+				change(rec)
+			}
+		})
+	default:
 		rec = dynamic(kind, change)
 	}
 	begin(t, l, rec)
@@ -126,7 +136,7 @@ func TestMovesChangeNothingElse(t *testing.T) {
 		ttl_asked=9 ttl=9 decision='deny' decision_code='x' explanation='x' policies='{x}' clamps='{x}' catalogue='x'
 		expires_at='2030-01-01' approval_group='x' approval_quorum=9 credential_kind='x' audience='x' key_id='x'
 		claims_digest='x' request_digest='x' idempotency_key='x' idempotency_key=NULL vault_path='x' vault_accessor='x'
-		vault_accessor=NULL vault_lease='x' credential_name='x' secret_digest=sha256('x') leased=false static=true`) {
+		vault_accessor=NULL vault_lease='x' credential_name='x' secret_digest=sha256('x') leased=false static=true one_shot=true`) {
 		sql := `UPDATE issuances SET status = 'revoking', status_detail = 'x', ` + column + ` WHERE id = $1`
 		if got := refusedBy(t, conn, sql, rec.ID); got != violation {
 			t.Errorf("a move that also sets %s: got %q, want %q", column, got, violation)

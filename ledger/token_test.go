@@ -43,6 +43,8 @@ func TestWhichTokensAreActive(t *testing.T) {
 		{name: "lapsed", kind: "jwt", change: lapse},
 		{name: "revoked", kind: "jwt", way: []broker.Status{broker.StatusRevoked}},
 		{name: "released", kind: "jwt", way: []broker.Status{broker.StatusReleased}},
+		{name: "not used yet", kind: "one-shot", want: true},
+		{name: "used", kind: "one-shot", way: []broker.Status{broker.StatusUsed}},
 		{name: "failed", kind: "jwt", way: []broker.Status{broker.StatusFailed}},
 		{name: "a login", kind: "database", way: []broker.Status{broker.StatusIssued}},
 		{name: "its task has ended", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-1"}, time.Time{})},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -94,7 +95,7 @@ func minted(rec broker.Record) *broker.Minted {
 // to is the outcome that moves a record to a state.
 func to(rec broker.Record, status broker.Status) broker.Outcome {
 	out := broker.Outcome{ID: rec.ID, Time: rec.Time.Add(time.Second), Status: status, Detail: "because"}
-	if status == broker.StatusIssued || status == broker.StatusExpired {
+	if slices.Contains([]broker.Status{broker.StatusIssued, broker.StatusExpired, broker.StatusUsed}, status) {
 		out.Detail = ""
 	}
 	if status == broker.StatusIssued && rec.Intent != nil && rec.Intent.Grant != nil {

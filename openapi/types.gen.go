@@ -357,6 +357,7 @@ const (
 	StatusRevoked     Status = "revoked"
 	StatusRevoking    Status = "revoking"
 	StatusUnknown     Status = "unknown"
+	StatusUsed        Status = "used"
 	StatusWithdrawn   Status = "withdrawn"
 )
 
@@ -390,6 +391,8 @@ func (e Status) Valid() bool {
 	case StatusRevoking:
 		return true
 	case StatusUnknown:
+		return true
+	case StatusUsed:
 		return true
 	case StatusWithdrawn:
 		return true
@@ -512,7 +515,7 @@ type ApprovalCase struct {
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time.
+	// before their time, and so is a one-shot token that is `used`.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
 	Task     string    `json:"task"`
@@ -536,7 +539,7 @@ type ApprovalDecided struct {
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time.
+	// before their time, and so is a one-shot token that is `used`.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
 }
@@ -800,7 +803,7 @@ type Ended struct {
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time.
+	// before their time, and so is a one-shot token that is `used`.
 	Status Status `json:"status"`
 	Task   string `json:"task"`
 
@@ -859,13 +862,16 @@ type Introspection struct {
 	ClientID             string                `json:"client_id,omitempty,omitzero"`
 
 	// Cnf The key that whoever shows the token has to prove (RFC 7800).
-	Cnf   Confirmation `json:"cnf,omitempty,omitzero"`
-	Exp   int64        `json:"exp,omitempty,omitzero"`
-	Iat   int64        `json:"iat,omitempty,omitzero"`
-	Iss   string       `json:"iss,omitempty,omitzero"`
-	Jti   string       `json:"jti,omitempty,omitzero"`
-	Scope string       `json:"scope,omitempty,omitzero"`
-	Sub   string       `json:"sub,omitempty,omitzero"`
+	Cnf Confirmation `json:"cnf,omitempty,omitzero"`
+	Exp int64        `json:"exp,omitempty,omitzero"`
+	Iat int64        `json:"iat,omitempty,omitzero"`
+	Iss string       `json:"iss,omitempty,omitzero"`
+	Jti string       `json:"jti,omitempty,omitzero"`
+
+	// OneShot This was its one use, if you are a resource server: whoever asks next finds it inactive.
+	OneShot bool   `json:"one_shot,omitempty,omitzero"`
+	Scope   string `json:"scope,omitempty,omitzero"`
+	Sub     string `json:"sub,omitempty,omitzero"`
 
 	// Task The piece of work that the token is for.
 	Task string `json:"task,omitempty,omitzero"`
@@ -918,7 +924,7 @@ type Issuance struct {
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time.
+	// before their time, and so is a one-shot token that is `used`.
 	Status       Status    `json:"status"`
 	StatusAt     time.Time `json:"status_at"`
 	StatusDetail string    `json:"status_detail,omitempty,omitzero"`
@@ -1034,7 +1040,7 @@ type Pending struct {
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time.
+	// before their time, and so is a one-shot token that is `used`.
 	Status Status `json:"status"`
 }
 
@@ -1153,7 +1159,7 @@ type RequestState struct {
 	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time.
+	// before their time, and so is a one-shot token that is `used`.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
 
@@ -1227,7 +1233,7 @@ type ServerMetadata struct {
 // Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
 // is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
 // `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-// before their time.
+// before their time, and so is a one-shot token that is `used`.
 type Status string
 
 // TaskEndRequest defines model for TaskEndRequest.

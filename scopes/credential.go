@@ -36,7 +36,7 @@ type credentialKind struct {
 // credentialKinds is in the order in which messages list them.
 func credentialKinds() []credentialKind {
 	return []credentialKind{
-		{KindJWT, []string{"audience"}, []string{"bind"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
+		{KindJWT, []string{"audience"}, []string{"bind", "uses"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
 		{
 			KindVaultToken,
 			[]string{"policy"},
@@ -128,6 +128,9 @@ func (r *reader) credentialOf(kind credentialKind, c *credentialReader) (Credent
 func (c *credentialReader) jwt() {
 	c.out.Audience = c.audience(c.fields["audience"])
 	c.out.Bind = c.oneOf(c.fields["bind"], "credential.bind", BindNone, BindMTLS, BindDPoP)
+	if n := c.fields["uses"]; n != nil {
+		_, c.out.OneShot = c.integer(n, "credential.uses", 1, 1)
+	}
 }
 
 func (r *reader) audience(n *yaml.Node) string {

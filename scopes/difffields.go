@@ -240,6 +240,7 @@ func (d *fieldDiff) credential(a, b Credential) {
 	d.add("credential.kind", a.Kind, b.Kind, Changed)
 	d.add("credential.audience", a.Audience, b.Audience, Changed)
 	d.add("credential.bind", a.Bind, b.Bind, rebound(a.Bind, b.Bind))
+	d.add("credential.uses", usesOf(a), usesOf(b), looser(a.OneShot, b.OneShot))
 	d.add("credential.mount", a.Mount, b.Mount, Changed)
 	d.add("credential.role", a.Role, b.Role, Changed)
 	d.add("credential.method", a.Method, b.Method, Changed)
@@ -270,6 +271,13 @@ func looser(was, is bool) Reach { return wider(was || !is, is || !was) }
 func yes(b bool) string {
 	if b {
 		return "true"
+	}
+	return ""
+}
+
+func usesOf(c Credential) string {
+	if c.OneShot {
+		return "1"
 	}
 	return ""
 }

@@ -120,6 +120,7 @@ type Credential struct {
 	// jwt
 	Audience string // the one audience of the token, an absolute URI
 	Bind     string // what the token has to be bound to: "none", "mtls" (RFC 8705) or "dpop" (RFC 9449)
+	OneShot  bool   // the token is good for one call
 
 	Mount      string            // database, pki, ssh: where the engine is mounted; never a template
 	Role       string            // database, pki, ssh: the engine's role

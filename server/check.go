@@ -81,7 +81,7 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 	if err != nil {
 		return token.Claims{}, badToken(err)
 	}
-	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call})
+	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call, By: gateway})
 	var closed *broker.NotOpened
 	switch {
 	case errors.As(err, &closed):

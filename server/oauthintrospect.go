@@ -71,10 +71,10 @@ func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string
 	switch {
 	case errors.Is(err, errKeys):
 		return Introspection{}, err
-	case err != nil, !s.mayAsk(who, t.Token):
+	case err != nil:
 		return Introspection{}, nil //nolint:nilerr // that is the answer
 	}
-	switch err := s.cfg.Broker.InForce(ctx, t); {
+	switch err := s.lookAt(ctx, who, t); {
 	case errors.Is(err, broker.ErrInactive):
 		return Introspection{}, nil
 	case err != nil:
@@ -83,14 +83,22 @@ func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string
 	return introspection(t.Token), nil
 }
 
-func (s *Server) mayAsk(who attest.Identity, t token.Claims) bool {
-	return slices.Contains(s.audiences[who.ID()], t.Audience) || who.ID().String() == t.Subject
+// lookAt is nil when a token is in force to who asks: to a resource server of its audience, which uses it with that, and to
+// its own sandbox, which does not.
+func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.Shown) error {
+	switch {
+	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
+		return s.cfg.Broker.Use(ctx, t, who)
+	case who.ID().String() == t.Token.Subject:
+		return s.cfg.Broker.InForce(ctx, t)
+	}
+	return broker.ErrInactive
 }
 
 func introspection(t token.Claims) Introspection {
 	out := Introspection{
 		Active: true, Scope: t.Scope, ClientID: t.ClientID, TokenType: tokenType(t), Exp: t.Expires, Iat: t.IssuedAt,
-		Sub: t.Subject, Aud: t.Audience, Iss: t.Issuer, Jti: t.ID, Task: t.Task,
+		Sub: t.Subject, Aud: t.Audience, Iss: t.Issuer, Jti: t.ID, Task: t.Task, OneShot: t.OneShot,
 	}
 	for _, d := range t.Details {
 		out.AuthorizationDetails = append(out.AuthorizationDetails, AuthorizationDetail{

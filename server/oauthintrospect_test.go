@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/brevet-dev/brevet/brevettest"
@@ -194,4 +195,57 @@ func TestRefusedQuestions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// withOneShots has a scope whose tokens are good for one call.
+var withOneShots = brevettest.Options{
+	Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
+  - name: bank.order.pay
+    title: Pay an order
+    authority: payment
+    resource: bank:orders
+    ttl: {default: 5m, max: 15m}
+    limits: [{per: sandbox, live: 1}]
+    credential: {kind: jwt, audience: https://bank.test, uses: 1}
+`)}, {Name: "policies.cedar", Data: []byte(`@id("all") permit (principal, action, resource);`)}},
+	Auditors: []string{auditor}, ResourceServers: map[string][]string{gitServer: {"https://bank.test"}},
+}
+
+// Of all who ask on whichever replica, one is told that a one-shot token is in force; after that nobody is, and another may
+// be had.
+func TestOneShotTokenIsUsedOnce(t *testing.T) {
+	s := brevettest.NewStack(t, withOneShots)
+	replicas := []*brevettest.Stack{s, s.Replica(t)}
+	ask := client.Ask{Scope: "bank.order.pay", Task: "t-1"}
+	tok := token(t, s.Client(t, agent), ask)
+	raw := tok.Secret.Reveal()
+	if got := introspected(t, s, agent, raw); !strings.Contains(got, `"one_shot":true`) { // which is no use
+		t.Fatalf("got %s", got)
+	}
+	answers := make([]string, 100)
+	var askers sync.WaitGroup
+	for i := range answers {
+		askers.Go(func() { answers[i] = introspected(t, replicas[i%2], gitServer, raw) })
+	}
+	askers.Wait()
+	var active int
+	for _, got := range answers {
+		if got != inactive {
+			active++
+		}
+	}
+	if active != 1 {
+		t.Errorf("got active %d times, want once", active)
+	}
+	for _, on := range replicas {
+		if got := introspected(t, on, agent, raw); got != inactive {
+			t.Errorf("got %s after its use", got)
+		}
+	}
+	record, err := s.Client(t, auditor).Issuance(t.Context(), tok.ID)
+	if err != nil || record.Status != openapi.StatusUsed || record.EndedBy != gitServer {
+		t.Errorf("got %+v, %v, want it used", record, err)
+	}
+	token(t, s.Client(t, agent), ask)
+	s.DB.Check(t)
 }

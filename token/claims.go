@@ -26,7 +26,9 @@ type Claims struct {
 	Scope    string   `json:"scope"`
 	Task     string   `json:"task"`
 	Details  []Detail `json:"authorization_details"`
-	Confirm  *Confirm `json:"cnf,omitempty"`
+	// OneShot: only the first who asks at introspection finds it in force, and nobody may accept it without having asked.
+	OneShot bool     `json:"one_shot,omitempty"`
+	Confirm *Confirm `json:"cnf,omitempty"`
 }
 
 // ExpiresAt is when the token ends: at that moment it is not valid any more.

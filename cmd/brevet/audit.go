@@ -44,7 +44,7 @@ type SearchFlags struct {
 	Scope       string            `help:"Only of this scope."`
 	Task        string            `help:"Only of this task."`
 	Decision    openapi.Decision  `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
-	Status      openapi.Status    `help:"Only in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired" default:""`
+	Status      openapi.Status    `help:"Only in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired,used" default:""`
 	Since       time.Duration     `help:"Only of the last while, such as 24h."`
 	Words       string            `help:"Only with all of these words in the reason."`
 	Param       map[string]string `help:"Only with this parameter, such as repo=acme/api." placeholder:"NAME=VALUE"`
