@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,10 +35,8 @@ func extractField(field string) extract {
 		if field == "" {
 			return token.Secret, nil
 		}
-		for _, name := range token.Fields() {
-			if name == field {
-				return token.Field(field), nil
-			}
+		if slices.Contains(token.Fields(), field) {
+			return token.Field(field), nil
 		}
 		if token.Kind == kindJWT {
 			return secret.Text{}, fmt.Errorf("%s is a JWT, which has no field %q", token.Scope, field)

@@ -28,6 +28,7 @@ type CLI struct {
 	Exec           ExecCmd           `cmd:"" help:"Run a program with credentials that are renewed while it runs, and die with it."`
 	GitCredential  GitCredentialCmd  `cmd:"" help:"Give git a credential, as its credential helper."`
 	KubeCredential KubeCredentialCmd `cmd:"" help:"Give kubectl a credential, as its credential plugin."`
+	Mcp            McpCmd            `cmd:"" help:"Let an agent ask for credentials through the Model Context Protocol, without seeing them."`
 	Withdraw       WithdrawCmd       `cmd:"" help:"Take back a request of the sandbox this runs in that waits for people."`
 	Release        ReleaseCmd        `cmd:"" help:"End a credential of the sandbox this runs in."`
 	Task           TaskCmd           `cmd:"" help:"Work on tasks."`

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// model is a model's side of `brevet mcp`, with all that went over standard input, output and error.
+type model struct {
+	*mcp.ClientSession
+	cmd  *exec.Cmd
+	wire *stream
+}
+
+func (s *session) agent(t *testing.T, flags ...string) *model {
+	t.Helper()
+	a := &model{cmd: exec.CommandContext(t.Context(), binary, append([]string{"mcp"}, flags...)...), wire: newStream()}
+	a.cmd.Env, a.cmd.Stderr = append(os.Environ(), s.env...), a.wire
+	in, err := a.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a.ClientSession, err = mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.IOTransport{
+		Reader: io.NopCloser(io.TeeReader(out, a.wire)),
+		Writer: struct {
+			io.Writer
+			io.Closer
+		}{io.MultiWriter(in, a.wire), in},
+	}, nil)
+	if err != nil {
+		t.Fatalf("connecting: %v\n%s", err, a.wire)
+	}
+	t.Cleanup(func() { a.leave(t) })
+	return a
+}
+
+// leave ends the session as a client does: by closing standard input.
+func (a *model) leave(t *testing.T) {
+	t.Helper()
+	if a.cmd.ProcessState != nil {
+		return
+	}
+	_ = a.Close()
+	var exit *exec.ExitError
+	if err := a.cmd.Wait(); errors.As(err, &exit) {
+		t.Errorf("brevet mcp ended with %v\n%s", err, a.wire)
+	}
+}
+
+// call calls a tool, and reads what it answers.
+func (a *model) call(t *testing.T, tool string, args map[string]any, answer any) (failed bool) {
+	t.Helper()
+	if args == nil {
+		args = map[string]any{}
+	}
+	result, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", tool, err, a.wire)
+	}
+	encoded, err := json.Marshal(result.StructuredContent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(encoded, answer); err != nil {
+		t.Fatalf("%s answered %s: %v", tool, encoded, err)
+	}
+	return result.IsError
+}
+
+// issue has a credential put into a file, and returns what was answered and what the file holds.
+func (a *model) issue(t *testing.T, args map[string]any) (mcpAnswer, string) {
+	t.Helper()
+	var got mcpAnswer
+	if a.call(t, "request", args, &got) || got.Status != "issued" {
+		t.Fatalf("got %+v", got)
+	}
+	info, err := os.Stat(got.File)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("got %v, %v, want a file of mode 0600", info, err)
+	}
+	content, err := os.ReadFile(got.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, string(content)
+}
+
+// secretsOf are the parts of a credential that nobody may see.
+func secretsOf(t *testing.T, content string) []string {
+	t.Helper()
+	if !strings.HasPrefix(content, "{") {
+		return append(strings.Split(content, "."), content)
+	}
+	var members map[string]any
+	if err := json.Unmarshal([]byte(content), &members); err != nil {
+		t.Fatal(err)
+	}
+	all := []string{content}
+	for _, value := range members {
+		if text, ok := value.(string); ok {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+// shows tells whether text holds a secret as it is, as JSON, in hex, or in base64 wherever that begins.
+func shows(text, secret string) bool {
+	quoted, err := json.Marshal(secret)
+	if err != nil {
+		return true
+	}
+	forms := []string{
+		secret, strings.Trim(string(quoted), `"`), hex.EncodeToString([]byte(secret)), strings.ToUpper(hex.EncodeToString([]byte(secret))),
+	}
+	for shift := range 3 {
+		if whole := secret[min(shift, len(secret)):]; len(whole) >= 6 {
+			whole = whole[:len(whole)/3*3]
+			forms = append(forms, base64.StdEncoding.EncodeToString([]byte(whole)), base64.URLEncoding.EncodeToString([]byte(whole)))
+		}
+	}
+	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) })
+}
+
+// An agent asks, waits, uses, releases and ends, and no byte of a credential comes past its model.
+func TestMCP(t *testing.T) {
+	t.Parallel()
+	s := startBrief(t)
+	var seen []string
+	a := s.agent(t)
+	t.Run("tools", func(t *testing.T) { a.tools(t) })
+	t.Run("request", func(t *testing.T) {
+		got, token := a.issue(t, map[string]any{"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "reason": "triage"})
+		seen = append(seen, token)
+		record := s.whose(t, token)
+		if got.Kind != "jwt" || got.ID != record["id"] || got.Task != record["task"] || !strings.HasPrefix(got.Task, "mcp-") || time.Until(*got.Expires) > 6*time.Minute {
+			t.Errorf("got %+v for %v", got, record)
+		}
+		login, content := a.issue(t, map[string]any{"scope": "reports.orders.read", "task": "t-mcp"})
+		seen = append(seen, content)
+		if login.Kind != "database" || strings.Join(login.Fields, " ") != "password username" || login.Task != "t-mcp" {
+			t.Errorf("got %+v", login)
+		}
+		var ended mcpEnded
+		if a.call(t, "release", map[string]any{"id": got.ID}, &ended) || ended.States["released"] != 1 || exists(got.File) {
+			t.Errorf("got %+v; the file is there: %v", ended, exists(got.File))
+		}
+		if a.call(t, "end_task", map[string]any{"task": "t-mcp"}, &ended) || ended.Ended != 1 || exists(login.File) {
+			t.Errorf("got %+v; the file is there: %v", ended, exists(login.File))
+		}
+		if !a.call(t, "release", map[string]any{"id": "nonsense"}, &ended) || ended.Broker.Code != "not_found" {
+			t.Errorf("got %+v", ended)
+		}
+	})
+	t.Run("expires", func(t *testing.T) {
+		got, content := a.issue(t, map[string]any{"scope": "brief.token.read", "params": map[string]any{"repo": "acme/api"}})
+		seen = append(seen, content)
+		within(t, 10*time.Second, "the file of what has ended is gone", func() bool { return !exists(got.File) })
+	})
+	t.Run("refused", func(t *testing.T) { a.refused(t) })
+	t.Run("pending", func(t *testing.T) { seen = append(seen, s.agentWaits(t, a)) })
+	t.Run("ends", func(t *testing.T) { seen = append(seen, s.agentLeaves(t, a)) })
+	t.Run("limited", func(t *testing.T) { s.agentIsLimited(t) })
+	for _, content := range seen {
+		for _, part := range secretsOf(t, content) {
+			if shows(a.wire.String(), part) {
+				t.Errorf("a credential, or a part of one, crossed standard input, output or error: %s", part)
+			}
+		}
+	}
+	if !strings.Contains(a.wire.String(), `"release"`) || len(seen) != 5 {
+		t.Errorf("saw %d credentials and %d bytes of the wire: this test sees nothing", len(seen), len(a.wire.String()))
+	}
+	s.stop(t, syscall.SIGTERM)
+}
+
+func (a *model) tools(t *testing.T) {
+	var names []string
+	for tool, err := range a.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, tool.Name)
+	}
+	if got := strings.Join(names, " "); got != "end_task list_scopes release request wait" {
+		t.Errorf("got the tools %s", got)
+	}
+	var scopes mcpScopes
+	if a.call(t, "list_scopes", nil, &scopes) || len(scopes.Scopes) != 0 || !strings.Contains(scopes.Note, "does not list") {
+		t.Errorf("got %+v", scopes)
+	}
+}
+
+// What the broker says comes as data, below a name of its own, and with nothing invisible in it.
+func (a *model) refused(t *testing.T) {
+	var got mcpAnswer
+	if !a.call(t, "request", map[string]any{"scope": "github.repo.delete", "params": map[string]any{"repo": "acme/api"}}, &got) {
+		t.Error("a refusal is no failure")
+	}
+	if got.Status != "refused" || got.Broker.Code != "denied" || got.Broker.WouldPass == nil || got.Broker.WouldPass.Scope != "github.issues.write" || got.File != "" {
+		t.Errorf("got %+v", got)
+	}
+	for name, args := range map[string]map[string]any{
+		"hostile scope":      {"scope": "a\x1b[2J\u202e"},
+		"hostile parameters": {"scope": "github.issues.read", "params": map[string]any{"repo": "../\u202e"}},
+		"negative":           {"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "ttl": -1},
+		"for ever":           {"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "ttl": int64(1) << 60},
+		"hostile task":       {"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "task": "../../etc"},
+	} {
+		var got mcpAnswer
+		if !a.call(t, "request", args, &got) || got.Status != "refused" || got.File != "" {
+			t.Errorf("%s: got %+v", name, got)
+		}
+		if encoded, _ := json.Marshal(got.Broker); inert(string(encoded)) != string(encoded) {
+			t.Errorf("%s: %s is not inert", name, encoded)
+		}
+	}
+}
+
+func (s *session) agentWaits(t *testing.T, a *model) string {
+	alice := s.person(t, "alice")
+	var got mcpAnswer
+	if a.call(t, "request", map[string]any{"scope": "github.issues.write", "params": map[string]any{"repo": "acme/api"}}, &got) ||
+		got.Status != "pending" || got.Waits == nil || got.Waits.Group != "oncall" {
+		t.Fatalf("got %+v", got)
+	}
+	var voted sync.WaitGroup
+	voted.Go(func() { brevet(t, alice, "approvals", "approve", got.ID, "--yes") })
+	var after mcpAnswer
+	failed := a.call(t, "wait", map[string]any{"id": got.ID}, &after)
+	voted.Wait()
+	if failed || after.Status != "issued" {
+		t.Fatalf("got %+v", after)
+	}
+	content, err := os.ReadFile(after.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// With the session everything ends that was asked for in it.
+func (s *session) agentLeaves(t *testing.T, a *model) string {
+	got, content := a.issue(t, map[string]any{"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}})
+	a.leave(t)
+	if folder := filepath.Dir(got.File); exists(folder) {
+		t.Errorf("%s is still there", folder)
+	}
+	if alive := s.records(t, "--task", got.Task, "--status", "issued"); len(alive) != 0 {
+		t.Errorf("still alive: %v", alive)
+	}
+	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", got.Task).want(t, exitDenied, "The task has ended")
+	return content
+}
+
+// Whoever starts the server can say what may be asked for, for which task, and where it goes.
+func (s *session) agentIsLimited(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "credentials")
+	a := s.agent(t, "--scope", "github.issues.read", "--scope", "reports.orders.read", "--task", "t-limited", "--dir", dir)
+	var scopes mcpScopes
+	if a.call(t, "list_scopes", nil, &scopes) || strings.Join(scopes.Scopes, " ") != "github.issues.read reports.orders.read" {
+		t.Errorf("got %+v", scopes)
+	}
+	var got mcpAnswer
+	if !a.call(t, "request", map[string]any{"scope": "brief.login.read"}, &got) || got.Status != "refused" {
+		t.Errorf("got %+v", got)
+	}
+	got, _ = a.issue(t, map[string]any{"scope": "reports.orders.read"})
+	if filepath.Dir(got.File) != dir || got.Task != "t-limited" {
+		t.Errorf("got %+v", got)
+	}
+	a.leave(t)
+	if exists(got.File) || len(s.records(t, "--task", "t-limited", "--status", "issued")) != 0 {
+		t.Error("the credential, or its file, is still there")
+	}
+	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-limited").want(t, 0)
+	brevet(t, s.env, "mcp", "--dir", "/tmp").want(t, 1, "others can look into")
+}
+
+// What looks for credentials finds them.
+func TestShows(t *testing.T) {
+	const secret = "s3cr3t-credential"
+	for _, text := range []string{
+		secret, hex.EncodeToString([]byte(secret)), base64.StdEncoding.EncodeToString([]byte(secret)),
+		base64.StdEncoding.EncodeToString([]byte("x" + secret + "y")), base64.RawURLEncoding.EncodeToString([]byte("xy" + secret)),
+	} {
+		if !shows("before "+text+" after", secret) {
+			t.Errorf("%s: not found", text)
+		}
+	}
+	if shows("nothing of it: "+strings.ToUpper(secret), secret) {
+		t.Error("found what is not there")
+	}
+}
