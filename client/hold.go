@@ -17,8 +17,9 @@ type HoldConfig struct {
 	Ask Ask
 	// Waiting is told that people have to agree before there is a credential.
 	Waiting func(Pending)
-	// Renewed gets each credential that takes the place of another. The one before goes on working until it ends.
-	Renewed func(*Token)
+	// Obtained gets each credential: the first before Hold returns, and each that takes the place of another. The one
+	// before goes on working until it ends.
+	Obtained func(*Token)
 	// Failed is told why there is no new credential yet. After ErrDenied, ErrInvalid and ErrNotAllowed there will be none;
 	// after most other things it is tried again.
 	Failed func(error)
@@ -115,9 +116,6 @@ func (h *Hold) renew() *Token {
 		token, err := h.client.obtain(h.calls, h.patience, h.cfg.Ask, h.cfg.Waiting)
 		if err == nil {
 			h.take(token)
-			if h.cfg.Renewed != nil {
-				h.cfg.Renewed(token)
-			}
 			return token
 		}
 		if h.patience.Err() != nil {
@@ -136,9 +134,12 @@ func (h *Hold) renew() *Token {
 func (h *Hold) take(token *Token) {
 	now := time.Now() //nolint:forbidigo // for what need not be released, not for a decision
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.alive = slices.DeleteFunc(h.alive, func(one holding) bool { return !now.Before(one.ends) })
 	h.token, h.alive = token, append(h.alive, holding{token.ID, now.Add(token.TTL)})
+	h.mu.Unlock()
+	if h.cfg.Obtained != nil {
+		h.cfg.Obtained(token)
+	}
 }
 
 // renewAfter is two thirds of a life, or up to a tenth less, so that holders who began together do not come back together.

@@ -58,6 +58,13 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
+// asks are the times at which it was asked.
+func (d *desk) asks() []time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.asked)
+}
+
 func (d *desk) client(t *testing.T) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{BaseURL: "https://brevet.test", HTTPClient: &http.Client{Transport: d}})
@@ -87,40 +94,41 @@ var anAsk = client.Ask{Scope: "a.b", Task: "t"}
 func TestHoldRenewsBeforeTheEndAndReleasesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{answer: func(n int, w http.ResponseWriter) { issued(w, name(n), 5*time.Minute) }}
-		var renewed []string
+		var obtained []string
 		hold, err := d.client(t).Hold(t.Context(), client.HoldConfig{
-			Ask: anAsk, Renewed: func(token *client.Token) { renewed = append(renewed, token.Secret.Reveal()) },
+			Ask: anAsk, Obtained: func(token *client.Token) { obtained = append(obtained, token.Secret.Reveal()) },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 3600 {
 			time.Sleep(time.Second)
-			synctest.Wait()
-			if since := time.Since(d.asked[len(d.asked)-1]); since > 5*time.Minute {
-				t.Fatalf("the last credential is %s old, and lived for 5m", since)
+			if asked := d.asks(); time.Since(asked[len(asked)-1]) > 5*time.Minute {
+				t.Fatalf("asked last at %s, for what lived 5m", asked[len(asked)-1])
 			}
-		}
-		for i, at := range d.asked[1:] {
-			if gap := at.Sub(d.asked[i]); gap < 3*time.Minute || gap > 200*time.Second {
-				t.Errorf("asked again after %s, want two thirds of 5m or a little less", gap)
-			}
-		}
-		if len(renewed) != len(d.asked)-1 || hold.Token().ID != name(len(d.asked)) || renewed[0] != "eyJ-c-2" {
-			t.Errorf("asked %d times, heard of %v and holds %s", len(d.asked), renewed, hold.Token().ID)
 		}
 		// Of two the time is not over yet: the newest, and the one that it replaced.
-		time.Sleep(time.Until(d.asked[len(d.asked)-1].Add(4 * time.Minute)))
-		synctest.Wait()
+		asked := d.asks()
+		time.Sleep(time.Until(asked[len(asked)-1].Add(4 * time.Minute)))
 		if err := hold.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(d.asked); !slices.Equal(d.released, []string{name(n - 1), name(n)}) {
+		time.Sleep(time.Hour)
+		asked = d.asks()
+		n := len(asked)
+		if !slices.Equal(d.released, []string{name(n - 1), name(n)}) {
 			t.Errorf("released %v, want the last two of %d", d.released, n)
 		}
-		time.Sleep(time.Hour)
-		if n := len(d.asked); hold.Token().ID != name(n) {
-			t.Errorf("asked after Close")
+		if len(obtained) != n || obtained[0] != "eyJ-c-1" || hold.Token().ID != name(n) {
+			t.Errorf("asked %d times, heard of %v and holds %s", n, obtained, hold.Token().ID)
+		}
+		for i, at := range asked[1:] {
+			if gap := at.Sub(asked[i]); gap < 3*time.Minute || gap > 200*time.Second {
+				t.Errorf("asked again after %s, want two thirds of 5m or a little less", gap)
+			}
+		}
+		if since := time.Since(asked[n-1]); since < time.Hour {
+			t.Errorf("asked %s ago, after Close", since)
 		}
 	})
 }
@@ -201,7 +209,9 @@ func TestHoldWaitsForPeople(t *testing.T) {
 			t.Fatalf("got %v after %d redemptions", err, d.redeemed)
 		}
 		// The next one waits too, until the Hold is closed: nobody is to be asked for what is not wanted any more.
+		d.mu.Lock()
 		decided = time.Now().Add(time.Hour)
+		d.mu.Unlock()
 		time.Sleep(time.Minute)
 		if err := hold.Close(t.Context()); err != nil {
 			t.Fatal(err)

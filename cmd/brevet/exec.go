@@ -154,9 +154,7 @@ func (x *execution) end(ctx context.Context) {
 	defer cancel()
 	var errs []error
 	for _, p := range x.parts {
-		for _, place := range p.places {
-			place.remove()
-		}
+		p.remove()
 		errs = append(errs, p.release(ctx, x.broker))
 	}
 	if x.madeUp && x.used {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -47,6 +48,9 @@ type part struct {
 	ask    client.Ask
 	params []string
 	places []place
+
+	mu    sync.Mutex
+	ended bool // nothing is put anywhere any more
 
 	hold *client.Hold  // what keeps it renewed; nil while there is none, or when it cannot be renewed
 	once *client.Token // what is not renewed
@@ -135,11 +139,16 @@ func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) 
 		news.say("ends at %s, and what is in the environment cannot be renewed", token.Expires.Local().Format(time.TimeOnly))
 		return p.put(token)
 	}
+	var started bool
+	var failed error // of the first: without it there is nothing to start the program with
 	hold, err := broker.Hold(ctx, client.HoldConfig{
 		Ask: p.ask, Waiting: news.waits,
-		Renewed: func(token *client.Token) {
-			if err := p.put(token); err != nil {
+		Obtained: func(token *client.Token) {
+			err := p.put(token)
+			if started && err != nil {
 				news.say("is renewed, and does not reach the program: %v", err)
+			} else if !started {
+				started, failed = true, err
 			}
 		},
 		Failed: func(err error) { news.say("is not renewed: %v", err) },
@@ -148,7 +157,7 @@ func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) 
 		return err
 	}
 	p.hold = hold
-	return p.put(hold.Token())
+	return failed
 }
 
 // longest asks for as long as the scope, or else policy, lets it live, unless a time was given.
@@ -184,12 +193,26 @@ func sameParams(a, b map[string]any) bool {
 }
 
 func (p *part) put(token *client.Token) error {
-	for _, to := range p.places {
-		if err := to.put(token); err != nil {
-			return err
-		}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return nil
 	}
-	return nil
+	var errs []error
+	for _, to := range p.places {
+		errs = append(errs, to.put(token))
+	}
+	return errors.Join(errs...)
+}
+
+// remove takes away what it has put anywhere.
+func (p *part) remove() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	for _, to := range p.places {
+		to.remove()
+	}
 }
 
 // release ends what is alive of it.

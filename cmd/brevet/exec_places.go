@@ -125,8 +125,9 @@ func (f *filePlace) remove() {
 
 // socketPlace is a Unix socket that answers each connection with the newest credential, and closes it.
 type socketPlace struct {
-	listener net.Listener
+	path     string
 	of       extract
+	listener net.Listener // once there is something to answer with
 	current  atomic.Pointer[secret.Text]
 }
 
@@ -136,14 +137,7 @@ const answerWithin = 5 * time.Second
 func newSocketPlace(text string, folder *privateFolder) (*socketPlace, error) {
 	name, field := cutField(text)
 	path, err := folder.resolve(name)
-	if err != nil {
-		return nil, err
-	}
-	listener, err := listenPrivately(path)
-	if err != nil {
-		return nil, err
-	}
-	return &socketPlace{listener: listener, of: extractField(field)}, nil
+	return &socketPlace{path: path, of: extractField(field)}, err
 }
 
 // listenPrivately opens a socket that nobody else can connect to, not even for a moment.
@@ -161,16 +155,23 @@ func (s *socketPlace) put(token *client.Token) error {
 	if err != nil {
 		return err
 	}
-	if s.current.Swap(&content) == nil {
-		go answerEach(s.listener, func(conn net.Conn) {
-			_ = conn.SetDeadline(time.Now().Add(answerWithin))
-			_, _ = io.WriteString(conn, s.current.Load().Reveal())
-			if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
-				_, _ = io.Copy(io.Discard, conn) // who says something first is not to be cut off
-			}
-		})
+	s.current.Store(&content)
+	if s.listener != nil {
+		return nil
 	}
+	if s.listener, err = listenPrivately(s.path); err != nil {
+		return err
+	}
+	go answerEach(s.listener, s.answer)
 	return nil
+}
+
+func (s *socketPlace) answer(conn net.Conn) {
+	_ = conn.SetDeadline(time.Now().Add(answerWithin))
+	_, _ = io.WriteString(conn, s.current.Load().Reveal())
+	if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, conn) // who says something first is not to be cut off
+	}
 }
 
 // answerEach serves until the listener is closed.
@@ -188,4 +189,9 @@ func answerEach(listener net.Listener, answer func(net.Conn)) {
 }
 
 func (s *socketPlace) environ() []string { return nil }
-func (s *socketPlace) remove()           { _ = s.listener.Close() }
+
+func (s *socketPlace) remove() {
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -99,9 +98,8 @@ func newKubeconfig(tokenFile, config string) (place, error) {
 // agentPlace is an SSH agent with one key, which was made here and is written nowhere.
 type agentPlace struct {
 	key      ed25519.PrivateKey
-	listener net.Listener
 	socket   string
-	serve    sync.Once
+	listener net.Listener // once there is a certificate
 	keys     agent.Agent
 }
 
@@ -119,11 +117,7 @@ func (p *part) newAgent(socket string) (place, error) {
 		return nil, err
 	}
 	p.ask.PublicKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(encoded)))
-	listener, err := listenPrivately(socket)
-	if err != nil {
-		return nil, err
-	}
-	return &agentPlace{key: key, listener: listener, socket: socket, keys: agent.NewKeyring()}, nil
+	return &agentPlace{key: key, socket: socket, keys: agent.NewKeyring()}, nil
 }
 
 // put adds a certificate, which the agent forgets when it ends.
@@ -139,15 +133,21 @@ func (a *agentPlace) put(token *client.Token) error {
 	}); err != nil {
 		return fmt.Errorf("adding an SSH certificate: %w", err)
 	}
-	a.serve.Do(func() {
-		go answerEach(a.listener, func(conn net.Conn) { _ = agent.ServeAgent(a.keys, conn) })
-	})
+	if a.listener != nil {
+		return nil
+	}
+	if a.listener, err = listenPrivately(a.socket); err != nil {
+		return err
+	}
+	go answerEach(a.listener, func(conn net.Conn) { _ = agent.ServeAgent(a.keys, conn) })
 	return nil
 }
 
 func (a *agentPlace) environ() []string { return []string{"SSH_AUTH_SOCK=" + a.socket} }
 
 func (a *agentPlace) remove() {
-	_ = a.listener.Close()
+	if a.listener != nil {
+		_ = a.listener.Close()
+	}
 	_ = a.keys.RemoveAll()
 }
