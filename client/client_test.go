@@ -99,6 +99,8 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeNotApproved:          client.ErrDecided,
 		openapi.CodeStale:                client.ErrStale,
 		openapi.CodeTooBroad:             client.ErrInvalid,
+		openapi.CodeInvalidToken:         client.ErrUnauthenticated,
+		openapi.CodeInsufficientScope:    client.ErrDenied,
 	}
 	for _, code := range problemCodes(t) {
 		want := wants[code]

@@ -58,6 +58,8 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeMethodNotAllowed:     ErrInvalid,
 	openapi.CodeMisdirected:          ErrInvalid,
 	openapi.CodeUnauthenticated:      ErrUnauthenticated,
+	openapi.CodeInvalidToken:         ErrUnauthenticated,
+	openapi.CodeInsufficientScope:    ErrDenied,
 	openapi.CodeDenied:               ErrDenied,
 	openapi.CodeNotAllowed:           ErrNotAllowed,
 	openapi.CodeRevoked:              ErrRevoked,
