@@ -211,9 +211,14 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	if err != nil {
 		t.Fatalf("making the attestor: %v", err)
 	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Addr, s.URL = listener.Addr().String(), "https://"+listener.Addr().String()
 	cfg := server.Config{
 		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey,
-		Hosts: []string{"127.0.0.1"}, CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
+		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},
@@ -232,11 +237,6 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 		t.Fatalf("making the server: %v", err)
 	}
 	tlsConfig := attestor.TLSConfig(tlsconfig.GetCertificate(s.X509(t, "spiffe://acme.test/brevet")))
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Addr, s.URL = listener.Addr().String(), "https://"+listener.Addr().String()
 	srv := s.Server.HTTP(tlsConfig)
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ServeTLS(listener, "", "") }()

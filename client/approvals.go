@@ -54,7 +54,7 @@ func (c *Client) Redeem(ctx context.Context, id string, ask Ask) (Answer, error)
 	if err != nil {
 		return Answer{}, err
 	}
-	return c.answer(req)
+	return c.answer(req, ask.Signer)
 }
 
 // Withdraw takes back one of the caller's own requests. It may be called again.

@@ -1,7 +1,7 @@
 // Package client asks a Brevet server for credentials, and reads back what was issued.
 //
 // It must never send an SVID anywhere but to the server it was made for, never follow a redirect, never repeat an
-// ask on its own unless that is what it was told to do (Hold), and never print a credential.
+// ask that may have been decided unless that is what it was told to do (Hold), and never print a credential.
 package client
 
 import (
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -57,6 +58,7 @@ type Client struct {
 	tls      *tls.Config
 	jwt      jwtsvid.Source
 	audience string
+	nonce    *atomic.Pointer[string] // what the server wants in the next DPoP proof
 }
 
 // New returns a Client, or an error for a configuration that could leak an SVID.
@@ -68,7 +70,7 @@ func New(cfg Config, options ...Option) (*Client, error) {
 	if base.Scheme != "https" || base.Host == "" || base.User != nil || base.RawQuery != "" || (base.Path != "" && base.Path != "/") {
 		return nil, errors.New("client: the base URL must be https://host[:port]")
 	}
-	c := &Client{base: &url.URL{Scheme: base.Scheme, Host: base.Host}}
+	c := &Client{base: &url.URL{Scheme: base.Scheme, Host: base.Host}, nonce: new(atomic.Pointer[string])}
 	for _, option := range options {
 		option(c)
 	}

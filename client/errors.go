@@ -60,6 +60,8 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeUnauthenticated:      ErrUnauthenticated,
 	openapi.CodeInvalidToken:         ErrUnauthenticated,
 	openapi.CodeInsufficientScope:    ErrDenied,
+	openapi.CodeInvalidDPoPProof:     ErrUnauthenticated,
+	openapi.CodeUseDPoPNonce:         ErrUnauthenticated,
 	openapi.CodeDenied:               ErrDenied,
 	openapi.CodeNotAllowed:           ErrNotAllowed,
 	openapi.CodeRevoked:              ErrRevoked,

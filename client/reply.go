@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -10,6 +11,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )
 
@@ -67,6 +70,9 @@ func (c *Client) do(req *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if nonce := resp.Header.Get(dpop.NonceHeader); nonce != "" {
+		c.nonce.Store(&nonce)
+	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return reply{}, fmt.Errorf("reading the answer: %w", err)
@@ -78,6 +84,36 @@ func (c *Client) do(req *http.Request) (reply, error) {
 		return reply{}, problemOf(resp, body)
 	}
 	return reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
+}
+
+// prove is do with a DPoP proof. When the server wants another nonce in it, nothing was decided: then it asks once more.
+func (c *Client) prove(req *http.Request, signer *dpop.Signer) (reply, error) {
+	if signer == nil {
+		return c.do(req)
+	}
+	got, err := c.proveOnce(req, signer)
+	var p *Problem
+	if !errors.As(err, &p) || p.Code != openapi.CodeUseDPoPNonce || req.GetBody == nil {
+		return got, err
+	}
+	again := req.Clone(req.Context())
+	if again.Body, err = req.GetBody(); err != nil {
+		return reply{}, fmt.Errorf("making a call: %w", err)
+	}
+	return c.proveOnce(again, signer)
+}
+
+func (c *Client) proveOnce(req *http.Request, signer *dpop.Signer) (reply, error) {
+	ask := dpop.Request{Method: req.Method, URL: req.URL.String()}
+	if nonce := c.nonce.Load(); nonce != nil {
+		ask.Nonce = *nonce
+	}
+	proof, err := signer.Proof(ask)
+	if err != nil {
+		return reply{}, fmt.Errorf("proving a key: %w", err)
+	}
+	req.Header.Set(dpop.Header, proof)
+	return c.do(req)
 }
 
 // send sends one call as the caller, over carrier.

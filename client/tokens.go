@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/secret"
 )
@@ -28,6 +29,9 @@ type Ask struct {
 	// CSR is a certificate signing request in PEM and PublicKey a public key as OpenSSH writes it, for scopes that
 	// certify the caller's own key.
 	CSR, PublicKey string
+	// Signer binds a JWT to its key (RFC 9449): whoever presents the token has to prove that key. Nil binds to no such key,
+	// and scopes that demand one deny the ask. To Redeem takes the same one.
+	Signer *dpop.Signer
 }
 
 // Token is a credential and what it is good for.
@@ -37,7 +41,7 @@ type Token struct {
 	Kind string
 	// Secret is the token of a JWT; for every other kind a JSON object, whose members Field gives one by one.
 	Secret secret.Text
-	// Type is how a JWT is presented: "Bearer".
+	// Type is how a JWT is presented: "Bearer", or "DPoP" with a proof by the Signer that it was asked for with.
 	Type string
 	// Name is what the far side knows it by, such as the database user or the serial number.
 	Name string
@@ -87,12 +91,12 @@ func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	if ask.IdempotencyKey != "" {
 		req.Header.Set("Idempotency-Key", ask.IdempotencyKey)
 	}
-	return c.answer(req)
+	return c.answer(req, ask.Signer)
 }
 
 // answer sends a call whose answer may hold a credential.
-func (c *Client) answer(req *http.Request) (Answer, error) {
-	got, err := c.do(req)
+func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) {
+	got, err := c.prove(req, signer)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/sha256"
 	"encoding/base64"
+	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/jws"
@@ -49,9 +50,9 @@ func onCurve(curve elliptic.Curve) func(crypto.PublicKey) bool {
 // Expected is the request that a proof has to be for.
 type Expected struct {
 	Method string
-	// URL is the configured origin with the path of the request. Its query and fragment do not matter.
-	URL string
-	Now time.Time
+	// URLs are the addresses of the request, one by each configured origin. Query and fragment do not matter.
+	URLs []string
+	Now  time.Time
 	// Nonces has to have given the proof's nonce; nil asks for none.
 	Nonces *Nonces
 	// Token is the access token that the request presents; empty when it presents none.
@@ -150,7 +151,7 @@ func (want Expected) match(c claims, issued time.Time, thumbprint string) error 
 	switch {
 	case c.Method != want.Method:
 		return ErrMethod
-	case !sameURL(c.URL, want.URL):
+	case !slices.ContainsFunc(want.URLs, func(ours string) bool { return sameURL(c.URL, ours) }):
 		return ErrURL
 	case issued.After(want.Now.Add(early)) || issued.Before(want.Now.Add(-late)):
 		return ErrTime

@@ -58,12 +58,12 @@ func TestCheckTakesTheProofsOfTheStandard(t *testing.T) {
 	}{
 		{
 			"token request", rfcTokenRequest,
-			dpop.Expected{Method: "POST", URL: "https://server.example.com/token", Now: time.Unix(1562262616, 0)},
+			dpop.Expected{Method: "POST", URLs: []string{"https://server.example.com/token"}, Now: time.Unix(1562262616, 0)},
 		},
 		{
 			"resource request", rfcResourceRequest,
 			dpop.Expected{
-				Method: "GET", URL: "https://resource.example.org/protectedresource", Now: time.Unix(1562262618, 0), Token: rfcToken,
+				Method: "GET", URLs: []string{"https://resource.example.org/protectedresource"}, Now: time.Unix(1562262618, 0), Token: rfcToken,
 				Thumbprint: rfcKey,
 			},
 		},
@@ -187,7 +187,9 @@ func generate(t *testing.T, curve elliptic.Curve) *ecdsa.PrivateKey {
 	return key
 }
 
-func expected() dpop.Expected { return dpop.Expected{Method: "POST", URL: address, Now: now} }
+func expected() dpop.Expected {
+	return dpop.Expected{Method: "POST", URLs: []string{address}, Now: now}
+}
 
 func TestCheckRefuses(t *testing.T) {
 	w := newWorkload(t)
@@ -364,11 +366,13 @@ func TestProofIsForOneTokenAndKey(t *testing.T) {
 		{"another token", func(e *dpop.Expected) { e.Token = "tokem" }, dpop.ErrToken},
 		{"no token", func(e *dpop.Expected) { e.Token = "" }, dpop.ErrToken},
 		{"another method", func(e *dpop.Expected) { e.Method = "HEAD" }, dpop.ErrMethod},
-		{"another query", func(e *dpop.Expected) { e.URL += "?q=2" }, nil},
-		{"an address of ours that is none", func(e *dpop.Expected) { e.URL = "/v1/tokens" }, dpop.ErrURL},
+		{"another query", func(e *dpop.Expected) { e.URLs[0] += "?q=2" }, nil},
+		{"one of two addresses", func(e *dpop.Expected) { e.URLs = []string{"https://other.example/v1/tokens", address} }, nil},
+		{"no address", func(e *dpop.Expected) { e.URLs = nil }, dpop.ErrURL},
+		{"an address of ours that is none", func(e *dpop.Expected) { e.URLs = []string{"/v1/tokens"} }, dpop.ErrURL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			want := dpop.Expected{Method: "GET", URL: address, Now: now, Token: "token"}
+			want := dpop.Expected{Method: "GET", URLs: []string{address}, Now: now, Token: "token"}
 			tc.change(&want)
 			if _, err := dpop.Check([]string{proof}, want); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
@@ -376,7 +380,7 @@ func TestProofIsForOneTokenAndKey(t *testing.T) {
 		})
 	}
 	if _, err := dpop.Check([]string{w.proof(dpop.Request{Method: "POST", URL: address})}, dpop.Expected{
-		Method: "POST", URL: address, Now: now, Token: "token",
+		Method: "POST", URLs: []string{address}, Now: now, Token: "token",
 	}); !errors.Is(err, dpop.ErrToken) {
 		t.Errorf("a proof for no token: got %v, want %v", err, dpop.ErrToken)
 	}
@@ -397,11 +401,11 @@ func TestSignerTakesOnlyFitKeys(t *testing.T) {
 		t.Errorf("no address: got %v, want %v", err, dpop.ErrURL)
 	}
 	one, two := w.proof(dpop.Request{Method: "GET", URL: address}), w.proof(dpop.Request{Method: "GET", URL: address})
-	first, err := dpop.Check([]string{one}, dpop.Expected{Method: "GET", URL: address, Now: now})
+	first, err := dpop.Check([]string{one}, dpop.Expected{Method: "GET", URLs: []string{address}, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := dpop.Check([]string{two}, dpop.Expected{Method: "GET", URL: address, Now: now}); err != nil ||
+	if second, err := dpop.Check([]string{two}, dpop.Expected{Method: "GET", URLs: []string{address}, Now: now}); err != nil ||
 		first.Digest == second.Digest {
 		t.Errorf("got one digest for two proofs, %v", err)
 	}
@@ -493,7 +497,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add(w.head(map[string]any{"jwk": nil}))
 	f.Add(w.withKey(map[string]any{"d": "AA"}))
 	f.Fuzz(func(t *testing.T, proof string) {
-		got, err := dpop.Check([]string{proof}, dpop.Expected{Method: "POST", URL: address, Now: now, Thumbprint: w.Thumbprint()})
+		got, err := dpop.Check([]string{proof}, dpop.Expected{Method: "POST", URLs: []string{address}, Now: now, Thumbprint: w.Thumbprint()})
 		if err != nil {
 			if dpop.Reason(err) == "internal" {
 				t.Errorf("got %v, want a refusal", err)

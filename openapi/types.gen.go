@@ -146,6 +146,7 @@ const (
 	OAuthAuthorizationPending   OAuthErrorCode = "authorization_pending"
 	OAuthExpiredToken           OAuthErrorCode = "expired_token"
 	OAuthInvalidClient          OAuthErrorCode = "invalid_client"
+	OAuthInvalidDPoPProof       OAuthErrorCode = "invalid_dpop_proof"
 	OAuthInvalidDetails         OAuthErrorCode = "invalid_authorization_details"
 	OAuthInvalidGrant           OAuthErrorCode = "invalid_grant"
 	OAuthInvalidRequest         OAuthErrorCode = "invalid_request"
@@ -156,6 +157,7 @@ const (
 	OAuthTemporarilyUnavailable OAuthErrorCode = "temporarily_unavailable"
 	OAuthUnauthorizedClient     OAuthErrorCode = "unauthorized_client"
 	OAuthUnsupportedGrantType   OAuthErrorCode = "unsupported_grant_type"
+	OAuthUseDPoPNonce           OAuthErrorCode = "use_dpop_nonce"
 )
 
 // Valid indicates whether the value is a known member of the OAuthErrorCode enum.
@@ -168,6 +170,8 @@ func (e OAuthErrorCode) Valid() bool {
 	case OAuthExpiredToken:
 		return true
 	case OAuthInvalidClient:
+		return true
+	case OAuthInvalidDPoPProof:
 		return true
 	case OAuthInvalidDetails:
 		return true
@@ -189,6 +193,8 @@ func (e OAuthErrorCode) Valid() bool {
 		return true
 	case OAuthUnsupportedGrantType:
 		return true
+	case OAuthUseDPoPNonce:
+		return true
 	default:
 		return false
 	}
@@ -205,6 +211,7 @@ const (
 	CodeInternal             ProblemCode = "internal"
 	CodeInvalidCatalogue     ProblemCode = "invalid_catalogue"
 	CodeInvalidCursor        ProblemCode = "invalid_cursor"
+	CodeInvalidDPoPProof     ProblemCode = "invalid_dpop_proof"
 	CodeInvalidParameter     ProblemCode = "invalid_parameter"
 	CodeInvalidRequest       ProblemCode = "invalid_request"
 	CodeInvalidToken         ProblemCode = "invalid_token"
@@ -231,6 +238,7 @@ const (
 	CodeTooLarge             ProblemCode = "too_large"
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
+	CodeUseDPoPNonce         ProblemCode = "use_dpop_nonce"
 	CodeVaultRefused         ProblemCode = "vault_refused"
 	CodeVaultUnavailable     ProblemCode = "vault_unavailable"
 )
@@ -255,6 +263,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeInvalidCatalogue:
 		return true
 	case CodeInvalidCursor:
+		return true
+	case CodeInvalidDPoPProof:
 		return true
 	case CodeInvalidParameter:
 		return true
@@ -307,6 +317,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeUnauthenticated:
 		return true
 	case CodeUnsupportedMediaType:
+		return true
+	case CodeUseDPoPNonce:
 		return true
 	case CodeVaultRefused:
 		return true
@@ -451,7 +463,9 @@ type AccessToken struct {
 	ExpiresIn int64  `json:"expires_in"`
 	Scope     string `json:"scope"`
 
-	// TokenType Example: Bearer
+	// TokenType `Bearer`, or `DPoP` when it is bound to the key of a proof.
+	//
+	// Example: Bearer
 	TokenType string `json:"token_type"`
 }
 
@@ -1212,6 +1226,7 @@ type RoleName string
 
 // ServerMetadata defines model for ServerMetadata.
 type ServerMetadata struct {
+	DpopSigningAlgValuesSupported             []string `json:"dpop_signing_alg_values_supported,omitempty,omitzero"`
 	GrantTypesSupported                       []string `json:"grant_types_supported,omitempty,omitzero"`
 	IntrospectionEndpoint                     string   `json:"introspection_endpoint,omitempty,omitzero"`
 	IntrospectionEndpointAuthMethodsSupported []string `json:"introspection_endpoint_auth_methods_supported,omitempty,omitzero"`
@@ -1335,7 +1350,7 @@ type Token struct {
 	// Token The credential of kind `jwt`.
 	Token string `json:"token,omitempty,omitzero"`
 
-	// TokenType Always `Bearer`.
+	// TokenType How it is presented: `Bearer`, or `DPoP` when it is bound to the key of a proof.
 	TokenType string `json:"token_type,omitempty,omitzero"`
 
 	// TTL Seconds from issue to expiry.
@@ -1481,6 +1496,9 @@ type VoteRequest struct {
 // VoteRequestCovers How far a yes goes: this request, which is the default, or the same ask again while the task goes on, eight
 // hours at most, where `canonical` has `"remember":"task"`.
 type VoteRequestCovers string
+
+// DPoP defines model for DPoP.
+type DPoP = string
 
 // Digest defines model for Digest.
 type Digest = string
@@ -1697,6 +1715,13 @@ type GetRequestParams struct {
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 }
 
+// RedeemRequestParams defines parameters for RedeemRequest.
+type RedeemRequestParams struct {
+	// DPoP A proof (RFC 9449) by the key that the token is to be bound to: ES256, ES384 or EdDSA, with the nonce of the last
+	// `DPoP-Nonce`. Some scopes demand one. A proof is good for one call.
+	DPoP DPoP `json:"DPoP,omitempty,omitzero"`
+}
+
 // GetTaskReceiptParams defines parameters for GetTaskReceipt.
 type GetTaskReceiptParams struct {
 	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
@@ -1714,6 +1739,10 @@ type GetTaskTimelineParams struct {
 
 // IssueTokenParams defines parameters for IssueToken.
 type IssueTokenParams struct {
+	// DPoP A proof (RFC 9449) by the key that the token is to be bound to: ES256, ES384 or EdDSA, with the nonce of the last
+	// `DPoP-Nonce`. Some scopes demand one. A proof is good for one call.
+	DPoP DPoP `json:"DPoP,omitempty,omitzero"`
+
 	// IdempotencyKey Makes a repeated request answer once, per caller. 1 to 255 printable ASCII characters, or such a string
 	// in double quotes (RFC 8941).
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`

@@ -14,6 +14,8 @@ var (
 	errParameter       = errors.New("parameter is not acceptable")
 	errCursor          = errors.New("cursor is not one of ours")
 	errUnauthenticated = errors.New("no acceptable SVID or ID token")
+	errProof           = errors.New("DPoP proof is not acceptable")
+	errNonce           = errors.New("DPoP proof lacks the nonce")
 	errBundle          = errors.New("bundle of the trust domain is not available")
 	errPace            = errors.New("person calls too often")
 	errProvider        = errors.New("provider of people is not available")

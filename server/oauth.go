@@ -110,6 +110,7 @@ func (s *Server) clientOf(state *tls.ConnectionState, token string, f form) (att
 // oauthNames are what OAuth calls problems that it has a word for. For the rest that is invalid_request.
 var oauthNames = map[ProblemCode]OAuthErrorCode{
 	CodeUnauthenticated: OAuthInvalidClient, CodeNotAllowed: OAuthUnauthorizedClient, CodeDenied: OAuthAccessDenied,
+	CodeInvalidDPoPProof: OAuthInvalidDPoPProof, CodeUseDPoPNonce: OAuthUseDPoPNonce,
 	CodeNotFound: OAuthInvalidGrant, CodeStale: OAuthInvalidGrant, CodeNotApproved: OAuthInvalidGrant, CodeRevoked: OAuthInvalidGrant,
 }
 
@@ -145,6 +146,10 @@ func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, e
 	out := OAuthError{Error: oauthName(err, p), ErrorDescription: p.Detail}
 	if p.Explanation != "" {
 		out.ErrorDescription = describable(strings.TrimSpace(p.Field + " " + p.Explanation))
+	}
+	if errors.Is(err, errProof) || errors.Is(err, errNonce) { // of which RFC 9449, section 5, makes no question of who calls
+		h.Del("WWW-Authenticate")
+		p.Status = http.StatusBadRequest
 	}
 	switch p.Status {
 	case http.StatusUnauthorized:

@@ -5,7 +5,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
+	"github.com/brevet-dev/brevet/dpop"
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
@@ -44,6 +46,7 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 		RevocationEndpointAuthMethodsSupported:    clientMethods,
 		JwksURI:                                   root + "/.well-known/jwks.json",
 		TLSClientCertificateBoundAccessTokens:     true,
+		DpopSigningAlgValuesSupported:             strings.Fields(dpop.Algorithms),
 		ServiceDocumentation:                      root + "/openapi.yaml",
 	})
 }

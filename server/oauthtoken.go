@@ -35,7 +35,12 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 		s.failOAuth(w, r, nobody, err)
 		return
 	}
-	result, err := s.grant(r.Context(), who, f)
+	jkt, err := s.proved(w, r)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	result, err := s.grant(r.Context(), who, f, jkt)
 	if err != nil {
 		s.failOAuth(w, r, who, err)
 		return
@@ -45,17 +50,18 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 	delivery = s.deliverGrant(w, r, who, result)
 }
 
-func (s *Server) grant(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
+func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
 	switch GrantType(f["grant_type"]) {
 	case GrantClientCredentials:
 		req, err := s.readAsk(f)
 		if err != nil {
 			return broker.Result{}, err
 		}
+		req.JKT = jkt
 		result, err := s.cfg.Broker.Issue(ctx, who, req)
 		return result, unexpected(err, f)
 	case GrantApproval:
-		result, err := s.grantApproved(ctx, who, f)
+		result, err := s.grantApproved(ctx, who, f, jkt)
 		return result, unexpected(err, f)
 	case "":
 		return broker.Result{}, badMember("grant_type", OAuthInvalidRequest, "is required")
@@ -215,7 +221,7 @@ func (s *Server) writeAwaited(w http.ResponseWriter, a *awaited) {
 }
 
 // grantApproved hands over what people have approved, or tells that they have not.
-func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
+func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
 	id := f["auth_req_id"]
 	switch {
 	case id == "":
@@ -225,7 +231,9 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form)
 	case !s.polls.allows(who.ID().String()+" "+id, s.cfg.Now()):
 		return broker.Result{}, &awaited{name: OAuthSlowDown, id: id}
 	}
-	result, err := s.cfg.Broker.Redeem(ctx, who, broker.Redemption{Request: id, Expect: broker.Expectation{Kind: scopes.KindJWT}})
+	result, err := s.cfg.Broker.Redeem(ctx, who, broker.Redemption{
+		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT},
+	})
 	if errors.Is(err, broker.ErrNotApproved) {
 		return broker.Result{}, s.whyNotApproved(ctx, who, id)
 	}
@@ -267,6 +275,7 @@ func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, who attest
 	case rec.Decision.Outcome == scopes.Pending:
 		s.writeAwaited(w, &awaited{name: OAuthAuthorizationPending, id: rec.ID, expires: rec.Expires})
 	case rec.Decision.Outcome == scopes.Deny:
+		s.wantsProof(w.Header(), rec.Decision)
 		s.failOAuth(w, r, who, denialOf(rec))
 	default:
 		s.failOAuth(w, r, who, errFault)

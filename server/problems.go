@@ -12,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/dpop"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
@@ -63,6 +64,18 @@ var answers = []answer{
 	{
 		errUnclear, CodeNotAllowed, http.StatusForbidden, "Which call it is about is not clear",
 		"The gateway has to tell of exactly one call, in one of the ways that the documentation of gateways describes. The call did not pass. If you did not send such headers yourself, tell the operator.",
+	},
+	{
+		errProof, CodeInvalidDPoPProof, http.StatusUnauthorized, "The DPoP proof does not prove the key",
+		"The call came with a proof (RFC 9449) that is not one for this call, made just now: explanation says what is wrong with it. Nothing was decided. Make a fresh proof for each call, also when you repeat one, for the address that you call.",
+	},
+	{
+		errNonce, CodeUseDPoPNonce, http.StatusUnauthorized, "The DPoP proof needs a nonce",
+		"The proof lacks the nonce of this server, or has one that is too old. Nothing was decided. Make another proof with the nonce in DPoP-Nonce and ask again.",
+	},
+	{
+		dpop.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many proofs",
+		"More DPoP proofs come than this replica can tell apart. Nothing was decided. Ask again after the time in Retry-After, with a fresh proof.",
 	},
 	{
 		errBundle, CodeBundleUnavailable, http.StatusServiceUnavailable, "SVIDs cannot be checked right now",
@@ -279,9 +292,10 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	return p
 }
 
-// recorded tells whether a problem is the answer to a request whose end is in the ledger already.
+// recorded tells whether a problem is the answer to a request whose end is in the ledger already, or a step of a protocol
+// that every caller takes.
 func recorded(a answer) bool {
-	return a.code == CodeDenied || a.code == CodeRateLimited && a.err == broker.ErrLimited || a.code == CodeRevoked //nolint:errorlint // of the table
+	return a.code == CodeUseDPoPNonce || a.code == CodeDenied || a.code == CodeRateLimited && a.err == broker.ErrLimited || a.code == CodeRevoked //nolint:errorlint // of the table
 }
 
 // tellLimit says which limit was reached, in the header fields of draft-ietf-httpapi-ratelimit-headers-10 too.

@@ -13,7 +13,7 @@ import (
 )
 
 // RedeemRequest hands over what people have approved.
-func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID) {
+func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
 	const operation = "redeemRequest"
 	who, caller, err := s.attest(r, operation)
 	if err != nil {
@@ -22,6 +22,10 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	}
 	claim, err := s.readRedemption(w, r, who, id)
 	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	if claim.JKT, err = s.proved(w, r); err != nil {
 		s.fail(w, r, who, err)
 		return
 	}

@@ -125,7 +125,7 @@ type ServerInterface interface {
 	GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams)
 	// RedeemRequest Get the credential that people have approved
 	// (POST /v1/requests/{id}/token)
-	RedeemRequest(w http.ResponseWriter, r *http.Request, id ID)
+	RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, params RedeemRequestParams)
 	// Revoke End whatever matches, as an admin
 	// (POST /v1/revocations)
 	Revoke(w http.ResponseWriter, r *http.Request)
@@ -368,7 +368,7 @@ func (_ Unimplemented) GetRequest(w http.ResponseWriter, r *http.Request, id ID,
 
 // RedeemRequest Get the credential that people have approved
 // (POST /v1/requests/{id}/token)
-func (_ Unimplemented) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID) {
+func (_ Unimplemented) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, params RedeemRequestParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1954,8 +1954,32 @@ func (siw *ServerInterfaceWrapper) RedeemRequest(w http.ResponseWriter, r *http.
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RedeemRequestParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "DPoP" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("DPoP")]; found {
+		var DPoP DPoP
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "DPoP", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "DPoP", valueList[0], &DPoP, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "DPoP", Err: err})
+			return
+		}
+
+		params.DPoP = DPoP
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.RedeemRequest(w, r, id)
+		siw.Handler.RedeemRequest(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2125,6 +2149,25 @@ func (siw *ServerInterfaceWrapper) IssueToken(w http.ResponseWriter, r *http.Req
 	var params IssueTokenParams
 
 	headers := r.Header
+
+	// ------------- Optional header parameter "DPoP" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("DPoP")]; found {
+		var DPoP DPoP
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "DPoP", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "DPoP", valueList[0], &DPoP, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "DPoP", Err: err})
+			return
+		}
+
+		params.DPoP = DPoP
+
+	}
 
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {

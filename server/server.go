@@ -19,6 +19,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,7 +59,7 @@ type Config struct {
 	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
 	// of a key rotation.
 	JWKSMaxAge time.Duration
-	// CursorKey seals cursors: at least 32 secret bytes, the same on every replica.
+	// CursorKey seals cursors, and DPoP nonces are derived from it: at least 32 secret bytes, the same on every replica.
 	CursorKey []byte
 	// Ready are the checks behind /readyz.
 	Ready []Check
@@ -82,6 +83,7 @@ type Server struct {
 	// audiences are those whose tokens resource servers may ask about.
 	audiences map[spiffeid.ID][]string
 	cursors   *cursors
+	nonces    *dpop.Nonces
 	rules     *rules
 	health    *health
 	metrics   *metrics
@@ -115,6 +117,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	var err error
 	if s.cursors, err = newCursors(cfg.CursorKey); err != nil {
+		return nil, err
+	}
+	if s.nonces, err = dpop.NewNonces(cfg.CursorKey); err != nil {
 		return nil, err
 	}
 	if s.rules, err = newRules(); err != nil {

@@ -35,6 +35,10 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		s.fail(w, r, who, err)
 		return
 	}
+	if req.JKT, err = s.proved(w, r); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
 	result, err := s.cfg.Broker.Issue(r.Context(), who, req)
 	if err != nil {
 		s.fail(w, r, who, err)
@@ -115,6 +119,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Iden
 			Approval: Approval{Group: d.Approval.Group, Quorum: d.Approval.Quorum, BreakGlass: d.Approval.BreakGlass},
 		})
 	case d.Outcome == scopes.Deny:
+		s.wantsProof(w.Header(), d)
 		s.fail(w, r, who, denialOf(rec))
 	default:
 		s.fail(w, r, who, errFault)
@@ -190,6 +195,9 @@ func (s *Server) token(result broker.Result) Token {
 	}
 	if out.Kind == scopes.KindJWT {
 		out.Token, out.TokenType = revealed, "Bearer"
+		if rec.Request.JKT != "" {
+			out.TokenType = "DPoP"
+		}
 	} else {
 		out.Credential = json.RawMessage(revealed)
 	}
