@@ -33,18 +33,17 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 		return err
 	}
 	standing, err := b.standing(ctx, p.Shown)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case b.cfg.Catalogues == nil || standing.Catalogue == "" || standing.Catalogue == by.Digest():
-		return b.spend(ctx, p.Token, p.By)
 	}
-	// Another replica has applied a catalogue, which this one has not seen yet.
-	if err := b.reload(ctx, by.Digest()); err != nil {
-		return fmt.Errorf("loading the catalogue in force: %w", err)
-	}
-	if err := opens(b.catalogue(), p); err != nil {
-		return err
+	if b.cfg.Catalogues != nil && standing.Catalogue != "" && standing.Catalogue != by.Digest() {
+		// Another replica has applied a catalogue, which this one has not seen yet.
+		if err := b.reload(ctx, by.Digest()); err != nil {
+			return fmt.Errorf("loading the catalogue in force: %w", err)
+		}
+		if err := opens(b.catalogue(), p); err != nil {
+			return err
+		}
 	}
 	return b.spend(ctx, p.Token, p.By)
 }
