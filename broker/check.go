@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -13,6 +14,9 @@ import (
 type Passage struct {
 	Shown
 	Call scopes.Call
+	// Proof is the DPoP proof of the call, checked; zero when its token was shown without one. It is used by letting the call
+	// pass.
+	Proof dpop.Proof
 	// By is the gateway. A one-shot token is spent by letting a call of its pass.
 	By attest.Identity
 }
@@ -25,8 +29,8 @@ func (e *NotOpened) Error() string { return ErrNotOpened.Error() + ": " + e.Why 
 func (e *NotOpened) Unwrap() error { return ErrNotOpened }
 
 // Check returns nil when a call may pass: by the catalogue in force, its token's scope has a rule for it, and the token
-// is what was issued and nobody has ended. Else the error is a *NotOpened or ErrInactive; ErrLedgerUnavailable when
-// that cannot be told.
+// is what was issued and nobody has ended. Else the error is a *NotOpened, ErrInactive or one of UseProof's;
+// ErrLedgerUnavailable when that cannot be told.
 func (b *Broker) Check(ctx context.Context, p Passage) error {
 	by := b.catalogue()
 	if err := opens(by, p); err != nil {
@@ -42,6 +46,12 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 			return fmt.Errorf("loading the catalogue in force: %w", err)
 		}
 		if err := opens(b.catalogue(), p); err != nil {
+			return err
+		}
+	}
+	// A proof that was used before must not spend the token of whoever made it.
+	if p.Proof.Thumbprint != "" {
+		if err := b.UseProof(ctx, p.Proof); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/token"
 )
 
@@ -67,7 +68,7 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 	if err != nil {
 		return token.Claims{}, err
 	}
-	raw, err := presented(r)
+	scheme, raw, err := presented(r)
 	if err != nil {
 		return token.Claims{}, err
 	}
@@ -75,34 +76,58 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 	if err == nil && !slices.Contains(s.audiences[gateway.ID()], t.Token.Audience) {
 		err = token.ErrAudience
 	}
-	if err == nil {
-		err = t.Token.Bound(token.Presented{X5T: call.x5t})
-	}
 	if err != nil {
 		return token.Claims{}, badToken(err)
 	}
-	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call, By: gateway})
+	var proof dpop.Proof
+	if scheme == dpopScheme {
+		proof, err = dpop.Check(r.Header.Values(dpop.Header), dpop.Expected{
+			Method: call.Method, URLs: []string{"https://" + call.Host + call.Path}, Now: s.cfg.Now(), Token: raw,
+		})
+		if err != nil {
+			return token.Claims{}, badProof(err)
+		}
+	}
+	if err := t.Token.Bound(token.Presented{X5T: call.x5t, JKT: proof.Thumbprint}); err != nil {
+		return token.Claims{}, badToken(err)
+	}
+	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call, Proof: proof, By: gateway})
+	return t.Token, notPassed(err)
+}
+
+func notPassed(err error) error {
 	var closed *broker.NotOpened
 	switch {
 	case errors.As(err, &closed):
-		return token.Claims{}, &finding{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
+		return &finding{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
 	case errors.Is(err, broker.ErrInactive):
-		return token.Claims{}, &finding{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
+		return &finding{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
+	case errors.Is(err, dpop.ErrReplayed):
+		return badProof(err)
 	}
-	return t.Token, err
+	return err
 }
 
-// presented is the token of a call.
-func presented(r *http.Request) (string, error) {
+// The schemes by which tokens are shown.
+const bearerScheme, dpopScheme = "Bearer", "DPoP"
+
+// presented is the token of a call, and how it is shown.
+func presented(r *http.Request) (scheme, raw string, err error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
-		return "", &finding{kind: errToken, detail: "token_missing"}
+		return "", "", &finding{kind: errToken, detail: "token_missing"}
 	}
 	scheme, raw, ok := strings.Cut(values[0], " ")
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
-		return "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer and a token."}
+	for _, known := range []string{bearerScheme, dpopScheme} {
+		if len(values) == 1 && ok && strings.EqualFold(scheme, known) {
+			return known, raw, nil
+		}
 	}
-	return raw, nil
+	return "", "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token."}
+}
+
+func badProof(err error) error {
+	return &finding{kind: errProof, detail: dpop.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
 }
 
 // badToken says what is wrong with a token to whoever holds it.
@@ -122,21 +147,33 @@ func badToken(err error) error {
 	return &finding{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer."}
 }
 
-// keepOut answers what is to reach the caller of the call, in the words of RFC 6750, section 3.
+// keepOut answers what is to reach the caller of the call.
 func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.Identity, err error) {
-	f, challenge := findingOf(err), ""
-	switch {
-	case f.detail == "token_missing":
-		challenge = "Bearer"
-	case errors.Is(err, errToken):
-		challenge = fmt.Sprintf(`Bearer error="invalid_token", error_description="%s"`, f.why)
-	case errors.Is(err, broker.ErrNotOpened):
-		challenge = fmt.Sprintf(`Bearer error="insufficient_scope", error_description="%s"`, f.why)
-	}
-	if challenge != "" {
-		w.Header().Set("WWW-Authenticate", challenge)
+	if c := challenge(r, err); c != "" {
+		w.Header().Set("WWW-Authenticate", c)
 	}
 	p := s.refused(w.Header(), r, gateway, err)
 	s.metrics.checks.WithLabelValues(string(p.Code)).Inc()
 	writeProblem(w, p)
+}
+
+// challenge says what is wrong with a token, or its proof, in the words of RFC 6750, section 3, and RFC 9449, section 7.1.
+// It is empty when nothing is.
+func challenge(r *http.Request, err error) string {
+	const algorithms = `algs="` + dpop.Algorithms + `"`
+	f, name := findingOf(err), answerTo(err).code
+	if !errors.Is(err, errToken) && !errors.Is(err, errProof) && !errors.Is(err, broker.ErrNotOpened) {
+		return ""
+	}
+	if f.detail == "token_missing" {
+		return bearerScheme + ", " + dpopScheme + " " + algorithms
+	}
+	told := fmt.Sprintf(`error="%s", error_description="%s"`, name, f.why)
+	if scheme, _, _ := presented(r); scheme == dpopScheme {
+		return dpopScheme + " " + told + ", " + algorithms
+	}
+	if errors.Is(err, errToken) {
+		return bearerScheme + " " + told + ", " + dpopScheme + " " + algorithms
+	}
+	return bearerScheme + " " + told
 }

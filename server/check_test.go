@@ -13,12 +13,15 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
@@ -46,6 +49,20 @@ var gated = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
     ttl: {default: 5m, max: 15m}
     credential: {kind: jwt, audience: https://git.test, bind: mtls}
     egress: [{hosts: [api.git.test], methods: [GET, POST], paths: [/issues]}]
+  - name: git.issues.proved
+    title: Read issues with proofs by one key
+    authority: read
+    resource: git:issues
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: https://git.test, bind: dpop}
+    egress: [{hosts: [api.git.test], methods: [GET], paths: [/issues, /other]}]
+  - name: git.issues.once
+    title: Read issues once
+    authority: read
+    resource: git:issues
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: https://git.test, uses: 1}
+    egress: [{hosts: [api.git.test], methods: [GET], paths: [/issues]}]
   - name: git.issues.inside
     title: Read issues, but behind no gateway
     authority: read
@@ -195,10 +212,10 @@ func TestCheckKeepsOut(t *testing.T) {
 		why          string // of the challenge, when there is one
 	}{
 		{"no token", held{token: "none"}, 401, "invalid_token", "token_missing", ""},
-		{"a password", held{token: "Basic YTpi"}, 401, "invalid_token", "authorization_malformed", "The Authorization header is not Bearer and a token."},
+		{"a password", held{token: "Basic YTpi"}, 401, "invalid_token", "authorization_malformed", "The Authorization header is not Bearer or DPoP, and a token."},
 		{"an SVID", held{token: "Bearer " + s.JWT(t, agent)}, 401, "invalid_token", "token_malformed", "It is no access token of this issuer."},
 		{"another signature", held{token: spoiled}, 401, "invalid_token", "token_signature", "It is no access token of this issuer."},
-		{"two tokens", held{token: plain, more: []string{"Authorization: " + plain}}, 401, "invalid_token", "authorization_malformed", "The Authorization header is not Bearer and a token."},
+		{"two tokens", held{token: plain, more: []string{"Authorization: " + plain}}, 401, "invalid_token", "authorization_malformed", "The Authorization header is not Bearer or DPoP, and a token."},
 		{"another method", held{token: plain, method: "DELETE"}, 403, "insufficient_scope", "egress", "no egress rule for this host has this method; they have GET"},
 		{"another host", held{token: plain, host: "git.test"}, 403, "insufficient_scope", "egress", "no egress rule is for this host; there are some for api.git.test"},
 		{"another repository", held{token: plain, target: "/repos/acme/web/issues"}, 403, "insufficient_scope", "egress", paths},
@@ -224,6 +241,9 @@ func TestCheckKeepsOut(t *testing.T) {
 				want = fmt.Sprintf(`Bearer error=%q, error_description=%q`, tc.code, tc.why)
 			case tc.status == 401:
 				want = "Bearer"
+			}
+			if tc.status == 401 {
+				want += `, DPoP algs="ES256 ES384 EdDSA"`
 			}
 			if challenge := got.header.Get("WWW-Authenticate"); challenge != want {
 				t.Errorf("%s by %s: got the challenge %s, want %s", tc.name, name, challenge, want)
@@ -387,4 +407,105 @@ func TestCheckWithoutTheStore(t *testing.T) {
 	if got := call.send(t, s); got.status != 503 || got.code != "ledger_unavailable" || got.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s, want 503", got.status, got.text)
 	}
+}
+
+// provedToken is one that works with proofs by the key.
+func provedToken(t *testing.T, s *brevettest.Stack, key *dpop.Signer) string {
+	t.Helper()
+	return token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.proved", Task: "t-1", Signer: key}).Secret.Reveal()
+}
+
+// A proof is for one call, with one token, by the key that this is bound to; and it lets one call pass, on whichever
+// replica.
+func TestCheckOfProofs(t *testing.T) {
+	s := brevettest.NewStack(t, guarded)
+	replica := s.Replica(t)
+	key, stranger := signer(t), signer(t)
+	bound, other := provedToken(t, s, key), provedToken(t, s, key)
+	unbound := token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.once", Task: "t-1"}).Secret.Reveal()
+	const here = "https://api.git.test/issues"
+	proof := func(r dpop.Request) string { return "DPoP: " + proofFor(t, key, r) }
+	good := dpop.Request{Method: "GET", URL: here, Token: bound}
+	for name, tc := range map[string]struct {
+		scheme, token string
+		proofs        []string
+		code, detail  string
+	}{
+		"as a bearer token":      {"Bearer", bound, []string{proof(good)}, "invalid_token", "token_binding"},
+		"no proof":               {"DPoP", bound, nil, "invalid_dpop_proof", "proof_missing"},
+		"two proofs":             {"DPoP", bound, []string{proof(good), proof(good)}, "invalid_dpop_proof", "proof_malformed"},
+		"another method":         {"DPoP", bound, []string{proof(dpop.Request{Method: "POST", URL: here, Token: bound})}, "invalid_dpop_proof", "proof_method"},
+		"another path":           {"DPoP", bound, []string{proof(dpop.Request{Method: "GET", URL: "https://api.git.test/other", Token: bound})}, "invalid_dpop_proof", "proof_url"},
+		"another host":           {"DPoP", bound, []string{proof(dpop.Request{Method: "GET", URL: "https://git.test/issues", Token: bound})}, "invalid_dpop_proof", "proof_url"},
+		"without TLS":            {"DPoP", bound, []string{proof(dpop.Request{Method: "GET", URL: "http://api.git.test/issues", Token: bound})}, "invalid_dpop_proof", "proof_url"},
+		"for Brevet":             {"DPoP", bound, []string{proof(dpop.Request{Method: "GET", URL: s.URL + "/v1/check", Token: bound})}, "invalid_dpop_proof", "proof_url"},
+		"with another token":     {"DPoP", bound, []string{proof(dpop.Request{Method: "GET", URL: here, Token: other})}, "invalid_dpop_proof", "proof_token"},
+		"without a token":        {"DPoP", bound, []string{proof(dpop.Request{Method: "GET", URL: here})}, "invalid_dpop_proof", "proof_token"},
+		"by another key":         {"DPoP", bound, []string{"DPoP: " + proofFor(t, stranger, good)}, "invalid_token", "token_binding"},
+		"for a token of no key":  {"DPoP", unbound, []string{proof(dpop.Request{Method: "GET", URL: here, Token: unbound})}, "invalid_token", "token_binding"},
+		"of a token that is not": {"DPoP", "x", []string{proof(good)}, "invalid_token", "token_malformed"},
+	} {
+		for manner, shape := range shapes {
+			before := entriesOf(t, s)
+			got := shape(held{token: tc.scheme + " " + tc.token, target: "/issues", more: tc.proofs}, t, s).send(t, s)
+			if got.status != 401 || got.code != tc.code || !strings.HasPrefix(got.header.Get("WWW-Authenticate"), tc.scheme+` error="`+tc.code+`"`) {
+				t.Errorf("%s by %s: got %d %s %s, want 401 %s", name, manner, got.status, got.text, got.header.Get("WWW-Authenticate"), tc.code)
+			}
+			added := entriesOf(t, s)
+			added.skip(before)
+			if len(added.refusals) != 1 || added.refusals[0].Body["detail"] != tc.detail {
+				t.Errorf("%s by %s: got %+v recorded, want a refusal for %s", name, manner, added, tc.detail)
+			}
+		}
+	}
+	for manner, shape := range shapes {
+		call := held{token: "DPoP " + bound, target: "/issues?page=2", more: []string{proof(good)}}
+		wrong := call
+		wrong.target = "/issues/1"
+		wrong.more = []string{proof(dpop.Request{Method: "GET", URL: here + "/1", Token: bound})}
+		if got := shape(wrong, t, s).send(t, s); got.status != 403 || !strings.HasPrefix(got.header.Get("WWW-Authenticate"), `DPoP error="insufficient_scope"`) {
+			t.Errorf("by %s: got %d %s elsewhere, want 403", manner, got.status, got.text)
+		}
+		if got := shape(call, t, s).send(t, s); got.status != 200 {
+			t.Errorf("by %s: got %d %s, want 200", manner, got.status, got.text)
+		}
+		for _, at := range []*brevettest.Stack{s, replica} {
+			if got := shape(call, t, at).send(t, at); got.status != 401 || !strings.Contains(got.header.Get("WWW-Authenticate"), "it was used before") {
+				t.Errorf("by %s: got %d %s for the same proof, want 401", manner, got.status, got.text)
+			}
+		}
+	}
+	if got := (held{token: "Bearer " + unbound, target: "/issues"}).asNginx(t, s).send(t, s); got.status != 200 {
+		t.Errorf("got %d %s for the token that proofs were shown for, want 200: nothing has used it", got.status, got.text)
+	}
+	s.DB.Check(t)
+}
+
+// A one-shot token lets one call pass, and none is lost to a call that does not.
+func TestCheckSpendsOneShotTokens(t *testing.T) {
+	s := brevettest.NewStack(t, guarded)
+	replicas := []*brevettest.Stack{s, s.Replica(t)}
+	call := held{token: "Bearer " + token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.once", Task: "t-1"}).Secret.Reveal(), target: "/elsewhere"}
+	checks(t, "elsewhere", s, call, 403, "insufficient_scope")
+	call.target = "/issues"
+	var passed atomic.Int64
+	var wg sync.WaitGroup
+	for n := range 8 {
+		at := replicas[n%2]
+		shaped := call.asNginx(t, at)
+		wg.Go(func() {
+			switch got := shaped.send(t, at); got.status {
+			case 200:
+				passed.Add(1)
+			case 401:
+			default:
+				t.Errorf("got %d %s", got.status, got.text)
+			}
+		})
+	}
+	wg.Wait()
+	if passed.Load() != 1 {
+		t.Errorf("%d calls passed, want 1", passed.Load())
+	}
+	s.DB.Check(t)
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
@@ -409,6 +410,39 @@ func TestNginxOfWhatHasEnded(t *testing.T) {
 		began := time.Now()
 		if got := call.send(t, e); got.status != 401 || len(e.service.taken()) != 0 || time.Since(began) > time.Second {
 			t.Errorf("%s: got %d %s after %s, want 401", name, got.status, got.text, time.Since(began))
+		}
+	}
+}
+
+// A proof and a one-shot token let one call pass.
+func TestNginxLetsPassOnce(t *testing.T) {
+	e := newEdge(t, brevettest.NewStack(t, edged(t)))
+	key := signer(t)
+	bound := provedToken(t, e.stack, key)
+	once := token(t, e.stack.Client(t, agent), client.Ask{Scope: "git.issues.once", Task: "t-1"}).Secret.Reveal()
+	proof := func(path string) []string {
+		return []string{"DPoP: " + proofFor(t, key, dpop.Request{Method: "GET", URL: "https://" + serviceName + path, Token: bound})}
+	}
+	const line = "GET /issues HTTP/1.1"
+	good := through{line: line, token: "DPoP " + bound, more: proof("/issues")}
+	for _, tc := range []struct {
+		name   string
+		call   through
+		status int
+		told   string
+	}{
+		{"no proof", through{line: line, token: "DPoP " + bound}, 401, "invalid_dpop_proof"},
+		{"as a bearer token", through{line: line, token: "Bearer " + bound, more: proof("/issues")}, 401, "invalid_token"},
+		{"a proof for another path", through{line: line, token: "DPoP " + bound, more: proof("/other")}, 401, "invalid_dpop_proof"},
+		{"a proof", good, 200, ""},
+		{"the same proof", good, 401, "it was used before"},
+		{"another proof", through{line: line, token: "DPoP " + bound, more: proof("/issues")}, 200, ""},
+		{"a one-shot token", through{line: line, token: "Bearer " + once}, 200, ""},
+		{"the same token", through{line: line, token: "Bearer " + once}, 401, "not in force any more"},
+	} {
+		got, reached := tc.call.send(t, e), e.service.taken()
+		if got.status != tc.status || !strings.Contains(got.header.Get("WWW-Authenticate"), tc.told) || (len(reached) == 1) != (tc.status == 200) {
+			t.Errorf("%s: got %d %s, and %d calls reached the service; want %d", tc.name, got.status, got.header.Get("WWW-Authenticate"), len(reached), tc.status)
 		}
 	}
 }
