@@ -59,7 +59,8 @@ const (
 	whereTerm = `(ARRAY[
 		((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
 		((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
-		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
+		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+		((entry_index >> 21 << 5 | 21) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
 	nameTerms = `(string_to_array(substr(spiffe_id, 11 + length(trust_domain)), '/')
 		|| ARRAY['scope=' || scope, 'resource=' || hashtextextended(resource, 0)])`
 )
@@ -273,12 +274,12 @@ func segments(domain string, ids ...string) []string {
 	return all
 }
 
-// blocks are what a search by terms goes through, in its order: first blocks of 4096 entries, then of 32768, then of
-// 262144. What is frequent is found before there is much to sort, and what is rare with few looks.
+// blocks are what a search by terms goes through, in its order: first blocks of 4096 entries, then of 32768, of 262144,
+// and of 2097152. What is frequent is found before there is much to sort, and what is rare with few looks.
 func (s *search) blocks() []int64 {
 	const enough = 8 // of one size, before the next
 	var all []int64
-	shifts := []uint{12, 15, 18}
+	shifts := []uint{12, 15, 18, 21}
 	from, until := s.from, s.until
 	for size, n := 0, 0; from < until; n++ {
 		shift := shifts[size]

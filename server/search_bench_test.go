@@ -164,7 +164,7 @@ func measure(t *testing.T, l *ledger.Ledger, m measured, table *tabwriter.Writer
 			page, err := l.List(t.Context(), q, reach)
 			*times = append(*times, time.Since(start))
 			if err != nil {
-				t.Fatalf("%s: %+v: %v", m.name, q, err)
+				t.Errorf("%s: %+v: %v", m.name, q, err)
 			}
 			found += len(page.Records)
 			for _, v := range page.Records {
@@ -257,6 +257,9 @@ func fill(t *testing.T, db *brevettest.DB, all int64) {
 	}
 	do(`VACUUM ANALYZE issuances`)
 	do(`VACUUM ANALYZE votes`)
+	// A database of this size has the memory for its tables. What is timed is not the disk.
+	do(`CREATE EXTENSION pg_prewarm`)
+	do(`SELECT pg_prewarm(oid, 'read') FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')`)
 	sizes(t, conn, all)
 }
 
