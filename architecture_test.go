@@ -33,6 +33,7 @@ var arrows = map[string][]string{
 	"ledger":     {"audit", "broker", "dpop", "scopes", "attest", "people", "migrations"},
 	"server":     {"audit", "broker", "dpop", "scopes", "attest", "people", "openapi", "secret", "token"},
 	"client":     {"dpop", "openapi", "secret"},
+	"resource":   {"dpop", "token"},
 	"outbound":   {"secret"},
 	"webhook":    {"broker", "outbound", "secret"},
 	"witness":    {"audit", "outbound", "secret"},
@@ -43,19 +44,21 @@ var arrows = map[string][]string{
 	"tamper":     {},
 	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
 
-	"examples/sandbox": {"client"},
+	"examples/sandbox":  {"client"},
+	"examples/resource": {"resource"},
 }
 
 // heavy is what a package must not pull in, even through others.
 var heavy = map[string][]string{
-	"scopes":  {"net/http", "database/sql", "os/exec"},
-	"token":   {"net/http", "database/sql", "os/exec"},
-	"dpop":    {"net/http", "database/sql", "os/exec"},
-	"broker":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
-	"client":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
-	"server":  {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
-	"webhook": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
-	"witness": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
+	"scopes":   {"net/http", "database/sql", "os/exec"},
+	"token":    {"net/http", "database/sql", "os/exec"},
+	"dpop":     {"net/http", "database/sql", "os/exec"},
+	"broker":   {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"client":   {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
+	"server":   {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
+	"resource": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker", module + "attest"},
+	"webhook":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"witness":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 }
 
 // Every hostile input that the documentation claims is in the test that it links to.
