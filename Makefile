@@ -50,6 +50,15 @@ tamper: deps ## Change a ledger in every way that an owner of the database can, 
 	./bin/brevet dev --prepare
 	$(GO) test ./tamper -count=1 -timeout 60m -args -all
 
+OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|Metadata|ClientCredentials|Curl|TheDocs|KindOfToken|Proof|Key|TestCheck|TestNginx
+
+.PHONY: conformance
+conformance: ## Hold the OAuth surface to its specifications: their own examples, every error, every token everywhere (minutes)
+	@./devstack/deps.sh test
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	{ $(GO) test -json -count=1 ./jws ./token ./dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./server; } | awk -f tools/count.awk
+
 .PHONY: bench
 bench: deps ## Time the decision, the record, the whole way of a request, a replay and a verification (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
