@@ -160,7 +160,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
 	f.who = identity(t)
 	f.Broker, err = broker.New(broker.Config{
-		Ledger: f.tape, Estate: f.tape, Approvals: f.tape, Minter: f.tape, Issuer: issuer,
+		Ledger: f.tape, Estate: f.tape, Approvals: f.tape, Proofs: f.tape, Minter: f.tape, Issuer: issuer,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Now:       func() time.Time { return f.clock },
 		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),

@@ -191,6 +191,7 @@ func expected() dpop.Expected {
 	return dpop.Expected{Method: "POST", URLs: []string{address}, Now: now}
 }
 
+// H1 to H18 for proofs; H6 where a proof says what its key is.
 func TestCheckRefuses(t *testing.T) {
 	w := newWorkload(t)
 	good := w.with(nil)

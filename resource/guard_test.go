@@ -219,6 +219,7 @@ func proofOf(t testing.TB, s *dpop.Signer, raw, url string) string {
 
 const anyBearer, anyProof = "Bearer", `DPoP algs="ES256 ES384 EdDSA"`
 
+// H17: a token, and a proof, is of use only to whom it is bound.
 func TestCalls(t *testing.T) {
 	w := newWorld(t)
 	g := w.guard(nil)

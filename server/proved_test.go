@@ -113,7 +113,7 @@ func TestTokenIsBoundToTheKeyThatAsks(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H8: what a scope demands is told to whoever has not brought it, with what the next call needs.
+// What a scope demands is told to whoever has not brought it, with what the next call needs.
 func TestScopeThatDemandsAProof(t *testing.T) {
 	s := brevettest.NewStack(t, bindsKeys)
 	_, err := s.Client(t, agent).Request(t.Context(), client.Ask{Scope: "mail.read", Task: "t-1"})
@@ -213,7 +213,7 @@ func TestProofNeedsTheServersNonce(t *testing.T) {
 	}
 }
 
-// What is no proof of this call leaves an entry, costs no signature, and says why.
+// H17: what is no proof of this call, or was used before, leaves an entry, costs no signature, and says why.
 func TestProofsThatAreRefused(t *testing.T) {
 	s := brevettest.NewStack(t, bindsKeys)
 	key, body := signer(t), `{"scope":"news.read","task":"t-1"}`

@@ -170,6 +170,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// H1 to H18, as far as they concern access tokens.
 func TestVerifyRefuses(t *testing.T) {
 	a := newAuthority(t)
 	good := a.good()

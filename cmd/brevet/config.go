@@ -17,7 +17,7 @@ type Config struct {
 	Listen string `yaml:"listen"`
 	// The URL by which tokens name their issuer, and the one audience that a JWT-SVID must carry.
 	Issuer string `yaml:"issuer"`
-	// Further values of the Host header to answer to. The issuer's host is always one.
+	// Further values of the Host header to answer to, and hosts that DPoP proofs may be for. The issuer's host is always one.
 	Hosts []string `yaml:"hosts,omitempty"`
 	// Name of the ledger in its signed checkpoints. It is for good: another name is another ledger. Default: the issuer without https:// and with /ledger behind it.
 	LedgerName string `yaml:"ledger_name,omitempty"`

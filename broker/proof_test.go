@@ -1,0 +1,70 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/token"
+)
+
+const jkt = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
+
+func (p *tape) UseProof(context.Context, dpop.Proof) error {
+	p.say("use proof")
+	return p.beginErr
+}
+
+// What was proved is in the record, and in the claims of what can be bound to it.
+func TestProvedKeyIsWhatATokenIsBoundTo(t *testing.T) {
+	f := newFixture(t)
+	ask, report := read(), broker.Request{Scope: "reports.read", Task: "t-1", JKT: jkt}
+	ask.JKT = jkt
+	for _, req := range []broker.Request{ask, report, read()} {
+		if _, err := f.Issue(t.Context(), f.who, req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bound, other, bearer := f.tape.records[0], f.tape.records[1], f.tape.records[2]
+	var claims token.Claims
+	if err := json.Unmarshal(bound.Intent.Claims, &claims); err != nil {
+		t.Fatal(err)
+	}
+	if bound.Request.JKT != jkt || claims.Confirm == nil || *claims.Confirm != (token.Confirm{JKT: jkt}) {
+		t.Errorf("got the key %q and the cnf %+v, want both to be the one that was proved", bound.Request.JKT, claims.Confirm)
+	}
+	if other.Request.JKT != "" {
+		t.Error("a database login is recorded as bound to a key")
+	}
+	if bound.Digest == bearer.Digest {
+		t.Error("one digest for two keys: a repeated idempotency key would pass for either")
+	}
+}
+
+func TestProofsAreRefusedWhenTheyCannotBeRemembered(t *testing.T) {
+	f := newFixture(t)
+	f.tape.beginErr = broker.ErrLedgerUnavailable
+	if err := f.UseProof(t.Context(), dpop.Proof{}); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
+	}
+	f.tape.beginErr = nil
+	taken := 0
+	for range 10_000 {
+		if err := f.UseProof(t.Context(), dpop.Proof{}); err == nil {
+			taken++
+		} else if !errors.Is(err, dpop.ErrCrowded) {
+			t.Fatal(err)
+		}
+	}
+	if taken != 1999 {
+		t.Errorf("got %d proofs taken in a second, want 2000 with the one that failed", taken)
+	}
+	f.clock = f.clock.Add(time.Second)
+	if err := f.UseProof(t.Context(), dpop.Proof{}); err != nil {
+		t.Errorf("a second later: got %v", err)
+	}
+}
