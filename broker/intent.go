@@ -100,15 +100,9 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 			Identifier: rec.Decision.Resource,
 			Params:     rec.Decision.Params,
 		}},
+		Confirm: confirmOf(rec),
 	}
 	c.OneShot = scope.Credential.OneShot
-	bound := token.Confirm{JKT: rec.Request.JKT}
-	if scope.Credential.Bind == scopes.BindMTLS {
-		bound.X5T = rec.Subject.Thumbprint
-	}
-	if bound != (token.Confirm{}) {
-		c.Confirm = &bound
-	}
 	payload, err := json.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("encoding claims: %w", err)
@@ -124,6 +118,18 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		Claims:       payload,
 		ClaimsDigest: sha256.Sum256(payload),
 	}, nil
+}
+
+// confirmOf is what the token of a record is bound to; nil when that is nothing.
+func confirmOf(rec Record) *token.Confirm {
+	bound := token.Confirm{JKT: rec.Request.JKT}
+	if rec.Decision.Scope.Credential.Bind == scopes.BindMTLS {
+		bound.X5T = rec.Subject.Thumbprint
+	}
+	if bound == (token.Confirm{}) {
+		return nil
+	}
+	return &bound
 }
 
 // requestDigest is the same for two requests that ask for the same thing: the encoder sorts the map's keys.

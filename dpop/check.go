@@ -110,28 +110,9 @@ func Check(values []string, want Expected) (Proof, error) {
 	default:
 		return Proof{}, ErrMalformed
 	}
-	parts, err := jws.Split(values[0], maxProof)
-	if err != nil {
-		return Proof{}, ErrMalformed
-	}
-	var head header
-	if json.Unmarshal(parts[0], &head, json.RejectUnknownMembers(true)) != nil || head.Type != Type {
-		return Proof{}, ErrMalformed
-	}
-	var c claims
-	if json.Unmarshal(parts[1], &c) != nil || c.ID == "" || len(c.ID) > maxID {
-		return Proof{}, ErrMalformed
-	}
-	key, err := keyOf(head)
+	c, thumbprint, err := verified(values[0])
 	if err != nil {
 		return Proof{}, err
-	}
-	if jws.Verify(values[0], parts, head.Algorithm, key) != nil {
-		return Proof{}, ErrSignature
-	}
-	thumbprint, err := jws.Thumbprint(key)
-	if err != nil {
-		return Proof{}, ErrKey
 	}
 	issued, err := jws.Seconds(c.IssuedAt)
 	if err != nil {
@@ -143,6 +124,34 @@ func Check(values []string, want Expected) (Proof, error) {
 	return Proof{
 		Thumbprint: thumbprint, Digest: sha256.Sum256([]byte(thumbprint + "." + c.ID)), Until: issued.Add(late + time.Second),
 	}, nil
+}
+
+// verified returns the claims of a proof, and the thumbprint of the key that has signed them.
+func verified(proof string) (claims, string, error) {
+	parts, err := jws.Split(proof, maxProof)
+	if err != nil {
+		return claims{}, "", ErrMalformed
+	}
+	var head header
+	if json.Unmarshal(parts[0], &head, json.RejectUnknownMembers(true)) != nil || head.Type != Type {
+		return claims{}, "", ErrMalformed
+	}
+	var c claims
+	if json.Unmarshal(parts[1], &c) != nil || c.ID == "" || len(c.ID) > maxID {
+		return claims{}, "", ErrMalformed
+	}
+	key, err := keyOf(head)
+	if err != nil {
+		return claims{}, "", err
+	}
+	if jws.Verify(proof, parts, head.Algorithm, key) != nil {
+		return claims{}, "", ErrSignature
+	}
+	thumbprint, err := jws.Thumbprint(key)
+	if err != nil {
+		return claims{}, "", ErrKey
+	}
+	return c, thumbprint, nil
 }
 
 // match holds claims that the key has signed to the request. The nonce comes last, so that a caller is told to try again

@@ -12,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/ledger"
 )
 
 func proof(name string) dpop.Proof {
@@ -87,4 +88,16 @@ func BenchmarkUseProof(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// I4: what is issued on a yes is for the key that people were shown, whoever writes it.
+func TestApprovalIsForOneKey(t *testing.T) {
+	l := brevettest.NewDB(t).Ledger(t)
+	request := approved(t, l)
+	forged := redeems(request)
+	forged.Request.JKT = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
+	if _, err := l.Begin(t.Context(), forged); !errors.Is(err, ledger.ErrUnrecordable) {
+		t.Errorf("for another key: got %v, want %v", err, ledger.ErrUnrecordable)
+	}
+	begin(t, l, redeems(request))
 }

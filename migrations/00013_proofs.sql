@@ -44,10 +44,31 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- As it was, and for the same key.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION approval_is_used() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM issuances AS i
+        WHERE i.id = NEW.approves AND i.redeemed_by = NEW.id AND i.status = 'redeemed'
+            AND (i.spiffe_id, i.scope, i.task, i.params, i.resource, i.catalogue, i.request_digest)
+                = (NEW.spiffe_id, NEW.scope, NEW.task, NEW.params, NEW.resource, NEW.catalogue, NEW.request_digest)
+            AND i.jkt IS NOT DISTINCT FROM NEW.jkt
+            AND NEW.ttl <= i.ttl AND NEW.decision_code = approved_by(i.id)) THEN
+        RAISE EXCEPTION 'issuance % is not what people have approved', NEW.id USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+
 -- +goose StatementBegin
 DO $$
+DECLARE
+    ours text;
 BEGIN
-    EXECUTE format('ALTER FUNCTION %1$I.people_said_so SET search_path = %1$I, pg_temp', current_schema());
+    FOREACH ours IN ARRAY ARRAY['people_said_so', 'approval_is_used'] LOOP
+        EXECUTE format('ALTER FUNCTION %1$I.%2$I SET search_path = %1$I, pg_temp', current_schema(), ours);
+    END LOOP;
 END $$;
 -- +goose StatementEnd
 
@@ -77,9 +98,27 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 -- +goose StatementBegin
-DO $$
+CREATE OR REPLACE FUNCTION approval_is_used() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    EXECUTE format('ALTER FUNCTION %1$I.people_said_so SET search_path = %1$I, pg_temp', current_schema());
+    IF NOT EXISTS (
+        SELECT FROM issuances AS i
+        WHERE i.id = NEW.approves AND i.redeemed_by = NEW.id AND i.status = 'redeemed'
+            AND (i.spiffe_id, i.scope, i.task, i.params, i.resource, i.catalogue, i.request_digest)
+                = (NEW.spiffe_id, NEW.scope, NEW.task, NEW.params, NEW.resource, NEW.catalogue, NEW.request_digest)
+            AND NEW.ttl <= i.ttl AND NEW.decision_code = approved_by(i.id)) THEN
+        RAISE EXCEPTION 'issuance % is not what people have approved', NEW.id USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+DO $$
+DECLARE
+    ours text;
+BEGIN
+    FOREACH ours IN ARRAY ARRAY['people_said_so', 'approval_is_used'] LOOP
+        EXECUTE format('ALTER FUNCTION %1$I.%2$I SET search_path = %1$I, pg_temp', current_schema(), ours);
+    END LOOP;
 END $$;
 -- +goose StatementEnd
 ALTER TABLE issuances
