@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees that the PostgreSQL server's programs are here, and with the argument "test" what the tests run besides: Node.js for an
-# OpenID provider, and nginx as a gateway. Debian and Ubuntu as root: installs them, without creating or starting a cluster
+# OpenID provider, nginx as a gateway, and the programs that brevet exec gives credentials to. Debian and Ubuntu as root: installs them, without creating or starting a cluster
 # or a service of its own. Elsewhere: says what to install.
 set -euo pipefail
 
@@ -41,6 +41,27 @@ if [ "${1:-}" = test ] && ! have_nginx; then
   fi
   if ! have_nginx; then
     echo "The tests need nginx 1.19.4 or newer with its auth_request module. Install it, and run this again." >&2
+    exit 1
+  fi
+fi
+
+# The program and the package that it is in.
+missing_programs() {
+  for pair in curl:curl git:git ssh:openssh-client kubectl:kubernetes-client; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || echo "${pair##*:}"
+  done
+}
+
+if [ "${1:-}" = test ] && [ -n "$(missing_programs)" ]; then
+  if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]; then
+    echo "installing" $(missing_programs) "(apt) ..." >&2
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    # shellcheck disable=SC2046 # one word for each package
+    apt-get install -y -qq --no-install-recommends $(missing_programs) >/dev/null
+  fi
+  if [ -n "$(missing_programs)" ]; then
+    echo "The tests need curl, git, ssh and kubectl. Install what is missing, and run this again." >&2
     exit 1
   fi
 fi

@@ -83,7 +83,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
 	program.Env = append(os.Environ(), "BREVET_TASK="+run.task, "BREVET_DIR="+folder.path)
 	program.Env = append(program.Env, run.environ()...)
-	return runProgram(program, signals)
+	return runProgram(con, program, signals)
 }
 
 // findProgram looks for it as a shell does, before anything is asked for.

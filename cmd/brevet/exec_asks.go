@@ -88,6 +88,9 @@ func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 		if len(p.places) == 0 {
 			return nil, fmt.Errorf("--scope %s: say where it goes: --env, --file, --socket or --for", p.ask.Scope)
 		}
+		if p.inEnv() && slices.ContainsFunc(p.places, func(to place) bool { return !isEnv(to) }) {
+			return nil, fmt.Errorf("--scope %s: what is in the environment cannot be renewed, and would soon be another credential than the one elsewhere: give it a --scope of its own", p.ask.Scope)
+		}
 		var err error
 		if p.ask.Params, err = parseParams(p.params); err != nil {
 			return nil, err
@@ -121,16 +124,19 @@ func (p *part) add(flag, text string, folder *privateFolder) (err error) {
 	return nil
 }
 
-// onlyEnv tells whether nothing of it can be renewed while the program runs.
-func (p *part) onlyEnv() bool {
-	return !slices.ContainsFunc(p.places, func(to place) bool { _, env := to.(*envPlace); return !env })
+// inEnv tells whether it is in the environment, where nothing can be renewed while the program runs.
+func (p *part) inEnv() bool { return slices.ContainsFunc(p.places, isEnv) }
+
+func isEnv(to place) bool {
+	_, env := to.(*envPlace)
+	return env
 }
 
 // obtain gets the credential, keeps it renewed where that is of use, and puts it where it goes.
 func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) error {
 	news := &partNews{con: con, scope: inert(p.ask.Scope)}
 	defer news.settle()
-	if p.onlyEnv() {
+	if p.inEnv() {
 		token, err := p.longest(ctx, broker, news.waits)
 		if err != nil {
 			return err

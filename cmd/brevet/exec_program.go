@@ -12,7 +12,7 @@ import (
 )
 
 // runProgram runs a program to its end, passes signals on, and ends as it did.
-func runProgram(program *exec.Cmd, signals <-chan os.Signal) error {
+func runProgram(con *console, program *exec.Cmd, signals <-chan os.Signal) error {
 	started, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
 		// Where the system ends a program with its parent, the parent is the thread that started it.
@@ -26,7 +26,8 @@ func runProgram(program *exec.Cmd, signals <-chan os.Signal) error {
 		}
 	}()
 	if err := <-started; err != nil {
-		return exitError{err: fmt.Errorf("starting %s: %w", quote(program.Path), err), code: exitNotExecutable}
+		fmt.Fprintf(con.err, "brevet: starting %s: %v\n", quote(program.Path), err)
+		return exitError{err: err, code: exitNotExecutable}
 	}
 	for {
 		select {

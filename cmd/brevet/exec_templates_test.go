@@ -155,7 +155,7 @@ func (s *session) kubeCredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	user := fmt.Sprintf("users: [{name: brevet, user: {exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: %q, args: [%s]}}}]\n",
+	user := fmt.Sprintf("users: [{name: brevet, user: {exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: %q, args: [%s]}}}]\n",
 		binary, "kube-credential, --scope, github.issues.read, --param, repo=acme/api, --task, t-kube")
 	if err := os.WriteFile(path, append(text, user...), 0o600); err != nil {
 		t.Fatal(err)
@@ -172,10 +172,10 @@ func (s *session) kubeCredential(t *testing.T) {
 	plugin := func(env string, flags ...string) result {
 		return brevet(t, append(s.env, "KUBERNETES_EXEC_INFO="+env), append([]string{"kube-credential", "--task", "t-kube"}, flags...)...)
 	}
-	certificate := plugin(`{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{"interactive":false}}`, "--scope", "brief.client.read")
+	certificate := plugin(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}`, "--scope", "brief.client.read")
 	certificate.want(t, 0)
 	var said execCredential
-	if err := json.Unmarshal([]byte(certificate.out), &said); err != nil || said.APIVersion != kubeVersions[1] || said.Kind != "ExecCredential" {
+	if err := json.Unmarshal([]byte(certificate.out), &said); err != nil || said.APIVersion != kubeVersions[0] || said.Kind != "ExecCredential" {
 		t.Fatalf("got %q, %v", certificate.out, err)
 	}
 	if _, err := tls.X509KeyPair([]byte(said.Status.ClientCertificateData), []byte(said.Status.ClientKeyData)); err != nil || said.Status.Token != "" {

@@ -44,6 +44,7 @@ func TestExec(t *testing.T) {
 	t.Run("renewed", s.renewed)
 	t.Run("several", s.several)
 	t.Run("endings", s.execEndings)
+	t.Run("terminal", s.execAtTerminal)
 	t.Run("killed", s.execKilled)
 	t.Run("refused", s.execRefused)
 	t.Run("waits", s.execWaits)
@@ -103,39 +104,38 @@ func (s *session) places(t *testing.T) {
 		umask
 		cat "$BREVET_DIR/inside"; echo
 		cat "`+outside+`"; echo
-		echo "$TOKEN"
 		curl -s --max-time 9 --http0.9 --unix-socket "$BREVET_DIR/answers" http://brevet/; echo
 		stat -c %a "$BREVET_DIR" "$BREVET_DIR/inside" "`+outside+`" "$BREVET_DIR/answers"
 		ls -A "$BREVET_DIR" | tr '\n' ' '; echo
 		echo "$BREVET_TASK" "$BREVET_DIR"
 		tr '\0' ' ' <"/proc/$PPID/cmdline" && tr '\0' ' ' <"/proc/$$/cmdline"
 		echo "on standard error" >&2`,
-		with(repo, "--file", "inside", "--file", outside, "--env", "TOKEN", "--socket", "answers")...)
+		with(repo, "--file", "inside", "--file", outside, "--socket", "answers")...)
 	got.want(t, 0)
 	said := lines(got.out)
-	if len(said) < 11 {
+	if len(said) < 10 {
 		t.Fatalf("got %q", got.out)
 	}
 	token := said[1]
 	if !aToken.MatchString(token + "\n") {
 		t.Errorf("got %q, want a token", token)
 	}
-	for _, again := range said[2:5] {
+	for _, again := range said[2:4] {
 		if again != token {
 			t.Errorf("got %q, want %q in every place", again, token)
 		}
 	}
-	if modes := strings.Join(said[5:9], " "); modes != "700 600 600 600" {
+	if modes := strings.Join(said[4:8], " "); modes != "700 600 600 600" {
 		t.Errorf("got the modes %s, want a folder of 700 and files of 600", modes)
 	}
-	if said[9] != "answers inside " {
-		t.Errorf("got the files %q, want the two that were asked for", said[9])
+	if said[8] != "answers inside " {
+		t.Errorf("got the files %q, want the two that were asked for", said[8])
 	}
-	task, folder, _ := strings.Cut(said[10], " ")
+	task, folder, _ := strings.Cut(said[9], " ")
 	if !strings.HasPrefix(folder, "/dev/shm/brevet-") || exists(folder) || exists(outside) {
 		t.Errorf("the folder is %s; it or %s is still there", folder, outside)
 	}
-	if strings.Contains(strings.Join(said[11:], ""), token) {
+	if strings.Contains(strings.Join(said[10:], ""), token) {
 		t.Error("the token is in the arguments of a program")
 	}
 	if got.err != "on standard error\n" {
@@ -188,11 +188,12 @@ func (s *session) renewed(t *testing.T) {
 }
 
 func (s *session) several(t *testing.T) {
-	got := s.exec(t, `echo "$A"; echo "$B"; echo "$USER_NAME"; cat "$BREVET_DIR/whole"`,
+	got := s.exec(t, `echo "$A"; echo "$B"; echo "$USER_NAME $PASSWORD"; cat "$BREVET_DIR/whole"`,
 		"--task", "t-several",
 		"--scope", "github.issues.read", "--param", "repo=acme/api", "--env", "A", "--ttl", "1m",
 		"--scope", "github.issues.read", "--env", "B", "--param=repo=acme/web",
-		"--scope", "reports.orders.read", "--env", "USER_NAME=username", "--file", "whole")
+		"--scope", "reports.orders.read", "--env", "USER_NAME=username", "--env", "PASSWORD=password",
+		"--scope", "brief.login.read", "--file", "whole")
 	got.want(t, 0, "github.issues.read ends at", "cannot be renewed")
 	said := lines(got.out)
 	if len(said) != 4 {
@@ -202,9 +203,11 @@ func (s *session) several(t *testing.T) {
 	if a["resource"] != "github:repo/acme/api" || a["ttl"] != 60.0 || b["resource"] != "github:repo/acme/web" || b["ttl"] != 900.0 {
 		t.Errorf("got %v and %v, want each flag with its own scope", a, b)
 	}
-	login := object(t, said[3])
-	if login["username"] != said[2] || login["password"] == "" {
-		t.Errorf("got the user %s and %v", said[2], login)
+	if user, password, _ := strings.Cut(said[2], " "); !strings.HasPrefix(user, "v-") || password == "" {
+		t.Errorf("got %q, want a user and a password", said[2])
+	}
+	if login := object(t, said[3]); login["username"] == "" || login["password"] == "" {
+		t.Errorf("got %v, want a whole login", login)
 	}
 	if n := len(s.records(t, "--task", "t-several", "--status", "issued")); n != 0 {
 		t.Errorf("%d credentials are alive", n)
@@ -227,7 +230,6 @@ func (s *session) execEndings(t *testing.T) {
 			t.Errorf("%s: %s is still there", want, folder)
 		}
 	}
-	// What it leaves running keeps nothing that works.
 	got := launch(t, append(s.env, "BREVET_TASK=t-input"), append(append([]string{"exec"}, flags...), "--", "cat", "/dev/null")...).finish(t)
 	got.want(t, 0)
 	if got.out != "" || got.err != "" {
@@ -321,6 +323,7 @@ func (s *session) execMistakes(t *testing.T) {
 	}{
 		{"no place", repo, 1, "say where it goes"},
 		{"before its scope", []string{"--param", "a=b", "--scope", "a.b"}, 1, "comes before the --scope"},
+		{"in the environment and elsewhere", with(repo, "--env", "A", "--file", "a"), 1, "a --scope of its own"},
 		{"no variable", with(repo, "--env", "A-B"), 1, "not the name of a variable"},
 		{"no field", with(repo, "--env", "A=password"), 1, "has no field"},
 		{"other field", []string{"--scope", "reports.orders.read", "--env", "A=pass"}, 1, `no field "pass" but password, username`},
@@ -348,6 +351,10 @@ func (s *session) execMistakes(t *testing.T) {
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", "/nonexistent/program")...).want(t, exitNotFound, "no program")
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "cannot be run")
 	brevet(t, s.env, append([]string{"exec"}, with(repo, "--file", "a", "--")...)...).want(t, 1, "say which program")
+	if err := os.Chmod(there, 0o700); err != nil { //nolint:gosec // a program, though no sound one
+		t.Fatal(err)
+	}
+	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "starting")
 }
 
 // program finds a program that a test needs. A missing one fails the run.
