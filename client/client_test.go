@@ -101,6 +101,8 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeTooBroad:             client.ErrInvalid,
 		openapi.CodeInvalidToken:         client.ErrUnauthenticated,
 		openapi.CodeInsufficientScope:    client.ErrDenied,
+		openapi.CodeInvalidDPoPProof:     client.ErrUnauthenticated,
+		openapi.CodeUseDPoPNonce:         client.ErrUnauthenticated,
 	}
 	for _, code := range problemCodes(t) {
 		want := wants[code]

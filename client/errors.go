@@ -13,7 +13,7 @@ import (
 var (
 	// ErrInvalid: the call makes no sense to the server. Asking again the same way will not help.
 	ErrInvalid = errors.New("request is not acceptable")
-	// ErrUnauthenticated: the SVID, or the ID token, was not accepted.
+	// ErrUnauthenticated: the SVID, the ID token, or the proof of a key, was not accepted.
 	ErrUnauthenticated = errors.New("caller is not authenticated")
 	// ErrDenied: policy does not allow it. Problem.Narrowest is an ask that would pass, if there is one.
 	ErrDenied = errors.New("policy does not allow it")

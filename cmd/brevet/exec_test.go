@@ -351,7 +351,7 @@ func (s *session) execMistakes(t *testing.T) {
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", "/nonexistent/program")...).want(t, exitNotFound, "no program")
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "cannot be run")
 	brevet(t, s.env, append([]string{"exec"}, with(repo, "--file", "a", "--")...)...).want(t, 1, "say which program")
-	if err := os.Chmod(there, 0o700); err != nil { //nolint:gosec // a program, though no sound one
+	if err := os.Chmod(there, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "starting")
