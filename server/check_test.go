@@ -385,15 +385,15 @@ func checks(t *testing.T, name string, s *brevettest.Stack, call held, status in
 }
 
 func TestCheckOfExpired(t *testing.T) {
-	now := time.Now()
+	var ahead atomic.Int64
 	o := guarded
-	o.Now = func() time.Time { return now }
+	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	s := brevettest.NewStack(t, o)
 	call := held{token: "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()}
 	if got := call.asNginx(t, s).send(t, s); got.status != 200 {
 		t.Fatalf("got %d %s, want 200", got.status, got.text)
 	}
-	now = now.Add(5*time.Minute + time.Second)
+	ahead.Store(int64(5*time.Minute + time.Second))
 	if got := call.asNginx(t, s).send(t, s); got.status != 401 || !strings.Contains(got.header.Get("WWW-Authenticate"), "The token has expired.") {
 		t.Errorf("got %d %s, want 401", got.status, got.text)
 	}

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -374,13 +375,8 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 // Whatever ends a token on one replica ends it behind a gateway that asks another.
 func TestNginxOfWhatHasEnded(t *testing.T) {
 	o := edged(t)
-	late := false
-	o.Now = func() time.Time {
-		if late {
-			return time.Now().Add(6 * time.Minute)
-		}
-		return time.Now()
-	}
+	var ahead atomic.Int64
+	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	s := brevettest.NewStack(t, o)
 	e := newEdge(t, s.Replica(t))
 	ends := map[string]func(string) error{
@@ -392,7 +388,7 @@ func TestNginxOfWhatHasEnded(t *testing.T) {
 			_, err := s.Client(t, runtime).EndTask(t.Context(), readIssues.Task, client.TaskEnd{SPIFFEID: agent})
 			return err
 		},
-		"expired": func(string) error { late = true; return nil },
+		"expired": func(string) error { ahead.Store(int64(6 * time.Minute)); return nil },
 	}
 	for _, name := range []string{"revoked", "its task ended", "expired"} {
 		ask := readIssues

@@ -148,8 +148,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		Auditors:        roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
 		Admins:          roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
 		Orchestrators:   roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
-		ResourceServers: resourceServers(cfg),
-		BootstrapAdmin:  voters.bootstrap, Bootstrap: book,
+		ResourceServers: resourceServers(cfg), BootstrapAdmin: voters.bootstrap, Bootstrap: book,
 		Ready: []server.Check{
 			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},
