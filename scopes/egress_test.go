@@ -308,7 +308,7 @@ var pieces = []string{
 	"%EF%BC%8F", "%EF%BC%8E", "%E2%80%A5", "%EF%BC%BC", "@", ":", "+", "%40", "~", "%7e", "=", "&", "\t", " ", "%0a", "%7f", "%", "%zz", "*", "%C2%85", "%F0%9F%98%80", "%EF%AC%81",
 }
 
-// A path that passes never has another shape, whoever normalises it.
+// H47: a path that passes never has another shape, whoever normalises it.
 func TestPathsThatPassHaveOneReading(t *testing.T) {
 	passed := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -258,7 +258,7 @@ func TestCheckKeepsOut(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Only who proves to be a gateway by its certificate is believed what it says of a call; and what it says has one reading.
+// H29: only who proves to be a gateway by its certificate is believed what it says of a call; and what it says has one reading.
 func TestCheckOfUnclearCalls(t *testing.T) {
 	s := brevettest.NewStack(t, guarded)
 	plain := "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()
@@ -324,7 +324,7 @@ func TestCheckOfUnclearCalls(t *testing.T) {
 	}
 }
 
-// Whatever ends a token, or what it is for, ends it on every replica at once: on one that has not noticed too.
+// H106: whatever ends a token ends it on every replica at once.
 func TestCheckOfWhatHasEnded(t *testing.T) {
 	s := brevettest.NewStack(t, guarded)
 	replica := s.Replica(t)
@@ -359,6 +359,7 @@ func TestCheckOfWhatHasEnded(t *testing.T) {
 	}
 }
 
+// H105: a replica that has not noticed another catalogue checks by that one all the same.
 func TestCheckByTheCatalogueInForce(t *testing.T) {
 	o := guarded
 	o.Applied = false
@@ -415,7 +416,7 @@ func provedToken(t *testing.T, s *brevettest.Stack, key *dpop.Signer) string {
 	return token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.proved", Task: "t-1", Signer: key}).Secret.Reveal()
 }
 
-// A proof is for one call, with one token, by the key that this is bound to; and it lets one call pass, on whichever
+// H17: a proof is for one call, with one token, by the key that this is bound to; and it lets one call pass, on whichever
 // replica.
 func TestCheckOfProofs(t *testing.T) {
 	s := brevettest.NewStack(t, guarded)
@@ -481,7 +482,7 @@ func TestCheckOfProofs(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A one-shot token lets one call pass, and none is lost to a call that does not.
+// H17: a one-shot token lets one call pass, and none is lost to a call that does not.
 func TestCheckSpendsOneShotTokens(t *testing.T) {
 	s := brevettest.NewStack(t, guarded)
 	replicas := []*brevettest.Stack{s, s.Replica(t)}

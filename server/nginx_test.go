@@ -285,7 +285,7 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 	}
 }
 
-// held, with one thing wrong each: none of it reaches the service.
+// What has one thing wrong with it does not reach the service. H29: nor is a header believed that the caller makes up.
 func TestNginxKeepsOut(t *testing.T) {
 	e := newEdge(t, brevettest.NewStack(t, edged(t)))
 	own := e.stack.X509(t, agent)
@@ -333,14 +333,15 @@ func TestNginxKeepsOut(t *testing.T) {
 	}
 }
 
-// What nginx makes of a path for itself ($uri) and what it sends on ($request_uri) cannot be played against each other:
+// H47: what nginx makes of a path for itself ($uri) and what it sends on ($request_uri) cannot be played against each other:
 // whatever reaches the service is what was sent, and what the rules allow.
 func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 	e := newEdge(t, brevettest.NewStack(t, edged(t)))
 	plain := "Bearer " + token(t, e.stack.Client(t, agent), readIssues).Secret.Reveal()
 	rules := []scopes.Egress{{Hosts: []string{serviceName}, Methods: []string{"GET"}, Paths: []string{"/repos/{repo}/issues", "/repos/{repo}/issues/*"}}}
 	reached := 0
-	for _, target := range []string{
+	hosts := []string{serviceName, "API.git.acme.example", serviceName + ":443", "evil.example", serviceName + ".", serviceName + "@evil.example", ""}
+	for i, target := range []string{
 		"/repos/acme/api/issues/../../web/issues", "/repos/acme/web/../api/issues", "/repos/acme/web/%2e%2e/api/issues", "/x/..%2frepos/acme/api/issues",
 		"/repos/acme/api/issues/%2e%2e%2f%2e%2e%2fweb", "/repos/acme/api/issues/..%2f..%2fweb", "/repos/acme/api/issues/%252e%252e", "/repos/acme%2fapi/issues",
 		"/repos/acme%2Fapi%2Fissues", "/repos//acme/api/issues", "//repos/acme/api/issues", "///repos/acme/api/issues", "/./repos/acme/api/issues",
@@ -352,7 +353,11 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 		"http://" + serviceName + "/repos/acme/web/issues", "http://evil.example/repos/acme/api/issues", "https://" + serviceName + "/repos/acme/api/issues", "http://" + serviceName,
 		"*", "repos/acme/api/issues", "/repos/acme/api/issues?../../x", "/repos/acme/api/issues/1?x#/../y", "/repos/acme/api/issues/%20", "/repos/acme/api/issues/%E4%B8%AD",
 	} {
-		for _, host := range []string{serviceName, "API.git.acme.example", serviceName + ":443", "evil.example", serviceName + ".", serviceName + "@evil.example", ""} {
+		on := hosts
+		if i%5 != 0 {
+			on = hosts[:1] // the others make no difference to the path
+		}
+		for _, host := range on {
 			call := through{line: "GET " + target + " HTTP/1.1", token: plain, host: host}
 			if host == "" {
 				call.host, call.more = serviceName, []string{"Host: evil.example"}
@@ -372,7 +377,7 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 	}
 }
 
-// Whatever ends a token on one replica ends it behind a gateway that asks another.
+// H106: whatever ends a token on one replica ends it behind a gateway that asks another.
 func TestNginxOfWhatHasEnded(t *testing.T) {
 	o := edged(t)
 	var ahead atomic.Int64
