@@ -24,6 +24,9 @@ var ErrUnavailable = errors.New("tokens cannot be checked right now")
 // ErrInactive is what Config.Confirm returns of a token that is not in force any more.
 var ErrInactive = errors.New("token is not in force")
 
+// ErrOneShot means that a token is for one call, and nobody was asked whether this is it.
+var ErrOneShot = errors.New("token is for one call, and nobody keeps count")
+
 // Config says which tokens a server takes.
 type Config struct {
 	// Issuer is Brevet's issuer, exactly as it is in tokens.
@@ -38,7 +41,8 @@ type Config struct {
 	// HTTPClient fetches the keys; http.DefaultTransport with a timeout when nil. Its redirect policy is not used.
 	HTTPClient *http.Client
 	// Confirm, unless nil, is asked about each token that is good in itself, such as whether it was revoked. ErrInactive
-	// refuses it; any other error means that nobody can tell, and refuses the call too.
+	// refuses it; any other error means that nobody can tell, and refuses the call too. Without it no token that is for one
+	// call is taken.
 	Confirm func(ctx context.Context, raw string, claims token.Claims) error
 	// Now is the clock; time.Now when nil.
 	Now func() time.Time
@@ -102,7 +106,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 }
 
 // Check returns the claims of the token of a call. The error wraps a sentinel of package token or dpop, ErrInactive,
-// ErrUnavailable, or is for a call whose Authorization header is not one token. A DPoP proof is used up.
+// ErrOneShot, ErrUnavailable, or is for a call whose Authorization header is not one token. A DPoP proof is used up.
 func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 	p, err := presentedBy(r)
 	if err != nil {
@@ -117,6 +121,9 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 	}
 	if err != nil {
 		return token.Claims{}, err
+	}
+	if claims.OneShot && g.cfg.Confirm == nil {
+		return token.Claims{}, ErrOneShot
 	}
 	if err := g.bound(r, p, claims); err != nil {
 		return token.Claims{}, err

@@ -388,6 +388,29 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// A token for one call passes only where somebody says that this is the one.
+func TestOneShotTokensAreAskedAbout(t *testing.T) {
+	w := newWorld(t)
+	raw := w.token("one", func(c *token.Claims) { c.OneShot = true })
+	if got := bearer(raw).at(t, w.guard(nil)); got.status != 401 {
+		t.Errorf("got %d where nobody is asked, want 401", got.status)
+	}
+	asked := 0
+	g := w.guard(func(c *resource.Config) {
+		c.Confirm = func(context.Context, string, token.Claims) error {
+			if asked++; asked > 1 {
+				return resource.ErrInactive
+			}
+			return nil
+		}
+	})
+	for i, want := range []int{200, 401} {
+		if got := bearer(raw).at(t, g); got.status != want {
+			t.Errorf("call %d: got %d, want %d", i+1, got.status, want)
+		}
+	}
+}
+
 func TestConfigThatCouldLetTooMuchPass(t *testing.T) {
 	for name, cfg := range map[string]resource.Config{
 		"no issuer":         {Audience: audience},

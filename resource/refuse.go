@@ -55,6 +55,8 @@ func reasonOf(err error) (status int, name, text string) {
 		return http.StatusUnauthorized, "invalid_token", "The token is bound to a key that was not proved."
 	case errors.Is(err, ErrInactive):
 		return http.StatusUnauthorized, "invalid_token", "The token is not in force any more."
+	case errors.Is(err, ErrOneShot):
+		return http.StatusUnauthorized, "invalid_token", "The token is for one call, and this server does not take such."
 	default:
 		return http.StatusUnauthorized, "invalid_token", "It is no access token of the issuer's that is valid now."
 	}
