@@ -261,7 +261,8 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 		"/repos/acme/api/issues/a%20b", "/repos/acme/api/issues/%C3%BC%40", "/repos/acme/api/issues/a:b@c+d,e=f",
 	} {
 		got := through{line: "GET " + target + " HTTP/1.1", token: "Bearer " + tok.Secret.Reveal(), more: []string{
-			"X-Brevet-Subject: spiffe://acme.test/root", "X-Brevet-Scope: everything", "X-Original-URI: /", "X-Original-Method: HEAD", "X-Forwarded-Uri: /", "X-Client-Cert: x",
+			"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "X-Original-URL: /admin", "X-Rewrite-URL: /admin",
+			"X-Forwarded-Host: evil.example", "X-Forwarded-Prefix: /admin", "Forwarded: host=evil.example", "X-Brevet-Subject: spiffe://acme.test/root", "X-Brevet-Scope: everything", "X-Original-URI: /", "X-Original-Method: HEAD", "X-Forwarded-Uri: /", "X-Client-Cert: x",
 		}}.send(t, e)
 		reached := e.service.taken()
 		if got.status != 200 || got.text != "served" || len(reached) != 1 {
@@ -273,6 +274,8 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 		}
 		for header, want := range map[string]string{
 			"X-Brevet-Subject": agent, "X-Brevet-Task": "triage-1", "X-Brevet-Scope": "git.issues.read", "X-Brevet-Issuance": tok.ID, "Authorization": "", "Dpop": "",
+			"X-Http-Method-Override": "", "X-Http-Method": "", "X-Method-Override": "", "X-Original-Url": "", "X-Rewrite-Url": "",
+			"X-Forwarded-Host": "", "X-Forwarded-Prefix": "", "Forwarded": "",
 		} {
 			if got := strings.Join(r.Header.Values(header), ","); got != want {
 				t.Errorf("%s: the service got %s %q, want %q", target, header, got, want)
