@@ -128,7 +128,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 		{&l.write, l.forWriting},
 		{&l.read, forReading},
 		{&l.estate, forEstate},
-		{&l.tokens, forTokens},
+		{&l.tokens, l.forTokens},
 		{&l.proofs, l.forProofs},
 		{&l.audit, forAuditing},
 		{&l.seals, l.forSealing},
@@ -231,10 +231,11 @@ func forEstate(pc *pgxpool.Config, cfg Config) {
 }
 
 // forTokens reads like forEstate, with connections of its own: those who look at tokens are many, and must keep nobody
-// from ending them.
-func forTokens(pc *pgxpool.Config, cfg Config) {
+// from ending them. A primary that does not know of the last end of a token may not speak for it.
+func (l *Ledger) forTokens(pc *pgxpool.Config, cfg Config) {
 	forEstate(pc, cfg)
 	pc.MaxConns = tokenConns
+	pc.AfterConnect = l.checkPrimary
 	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is one way to find a token
 }
 

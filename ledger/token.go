@@ -13,6 +13,9 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	if err != nil {
 		return broker.TokenStanding{}, nil //nolint:nilerr // nobody was ever issued such a token
 	}
+	if err := l.believable(); err != nil {
+		return broker.TokenStanding{}, err
+	}
 	rows, err := l.tokens.Query(ctx, `
 		SELECT EXISTS (
 			SELECT FROM issuances AS i

@@ -85,3 +85,39 @@ func TestTokensThatWereNotIssued(t *testing.T) {
 		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
 	}
 }
+
+// A failover that lost a revocation does not bring the token back (I6): whoever knows of what is missing tells nothing.
+func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
+	const back = `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; UPDATE issuances SET status = 'issued', status_detail = NULL, actor = NULL`
+	revoked := func(t *testing.T) (*brevettest.DB, *ledger.Ledger, broker.Record) {
+		db := brevettest.NewDB(t)
+		l := db.Ledger(t)
+		return db, l, bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, nil)
+	}
+	wantNone := func(t *testing.T, l *ledger.Ledger, rec broker.Record) {
+		t.Helper()
+		got, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+		if !errors.Is(err, broker.ErrLedgerUnavailable) {
+			t.Errorf("got %+v, %v; want %v", got, err, broker.ErrLedgerUnavailable)
+		}
+	}
+	t.Run("by a checkpoint", func(t *testing.T) {
+		db, l, rec := revoked(t)
+		n := newNotary(t)
+		sealed(t, l, n)
+		tamper(t, db, back)
+		if _, err := l.SealOnce(t.Context(), n); !errors.Is(err, ledger.ErrWentBack) {
+			t.Fatalf("got %v, want %v", err, ledger.ErrWentBack)
+		}
+		wantNone(t, l, rec)
+	})
+	t.Run("before it has looked at one", func(t *testing.T) {
+		db, l, rec := revoked(t)
+		if isActive(t, l, rec.ID, rec.Intent.ClaimsDigest) {
+			t.Fatal("a revoked token is active")
+		}
+		tamper(t, db, back)
+		hangUp(t, db)
+		wantNone(t, l, rec)
+	})
+}
