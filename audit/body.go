@@ -23,6 +23,7 @@ type body struct {
 	Request  request   `json:"request"`
 	Decision decision  `json:"decision"`
 	Approves *approves `json:"approves"`
+	Parent   *string   `json:"parent"`
 	Intent   *intent   `json:"intent"`
 	Minted   minted    `json:"minted"`
 

@@ -41,7 +41,7 @@ func (b *body) issuance(index int64) []string {
 		b.Decision.Code, b.Decision.Explanation, Array(b.Decision.Policies), Array(clamps), b.Decision.Catalogue,
 		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
 		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
-		b.Request.Digest, shown, asked, pointed(b.Request.JKT),
+		b.Request.Digest, shown, asked, pointed(b.Request.JKT), pointed(b.Parent),
 	}, b.begun()...)
 }
 

@@ -96,6 +96,11 @@ func (s *state) start(p *parsed) {
 	if b.Kind != "request.denied" && s.forbids(b.Subject.SPIFFEID, b.Request.Task) {
 		s.impossible(index, "it is of a sandbox in quarantine, or of a task that had ended")
 	}
+	if b.Parent != nil {
+		if from, _ := id(*b.Parent); s.records[from] == nil || s.records[from].kind != "jwt" {
+			s.impossible(index, "it is handed down from what is no token")
+		}
+	}
 	r := s.begin(p)
 	s.records[key] = r
 	if b.Kind == "request.pending" {

@@ -146,6 +146,7 @@ type fixture struct {
 	who   attest.Identity
 	clock time.Time
 	logs  *bytes.Buffer
+	cfg   broker.Config
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -159,20 +160,33 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
 	f.who = identity(t)
-	f.Broker, err = broker.New(broker.Config{
+	f.cfg = broker.Config{
 		Ledger: f.tape, Estate: f.tape, Approvals: f.tape, Proofs: f.tape, Minter: f.tape, Issuer: issuer,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Now:       func() time.Time { return f.clock },
 		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),
-	})
-	if err != nil {
+	}
+	f.useTokens(t, nil)
+	return f
+}
+
+// useTokens has the broker ask tokens where tokens stand.
+func (f *fixture) useTokens(t *testing.T, tokens broker.Tokens) {
+	t.Helper()
+	f.cfg.Tokens = tokens
+	var err error
+	if f.Broker, err = broker.New(f.cfg); err != nil {
 		t.Fatal(err)
 	}
-	return f
 }
 
 // identity is of a sandbox that proved itself with a real JWT-SVID: there is no other way to have one.
 func identity(t *testing.T) attest.Identity {
+	t.Helper()
+	return identityOf(t, "spiffe://acme.example/research/agent-7")
+}
+
+func identityOf(t *testing.T, id string) attest.Identity {
 	t.Helper()
 	domain := spiffeid.RequireTrustDomainFromString("acme.example")
 	authority, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Now: time.Now})
@@ -185,7 +199,7 @@ func identity(t *testing.T) attest.Identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := authority.JWTSVID(spiffeid.RequireFromString("spiffe://acme.example/research/agent-7"), issuer)
+	token, err := authority.JWTSVID(spiffeid.RequireFromString(id), issuer)
 	if err != nil {
 		t.Fatal(err)
 	}

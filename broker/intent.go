@@ -102,6 +102,9 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		}},
 		Confirm: confirmOf(rec),
 	}
+	if p := rec.Request.Parent; p != nil {
+		c.Subject, c.Actor = p.Subject, &token.Actor{Subject: c.ClientID, Actor: p.Actor}
+	}
 	c.OneShot = scope.Credential.OneShot
 	payload, err := json.Marshal(c)
 	if err != nil {

@@ -169,7 +169,7 @@ type LivePage struct {
 
 // Due says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
 // and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue; and what an order that stands
-// should have ended: those in StatusIssued whose task has ended or whose subject is in quarantine, for some seconds, with
+// should have ended: those in StatusIssued whose task has ended, whose subject is in quarantine, or whose parent has ended, for some seconds, with
 // that cause as their Detail.
 type Due struct {
 	Unfinished, Overdue time.Time
@@ -272,6 +272,8 @@ type View struct {
 	Redemptions          int
 	// Remembered is the request whose approval stands for this one too.
 	Remembered string
+	// Parent is the issuance that this one was handed down from.
+	Parent string
 }
 
 // Query narrows a List. Zero fields do not narrow.

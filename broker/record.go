@@ -5,6 +5,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/token"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -25,6 +26,8 @@ type Request struct {
 	JKT string
 	// IdempotencyKey makes a repeated request answer once; empty means that each call is its own.
 	IdempotencyKey string
+	// Parent is the token that this one is handed down from; nil for none.
+	Parent *token.Claims
 	// Expect is neither decided upon nor recorded.
 	Expect Expectation
 }
@@ -68,13 +71,14 @@ const (
 
 // The causes of an early end, which the record keeps as the detail of the status.
 const (
-	CauseReleased    = "released"    // by its holder
-	CauseTaskEnded   = "task_ended"  // by its holder, its orchestrator, or its deadline
-	CauseRevoked     = "revoked"     // by an admin
-	CauseQuarantined = "quarantined" // by an admin
-	CauseUndelivered = "undelivered" // the answer did not reach the caller
-	CauseOverdue     = "overdue"     // its time has passed, and Vault still holds it
-	CauseGone        = "gone"        // found dead in Vault before its time
+	CauseReleased    = "released"     // by its holder
+	CauseTaskEnded   = "task_ended"   // by its holder, its orchestrator, or its deadline
+	CauseRevoked     = "revoked"      // by an admin
+	CauseQuarantined = "quarantined"  // by an admin
+	CauseUndelivered = "undelivered"  // the answer did not reach the caller
+	CauseOverdue     = "overdue"      // its time has passed, and Vault still holds it
+	CauseGone        = "gone"         // found dead in Vault before its time
+	CauseParentEnded = "parent_ended" // what it was handed down from has ended
 )
 
 // Subject is who a record is about, as attested.

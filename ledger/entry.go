@@ -75,6 +75,8 @@ type decisionBody struct {
 	Intent   *intentBody `json:"intent,omitempty"`
 	// Approves is the request that people have approved, by its id and the SHA-256 of what they were shown.
 	Approves *approvesBody `json:"approves,omitempty"`
+	// Parent is the issuance that it is handed down from.
+	Parent string `json:"parent,omitzero"`
 }
 
 type approvesBody struct {
@@ -188,6 +190,9 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	}
 	if body.Decision.Approval != nil {
 		body.Decision.Approval.Canonical = rec.Canonical
+	}
+	if p := rec.Request.Parent; p != nil {
+		body.Parent = p.ID
 	}
 	if rec.Approves != "" {
 		asked, err := parseID(rec.Approves)

@@ -114,10 +114,15 @@ const disobeyed = `
 		WHERE v.verdict = 'deny' AND v.time < now() - @standing::interval AND v.time > greatest(@orders, now() - interval '25 hours')
 			AND i.approves IS NOT NULL AND i.status = 'issued' AND NOT i.static AND i.expires_at > now()
 		LIMIT @limit
+	), by_parent AS MATERIALIZED (
+		SELECT i.* FROM issuances AS i JOIN issuances AS p ON p.id = i.parent
+		WHERE i.parent IS NOT NULL AND i.status = 'issued' AND i.expires_at > now()
+			AND p.status <> 'issued' AND p.status_time < now() - @standing::interval
+		LIMIT @limit
 	)
 	SELECT DISTINCT ON (id) * FROM (
 		SELECT *, @task_ended::text AS cause FROM by_task UNION ALL SELECT *, @quarantined FROM by_quarantine
-		UNION ALL SELECT *, @revoked FROM by_no
+		UNION ALL SELECT *, @revoked FROM by_no UNION ALL SELECT *, @parent_ended FROM by_parent
 	) AS each_way ORDER BY id, cause DESC`
 
 // Due implements [broker.Estate]. When there are more than the limit, chance chooses: records that cannot be brought
@@ -138,7 +143,7 @@ func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error)
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
 		"orders": due.Orders, "standing": standingFor, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
-		"revoked": broker.CauseRevoked,
+		"revoked": broker.CauseRevoked, "parent_ended": broker.CauseParentEnded,
 	})
 	return collectHeld(rows, err, "listing what is due")
 }

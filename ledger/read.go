@@ -37,7 +37,8 @@ const columns = `
 	coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
 	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
 	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
-	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered`
+	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered,
+	coalesce(parent::text, '') AS parent`
 
 // broken is what people have approved in place of the group that was asked.
 const broken = `(break_glass IS NOT NULL
@@ -95,6 +96,7 @@ type row struct {
 	RedeemedBy     string
 	Approves       string
 	Remembered     string
+	Parent         string
 }
 
 // Get implements [broker.Ledger].
@@ -212,6 +214,7 @@ func (r *row) view() (*broker.View, error) {
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor,
 		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves, Remembered: r.Remembered,
+		Parent: r.Parent,
 		Minted: broker.Minted{
 			Handle: broker.Handle{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
 		},

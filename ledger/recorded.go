@@ -25,7 +25,7 @@ const (
 // snapshot would: what is read of a decision never changes, and a record is visible once those before it are, so all up
 // to the last one that the survey saw are there.
 //
-// What was issued because people had approved a request is left out, and the request is not. The sandbox asked once, and
+// What was handed down is left out: nobody asked for it. What was issued because people had approved a request is left out, and the request is not. The sandbox asked once, and
 // waited: with both, its ask would count twice. A request that waits shows all that a draft can change: that nobody would
 // have to approve it, or that no yes would be enough. It counts at the time at which it was asked.
 type History struct {
@@ -72,7 +72,7 @@ func (h *History) survey(ctx context.Context) error {
 	}
 	err := h.pool.QueryRow(ctx, `
 		SELECT count(*), coalesce(min(entry_index), 0), coalesce(max(entry_index), -1)
-		FROM issuances WHERE time >= @since AND approves IS NULL`,
+		FROM issuances WHERE time >= @since AND approves IS NULL AND parent IS NULL`,
 		pgx.NamedArgs{"since": h.since}).Scan(&h.total, &h.first, &h.last)
 	return unavailable("counting decisions", err)
 }
@@ -103,7 +103,7 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.
 		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, task, decision,
 			decision_code, @svid::text = ANY (clamps)
 		FROM issuances
-		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL
+		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL AND parent IS NULL
 		ORDER BY entry_index`, pgx.NamedArgs{
 		"svid": scopes.BoundSVID, "first": first, "last": min(first+h.size-1, h.last), "since": h.since,
 	})

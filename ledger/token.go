@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TokenStanding implements [broker.Tokens]. An order counts from when it is committed, before it is carried out.
+// TokenStanding implements [broker.Tokens]. An order counts from when it is committed, before it is carried out. What
+// was handed down is in force while all of what it comes from is.
 func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -17,18 +18,23 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		return broker.TokenStanding{}, err
 	}
 	rows, err := l.tokens.Query(ctx, `
-		SELECT EXISTS (
-			SELECT FROM issuances AS i
-			WHERE i.id = @id AND i.claims_digest = @claims AND i.credential_kind = 'jwt' AND i.status = 'issued'
-				AND i.expires_at > now()
+		WITH RECURSIVE chain AS (
+			SELECT id, parent, spiffe_id, task, credential_kind, status, expires_at
+			FROM issuances WHERE id = @id AND claims_digest = @claims
+			UNION ALL
+			SELECT p.id, p.parent, p.spiffe_id, p.task, p.credential_kind, p.status, p.expires_at
+			FROM chain JOIN issuances AS p ON p.id = chain.parent
+		)
+		SELECT coalesce((
+			SELECT bool_and(i.credential_kind = 'jwt' AND i.status = 'issued' AND i.expires_at > now()
 				AND NOT EXISTS (
 					SELECT FROM task_ends AS e
 					WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
 				-- The ID itself, each path above it, and its trust domain.
 				AND NOT EXISTS (
 					SELECT FROM generate_series(3, cardinality(string_to_array(i.spiffe_id, '/'))) AS parts, quarantines AS q
-					WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/'))
-		) AS active, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue`,
+					WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/')))
+			FROM chain AS i), false) AS active, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue`,
 		pgx.NamedArgs{"id": [16]byte(parsed), "claims": claims[:]})
 	if err != nil {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)

@@ -108,6 +108,7 @@ func (e Decision) Valid() bool {
 const (
 	GrantApproval          GrantType = "urn:brevet:params:grant-type:approval"
 	GrantClientCredentials GrantType = "client_credentials"
+	GrantTokenExchange     GrantType = "urn:ietf:params:oauth:grant-type:token-exchange"
 )
 
 // Valid indicates whether the value is a known member of the GrantType enum.
@@ -116,6 +117,8 @@ func (e GrantType) Valid() bool {
 	case GrantApproval:
 		return true
 	case GrantClientCredentials:
+		return true
+	case GrantTokenExchange:
 		return true
 	default:
 		return false
@@ -413,6 +416,24 @@ func (e Status) Valid() bool {
 	}
 }
 
+// Defines values for TokenType.
+const (
+	TokenTypeAccessToken TokenType = "urn:ietf:params:oauth:token-type:access_token"
+	TokenTypeJWT         TokenType = "urn:ietf:params:oauth:token-type:jwt"
+)
+
+// Valid indicates whether the value is a known member of the TokenType enum.
+func (e TokenType) Valid() bool {
+	switch e {
+	case TokenTypeAccessToken:
+		return true
+	case TokenTypeJWT:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Verdict.
 const (
 	VerdictApprove    Verdict = "approve"
@@ -460,8 +481,9 @@ type AccessToken struct {
 	AuthorizationDetails []AuthorizationDetail `json:"authorization_details"`
 
 	// ExpiresIn Seconds.
-	ExpiresIn int64  `json:"expires_in"`
-	Scope     string `json:"scope"`
+	ExpiresIn       int64     `json:"expires_in"`
+	IssuedTokenType TokenType `json:"issued_token_type,omitempty,omitzero"`
+	Scope           string    `json:"scope"`
 
 	// TokenType `Bearer`, or `DPoP` when it is bound to the key of a proof.
 	//
@@ -839,7 +861,7 @@ type EntryPage struct {
 
 // GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
 // with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
-// without a claim to be either).
+// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent.
 type GrantType string
 
 // Hash A SHA-256, in base64.
@@ -870,6 +892,8 @@ type InclusionProof struct {
 
 // Introspection Of a token that is not in force, `active` is all.
 type Introspection struct {
+	// Act Who acts for the subject (RFC 8693), and for whom before it.
+	Act                  TokenActor            `json:"act,omitempty,omitzero"`
 	Active               bool                  `json:"active"`
 	Aud                  string                `json:"aud,omitempty,omitzero"`
 	AuthorizationDetails []AuthorizationDetail `json:"authorization_details,omitempty,omitzero"`
@@ -922,6 +946,9 @@ type Issuance struct {
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
+
+	// Parent The issuance that this one was handed down from.
+	Parent string `json:"parent,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
 	Policies Policies `json:"policies"`
@@ -1357,8 +1384,21 @@ type Token struct {
 	TTL int64 `json:"ttl"`
 }
 
+// TokenActor Who acts for the subject (RFC 8693), and for whom before it.
+type TokenActor struct {
+	// Act Who acts for the subject (RFC 8693), and for whom before it.
+	Act *TokenActor `json:"act,omitempty"`
+	Sub string      `json:"sub"`
+}
+
 // TokenForm defines model for TokenForm.
 type TokenForm struct {
+	// ActorToken A JWT-SVID of the sub-agent, whose only audience is this server's issuer.
+	ActorToken string `json:"actor_token,omitempty,omitzero"`
+
+	// ActorTokenType `urn:ietf:params:oauth:token-type:jwt`.
+	ActorTokenType string `json:"actor_token_type,omitempty,omitzero"`
+
 	// Audience The same.
 	Audience string `json:"audience,omitempty,omitzero"`
 
@@ -1383,17 +1423,26 @@ type TokenForm struct {
 
 	// GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
 	// with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
-	// without a claim to be either).
+	// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent.
 	GrantType GrantType `json:"grant_type"`
 
 	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted; never evaluated.
 	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestedTokenType If given, that of an access token or of a JWT.
+	RequestedTokenType string `json:"requested_token_type,omitempty,omitzero"`
 
 	// Resource RFC 8707. If given, the scope's audience.
 	Resource string `json:"resource,omitempty,omitzero"`
 
 	// Scope The name of exactly one scope. May be left out where `authorization_details` has it.
 	Scope string `json:"scope,omitempty,omitzero"`
+
+	// SubjectToken An access token that the caller holds.
+	SubjectToken string `json:"subject_token,omitempty,omitzero"`
+
+	// SubjectTokenType `urn:ietf:params:oauth:token-type:access_token`.
+	SubjectTokenType string `json:"subject_token_type,omitempty,omitzero"`
 
 	// Task The piece of work this is for. When left out, `oauth`.
 	Task string `json:"task,omitempty,omitzero"`
@@ -1451,6 +1500,9 @@ type TokenRequest struct {
 	// Example: 300
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 }
+
+// TokenType defines model for TokenType.
+type TokenType string
 
 // Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
 // that. It needs a note, and covers nothing but the request.

@@ -64,6 +64,7 @@ const (
 	BoundScopeMax = "scope.max"
 	BoundSVID     = "svid.expires"
 	BoundGlass    = "break_glass"
+	BoundParent   = "parent.expires" // never by Decide: the end of what it is handed down from
 )
 
 // Clamp says which bound shortened the TTL that was asked for.

@@ -91,7 +91,7 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 	}
 	pending := post{svid: s.X509(t, agent), form: reading("authorization_details", `[{"type":"github.issues.write"}]`)}.send(t, s)
 	issued := post{svid: s.X509(t, agent), form: reading("authorization_details", `[{"type":"github.issues.list"}]`)}.send(t, s)
-	env := append(os.Environ(), "CURL_HOME="+dir, "BREVET="+s.URL, "JWT_SVID="+s.JWT(t, agent),
+	env := append(os.Environ(), "CURL_HOME="+dir, "BREVET="+s.URL, "JWT_SVID="+s.JWT(t, agent), "SUB_AGENT_SVID="+s.JWT(t, twin),
 		"TOKEN="+issued.token.AccessToken, "AUTH_REQ_ID="+pending.failed.AuthReqID)
 	var ran int
 	for block := range strings.SplitSeq(string(text), "```sh\n") {
@@ -102,7 +102,7 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 		cmd := osexec.CommandContext(t.Context(), "sh", "-c", command)
 		cmd.Dir, cmd.Env = dir, env
 		out, err := cmd.CombinedOutput()
-		want := map[string]string{"grant_type=client": `"access_token"`, "approval": `"authorization_pending"`, "introspect": `"active":true`}
+		want := map[string]string{"grant_type=client": `"access_token"`, "approval": `"authorization_pending"`, "introspect": `"active":true`, "token-exchange": `"issued_token_type"`}
 		for part, shown := range want {
 			if strings.Contains(command, part) && !strings.Contains(string(out), shown) {
 				t.Errorf("%s\n%s", command, out)
@@ -113,8 +113,8 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 		}
 		ran++
 	}
-	if ran != 5 {
-		t.Errorf("ran %d commands, want 5", ran)
+	if ran != 6 {
+		t.Errorf("ran %d commands, want 6", ran)
 	}
 	if got := introspected(t, s, gitServer, issued.token.AccessToken); got != inactive {
 		t.Errorf("got %s, want it revoked by the last of them", got)

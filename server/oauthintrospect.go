@@ -89,7 +89,7 @@ func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.Shown
 	switch {
 	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
 		return s.cfg.Broker.Use(ctx, t, who)
-	case who.ID().String() == t.Token.Subject:
+	case who.ID().String() == t.Token.Holder(), who.ID().String() == t.Token.Subject:
 		return s.cfg.Broker.InForce(ctx, t)
 	}
 	return broker.ErrInactive
@@ -105,10 +105,20 @@ func introspection(t token.Claims) Introspection {
 			Type: d.Type, Actions: d.Actions, Locations: d.Locations, Identifier: d.Identifier, Params: d.Params,
 		})
 	}
+	if t.Actor != nil {
+		out.Act = *actorOfToken(t.Actor)
+	}
 	if t.Confirm != nil {
 		out.Cnf = Confirmation{X5T: t.Confirm.X5T, Jkt: t.Confirm.JKT}
 	}
 	return out
+}
+
+func actorOfToken(a *token.Actor) *TokenActor {
+	if a == nil {
+		return nil
+	}
+	return &TokenActor{Sub: a.Subject, Act: actorOfToken(a.Actor)}
 }
 
 // tokenType is how a token is shown.
@@ -139,7 +149,7 @@ func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string)
 	switch {
 	case errors.Is(err, errKeys):
 		return err
-	case err != nil, t.Token.Subject != who.ID().String():
+	case err != nil, t.Token.Holder() != who.ID().String():
 		return nil // there is nothing to end
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTimeout)

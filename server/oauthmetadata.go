@@ -38,7 +38,7 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 		Issuer:                                    s.cfg.Broker.Issuer(),
 		TokenEndpoint:                             root + "/oauth2/token",
 		TokenEndpointAuthMethodsSupported:         clientMethods,
-		GrantTypesSupported:                       []string{string(GrantClientCredentials), string(GrantApproval)},
+		GrantTypesSupported:                       []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
 		ResponseTypesSupported:                    []string{},
 		IntrospectionEndpoint:                     root + "/oauth2/introspect",
 		IntrospectionEndpointAuthMethodsSupported: append(slices.Clone(clientMethods), "Bearer"),

@@ -63,6 +63,11 @@ func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt str
 	case GrantApproval:
 		result, err := s.grantApproved(ctx, who, f, jkt)
 		return result, unexpected(err, f)
+	case GrantTokenExchange:
+		if jkt != "" {
+			return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "proves the holder's key, and what is handed down is not the holder's: leave it out")
+		}
+		return s.exchange(ctx, who, f)
 	case "":
 		return broker.Result{}, badMember("grant_type", OAuthInvalidRequest, "is required")
 	}
@@ -294,8 +299,12 @@ func (s *Server) accessToken(result broker.Result) (AccessToken, error) {
 	if err := decoder.Decode(&claims); err != nil {
 		return AccessToken{}, fmt.Errorf("%w: its own claims: %w", errFault, err)
 	}
-	return AccessToken{
+	out := AccessToken{
 		AccessToken: t.Token, TokenType: t.TokenType, ExpiresIn: t.ExpiresIn, Scope: t.Scope,
 		AuthorizationDetails: claims.Details,
-	}, nil
+	}
+	if result.Record.Request.Parent != nil {
+		out.IssuedTokenType = TokenTypeAccessToken
+	}
+	return out, nil
 }

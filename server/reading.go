@@ -241,7 +241,7 @@ func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
 		Policies: list(v.Policies), Catalogue: v.Catalogue,
 		Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, ExpiresAt: v.Expires,
-		Approval: approvalOf(v), Approves: v.Approves, RedeemedBy: v.RedeemedBy, EndedBy: v.Actor,
+		Approval: approvalOf(v), Approves: v.Approves, RedeemedBy: v.RedeemedBy, EndedBy: v.Actor, Parent: v.Parent,
 		Credential: factsOf(v),
 	}
 	// The index counts the entries of all trust domains, and the rest is Vault's inside: not for a sandbox to know.

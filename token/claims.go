@@ -29,10 +29,34 @@ type Claims struct {
 	// OneShot: only the first who asks at introspection finds it in force, and nobody may accept it without having asked.
 	OneShot bool     `json:"one_shot,omitempty"`
 	Confirm *Confirm `json:"cnf,omitempty"`
+	Actor   *Actor   `json:"act,omitempty"`
 }
 
 // ExpiresAt is when the token ends: at that moment it is not valid any more.
 func (c Claims) ExpiresAt() time.Time { return time.Unix(c.Expires, 0).UTC() }
+
+// Actor is who acts for the subject (RFC 8693, section 4.1), and for whom before it.
+type Actor struct {
+	Subject string `json:"sub"` // SPIFFE ID
+	Actor   *Actor `json:"act,omitempty"`
+}
+
+// Holder is whose token it is: the outermost actor, and else the subject.
+func (c Claims) Holder() string {
+	if c.Actor != nil {
+		return c.Actor.Subject
+	}
+	return c.Subject
+}
+
+// Actors is how often the subject's token was handed down.
+func (c Claims) Actors() int {
+	n := 0
+	for a := c.Actor; a != nil; a = a.Actor {
+		n++
+	}
+	return n
+}
 
 // Detail grants one scope: its name is the type, its authority class the action, the rendered resource the identifier.
 // In claims that were verified the numbers among Params are json.Number, as they were signed.

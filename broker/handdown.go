@@ -1,0 +1,125 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/token"
+)
+
+// MostActors is how often a token is handed on at most.
+const MostActors = 3
+
+// HandDown is a token that its holder hands down to a sub-agent.
+type HandDown struct {
+	Shown
+	To attest.Identity
+	// TTL is how long what is handed down should live; zero asks for the scope's default.
+	TTL time.Duration
+	// Reason is free text of the holder.
+	Reason string
+}
+
+// Unfit means that a token is not one that its holder can hand down.
+type Unfit struct{ Why string } //nolint:errname // it reads as what the token is
+
+func (u *Unfit) Error() string { return "token cannot be handed down: it " + u.Why }
+
+// Delegate gives a sub-agent a token of its own for the same action, which never reaches further than the holder's: not in
+// what it opens, not in time, and not beyond the end of the holder's, whatever ends that. Policy has to let the sub-agent do
+// it. Errors are as for Issue, and *Unfit.
+func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h HandDown) (Result, error) {
+	if err := h.check(who); err != nil {
+		return Result{}, err
+	}
+	switch err := b.InForce(ctx, h.Shown); {
+	case errors.Is(err, ErrInactive):
+		return Result{}, &Unfit{"is not in force"}
+	case err != nil:
+		return Result{}, err
+	}
+	return b.decided(ctx, func() (Result, error) { return b.delegate(ctx, h) })
+}
+
+// check holds the token to be one that who may hand down. A key that it is bound to is nobody else's, so what is handed down
+// would be bound less; and one call cannot be shared.
+func (h HandDown) check(who attest.Identity) error {
+	t := h.Token
+	switch {
+	case t.Holder() != who.ID().String():
+		return &Unfit{"is not the caller's own"}
+	case t.Confirm != nil:
+		return &Unfit{"is bound to a key: let the sub-agent ask for itself"}
+	case t.OneShot:
+		return &Unfit{"is good for one call"}
+	case t.Actors() >= MostActors:
+		return &Unfit{fmt.Sprintf("has been handed down %d times", MostActors)}
+	case len(t.Details) != 1:
+		return &Unfit{"is not for one action"}
+	}
+	return nil
+}
+
+func (b *Broker) delegate(ctx context.Context, h HandDown) (Result, error) {
+	now, parent := b.cfg.Now(), h.Token
+	req := Request{
+		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,
+	}
+	d, err := b.catalogue().Decide(subjectOf(h.To), askOf(req), now)
+	if err == nil {
+		err = expectationOf(parent).check(d)
+	}
+	var ask *scopes.InvalidAsk
+	var unexpected *Unexpected
+	switch {
+	case errors.As(err, &ask) && ask.Field != "ttl", errors.As(err, &unexpected):
+		return Result{}, &Unfit{"is of a scope that has changed since"}
+	case err != nil:
+		return Result{}, err
+	}
+	if d, err = narrowed(d, parent, now); err != nil {
+		return Result{}, err
+	}
+	rec, key, err := b.prepare(h.To, req, d, now)
+	if err != nil {
+		return Result{}, err
+	}
+	switch _, err := b.cfg.Ledger.Begin(ctx, rec); {
+	case err != nil:
+		return b.turnAway(ctx, h.To, rec, err)
+	case rec.Intent == nil:
+		return Result{Record: rec}, nil
+	}
+	return b.mint(ctx, rec, key)
+}
+
+// expectationOf is what a token grants.
+func expectationOf(t token.Claims) Expectation {
+	e := Expectation{Kind: scopes.KindJWT, Audience: t.Audience, Resource: t.Details[0].Identifier}
+	if len(t.Details[0].Actions) == 1 {
+		e.Authority = t.Details[0].Actions[0]
+	}
+	return e
+}
+
+// narrowed keeps a decision within the holder's time. What would wait for people is denied: they would be asked for
+// somebody else.
+func narrowed(d scopes.Decision, parent token.Claims, now time.Time) (scopes.Decision, error) {
+	if d.Outcome == scopes.Pending {
+		d.Outcome, d.Reason, d.Approval = scopes.Deny, scopes.ReasonApprovalRequired, nil
+		d.Explanation = "People have to agree to this, which cannot be handed down. The sub-agent can ask for itself."
+	}
+	left := parent.ExpiresAt().Sub(now).Truncate(time.Second)
+	if left < time.Second {
+		return d, &Unfit{"is about to end"}
+	}
+	if d.Outcome == scopes.Allow && d.TTL > left {
+		d.Clamps = append(d.Clamps, scopes.Clamp{Bound: scopes.BoundParent, From: d.TTL, To: left})
+		d.TTL = left
+	}
+	return d, nil
+}

@@ -1,0 +1,109 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/token"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// standing says of every token the same.
+type standing struct{ active bool }
+
+func (s *standing) TokenStanding(context.Context, string, [32]byte) (broker.TokenStanding, error) {
+	return broker.TokenStanding{Active: s.active}, nil
+}
+
+// often is the usual value, many times, and others.
+func often[T any](usual T, others ...T) []T { return append(slices.Repeat([]T{usual}, 8), others...) }
+
+// heldToken draws a token that research/agent-7 may hold, of what the catalogue says or said.
+func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
+	repo := rapid.SampledFrom([]string{"acme/api", "acme/web"}).Draw(t, "repo")
+	c := token.Claims{
+		Issuer: issuer, Subject: holder, ClientID: holder, ID: "parent", Task: "t-1",
+		Audience: rapid.SampledFrom(often("https://gateway.acme.example", "https://elsewhere.example")).Draw(t, "audience"),
+		Scope:    rapid.SampledFrom(often("github.issues.read", "github.issues.write", "github.issues.gone")).Draw(t, "scope"),
+		Expires:  now.Add(time.Duration(rapid.Int64Range(-5, 2000).Draw(t, "left")) * time.Second).Unix(),
+		OneShot:  rapid.IntRange(0, 9).Draw(t, "one_shot") == 0,
+	}
+	action := rapid.SampledFrom(often("read", "write")).Draw(t, "action")
+	c.Details = []token.Detail{{
+		Type: c.Scope, Actions: []string{action}, Locations: []string{c.Audience}, Identifier: "github:repo/" + repo,
+		Params: map[string]any{"repo": repo},
+	}}
+	for i := range rapid.IntRange(0, 4).Draw(t, "actors") {
+		if c.Actor == nil {
+			c.Subject = "spiffe://acme.example/research/root"
+		}
+		c.Actor = &token.Actor{Subject: fmt.Sprintf("spiffe://acme.example/research/%d", i), Actor: c.Actor}
+	}
+	if c.Actor != nil {
+		c.Actor.Subject = holder
+	}
+	if rapid.IntRange(0, 9).Draw(t, "bound") == 0 {
+		c.Confirm = &token.Confirm{X5T: "x"}
+	}
+	return c
+}
+
+// Whatever is handed down opens what it comes from opens, and nothing else, and ends no later; and whatever was asked for,
+// nothing else is minted.
+func TestHandingDownOnlyNarrows(t *testing.T) {
+	f := newFixture(t)
+	state := &standing{}
+	f.useTokens(t, state)
+	to := identityOf(t, "spiffe://acme.example/research/helper")
+	stranger := identityOf(t, "spiffe://acme.example/sales/helper")
+	handed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		f.tape.records, f.tape.orders = nil, nil
+		parent := heldToken(t, f.clock, f.who.ID().String())
+		h := broker.HandDown{
+			Shown: broker.Shown{Token: parent}, To: rapid.SampledFrom(often(to, stranger)).Draw(t, "to"),
+			TTL: time.Duration(rapid.Int64Range(0, 4000).Draw(t, "ttl")) * time.Second,
+		}
+		state.active = rapid.IntRange(0, 9).Draw(t, "active") > 0
+		who := rapid.SampledFrom(often(f.who, stranger)).Draw(t, "who")
+		result, err := f.Delegate(t.Context(), who, h)
+		if result.Credential == nil {
+			var unfit *broker.Unfit
+			if len(f.tape.orders) != 0 || err != nil && !errors.As(err, &unfit) || err == nil && result.Record.Status != broker.StatusDenied {
+				t.Fatalf("got %+v, %v and %d orders, want it refused", result, err, len(f.tape.orders))
+			}
+			return
+		}
+		handed++
+		var child token.Claims
+		if err := json.Unmarshal(result.Record.Intent.Claims, &child); err != nil {
+			t.Fatal(err)
+		}
+		if !state.active || who != f.who || h.To != to || parent.OneShot || parent.Confirm != nil || parent.Actors() >= broker.MostActors {
+			t.Fatalf("got %+v from what cannot be handed down: %+v", child, parent)
+		}
+		want := parent
+		want.ID, want.IssuedAt, want.Expires = child.ID, child.IssuedAt, child.Expires
+		want.ClientID, want.Actor = to.ID().String(), &token.Actor{Subject: to.ID().String(), Actor: parent.Actor}
+		if diff := cmp.Diff(want, child); diff != "" {
+			t.Fatalf("more than the end and the holder changed (-want +got):\n%s", diff)
+		}
+		most := min(parent.Expires, f.clock.Add(15*time.Minute).Unix())
+		if h.TTL > 0 {
+			most = min(most, f.clock.Add(h.TTL).Unix())
+		}
+		if child.Expires > most || child.Expires <= child.IssuedAt {
+			t.Fatalf("it ends at %d, and %d is the latest", child.Expires, most)
+		}
+	})
+	if handed == 0 {
+		t.Error("nothing was handed down")
+	}
+}
