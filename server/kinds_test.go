@@ -64,6 +64,12 @@ var places = []struct {
 	{"the token that is asked about", accessTokens, func(k keyring, text string) bool {
 		return introspected(k.t, k.s, gateway, text) != inactive
 	}},
+	{"the token that is handed down", []string{"an access token"}, func(k keyring, text string) bool {
+		return handDown(k.t, k.s, agent, text, helper).status == 200
+	}},
+	{"who it is handed down to", []string{"a gateway's JWT-SVID"}, func(k keyring, text string) bool { // the other is its holder's
+		return handDown(k.t, k.s, agent, k.access("git.issues.anyone"), helper, "actor_token", text).status == 200
+	}},
 	{"the token that is revoked", accessTokens, func(k keyring, text string) bool {
 		before := entriesOf(k.t, k.s)
 		if got := about(k.t, k.s, "/oauth2/revoke", agent, text); got.status != 200 {
