@@ -52,6 +52,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		fmt.Fprintf(con.err, "brevet: %v\n", err)
 		return err
 	}
+	outliveReaders()
 	// What comes from now on is for the program; as long as that does not run, it ends the wait for its credentials.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, passedOn...)

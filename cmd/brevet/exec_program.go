@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// outliveReaders has what is written for nobody fail, which would end this process otherwise, with its credentials alive.
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // runProgram runs a program to its end, passes signals on, and ends as it did.
 func runProgram(con *console, program *exec.Cmd, signals <-chan os.Signal) error {

@@ -230,10 +230,31 @@ func (s *session) execEndings(t *testing.T) {
 			t.Errorf("%s: %s is still there", want, folder)
 		}
 	}
+	s.execUnheard(t)
 	got := launch(t, append(s.env, "BREVET_TASK=t-input"), append(append([]string{"exec"}, flags...), "--", "cat", "/dev/null")...).finish(t)
 	got.want(t, 0)
 	if got.out != "" || got.err != "" {
 		t.Errorf("got %+v, want nothing that the program did not print", got)
+	}
+}
+
+// Nobody reads standard error any more: the program runs all the same, and what it had ends with it.
+func (s *session) execUnheard(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reader.Close()
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"exec", "--task", "t-unheard"},
+		with(repo, "--env", "TOKEN", "--", "sh", "-c", "exit 7")...)...)
+	cmd.Env, cmd.Stderr = append(os.Environ(), s.env...), writer
+	err = cmd.Run()
+	_ = writer.Close()
+	if cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("got %v, want the program's own exit code", err)
+	}
+	if got := s.records(t, "--task", "t-unheard"); len(got) != 1 || got[0]["status"] != "released" {
+		t.Errorf("got %v, want one credential that was released", got)
 	}
 }
 

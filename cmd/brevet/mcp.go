@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -25,6 +27,9 @@ type McpCmd struct {
 
 // Run serves the Model Context Protocol on standard input and output until the input ends.
 func (c *McpCmd) Run(ctx context.Context, con *console) error {
+	outliveReaders()
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
 	folder, remove, err := c.folder()
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -181,6 +182,7 @@ func TestMCP(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { a.refused(t) })
 	t.Run("pending", func(t *testing.T) { seen = append(seen, s.agentWaits(t, a)) })
 	t.Run("ends", func(t *testing.T) { seen = append(seen, s.agentLeaves(t, a)) })
+	t.Run("abandoned", s.agentIsAbandoned)
 	t.Run("limited", func(t *testing.T) { s.agentIsLimited(t) })
 	for _, content := range seen {
 		for _, part := range secretsOf(t, content) {
@@ -193,6 +195,59 @@ func TestMCP(t *testing.T) {
 		t.Errorf("saw %d credentials and %d bytes of the wire: this test sees nothing", len(seen), len(a.wire.String()))
 	}
 	s.stop(t, syscall.SIGTERM)
+}
+
+// The client dies, or the terminal: what the agent had ends.
+func (s *session) agentIsAbandoned(t *testing.T) {
+	for name, leave := range map[string]func(cmd *exec.Cmd, in io.Writer, out io.Closer) error{
+		"nobody reads": func(_ *exec.Cmd, in io.Writer, out io.Closer) error {
+			closed := out.Close()
+			_, err := io.WriteString(in, `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`+"\n")
+			return errors.Join(closed, err)
+		},
+		"hung up": func(cmd *exec.Cmd, _ io.Writer, _ io.Closer) error { return cmd.Process.Signal(syscall.SIGHUP) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), binary, "mcp")
+			cmd.Env = append(os.Environ(), s.env...)
+			in, inErr := cmd.StdinPipe()
+			out, outErr := cmd.StdoutPipe()
+			if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
+				t.Fatal(err)
+			}
+			answers := bufio.NewReader(out)
+			for _, message := range []string{
+				`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+				`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" +
+					`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"request","arguments":{"scope":"github.issues.read","params":{"repo":"acme/api"}}}}`,
+			} {
+				if _, err := io.WriteString(in, message+"\n"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got struct {
+				Result struct {
+					Answer mcpAnswer `json:"structuredContent"`
+				} `json:"result"`
+			}
+			for range 2 {
+				line, err := answers.ReadBytes('\n')
+				if err = errors.Join(err, json.Unmarshal(line, &got)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			credential, err := os.ReadFile(got.Result.Answer.File)
+			if err = errors.Join(err, leave(cmd, in, out)); err != nil {
+				t.Fatal(err)
+			}
+			within(t, 20*time.Second, "the file is gone", func() bool { return !exists(got.Result.Answer.File) })
+			_ = in.Close()
+			_ = cmd.Wait()
+			if record := s.whose(t, string(credential)); record["status"] != "released" {
+				t.Errorf("got a credential that is %v, want it released", record["status"])
+			}
+		})
+	}
 }
 
 func (a *model) tools(t *testing.T) {
