@@ -3,14 +3,18 @@ package server_test
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // metadata reads a document that anybody may keep.
@@ -83,5 +87,34 @@ func TestResourceMetadata(t *testing.T) {
 	m = metadata[openapi.ResourceMetadata](t, s, "/.well-known/oauth-protected-resource")
 	if m.AuthorizationServers != nil {
 		t.Errorf("got %v where nobody is known", m.AuthorizationServers)
+	}
+}
+
+// RFC 8414, 3.1: the metadata of an issuer with a path lies with that path behind it too.
+func TestMetadataOfAnIssuerWithAPath(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	cfg := s.Config
+	cfg.Registry = prometheus.NewRegistry()
+	loaded, err := scopes.Load(catalogue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	book := s.DB.Ledger(t)
+	if cfg.Broker, err = broker.New(broker.Config{
+		Ledger: book, Estate: book, Approvals: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
+		Issuer: brevettest.Audience + "/tenant", Now: cfg.Now, Log: cfg.Log,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := server.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/.well-known/oauth-authorization-server/tenant", nil)
+	r.Host = "127.0.0.1"
+	srv.Handler().ServeHTTP(w, r)
+	var m openapi.ServerMetadata
+	if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil || m.Issuer != brevettest.Audience+"/tenant" || m.TokenEndpoint != brevettest.Audience+"/oauth2/token" {
+		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
