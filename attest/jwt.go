@@ -18,7 +18,18 @@ import (
 //
 // A jti is neither demanded nor remembered: workloads use one cached SVID many times. What resists replay is mutual
 // TLS or DPoP.
-func (a *Attestor) JWT(token string) (Identity, error) {
+func (a *Attestor) JWT(token string) (Identity, error) { return a.jwt(token, a.audience) }
+
+// ActorAudience is the audience of the JWT-SVID by which a workload lets another one hand something down to it. It is one
+// of its own, so that whoever is given such an SVID cannot call as that workload.
+func ActorAudience(issuer string) string { return issuer + "/actor" }
+
+// Actor is JWT for an SVID of that audience, which proves nothing anywhere else.
+func (a *Attestor) Actor(token string) (Identity, error) {
+	return a.jwt(token, ActorAudience(a.audience))
+}
+
+func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	header, claims, err := parseToken(token)
 	if err != nil {
 		return Identity{}, err
@@ -33,7 +44,7 @@ func (a *Attestor) JWT(token string) (Identity, error) {
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
-	if audience, ok := jws.SoleAudience(claims.Audience); !ok || audience != a.audience {
+	if sole, ok := jws.SoleAudience(claims.Audience); !ok || sole != audience {
 		return Identity{}, ErrAudience
 	}
 	expires, err := a.checkTimes(claims)
@@ -44,7 +55,7 @@ func (a *Attestor) JWT(token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{a.audience})
+	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{audience})
 	if err != nil {
 		return Identity{}, ErrSignature // the cause may quote the token
 	}

@@ -1393,7 +1393,7 @@ type TokenActor struct {
 
 // TokenForm defines model for TokenForm.
 type TokenForm struct {
-	// ActorToken A JWT-SVID of the sub-agent, whose only audience is this server's issuer.
+	// ActorToken A JWT-SVID of the sub-agent, whose only audience is this server's issuer with `/actor` behind it.
 	ActorToken string `json:"actor_token,omitempty,omitzero"`
 
 	// ActorTokenType `urn:ietf:params:oauth:token-type:jwt`.

@@ -19,6 +19,7 @@ var kinds = []struct {
 }{
 	{"a JWT-SVID", func(k keyring) string { return k.s.JWT(k.t, agent) }},
 	{"a gateway's JWT-SVID", func(k keyring) string { return k.s.JWT(k.t, gateway) }},
+	{"an actor's JWT-SVID", func(k keyring) string { return actorToken(k.t, k.s, helper) }},
 	{"a JWT-SVID for another audience", func(k keyring) string { return audience(k.t, k.s) }},
 	{"an ID token", func(k keyring) string { return k.s.IDToken(k.t, "alice") }},
 	{"an access token", func(k keyring) string { return k.access("git.issues.anyone") }},
@@ -67,7 +68,7 @@ var places = []struct {
 	{"the token that is handed down", []string{"an access token"}, func(k keyring, text string) bool {
 		return handDown(k.t, k.s, agent, text, helper).status == 200
 	}},
-	{"who it is handed down to", []string{"a gateway's JWT-SVID"}, func(k keyring, text string) bool { // the other is its holder's
+	{"who it is handed down to", []string{"an actor's JWT-SVID"}, func(k keyring, text string) bool {
 		return handDown(k.t, k.s, agent, k.access("git.issues.anyone"), helper, "actor_token", text).status == 200
 	}},
 	{"the token that is revoked", accessTokens, func(k keyring, text string) bool {

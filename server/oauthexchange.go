@@ -46,12 +46,12 @@ func (s *Server) readHandDown(f form) (broker.HandDown, error) {
 	if err := agrees(f, t.Token); err != nil {
 		return broker.HandDown{}, err
 	}
-	to, err := s.cfg.Attestor.JWT(f["actor_token"])
+	to, err := s.cfg.Attestor.Actor(f["actor_token"])
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
 		return broker.HandDown{}, &finding{kind: errBundle, detail: attest.Reason(err)}
 	case err != nil:
-		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID")
+		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
 	case to.ID().String() == t.Token.Holder():
 		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is of who holds the token already")
 	}

@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 const (
@@ -24,12 +26,27 @@ const (
 
 var list = client.Ask{Scope: "git.issues.list", Task: "triage-1"}
 
+// actorToken is what somebody gives to whoever hands a token down to it.
+func actorToken(t *testing.T, s *brevettest.Stack, of string) string {
+	t.Helper()
+	id := spiffeid.RequireFromString(of)
+	issuer := s.Acme
+	if id.TrustDomain() == s.Other.TrustDomain() {
+		issuer = s.Other
+	}
+	svid, err := issuer.JWTSVID(id, attest.ActorAudience(brevettest.Audience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svid
+}
+
 // handDown has holder hand a token down to somebody.
 func handDown(t *testing.T, s *brevettest.Stack, holder, raw, to string, more ...string) granted {
 	t.Helper()
 	form := formOf(url.Values{
 		"grant_type": {exchangeURN}, "subject_token": {raw}, "subject_token_type": {accessTokenURN},
-		"actor_token": {s.JWT(t, to)}, "actor_token_type": {jwtURN},
+		"actor_token": {actorToken(t, s, to)}, "actor_token_type": {jwtURN},
 	}, more...)
 	return post{svid: s.X509(t, holder), form: form}.send(t, s)
 }
@@ -163,6 +180,7 @@ func TestWhatIsNotHandedDown(t *testing.T) {
 		"an actor token without a type": {agent, mine, helper, []string{"actor_token_type", ""}, "invalid_request"},
 		"a type without an actor token": {agent, mine, helper, []string{"actor_token", ""}, "invalid_request"},
 		"an actor token that is none":   {agent, mine, helper, []string{"actor_token", mine}, "invalid_request"},
+		"an actor's own proof":          {agent, mine, helper, []string{"actor_token", s.JWT(t, helper)}, "invalid_request"},
 		"an actor of elsewhere":         {agent, mine, helper, []string{"actor_token", audience(t, s)}, "invalid_request"},
 		"another type of token":         {agent, mine, helper, []string{"requested_token_type", "urn:ietf:params:oauth:token-type:id_token"}, "invalid_request"},
 		"another scope":                 {agent, mine, helper, []string{"scope", "git.issues.read"}, "invalid_scope"},
