@@ -35,19 +35,14 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getServerMetadata")
 	_, root := s.issuerURL()
 	s.writeMetadata(w, ServerMetadata{
-		Issuer:                                    s.cfg.Broker.Issuer(),
-		TokenEndpoint:                             root + "/oauth2/token",
-		TokenEndpointAuthMethodsSupported:         clientMethods,
-		GrantTypesSupported:                       []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
-		ResponseTypesSupported:                    []string{},
-		IntrospectionEndpoint:                     root + "/oauth2/introspect",
+		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + "/.well-known/jwks.json", ServiceDocumentation: root + "/openapi.yaml",
+		TokenEndpoint: root + "/oauth2/token", TokenEndpointAuthMethodsSupported: clientMethods,
+		GrantTypesSupported:    []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
+		ResponseTypesSupported: []string{},
+		IntrospectionEndpoint:  root + "/oauth2/introspect", RevocationEndpoint: root + "/oauth2/revoke",
 		IntrospectionEndpointAuthMethodsSupported: append(slices.Clone(clientMethods), "Bearer"),
-		RevocationEndpoint:                        root + "/oauth2/revoke",
 		RevocationEndpointAuthMethodsSupported:    clientMethods,
-		JwksURI:                                   root + "/.well-known/jwks.json",
-		TLSClientCertificateBoundAccessTokens:     true,
-		DpopSigningAlgValuesSupported:             strings.Fields(dpop.Algorithms),
-		ServiceDocumentation:                      root + "/openapi.yaml",
+		TLSClientCertificateBoundAccessTokens:     true, DpopSigningAlgValuesSupported: strings.Fields(dpop.Algorithms),
 	})
 }
 
