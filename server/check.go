@@ -39,6 +39,7 @@ func (s *Server) CheckCall(w http.ResponseWriter, r *http.Request) {
 	s.metrics.checks.WithLabelValues("allowed").Inc()
 	h := w.Header()
 	h.Set("X-Brevet-Subject", granted.Subject)
+	h.Set("X-Brevet-Actor", granted.Holder())
 	h.Set("X-Brevet-Task", granted.Task)
 	h.Set("X-Brevet-Scope", granted.Scope)
 	h.Set("X-Brevet-Issuance", granted.ID)

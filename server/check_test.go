@@ -167,7 +167,7 @@ func TestCheckInEachManner(t *testing.T) {
 	for name, shape := range shapes {
 		got := shape(held{token: "Bearer " + plain.Secret.Reveal()}, t, s).send(t, s)
 		want := map[string]string{
-			"X-Brevet-Subject": agent, "X-Brevet-Task": "triage-1", "X-Brevet-Scope": "git.issues.read", "X-Brevet-Issuance": plain.ID, "Cache-Control": "no-store",
+			"X-Brevet-Subject": agent, "X-Brevet-Actor": agent, "X-Brevet-Task": "triage-1", "X-Brevet-Scope": "git.issues.read", "X-Brevet-Issuance": plain.ID, "Cache-Control": "no-store",
 		}
 		for header, value := range want {
 			if got.status != 200 || got.text != "" || got.header.Get(header) != value {

@@ -262,7 +262,7 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 	} {
 		got := through{line: "GET " + target + " HTTP/1.1", token: "Bearer " + tok.Secret.Reveal(), more: []string{
 			"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "X-Original-URL: /admin", "X-Rewrite-URL: /admin",
-			"X-Forwarded-Host: evil.example", "X-Forwarded-Prefix: /admin", "Forwarded: host=evil.example", "X-Brevet-Subject: spiffe://acme.test/root", "X-Brevet-Scope: everything", "X-Original-URI: /", "X-Original-Method: HEAD", "X-Forwarded-Uri: /", "X-Client-Cert: x",
+			"X-Forwarded-Host: evil.example", "X-Forwarded-Prefix: /admin", "Forwarded: host=evil.example", "X-Brevet-Subject: spiffe://acme.test/root", "X-Brevet-Actor: spiffe://acme.test/root", "X-Brevet-Scope: everything", "X-Original-URI: /", "X-Original-Method: HEAD", "X-Forwarded-Uri: /", "X-Client-Cert: x",
 		}}.send(t, e)
 		reached := e.service.taken()
 		if got.status != 200 || got.text != "served" || len(reached) != 1 {
@@ -273,7 +273,7 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 			t.Errorf("%s reached the service as %s %s on %s", target, r.Method, r.RequestURI, r.Host)
 		}
 		for header, want := range map[string]string{
-			"X-Brevet-Subject": agent, "X-Brevet-Task": "triage-1", "X-Brevet-Scope": "git.issues.read", "X-Brevet-Issuance": tok.ID, "Authorization": "", "Dpop": "",
+			"X-Brevet-Subject": agent, "X-Brevet-Actor": agent, "X-Brevet-Task": "triage-1", "X-Brevet-Scope": "git.issues.read", "X-Brevet-Issuance": tok.ID, "Authorization": "", "Dpop": "",
 			"X-Http-Method-Override": "", "X-Http-Method": "", "X-Method-Override": "", "X-Original-Url": "", "X-Rewrite-Url": "",
 			"X-Forwarded-Host": "", "X-Forwarded-Prefix": "", "Forwarded": "",
 		} {

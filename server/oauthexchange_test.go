@@ -152,6 +152,22 @@ func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 	s.DB.Check(t)
 }
 
+// A service behind a gateway can tell the sub-agent from whoever it acts for.
+func TestAGatewayTellsWhoActs(t *testing.T) {
+	s := brevettest.NewStack(t, guarded)
+	raw := token(t, s.Client(t, agent), readIssues).Secret.Reveal()
+	down := handDown(t, s, agent, raw, helper)
+	if down.status != 200 {
+		t.Fatalf("got %d %s", down.status, down.text)
+	}
+	for actor, text := range map[string]string{agent: raw, helper: down.token.AccessToken} {
+		got := held{token: "Bearer " + text}.asNginx(t, s).send(t, s)
+		if subject, told := got.header.Get("X-Brevet-Subject"), got.header.Get("X-Brevet-Actor"); got.status != 200 || subject != agent || told != actor {
+			t.Errorf("got %d, the subject %s and the actor %s, want %s and %s", got.status, subject, told, agent, actor)
+		}
+	}
+}
+
 func TestWhatIsNotHandedDown(t *testing.T) {
 	s := brevettest.NewStack(t, withServers)
 	mine := token(t, s.Client(t, agent), list).Secret.Reveal()
