@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -85,9 +86,7 @@ func (p post) send(t *testing.T, s *brevettest.Stack) granted {
 // formOf makes a form of names and values by turns; what is given later counts.
 func formOf(base url.Values, more ...string) url.Values {
 	out := url.Values{}
-	for name, values := range base {
-		out[name] = values
-	}
+	maps.Copy(out, base)
 	for i := 0; i < len(more); i += 2 {
 		out.Set(more[i], more[i+1])
 	}
