@@ -47,8 +47,8 @@ type Broker struct {
 	// Callers who proved who they are have a budget of their own, and so do gateways for the calls that they pass on: a
 	// flood without identities must not hide theirs.
 	proven, unproven, relayed *sampler
-	// used bounds what Proofs has to remember.
-	used *sampler
+	// proofs bounds what Proofs has to remember.
+	proofs shares
 	// renewals are those that go on after their request.
 	renewals sync.WaitGroup
 	// waiters wait for people, and watchers look for them.
@@ -72,7 +72,7 @@ func New(cfg Config) (*Broker, error) {
 	return &Broker{
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
-		relayed: newSampler(refusalsPerSecond, cfg.Now()), used: newSampler(proofsPerSecond, cfg.Now()),
+		relayed: newSampler(refusalsPerSecond, cfg.Now()),
 	}, nil
 }
 

@@ -51,7 +51,7 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 	}
 	// A proof that was used before must not spend the token of whoever made it.
 	if p.Proof.Thumbprint != "" {
-		if err := b.UseProof(ctx, p.Proof); err != nil {
+		if err := b.UseProof(ctx, p.Token.Holder(), p.Proof); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -48,23 +49,30 @@ func TestProvedKeyIsWhatATokenIsBoundTo(t *testing.T) {
 func TestProofsAreRefusedWhenTheyCannotBeRemembered(t *testing.T) {
 	f := newFixture(t)
 	f.tape.beginErr = broker.ErrLedgerUnavailable
-	if err := f.UseProof(t.Context(), dpop.Proof{}); !errors.Is(err, broker.ErrLedgerUnavailable) {
+	use := func(by int) error {
+		return f.UseProof(t.Context(), "spiffe://acme.test/"+strconv.Itoa(by), dpop.Proof{})
+	}
+	if err := use(0); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
 	}
 	f.tape.beginErr = nil
-	taken := 0
-	for range 10_000 {
-		if err := f.UseProof(t.Context(), dpop.Proof{}); err == nil {
-			taken++
+	taken := [20]int{}
+	for i := range 20_000 { // who is first calls as often as all others
+		by := max(0, i/1000-10)
+		if err := use(by); err == nil {
+			taken[by]++
 		} else if !errors.Is(err, dpop.ErrCrowded) {
 			t.Fatal(err)
 		}
 	}
-	if taken != 1999 {
-		t.Errorf("got %d proofs taken in a second, want 2000 with the one that failed", taken)
+	if want := [20]int{199, 200, 200, 200, 200, 200, 200, 200, 200, 200}; taken != want {
+		t.Errorf("got %v proofs taken in a second, want %v with the one that failed", taken, want)
+	}
+	if err := use(11); !errors.Is(err, dpop.ErrCrowded) {
+		t.Errorf("after 2000 in a second: got %v, want %v", err, dpop.ErrCrowded)
 	}
 	f.clock = f.clock.Add(time.Second)
-	if err := f.UseProof(t.Context(), dpop.Proof{}); err != nil {
+	if err := use(0); err != nil {
 		t.Errorf("a second later: got %v", err)
 	}
 }

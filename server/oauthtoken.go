@@ -35,7 +35,7 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 		s.failOAuth(w, r, nobody, err)
 		return
 	}
-	jkt, err := s.proved(w, r)
+	jkt, err := s.proved(w, r, who)
 	if err != nil {
 		s.failOAuth(w, r, who, err)
 		return

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/dpop"
 	. "github.com/brevet-dev/brevet/openapi"
@@ -12,8 +13,8 @@ import (
 )
 
 // proved returns the thumbprint of the key that a call has proved by DPoP (RFC 9449); empty when it has no proof. The proof
-// is used up, so who calls has to be known, and the call to be acceptable but for it.
-func (s *Server) proved(w http.ResponseWriter, r *http.Request) (string, error) {
+// is used up, so the call has to be acceptable but for it.
+func (s *Server) proved(w http.ResponseWriter, r *http.Request, who attest.Identity) (string, error) {
 	values := r.Header.Values(dpop.Header)
 	if len(values) == 0 {
 		return "", nil
@@ -23,7 +24,7 @@ func (s *Server) proved(w http.ResponseWriter, r *http.Request) (string, error) 
 		Method: r.Method, URLs: s.addresses(r.URL.EscapedPath()), Now: s.cfg.Now(), Nonces: s.nonces,
 	})
 	if err == nil {
-		err = s.cfg.Broker.UseProof(r.Context(), p)
+		err = s.cfg.Broker.UseProof(r.Context(), who.ID().String(), p)
 	}
 	switch {
 	case err == nil:

@@ -25,7 +25,7 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 		s.fail(w, r, who, err)
 		return
 	}
-	if claim.JKT, err = s.proved(w, r); err != nil {
+	if claim.JKT, err = s.proved(w, r, who); err != nil {
 		s.fail(w, r, who, err)
 		return
 	}

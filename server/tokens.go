@@ -35,7 +35,7 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		s.fail(w, r, who, err)
 		return
 	}
-	if req.JKT, err = s.proved(w, r); err != nil {
+	if req.JKT, err = s.proved(w, r, who); err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
