@@ -456,7 +456,7 @@ func TestNonces(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	w, m := newWorkload(t), dpop.NewMemory(2)
+	w, m := newWorkload(t), dpop.NewMemory(20)
 	use := func(id string, at time.Time) error {
 		want := expected()
 		want.Now = at
@@ -484,7 +484,15 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%s after %s: got %v, want %v", step.id, step.at, err, step.want)
 		}
 	}
-	if err := m.Use(dpop.Proof{Digest: [32]byte{1}}, now); err == nil || dpop.Reason(err) == "internal" {
+	// One key has its tenth; the others have theirs, until all is full.
+	at := now.Add(64 * time.Second)
+	for i := range 18 {
+		p := dpop.Proof{Thumbprint: fmt.Sprint(i), Digest: [32]byte{byte(i)}, Until: at}
+		if err := m.Use(p, at); err != nil {
+			t.Errorf("another key: got %v", err)
+		}
+	}
+	if err := m.Use(dpop.Proof{Digest: [32]byte{99}}, at); err == nil || dpop.Reason(err) == "internal" {
 		t.Errorf("got %v, want it refused by name", err)
 	}
 }

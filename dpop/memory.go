@@ -10,34 +10,50 @@ import (
 type Memory struct {
 	most  int
 	mu    sync.Mutex
-	seen  map[[sha256.Size]byte]time.Time // until when
+	seen  map[[sha256.Size]byte]Proof
+	of    map[string]int // how many are of each key
 	swept time.Time
 }
 
-// NewMemory remembers up to so many proofs at once. A proof is forgotten after about a minute.
+// NewMemory remembers up to so many proofs at once, and a tenth of that of one key, so that nobody who floods keeps the
+// others out. A proof is forgotten after about a minute.
 func NewMemory(most int) *Memory {
-	return &Memory{most: most, seen: map[[sha256.Size]byte]time.Time{}}
+	return &Memory{most: most, seen: map[[sha256.Size]byte]Proof{}, of: map[string]int{}}
 }
 
-// Use is nil for the first use of a proof that was checked, and ErrReplayed for any other. When the memory is full it is
-// ErrCrowded: what cannot be remembered must not be accepted.
+// Use is nil for the first use of a proof that was checked, and ErrReplayed for any other. When the memory is full, or that
+// key's part of it, it is ErrCrowded: what cannot be remembered must not be accepted.
 func (m *Memory) Use(p Proof, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now.Sub(m.swept) > late || len(m.seen) >= m.most && now.Sub(m.swept) > time.Second {
-		for digest, until := range m.seen {
-			if until.Before(now) {
-				delete(m.seen, digest)
-			}
-		}
-		m.swept = now
+	if now.Sub(m.swept) > late || m.crowded(p) && now.Sub(m.swept) > time.Second {
+		m.sweep(now)
 	}
 	if _, used := m.seen[p.Digest]; used {
 		return ErrReplayed
 	}
-	if len(m.seen) >= m.most {
+	if m.crowded(p) {
 		return ErrCrowded
 	}
-	m.seen[p.Digest] = p.Until
+	m.seen[p.Digest] = p
+	m.of[p.Thumbprint]++
 	return nil
+}
+
+func (m *Memory) crowded(p Proof) bool {
+	return len(m.seen) >= m.most || m.of[p.Thumbprint] >= max(1, m.most/10)
+}
+
+// sweep forgets what would not be accepted any more.
+func (m *Memory) sweep(now time.Time) {
+	for digest, p := range m.seen {
+		if !p.Until.Before(now) {
+			continue
+		}
+		delete(m.seen, digest)
+		if m.of[p.Thumbprint]--; m.of[p.Thumbprint] == 0 {
+			delete(m.of, p.Thumbprint)
+		}
+	}
+	m.swept = now
 }

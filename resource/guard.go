@@ -15,7 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/token"
 )
 
-// mostProofs bounds the DPoP proofs that a Guard remembers: each for a minute, in some 100 bytes.
+// mostProofs bounds the DPoP proofs that a Guard remembers: each for a minute, in some 200 bytes.
 const mostProofs = 100_000
 
 // ErrUnavailable means that nobody can tell right now whether a token is good.
