@@ -113,6 +113,20 @@ func makeTemplate(ctx context.Context, server string) error {
 	return migrations.Up(ctx, u.String(), nil)
 }
 
+// SmallPartitions gives a schema whose ledger is empty as many partitions of 256 entries.
+func (db *DB) SmallPartitions(t testing.TB, many int) {
+	t.Helper()
+	conn := Connect(t, db.AdminURL)
+	for _, sql := range []string{
+		`ALTER TABLE entries DETACH PARTITION entries_0`, `DROP TABLE entries_0`,
+		fmt.Sprintf(`SELECT add_partition(256) FROM generate_series(1, %d)`, many),
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
 // EmptyDB names a schema that does not exist yet, and is dropped when the test ends.
 func EmptyDB(t testing.TB) *DB {
 	t.Helper()

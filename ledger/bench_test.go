@@ -28,6 +28,31 @@ func BenchmarkBegin(b *testing.B) {
 	}
 }
 
+// BenchmarkPartitions times one durable record of 64 callers, when there are few partitions and when there are many.
+func BenchmarkPartitions(b *testing.B) {
+	for _, used := range []int{1, 12} {
+		b.Run(fmt.Sprintf("used=%d", used), func(b *testing.B) {
+			db := brevettest.NewDB(b)
+			l := db.Ledger(b)
+			before := int64(0)
+			if used > 1 {
+				conn := brevettest.Connect(b, db.AdminURL)
+				if _, err := conn.Exec(b.Context(), `SELECT add_partition(256) FROM generate_series(2, $1)`, used); err != nil {
+					b.Fatal(err)
+				}
+				before = 4096 + int64(used-1)*256
+			}
+			var left atomic.Int64
+			left.Store(before)
+			beginAll(b, l, 64, func() bool { return left.Add(-1) >= 0 })
+			left.Store(int64(b.N))
+			b.ResetTimer()
+			beginAll(b, l, 64, func() bool { return left.Add(-1) >= 0 })
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+		})
+	}
+}
+
 // beginAll has callers append for as long as there is more.
 func beginAll(b *testing.B, l *ledger.Ledger, callers int, more func() bool) {
 	b.Helper()

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -14,8 +15,16 @@ func (l *Ledger) flush(ctx context.Context, batch []*job) {
 	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
 	defer cancel()
 	answers, err := l.commit(ctx, batch)
+	if noRoom(err) { // so many came at once that the next partition was not made ahead
+		if _, failed := l.makeRoom(ctx); failed == nil {
+			answers, err = l.commit(ctx, batch)
+		}
+	}
 	switch {
 	case err == nil:
+	case noRoom(err):
+		l.reached(math.MaxInt64)
+		answers = same(batch, unavailable("finding room", err))
 	case aboutData(err) && len(batch) > 1:
 		// Nothing was committed and one of the records is to blame: the others must not suffer for it.
 		half := len(batch) / 2
@@ -65,6 +74,7 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 		answers[i].err = row.refusal(&batch[i].entry)
 		if row.Index != nil {
 			l.tip.Store(&tip{*row.Index, batch[i].entry.leaf})
+			l.reached(*row.Index)
 		}
 	}
 	if len(repeats) > 0 {

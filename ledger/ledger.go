@@ -35,8 +35,8 @@ const (
 	// writeConns is more than the one connection that a flush needs, because one that broke stays counted until its
 	// socket is closed.
 	writeConns = 3
-	// sealConns are for a checkpoint, and for what witnesses say of those before.
-	sealConns = 2
+	// sealConns are for a checkpoint, for what witnesses say of those before, and for the next partition.
+	sealConns = 3
 	// estateConns are for finding what has to end: that must not wait for readers either.
 	estateConns = 4
 	tokenConns  = 4
@@ -64,6 +64,8 @@ type Config struct {
 	// OnSealed is called with the size of the last checkpoint whenever that was seen to follow from the one before and to
 	// cover all entries, or to cover more than before. Nil is nobody.
 	OnSealed func(size int64)
+	// OnRoom is told now and then how many entries still fit into the partitions that there are. Nil is nobody.
+	OnRoom func(entries int64)
 }
 
 // Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema.
@@ -81,6 +83,13 @@ type Ledger struct {
 	tip      atomic.Pointer[tip]
 	astray   atomic.Pointer[error]
 	onSealed func(size int64)
+
+	// last is where the last partition begins, and crowded is told when it is in use.
+	last      atomic.Int64
+	crowded   chan struct{}
+	onRoom    func(entries int64)
+	leaveRoom context.CancelFunc
+	roomEnded chan struct{} // closed when nobody makes room any more
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -104,9 +113,12 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.OnSealed == nil {
 		cfg.OnSealed = func(int64) {}
 	}
+	if cfg.OnRoom == nil {
+		cfg.OnRoom = func(int64) {}
+	}
 	l := &Ledger{
-		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed,
-		queue: make(chan *job, maxQueue), stopped: make(chan struct{}),
+		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed, onRoom: cfg.OnRoom,
+		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
 	if err == nil {
@@ -116,7 +128,10 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		l.disconnect()
 		return nil, err
 	}
-	go l.run(context.WithoutCancel(ctx))
+	lasting := context.WithoutCancel(ctx)
+	go l.run(lasting)
+	lasting, l.leaveRoom = context.WithCancel(lasting)
+	go l.keepRoom(lasting)
 	return l, nil
 }
 
@@ -162,6 +177,8 @@ func (l *Ledger) Close() {
 	}
 	l.mu.Unlock()
 	<-l.stopped
+	l.leaveRoom()
+	<-l.roomEnded
 	l.disconnect()
 }
 

@@ -69,13 +69,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 type Gauges struct {
 	unrevoked prometheus.Gauge
 	size      prometheus.Gauge
+	room      prometheus.Gauge
 	cosigned  *prometheus.GaugeVec   // witness
 	failures  *prometheus.CounterVec // witness, why
 	now       func() time.Time
 	sealed    atomic.Int64 // when the last checkpoint was last seen to be right, in nanoseconds; zero is never
 }
 
-// NewGauges registers brevet_unrevoked, and the metrics of checkpoints and witnesses.
+// NewGauges registers brevet_unrevoked, and the metrics of the ledger and witnesses.
 func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error) {
 	g := &Gauges{
 		unrevoked: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -83,6 +84,9 @@ func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error)
 		}),
 		size: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "brevet_ledger_checkpoint_size", Help: "Entries that the last checkpoint covers.",
+		}),
+		room: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_ledger_room", Help: "Entries that fit into the partitions that there are.",
 		}),
 		cosigned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "brevet_witness_size", Help: "Entries of the last checkpoint that a witness has cosigned, as the replica that asks it sees it.",
@@ -96,7 +100,7 @@ func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error)
 		Name: "brevet_ledger_checkpoint_age_seconds",
 		Help: "Time since the last checkpoint was last seen to continue the one before, and to cover the ledger or more of it.",
 	}, g.age)
-	for _, c := range []prometheus.Collector{g.unrevoked, g.size, g.cosigned, g.failures, age} {
+	for _, c := range []prometheus.Collector{g.unrevoked, g.size, g.room, g.cosigned, g.failures, age} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}
@@ -112,6 +116,9 @@ func (g *Gauges) Sealed(size int64) {
 	g.size.Set(float64(size))
 	g.sealed.Store(g.now().UnixNano())
 }
+
+// Room tells how many entries still fit into the ledger.
+func (g *Gauges) Room(entries int64) { g.room.Set(float64(entries)) }
 
 func (g *Gauges) age() float64 {
 	sealed := g.sealed.Load()

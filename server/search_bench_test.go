@@ -212,7 +212,7 @@ func at(times []time.Duration, p int) string {
 	return fmt.Sprintf("%.1f ms", float64(percentile(times, p).Microseconds())/1000)
 }
 
-// fill writes issuances without their entries, whose foreign key nobody looks at meanwhile, and makes the indexes after
+// fill writes issuances without their entries, which nobody looks for meanwhile, and makes the indexes after
 // that, as a restore would.
 func fill(t *testing.T, db *brevettest.DB, all int64) {
 	t.Helper()

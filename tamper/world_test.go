@@ -44,7 +44,14 @@ type world struct {
 // newWorld fills a schema, and takes away what would keep its owner from changing it.
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	db := brevettest.NewDB(t)
+	w := grownWorld(t, brevettest.NewDB(t))
+	disarm(t, w.conn)
+	return w
+}
+
+// grownWorld fills a schema.
+func grownWorld(t testing.TB, db *brevettest.DB) *world {
+	t.Helper()
 	w := &world{
 		t: t, l: db.Ledger(t), url: db.AdminURL, conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
 		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee",
@@ -66,11 +73,10 @@ func newWorld(t testing.TB) *world {
 		w.refuse()
 	}
 	w.log.sealUpTo(t, w.conn, 1)
-	disarm(t, w.conn)
 	return w
 }
 
-// disarm drops every constraint and trigger of the schema: whoever owns a database can.
+// disarm drops every constraint of the schema, and puts all entries into one table: whoever owns a database can.
 func disarm(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `
@@ -79,7 +85,7 @@ func disarm(t testing.TB, conn *pgx.Conn) {
 			it record;
 		BEGIN
 			FOR it IN SELECT conname, conrelid::regclass AS place FROM pg_constraint
-				WHERE connamespace = current_schema()::regnamespace AND conrelid <> 0
+				WHERE connamespace = current_schema()::regnamespace AND conrelid <> 0 AND coninhcount = 0
 				ORDER BY contype = 'p', contype = 'u' LOOP
 				EXECUTE format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I CASCADE', it.place, it.conname);
 			END LOOP;
@@ -87,6 +93,10 @@ func disarm(t testing.TB, conn *pgx.Conn) {
 				WHERE c.relnamespace = current_schema()::regnamespace AND i.indisunique LOOP
 				EXECUTE format('DROP INDEX %s', it.place);
 			END LOOP;
+			DROP VIEW entry_partitions;
+			CREATE TABLE every_entry AS TABLE entries;
+			DROP TABLE entries;
+			ALTER TABLE every_entry RENAME TO entries;
 		END $$`)
 	if err != nil {
 		t.Fatal(err)

@@ -110,6 +110,9 @@ func recordInBulk(b *testing.B, db *brevettest.DB, repos int) {
 	b.Helper()
 	const batch = 50_000
 	conn := brevettest.Connect(b, db.AdminURL)
+	if _, err := conn.Exec(b.Context(), `SELECT add_partition(1 << 22)`); err != nil {
+		b.Fatalf("making room: %v", err)
+	}
 	for first := 0; first < benchDecisions; first += batch {
 		_, err := conn.Exec(b.Context(), recordInBulkSQL, pgx.NamedArgs{
 			"first": first, "beyond": min(first+batch, benchDecisions), "all": benchDecisions, "repos": repos,

@@ -1,0 +1,102 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// roomEvery is between two looks at whether the next partition is there, roomRetry after one that failed, and
+	// roomTimeout bounds each.
+	roomEvery   = 10 * time.Second
+	roomRetry   = time.Second
+	roomTimeout = 10 * time.Second
+)
+
+// room is where the last partition of the entries begins, how many it has, and how many entries still fit before its end.
+type room struct{ first, size, left int64 }
+
+// scarce tells that not half of a partition is left. None is never scarce: nobody has looked.
+func (r room) scarce() bool { return r.left < r.size/2 }
+
+// keepRoom sees to it that a whole empty partition is ahead, now and then and whenever this replica has appended into the
+// last one, until ctx ends. Each replica does, and not a leader: a burst may fill a partition before anybody else looks.
+func (l *Ledger) keepRoom(ctx context.Context) {
+	defer close(l.roomEnded)
+	for fault := ""; ctx.Err() == nil; {
+		r, err := l.makeRoom(ctx)
+		if r.size > 0 {
+			l.last.Store(r.first)
+			l.onRoom(r.left)
+		}
+		fault = l.reportRoom(ctx, r, fault, err)
+		if err != nil {
+			wait(ctx, roomRetry)
+			continue
+		}
+		timer := time.NewTimer(roomEvery)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-l.crowded:
+		}
+		timer.Stop()
+	}
+}
+
+// makeRoom makes the next partition if it is time to, and returns how much room there is then, as far as it could be read.
+func (l *Ledger) makeRoom(ctx context.Context) (r room, err error) {
+	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
+	defer cancel()
+	look := func() error {
+		return l.seals.QueryRow(ctx, `
+			SELECT p.first, p.beyond - p.first, p.beyond - h.size FROM ledger_head AS h, entry_partitions AS p
+			ORDER BY p.first DESC LIMIT 1`).Scan(&r.first, &r.size, &r.left)
+	}
+	if err = look(); err == nil && r.left < r.size {
+		if _, err = l.seals.Exec(ctx, `SELECT extend_entries()`); err == nil {
+			err = look()
+		}
+	}
+	return r, unavailable("making room", err)
+}
+
+// reportRoom logs what keeps the next partition from being made when that changes, and returns it. While none is made, the
+// ledger takes entries until the last one is full.
+func (l *Ledger) reportRoom(ctx context.Context, r room, before string, err error) string {
+	fault := ""
+	if err != nil {
+		fault = err.Error()
+	}
+	if r.scarce() {
+		fault = "scarce: " + fault
+	}
+	switch {
+	case fault == before || ctx.Err() != nil:
+	case r.scarce():
+		l.log.ErrorContext(ctx, "the ledger is almost full: see docs/audit.md", "entries_left", r.left, "error", err)
+	case err != nil:
+		l.log.WarnContext(ctx, "no partition made for entries", "error", err)
+	}
+	return fault
+}
+
+// reached has the next partition made when an entry lies in the last one.
+func (l *Ledger) reached(index int64) {
+	if index < l.last.Load() {
+		return
+	}
+	select {
+	case l.crowded <- struct{}{}:
+	default: // it is known already
+	}
+}
+
+// noRoom tells that no partition takes an entry.
+func noRoom(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "23514" && refused.ConstraintName == "" && refused.TableName == "entries"
+}
