@@ -33,6 +33,7 @@ type evidence struct {
 	agreed  int64        // the size of the last trusted one that holds
 	denied  []Checkpoint // those of which the entries do not have the root
 	tiles   *tiles
+	prunes  *prunes
 	entries findings
 	others  findings
 }
@@ -48,11 +49,12 @@ type doubt struct {
 func newEvidence(cfg Config) *evidence {
 	trusted := slices.Clone(cfg.Trusted)
 	slices.SortStableFunc(trusted, func(a, b Checkpoint) int { return int(a.N - b.N) })
-	return &evidence{cfg: cfg, bodies: &frontier{}, trusted: trusted, tiles: newTiles()}
+	return &evidence{cfg: cfg, bodies: &frontier{}, trusted: trusted, tiles: newTiles(), prunes: newPrunes()}
 }
 
 // entry takes the next entry. It returns false for one that stands where none should.
 func (v *evidence) entry(e Entry, body tlog.Hash) bool {
+	v.absent(e.Index)
 	if e.Index < v.next {
 		v.entries.at(EntryInserted, e.Index, "an entry stands at index %d, where the next is %d", e.Index, v.next)
 		return false
@@ -70,6 +72,26 @@ func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 	}
 	v.push(body, kept)
 	return true
+}
+
+// absent goes on over entries that were pruned, with what tiles kept of them. The others stay missing.
+func (v *evidence) absent(to int64) {
+	for v.next < min(to, v.prunes.beyond) {
+		hash, ok := v.tiles.leaf(v.next)
+		if !ok && !v.lost {
+			v.lose()
+		}
+		v.prunes.drop(v.next)
+		v.push(hash, hash)
+	}
+}
+
+// tile takes a tile that the ledger keeps.
+func (v *evidence) tile(t Tile) {
+	if t.Level == 0 {
+		v.absent(t.first())
+	}
+	v.tiles.add(t)
 }
 
 // gap goes on where entries are missing, with what tiles kept of them.
@@ -126,6 +148,7 @@ func (v *evidence) doubt(d doubt) {
 
 // checkpoint takes a checkpoint that the ledger keeps.
 func (v *evidence) checkpoint(c SignedCheckpoint) {
+	v.absent(c.Size)
 	where := fmt.Sprintf("checkpoints of size %d", c.Size)
 	signed, err := v.cfg.Open(c.Note)
 	if err != nil {
@@ -205,6 +228,8 @@ func (v *evidence) end(size int64) {
 	}
 	v.tiles.end(v.last, v.next)
 	v.others.add(v.tiles.found.all...)
+	v.prunes.end()
+	v.entries.add(v.prunes.found.all...)
 }
 
 // deny tells what it means that a checkpoint that the auditor kept is not of these entries.

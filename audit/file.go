@@ -30,6 +30,7 @@ const (
 type line struct {
 	Snapshot   *header           `json:"snapshot,omitempty"`
 	Head       *Head             `json:"head,omitempty"`
+	Pruned     *Pruned           `json:"pruned,omitempty"`
 	Tile       *Tile             `json:"tile,omitempty"`
 	Entry      *entryLine        `json:"entry,omitempty"`
 	Checkpoint *SignedCheckpoint `json:"checkpoint,omitempty"`
@@ -112,6 +113,8 @@ func lineOf(item Item) (l line) {
 	switch item := item.(type) {
 	case Head:
 		l.Head = &item
+	case Pruned:
+		l.Pruned = &item
 	case Tile:
 		l.Tile = &item
 	case SignedCheckpoint:
@@ -233,6 +236,8 @@ func (l *line) item() (Item, error) {
 	switch {
 	case l.Head != nil:
 		return *l.Head, nil
+	case l.Pruned != nil:
+		return *l.Pruned, nil
 	case l.Tile != nil:
 		return *l.Tile, nil
 	case l.Checkpoint != nil:

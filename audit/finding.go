@@ -20,6 +20,7 @@ const (
 	NotCanonical   Code = "not_canonical"
 	Unreadable     Code = "unreadable"
 	Impossible     Code = "impossible"
+	PrunedDiffers  Code = "pruned_differs"
 
 	HeadDiffers Code = "head_differs"
 	Truncated   Code = "truncated"
@@ -48,6 +49,8 @@ var Meanings = map[Code]string{
 	NotCanonical:   "an entry is not written as this program writes entries",
 	Unreadable:     "an entry cannot be read, or is of a newer version than this program",
 	Impossible:     "an entry cannot follow on those before it: it, or one of them, was not made by Brevet",
+
+	PrunedDiffers: "where old entries were dropped, other entries are left than the log says",
 
 	HeadDiffers: "the number of entries that the ledger keeps is wrong",
 	Truncated:   "the last entries have been cut off",
@@ -92,12 +95,14 @@ func (f Finding) rank() int {
 
 // Report is what Verify found.
 type Report struct {
-	// Entries is how many there are, and Sealed how many of them a checkpoint covers that the log's key has signed. Those
+	// Entries is how many there are, with those that were pruned, and Sealed how many of them a checkpoint covers that the log's key has signed. Those
 	// beyond are not signed yet.
 	Entries int64 `json:"entries"`
 	Sealed  int64 `json:"sealed"`
 	// Checkpoints is how many there are whose signature and root hold, kept ones included.
 	Checkpoints int64 `json:"checkpoints"`
+	// Pruned is what the owner of the database has dropped, and has an entry about.
+	Pruned []PrunedRange `json:"pruned"`
 	// Signatures tells whether they were looked at: not without a key.
 	Signatures bool `json:"signatures"`
 	// Findings are sorted: what is wrong with entries by index, then with the tree, then with other tables. There are at

@@ -6,19 +6,25 @@ import (
 	"time"
 )
 
-// Items are a ledger as it is read for Verify, from one snapshot. First comes the head, then the tiles above level 0. Then
-// come, by the index of the entry that they go with, each tile of level 0 before its first entry, each entry, the row of
+// Items are a ledger as it is read for Verify, from one snapshot. First comes the head, then the entries that
+// tell of pruned ones, then the tiles above level 0. Then come, by the index of the entry that they go with, each tile of level 0 before its first entry, each entry, the row of
 // issuances with its index, and the checkpoint that it is the last entry of. The rows of the other tables are last.
 //
 // The order is part of what is verified: what comes out of it is taken for damage. An error ends the items.
 type Items = iter.Seq2[Item, error]
 
-// Item is one of Head, Tile, Entry, Row and SignedCheckpoint.
+// Item is one of Head, Pruned, Tile, Entry, Row and SignedCheckpoint.
 type Item interface{ item() }
 
 // Head is how many entries the ledger says that it has.
 type Head struct {
 	Size int64 `json:"size"`
+}
+
+// Pruned is an entry of the kind ledger.pruned, which comes in its place too: what it tells has to be known before.
+type Pruned struct {
+	Index int64  `json:"index"`
+	Body  []byte `json:"body"`
 }
 
 // Tile is a whole tile of the tree over the entries, as in c2sp.org/tlog-tiles, with the root of what it holds.
@@ -58,6 +64,7 @@ type Row struct {
 const Null = "\x00"
 
 func (Head) item()             {}
+func (Pruned) item()           {}
 func (Tile) item()             {}
 func (Entry) item()            {}
 func (SignedCheckpoint) item() {}

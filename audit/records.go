@@ -32,9 +32,11 @@ const (
 // record is what is kept of a request while entries pass: there may be millions.
 type record struct {
 	index          int64
+	last           int64  // the index of the last outcome
 	kind           string // of the credential
 	leased, static bool
 	oneShot        bool
+	held           bool // by another: it was asked of people, or handed on
 	// status, time and key are what differs between records that only began. now is all that can change once it did, and
 	// row the same as the table has it; nil is as it began.
 	status, time, key string
@@ -49,7 +51,7 @@ type record struct {
 func (s *state) begin(p *parsed) *record {
 	b := p.body
 	r := &record{
-		index: p.entry.Index, status: unique.Make(b.Status).Value(), time: b.Time, key: pointed(b.Request.IdempotencyKey),
+		index: p.entry.Index, last: p.entry.Index, held: b.Approves != nil, status: unique.Make(b.Status).Value(), time: b.Time, key: pointed(b.Request.IdempotencyKey),
 	}
 	if b.Intent != nil {
 		r.kind, r.leased, r.static = unique.Make(b.Intent.Kind).Value(), b.Intent.Grant.Leased, b.Intent.Grant.Static

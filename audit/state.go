@@ -25,6 +25,8 @@ type state struct {
 	met    map[string]time.Time // when the provider last spoke of somebody
 	groups map[string][]string  // of people, as it said then
 
+	pruned int64 // the entries before it were, but for those that are there
+
 	steps, projections findings
 }
 
@@ -52,7 +54,7 @@ func (s *state) apply(p *parsed) {
 		s.steps.at(Unreadable, index, "its version is %d: this program knows version 1", b.Version)
 	}
 	switch b.Kind {
-	case "call.refused", "credentials.revoke":
+	case "call.refused", "credentials.revoke", "ledger.pruned":
 	case "request.denied", "request.pending", "issuance.intent":
 		s.start(p)
 	case "approval.vote", "approval.remembered", "approval.withdrawn":
@@ -97,8 +99,12 @@ func (s *state) start(p *parsed) {
 		s.impossible(index, "it is of a sandbox in quarantine, or of a task that had ended")
 	}
 	if b.Parent != nil {
-		if from, _ := id(*b.Parent); s.records[from] == nil || s.records[from].kind != "jwt" {
+		from, _ := id(*b.Parent)
+		switch r := s.records[from]; {
+		case r == nil || r.kind != "jwt":
 			s.impossible(index, "it is handed down from what is no token")
+		default:
+			r.held = true
 		}
 	}
 	r := s.begin(p)
@@ -122,6 +128,7 @@ func (s *state) settle(b *body, index int64) {
 		s.impossible(index, "a request does not go from "+r.status+" to "+show(b.Status))
 	default:
 		r.move(b)
+		r.last = index
 	}
 }
 
@@ -196,6 +203,9 @@ func (s *state) end() {
 		}
 	}
 	s.match()
+	if s.pruned > 0 {
+		s.lasts()
+	}
 	differ := map[*record]*record{}
 	for _, r := range s.records {
 		if r.now != r.row && !r.apart {

@@ -168,8 +168,11 @@ func (v *verification) take(b *batch) {
 		switch item := item.(type) {
 		case Head:
 			v.size = item.Size
+		case Pruned:
+			v.evidence.prunes.add(item)
+			v.state.pruned = v.evidence.prunes.beyond
 		case Tile:
-			v.evidence.tiles.add(item)
+			v.evidence.tile(item)
 		case Entry:
 			v.entry(b.made[i])
 		case SignedCheckpoint:
@@ -179,14 +182,16 @@ func (v *verification) take(b *batch) {
 		}
 	}
 	if v.cfg.Progress != nil {
-		v.cfg.Progress(v.count, v.size)
+		v.cfg.Progress(v.count+v.evidence.prunes.dropped(), v.size)
 	}
 }
 
 func (v *verification) entry(p *parsed) {
 	v.count++
 	v.flaws.add(p.flaws...)
-	if v.evidence.entry(p.entry, p.hash) && p.body != nil {
+	placed := v.evidence.entry(p.entry, p.hash)
+	v.evidence.prunes.take(p.entry, p.body)
+	if placed && p.body != nil {
 		v.state.apply(p)
 	} else if p.row != nil {
 		v.state.stray(p.row)
@@ -207,7 +212,8 @@ func (v *verification) report() Report {
 	v.state.end()
 	v.evidence.end(v.size)
 	r := Report{
-		Entries: v.count, Sealed: v.evidence.good, Checkpoints: v.evidence.holds, Signatures: v.cfg.Keys != nil,
+		Entries: v.count + v.evidence.prunes.dropped(), Sealed: v.evidence.good, Checkpoints: v.evidence.holds,
+		Pruned: v.evidence.prunes.report(), Signatures: v.cfg.Keys != nil,
 	}
 	r.merge(v.evidence.entries, v.flaws, v.state.steps, v.evidence.others, v.state.projections)
 	return r

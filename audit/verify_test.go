@@ -188,7 +188,7 @@ func TestNothingIsSaidOfWhatCannotBeRead(t *testing.T) {
 func TestEveryCodeHasAMeaning(t *testing.T) {
 	for _, code := range []audit.Code{
 		audit.EntryMissing, audit.EntryInserted, audit.EntriesSwapped, audit.EntryChanged, audit.LeafHash, audit.ColumnDiffers,
-		audit.NotCanonical, audit.Unreadable, audit.Impossible, audit.HeadDiffers, audit.Truncated, audit.RolledBack, audit.SplitView,
+		audit.NotCanonical, audit.Unreadable, audit.Impossible, audit.PrunedDiffers, audit.HeadDiffers, audit.Truncated, audit.RolledBack, audit.SplitView,
 		audit.CheckpointUnsigned, audit.CheckpointDiffers, audit.CheckpointRoot, audit.TileDiffers, audit.TileMissing,
 		audit.ProjectionDiffers, audit.ProjectionMissing, audit.ProjectionExtra,
 	} {

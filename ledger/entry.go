@@ -23,6 +23,7 @@ const (
 	kindPending = "request.pending"
 	kindIntent  = "issuance.intent"
 	kindRefused = "call.refused"
+	kindPruned  = "ledger.pruned"
 	// That of an outcome is this and the status that it leads to.
 	kindOutcome = "issuance."
 )

@@ -27,6 +27,10 @@ func entryOf(_ []pgconn.FieldDescription, v [][]byte) (audit.Item, error) {
 	}, nil
 }
 
+func prunedOf(_ []pgconn.FieldDescription, v [][]byte) (audit.Item, error) {
+	return audit.Pruned{Index: integer(v[0]), Body: bytes.Clone(v[1])}, nil
+}
+
 func checkpointOf(_ []pgconn.FieldDescription, v [][]byte) (audit.Item, error) {
 	return audit.SignedCheckpoint{Size: integer(v[0]), Root: bytes.Clone(v[1]), Time: moment(v[2]), Note: string(v[3])}, nil
 }

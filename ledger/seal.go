@@ -289,7 +289,9 @@ func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	var there bool
-	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM entries WHERE index = $1 AND leaf_hash = $2)`,
+	err := conn.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM entries WHERE index = $1 AND leaf_hash = $2)
+			OR EXISTS (SELECT FROM tree_tiles WHERE level = 0 AND number = $1 / 256 AND substr(hashes, ($1 % 256)::integer * 32 + 1, 32) = $2)`,
 		pgx.QueryExecModeExec, known.index, known.leaf[:]).Scan(&there)
 	if err == nil && !there {
 		err = fmt.Errorf("%w: entry %d is not as this replica has appended it", ErrWentBack, known.index)

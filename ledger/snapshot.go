@@ -27,9 +27,12 @@ func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	if err != nil {
 		return nil, unavailable("connecting", err)
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err == nil {
-		err = migrations.Check(ctx, tx)
+	var tx pgx.Tx
+	if err = migrations.Check(ctx, conn); err == nil {
+		tx, err = conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	}
+	if err == nil { // before the first look, so that nothing of what it shows is dropped meanwhile
+		_, err = tx.Exec(ctx, `LOCK TABLE entries IN ACCESS SHARE MODE`)
 	}
 	if err != nil {
 		_ = conn.Close(ctx)
@@ -66,7 +69,11 @@ func (s *Snapshot) read(ctx context.Context, yield func(audit.Item) bool) error 
 	if !yield(head) {
 		return nil
 	}
-	more, err := s.query(ctx, `
+	more, err := s.query(ctx, `SELECT 0, index, body FROM entries WHERE kind = 'ledger.pruned' ORDER BY index`, prunedOf, yield)
+	if err != nil || !more {
+		return err
+	}
+	more, err = s.query(ctx, `
 		SELECT number, level, number, hashes, root FROM tree_tiles WHERE level > 0 ORDER BY level DESC, number`, tileOf, yield)
 	if err != nil || !more {
 		return err

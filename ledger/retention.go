@@ -1,0 +1,143 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNotOwner is of a login that does not own the tables: nobody else drops anything.
+var ErrNotOwner = errors.New("the login does not own the ledger's tables")
+
+// Retention drops old entries, a partition at a time, as the owner of the database. What it leaves still verifies: the
+// hashes of all entries, and those that something rests on which is not dropped.
+type Retention struct{ conn *pgx.Conn }
+
+// OpenRetention connects with the owner's URL. The error may be ErrNotOwner.
+func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) {
+	pc, err := migrations.ParseURL(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
+	if err != nil {
+		return nil, unavailable("connecting", err)
+	}
+	var owner bool
+	if err = migrations.Check(ctx, conn); err == nil {
+		err = conn.QueryRow(ctx, `
+			SELECT pg_has_role(c.relowner, 'MEMBER') FROM pg_class AS c WHERE c.oid = 'entries'::regclass`).Scan(&owner)
+	}
+	switch {
+	case err != nil:
+		err = unavailable("checking the schema", err)
+	case !owner:
+		err = ErrNotOwner
+	}
+	if err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return &Retention{conn}, nil
+}
+
+// Close disconnects.
+func (r *Retention) Close(ctx context.Context) { _ = r.conn.Close(ctx) }
+
+// Partition is a range of entries that are kept or dropped together.
+type Partition struct {
+	First  int64 `json:"first"`
+	Beyond int64 `json:"beyond"` // the index after its last
+	// Stays says why it cannot be dropped; empty when it can.
+	Stays string `json:"stays,omitempty"`
+}
+
+// Old returns the partitions that can be dropped because all their entries are older than a time, oldest first, and then the
+// first one that stays. What was dropped before is not among them. Only what comes after nothing that stays can be dropped.
+func (r *Retention) Old(ctx context.Context, before time.Time) ([]Partition, error) {
+	rows, err := r.conn.Query(ctx, `
+		SELECT p.first, p.beyond, '' AS stays FROM entry_partitions AS p
+		WHERE p.first >= `+prunedSQL+` ORDER BY p.first`)
+	if err != nil {
+		return nil, unavailable("listing partitions", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[Partition])
+	if err != nil {
+		return nil, unavailable("listing partitions", err)
+	}
+	for i := range all {
+		if all[i].Stays, err = r.judge(ctx, all[i], before); err != nil {
+			return nil, unavailable("looking at a partition", err)
+		}
+		if all[i].Stays != "" {
+			return all[:i+1], nil
+		}
+	}
+	return all, nil
+}
+
+// prunedSQL is the index before which entries were dropped already.
+const prunedSQL = `coalesce((
+	SELECT (convert_from(body, 'UTF8')::jsonb ->> 'beyond')::bigint FROM entries WHERE kind = 'ledger.pruned'
+	ORDER BY index DESC LIMIT 1), 0)`
+
+// judge says why a partition stays, cheap reasons first.
+func (r *Retention) judge(ctx context.Context, p Partition, before time.Time) (stays string, err error) {
+	args := pgx.NamedArgs{"first": p.First, "beyond": p.Beyond, "before": before}
+	for _, reason := range []struct{ says, sql string }{
+		{"its last entry may still come", `SELECT NOT EXISTS (SELECT FROM entries WHERE index = @beyond::bigint - 1)`},
+		{"not all of its entries are that old", `SELECT EXISTS (SELECT FROM entries WHERE index = @beyond::bigint - 1 AND time >= @before)`},
+		{"no checkpoint covers it yet", `SELECT NOT EXISTS (SELECT FROM checkpoints WHERE size >= @beyond)`},
+		// What is redeemed may be once more, and what is leased is alive until Vault says otherwise.
+		{"some of its requests are not over", `
+			SELECT EXISTS (
+				SELECT FROM issuances
+				WHERE entry_index >= @first AND entry_index < @beyond AND (status IN ('intent', 'unknown', 'revoking')
+					OR status IN ('issued', 'pending', 'approved', 'redeemed') AND (leased AND status = 'issued'
+						OR expires_at > now() - interval '10 minutes')))`},
+		{"not all of its entries are that old", `
+			SELECT EXISTS (SELECT FROM entries WHERE index >= @first AND index < @beyond AND time >= @before)`},
+		{"the hashes of its entries are not all kept, or are others", `
+			SELECT (@beyond::bigint - @first::bigint) / 256 <> count(*) FROM tree_tiles AS t
+			WHERE t.level = 0 AND t.number >= @first::bigint / 256 AND t.number < @beyond::bigint / 256 AND t.hashes = (
+				SELECT string_agg(e.leaf_hash, ''::bytea ORDER BY e.index) FROM entries AS e
+				WHERE e.index >= t.number * 256 AND e.index < t.number * 256 + 256)`},
+	} {
+		var so bool
+		if err := r.conn.QueryRow(ctx, reason.sql, args).Scan(&so); err != nil || so {
+			return reason.says, err
+		}
+	}
+	return "", nil
+}
+
+// Dropped is what became of a partition.
+type Dropped struct {
+	Partition
+	Entries int64 `json:"entries"` // that are gone, with those that were left of earlier partitions until now
+	Left    int64 `json:"left"`    // that are there of all up to its end
+	Index   int64 `json:"index"`   // of the entry that says so
+}
+
+// Drop drops the first of the partitions that Old has returned, if it can be. It waits for whoever reads, while others go on
+// to append; report, which may be nil, is told what it does. Either all of it happens, with an entry that says so, or nothing.
+func (r *Retention) Drop(ctx context.Context, p Partition, before time.Time, report func(line string)) (Dropped, error) {
+	if p.Stays != "" {
+		return Dropped{}, fmt.Errorf("entries %d to %d stay: %s", p.First, p.Beyond-1, p.Stays)
+	}
+	if report == nil {
+		report = func(string) {}
+	}
+	done := Dropped{Partition: p}
+	err := pgx.BeginFunc(ctx, r.conn, func(tx pgx.Tx) error {
+		return (&pruning{Dropped: &done, tx: tx, before: before, report: report}).run(ctx)
+	})
+	if errors.Is(err, ErrMoved) || errors.Is(err, ErrReadOn) {
+		return Dropped{}, err
+	}
+	return done, unavailable("dropping entries", err)
+}
