@@ -41,6 +41,7 @@ type CLI struct {
 	Audit          AuditCmd          `cmd:"" help:"Read the record."`
 	Catalog        CatalogCmd        `cmd:"" help:"Work on scopes and policies."`
 	Migrate        MigrateCmd        `cmd:"" help:"Bring the database to this version's schema, or show where it is."`
+	Ledger         LedgerCmd         `cmd:"" help:"Keep the ledger from growing for ever."`
 	Bootstrap      BootstrapCmd      `cmd:"" help:"Prepare Postgres and Vault for a deployment: least privilege, once."`
 	Version        VersionCmd        `cmd:"" help:"Print the version."`
 }

@@ -176,6 +176,10 @@ func printReport(out io.Writer, r audit.Report) error {
 		vouched = "of which checkpoints cover"
 	}
 	fmt.Fprintf(out, "The record is whole: %d entries, %s %d, in %d checkpoints.\n", r.Entries, vouched, r.Sealed, r.Checkpoints)
+	for _, p := range r.Pruned {
+		fmt.Fprintf(out, "Of entries %d to %d, %d were dropped on %s by %s, as older than %s: entry %d says so.\n",
+			p.First, p.Beyond-1, p.Dropped, inert(p.Time), inert(p.By), inert(p.Before), p.Index)
+	}
 	if r.Sealed < r.Entries {
 		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and keep a checkpoint.\n", r.Sealed)
 	}

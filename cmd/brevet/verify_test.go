@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,4 +141,46 @@ func TestFindingsAreDocumented(t *testing.T) {
 			t.Errorf("docs/audit.md lacks %q", row)
 		}
 	}
+}
+
+// What its owner has dropped, a verification names.
+func TestLedgerPrune(t *testing.T) {
+	a := audited{db: brevettest.NewDB(t), dir: t.TempDir()}
+	a.db.SmallPartitions(t, 2)
+	l, n := a.db.Ledger(t), newSignatory(t)
+	var calls sync.WaitGroup
+	for range 257 {
+		calls.Go(func() {
+			if err := l.Refuse(t.Context(), broker.Refusal{Time: time.Now().Add(-72 * time.Hour), Code: "invalid"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	n.done = cancel
+	if err := l.Seal(ctx, n); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	owner, broker := a.write(t, "owner-url", a.db.AdminURL), a.write(t, "broker-url", a.db.BrokerURL)
+	prune := func(url string, before time.Time, args ...string) result {
+		return inProcess(t, append([]string{"ledger", "prune", "--before", before.Format(time.DateOnly), "--database-url-file", url}, args...)...)
+	}
+	recent := time.Now().Add(-24 * time.Hour)
+	prune(owner, time.Now().Add(48*time.Hour)).want(t, 1, "--before: a date that has passed")
+	prune(broker, recent).want(t, 1, "does not own the ledger's tables")
+	prune(owner, time.Now().Add(-240*time.Hour)).want(t, 0, "0 to 255", "stay: not all of its entries are that old")
+	prune(owner, recent, "--dry-run").want(t, 0, "0 to 255", "would be dropped", "256 to 511", "stay: its last entry may still come")
+	got := prune(owner, recent, "-o", "json")
+	got.want(t, 0)
+	if report := object(t, got.out); len(report["dropped"].([]any)) != 1 || report["stays"] == nil || report["dry_run"] != false {
+		t.Errorf("got %s", got.out)
+	}
+	prune(owner, recent).want(t, 0, "256 to 511", "stay: its last entry may still come")
+	auditor := "--database-url-file=" + a.write(t, "auditor-url", a.db.AuditorURL)
+	key := "--key=" + n.key
+	inProcess(t, "audit", "verify", auditor, key).want(t, 0, "The record is whole: 258 entries", "Of entries 0 to 255, 256 were dropped on ", "entry 257 says so")
+	record := filepath.Join(a.dir, "pruned.ndjson.gz")
+	inProcess(t, "audit", "snapshot", record, auditor).want(t, 0)
+	inProcess(t, "audit", "verify", "--file", record, key).want(t, 0, "The record is whole: 258 entries", "Of entries 0 to 255, 256 were dropped")
 }

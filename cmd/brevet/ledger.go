@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"github.com/brevet-dev/brevet/ledger"
+)
+
+// LedgerCmd is `brevet ledger`.
+type LedgerCmd struct {
+	Prune LedgerPruneCmd `cmd:"" help:"Drop entries that are older than a date, as the owner of the database. What is left still verifies."`
+}
+
+// LedgerPruneCmd is `brevet ledger prune`.
+type LedgerPruneCmd struct {
+	DatabaseFlag
+	Before time.Time `help:"Date, such as 2026-01-01: what is younger stays." format:"2006-01-02" required:""`
+	DryRun bool      `help:"Drop nothing: only say what would be."`
+}
+
+// pruneReport is what became of the old partitions, or would.
+type pruneReport struct {
+	DryRun  bool               `json:"dry_run"`
+	Dropped []ledger.Dropped   `json:"dropped"`
+	Would   []ledger.Partition `json:"would_drop"`
+	// Stays is the first partition that does.
+	Stays *ledger.Partition `json:"stays"`
+}
+
+// Run drops one partition after the other, each for itself, and says which one stays and why.
+func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
+	if c.Before.After(time.Now()) {
+		return errors.New("--before: a date that has passed")
+	}
+	databaseURL, err := c.url()
+	if err != nil {
+		return err
+	}
+	r, err := ledger.OpenRetention(ctx, databaseURL)
+	if err != nil {
+		return fmt.Errorf("--database-url-file: %w", err)
+	}
+	defer r.Close(context.WithoutCancel(ctx))
+	report, err := c.prune(ctx, con, r)
+	if con.json {
+		return errors.Join(con.encode(report), err)
+	}
+	return errors.Join(printPruned(con.out, report), err)
+}
+
+func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *ledger.Retention) (pruneReport, error) {
+	report := pruneReport{DryRun: c.DryRun, Dropped: []ledger.Dropped{}, Would: []ledger.Partition{}}
+	var doing atomic.Pointer[string]
+	says := func(line string) { doing.Store(&line) }
+	says("looking at old entries")
+	stop := newProgress(con.err).follow(func() string { return *doing.Load() })
+	defer stop()
+	old, err := r.Old(ctx, c.Before)
+	if err != nil {
+		return report, err
+	}
+	for _, p := range old {
+		switch {
+		case p.Stays != "":
+			report.Stays = &p
+		case c.DryRun:
+			report.Would = append(report.Would, p)
+		default:
+			done, err := r.Drop(ctx, p, c.Before, says)
+			if err != nil {
+				return report, err
+			}
+			report.Dropped = append(report.Dropped, done)
+		}
+	}
+	return report, nil
+}
+
+func printPruned(out io.Writer, r pruneReport) error {
+	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "ENTRIES\tWHAT")
+	for _, d := range r.Dropped {
+		fmt.Fprintf(table, "%d to %d\tdropped %d; %d are left of all up to here, as entry %d says\n", d.First, d.Beyond-1, d.Entries, d.Left, d.Index)
+	}
+	for _, p := range r.Would {
+		fmt.Fprintf(table, "%d to %d\twould be dropped\n", p.First, p.Beyond-1)
+	}
+	if r.Stays != nil {
+		fmt.Fprintf(table, "%d to %d\tstay: %s\n", r.Stays.First, r.Stays.Beyond-1, r.Stays.Stays)
+	}
+	return table.Flush()
+}
