@@ -63,7 +63,7 @@ func removeAbandoned(base, prefix string) {
 		if err != nil || !info.IsDir() || !strings.HasPrefix(entry.Name(), prefix) || time.Since(info.ModTime()) < settleTime {
 			continue
 		}
-		if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Getuid() {
+		if !ours(info) {
 			continue
 		}
 		path := filepath.Join(base, entry.Name())
@@ -72,6 +72,11 @@ func removeAbandoned(base, prefix string) {
 			_ = lock.Close()
 		}
 	}
+}
+
+func ours(info os.FileInfo) bool {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(owner.Uid) == os.Getuid()
 }
 
 // resolve is where a file is to be: in the folder when it is a mere name, and else at a path whose folder nobody else can
@@ -91,7 +96,7 @@ func (f *privateFolder) resolve(name string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case info.Mode().Perm()&0o022 != 0:
+	case info.Mode().Perm()&0o022 != 0, !ours(info):
 		return "", fmt.Errorf("others can write to %s: take a folder of your own, or a name without a slash", filepath.Dir(path))
 	}
 	return path, nil

@@ -331,6 +331,19 @@ func (s *session) execLongest(t *testing.T) {
 	}
 }
 
+// othersFolder is one that somebody else alone can write to, besides root.
+func othersFolder(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return "/usr"
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func (s *session) execMistakes(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "there")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
@@ -350,6 +363,7 @@ func (s *session) execMistakes(t *testing.T) {
 		{"other field", []string{"--scope", "reports.orders.read", "--env", "A=pass"}, 1, `no field "pass" but password, username`},
 		{"no name", with(repo, "--file", ".."), 1, "not the name of a file"},
 		{"a folder of everybody", with(repo, "--file", "/tmp/token"), 1, "others can write"},
+		{"a folder of somebody else", with(repo, "--file", othersFolder(t)+"/token"), 1, "others can write"},
 		{"no folder", with(repo, "--file", "/nonexistent/token"), 1, "no such file"},
 		{"a file that is there", with(repo, "--file", there), 1, "is there already"},
 		{"unknown program", with(repo, "--for", "emacs"), 1, "none of psql, curl, kubectl and ssh"},
