@@ -142,6 +142,10 @@ func whoRows(t *testing.T, s *brevettest.Stack) []hostile {
 		refused("Basic", "Basic "+canary, "authorization_malformed"),
 		{"H91 a page of another site", wire{headers: []string{"Origin: https://" + canary + ".example", "Sec-Fetch-Site: cross-site"}, body: ask("")}, 403, "not_allowed", "cross_origin"},
 		{"H91 an old browser", wire{headers: []string{"Origin: https://" + canary + ".example"}, body: ask("")}, 403, "not_allowed", "cross_origin"},
+		{"H91 a form of another site", wire{
+			target: "/oauth2/token", auth: "none", svid: s.X509(t, agent), body: "grant_type=client_credentials&scope=git.read",
+			headers: []string{"Origin: https://" + canary + ".example", "Sec-Fetch-Site: same-site", "Content-Type: application/x-www-form-urlencoded"},
+		}, 403, "not_allowed", "cross_origin"},
 		{"H91 a frame", wire{headers: []string{"Sec-Fetch-Dest: iframe"}, body: ask("")}, 403, "not_allowed", "cross_origin"},
 		{"H15 1 MB of dots", wire{auth: "Bearer " + strings.Repeat(".", 1<<20)}, 431, "", ""},
 	}
