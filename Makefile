@@ -5,6 +5,8 @@ GO     ?= go
 RACE   := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 TOOL   := $(GO) tool -modfile=tools/go.mod
 LDFLAGS := -s -w
+# The packages whose tests take longest: they begin first.
+LONG   := ./server ./ledger ./cmd/brevet ./faults
 
 .DEFAULT_GOAL := help
 
@@ -25,7 +27,7 @@ test: ## Run all tests against real servers
 	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test $(RACE) -p 4 -shuffle=on -count=1 -timeout 15m ./...
+	$(GO) test $(RACE) -p 4 -shuffle=on -count=1 -timeout 20m $(LONG) ./...
 
 .PHONY: check
 check: ## Lint, and see that what is generated or tidied is current
