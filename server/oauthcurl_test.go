@@ -91,7 +91,7 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 	}
 	pending := post{svid: s.X509(t, agent), form: reading("authorization_details", `[{"type":"github.issues.write"}]`)}.send(t, s)
 	issued := post{svid: s.X509(t, agent), form: reading("authorization_details", `[{"type":"github.issues.list"}]`)}.send(t, s)
-	env := append(os.Environ(), "CURL_HOME="+dir, "BREVET="+s.URL, "JWT_SVID="+s.JWT(t, agent), "SUB_AGENT_SVID="+s.JWT(t, twin),
+	env := append(os.Environ(), "CURL_HOME="+dir, "BREVET="+s.URL, "JWT_SVID="+s.JWT(t, agent), "SUB_AGENT_SVID="+actorToken(t, s, twin),
 		"TOKEN="+issued.token.AccessToken, "AUTH_REQ_ID="+pending.failed.AuthReqID)
 	var ran int
 	for block := range strings.SplitSeq(string(text), "```sh\n") {
