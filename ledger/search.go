@@ -175,6 +175,7 @@ func below(name string) string {
 // conditions are the filters, each as the index of it wants it.
 func (s *search) conditions() []string {
 	q := s.q
+	undecided := q.Status == broker.StatusPending || q.Status == broker.StatusApproved
 	var all []string
 	for _, c := range []struct {
 		given bool
@@ -189,6 +190,7 @@ func (s *search) conditions() []string {
 		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + lapsed + `)`},
 		{q.Status != "" && q.Status != broker.StatusExpired, `status = @status`},
 		{lapsing[q.Status], `NOT ` + lapsed},
+		{undecided, `expires_at > now() - interval '1 minute'`},
 		{!q.Since.IsZero(), `time >= @since`},
 		{!q.Until.IsZero(), `time < @until`},
 		{q.Words != "", hasWords},
@@ -277,7 +279,7 @@ func segments(domain string, ids ...string) []string {
 // blocks are what a search by terms goes through, in its order: first blocks of 4096 entries, then of 32768, of 262144,
 // and of 2097152. What is frequent is found before there is much to sort, and what is rare with few looks.
 func (s *search) blocks() []int64 {
-	const enough = 8 // of one size, before the next
+	const enough = 2 // of one size, before the next
 	var all []int64
 	shifts := []uint{12, 15, 18, 21}
 	from, until := s.from, s.until
@@ -295,7 +297,7 @@ func (s *search) blocks() []int64 {
 		if s.q.From != 0 {
 			edge = from
 		}
-		if size+1 < len(shifts) && n >= enough && edge%(1<<shifts[size+1]) == 0 {
+		if size+1 < len(shifts) && n+1 >= enough && edge%(1<<shifts[size+1]) == 0 {
 			size, n = size+1, 0
 		}
 	}

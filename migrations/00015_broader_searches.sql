@@ -19,8 +19,11 @@ DROP INDEX issuances_by_group;
 CREATE INDEX issuances_by_decision ON issuances (decision, trust_domain, entry_index DESC) INCLUDE (spiffe_id) WHERE decision <> 'allow';
 CREATE INDEX issuances_by_code ON issuances (decision_code, trust_domain, entry_index DESC) INCLUDE (spiffe_id) WHERE decision_code <> 'permitted';
 CREATE INDEX issuances_by_group ON issuances (approval_group, trust_domain, entry_index DESC) INCLUDE (spiffe_id) WHERE approval_group IS NOT NULL;
+-- What nobody has decided in time stays as it is, and becomes many. What waits is few.
+CREATE INDEX issuances_undecided ON issuances (expires_at) WHERE status IN ('pending', 'approved');
 
 -- +goose Down
+DROP INDEX issuances_undecided;
 DROP INDEX issuances_by_group;
 DROP INDEX issuances_by_code;
 DROP INDEX issuances_by_decision;
