@@ -65,10 +65,13 @@ const (
 		|| ARRAY['scope=' || scope, 'resource=' || hashtextextended(resource, 0)])`
 )
 
-// Conditions on what has terms.
+// Conditions that are named elsewhere too: the first two by what has terms.
 const (
 	hasWords  = `to_tsvector('pg_catalog.simple', reason) @@ plainto_tsquery('pg_catalog.simple', @words)`
 	hasParams = `params @@ @params::jsonpath`
+
+	isCredential = `coalesce(claims_digest, secret_digest) = @credential`
+	isNamed      = `credential_name = @name`
 )
 
 // sql is the search as one statement, or nothing when nothing can match. Each piece of the reach is a search of its own,
@@ -107,6 +110,9 @@ func (s *search) part(i int, p piece) string {
 	switch {
 	case q.Status == broker.StatusIssued && !s.picky():
 		return s.alive(i, p) + ordered + ` LIMIT @limit`
+	case len(q.Credential) > 0 || q.Name != "":
+		// Of one, whatever Postgres thinks: it would read all that its trust domain has besides.
+		return `SELECT entry_index FROM (SELECT * FROM issuances WHERE ` + isOne(q) + ` OFFSET 0) AS issuances` + ordered + ` LIMIT @limit`
 	case s.picky() || q.Status == broker.StatusPending || q.Status == broker.StatusApproved:
 		// All of them are found, and then sorted: what promises to come soon in the order can be far away.
 		return `SELECT entry_index FROM (SELECT entry_index FROM issuances WHERE ` + where + ` OFFSET 0) AS few
@@ -124,6 +130,14 @@ func (s *search) part(i int, p piece) string {
 					AND `+strings.Join(terms, " AND ")+`
 				OFFSET 0) AS issuances`+ordered+`) AS f
 		LIMIT @limit`, i)
+}
+
+// isOne is a condition that hardly more than one record meets.
+func isOne(q broker.Query) string {
+	if len(q.Credential) > 0 {
+		return isCredential
+	}
+	return isNamed
 }
 
 // alive looks among what was issued and is not over, of which there is never much: it is found as Live does.
@@ -196,8 +210,8 @@ func (s *search) conditions() []string {
 		{q.Words != "", hasWords},
 		{len(q.Params) > 0, hasParams},
 		{q.Approver != "", votedOn},
-		{len(q.Credential) > 0, `coalesce(claims_digest, secret_digest) = @credential`},
-		{q.Name != "", `credential_name = @name`},
+		{len(q.Credential) > 0, isCredential},
+		{q.Name != "", isNamed},
 		{q.Group != "", `approval_group = @group`},
 		{q.DecisionCode != "", `decision_code = @decision_code`},
 		{q.Authority != "", `authority = @authority`},
