@@ -70,8 +70,8 @@ const (
 	hasWords  = `to_tsvector('pg_catalog.simple', reason) @@ plainto_tsquery('pg_catalog.simple', @words)`
 	hasParams = `params @@ @params::jsonpath`
 
-	isCredential = `coalesce(claims_digest, secret_digest) = @credential`
-	isNamed      = `credential_name = @name`
+	ofDigest = `coalesce(claims_digest, secret_digest) = @credential`
+	ofName   = `credential_name = @name`
 )
 
 // sql is the search as one statement, or nothing when nothing can match. Each piece of the reach is a search of its own,
@@ -135,9 +135,9 @@ func (s *search) part(i int, p piece) string {
 // isOne is a condition that hardly more than one record meets.
 func isOne(q broker.Query) string {
 	if len(q.Credential) > 0 {
-		return isCredential
+		return ofDigest
 	}
-	return isNamed
+	return ofName
 }
 
 // alive looks among what was issued and is not over, of which there is never much: it is found as Live does.
@@ -210,8 +210,8 @@ func (s *search) conditions() []string {
 		{q.Words != "", hasWords},
 		{len(q.Params) > 0, hasParams},
 		{q.Approver != "", votedOn},
-		{len(q.Credential) > 0, isCredential},
-		{q.Name != "", isNamed},
+		{len(q.Credential) > 0, ofDigest},
+		{q.Name != "", ofName},
 		{q.Group != "", `approval_group = @group`},
 		{q.DecisionCode != "", `decision_code = @decision_code`},
 		{q.Authority != "", `authority = @authority`},
