@@ -24,7 +24,6 @@ import (
 	vaulthttp "github.com/hashicorp/vault/http"
 	"github.com/hashicorp/vault/internalshared/configutil"
 	"github.com/hashicorp/vault/sdk/physical"
-	"github.com/hashicorp/vault/sdk/physical/file"
 	"github.com/hashicorp/vault/sdk/physical/inmem"
 	"github.com/hashicorp/vault/vault"
 	"github.com/hashicorp/vault/version"
@@ -130,7 +129,7 @@ func openStorage(config *server.Storage, logger hclog.Logger) (physical.Backend,
 		if err := lockFolder(config.Config["path"]); err != nil {
 			return nil, err
 		}
-		return file.NewFileBackend(config.Config, logger)
+		return newStorage(config.Config, logger)
 	default:
 		return nil, fmt.Errorf("storage %q is not built in: file or inmem", config.Type)
 	}
