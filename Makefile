@@ -12,7 +12,7 @@ LONG   := ./server ./ledger ./cmd/brevet ./faults
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: deps build ## Show the main job from start to finish, on real parts (builds Vault the first time: minutes)

@@ -33,7 +33,7 @@ type Config struct {
 	Issuer string
 	// Audience is this server, as the scopes name it.
 	Audience string
-	// Origin is where this server is called, such as https://git.example: DPoP proofs are for addresses there. Without it no
+	// Origin is where this server is called, over TLS, such as https://git.example: DPoP proofs are for addresses there. Without it no
 	// token that is bound to a DPoP key is taken.
 	Origin string
 	// JWKS is the https URL of the issuer's keys; /.well-known/jwks.json at the issuer's host when empty.
@@ -72,7 +72,7 @@ func New(cfg Config) (*Guard, error) {
 	if u, err := url.Parse(cfg.JWKS); err != nil || u.Scheme != "https" || u.Host == "" {
 		return nil, errors.New("resource: keys are fetched over https only")
 	}
-	if u, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" && (u.Host == "" || u.Path != "" || u.RawQuery != "") {
+	if u, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" && (u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "") {
 		return nil, errors.New("resource: the origin must be https://host[:port]")
 	}
 	g := &Guard{cfg: cfg, keys: newKeys(cfg), used: dpop.NewMemory(mostProofs)}

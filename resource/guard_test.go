@@ -413,12 +413,13 @@ func TestOneShotTokensAreAskedAbout(t *testing.T) {
 
 func TestConfigThatCouldLetTooMuchPass(t *testing.T) {
 	for name, cfg := range map[string]resource.Config{
-		"no issuer":         {Audience: audience},
-		"no audience":       {Issuer: issuer},
-		"keys over http":    {Issuer: issuer, Audience: audience, JWKS: "http://brevet.test/jwks.json"},
-		"an origin's path":  {Issuer: issuer, Audience: audience, Origin: origin + "/inbox"},
-		"no origin's host":  {Issuer: issuer, Audience: audience, Origin: "mail.test"},
-		"an issuer's shape": {Issuer: "brevet", Audience: audience},
+		"no issuer":          {Audience: audience},
+		"no audience":        {Issuer: issuer},
+		"keys over http":     {Issuer: issuer, Audience: audience, JWKS: "http://brevet.test/jwks.json"},
+		"an origin's path":   {Issuer: issuer, Audience: audience, Origin: origin + "/inbox"},
+		"an origin in plain": {Issuer: issuer, Audience: audience, Origin: "http://mail.test"},
+		"no origin's host":   {Issuer: issuer, Audience: audience, Origin: "mail.test"},
+		"an issuer's shape":  {Issuer: "brevet", Audience: audience},
 	} {
 		if _, err := resource.New(cfg); err == nil {
 			t.Errorf("%s: got no error", name)

@@ -135,7 +135,8 @@ func TestSearchesAreFast(t *testing.T) {
 	for _, m := range draws(*searched) {
 		worst = max(worst, measure(t, l, m, table))
 	}
-	worst = max(worst, overHTTP(t, s, table))
+	// By a server with an SVID of its own: to write it all can take longer than one lives.
+	worst = max(worst, overHTTP(t, s.Replica(t), table))
 	_ = table.Flush()
 	verdict := "passed"
 	if *searched >= 100000 && worst > slowest {

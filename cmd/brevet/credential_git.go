@@ -17,6 +17,7 @@ import (
 // GitCredentialCmd is `brevet git-credential`, a credential helper as gitcredentials(7) describes them.
 type GitCredentialCmd struct {
 	HelperFlags
+	Host      string `help:"The host that the credential is for, with its port if URLs name one. Whoever writes a submodule's URL names others: they get nothing." required:""`
 	Username  string `help:"The user name that goes with it." default:"x-access-token"`
 	Field     string `help:"The member of the credential that is the password. Default: the token of a JWT."`
 	Operation string `arg:"" help:"What git wants: get, store or erase."`
@@ -37,6 +38,9 @@ func (c *GitCredentialCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	asked, err := readGitAttributes(os.Stdin)
+	if err == nil && asked["host"] != c.Host {
+		return nil // another helper may know it
+	}
 	if err == nil {
 		err = do(ctx, &console{out: con.out, err: con.err}, asked)
 	}

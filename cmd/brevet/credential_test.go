@@ -55,7 +55,7 @@ func (s *session) gitCredential(t *testing.T) {
 		passwords <- password
 		return user == "x-access-token" && aToken.MatchString(password+"\n")
 	})
-	helper := "!" + binary + " git-credential --task t-git --scope github.issues.read --param repo={path}"
+	helper := "!" + binary + " git-credential --host " + strings.TrimPrefix(address, "https://") + " --task t-git --scope github.issues.read --param repo={path}"
 	configured := []string{"-c", "credential." + address + ".helper=" + helper, "-c", "credential.useHttpPath=true"}
 	env := append(s.env, "GIT_SSL_CAINFO="+ca)
 	out, err := git(t, env, append(configured, "clone", address+"/acme/api.git", "here")...)
@@ -78,7 +78,7 @@ func (s *session) gitCredential(t *testing.T) {
 // helper runs the credential helper with what git would say to it.
 func (s *session) helper(t *testing.T, said, operation string, flags ...string) result {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"git-credential", "--task", "t-git", "--scope", "github.issues.read", "--param", "repo={path}"}, flags...), operation)...)
+	cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"git-credential", "--host", "git.example", "--task", "t-git", "--scope", "github.issues.read", "--param", "repo={path}"}, flags...), operation)...)
 	cmd.Env, cmd.Stdin = append(os.Environ(), s.env...), strings.NewReader(said)
 	var errOut strings.Builder
 	cmd.Stderr = &errOut
@@ -114,26 +114,32 @@ func (s *session) gitErases(t *testing.T, token string) {
 		t.Errorf("got %+v", got)
 	}
 	s.helper(t, "whatever", "invented-later").want(t, 0)
+	for _, operation := range []string{"get", "erase"} {
+		asked := strings.Replace(where, "git.example", "git.example.evil", 1) + "password=" + token + "\n\n"
+		if got := s.helper(t, asked, operation); got.code != 0 || got.out != "" {
+			t.Errorf("%s of another host: got %+v, want nothing", operation, got)
+		}
+	}
 }
 
 // What anybody can write into a URL leads to no credential, and to no question either.
 func (s *session) gitRefuses(t *testing.T) {
 	for name, said := range map[string]string{
-		"plain HTTP":            "protocol=http\nhost=h\npath=acme/api\n",
-		"no protocol":           "host=h\npath=acme/api\n",
-		"no path":               "protocol=https\nhost=h\n",
-		"NUL":                   "protocol=https\nhost=h\npath=acme/api\x00\n",
-		"CR":                    "protocol=https\nhost=h\r\npath=acme/api\n",
-		"no UTF-8":              "protocol=https\nhost=h\npath=acme/\xff\n",
-		"host twice":            "protocol=https\nhost=a\nhost=b\npath=acme/api\n",
-		"path twice":            "protocol=https\nhost=a\npath=acme/api\npath=evil/api\n",
-		"a line that is none":   "protocol=https\nhost=h\npath=acme/api\nnonsense\n",
+		"plain HTTP":            "protocol=http\nhost=git.example\npath=acme/api\n",
+		"no protocol":           "host=git.example\npath=acme/api\n",
+		"no path":               "protocol=https\nhost=git.example\n",
+		"NUL":                   "protocol=https\nhost=git.example\npath=acme/api\x00\n",
+		"CR":                    "protocol=https\nhost=git.example\r\npath=acme/api\n",
+		"no UTF-8":              "protocol=https\nhost=git.example\npath=acme/\xff\n",
+		"host twice":            "protocol=https\nhost=git.example\nhost=b\npath=acme/api\n",
+		"path twice":            "protocol=https\nhost=git.example\npath=acme/api\npath=evil/api\n",
+		"a line that is none":   "protocol=https\nhost=git.example\npath=acme/api\nnonsense\n",
 		"no name":               "protocol=https\n=h\npath=acme/api\n",
-		"half a line":           "protocol=https\nhost=h\npath=acme/api",
-		"too much":              "protocol=https\nhost=h\npath=" + strings.Repeat("a", maxGitInput) + "\n",
-		"a path that climbs":    "protocol=https\nhost=h\npath=acme/api/../../evil/api\n",
-		"a path with a newline": "protocol=https\nhost=h\npath=acme/api\nevil\n",
-		"a path with a query":   "protocol=https\nhost=h\npath=acme/api?x=.git\n",
+		"half a line":           "protocol=https\nhost=git.example\npath=acme/api",
+		"too much":              "protocol=https\nhost=git.example\npath=" + strings.Repeat("a", maxGitInput) + "\n",
+		"a path that climbs":    "protocol=https\nhost=git.example\npath=acme/api/../../evil/api\n",
+		"a path with a newline": "protocol=https\nhost=git.example\npath=acme/api\nevil\n",
+		"a path with a query":   "protocol=https\nhost=git.example\npath=acme/api?x=.git\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := s.helper(t, said, "get")

@@ -43,6 +43,9 @@ func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	r, err := ledger.OpenRetention(ctx, databaseURL)
+	if errors.Is(err, ledger.ErrNotOwner) {
+		err = fmt.Errorf("%w: give the URL that `brevet migrate` takes", err)
+	}
 	if err != nil {
 		return fmt.Errorf("--database-url-file: %w", err)
 	}

@@ -71,8 +71,8 @@ func (c *McpCmd) folder() (string, func(), error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return "", nil, fmt.Errorf("--dir: others can look into %s: it has to be of mode 0700", c.Dir)
+	if info.Mode().Perm()&0o077 != 0 || !ours(info) {
+		return "", nil, fmt.Errorf("--dir: others can look into %s: it has to be a folder of your own, of mode 0700", c.Dir)
 	}
 	return c.Dir, func() {}, nil
 }
