@@ -35,6 +35,21 @@ type record struct {
 	Digest      string     `parquet:"digest"`
 	Reason      string     `parquet:"reason"`
 	Body        string     `parquet:"body"`
+	SVID        string     `parquet:"svid,dict"`
+	Thumbprint  string     `parquet:"thumbprint,dict"`
+	JKT         string     `parquet:"jkt,dict"`
+	Parent      string     `parquet:"parent"`
+	TTLAsked    int64      `parquet:"ttl_asked"`
+	Clamps      []string   `parquet:"clamps,list"`
+	Group       string     `parquet:"group,dict"`
+	Audience    string     `parquet:"audience,dict"`
+	Name        string     `parquet:"name"`
+	VaultPath   string     `parquet:"vault_path,dict"`
+	Accessor    string     `parquet:"accessor"`
+	Lease       string     `parquet:"lease"`
+	Remote      string     `parquet:"remote,dict"`
+	Operation   string     `parquet:"operation,dict"`
+	Suppressed  int64      `parquet:"suppressed"`
 }
 
 // columnar is Parquet. Each batch becomes a row group; without Close there is no file.
@@ -52,6 +67,9 @@ func (c *columnar) Write(e Event) error {
 		Scope: e.Scope, Authority: e.Authority, Resource: e.Resource, Params: e.Params, Decision: e.Decision, Code: e.Code,
 		Policies: e.Policies, Catalogue: e.Catalogue, TTL: e.TTL, Status: e.Status, Detail: e.Detail, Actor: e.Actor,
 		Verdict: e.Verdict, Approves: e.Approves, Credential: e.Credential, Digest: e.Digest, Reason: e.Reason, Body: e.Body,
+		SVID: e.SVID, Thumbprint: e.Thumbprint, JKT: e.JKT, Parent: e.Parent, TTLAsked: e.TTLAsked, Clamps: e.Clamps, Group: e.Group,
+		Audience: e.Audience, Name: e.Name, VaultPath: e.VaultPath, Accessor: e.Accessor, Lease: e.Lease, Remote: e.Remote,
+		Operation: e.Operation, Suppressed: e.Suppressed,
 	}
 	if !e.Expires.IsZero() {
 		r.Expires = &e.Expires

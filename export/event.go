@@ -39,6 +39,21 @@ type Event struct {
 	Approves    string // the request that people approved for an issuance
 	Credential  string // its kind
 	Digest      string // SHA-256 of the credential's claims, or of its secret, in hex
+	SVID        string // how the sandbox proved itself
+	Thumbprint  string // of its certificate
+	JKT         string // thumbprint of the key that it has proved by DPoP
+	Parent      string // the issuance that it is handed down from
+	TTLAsked    int64  // seconds
+	Clamps      []string
+	Group       string // that has to approve
+	Audience    string // of a token
+	Name        string // what the far side knows the credential by
+	VaultPath   string
+	Accessor    string // of Vault, as the lease
+	Lease       string
+	Remote      string // address of who made a call that was refused
+	Operation   string // that it was for
+	Suppressed  int64  // refusals that were counted and have no entry, since the last that has one
 	Body        string // the entry, byte for byte
 }
 
@@ -50,12 +65,16 @@ type body struct {
 	Subject struct {
 		SPIFFEID    string `json:"spiffe_id"`
 		TrustDomain string `json:"trust_domain"`
+		SVID        string `json:"svid"`
+		Thumbprint  string `json:"thumbprint"`
 	} `json:"subject"`
 	Request struct {
 		Scope  string          `json:"scope"`
 		Params json.RawMessage `json:"params"`
 		Task   string          `json:"task"`
 		Reason string          `json:"reason"`
+		TTL    int64           `json:"ttl"`
+		JKT    string          `json:"jkt"`
 	} `json:"request"`
 	Decision struct {
 		Outcome   string          `json:"outcome"`
@@ -66,6 +85,12 @@ type body struct {
 		TTL       int64           `json:"ttl"`
 		Policies  []string        `json:"policies"`
 		Catalogue string          `json:"catalogue"`
+		Clamps    []struct {
+			Bound string `json:"bound"`
+		} `json:"clamps"`
+		Approval struct {
+			Group string `json:"group"`
+		} `json:"approval"`
 	} `json:"decision"`
 	Status  string    `json:"status"`
 	Detail  string    `json:"detail"`
@@ -73,9 +98,16 @@ type body struct {
 	Intent  struct {
 		Kind         string `json:"kind"`
 		ClaimsDigest string `json:"claims_digest"`
+		Audience     string `json:"audience"`
+		Grant        struct {
+			Path string `json:"path"`
+		} `json:"grant"`
 	} `json:"intent"`
 	Minted struct {
-		Digest string `json:"digest"`
+		Digest   string `json:"digest"`
+		Name     string `json:"name"`
+		Accessor string `json:"accessor"`
+		Lease    string `json:"lease"`
 	} `json:"minted"`
 	Approves struct {
 		Request string `json:"request"`
@@ -98,6 +130,11 @@ type body struct {
 	Verdict string `json:"verdict"`
 	Code    string `json:"code"`   // of a call that was refused
 	Digest  string `json:"digest"` // of a catalogue
+	Parent  string `json:"parent"`
+
+	Remote     string `json:"remote"`
+	Operation  string `json:"operation"`
+	Suppressed int64  `json:"suppressed"`
 }
 
 // actor is the id of a person or the SPIFFE ID of a workload, which entries write in three ways.
@@ -137,6 +174,12 @@ func Read(index int64, text string) (Event, error) {
 		TTL:       b.Decision.TTL, Expires: b.Expires, Status: b.Status, Detail: b.Detail,
 		Actor: first(string(b.Actor), b.PersonID, b.Person.ID), Verdict: b.Verdict, Approves: b.Approves.Request,
 		Credential: b.Intent.Kind, Digest: first(b.Intent.ClaimsDigest, b.Minted.Digest), Body: text,
+		SVID: b.Subject.SVID, Thumbprint: b.Subject.Thumbprint, JKT: b.Request.JKT, Parent: b.Parent, TTLAsked: b.Request.TTL,
+		Group: b.Decision.Approval.Group, Audience: b.Intent.Audience, Name: b.Minted.Name, VaultPath: b.Intent.Grant.Path,
+		Accessor: b.Minted.Accessor, Lease: b.Minted.Lease, Remote: b.Remote, Operation: b.Operation, Suppressed: b.Suppressed,
+	}
+	for _, clamp := range b.Decision.Clamps {
+		e.Clamps = append(e.Clamps, clamp.Bound)
 	}
 	if e.TrustDomain == "" {
 		e.TrustDomain, _, _ = strings.Cut(strings.TrimPrefix(e.SPIFFEID, "spiffe://"), "/")

@@ -2,6 +2,7 @@ package export
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -86,6 +87,11 @@ type ocsfSession struct {
 	ExpiresTime int64  `json:"expiration_time,omitempty"`
 }
 
+// mapped are the columns that the class has a place for.
+var mapped = []string{
+	"index", "time", "kind", "id", "spiffe_id", "trust_domain", "scope", "expires", "status", "actor",
+}
+
 // authorizeSession is an entry as OCSF's class Authorize Session. What that has no place for is in unmapped.
 func authorizeSession(e Event, source string) ocsfEvent {
 	activity, name := activityOther, e.Kind
@@ -113,13 +119,9 @@ func authorizeSession(e Event, source string) ocsfEvent {
 	if e.Scope != "" {
 		out.Privileges = []string{e.Scope}
 	}
-	for key, value := range map[string]string{
-		"task": e.Task, "authority": e.Authority, "resource": e.Resource, "params": e.Params, "reason": e.Reason,
-		"decision": e.Decision, "policies": strings.Join(e.Policies, " "), "catalogue": e.Catalogue, "verdict": e.Verdict,
-		"approves": e.Approves, "credential": e.Credential, "digest": e.Digest,
-	} {
-		if value != "" {
-			out.Unmapped[key] = value
+	for _, column := range columns {
+		if value := column.of(e); value != "" && value != "0" && !slices.Contains(mapped, column.name) {
+			out.Unmapped[column.name] = value
 		}
 	}
 	return out

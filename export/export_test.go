@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,14 @@ const (
 	moved  = `{"actor":"spiffe://acme.test/admin","detail":"revoked","id":"019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e24","kind":"issuance.revoked","status":"revoked","time":"2026-11-21T10:00:03Z","version":1}`
 )
 
-var entries = []string{denied, voted, ended, moved}
+var (
+	given = `{"approves":{"hash":"00","request":"r-1"},"decision":{"authority":"write","catalogue":"sha256:c0","clamps":[{"bound":"scope.max","from":900,"to":300},{"bound":"parent.expires","from":300,"to":60}],"code":"approved","outcome":"allow","params":{},"policies":["a"],"resource":"mail:x","ttl":60},"expires":"2026-11-21T10:01:04Z","id":"i-2","intent":{"audience":"https://mail.test","claims_digest":"0d","kind":"jwt"},"kind":"issuance.intent","parent":"i-1","request":{"digest":"00","jkt":"k3y","params":{},"reason":"","scope":"mail.send","task":"t-1","ttl":900},"status":"issued","subject":{"spiffe_id":"spiffe://acme.test/a","svid":"x509-svid","thumbprint":"x","trust_domain":"acme.test"},"time":"2026-11-21T10:00:04Z","version":1}`
+	asked = `{"decision":{"approval":{"group":"oncall","quorum":1},"outcome":"pending"},"id":"r-1","intent":{"grant":{"path":"database/creds/ro"},"kind":"database"},"kind":"request.pending","time":"2026-11-21T10:00:05Z"}`
+	made  = `{"id":"i-3","kind":"issuance.issued","minted":{"accessor":"acc","digest":"5e","lease":"database/creds/ro/1","name":"v-ro-1"},"status":"issued","time":"2026-11-21T10:00:06Z"}`
+	off   = `{"code":"invalid_token","detail":"token_missing","id":"c-1","kind":"call.refused","operation":"checkCall","remote":"192.0.2.7","suppressed":1234,"time":"2026-11-21T10:00:07Z"}`
+)
+
+var entries = []string{denied, voted, ended, moved, given, asked, made, off}
 
 func written(t *testing.T, format export.Format) []byte {
 	t.Helper()
@@ -84,7 +92,7 @@ func TestCSV(t *testing.T) {
 			"spiffe_id": "spiffe://acme.test/a", "trust_domain": "acme.test", "task": "t-1", "scope": "github.repo.delete",
 			"authority": "delete", "resource": "github:repo/acme/api", "params": `{"repo":"acme/api"}`, "decision": "deny",
 			"code": "no_permit", "policies": "a b", "catalogue": "sha256:c0", "status": "denied",
-			"reason": `'=HYPERLINK("https://evil")`,
+			"reason": `'=HYPERLINK("https://evil")`, "svid": "x509-svid", "thumbprint": "x",
 		},
 		{
 			"index": "1", "time": "2026-11-21T10:00:01Z", "kind": "approval.vote", "id": "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e22",
@@ -97,6 +105,25 @@ func TestCSV(t *testing.T) {
 		{
 			"index": "3", "time": "2026-11-21T10:00:03Z", "kind": "issuance.revoked", "id": "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e24",
 			"status": "revoked", "detail": "revoked", "actor": "spiffe://acme.test/admin",
+		},
+		{
+			"index": "4", "time": "2026-11-21T10:00:04Z", "kind": "issuance.intent", "id": "i-2", "spiffe_id": "spiffe://acme.test/a",
+			"trust_domain": "acme.test", "task": "t-1", "scope": "mail.send", "authority": "write", "resource": "mail:x", "params": "{}",
+			"decision": "allow", "code": "approved", "policies": "a", "catalogue": "sha256:c0", "ttl": "60", "status": "issued",
+			"expires": "2026-11-21T10:01:04Z", "approves": "r-1", "credential": "jwt", "digest": "0d", "svid": "x509-svid", "thumbprint": "x",
+			"jkt": "k3y", "parent": "i-1", "ttl_asked": "900", "clamps": "scope.max parent.expires", "audience": "https://mail.test",
+		},
+		{
+			"index": "5", "time": "2026-11-21T10:00:05Z", "kind": "request.pending", "id": "r-1", "decision": "pending",
+			"credential": "database", "group": "oncall", "vault_path": "database/creds/ro",
+		},
+		{
+			"index": "6", "time": "2026-11-21T10:00:06Z", "kind": "issuance.issued", "id": "i-3", "status": "issued", "digest": "5e",
+			"name": "v-ro-1", "accessor": "acc", "lease": "database/creds/ro/1",
+		},
+		{
+			"index": "7", "time": "2026-11-21T10:00:07Z", "kind": "call.refused", "id": "c-1", "code": "invalid_token",
+			"detail": "token_missing", "remote": "192.0.2.7", "operation": "checkCall", "suppressed": "1234",
 		},
 	} {
 		if diff := cmp.Diff(want, row(n)); diff != "" {
@@ -135,7 +162,7 @@ func TestCSVHasNoFormulas(t *testing.T) {
 			t.Fatal(err)
 		}
 		// RFC 4180 readers make one kind of line end of another.
-		got := rows[1][len(rows[1])-1]
+		got := rows[1][slices.Index(rows[0], "reason")]
 		if got[0] != '\'' || strings.TrimLeft(got, "'\r\n") != strings.TrimLeft(reason, "'\r\n") {
 			t.Errorf("%q is written as %q, want an apostrophe and the same text", reason, got)
 		}
@@ -182,6 +209,17 @@ func TestOCSF(t *testing.T) {
 		if got["time"] != float64(time.Date(2026, 11, 21, 10, 0, i, 0, time.UTC).UnixMilli()) {
 			t.Errorf("event %d: got time %v", i, got["time"])
 		}
+		if i == 4 {
+			want := map[string]any{
+				"task": "t-1", "authority": "write", "resource": "mail:x", "params": "{}", "decision": "allow", "code": "approved",
+				"policies": "a", "catalogue": "sha256:c0", "ttl": "60", "approves": "r-1", "credential": "jwt", "digest": "0d",
+				"svid": "x509-svid", "thumbprint": "x", "jkt": "k3y", "parent": "i-1", "ttl_asked": "900",
+				"clamps": "scope.max parent.expires", "audience": "https://mail.test",
+			}
+			if diff := cmp.Diff(want, got["unmapped"]); diff != "" {
+				t.Errorf("what has no place (-want +got):\n%s", diff)
+			}
+		}
 	}
 }
 
@@ -197,6 +235,9 @@ func TestParquet(t *testing.T) {
 		Policies []string `parquet:"policies,list"`
 		Reason   string   `parquet:"reason"`
 		Body     string   `parquet:"body"`
+		JKT      string   `parquet:"jkt"`
+		Parent   string   `parquet:"parent"`
+		Clamps   []string `parquet:"clamps,list"`
 	}
 	rows, err := parquet.Read[row](bytes.NewReader(text), int64(len(text)))
 	if err != nil || file.NumRows() != int64(len(entries)) || len(rows) != len(entries) {
@@ -209,6 +250,9 @@ func TestParquet(t *testing.T) {
 	}
 	if rows[0].Reason != `=HYPERLINK("https://evil")` || len(rows[0].Policies) != 2 {
 		t.Errorf("got %+v", rows[0])
+	}
+	if r := rows[4]; r.JKT != "k3y" || r.Parent != "i-1" || len(r.Clamps) != 2 {
+		t.Errorf("got %+v", r)
 	}
 }
 

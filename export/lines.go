@@ -79,7 +79,7 @@ func asEntry(e Event) (any, error) {
 	}{e.Index, json.RawMessage(e.Body)}, nil
 }
 
-// columns are those of CSV, in their order.
+// columns are those of CSV, in their order. New ones come last, for those who count them.
 var columns = []struct {
 	name string
 	of   func(Event) string
@@ -109,6 +109,21 @@ var columns = []struct {
 	{"credential", func(e Event) string { return e.Credential }},
 	{"digest", func(e Event) string { return e.Digest }},
 	{"reason", func(e Event) string { return e.Reason }},
+	{"svid", func(e Event) string { return e.SVID }},
+	{"thumbprint", func(e Event) string { return e.Thumbprint }},
+	{"jkt", func(e Event) string { return e.JKT }},
+	{"parent", func(e Event) string { return e.Parent }},
+	{"ttl_asked", func(e Event) string { return strconv.FormatInt(e.TTLAsked, 10) }},
+	{"clamps", func(e Event) string { return strings.Join(e.Clamps, " ") }},
+	{"group", func(e Event) string { return e.Group }},
+	{"audience", func(e Event) string { return e.Audience }},
+	{"name", func(e Event) string { return e.Name }},
+	{"vault_path", func(e Event) string { return e.VaultPath }},
+	{"accessor", func(e Event) string { return e.Accessor }},
+	{"lease", func(e Event) string { return e.Lease }},
+	{"remote", func(e Event) string { return e.Remote }},
+	{"operation", func(e Event) string { return e.Operation }},
+	{"suppressed", func(e Event) string { return strconv.FormatInt(e.Suppressed, 10) }},
 }
 
 func timeText(t time.Time) string {

@@ -86,6 +86,23 @@ func (s *session) exportsToFile(t *testing.T) {
 			t.Errorf("got row %v at place %d", row, i)
 		}
 	}
+	s.refusesOtherColumns(t, dir)
+}
+
+// refusesOtherColumns goes on with a table that an earlier version has begun.
+func (s *session) refusesOtherColumns(t *testing.T, dir string) {
+	t.Helper()
+	table, state := filepath.Join(dir, "old.csv"), filepath.Join(dir, "state-old")
+	old := "index,time\n0,2026-01-01T00:00:00Z\n"
+	for path, text := range map[string]string{table: old, state: `{"from":1,"size":` + strconv.Itoa(len(old)) + `}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	brevet(t, s.as("auditor"), "audit", "export", "--format", "csv", "--to", table, "--state", state).want(t, 1, "the file has other columns")
+	if got := read(t, table); got != old {
+		t.Errorf("got %q, want the file as it was", got)
+	}
 }
 
 func firstError(all ...error) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -95,12 +96,16 @@ func newExportFile(out *os.File, form exportForm, at *exported) (sink, error) {
 	if err := out.Truncate(at.Size); err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	if _, err := out.Seek(at.Size, io.SeekStart); err != nil {
-		return nil, errors.Join(err, out.Close())
-	}
 	var w io.Writer = out
 	if form.format == export.CSV && at.Size > 0 {
-		w = &headless{w: out}
+		header, err := headerOf(out)
+		if err != nil {
+			return nil, errors.Join(err, out.Close())
+		}
+		w = &headless{w: out, header: header}
+	}
+	if _, err := out.Seek(at.Size, io.SeekStart); err != nil {
+		return nil, errors.Join(err, out.Close())
 	}
 	writer, err := export.NewWriter(w, form.format, form.source)
 	if err != nil {
@@ -124,18 +129,26 @@ func (f *exportFile) close() error {
 	return errors.Join(f.exportStream.close(), f.out.Sync(), f.out.Close())
 }
 
-// headless drops the first line: the file has its header already.
-type headless struct {
-	w    io.Writer
-	past bool
+// headerOf reads the first line of a file.
+func headerOf(file *os.File) ([]byte, error) {
+	return bufio.NewReader(io.NewSectionReader(file, 0, 1<<16)).ReadBytes('\n')
 }
+
+// headless drops the first line: the file has its header already, which must be the same.
+type headless struct {
+	w      io.Writer
+	header []byte
+	past   bool
+}
+
+var errOtherColumns = errors.New("the file has other columns, of an earlier version: begin another file, with a --state of its own")
 
 func (h *headless) Write(p []byte) (int, error) {
 	rest := p
 	if !h.past {
-		_, after, found := bytes.Cut(p, []byte("\n"))
+		after, found := bytes.CutPrefix(p, h.header)
 		if !found {
-			return len(p), nil
+			return 0, errOtherColumns
 		}
 		h.past, rest = true, after
 	}
