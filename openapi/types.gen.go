@@ -334,10 +334,11 @@ func (e ProblemCode) Valid() bool {
 
 // Defines values for RoleName.
 const (
-	RoleAdmin        RoleName = "admin"
-	RoleApprover     RoleName = "approver"
-	RoleAuditor      RoleName = "auditor"
-	RoleOrchestrator RoleName = "orchestrator"
+	RoleAdmin          RoleName = "admin"
+	RoleApprover       RoleName = "approver"
+	RoleAuditor        RoleName = "auditor"
+	RoleOrchestrator   RoleName = "orchestrator"
+	RoleResourceServer RoleName = "resource_server"
 )
 
 // Valid indicates whether the value is a known member of the RoleName enum.
@@ -350,6 +351,8 @@ func (e RoleName) Valid() bool {
 	case RoleAuditor:
 		return true
 	case RoleOrchestrator:
+		return true
+	case RoleResourceServer:
 		return true
 	default:
 		return false
@@ -639,11 +642,15 @@ type CallerKind string
 
 // CallerRole defines model for CallerRole.
 type CallerRole struct {
+	// Audiences Of a resource server, those whose tokens it may ask about, whichever sandboxes hold them.
+	Audiences []string `json:"audiences,omitempty,omitzero"`
+
 	// BootstrapUntil When the role ends at the latest, where it is held as the bootstrap admin and by no group.
 	BootstrapUntil time.Time `json:"bootstrap_until,omitempty,omitzero"`
 	Role           RoleName  `json:"role"`
 
-	// Within Where it is held: trust domains, as spiffe:// and their name, and SPIFFE IDs at and below which it is.
+	// Within Where it is held: trust domains, as spiffe:// and their name, and SPIFFE IDs at and below which it is. Empty of a
+	// resource server, whose audiences say how far it gets.
 	//
 	//
 	// Example: ["spiffe://acme.example","spiffe://other.example/research"]

@@ -298,7 +298,9 @@ func TestCursorsOfOneReach(t *testing.T) {
 }
 
 func TestWhoAmI(t *testing.T) {
-	s := brevettest.NewStack(t, staffed)
+	options := staffed
+	options.ResourceServers = map[string][]string{gitServer: {"https://git.test", "https://elsewhere.test"}}
+	s := brevettest.NewStack(t, options)
 	role := func(name openapi.RoleName, within ...string) openapi.CallerRole {
 		return openapi.CallerRole{Role: name, Within: within}
 	}
@@ -313,6 +315,9 @@ func TestWhoAmI(t *testing.T) {
 		labAdmin: {Kind: "workload", ID: labAdmin, Roles: []openapi.CallerRole{role("admin", lab)}},
 		auditor:  {Kind: "workload", ID: auditor, Roles: []openapi.CallerRole{role("auditor", "spiffe://acme.test")}},
 		chemist:  {Kind: "workload", ID: chemist, Roles: []openapi.CallerRole{}},
+		gitServer: {Kind: "workload", ID: gitServer, Roles: []openapi.CallerRole{
+			{Role: "resource_server", Within: []string{}, Audiences: []string{"https://elsewhere.test", "https://git.test"}},
+		}},
 	} {
 		if want.ID == "" {
 			want.ID = s.Issuer() + "#" + who

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/people"
@@ -51,7 +52,19 @@ func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
 			all = append(all, role)
 		}
 	}
+	if audiences := s.audiencesOf(who); len(audiences) > 0 {
+		all = append(all, CallerRole{Role: RoleResourceServer, Within: []string{}, Audiences: audiences})
+	}
 	return all
+}
+
+// audiencesOf are those whose tokens who may ask about, sorted.
+func (s *Server) audiencesOf(who caller) []string {
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return nil
+	}
+	return slices.Sorted(slices.Values(s.audiences[workload.ID()]))
 }
 
 // prefixesOf is what [broker.ReachOf] made the reach of.

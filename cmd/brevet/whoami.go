@@ -87,6 +87,9 @@ func printCaller(con *console, me openapi.Caller, l login) error {
 
 func roleLine(r openapi.CallerRole) string {
 	line := string(r.Role)
+	if r.Role == openapi.RoleResourceServer {
+		return line + " for " + strings.Join(r.Audiences, ", ")
+	}
 	if !r.BootstrapUntil.IsZero() {
 		line += " (bootstrap until " + r.BootstrapUntil.Local().Format(time.DateTime) + ")"
 	}

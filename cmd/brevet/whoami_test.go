@@ -37,6 +37,7 @@ func TestServeWithConfiguredAdmins(t *testing.T) {
 	d := deploy(t)
 	d.cfg.TrustDomains[0].Admins[0].Within = []string{"spiffe://" + localDomain + "/research"}
 	d.cfg.People.Roles, d.cfg.People.BootstrapAdmin = nil, "bob"
+	d.cfg.ResourceServers = []ResourceServerConfig{{ID: "spiffe://" + localDomain + localWorkloads["support"], Audiences: []string{"https://git.test"}}}
 	restart := func(says string) {
 		d.broker.signal(t, syscall.SIGTERM)
 		d.broker.finish(t).want(t, 0)
@@ -49,6 +50,7 @@ func TestServeWithConfiguredAdmins(t *testing.T) {
 	brevet(t, bob, "quarantine", "add", researcher, "--reason", "odd", "--person").want(t, 0)
 	brevet(t, bob, "audit", "list", "--person").want(t, 1, "This is not for you to do")
 	brevet(t, d.env("admin"), "whoami").want(t, 0, "admin in spiffe://"+localDomain+"/research\n")
+	brevet(t, d.env("support"), "whoami").want(t, 0, "roles    resource_server for https://git.test\n")
 	brevet(t, bob, "quarantine", "list", "--person").want(t, 0, researcher)
 
 	brevet(t, d.env("admin"), "quarantine", "add", "spiffe://"+localDomain+localWorkloads["support"], "--reason", "odd").want(t, 1, "There is no such thing")
