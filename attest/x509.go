@@ -5,14 +5,13 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -71,9 +70,7 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	if verified != id {
 		return Identity{}, fmt.Errorf("%w: two readings of one ID", ErrMalformed)
 	}
-	sum := sha256.Sum256(leaf.Raw)
-	thumbprint := base64.RawURLEncoding.EncodeToString(sum[:])
-	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: thumbprint}, nil
+	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}, nil
 }
 
 // checkChain bounds what is presented. It looks at every certificate, since the client chooses them all.

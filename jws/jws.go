@@ -5,6 +5,7 @@ package jws
 
 import (
 	"crypto"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -71,6 +72,12 @@ func Thumbprint(public crypto.PublicKey) (string, error) {
 		return "", errors.New("the key has no thumbprint")
 	}
 	return base64.RawURLEncoding.EncodeToString(sum), nil
+}
+
+// CertificateThumbprint is the x5t#S256 of a certificate in DER (RFC 8705, section 3.1).
+func CertificateThumbprint(der []byte) string {
+	sum := sha256.Sum256(der)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 // Seconds reads a NumericDate (RFC 7519, section 2). It takes whole seconds only: a fraction, an exponent or a string is

@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"math/big"
 	"slices"
@@ -59,6 +60,21 @@ func TestThumbprintAgreesWithTheStandards(t *testing.T) {
 				t.Errorf("got %q, %v; want %q", got, err, tc.want)
 			}
 		})
+	}
+}
+
+func TestCertificateThumbprintAgreesWithTheStandard(t *testing.T) {
+	certificate, _ := pem.Decode([]byte(`-----BEGIN CERTIFICATE-----
+MIIBBjCBrAIBAjAKBggqhkjOPQQDAjAPMQ0wCwYDVQQDDARtdGxzMB4XDTE4MTAx
+ODEyMzcwOVoXDTIyMDUwMjEyMzcwOVowDzENMAsGA1UEAwwEbXRsczBZMBMGByqG
+SM49AgEGCCqGSM49AwEHA0IABNcnyxwqV6hY8QnhxxzFQ03C7HKW9OylMbnQZjjJ
+/Au08/coZwxS7LfA4vOLS9WuneIXhbGGWvsDSb0tH6IxLm8wCgYIKoZIzj0EAwID
+SQAwRgIhAP0RC1E+vwJD/D1AGHGzuri+hlV/PpQEKTWUVeORWz83AiEA5x2eXZOV
+bUlJSGQgjwD5vaUaKlLR50Q2DmFfQj1L+SY=
+-----END CERTIFICATE-----`))
+	const want = "A4DtL2JmUMhAsvJj5tKyn64SqzmuXbMrJa0n761y5v0"
+	if got := jws.CertificateThumbprint(certificate.Bytes); got != want {
+		t.Errorf("RFC 8705 appendix A: got %q, want %q", got, want)
 	}
 }
 

@@ -2,8 +2,6 @@ package resource
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/brevet-dev/brevet/token"
 )
 
@@ -193,8 +192,7 @@ func thumbprint(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return ""
 	}
-	sum := sha256.Sum256(r.TLS.PeerCertificates[0].Raw)
-	return base64.RawURLEncoding.EncodeToString(sum[:])
+	return jws.CertificateThumbprint(r.TLS.PeerCertificates[0].Raw)
 }
 
 // path is that of the call as it came in: a router may have cut off some of it.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -139,7 +140,7 @@ func ofEscapedPEM(value string) (string, bool) {
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || strings.TrimSpace(string(rest)) != "" {
 		return "", false
 	}
-	return thumbprint(block.Bytes), true
+	return jws.CertificateThumbprint(block.Bytes), true
 }
 
 // ofBareDER reads what Traefik's passTLSClientCert writes: base64 of each certificate, the caller's own first.
@@ -149,7 +150,7 @@ func ofBareDER(value string) (string, bool) {
 	if err != nil || len(der) == 0 {
 		return "", false
 	}
-	return thumbprint(der), true
+	return jws.CertificateThumbprint(der), true
 }
 
 // ofXFCC reads Envoy's x-forwarded-client-cert of one element that holds nothing which could be taken for another one.
@@ -168,9 +169,4 @@ func ofXFCC(value string) (string, bool) {
 		return "", false
 	}
 	return base64.RawURLEncoding.EncodeToString(sum), true
-}
-
-func thumbprint(der []byte) string {
-	sum := sha256.Sum256(der)
-	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
