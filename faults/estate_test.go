@@ -142,7 +142,8 @@ func (e *estate) checkRows(rows []row, tokens []living) []string {
 		case r.Status == "intent", r.Status == "unknown", r.Status == "revoking":
 			wrong = append(wrong, fmt.Sprintf("%s is %s for %s", r.ID, r.Status, time.Since(r.StatusTime)))
 		case r.Status == "issued" && r.Leased && !e.wasDelivered(r.ID):
-			wrong = append(wrong, fmt.Sprintf("%s (%s) is issued and was never delivered", r.ID, r.Kind))
+			wrong = append(wrong, fmt.Sprintf("%s (%s) is issued for %s, alive in Vault: %t, until %s, and was never delivered",
+				r.ID, r.Kind, time.Since(r.StatusTime).Round(time.Second), alive[r.Accessor], r.ExpiresAt.Format(time.TimeOnly)))
 		case r.Status == "issued" && r.Leased && time.Since(r.ExpiresAt) > grace:
 			wrong = append(wrong, fmt.Sprintf("%s (%s) is past its time and recorded as issued", r.ID, r.Kind))
 		case r.Status == "issued" && r.Leased && time.Now().Before(r.ExpiresAt) && !alive[r.Accessor]:

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -179,13 +180,11 @@ func call(ctx context.Context, client *http.Client, target string, body map[stri
 		return answer{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return answer{}, err
-	}
+	text, broken := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	a := answer{status: resp.StatusCode}
+	// Who has the whole body has the credential, even where the connection broke right after it.
 	if err := json.Unmarshal(text, &a); err != nil {
-		return answer{}, fmt.Errorf("status %d with a body that is no JSON: %w", resp.StatusCode, err)
+		return answer{}, errors.Join(broken, fmt.Errorf("status %d with a body that is no JSON: %w", resp.StatusCode, err))
 	}
 	return a, nil
 }
