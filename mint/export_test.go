@@ -47,3 +47,10 @@ func PublishedVersions(born []Born, now time.Time, cfg Config) []int {
 	}
 	return out
 }
+
+// Queued counts the texts that wait for Vault to sign them.
+func (m *Minter) Queued() int {
+	m.signings.mu.Lock()
+	defer m.signings.mu.Unlock()
+	return len(m.signings.waiting)
+}

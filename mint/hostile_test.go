@@ -74,20 +74,23 @@ func TestSignAnswersThatAreNoSignature(t *testing.T) {
 		"denied":                     says(403, `{"errors":["permission denied"]}`),
 		"bad request":                says(400, `{"errors":["version is too old"]}`),
 		"not found":                  says(404, `{"errors":[]}`),
-		"not found, with data":       says(404, `{"data":{"signature":"vault:v1:AAAA"}}`),
+		"not found, with data":       says(404, `{"data":{"batch_results":[{"signature":"vault:v1:AAAA"}]}}`),
 		"no content":                 says(204, ``),
-		"accepted":                   says(202, `{"data":{"signature":"vault:v1:AAAA"}}`),
+		"accepted":                   says(202, `{"data":{"batch_results":[{"signature":"vault:v1:AAAA"}]}}`),
 		"200 and nothing (H69)":      says(200, ``),
 		"200 and HTML (H69)":         says(200, `<html>welcome</html>`),
-		"200 and 10 MB (H69)":        says(200, `{"data":{"signature":"`+strings.Repeat("A", 10<<20)+`"}}`),
+		"200 and 10 MB (H69)":        says(200, `{"data":{"batch_results":[{"signature":"`+strings.Repeat("A", 10<<20)+`"}]}}`),
 		"200 and 10 MB of space":     says(200, strings.Repeat(" ", 10<<20)+`{}`),
 		"200 and null":               says(200, `null`),
 		"200 and a list":             says(200, `[]`),
 		"200 and no data":            says(200, `{"data":null}`),
 		"200 and no signature":       says(200, `{"data":{"key_version":1}}`),
-		"200 and a signature number": says(200, `{"data":{"signature":1}}`),
+		"200 and a signature number": says(200, `{"data":{"batch_results":[{"signature":1}]}}`),
 		"200 and errors":             says(200, `{"errors":["permission denied"]}`),
-		"batch results":              says(200, `{"data":{"batch_results":[{"signature":"vault:v1:AAAA"}]}}`),
+		"200 and a signature alone":  says(200, `{"data":{"signature":"vault:v1:AAAA"}}`),
+		"200 and two signatures":     says(200, `{"data":{"batch_results":[{"signature":"vault:v1:AAAA"},{"signature":"vault:v1:AAAA"}]}}`),
+		"200 and no results":         says(200, `{"data":{"batch_results":[]}}`),
+		"200 and a result of null":   says(200, `{"data":{"batch_results":[null]}}`),
 		"503 and 10 MB":              says(503, strings.Repeat(`{"errors":["`, 1<<20)),
 		"hangs up":                   hangsUp(""),
 		"speaks no HTTP":             hangsUp("SSH-2.0-OpenSSH_9.9\r\n"),
@@ -148,7 +151,7 @@ func TestSignaturesThatWereNotOrdered(t *testing.T) {
 	}
 	raw := func(signature string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
-			reply(w, map[string]any{"data": map[string]any{"signature": signature, "key_version": 1}})
+			reply(w, map[string]any{"data": map[string]any{"batch_results": []any{map[string]any{"signature": signature, "key_version": 1}}}})
 		}
 	}
 	lies := map[string]http.HandlerFunc{
@@ -159,7 +162,6 @@ func TestSignaturesThatWereNotOrdered(t *testing.T) {
 		"no prefix":                 raw(good),
 		"another prefix":            raw("bao:v1:" + good),
 		"prefix twice":              raw("vault:v1:vault:v1:" + good),
-		"empty":                     raw(""),
 		"only the prefix":           raw("vault:v1:"),
 		"DER in standard base64":    raw("vault:v1:" + base64.StdEncoding.EncodeToString(der)),
 		"DER in base64url":          raw("vault:v1:" + base64.RawURLEncoding.EncodeToString(der)),
@@ -263,7 +265,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 				redirect := func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Location", elsewhere.URL+r.URL.Path)
 					// With a body that would do, were the status not looked at.
-					says(status, `{"auth":{"client_token":"hvs.other","lease_duration":60},"data":{"signature":"vault:v1:AAAA"}}`)(w, r)
+					says(status, `{"auth":{"client_token":"hvs.other","lease_duration":60},"data":{"batch_results":[{"signature":"vault:v1:AAAA"}]}}`)(w, r)
 				}
 				var err error
 				if path == signPath {

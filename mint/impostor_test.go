@@ -123,18 +123,26 @@ func (v *impostor) describe() map[string]any {
 
 func (v *impostor) sign(w http.ResponseWriter, r *http.Request) {
 	var ask struct {
-		Input   string `json:"input"`
-		Version int    `json:"key_version"`
+		Batch []struct {
+			Input string `json:"input"`
+		} `json:"batch_input"`
+		Version int `json:"key_version"`
 	}
 	_ = json.NewDecoder(r.Body).Decode(&ask)
-	input, _ := base64.StdEncoding.DecodeString(ask.Input)
-	reply(w, signed(ask.Version, base64.RawURLEncoding.EncodeToString(signWith(v.keys[ask.Version], input))))
+	var signatures []string
+	for _, item := range ask.Batch {
+		input, _ := base64.StdEncoding.DecodeString(item.Input)
+		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signWith(v.keys[ask.Version], input)))
+	}
+	reply(w, signed(ask.Version, signatures...))
 }
 
-func signed(version int, signature string) map[string]any {
-	return map[string]any{"data": map[string]any{
-		"signature": "vault:v" + strconv.Itoa(version) + ":" + signature, "key_version": version,
-	}}
+func signed(version int, signatures ...string) map[string]any {
+	var results []map[string]any
+	for _, signature := range signatures {
+		results = append(results, map[string]any{"signature": "vault:v" + strconv.Itoa(version) + ":" + signature, "key_version": version})
+	}
+	return map[string]any{"data": map[string]any{"batch_results": results}}
 }
 
 // signWith makes a JWS signature.

@@ -166,10 +166,12 @@ func TestMintReleasesNothingElse(t *testing.T) {
 	key := p256(t)
 	asked := func(r *http.Request) []byte {
 		var body struct {
-			Input string `json:"input"`
+			Batch []struct {
+				Input string `json:"input"`
+			} `json:"batch_input"`
 		}
 		_ = json.NewDecoder(r.Body).Decode(&body)
-		text, _ := base64.StdEncoding.DecodeString(body.Input)
+		text, _ := base64.StdEncoding.DecodeString(body.Batch[0].Input)
 		return text
 	}
 	answer := func(sign func(text []byte) []byte) http.HandlerFunc {

@@ -27,7 +27,8 @@ type Minter struct {
 	door      *api.Client // holds no token ever: it logs in
 	blank     *api.Client // is never used itself: copies of it carry a credential's own token
 
-	ring atomic.Pointer[keyring]
+	ring     atomic.Pointer[keyring]
+	signings signings
 
 	// logins counts successful logins, so that a refusal of an older token asks for none.
 	logins  atomic.Int64

@@ -5,7 +5,7 @@
 path "{{mount}}/sign/{{key}}" {
   capabilities = ["update"]
   allowed_parameters = {
-    "input"                = []
+    "batch_input"          = []
     "key_version"          = []
     "marshaling_algorithm" = ["jws"]
     "prehashed"            = []
@@ -19,7 +19,7 @@ path "{{mount}}/keys/{{key}}" {
 path "{{mount}}/sign/{{key}}-log" {
   capabilities = ["update"]
   allowed_parameters = {
-    "input"                = []
+    "batch_input"          = []
     "key_version"          = []
     "marshaling_algorithm" = ["jws"]
     "prehashed"            = []

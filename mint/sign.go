@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -72,36 +71,6 @@ func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version
 	}
 	signature, err := m.askFor(ctx, m.cfg.SigningKey, v, input)
 	return v, signature, err
-}
-
-// askFor is ask with one version of any key.
-func (m *Minter) askFor(ctx context.Context, name string, v version, input string) ([]byte, error) {
-	data, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
-		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+name, map[string]any{
-			"input":                base64.StdEncoding.EncodeToString([]byte(input)),
-			"key_version":          v.key.Version,
-			"marshaling_algorithm": "jws",
-			"prehashed":            false,
-		}))
-		if _, ok := data["signature"].(string); err == nil && !ok {
-			return nil, errNotUnderstood
-		}
-		return data, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	answer, _ := data["signature"].(string)
-	encoded, ok := strings.CutPrefix(answer, "vault:v"+strconv.Itoa(v.key.Version)+":")
-	if !ok {
-		return nil, fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, v.key.Version)
-	}
-	// Even the strict decoder skips line breaks; what encodes to itself again has none.
-	signature, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
-	if err != nil || base64.RawURLEncoding.EncodeToString(signature) != encoded {
-		return nil, fmt.Errorf("%w: the signature is not plain base64url", broker.ErrMintMismatch)
-	}
-	return signature, nil
 }
 
 // signingInput is the part of the JWS that gets signed. The claims go in byte for byte as the intent has them.

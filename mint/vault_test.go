@@ -106,9 +106,10 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 	}
 	a.write(t, "transit/keys/walk-log", map[string]any{"type": "ed25519"})
 	text := base64.StdEncoding.EncodeToString([]byte("text"))
-	sign := map[string]any{"input": text, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
+	batch := []any{map[string]any{"input": text}}
+	sign := map[string]any{"batch_input": batch, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
 	with := func(name string, value any) map[string]any {
-		out := map[string]any{"input": text, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
+		out := map[string]any{"batch_input": batch, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
 		out[name] = value
 		return out
 	}
@@ -148,11 +149,11 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 		{"PUT", "sys/leases/tidy", nil, false},
 		{"GET", "database/creds/reporting", nil, false},
 		{"GET", "secret/data/agents/researcher", nil, false},
-		{"PUT", "transit/sign/walk", with("batch_input", []any{map[string]any{"input": text}}), false},
+		{"PUT", "transit/sign/walk", with("input", text), false},
 		{"PUT", "transit/sign/walk", with("marshaling_algorithm", "asn1"), false},
 		{"PUT", "transit/sign/walk", with("hash_algorithm", "sha1"), false},
 		{"PUT", "transit/sign/walk/sha2-512", sign, false},
-		{"PUT", "transit/sign/walk-log", with("batch_input", []any{map[string]any{"input": text}}), false},
+		{"PUT", "transit/sign/walk-log", with("input", text), false},
 		{"PUT", "transit/sign/walk-log2", sign, false},
 		{"PUT", "transit/keys/walk-log/rotate", nil, false},
 		{"PUT", "transit/keys/walk-log/config", map[string]any{"exportable": true}, false},

@@ -1,0 +1,162 @@
+package mint
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// mostSigned bounds one request to Vault: its answer stays far below longestAnswer.
+const mostSigned = 256
+
+// signings are what waits for Vault to sign. What queues while a request is under way goes with the next one, so a busy
+// broker shares requests and an idle one waits for nothing.
+type signings struct {
+	mu      sync.Mutex
+	waiting []*toSign
+	busy    bool
+}
+
+// toSign is one text on its way to Vault and back.
+type toSign struct {
+	key     string // name in Transit
+	version int
+	input   string
+	// left is set by a caller that has gone.
+	left atomic.Bool
+	done chan signed // has room for the one answer
+}
+
+type signed struct {
+	signature []byte
+	err       error
+}
+
+// askFor has Vault sign a text with one version of a key, together with what others bring. It is asked at most once.
+func (m *Minter) askFor(ctx context.Context, name string, v version, input string) ([]byte, error) {
+	s := &toSign{key: name, version: v.key.Version, input: input, done: make(chan signed, 1)}
+	m.signings.mu.Lock()
+	m.signings.waiting = append(m.signings.waiting, s)
+	first := !m.signings.busy
+	m.signings.busy = true
+	m.signings.mu.Unlock()
+	if first {
+		go m.signAll(context.WithoutCancel(ctx))
+	}
+	select {
+	case got := <-s.done:
+		return got.signature, got.err
+	case <-ctx.Done():
+		s.left.Store(true)
+		return nil, unavailable("signing", ctx.Err())
+	}
+}
+
+// signAll asks until nothing waits.
+func (m *Minter) signAll(ctx context.Context) {
+	// The callers of the last request are just waking up: let them queue what they have next.
+	runtime.Gosched()
+	for batch := m.signings.take(); len(batch) > 0; batch = m.signings.take() {
+		answers, err := m.signBatch(ctx, batch)
+		for i, s := range batch {
+			if err != nil {
+				s.done <- signed{err: err}
+				continue
+			}
+			signature, err := answers[i].signature(s.version)
+			s.done <- signed{signature, err}
+		}
+		runtime.Gosched()
+	}
+}
+
+// take claims what waits for the key of the one that waits longest. Nothing waits when it is empty, and whoever comes
+// next has to ask anew.
+func (s *signings) take() []*toSign {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var batch, rest []*toSign
+	for _, next := range s.waiting {
+		switch {
+		case next.left.Load():
+		case len(batch) == mostSigned, len(batch) > 0 && (next.key != batch[0].key || next.version != batch[0].version):
+			rest = append(rest, next)
+		default:
+			batch = append(batch, next)
+		}
+	}
+	s.waiting = rest
+	s.busy = len(batch) > 0
+	return batch
+}
+
+// signBatch is one request, whose answer has a result for each.
+func (m *Minter) signBatch(ctx context.Context, batch []*toSign) ([]result, error) {
+	inputs := make([]map[string]string, len(batch))
+	for i, s := range batch {
+		inputs[i] = map[string]string{"input": base64.StdEncoding.EncodeToString([]byte(s.input))}
+	}
+	var results []result
+	_, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
+		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+batch[0].key, map[string]any{
+			"batch_input":          inputs,
+			"key_version":          batch[0].version,
+			"marshaling_algorithm": "jws",
+			"prehashed":            false,
+		}))
+		if err == nil {
+			results, err = resultsOf(data, len(batch))
+		}
+		return data, err
+	})
+	return results, err
+}
+
+// result is what Vault says of one text: a signature, or why there is none.
+type result struct {
+	text    string
+	refusal string
+}
+
+func resultsOf(data map[string]any, want int) ([]result, error) {
+	all, _ := data["batch_results"].([]any)
+	if len(all) != want {
+		return nil, errNotUnderstood
+	}
+	results := make([]result, want)
+	for i, one := range all {
+		members, _ := one.(map[string]any)
+		text, _ := members["signature"].(string)
+		refusal, _ := members["error"].(string)
+		if text == "" && refusal == "" {
+			return nil, errNotUnderstood
+		}
+		results[i] = result{text, refusal}
+	}
+	return results, nil
+}
+
+// signature takes it out of the text that Vault makes of it. It is not verified yet.
+func (r result) signature(version int) ([]byte, error) {
+	if r.refusal != "" {
+		return nil, unavailable("signing", &answerError{status: http.StatusBadRequest, messages: []string{clip(r.refusal)}})
+	}
+	encoded, ok := strings.CutPrefix(r.text, "vault:v"+strconv.Itoa(version)+":")
+	if !ok {
+		return nil, fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, version)
+	}
+	// Even the strict decoder skips line breaks; what encodes to itself again has none.
+	signature, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil || base64.RawURLEncoding.EncodeToString(signature) != encoded {
+		return nil, fmt.Errorf("%w: the signature is not plain base64url", broker.ErrMintMismatch)
+	}
+	return signature, nil
+}
