@@ -47,6 +47,7 @@ type Broker struct {
 	// Callers who proved who they are have a budget of their own, and so do gateways for the calls that they pass on: a
 	// flood without identities must not hide theirs.
 	proven, unproven, relayed *sampler
+	unsigned                  samplers
 	// proofs bounds what Proofs has to remember.
 	proofs shares
 	// renewals are those that go on after their request.
@@ -179,12 +180,14 @@ func again(rec Record, earlier *View) (Result, error) {
 	}
 }
 
-// Refuse records a call that never became a request. Above refusalsPerSecond it only counts; the next
-// recorded one carries the exact number left out.
+// Refuse records a call that never became a request. Above refusalsPerSecond, and for what is unsigned unsignedPerSecond
+// of its detail, it only counts; the next recorded one carries the exact number left out.
 func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	ref.Time = b.cfg.Now()
 	budget := b.unproven
 	switch {
+	case ref.Relayed && ref.Unsigned:
+		budget = b.unsigned.kind(ref.Detail, ref.Time)
 	case ref.Relayed:
 		budget = b.relayed
 	case ref.Subject != nil || ref.Person != "":
@@ -207,14 +210,27 @@ func (b *Broker) Close(ctx context.Context) error {
 	b.renewals.Wait()
 	b.watchers.Wait()
 	for _, budget := range []*sampler{b.proven, b.unproven, b.relayed} {
-		n := budget.drain()
-		if n == 0 {
-			continue
+		if err := b.recordRest(ctx, budget, ""); err != nil {
+			return err
 		}
-		ref := Refusal{Time: b.cfg.Now(), Code: codeSuppressed, Suppressed: n}
-		if err := b.cfg.Ledger.Refuse(ctx, ref); err != nil {
-			return fmt.Errorf("recording %d suppressed refusals: %w", n, err)
+	}
+	for kind, budget := range b.unsigned.all() {
+		if err := b.recordRest(ctx, budget, kind); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// recordRest records what a sampler has counted and nothing has carried; detail is the code that all of it has.
+func (b *Broker) recordRest(ctx context.Context, budget *sampler, detail string) error {
+	n := budget.drain()
+	if n == 0 {
+		return nil
+	}
+	ref := Refusal{Time: b.cfg.Now(), Code: codeSuppressed, Detail: detail, Suppressed: n}
+	if err := b.cfg.Ledger.Refuse(ctx, ref); err != nil {
+		return fmt.Errorf("recording %d suppressed refusals: %w", n, err)
 	}
 	return nil
 }

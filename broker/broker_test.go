@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -377,6 +378,41 @@ func TestRefusalsOfProvenCallersAndAtTheEnd(t *testing.T) {
 	want := []string{"refuse invalid_request suppressed=0", "refuse suppressed suppressed=10"}
 	if diff := cmp.Diff(want, f.tape.events[50:]); diff != "" {
 		t.Errorf("events after the first fifty (-want +got):\n%s", diff)
+	}
+}
+
+// What whoever reaches a gateway can cause is recorded once a second of each kind, and takes nothing from the rest.
+func TestRefusalsOfUnsignedCalls(t *testing.T) {
+	f := newFixture(t)
+	refuse := func(times int, ref broker.Refusal) {
+		t.Helper()
+		ref.Relayed = true
+		for range times {
+			if err := f.Refuse(t.Context(), ref); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	missing := broker.Refusal{Code: "missing", Detail: "token_missing", Unsigned: true}
+	refuse(1000, missing)
+	refuse(3, broker.Refusal{Code: "malformed", Detail: "token_malformed", Unsigned: true})
+	refuse(2, broker.Refusal{Code: "expired", Detail: "token_expired"})
+	f.clock = f.clock.Add(time.Second)
+	refuse(10, missing)
+	before := len(f.tape.events)
+	want := []string{
+		"refuse missing suppressed=0", "refuse malformed suppressed=0", "refuse expired suppressed=0", "refuse expired suppressed=0",
+		"refuse missing suppressed=999",
+	}
+	if diff := cmp.Diff(want, f.tape.events); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rest := slices.Sorted(slices.Values(f.tape.events[before:]))
+	if diff := cmp.Diff([]string{"refuse suppressed suppressed=2", "refuse suppressed suppressed=9"}, rest); diff != "" {
+		t.Errorf("at the end (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -8,6 +9,10 @@ import (
 // refusalsPerSecond is how many refusals one replica records each second. An attacker without an identity can
 // cause them at will, and must not be able to fill the ledger.
 const refusalsPerSecond = 50
+
+// unsignedPerSecond is the same for each kind of calls that gateways pass on from whoever has no token of ours. A gateway
+// that is open to the world has as many as the world likes, day and night, and one tells as much as fifty.
+const unsignedPerSecond = 1
 
 // codeSuppressed is the code of a refusal that stands for nothing but the count it carries.
 const codeSuppressed = "suppressed"
@@ -55,4 +60,28 @@ func (s *sampler) putBack(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suppressed += n
+}
+
+// samplers are one for each kind. The kinds are fixed codes, so they are few.
+type samplers struct {
+	mu sync.Mutex
+	of map[string]*sampler
+}
+
+func (s *samplers) kind(kind string, now time.Time) *sampler {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[string]*sampler{}
+	}
+	if s.of[kind] == nil {
+		s.of[kind] = newSampler(unsignedPerSecond, now)
+	}
+	return s.of[kind]
+}
+
+func (s *samplers) all() map[string]*sampler {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.of)
 }

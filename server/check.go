@@ -116,7 +116,7 @@ const bearerScheme, dpopScheme = "Bearer", "DPoP"
 func presented(r *http.Request) (scheme, raw string, err error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
-		return "", "", &finding{kind: errToken, detail: "token_missing"}
+		return "", "", &finding{kind: errToken, detail: "token_missing", unsigned: true}
 	}
 	scheme, raw, ok := strings.Cut(values[0], " ")
 	for _, known := range []string{bearerScheme, dpopScheme} {
@@ -124,8 +124,11 @@ func presented(r *http.Request) (scheme, raw string, err error) {
 			return known, raw, nil
 		}
 	}
-	return "", "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token."}
+	return "", "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token.", unsigned: true}
 }
+
+// unsigned is how tokens are refused that anybody can make up.
+var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
 
 func badProof(err error) error {
 	return &finding{kind: errProof, detail: dpop.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
@@ -145,7 +148,8 @@ func badToken(err error) error {
 			return &finding{kind: errToken, detail: token.Reason(err), why: text}
 		}
 	}
-	return &finding{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer."}
+	made := slices.ContainsFunc(unsigned, func(sentinel error) bool { return errors.Is(err, sentinel) })
+	return &finding{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
 }
 
 // keepOut answers what is to reach the caller of the call.

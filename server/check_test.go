@@ -23,6 +23,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/dpop"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
@@ -195,8 +196,15 @@ func TestCheckInEachManner(t *testing.T) {
 	}
 }
 
+// seconds is how far a clock is ahead. One of each kind of calls without a token of ours is recorded in a second.
+type seconds struct{ n atomic.Int64 }
+
+func (s *seconds) after(t time.Time) time.Time { return t.Add(time.Duration(s.n.Load()) * time.Second) }
+
 func TestCheckKeepsOut(t *testing.T) {
-	s := brevettest.NewStack(t, guarded)
+	ahead, o := new(seconds), guarded
+	o.Now = func() time.Time { return ahead.after(time.Now()) }
+	s := brevettest.NewStack(t, o)
 	own, stranger := s.X509(t, agent), s.X509(t, twin)
 	c := s.ClientWith(t, own)
 	bound := "Bearer " + token(t, c, client.Ask{Scope: "git.issues.own", Task: "triage-1"}).Secret.Reveal()
@@ -230,6 +238,7 @@ func TestCheckKeepsOut(t *testing.T) {
 		{"a sandbox that asks", held{token: plain, by: own}, 403, "not_allowed", "role", ""},
 	} {
 		for name, shape := range shapes {
+			ahead.n.Add(1)
 			before := entriesOf(t, s)
 			got := shape(tc.call, t, s).send(t, s)
 			if got.status != tc.status || got.code != tc.code {
@@ -256,6 +265,38 @@ func TestCheckKeepsOut(t *testing.T) {
 		}
 	}
 	s.DB.Check(t)
+}
+
+// The world at a gateway leaves one entry a second of each kind, with an exact count, and hides nobody who has a token.
+func TestCheckOfWhoeverHasNoToken(t *testing.T) {
+	stopped, ahead, o := time.Now(), new(seconds), guarded
+	o.Now = func() time.Time { return ahead.after(stopped) }
+	s := brevettest.NewStack(t, o)
+	plain := "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()
+	before := entriesOf(t, s)
+	for range 20 {
+		for _, token := range []string{"none", "Bearer x", plain[:len(plain)-6] + "AAAAAA"} {
+			checks(t, token, s, held{token: token}, 401, "invalid_token")
+		}
+		checks(t, "elsewhere", s, held{token: plain, target: "/"}, 403, "insufficient_scope")
+	}
+	ahead.n.Add(1)
+	checks(t, "later", s, held{token: "Bearer x"}, 401, "invalid_token")
+	added := entriesOf(t, s)
+	added.skip(before)
+	got := map[any]int{}
+	for _, refusal := range added.refusals {
+		got[refusal.Body["detail"]] += 1 + int(refusal.Body["suppressed"].(float64))
+	}
+	want := map[any]int{"token_missing": 1, "token_malformed": 21, "token_signature": 1, "egress": 20}
+	if diff := cmp.Diff(want, got); diff != "" || len(added.refusals) != 24 {
+		t.Errorf("got %d entries, want 24 (-want +got):\n%s", len(added.refusals), diff)
+	}
+	metrics := httptest.NewRecorder()
+	s.Server.Metrics().ServeHTTP(metrics, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if !strings.Contains(metrics.Body.String(), `brevet_checks_total{outcome="invalid_token"} 61`) {
+		t.Error("the metric does not count 61 calls without a token")
+	}
 }
 
 // H29: only who proves to be a gateway by its certificate is believed what it says of a call; and what it says has one reading.
@@ -419,7 +460,9 @@ func provedToken(t *testing.T, s *brevettest.Stack, key *dpop.Signer) string {
 // H17: a proof is for one call, with one token, by the key that this is bound to; and it lets one call pass, on whichever
 // replica.
 func TestCheckOfProofs(t *testing.T) {
-	s := brevettest.NewStack(t, guarded)
+	ahead, o := new(seconds), guarded
+	o.Now = func() time.Time { return ahead.after(time.Now()) }
+	s := brevettest.NewStack(t, o)
 	replica := s.Replica(t)
 	key, stranger := signer(t), signer(t)
 	bound, other := provedToken(t, s, key), provedToken(t, s, key)
@@ -447,6 +490,7 @@ func TestCheckOfProofs(t *testing.T) {
 		"of a token that is not": {"DPoP", "x", []string{proof(good)}, "invalid_token", "token_malformed"},
 	} {
 		for manner, shape := range shapes {
+			ahead.n.Add(1)
 			before := entriesOf(t, s)
 			got := shape(held{token: tc.scheme + " " + tc.token, target: "/issues", more: tc.proofs}, t, s).send(t, s)
 			if got.status != 401 || got.code != tc.code || !strings.HasPrefix(got.header.Get("WWW-Authenticate"), tc.scheme+` error="`+tc.code+`"`) {

@@ -287,7 +287,7 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 		s.cfg.Log.ErrorContext(r.Context(), "call failed", "request_id", c.id, "operation", c.operation, "code", string(a.code), "error", err)
 	}
 	if a.status < http.StatusInternalServerError && !recorded(a) && underAPI(r) {
-		s.refuse(r, who, a.code, f.detail)
+		s.refuse(r, who, a.code, f)
 	}
 	return p
 }
@@ -314,9 +314,11 @@ func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
 // refuseTimeout bounds the record of a refusal, which goes on when the caller hangs up.
 const refuseTimeout = 3 * time.Second
 
-func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, detail string) {
+func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f finding) {
 	c := callOf(r)
-	ref := broker.Refusal{Code: string(code), Detail: detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed}
+	ref := broker.Refusal{
+		Code: string(code), Detail: f.detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
+	}
 	switch who := who.(type) {
 	case attest.Identity:
 		if !who.IsZero() {
