@@ -247,6 +247,13 @@ func (b *Broker) Title(scope, digest string) string {
 	return ""
 }
 
+// Offers returns the scopes that a sandbox may ask for, by the catalogue with that digest: the last that this replica has
+// seen applied.
+func (b *Broker) Offers(who attest.Identity) (offers []scopes.Offer, catalogue string) {
+	by := b.catalogue()
+	return by.Offers(who.ID()), by.Digest()
+}
+
 // Get returns one record within reach, else ErrNotFound.
 func (b *Broker) Get(ctx context.Context, id string, reach Reach) (*View, error) {
 	return b.cfg.Ledger.Get(ctx, id, reach)

@@ -76,6 +76,16 @@ type Answer struct {
 	Pending *Pending
 }
 
+// Scopes lists what the caller may ask for. An ask for one of them may still be denied, for its parameters or TTL.
+func (c *Client) Scopes(ctx context.Context) (openapi.ScopeList, error) {
+	var list openapi.ScopeList
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/scopes", nil)
+	if err != nil {
+		return list, fmt.Errorf("making a call: %w", err)
+	}
+	return list, c.read(req, &list)
+}
+
 // Request asks for a credential. A denial is an error that is ErrDenied.
 func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	if ask.TTL < 0 || ask.TTL%time.Second != 0 {

@@ -203,6 +203,48 @@ func (e OAuthErrorCode) Valid() bool {
 	}
 }
 
+// Defines values for OfferedScopeApproval.
+const (
+	ApprovalAlways OfferedScopeApproval = "always"
+	ApprovalMaybe  OfferedScopeApproval = "maybe"
+	ApprovalNever  OfferedScopeApproval = "never"
+)
+
+// Valid indicates whether the value is a known member of the OfferedScopeApproval enum.
+func (e OfferedScopeApproval) Valid() bool {
+	switch e {
+	case ApprovalAlways:
+		return true
+	case ApprovalMaybe:
+		return true
+	case ApprovalNever:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OfferedScopeBind.
+const (
+	BindDPoP OfferedScopeBind = "dpop"
+	BindMTLS OfferedScopeBind = "mtls"
+	BindNone OfferedScopeBind = "none"
+)
+
+// Valid indicates whether the value is a known member of the OfferedScopeBind enum.
+func (e OfferedScopeBind) Valid() bool {
+	switch e {
+	case BindDPoP:
+		return true
+	case BindMTLS:
+		return true
+	case BindNone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ProblemCode.
 const (
 	CodeAlreadyIssued        ProblemCode = "already_issued"
@@ -1072,6 +1114,44 @@ type OAuthError struct {
 // OAuthErrorCode defines model for OAuthErrorCode.
 type OAuthErrorCode string
 
+// OfferedScope A scope that a sandbox may ask for.
+type OfferedScope struct {
+	// Approval Whether people have to agree; `maybe` when that depends on the ask.
+	Approval OfferedScopeApproval `json:"approval"`
+
+	// Authority read, draft, write, delete, payment or permission.
+	Authority string `json:"authority"`
+
+	// Bind What an ask has to prove: `mtls` an X.509-SVID over mutual TLS, `dpop` a key of yours by a DPoP proof. The
+	// token is bound to it.
+	Bind OfferedScopeBind `json:"bind"`
+
+	// Credential Kind of the credential: jwt, vault-token, database, pki, ssh, kv or vault.
+	Credential string `json:"credential"`
+
+	// Name Example: github.issues.read
+	Name string `json:"name"`
+
+	// Params The parameters by name. An ask has to have all of them.
+	Params map[string]ScopeParam `json:"params"`
+
+	// Title What it does, in the words of an admin.
+	Title string `json:"title"`
+
+	// TTLDefault Seconds that are given when an ask names none.
+	TTLDefault int64 `json:"ttl_default"`
+
+	// TTLMax Seconds that longer asks are cut to.
+	TTLMax int64 `json:"ttl_max"`
+}
+
+// OfferedScopeApproval Whether people have to agree; `maybe` when that depends on the ask.
+type OfferedScopeApproval string
+
+// OfferedScopeBind What an ask has to prove: `mtls` an X.509-SVID over mutual TLS, `dpop` a key of yours by a DPoP proof. The
+// token is bound to it.
+type OfferedScopeBind string
+
 // Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 //
 // Example: {"repo":"acme/api"}
@@ -1257,6 +1337,34 @@ type RevocationRequest struct {
 
 // RoleName defines model for RoleName.
 type RoleName string
+
+// ScopeList defines model for ScopeList.
+type ScopeList struct {
+	// Catalogue Digest of the catalogue in force.
+	Catalogue string         `json:"catalogue"`
+	Scopes    []OfferedScope `json:"scopes"`
+}
+
+// ScopeParam defines model for ScopeParam.
+type ScopeParam struct {
+	// Max Of an int, inclusive.
+	Max *int64 `json:"max,omitempty"`
+
+	// MaxLength Of a string: in bytes.
+	MaxLength int `json:"max_length,omitempty,omitzero"`
+
+	// Min Of an int, inclusive.
+	Min *int64 `json:"min,omitempty"`
+
+	// Pattern Of a string: the RE2 expression that all of it matches.
+	Pattern string `json:"pattern,omitempty,omitzero"`
+
+	// Type string, enum, int or bool.
+	Type string `json:"type"`
+
+	// Values Of an enum.
+	Values []string `json:"values,omitempty,omitzero"`
+}
 
 // ServerMetadata defines model for ServerMetadata.
 type ServerMetadata struct {

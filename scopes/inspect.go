@@ -12,7 +12,7 @@ import (
 
 // literals returns every entity that the policy names.
 func (p policy) literals() []cedar.EntityUID {
-	tree := (*ast.Policy)(p.cedar.AST())
+	tree := p.tree()
 	var out []cedar.EntityUID
 	for _, head := range []ast.IsScopeNode{tree.Principal, tree.Action, tree.Resource} {
 		out = append(out, headLiterals(head)...)
@@ -22,7 +22,7 @@ func (p policy) literals() []cedar.EntityUID {
 
 // conditionLiterals returns every entity that its conditions name.
 func (p policy) conditionLiterals() []cedar.EntityUID {
-	tree := (*ast.Policy)(p.cedar.AST())
+	tree := p.tree()
 	var out []cedar.EntityUID
 	for _, condition := range tree.Conditions {
 		ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
@@ -55,7 +55,7 @@ func headLiterals(head ast.IsScopeNode) []cedar.EntityUID {
 // equated returns every entity that the policy compares something with by ==,
 // != or `action == X`, which does not look into groups.
 func (p policy) equated() []cedar.EntityUID {
-	tree := (*ast.Policy)(p.cedar.AST())
+	tree := p.tree()
 	var out []cedar.EntityUID
 	if head, ok := tree.Action.(ast.ScopeTypeEq); ok {
 		out = append(out, head.Entity)
@@ -85,7 +85,7 @@ func (p policy) equated() []cedar.EntityUID {
 
 // actionGroup returns X of a policy about `action in X`.
 func (p policy) actionGroup() (cedar.EntityUID, bool) {
-	in, ok := (*ast.Policy)(p.cedar.AST()).Action.(ast.ScopeTypeIn)
+	in, ok := p.tree().Action.(ast.ScopeTypeIn)
 	return in.Entity, ok
 }
 
@@ -95,7 +95,7 @@ func (p policy) actionGroup() (cedar.EntityUID, bool) {
 func (ps policies) thresholds() map[string][]int64 {
 	out := map[string][]int64{}
 	for _, p := range ps {
-		for _, condition := range (*ast.Policy)(p.cedar.AST()).Conditions {
+		for _, condition := range p.tree().Conditions {
 			ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
 				if name, at, ok := threshold(n); ok {
 					out[name] = append(out[name], at)

@@ -19,6 +19,7 @@ import (
 var (
 	forSandboxes = []wire{
 		{target: "/v1/tokens"},
+		{method: "GET", target: "/v1/scopes"},
 		{method: "GET", target: "/v1/requests/" + someID},
 		{method: "DELETE", target: "/v1/requests/" + someID},
 		{target: "/v1/requests/" + someID + "/token", body: `{}`},

@@ -129,6 +129,9 @@ type ServerInterface interface {
 	// Revoke End whatever matches, as an admin
 	// (POST /v1/revocations)
 	Revoke(w http.ResponseWriter, r *http.Request)
+	// ListScopes List the scopes that you may ask for
+	// (GET /v1/scopes)
+	ListScopes(w http.ResponseWriter, r *http.Request)
 	// EndTask End a task, and every credential that was issued for it
 	// (POST /v1/tasks/{task}/end)
 	EndTask(w http.ResponseWriter, r *http.Request, task Task)
@@ -375,6 +378,12 @@ func (_ Unimplemented) RedeemRequest(w http.ResponseWriter, r *http.Request, id 
 // Revoke End whatever matches, as an admin
 // (POST /v1/revocations)
 func (_ Unimplemented) Revoke(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListScopes List the scopes that you may ask for
+// (GET /v1/scopes)
+func (_ Unimplemented) ListScopes(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2003,6 +2012,20 @@ func (siw *ServerInterfaceWrapper) Revoke(w http.ResponseWriter, r *http.Request
 	handler.ServeHTTP(w, r)
 }
 
+// ListScopes operation middleware
+func (siw *ServerInterfaceWrapper) ListScopes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListScopes(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // EndTask operation middleware
 func (siw *ServerInterfaceWrapper) EndTask(w http.ResponseWriter, r *http.Request) {
 
@@ -2409,6 +2432,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/whoami", wrapper.WhoAmI)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/scopes", wrapper.ListScopes)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/check", wrapper.CheckCall)

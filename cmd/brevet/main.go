@@ -24,6 +24,7 @@ type CLI struct {
 	Ready          ReadyCmd          `cmd:"" help:"Ask a server on this machine whether it is ready, for health checks."`
 	Dev            DevCmd            `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
 	Demo           DemoCmd           `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
+	Scopes         ScopesCmd         `cmd:"" help:"List the scopes that the sandbox this runs in may ask for."`
 	Request        RequestCmd        `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
 	Exec           ExecCmd           `cmd:"" help:"Run a program with credentials that are renewed while it runs, and die with it."`
 	GitCredential  GitCredentialCmd  `cmd:"" help:"Give git a credential, as its credential helper."`

@@ -22,7 +22,7 @@ type McpCmd struct {
 	CallerFlags
 	Dir   string   `help:"Private folder that credentials are put into. Default: a new one, in memory where the system has a place for that." type:"path"`
 	Task  string   `help:"The task that requests belong to when they name none. Without it a task is made up, and ended with the server." env:"BREVET_TASK"`
-	Scope []string `help:"A scope that may be asked for, and is listed; give it again for another. Default: whatever the broker knows, and nothing is listed." sep:"none"`
+	Scope []string `help:"A scope that may be asked for; give it again for another. Default: all that the broker lists for this sandbox." sep:"none"`
 }
 
 // Run serves the Model Context Protocol on standard input and output until the input ends.
@@ -163,7 +163,7 @@ func (d *mcpDesk) server() *mcp.Server {
 		Instructions: mcpInstructions, Logger: slog.New(slog.DiscardHandler), Capabilities: &mcp.ServerCapabilities{},
 	})
 	mcp.AddTool(server, &mcp.Tool{
-		Name: "list_scopes", Description: "List the scopes that this sandbox is meant to ask for.",
+		Name: "list_scopes", Description: "List the scopes that may be asked for, with what each takes and gives.",
 		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true},
 	}, d.list)
 	mcp.AddTool(server, &mcp.Tool{

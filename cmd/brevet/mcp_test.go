@@ -151,6 +151,7 @@ func TestMCP(t *testing.T) {
 	var seen []string
 	a := s.agent(t)
 	t.Run("tools", func(t *testing.T) { a.tools(t) })
+	t.Run("scopes", s.scopes)
 	t.Run("request", func(t *testing.T) {
 		got, token := a.issue(t, map[string]any{"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "reason": "triage"})
 		seen = append(seen, token)
@@ -262,8 +263,28 @@ func (a *model) tools(t *testing.T) {
 		t.Errorf("got the tools %s", got)
 	}
 	var scopes mcpScopes
-	if a.call(t, "list_scopes", nil, &scopes) || len(scopes.Scopes) != 0 || !strings.Contains(scopes.Note, "does not list") {
+	if a.call(t, "list_scopes", nil, &scopes) || !slices.Contains(scopes.Scopes, "brief.token.read") || slices.Contains(scopes.Scopes, "github.repo.delete") {
 		t.Errorf("got %+v", scopes)
+	}
+	at := slices.Index(scopes.Scopes, "github.issues.write")
+	if at < 0 || scopes.Broker.Scopes[at].Approval != "always" || scopes.Broker.Scopes[at].Params["repo"].Type != "string" {
+		t.Errorf("got %+v", scopes)
+	}
+}
+
+// scopes lists what the sandbox may ask for, and nothing else.
+func (s *session) scopes(t *testing.T) {
+	got := brevet(t, s.env, "scopes")
+	got.want(t, 0, "SCOPE", "github.issues.write   write", "repo (string)", "always", "brief.token.read")
+	if strings.Contains(got.out, "mail.") || strings.Contains(got.out, "github.repo.delete") {
+		t.Errorf("got scopes of others:\n%s", got.out)
+	}
+	all := objects(t, brevet(t, s.env, "scopes", "-o", "json").out)
+	if len(all) != strings.Count(got.out, "\n")-1 || all[0]["name"] == "" || all[0]["ttl_max"] == nil {
+		t.Errorf("got %v, want what the table has", all)
+	}
+	if got := brevet(t, s.as("auditor"), "scopes"); got.code != 0 || strings.Count(got.out, "\n") != 2 || !strings.Contains(got.out, "calendar.events.read") {
+		t.Errorf("got %d, %s; want what any workload of the trust domain may ask for", got.code, got.out)
 	}
 }
 

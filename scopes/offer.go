@@ -1,0 +1,183 @@
+package scopes
+
+import (
+	"slices"
+
+	"github.com/cedar-policy/cedar-go"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/eval"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// Offer is a scope that a sandbox may ask for.
+type Offer struct {
+	Scope    *Scope
+	Approval Consent
+}
+
+// Consent says whether people have to agree to what is asked for.
+type Consent string
+
+// How often people are asked.
+const (
+	ConsentNever  Consent = "never"
+	ConsentMaybe  Consent = "maybe" // it depends on the ask
+	ConsentAlways Consent = "always"
+)
+
+// Offers returns the scopes of which policy does not deny every ask of a sandbox, sorted by name. What an ask says (its
+// parameters, TTL and task, and what is proved with it) is not known, so whatever a policy says of that may hold or not:
+// nothing that Decide would allow or leave pending is left out, and an ask for what is offered may be denied all the same.
+func (c *Catalogue) Offers(id spiffeid.ID) []Offer {
+	who := sandbox(id)
+	about := slices.DeleteFunc(slices.Clone(c.policies), func(p policy) bool { return !heads(p.tree().Principal, who).yes })
+	var offers []Offer
+	for _, name := range c.names {
+		def := c.scopes[name]
+		o := outlook{def: def, q: question{principal: who, action: cedar.Entity{UID: def.action, Parents: def.parents}}}
+		now := o.open(about, false)
+		later := def.scope.Approval != nil && o.open(about, true)
+		offer := Offer{Scope: def.scope.clone(), Approval: ConsentNever}
+		switch {
+		case !now && !later:
+			continue
+		case !now:
+			offer.Approval = ConsentAlways
+		case later:
+			offer.Approval = ConsentMaybe
+		}
+		offers = append(offers, offer)
+	}
+	return offers
+}
+
+func (p policy) tree() *ast.Policy { return (*ast.Policy)(p.cedar.AST()) }
+
+// truth is what a condition may come to, for some ask or other. It may err instead, which never permits.
+type truth struct{ yes, no bool }
+
+var unknown = truth{yes: true, no: true}
+
+func known(holds bool) truth { return truth{yes: holds, no: !holds} }
+
+func (t truth) not() truth { return truth{yes: t.no, no: t.yes} }
+
+// and, like Cedar's, does not look at what follows something false.
+func (t truth) and(next truth) truth {
+	return truth{yes: t.yes && next.yes, no: t.no || t.yes && next.no}
+}
+
+func (t truth) or(next truth) truth { return t.not().and(next.not()).not() }
+
+// outlook is all asks of one sandbox for one scope.
+type outlook struct {
+	def *definition
+	q   question
+	env eval.Env
+}
+
+// open tells whether some ask may be permitted, with people's approval or without.
+func (o outlook) open(all policies, approved bool) bool {
+	o.env = eval.Env{
+		Entities: o.q, Principal: o.q.principal.UID, Action: o.q.action.UID,
+		Context: cedar.NewRecord(cedar.RecordMap{"approved": cedar.Boolean(approved)}),
+	}
+	permitted := false
+	for _, p := range all {
+		holds := o.policy(p.tree())
+		switch {
+		case p.cedar.Effect() == cedar.Permit:
+			permitted = permitted || holds.yes
+		case !holds.no:
+			return false // it forbids each ask, or errs, which denies too
+		}
+	}
+	return permitted
+}
+
+func (o outlook) policy(p *ast.Policy) truth {
+	holds := heads(p.Principal, o.q.principal).and(heads(p.Action, o.q.action)).and(o.resource(p.Resource))
+	for _, condition := range p.Conditions {
+		if !holds.yes {
+			return holds
+		}
+		body := o.condition(condition.Body)
+		if condition.Condition == ast.ConditionUnless {
+			body = body.not()
+		}
+		holds = holds.and(body)
+	}
+	return holds
+}
+
+// heads tells whether a policy's head is about an entity, all of whose groups are its direct parents.
+func heads(head ast.IsScopeNode, e cedar.Entity) truth {
+	in := func(group cedar.EntityUID) bool { return group == e.UID || e.Parents.Contains(group) }
+	switch h := head.(type) {
+	case ast.ScopeTypeAll:
+		return known(true)
+	case ast.ScopeTypeEq:
+		return known(h.Entity == e.UID)
+	case ast.ScopeTypeIn:
+		return known(in(h.Entity))
+	case ast.ScopeTypeInSet:
+		return known(slices.ContainsFunc(h.Entities, in))
+	case ast.ScopeTypeIs:
+		return known(h.Type == e.UID.Type)
+	case ast.ScopeTypeIsIn:
+		return known(h.Type == e.UID.Type && in(h.Entity))
+	}
+	return unknown
+}
+
+// resource tells whether a head may be about a resource of the scope.
+func (o outlook) resource(head ast.IsScopeNode) truth {
+	if _, all := head.(ast.ScopeTypeAll); all {
+		return known(true)
+	}
+	named := headLiterals(head)
+	if len(named) > 0 && !slices.ContainsFunc(named, func(uid cedar.EntityUID) bool { return o.def.shape.MatchString(string(uid.ID)) }) {
+		return known(false)
+	}
+	return unknown
+}
+
+func (o outlook) condition(n ast.IsNode) truth {
+	switch v := n.(type) {
+	case ast.NodeTypeNot:
+		return o.condition(v.Arg).not()
+	case ast.NodeTypeAnd:
+		return o.condition(v.Left).and(o.condition(v.Right))
+	case ast.NodeTypeOr:
+		return o.condition(v.Left).or(o.condition(v.Right))
+	case ast.NodeTypeHas:
+		if params, ok := v.Arg.(ast.NodeTypeAccess); ok && isContext(params.Arg) && params.Value == "params" {
+			_, has := o.def.scope.Params[string(v.Value)]
+			return known(has)
+		}
+	}
+	if ofAsk(n) {
+		return unknown
+	}
+	value, err := eval.Eval(n, o.env)
+	if holds, ok := value.(cedar.Boolean); ok && err == nil {
+		return known(bool(holds))
+	}
+	return unknown
+}
+
+// ofAsk tells whether an expression depends on more than who asks for which scope, and whether people have approved it.
+func ofAsk(n ast.IsNode) bool {
+	found := false
+	ast.Inspect(ast.NewNode(n), func(n ast.IsNode) bool {
+		access, ok := n.(ast.NodeTypeAccess)
+		if ok && isContext(access.Arg) && access.Value == "approved" {
+			return false
+		}
+		if v, ok := n.(ast.NodeTypeVariable); ok && (v.Name == "context" || v.Name == "resource") {
+			found = true
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,47 @@
+package server
+
+import (
+	"net/http"
+
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// ListScopes tells a sandbox what it may ask for.
+func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
+	const operation = "listScopes"
+	who, caller, err := s.attest(r, operation)
+	if err == nil {
+		err = s.rules.check(r, who, operation, nil)
+	}
+	if err != nil {
+		s.fail(w, r, caller, err)
+		return
+	}
+	offers, catalogue := s.cfg.Broker.Offers(who)
+	list := ScopeList{Catalogue: catalogue, Scopes: make([]OfferedScope, len(offers))}
+	for i, offer := range offers {
+		list.Scopes[i] = offeredScope(offer)
+	}
+	writeJSON(w, http.StatusOK, list)
+}
+
+func offeredScope(offer scopes.Offer) OfferedScope {
+	scope := offer.Scope
+	out := OfferedScope{
+		Name: scope.Name, Title: scope.Title, Authority: string(scope.Authority), Params: make(map[string]ScopeParam, len(scope.Params)),
+		TTLDefault: seconds(scope.TTL.Default), TTLMax: seconds(scope.TTL.Max),
+		Approval: OfferedScopeApproval(offer.Approval), Credential: scope.Credential.Kind, Bind: BindNone,
+	}
+	if scope.Credential.Bind != "" {
+		out.Bind = OfferedScopeBind(scope.Credential.Bind)
+	}
+	for name, p := range scope.Params {
+		param := ScopeParam{Type: string(p.Type), Pattern: p.Pattern, MaxLength: p.MaxLength, Values: p.Values}
+		if p.Type == scopes.ParamInt {
+			param.Min, param.Max = &p.Min, &p.Max
+		}
+		out.Params[name] = param
+	}
+	return out
+}

@@ -1,0 +1,101 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
+)
+
+var manifold = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
+  - name: git.issues.read
+    title: Read issues
+    authority: read
+    params:
+      repo: {type: string, pattern: '[a-z/]+', max_length: 100}
+    resource: git:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: https://git.test, bind: dpop}
+  - name: git.issues.write
+    title: Write issues
+    authority: write
+    params:
+      count: {type: int, min: 0, max: 9}
+      env: {type: enum, values: [dev, prod]}
+      urgent: {type: bool}
+    resource: git:{env}/{count}
+    ttl: {default: 1m, max: 2m}
+    approval: {group: oncall}
+    credential: {kind: kv, path: 'kv/{env}'}
+  - name: pay.refund
+    title: Refund
+    authority: payment
+    resource: pay:all
+    ttl: {default: 1m, max: 2m}
+    credential: {kind: jwt, audience: https://pay.test}
+`)}, {Name: "policies.cedar", Data: []byte(`@id("agents") permit (principal in Path::"spiffe://acme.test/agents", action in Action::"git.*", resource);
+@id("writes") forbid (principal, action in Action::"authority:write", resource) unless { context.approved };
+@id("cashier") permit (principal == Sandbox::"spiffe://other.test/agents/a", action == Action::"pay.refund", resource) when { context.ttl < 60 };
+`)}}
+
+// A sandbox reads what it may ask for, however it proves who it is, and nothing of what others may.
+func TestScopesOfASandbox(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: manifold, Applied: true, Admins: []string{admin}, CatalogueAdmins: []string{chief}})
+	zero, nine := int64(0), int64(9)
+	digest, err := scopes.Load(manifold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := openapi.ScopeList{Catalogue: digest.Digest(), Scopes: []openapi.OfferedScope{
+		{
+			Name: "git.issues.read", Title: "Read issues", Authority: "read", TTLDefault: 300, TTLMax: 900, Approval: "never",
+			Params:     map[string]openapi.ScopeParam{"repo": {Type: "string", Pattern: "[a-z/]+", MaxLength: 100}},
+			Credential: "jwt", Bind: "dpop",
+		},
+		{
+			Name: "git.issues.write", Title: "Write issues", Authority: "write", TTLDefault: 60, TTLMax: 120, Approval: "always",
+			Params: map[string]openapi.ScopeParam{
+				"count": {Type: "int", Min: &zero, Max: &nine}, "env": {Type: "enum", Values: []string{"dev", "prod"}}, "urgent": {Type: "bool"},
+			},
+			Credential: "kv", Bind: "none",
+		},
+	}}
+	for name, read := range map[string]func() (openapi.ScopeList, error){
+		"X.509": func() (openapi.ScopeList, error) { return s.Client(t, agent).Scopes(t.Context()) },
+		"JWT":   func() (openapi.ScopeList, error) { return s.JWTClient(t, agent).Scopes(t.Context()) },
+	} {
+		got, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	// I14, and an admin is offered no more than their policies say.
+	for who, want := range map[string]string{"spiffe://other.test/agents/a": "pay.refund", "spiffe://other.test/agents/b": "", admin: ""} {
+		got, err := s.Client(t, who).Scopes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := ""
+		for _, scope := range got.Scopes {
+			names += scope.Name
+		}
+		if names != want {
+			t.Errorf("%s: got %q, want %q", who, names, want)
+		}
+	}
+	if got := (wire{method: "GET", target: "/v1/scopes", auth: "Bearer " + s.JWT(t, "spiffe://other.test/agents/b")}).send(t, s); got.status != 200 || got.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("got %d %s, want an empty list that nobody keeps", got.status, got.text)
+	}
+	if got := (wire{method: "GET", target: "/v1/scopes?spiffe_id=" + agent, auth: "Bearer " + s.JWT(t, agent)}).send(t, s); got.status != 400 {
+		t.Errorf("got %d %s for somebody else's, want 400", got.status, got.text)
+	}
+	apply(t, s.Client(t, chief), changed(t, manifold, "git.issues.read", "git.issues.look"))
+	if got, err := s.Client(t, agent).Scopes(t.Context()); err != nil || got.Scopes[0].Name != "git.issues.look" || got.Catalogue == want.Catalogue {
+		t.Errorf("got %+v, %v after the change", got, err)
+	}
+}
