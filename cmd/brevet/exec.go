@@ -16,6 +16,7 @@ import (
 // ExecCmd is `brevet exec`.
 type ExecCmd struct {
 	CallerFlags
+	KeyFlags
 	Task    string   `help:"The task that the credentials belong to. Without it a task is made up, and ended with the program." env:"BREVET_TASK"`
 	Reason  string   `help:"Why, in a sentence, for whoever reads the record."`
 	Scope   inOrder  `help:"Scope to ask for, such as github.issues.read. The flags below are about the one before them; give it again for another credential." required:"" placeholder:"NAME"`

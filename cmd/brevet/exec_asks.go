@@ -70,11 +70,15 @@ func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 			words = append(words, word{value, flag})
 		}
 	}
+	signer, err := c.signer()
+	if err != nil {
+		return nil, err
+	}
 	slices.SortFunc(words, func(a, b word) int { return cmp.Compare(b.after, a.after) })
 	var parts []*part
 	for _, w := range words {
 		if w.flag == "scope" {
-			parts = append(parts, &part{ask: client.Ask{Scope: w.text}})
+			parts = append(parts, &part{ask: client.Ask{Scope: w.text, Signer: signer}})
 			continue
 		}
 		if len(parts) == 0 {
@@ -91,7 +95,6 @@ func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 		if p.inEnv() && slices.ContainsFunc(p.places, func(to place) bool { return !isEnv(to) }) {
 			return nil, fmt.Errorf("--scope %s: what is in the environment cannot be renewed, and would soon be another credential than the one elsewhere: give it a --scope of its own", p.ask.Scope)
 		}
-		var err error
 		if p.ask.Params, err = parseParams(p.params); err != nil {
 			return nil, err
 		}

@@ -57,6 +57,7 @@ func TestExec(t *testing.T) {
 	t.Run("git", s.gitCredential)
 	t.Run("kube-credential", s.kubeCredential)
 	t.Run("sdk", s.sdkExample)
+	t.Run("dpop", s.bindsToKey)
 	s.stop(t, syscall.SIGTERM)
 }
 

@@ -19,6 +19,7 @@ import (
 // RequestCmd is `brevet request`.
 type RequestCmd struct {
 	CallerFlags
+	KeyFlags
 	Scope  string        `arg:"" help:"Scope to ask for, such as github.issues.read."`
 	Params []string      `arg:"" optional:"" help:"Its parameters: name=text, or name:=JSON for numbers and booleans."`
 	Task   string        `help:"The task that the credential belongs to." required:"" env:"BREVET_TASK"`
@@ -64,6 +65,9 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	}
 	if ask.PublicKey, err = readKeyFile(c.Public); err != nil {
 		return fmt.Errorf("--public-key: %w", err)
+	}
+	if ask.Signer, err = c.signer(); err != nil {
+		return err
 	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -148,6 +152,9 @@ func printToken(con *console, token *client.Token) error {
 	if token.Static {
 		fmt.Fprintln(con.err, "It is a static secret: it goes on working after that, until its owner changes it.")
 	}
+	if token.Type == typeDPoP {
+		fmt.Fprintln(con.err, "It works with proofs by your key only (DPoP).")
+	}
 	if token.Kind == kindJWT {
 		_, err := fmt.Fprintln(con.out, token.Secret.Reveal())
 		return err
@@ -157,6 +164,9 @@ func printToken(con *console, token *client.Token) error {
 
 // kindJWT is the one kind whose credential is a single word.
 const kindJWT = "jwt"
+
+// typeDPoP is the type of a token that is bound to a key by DPoP.
+const typeDPoP = "DPoP"
 
 // tokenDocument is the answer as the server gave it.
 func tokenDocument(token *client.Token) map[string]any {
