@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"export":     {},
 	"faults":     {},
 	"tamper":     {},
-	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
+	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
 
 	"examples/sandbox":  {"client"},
 	"examples/resource": {"resource"},
