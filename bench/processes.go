@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// parts are whose time is told apart.
+var parts = []string{"generator", "broker", "vault", "postgres"}
+
+// tick is the unit of /proc/PID/stat, which is the same on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// spent is the processor time of each part so far. What a part's ended processes used counts for the one that waited.
+func (d *deployment) spent() map[string]time.Duration {
+	spent := map[string]time.Duration{}
+	all := statistics()
+	for pid, stat := range all {
+		if part := d.partOf(pid, stat); part != "" && ours(all, pid) {
+			spent[part] += stat.time
+		}
+	}
+	return spent
+}
+
+// ours tells a process that this one has started, through whomever.
+func ours(all map[int]statistic, pid int) bool {
+	for pid > 1 {
+		if pid == os.Getpid() {
+			return true
+		}
+		pid = all[pid].parent
+	}
+	return false
+}
+
+type statistic struct {
+	name   string
+	parent int
+	time   time.Duration
+}
+
+// statistics reads /proc/PID/stat of all processes (proc(5)).
+func statistics() map[int]statistic {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	all := map[int]statistic{}
+	for _, file := range files {
+		text, err := os.ReadFile(file) //nolint:gosec // a name that the kernel gave
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		before, after, _ := strings.Cut(string(text), "(")
+		name, rest, _ := strings.Cut(after, ") ")
+		pid, _ := strconv.Atoi(strings.TrimSpace(before))
+		fields := strings.Fields(rest)
+		if len(fields) < 15 {
+			continue
+		}
+		parent, _ := strconv.Atoi(fields[1])
+		s := statistic{name: name, parent: parent}
+		for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+			ticks, _ := strconv.ParseInt(field, 10, 64)
+			s.time += time.Duration(ticks) * tick
+		}
+		all[pid] = s
+	}
+	return all
+}
+
+func (d *deployment) partOf(pid int, s statistic) string {
+	switch {
+	case pid == os.Getpid():
+		return "generator"
+	case pid == d.broker.Process.Pid:
+		return "broker"
+	case strings.HasPrefix(s.name, "postgres"):
+		return "postgres"
+	case s.name == "vault", s.name == "bao", strings.HasPrefix(s.name, "vaultd"):
+		return "vault"
+	default:
+		return ""
+	}
+}
+
+// memory is what the broker holds of the machine's, and the most that it ever held, in bytes.
+func (d *deployment) memory() (now, most int64) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.broker.Process.Pid), "status"))
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		switch name {
+		case "VmRSS":
+			now = kib << 10
+		case "VmHWM":
+			most = kib << 10
+		}
+	}
+	return now, most
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// report is what a run found.
+type report struct {
+	Connections int
+	// Alone is one caller's issues, Half those at half of the highest rate.
+	Alone, Half figures
+	// Memory is the most that the broker held, in bytes.
+	Memory int64
+
+	loads map[string][]load
+}
+
+// figures are those of one load. Times are in microseconds.
+type figures struct {
+	Rate      float64          `json:"rate"`
+	P50       int64            `json:"p50_us"`
+	P99       int64            `json:"p99_us"`
+	P999      int64            `json:"p999_us"`
+	Failed    int              `json:"failed"`
+	Processor map[string]int64 `json:"processor_us"`
+}
+
+func figuresOf(l load) figures {
+	f := figures{
+		Rate: l.rate(), P50: l.at(0.5).Microseconds(), P99: l.at(0.99).Microseconds(), P999: l.at(0.999).Microseconds(),
+		Failed: l.failed, Processor: map[string]int64{},
+	}
+	for _, part := range parts {
+		f.Processor[part] = l.each(part).Microseconds()
+	}
+	return f
+}
+
+// order is that in which targets are asked: those that are compared one after the other.
+func (r *report) order() []string {
+	return []string{"issue", "login", "issue-jwt", "sign", "dynamic", "creds"}
+}
+
+// ratio is that of two targets, round by round, sorted.
+func (r *report) ratio(ours, theirs string) []float64 {
+	var all []float64
+	for i, l := range r.loads[ours] {
+		all = append(all, l.rate()/r.loads[theirs][i].rate())
+	}
+	slices.Sort(all)
+	return all
+}
+
+var ratios = [][2]string{{"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}}
+
+// print writes the table, and the ratios as the last line.
+func (r *report) print(out io.Writer) {
+	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "asked for\t/s\tp50\tp99\tp99.9\tfailed\tµs each:")
+	for _, part := range parts {
+		fmt.Fprintf(table, "\t%s", part)
+	}
+	fmt.Fprintln(table, "\t")
+	for _, name := range r.order() {
+		r.row(table, name, figuresOf(r.median(name)))
+	}
+	r.row(table, "issue, one caller", r.Alone)
+	r.row(table, "issue, half load", r.Half)
+	_ = table.Flush()
+	fmt.Fprintf(out, "the broker held %d MiB at most; p99 at half load is %.1f times that of one caller\n",
+		r.Memory>>20, float64(r.Half.P99)/float64(r.Alone.P99))
+	for _, pair := range ratios {
+		all := r.ratio(pair[0], pair[1])
+		fmt.Fprintf(out, "%s/%s in %d rounds: %.2f at least, %.2f median, %.2f at most\n",
+			pair[0], pair[1], len(all), all[0], all[len(all)/2], all[len(all)-1])
+	}
+	median := func(ours, theirs string) float64 { all := r.ratio(ours, theirs); return all[len(all)/2] }
+	fmt.Fprintf(out, "ratio issue/login=%.2f issue/sign=%.2f dynamic/creds=%.2f\n",
+		median("issue", "login"), median("issue", "sign"), median("dynamic", "creds"))
+}
+
+func (r *report) row(out io.Writer, name string, f figures) {
+	short := func(us int64) time.Duration {
+		return (time.Duration(us) * time.Microsecond).Round(10 * time.Microsecond)
+	}
+	fmt.Fprintf(out, "%s\t%.0f\t%s\t%s\t%s\t%d\t", name, f.Rate, short(f.P50), short(f.P99), short(f.P999), f.Failed)
+	for _, part := range parts {
+		fmt.Fprintf(out, "\t%d", f.Processor[part])
+	}
+	fmt.Fprintln(out, "\t")
+}
+
+// median is the round of a target whose rate is the middle one.
+func (r *report) median(name string) load {
+	all := slices.SortedFunc(slices.Values(r.loads[name]), func(a, b load) int { return int(a.rate() - b.rate()) })
+	return all[len(all)/2]
+}
+
+// all is what is saved: every round of every target.
+func (r *report) all() map[string]any {
+	rounds := map[string][]figures{}
+	for name, loads := range r.loads {
+		for _, l := range loads {
+			rounds[name] = append(rounds[name], figuresOf(l))
+		}
+	}
+	median := map[string][]float64{}
+	for _, pair := range ratios {
+		median[pair[0]+"/"+pair[1]] = r.ratio(pair[0], pair[1])
+	}
+	return map[string]any{
+		"connections": r.Connections, "rounds": rounds, "ratios": median, "alone": r.Alone, "half": r.Half, "memory_bytes": r.Memory,
+	}
+}

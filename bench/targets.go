@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// target is something that is asked for.
+type target struct {
+	name string
+	// callers are each a client with a connection of its own.
+	callers func(n int) ([]call, error)
+}
+
+// targets are what is compared. The first ones are Brevet's, the others are what one would do without it.
+func (d *deployment) targets() map[string]target {
+	read := map[string]any{"scope": "bench.read", "params": map[string]any{"repo": "acme/api"}, "task": "bench"}
+	orders := map[string]any{"scope": "bench.database", "task": "bench"}
+	all := map[string]target{}
+	for _, t := range []target{
+		{"issue", func(n int) ([]call, error) { return d.sandboxes(n, read) }},
+		{"issue-jwt", func(n int) ([]call, error) { return d.bearers(n, read) }},
+		{"dynamic", func(n int) ([]call, error) { return d.sandboxes(n, orders) }},
+		{"login", d.logins},
+		{"sign", d.signers},
+		{"creds", func(n int) ([]call, error) {
+			return d.vaultCalls(n, http.MethodGet, "database/creds/reporting", func(int) (any, error) { return nil, nil })
+		}},
+	} {
+		all[t.name] = t
+	}
+	return all
+}
+
+func agent(i int) spiffeid.ID {
+	return spiffeid.RequireFromString(fmt.Sprintf("spiffe://%s/agents/agent-%d", domain, i))
+}
+
+// sandboxes ask the broker over mutual TLS, each as itself.
+func (d *deployment) sandboxes(n int, body any) ([]call, error) {
+	return callers(n, func(i int) (call, error) {
+		trust, err := d.proved(agent(i))
+		if err != nil {
+			return nil, err
+		}
+		return post(trust, d.url+"/v1/tokens", http.Header{}, body, http.StatusCreated)
+	})
+}
+
+// bearers ask the broker with a JWT-SVID in each request.
+func (d *deployment) bearers(n int, body any) ([]call, error) {
+	return callers(n, func(i int) (call, error) {
+		token, err := d.issuer.JWTSVID(agent(i), d.url)
+		if err != nil {
+			return nil, err
+		}
+		return post(d.anonymous(), d.url+"/v1/tokens", http.Header{"Authorization": {"Bearer " + token}}, body, http.StatusCreated)
+	})
+}
+
+// logins are those of Vault's own JWT method, with the same JWT-SVIDs. They get a Vault token.
+func (d *deployment) logins(n int) ([]call, error) {
+	return d.vaultCalls(n, http.MethodPost, "auth/jwt/login", func(i int) (any, error) {
+		token, err := d.issuer.JWTSVID(agent(i), "vault")
+		return map[string]any{"role": "bench", "jwt": token}, err
+	})
+}
+
+// signers have Transit sign what a token of Brevet's is as long as.
+func (d *deployment) signers(n int) ([]call, error) {
+	input := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", 900)))
+	return d.vaultCalls(n, http.MethodPost, "transit/sign/brevet", func(int) (any, error) {
+		return map[string]any{"input": input, "marshaling_algorithm": "jws"}, nil
+	})
+}
+
+func (d *deployment) vaultCalls(n int, method, path string, body func(i int) (any, error)) ([]call, error) {
+	header := http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}}
+	if strings.HasSuffix(path, "/login") {
+		header = http.Header{}
+	}
+	return callers(n, func(i int) (call, error) {
+		content, err := body(i)
+		if err != nil {
+			return nil, err
+		}
+		if method == http.MethodGet {
+			return request(nil, method, d.servers.Vault.Addr()+"/v1/"+path, header, nil, http.StatusOK), nil
+		}
+		return post(nil, d.servers.Vault.Addr()+"/v1/"+path, header, content, http.StatusOK)
+	})
+}
+
+func callers(n int, one func(i int) (call, error)) ([]call, error) {
+	all := make([]call, n)
+	for i := range all {
+		var err error
+		if all[i], err = one(i); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func post(trust *tls.Config, url string, header http.Header, body any, want int) (call, error) {
+	text, err := json.Marshal(body)
+	return request(trust, http.MethodPost, url, header, text, want), err
+}
+
+// request is a client of its own, with one connection that it keeps.
+func request(trust *tls.Config, method, url string, header http.Header, body []byte, want int) call {
+	header = header.Clone()
+	if body != nil {
+		header.Set("Content-Type", "application/json")
+	}
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: trust, MaxConnsPerHost: 1}}
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		req.Header = header
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err != nil {
+			return err
+		}
+		if resp.StatusCode != want {
+			return fmt.Errorf("%s %s: status %d: %.300s", method, url, resp.StatusCode, answer)
+		}
+		return nil
+	}
+}
+
+// prepareVault gives Vault the login method that one would use without Brevet.
+func (d *deployment) prepareVault(ctx context.Context) error {
+	set := d.issuer.Bundle().JWTBundle()
+	var keys []string
+	for _, public := range set.JWTAuthorities() {
+		text, err := pemOf(public)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, text)
+	}
+	for _, step := range []struct {
+		path string
+		body map[string]any
+	}{
+		{"sys/auth/jwt", map[string]any{"type": "jwt"}},
+		{"auth/jwt/config", map[string]any{"jwt_validation_pubkeys": keys}},
+		{"auth/jwt/role/bench", map[string]any{
+			"role_type": "jwt", "user_claim": "sub", "bound_audiences": []string{"vault"}, "token_ttl": "1m", "token_policies": []string{"default"},
+		}},
+	} {
+		header := http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}}
+		do, err := post(nil, d.servers.Vault.Addr()+"/v1/"+step.path, header, step.body, http.StatusNoContent)
+		if err != nil {
+			return err
+		}
+		if err := do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
