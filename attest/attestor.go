@@ -1,6 +1,7 @@
 package attest
 
 import (
+	"crypto"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -59,6 +60,9 @@ type Attestor struct {
 	maxJWTLife time.Duration
 	leeway     time.Duration
 	onRefusal  func(net.Addr, error)
+
+	chains remembered[trusted]
+	tokens remembered[crypto.PublicKey] // that verified them
 }
 
 // New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: to go-spiffe, an

@@ -4,6 +4,7 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/rsa"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -51,10 +52,16 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	bundle, err := a.jwtBundle(id.TrustDomain(), header)
+	key, err := a.jwtKey(id.TrustDomain(), header)
 	if err != nil {
 		return Identity{}, err
 	}
+	digest := sha256.Sum256([]byte(token))
+	if known, ok := a.tokens.get(digest); ok && sameKey(known, key) {
+		return Identity{id: id, kind: KindJWT, expires: expires}, nil
+	}
+	// A bundle of exactly one key: whatever go-spiffe does with it, no other key can verify the token.
+	bundle := jwtbundle.FromJWTAuthorities(id.TrustDomain(), map[string]crypto.PublicKey{header.KeyID: key})
 	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{audience})
 	if err != nil {
 		return Identity{}, ErrSignature // the cause may quote the token
@@ -62,6 +69,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if svid.ID != id || !svid.Expiry.Equal(expires) {
 		return Identity{}, fmt.Errorf("%w: two readings of one token", ErrMalformed)
 	}
+	a.tokens.put(digest, key)
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
 }
 
@@ -97,9 +105,8 @@ func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
 	return expires, nil
 }
 
-// jwtBundle returns a bundle of exactly one key: the one that the header names, of the trust domain that the subject
-// is in. Whatever go-spiffe does with it, no other key can verify the token.
-func (a *Attestor) jwtBundle(td spiffeid.TrustDomain, header tokenHeader) (*jwtbundle.Bundle, error) {
+// jwtKey returns the key that the header names, of the trust domain that the subject is in.
+func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.PublicKey, error) {
 	bundle, err := a.bundles.GetJWTBundleForTrustDomain(td)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
@@ -117,7 +124,7 @@ func (a *Attestor) jwtBundle(td spiffeid.TrustDomain, header tokenHeader) (*jwtb
 	if !keyFits[header.Algorithm](key) {
 		return nil, fmt.Errorf("%w: it does not fit the key", ErrAlgorithm)
 	}
-	return jwtbundle.FromJWTAuthorities(td, map[string]crypto.PublicKey{header.KeyID: key}), nil
+	return key, nil
 }
 
 // keyFits is the list of algorithms of JWT-SVID, section 2.1, with the keys that each may be used with. EdDSA is not

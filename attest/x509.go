@@ -63,14 +63,27 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	verified, _, err := x509svid.Verify(chain, bundle, x509svid.WithTime(a.now()))
-	if err != nil {
-		return Identity{}, a.verifyError(err, leaf)
-	}
-	if verified != id {
-		return Identity{}, fmt.Errorf("%w: two readings of one ID", ErrMalformed)
+	if err := a.verifyChain(id, chain, bundle); err != nil {
+		return Identity{}, err
 	}
 	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}, nil
+}
+
+// verifyChain holds a chain to the bundle at this time. The signatures of one that did verify are not computed again.
+func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle *x509bundle.Bundle) error {
+	now, authorities, digest := a.now(), bundle.X509Authorities(), digestOf(chain)
+	if known, ok := a.chains.get(digest); ok && known.holds(authorities, now) {
+		return nil
+	}
+	verified, chains, err := x509svid.Verify(chain, bundle, x509svid.WithTime(now))
+	if err != nil {
+		return a.verifyError(err, chain[0])
+	}
+	if verified != id {
+		return fmt.Errorf("%w: two readings of one ID", ErrMalformed)
+	}
+	a.chains.put(digest, trustedBy(authorities, chains[0]))
+	return nil
 }
 
 // checkChain bounds what is presented. It looks at every certificate, since the client chooses them all.
