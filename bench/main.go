@@ -6,11 +6,11 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 )
@@ -50,11 +50,17 @@ func run(ctx context.Context, o options) (err error) {
 	if err := d.prepareVault(ctx); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
+	callers := map[string][]call{}
+	for name, make := range d.targets() {
+		if callers[name], err = make(o.callersOf(name)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	r := report{Connections: o.connections, loads: map[string][]load{}}
 	for round := range o.rounds + 1 { // the first one warms up
-		for _, name := range r.order() {
-			l, err := d.ask(ctx, name, o)
-			if err != nil {
+		for _, name := range order {
+			l := d.closed(ctx, callers[name], o.lasts)
+			if err := l.check(); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if round > 0 {
@@ -64,7 +70,7 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	fmt.Fprint(os.Stderr, "\r\033[K")
-	if err := d.halfLoad(ctx, o, &r); err != nil {
+	if err := d.halfLoad(ctx, callers["issue"], 2*o.lasts, &r); err != nil {
 		return err
 	}
 	_, r.Memory = d.memory()
@@ -72,38 +78,20 @@ func run(ctx context.Context, o options) (err error) {
 	return r.save(o.json)
 }
 
-// ask measures one target. What makes logins at a database is asked by fewer: each of them is a role that is made there.
-func (d *deployment) ask(ctx context.Context, name string, o options) (load, error) {
-	n := o.connections
+// callersOf are fewer for what makes logins at a database: each of them is a role that is made there.
+func (o options) callersOf(name string) int {
 	if name == "dynamic" || name == "creds" {
-		n = min(n, 8)
+		return min(o.connections, 8)
 	}
-	callers, err := d.targets()[name].callers(n)
-	if err != nil {
-		return load{}, err
-	}
-	l := d.closed(ctx, callers, o.lasts)
-	return l, l.check()
+	return o.connections
 }
 
 // halfLoad compares the latency of an issue at half of what the broker can do with that of one alone.
-func (d *deployment) halfLoad(ctx context.Context, o options, r *report) error {
-	callers, err := d.targets()["issue"].callers(o.connections)
-	if err != nil {
-		return err
-	}
-	rates := make([]float64, 0, len(r.loads["issue"]))
-	for _, l := range r.loads["issue"] {
-		rates = append(rates, l.rate())
-	}
-	slices.Sort(rates)
-	alone := d.closed(ctx, callers[:1], 2*o.lasts)
-	half := d.open(ctx, callers, rates[len(rates)/2]/2, 2*o.lasts)
+func (d *deployment) halfLoad(ctx context.Context, callers []call, lasts time.Duration, r *report) error {
+	alone := d.closed(ctx, callers[:1], lasts)
+	half := d.open(ctx, callers, r.median("issue").rate()/2, lasts)
 	r.Alone, r.Half = figuresOf(alone), figuresOf(half)
-	if err := alone.check(); err != nil {
-		return err
-	}
-	return half.check()
+	return errors.Join(alone.check(), half.check())
 }
 
 func pemOf(key crypto.PublicKey) (string, error) {

@@ -41,9 +41,7 @@ func figuresOf(l load) figures {
 }
 
 // order is that in which targets are asked: those that are compared one after the other.
-func (r *report) order() []string {
-	return []string{"issue", "login", "issue-jwt", "sign", "dynamic", "creds"}
-}
+var order = []string{"issue", "login", "issue-jwt", "sign", "dynamic", "creds"}
 
 // ratio is that of two targets, round by round, sorted.
 func (r *report) ratio(ours, theirs string) []float64 {
@@ -65,7 +63,7 @@ func (r *report) print(out io.Writer) {
 		fmt.Fprintf(table, "\t%s", part)
 	}
 	fmt.Fprintln(table, "\t")
-	for _, name := range r.order() {
+	for _, name := range order {
 		r.row(table, name, figuresOf(r.median(name)))
 	}
 	r.row(table, "issue, one caller", r.Alone)

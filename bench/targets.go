@@ -15,31 +15,21 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// target is something that is asked for.
-type target struct {
-	name string
-	// callers are each a client with a connection of its own.
-	callers func(n int) ([]call, error)
-}
+// target makes callers of something that is asked for, each a client with a connection of its own.
+type target func(n int) ([]call, error)
 
 // targets are what is compared. The first ones are Brevet's, the others are what one would do without it.
 func (d *deployment) targets() map[string]target {
 	read := map[string]any{"scope": "bench.read", "params": map[string]any{"repo": "acme/api"}, "task": "bench"}
 	orders := map[string]any{"scope": "bench.database", "task": "bench"}
-	all := map[string]target{}
-	for _, t := range []target{
-		{"issue", func(n int) ([]call, error) { return d.sandboxes(n, read) }},
-		{"issue-jwt", func(n int) ([]call, error) { return d.bearers(n, read) }},
-		{"dynamic", func(n int) ([]call, error) { return d.sandboxes(n, orders) }},
-		{"login", d.logins},
-		{"sign", d.signers},
-		{"creds", func(n int) ([]call, error) {
-			return d.vaultCalls(n, http.MethodGet, "database/creds/reporting", func(int) (any, error) { return nil, nil })
-		}},
-	} {
-		all[t.name] = t
+	return map[string]target{
+		"issue":     func(n int) ([]call, error) { return d.sandboxes(n, read) },
+		"issue-jwt": func(n int) ([]call, error) { return d.bearers(n, read) },
+		"dynamic":   func(n int) ([]call, error) { return d.sandboxes(n, orders) },
+		"login":     d.logins,
+		"sign":      d.signers,
+		"creds":     d.creds,
 	}
-	return all
 }
 
 func agent(i int) spiffeid.ID {
@@ -60,46 +50,57 @@ func (d *deployment) sandboxes(n int, body any) ([]call, error) {
 // bearers ask the broker with a JWT-SVID in each request.
 func (d *deployment) bearers(n int, body any) ([]call, error) {
 	return callers(n, func(i int) (call, error) {
-		token, err := d.issuer.JWTSVID(agent(i), d.url)
-		if err != nil {
-			return nil, err
-		}
-		return post(d.anonymous(), d.url+"/v1/tokens", http.Header{"Authorization": {"Bearer " + token}}, body, http.StatusCreated)
+		return d.refreshed(i, d.url, func(token string) (call, error) {
+			return post(d.anonymous(), d.url+"/v1/tokens", http.Header{"Authorization": {"Bearer " + token}}, body, http.StatusCreated)
+		})
 	})
 }
 
 // logins are those of Vault's own JWT method, with the same JWT-SVIDs. They get a Vault token.
 func (d *deployment) logins(n int) ([]call, error) {
-	return d.vaultCalls(n, http.MethodPost, "auth/jwt/login", func(i int) (any, error) {
-		token, err := d.issuer.JWTSVID(agent(i), "vault")
-		return map[string]any{"role": "bench", "jwt": token}, err
+	return callers(n, func(i int) (call, error) {
+		return d.refreshed(i, "vault", func(token string) (call, error) {
+			return post(nil, d.servers.Vault.Addr()+"/v1/auth/jwt/login", http.Header{}, map[string]any{"role": "bench", "jwt": token}, http.StatusOK)
+		})
 	})
+}
+
+// refreshed is a caller that has a new JWT-SVID each minute, as one has who asks the Workload API for it.
+func (d *deployment) refreshed(i int, audience string, with func(token string) (call, error)) (call, error) {
+	var ask call
+	var until time.Time
+	return func(ctx context.Context) error {
+		if now := time.Now(); now.After(until) {
+			token, err := d.issuer.JWTSVID(agent(i), audience)
+			if err != nil {
+				return err
+			}
+			if ask, err = with(token); err != nil {
+				return err
+			}
+			until = now.Add(time.Minute)
+		}
+		return ask(ctx)
+	}, nil
 }
 
 // signers have Transit sign what a token of Brevet's is as long as.
 func (d *deployment) signers(n int) ([]call, error) {
 	input := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", 900)))
-	return d.vaultCalls(n, http.MethodPost, "transit/sign/brevet", func(int) (any, error) {
-		return map[string]any{"input": input, "marshaling_algorithm": "jws"}, nil
+	body := map[string]any{"input": input, "marshaling_algorithm": "jws"}
+	return callers(n, func(int) (call, error) {
+		return post(nil, d.servers.Vault.Addr()+"/v1/transit/sign/brevet", d.root(), body, http.StatusOK)
 	})
 }
 
-func (d *deployment) vaultCalls(n int, method, path string, body func(i int) (any, error)) ([]call, error) {
-	header := http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}}
-	if strings.HasSuffix(path, "/login") {
-		header = http.Header{}
-	}
-	return callers(n, func(i int) (call, error) {
-		content, err := body(i)
-		if err != nil {
-			return nil, err
-		}
-		if method == http.MethodGet {
-			return request(nil, method, d.servers.Vault.Addr()+"/v1/"+path, header, nil, http.StatusOK), nil
-		}
-		return post(nil, d.servers.Vault.Addr()+"/v1/"+path, header, content, http.StatusOK)
+// creds are database logins of Vault's, which nothing wraps and nobody records.
+func (d *deployment) creds(n int) ([]call, error) {
+	return callers(n, func(int) (call, error) {
+		return request(nil, http.MethodGet, d.servers.Vault.Addr()+"/v1/database/creds/reporting", d.root(), nil, http.StatusOK), nil
 	})
 }
+
+func (d *deployment) root() http.Header { return http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}} }
 
 func callers(n int, one func(i int) (call, error)) ([]call, error) {
 	all := make([]call, n)
@@ -167,8 +168,7 @@ func (d *deployment) prepareVault(ctx context.Context) error {
 			"role_type": "jwt", "user_claim": "sub", "bound_audiences": []string{"vault"}, "token_ttl": "1m", "token_policies": []string{"default"},
 		}},
 	} {
-		header := http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}}
-		do, err := post(nil, d.servers.Vault.Addr()+"/v1/"+step.path, header, step.body, http.StatusNoContent)
+		do, err := post(nil, d.servers.Vault.Addr()+"/v1/"+step.path, d.root(), step.body, http.StatusNoContent)
 		if err != nil {
 			return err
 		}
