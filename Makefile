@@ -62,7 +62,13 @@ conformance: ## Hold the OAuth surface to its specifications: their own examples
 	{ $(GO) test -json -count=1 ./jws ./token ./dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./server; } | awk -f tools/count.awk
 
 .PHONY: bench
-bench: deps ## Time the decision, the record, the whole way of a request, a replay and a verification (minutes)
+bench: deps ## Measure what a credential costs, beside a login at Vault without policy or record (minutes)
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) run ./bench -brevet bin/brevet
+
+.PHONY: bench-parts
+bench-parts: deps ## Time the decision, the record, the whole way of a request, a replay and a verification (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
 	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
 	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tamper

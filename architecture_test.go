@@ -41,6 +41,7 @@ var arrows = map[string][]string{
 	"examples":   {},
 	"export":     {},
 	"faults":     {},
+	"bench":      {"devstack"},
 	"tamper":     {},
 	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
 

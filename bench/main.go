@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,7 +26,7 @@ func main() {
 	flag.DurationVar(&o.lasts, "lasts", 3*time.Second, "how long each is asked in a round")
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
 	flag.Parse()
-	if err := run(ctx, o); err != nil {
+	if err := run(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -37,7 +38,8 @@ type options struct {
 	lasts               time.Duration
 }
 
-func run(ctx context.Context, o options) (err error) {
+// run measures, and writes what it found to out; how far it is goes to standard error.
+func run(ctx context.Context, o options, out io.Writer) (err error) {
 	d, err := start(ctx, o.binary)
 	if err != nil {
 		return err
@@ -74,7 +76,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	_, r.Memory = d.memory()
-	r.print(os.Stdout)
+	r.print(out)
 	return r.save(o.json)
 }
 

@@ -100,7 +100,9 @@ func (d *deployment) creds(n int) ([]call, error) {
 	})
 }
 
-func (d *deployment) root() http.Header { return http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}} }
+func (d *deployment) root() http.Header {
+	return http.Header{"X-Vault-Token": {d.servers.Vault.RootToken()}}
+}
 
 func callers(n int, one func(i int) (call, error)) ([]call, error) {
 	all := make([]call, n)

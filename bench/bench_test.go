@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+)
+
+// TestRun measures for moments only: what is compared gets answers from real servers, each figure is there, and the
+// last line has the form that programs read.
+func TestRun(t *testing.T) {
+	binary, figures := filepath.Join(t.TempDir(), "brevet"), filepath.Join(t.TempDir(), "figures.json")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/brevet").CombinedOutput(); err != nil {
+		t.Fatalf("building the broker: %v\n%s", err, out)
+	}
+	var out bytes.Buffer
+	o := options{binary: binary, json: figures, rounds: 1, connections: 4, lasts: 300 * time.Millisecond}
+	if err := run(t.Context(), o, &out); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`\nratio issue/login=\d+\.\d\d issue/sign=\d+\.\d\d dynamic/creds=\d+\.\d\d\n$`).Match(out.Bytes()) {
+		t.Errorf("got %s, want the ratios in the last line", &out)
+	}
+	text, err := os.ReadFile(figures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved struct {
+		Rounds map[string][]figuresRead
+		Memory int64 `json:"memory_bytes"`
+	}
+	if err := json.Unmarshal(text, &saved); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range order {
+		got := saved.Rounds[name]
+		if len(got) != 1 || got[0].Rate <= 0 || got[0].P50 <= 0 || got[0].Processor["vault"] <= 0 {
+			t.Errorf("%s: got %+v, want one round of it, with all figures", name, got)
+		}
+	}
+	if issue := saved.Rounds["issue"]; saved.Memory == 0 || len(issue) == 0 || issue[0].Processor["broker"] == 0 || issue[0].Processor["postgres"] == 0 {
+		t.Errorf("got memory %d and %+v: the broker and PostgreSQL work too", saved.Memory, issue)
+	}
+}
+
+type figuresRead struct {
+	Rate      float64          `json:"rate"`
+	P50       int64            `json:"p50_us"`
+	Processor map[string]int64 `json:"processor_us"`
+}
+
+// TestOpenLoadCountsTheWait: a request's time begins when it should have been sent. At twice what the one caller can do,
+// the last ones wait for half of the time.
+func TestOpenLoadCountsTheWait(t *testing.T) {
+	d := &deployment{broker: &exec.Cmd{Process: &os.Process{}}}
+	slow := func(context.Context) error { time.Sleep(10 * time.Millisecond); return nil }
+	l := d.open(t.Context(), []call{slow}, 200, 400*time.Millisecond)
+	if got := l.at(0.99); got < 200*time.Millisecond {
+		t.Errorf("got %s at p99, want the wait for the caller in it", got)
+	}
+}
