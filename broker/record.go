@@ -238,8 +238,8 @@ type Refusal struct {
 	// Relayed: the call that was refused is somebody else's, whom the caller lets in or not. Such have a budget of their
 	// own, because those who make them prove nothing.
 	Relayed bool
-	// Unsigned: what came with a relayed call is nothing that we have signed. Whoever reaches a gateway can make such calls,
-	// so those of each Detail have a budget of their own, which is small.
+	// Unsigned: a relayed call was refused without having shown anything that we have signed. Whoever reaches a gateway can
+	// make such calls, so those of each Detail have a budget of their own, which is small.
 	Unsigned bool
 	// Suppressed counts the refusals since the last recorded one that were over the recording rate.
 	Suppressed int

@@ -84,11 +84,10 @@ func (o outlook) open(all policies, approved bool) bool {
 	}
 	permitted := false
 	for _, p := range all {
-		holds := o.policy(p.tree())
 		switch {
 		case p.cedar.Effect() == cedar.Permit:
-			permitted = permitted || holds.yes
-		case !holds.no:
+			permitted = permitted || o.policy(p.tree()).yes
+		case !o.policy(p.tree()).no:
 			return false // it forbids each ask, or errs, which denies too
 		}
 	}

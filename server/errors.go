@@ -48,7 +48,7 @@ type finding struct {
 	kind               error
 	field, why, detail string
 	oauth              OAuthErrorCode // what OAuth calls it, where that is not what its kind is called
-	unsigned           bool           // nothing that we have signed came with the call
+	unsigned           bool           // nothing that we have signed came with the call, or it was refused before that was looked at
 }
 
 func (f *finding) Error() string { return f.kind.Error() + ": " + f.detail }

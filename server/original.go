@@ -62,7 +62,7 @@ func checked(r *http.Request) (target string, ok bool) {
 
 // unclear is a call that nobody can be sure of.
 func unclear(why string) error {
-	return &finding{kind: errUnclear, detail: "call_unclear", why: why}
+	return &finding{kind: errUnclear, detail: "call_unclear", why: why, unsigned: true}
 }
 
 // originalOf reads what a gateway tells of the call. Told in two manners it is refused even when both say the same: one

@@ -75,17 +75,17 @@ func TestScopesOfASandbox(t *testing.T) {
 		}
 	}
 	// I14, and an admin is offered no more than their policies say.
-	for who, want := range map[string]string{"spiffe://other.test/agents/a": "pay.refund", "spiffe://other.test/agents/b": "", admin: ""} {
+	for who, want := range map[string][]string{"spiffe://other.test/agents/a": {"pay.refund"}, "spiffe://other.test/agents/b": {}, admin: {}} {
 		got, err := s.Client(t, who).Scopes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		names := ""
+		names := []string{}
 		for _, scope := range got.Scopes {
-			names += scope.Name
+			names = append(names, scope.Name)
 		}
-		if names != want {
-			t.Errorf("%s: got %q, want %q", who, names, want)
+		if diff := cmp.Diff(want, names); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", who, diff)
 		}
 	}
 	if got := (wire{method: "GET", target: "/v1/scopes", auth: "Bearer " + s.JWT(t, "spiffe://other.test/agents/b")}).send(t, s); got.status != 200 || got.header.Get("Cache-Control") != "no-store" {
