@@ -23,7 +23,7 @@ when { context.params.repo like "acme/*" };
 }
 
 func BenchmarkDecide(b *testing.B) {
-	for _, n := range []int{2, 200} {
+	for _, n := range []int{2, 200, 1000} {
 		c := load(b, worldScopes, policiesOf(n))
 		for name, a := range map[string]scopes.Ask{
 			"allow":   {Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"},

@@ -42,6 +42,7 @@ type Catalogue struct {
 	scopes     map[string]*definition
 	names      []string // sorted
 	policies   policies // sorted by id
+	index      index    // of the policies
 	schema     string
 	thresholds map[string][]int64 // see hint.go
 }
@@ -71,7 +72,7 @@ func Load(files []File) (*Catalogue, error) {
 	if err := problems.err(); err != nil {
 		return nil, err
 	}
-	c.thresholds = c.policies.thresholds()
+	c.thresholds, c.index = c.policies.thresholds(), newIndex(c.policies)
 	return c, nil
 }
 

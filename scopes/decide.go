@@ -158,7 +158,7 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time, jud
 		d.TTL, d.Reason = 0, ReasonSVIDExpiring
 		return d, nil
 	}
-	judge(&d, newQuestion(who, def, ask, d))
+	judge(&d, c.question(who, def, ask, d))
 	if reason := def.scope.Credential.unbound(who); d.Outcome != Deny && reason != "" {
 		d.Outcome, d.Reason, d.Approval = Deny, reason, nil
 	}
@@ -300,7 +300,7 @@ func (v verdict) denial() string {
 
 func (c *Catalogue) evaluate(q question, approved bool) verdict {
 	q.context["approved"] = cedar.Boolean(approved)
-	decision, diag := cedar.Authorize(c.policies, q, cedar.Request{
+	decision, diag := cedar.Authorize(q.about, q, cedar.Request{
 		Principal: q.principal.UID,
 		Action:    q.action.UID,
 		Resource:  q.resource,
@@ -323,10 +323,11 @@ type question struct {
 	principal, action cedar.Entity
 	resource          cedar.EntityUID
 	context           cedar.RecordMap
+	about             some // the policies that may have something to say
 }
 
-// newQuestion takes the principal from the subject alone.
-func newQuestion(who Subject, def *definition, ask Ask, d Decision) question {
+// question takes the principal from the subject alone.
+func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) question {
 	params := make(cedar.RecordMap, len(d.Params))
 	for name, value := range d.Params {
 		switch v := value.(type) {
@@ -345,9 +346,11 @@ func newQuestion(who Subject, def *definition, ask Ask, d Decision) question {
 	case who.Proved:
 		binding = BindDPoP
 	}
+	principal, action := sandbox(who.ID), cedar.Entity{UID: def.action, Parents: def.parents}
 	return question{
-		principal: sandbox(who.ID),
-		action:    cedar.Entity{UID: def.action, Parents: def.parents},
+		principal: principal,
+		action:    action,
+		about:     some{c.policies, c.index.about(principal, action)},
 		resource:  cedar.NewEntityUID(typeResource, cedar.String(d.Resource)),
 		context: cedar.RecordMap{
 			"params":  cedar.NewRecord(params),

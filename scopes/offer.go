@@ -30,13 +30,13 @@ const (
 // nothing that Decide would allow or leave pending is left out, and an ask for what is offered may be denied all the same.
 func (c *Catalogue) Offers(id spiffeid.ID) []Offer {
 	who := sandbox(id)
-	about := slices.DeleteFunc(slices.Clone(c.policies), func(p policy) bool { return !heads(p.tree().Principal, who).yes })
 	var offers []Offer
 	for _, name := range c.names {
 		def := c.scopes[name]
-		o := outlook{def: def, q: question{principal: who, action: cedar.Entity{UID: def.action, Parents: def.parents}}}
-		now := o.open(about, false)
-		later := def.scope.Approval != nil && o.open(about, true)
+		action := cedar.Entity{UID: def.action, Parents: def.parents}
+		o := outlook{def: def, q: question{principal: who, action: action, about: some{c.policies, c.index.about(who, action)}}}
+		now := o.open(false)
+		later := def.scope.Approval != nil && o.open(true)
 		offer := Offer{Scope: def.scope.clone(), Approval: ConsentNever}
 		switch {
 		case !now && !later:
@@ -77,13 +77,14 @@ type outlook struct {
 }
 
 // open tells whether some ask may be permitted, with people's approval or without.
-func (o outlook) open(all policies, approved bool) bool {
+func (o outlook) open(approved bool) bool {
 	o.env = eval.Env{
 		Entities: o.q, Principal: o.q.principal.UID, Action: o.q.action.UID,
 		Context: cedar.NewRecord(cedar.RecordMap{"approved": cedar.Boolean(approved)}),
 	}
 	permitted := false
-	for _, p := range all {
+	for _, i := range o.q.about.places {
+		p := o.q.about.policies[i]
 		switch {
 		case p.cedar.Effect() == cedar.Permit:
 			permitted = permitted || o.policy(p.tree()).yes

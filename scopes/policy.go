@@ -1,7 +1,6 @@
 package scopes
 
 import (
-	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -33,18 +32,6 @@ type policy struct {
 }
 
 type policies []policy
-
-// All yields the policies by id. Cedar's own sets number policies by their
-// place in a file, which says nothing in a record.
-func (ps policies) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
-	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
-		for _, p := range ps {
-			if !yield(cedar.PolicyID(p.id), p.cedar) {
-				return
-			}
-		}
-	}
-}
 
 // readPolicies parses one file. Cedar stops at the first mistake in it.
 func readPolicies(f File, problems *Problems) policies {

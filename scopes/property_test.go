@@ -262,3 +262,21 @@ func TestRenderingIsInjective(t *testing.T) {
 		}
 	})
 }
+
+// The index leaves no policy out that would have counted.
+func TestTheIndexChangesNoDecision(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := mustLoad(t, drawPolicies(t))
+		who, a := drawSubject(t), drawAsk(t)
+		for name, decide := range map[string]func(*scopes.Catalogue) (scopes.Decision, error){
+			"as it is": func(c *scopes.Catalogue) (scopes.Decision, error) { return c.Decide(who, a, noon) },
+			"approved": func(c *scopes.Catalogue) (scopes.Decision, error) { return c.DecideApproved(who, a, noon) },
+		} {
+			got, err := decide(c)
+			want, wantErr := decide(c.Unindexed())
+			if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (wantErr == nil) {
+				t.Fatalf("%s: %v, %v, -without +with the index:\n%s", name, wantErr, err, diff)
+			}
+		}
+	})
+}

@@ -66,12 +66,11 @@ type Replayer struct {
 	}
 }
 
-// view is the draft as far as it is about one scope: policies whose head is about others neither match nor err.
+// view is the draft as far as it is about one scope.
 type view struct {
 	*Catalogue
 	def      *definition
-	readTask bool     // some policy does
-	some     policies // used again by about
+	readTask bool // some policy about it does
 }
 
 // answer is what a decision is reduced to.
@@ -168,36 +167,19 @@ func (r *Replayer) decide(rec Recorded) answer {
 }
 
 func (v *view) decideAgain(rec Recorded, who Subject) answer {
-	narrow := *v.Catalogue
-	narrow.policies = v.about(who)
-	judge := narrow.judge
+	judge := v.judge
 	switch rec.Reason {
 	case ReasonApproved:
-		judge = narrow.judgeApproved
+		judge = v.judgeApproved
 	case ReasonBreakGlass:
-		judge = narrow.judgeBroken
+		judge = v.judgeBroken
 	}
 	ask := Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, Task: rec.Task}
-	d, err := narrow.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)
+	d, err := v.Catalogue.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)
 	if err != nil {
 		return answer{outcome: Invalid}
 	}
 	return answer{outcome: d.Outcome, ttl: d.TTL}
-}
-
-// about is the policies of the view that can be about a sandbox: the head of the others leaves it out.
-func (v *view) about(who Subject) policies {
-	if who.ID.IsZero() {
-		return v.policies
-	}
-	principal := sandbox(who.ID)
-	v.some = v.some[:0]
-	for _, p := range v.policies {
-		if p.concerns(principal) {
-			v.some = append(v.some, p)
-		}
-	}
-	return v.some
 }
 
 // who parses the SPIFFE ID, which is often that of the decision before.
@@ -224,14 +206,9 @@ func (r *Replayer) view(scope string) *view {
 	if !ok {
 		return &view{Catalogue: r.draft} // not kept: anything can be the name of what is not there
 	}
-	narrow := *r.draft
-	narrow.policies = nil
-	v := &view{Catalogue: &narrow, def: def}
+	v := &view{Catalogue: r.draft, def: def}
 	for _, p := range r.draft.policies {
-		if p.admits(def) {
-			narrow.policies = append(narrow.policies, p)
-			v.readTask = v.readTask || p.readsTask()
-		}
+		v.readTask = v.readTask || p.admits(def) && p.readsTask()
 	}
 	r.views[scope] = v
 	return v

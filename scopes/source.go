@@ -108,21 +108,6 @@ func (p policy) admits(d *definition) bool {
 	}
 }
 
-// concerns says whether the head of the policy lets it be about a sandbox, as admits does for a scope.
-func (p policy) concerns(principal cedar.Entity) bool {
-	is := func(uid cedar.EntityUID) bool { return uid == principal.UID || principal.Parents.Contains(uid) }
-	switch head := (*ast.Policy)(p.cedar.AST()).Principal.(type) {
-	case ast.ScopeTypeEq:
-		return head.Entity == principal.UID
-	case ast.ScopeTypeIn:
-		return is(head.Entity)
-	case ast.ScopeTypeIsIn:
-		return head.Type == principal.UID.Type && is(head.Entity)
-	default:
-		return true
-	}
-}
-
 // permittable says whether any policy could permit a scope to anybody.
 func (ps policies) permittable(d *definition) bool {
 	return slices.ContainsFunc(ps, func(p policy) bool { return p.effect() == EffectPermit && p.admits(d) })

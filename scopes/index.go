@@ -1,0 +1,79 @@
+package scopes
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/cedar-policy/cedar-go"
+)
+
+// index finds the policies whose head may be about an ask without looking at the others, by the action or group that
+// the head names, and then by the principal or group. Zero stands for a head that names none. What it leaves out would
+// not have counted: a policy whose head does not match neither permits nor forbids, and never errs.
+type index map[cedar.EntityUID]map[cedar.EntityUID][]int // places in the policies
+
+func newIndex(ps policies) index {
+	x := index{}
+	for i, p := range ps {
+		for _, action := range namedOrAny(headLiterals(p.tree().Action)) {
+			if x[action] == nil {
+				x[action] = map[cedar.EntityUID][]int{}
+			}
+			for _, principal := range namedOrAny(headLiterals(p.tree().Principal)) {
+				x[action][principal] = append(x[action][principal], i)
+			}
+		}
+	}
+	return x
+}
+
+func namedOrAny(named []cedar.EntityUID) []cedar.EntityUID {
+	if len(named) == 0 {
+		return []cedar.EntityUID{{}}
+	}
+	return named
+}
+
+// about returns the places of the policies that may be about a principal and an action, all of whose groups are their
+// direct parents; in the order of the policies.
+func (x index) about(principal, action cedar.Entity) []int {
+	var places []int
+	for a := range selfAndGroups(action) {
+		byPrincipal := x[a]
+		if len(byPrincipal) == 0 {
+			continue
+		}
+		for p := range selfAndGroups(principal) {
+			places = append(places, byPrincipal[p]...)
+		}
+	}
+	slices.Sort(places)
+	return slices.Compact(places) // a head can name two groups of one action
+}
+
+// selfAndGroups yields what a head may name to be about an entity: nothing, it, or a group that it is in.
+func selfAndGroups(e cedar.Entity) iter.Seq[cedar.EntityUID] {
+	return func(yield func(cedar.EntityUID) bool) {
+		if yield(cedar.EntityUID{}) && yield(e.UID) {
+			e.Parents.Iterate(yield)
+		}
+	}
+}
+
+// some are those of the policies that are at these places.
+type some struct {
+	policies policies
+	places   []int
+}
+
+// All yields the policies by id, in their order. Cedar's own sets number policies by their place in a file, which says
+// nothing in a record.
+func (s some) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
+	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
+		for _, i := range s.places {
+			if !yield(cedar.PolicyID(s.policies[i].id), s.policies[i].cedar) {
+				return
+			}
+		}
+	}
+}
