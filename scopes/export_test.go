@@ -1,6 +1,11 @@
 package scopes
 
-import "github.com/cedar-policy/cedar-go"
+import (
+	"maps"
+	"slices"
+
+	"github.com/cedar-policy/cedar-go"
+)
 
 // Unindexed is the catalogue as it would be if every policy might be about every ask.
 func (c *Catalogue) Unindexed() *Catalogue {
@@ -11,4 +16,29 @@ func (c *Catalogue) Unindexed() *Catalogue {
 	}
 	whole.index = index{cedar.EntityUID{}: {cedar.EntityUID{}: all}}
 	return &whole
+}
+
+// Validations are what the validator says of each policy, once against the part of the schema that it is about and once
+// against the whole.
+func Validations(files []File) (part, whole map[string][]string) {
+	var problems Problems
+	c := &Catalogue{scopes: map[string]*definition{}}
+	for _, f := range files {
+		if isScopeFile(f.Name) {
+			c.readScopes(f, &problems)
+		} else {
+			c.policies = append(c.policies, readPolicies(f, &problems)...)
+		}
+	}
+	c.names = slices.Sorted(maps.Keys(c.scopes))
+	tree := newTree()
+	for _, name := range c.names {
+		addAction(tree.Actions, c.scopes[name].scope)
+	}
+	byPart, byWhole := newSchema(c).validate, compileSchema(tree)
+	part, whole = map[string][]string{}, map[string][]string{}
+	for _, p := range c.policies {
+		part[p.text], whole[p.text] = byPart(p), byWhole(p)
+	}
+	return part, whole
 }

@@ -280,3 +280,29 @@ func TestTheIndexChangesNoDecision(t *testing.T) {
 		}
 	})
 }
+
+// What a policy is validated against makes no difference to what is said of it, right or wrong.
+func TestThePartOfTheSchemaIsEnough(t *testing.T) {
+	wrong := []string{
+		`when { context.params.repo == 1 }`, `when { context.params.cents > 5 }`, `when { context.nothing }`, `when { principal.name == "x" }`,
+		`when { action == Action::"pay.refund" }`, `when { action in Action::"git.*" }`, `when { action in Action::"authority:delete" && context.params.repo like "a*" }`,
+		`when { resource in principal }`, `when { context.params has repo && context.params.repo > 1 }`, `unless { context.approved == "yes" }`,
+	}
+	found := false
+	rapid.Check(t, func(t *rapid.T) {
+		var b strings.Builder
+		for i := range 4 {
+			fmt.Fprintf(&b, "@id(\"p%d\") permit (%s) %s;\n", i, rapid.SampledFrom(heads).Draw(t, "head"), rapid.SampledFrom(slices.Concat(wrong, conditions)).Draw(t, "condition"))
+		}
+		part, whole := scopes.Validations([]scopes.File{file("s.yaml", worldScopes), file("p.cedar", b.String())})
+		if diff := cmp.Diff(whole, part); diff != "" {
+			t.Fatalf("-against the whole schema +against its part:\n%s", diff)
+		}
+		for _, why := range whole {
+			found = found || len(why) > 0
+		}
+	})
+	if !found {
+		t.Error("nothing was wrong with any policy: the test shows too little")
+	}
+}

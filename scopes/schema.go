@@ -1,6 +1,7 @@
 package scopes
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -22,6 +23,25 @@ type schema struct {
 }
 
 func newSchema(c *Catalogue) *schema {
+	whole := newTree()
+	for _, name := range c.names {
+		addAction(whole.Actions, c.scopes[name].scope)
+	}
+	s := &schema{actions: make(map[string]bool, len(whole.Actions))}
+	for action := range whole.Actions {
+		s.actions[string(action)] = true
+	}
+	text, err := expschema.NewSchemaFromAST(whole).MarshalCedar()
+	s.text = string(text)
+	if err != nil {
+		s.validate = refuseAll(err)
+		return s
+	}
+	s.validate = c.validation(whole)
+	return s
+}
+
+func newTree() *ast.Schema {
 	tree := &ast.Schema{
 		Entities: ast.Entities{
 			ast.Ident(typePath): {}, ast.Ident(typeTrustDomain): {}, ast.Ident(typeResource): {},
@@ -32,15 +52,52 @@ func newSchema(c *Catalogue) *schema {
 	for _, a := range authorities {
 		tree.Actions[cedar.String(authorityPrefix+string(a))] = ast.Action{}
 	}
+	return tree
+}
+
+// validation checks a policy against the part of the schema that it is about: the validator tries each action of its
+// schema with each policy, and with a thousand scopes nearly all of that is for nothing.
+func (c *Catalogue) validation(whole *ast.Schema) func(policy) []string {
+	members := map[cedar.EntityUID][]string{}
 	for _, name := range c.names {
-		addAction(tree.Actions, c.scopes[name].scope)
+		def := c.scopes[name]
+		members[def.action] = append(members[def.action], name)
+		for group := range def.parents.All() {
+			members[group] = append(members[group], name)
+		}
 	}
-	s := &schema{actions: make(map[string]bool, len(tree.Actions))}
-	for action := range tree.Actions {
-		s.actions[string(action)] = true
+	checks := map[string]func(policy) []string{}
+	return func(p policy) []string {
+		head := headLiterals(p.tree().Action)
+		if len(head) == 0 {
+			return cached(checks, "", func() *ast.Schema { return whole })(p)
+		}
+		named := append(slices.Clone(head), p.conditionLiterals()...)
+		return cached(checks, fmt.Sprint(head, named), func() *ast.Schema { return c.part(head, named, members) })(p)
 	}
-	s.text, s.validate = compileSchema(tree)
-	return s
+}
+
+func cached(checks map[string]func(policy) []string, key string, tree func() *ast.Schema) func(policy) []string {
+	if checks[key] == nil {
+		checks[key] = compileSchema(tree())
+	}
+	return checks[key]
+}
+
+// part is the schema of the scopes that the head is about. Other actions that a policy names are there too, by name.
+func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.EntityUID][]string) *ast.Schema {
+	tree := newTree()
+	for _, uid := range head {
+		for _, name := range members[uid] {
+			addAction(tree.Actions, c.scopes[name].scope)
+		}
+	}
+	for _, uid := range named {
+		if _, there := tree.Actions[uid.ID]; uid.Type == typeAction && !there {
+			tree.Actions[uid.ID] = ast.Action{}
+		}
+	}
+	return tree
 }
 
 // addAction adds a scope and the groups it is in: its authority, and one for
@@ -88,20 +145,14 @@ func cedarType(t ParamType) ast.IsType {
 	}
 }
 
-// compileSchema returns the schema's text and the strict check of one policy
-// against it, which answers with everything that is wrong.
-func compileSchema(tree *ast.Schema) (string, func(policy) []string) {
-	s := expschema.NewSchemaFromAST(tree)
-	text, err := s.MarshalCedar()
+// compileSchema returns the strict check of one policy against a schema, which answers with everything that is wrong.
+func compileSchema(tree *ast.Schema) func(policy) []string {
+	resolved, err := expschema.NewSchemaFromAST(tree).Resolve()
 	if err != nil {
-		return "", refuseAll(err)
-	}
-	resolved, err := s.Resolve()
-	if err != nil {
-		return string(text), refuseAll(err)
+		return refuseAll(err)
 	}
 	validator := validate.New(resolved, validate.WithStrict())
-	return string(text), func(p policy) []string {
+	return func(p policy) []string {
 		err := validator.Policy("", (*expast.Policy)(p.cedar.AST()))
 		if err == nil {
 			return nil
