@@ -101,13 +101,14 @@ func drawCondition(t *rapid.T, depth int) string {
 func TestOffersLeaveNothingOut(t *testing.T) {
 	seen := map[scopes.Outcome]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		text := drawPolicies(t)
+		var text strings.Builder
+		text.WriteString(drawPolicies(t))
 		for i := range rapid.IntRange(0, 4).Draw(t, "more") {
-			text += fmt.Sprintf("@id(%q) %s (%s) %s { %s };\n", fmt.Sprintf("more%d", i),
+			fmt.Fprintf(&text, "@id(%q) %s (%s) %s { %s };\n", fmt.Sprintf("more%d", i),
 				rapid.SampledFrom([]string{"permit", "permit", "forbid"}).Draw(t, "effect"), rapid.SampledFrom(heads).Draw(t, "head"),
 				rapid.SampledFrom([]string{"when", "unless"}).Draw(t, "keyword"), drawCondition(t, 3))
 		}
-		c := mustLoad(t, text)
+		c := mustLoad(t, text.String())
 		for range 24 {
 			who, a := drawSubject(t), drawAsk(t)
 			d := decide(t, c, who, a)
@@ -118,10 +119,10 @@ func TestOffersLeaveNothingOut(t *testing.T) {
 			offers := c.Offers(who.ID)
 			at := slices.IndexFunc(offers, func(o scopes.Offer) bool { return o.Scope.Name == a.Scope })
 			if at < 0 {
-				t.Fatalf("%s for %s, which is not offered; policies:\n%s", d.Outcome, a.Scope, text)
+				t.Fatalf("%s for %s, which is not offered; policies:\n%s", d.Outcome, a.Scope, text.String())
 			}
 			if never := map[scopes.Outcome]scopes.Consent{scopes.Allow: scopes.ConsentAlways, scopes.Pending: scopes.ConsentNever}[d.Outcome]; offers[at].Approval == never {
-				t.Fatalf("%s for %s, of which people are said to be asked: %s; policies:\n%s", d.Outcome, a.Scope, offers[at].Approval, text)
+				t.Fatalf("%s for %s, of which people are said to be asked: %s; policies:\n%s", d.Outcome, a.Scope, offers[at].Approval, text.String())
 			}
 		}
 	})
