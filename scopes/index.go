@@ -55,7 +55,7 @@ func (x index) about(principal, action cedar.Entity) []int {
 func selfAndGroups(e cedar.Entity) iter.Seq[cedar.EntityUID] {
 	return func(yield func(cedar.EntityUID) bool) {
 		if yield(cedar.EntityUID{}) && yield(e.UID) {
-			e.Parents.Iterate(yield)
+			e.Parents.All()(yield)
 		}
 	}
 }
