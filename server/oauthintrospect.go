@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,17 +16,7 @@ import (
 
 // shown reads a token of ours, for whomever it is. Any error but errKeys means that it is none, or none any more.
 func (s *Server) shown(raw string) (broker.Shown, error) {
-	jwks, err := s.cfg.Keys.JWKS()
-	if err != nil {
-		return broker.Shown{}, fmt.Errorf("%w: %w", errKeys, err)
-	}
-	keys, err := token.Parse(jwks)
-	if err != nil {
-		return broker.Shown{}, fmt.Errorf("%w: %w", errKeys, err)
-	}
-	verifier, err := token.NewIssuerVerifier(token.Config{
-		Issuer: s.cfg.Broker.Issuer(), Keys: func() token.KeySet { return keys }, Now: s.cfg.Now,
-	})
+	verifier, err := s.verifier()
 	if err != nil {
 		return broker.Shown{}, fmt.Errorf("%w: %w", errKeys, err)
 	}
@@ -34,6 +25,35 @@ func (s *Server) shown(raw string) (broker.Shown, error) {
 		return broker.Shown{}, err
 	}
 	return broker.Shown{Token: claims, Digest: token.Digest(raw)}, nil
+}
+
+// ownKeys is how tokens of ours were read last.
+type ownKeys struct {
+	jwks     []byte
+	verifier *token.Verifier
+}
+
+// verifier reads tokens by the keys that are published now. It is made anew when those are others.
+func (s *Server) verifier() (*token.Verifier, error) {
+	jwks, err := s.cfg.Keys.JWKS()
+	if err != nil {
+		return nil, err
+	}
+	if last := s.ownKeys.Load(); last != nil && bytes.Equal(last.jwks, jwks) {
+		return last.verifier, nil
+	}
+	keys, err := token.Parse(jwks)
+	if err != nil {
+		return nil, err
+	}
+	verifier, err := token.NewIssuerVerifier(token.Config{
+		Issuer: s.cfg.Broker.Issuer(), Keys: func() token.KeySet { return keys }, Now: s.cfg.Now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ownKeys.Store(&ownKeys{jwks, verifier})
+	return verifier, nil
 }
 
 // readQuestion reads a form that is about a token.

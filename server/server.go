@@ -91,6 +91,7 @@ type Server struct {
 	handler   http.Handler
 	// pace holds back people, polls those who look whether people have decided.
 	pace, polls pace
+	ownKeys     atomic.Pointer[ownKeys]
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
 	// closed tells those who wait for people that this replica goes.
