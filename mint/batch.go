@@ -17,9 +17,10 @@ import (
 // mostSigned bounds one request to Vault: its answer stays far below longestAnswer.
 const mostSigned = 256
 
-// signings are what waits for Vault to sign. What queues while a request is under way goes with the next one, so a busy
+// signings are what waits for Vault to sign with one key. What queues while a request is under way goes with the next one, so a busy
 // broker shares requests and an idle one waits for nothing.
 type signings struct {
+	key     string // name in Transit
 	mu      sync.Mutex
 	waiting []*toSign
 	busy    bool
@@ -27,7 +28,6 @@ type signings struct {
 
 // toSign is one text on its way to Vault and back.
 type toSign struct {
-	key     string // name in Transit
 	version int
 	input   string
 	// left is set by a caller that has gone.
@@ -40,16 +40,16 @@ type signed struct {
 	err       error
 }
 
-// askFor has Vault sign a text with one version of a key, together with what others bring. It is asked at most once.
-func (m *Minter) askFor(ctx context.Context, name string, v version, input string) ([]byte, error) {
-	s := &toSign{key: name, version: v.key.Version, input: input, done: make(chan signed, 1)}
-	m.signings.mu.Lock()
-	m.signings.waiting = append(m.signings.waiting, s)
-	first := !m.signings.busy
-	m.signings.busy = true
-	m.signings.mu.Unlock()
+// askFor has Vault sign a text with one version of a key, together with what else waits for it. It is asked at most once.
+func (m *Minter) askFor(ctx context.Context, of *signings, v version, input string) ([]byte, error) {
+	s := &toSign{version: v.key.Version, input: input, done: make(chan signed, 1)}
+	of.mu.Lock()
+	of.waiting = append(of.waiting, s)
+	first := !of.busy
+	of.busy = true
+	of.mu.Unlock()
 	if first {
-		go m.signAll(context.WithoutCancel(ctx))
+		go m.signAll(context.WithoutCancel(ctx), of)
 	}
 	select {
 	case got := <-s.done:
@@ -61,11 +61,11 @@ func (m *Minter) askFor(ctx context.Context, name string, v version, input strin
 }
 
 // signAll asks until nothing waits.
-func (m *Minter) signAll(ctx context.Context) {
+func (m *Minter) signAll(ctx context.Context, of *signings) {
 	// The callers of the last request are just waking up: let them queue what they have next.
 	runtime.Gosched()
-	for batch := m.signings.take(); len(batch) > 0; batch = m.signings.take() {
-		answers, err := m.signBatch(ctx, batch)
+	for batch := of.take(); len(batch) > 0; batch = of.take() {
+		answers, err := m.signBatch(ctx, of.key, batch)
 		for i, s := range batch {
 			if err != nil {
 				s.done <- signed{err: err}
@@ -78,7 +78,7 @@ func (m *Minter) signAll(ctx context.Context) {
 	}
 }
 
-// take claims what waits for the key of the one that waits longest. Nothing waits when it is empty, and whoever comes
+// take claims what waits for the version of the one that waits longest. Nothing waits when it is empty, and whoever comes
 // next has to ask anew.
 func (s *signings) take() []*toSign {
 	s.mu.Lock()
@@ -87,7 +87,7 @@ func (s *signings) take() []*toSign {
 	for _, next := range s.waiting {
 		switch {
 		case next.left.Load():
-		case len(batch) == mostSigned, len(batch) > 0 && (next.key != batch[0].key || next.version != batch[0].version):
+		case len(batch) == mostSigned, len(batch) > 0 && next.version != batch[0].version:
 			rest = append(rest, next)
 		default:
 			batch = append(batch, next)
@@ -99,14 +99,14 @@ func (s *signings) take() []*toSign {
 }
 
 // signBatch is one request, whose answer has a result for each.
-func (m *Minter) signBatch(ctx context.Context, batch []*toSign) ([]result, error) {
+func (m *Minter) signBatch(ctx context.Context, key string, batch []*toSign) ([]result, error) {
 	inputs := make([]map[string]string, len(batch))
 	for i, s := range batch {
 		inputs[i] = map[string]string{"input": base64.StdEncoding.EncodeToString([]byte(s.input))}
 	}
 	var results []result
 	_, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
-		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+batch[0].key, map[string]any{
+		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+key, map[string]any{
 			"batch_input":          inputs,
 			"key_version":          batch[0].version,
 			"marshaling_algorithm": "jws",

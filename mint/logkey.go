@@ -23,11 +23,14 @@ type LogKey struct {
 
 	mu   sync.Mutex
 	ring *keyring
+
+	// signings are its own: a checkpoint never waits for credentials.
+	signings signings
 }
 
 // LogKey reads the log's key. Origin is the name of the log in its checkpoints. Errors are as for Open.
 func (m *Minter) LogKey(ctx context.Context, origin string) (*LogKey, error) {
-	k := &LogKey{minter: m, origin: origin}
+	k := &LogKey{minter: m, origin: origin, signings: signings{key: logKeyName(m.cfg.SigningKey)}}
 	_, err := k.Keys(ctx)
 	return k, err
 }
@@ -86,7 +89,7 @@ func (k *LogKey) Sign(ctx context.Context, text string) ([]byte, error) {
 		return nil, err
 	}
 	return note.Sign(&note.Note{Text: text}, noteSigner{verifier, func(msg []byte) ([]byte, error) {
-		signature, err := k.minter.askFor(ctx, logKeyName(k.minter.cfg.SigningKey), newest, string(msg))
+		signature, err := k.minter.askFor(ctx, &k.signings, newest, string(msg))
 		if err == nil && !verifier.Verify(msg, signature) {
 			return nil, fmt.Errorf("%w: the signature of the checkpoint does not verify", broker.ErrMintMismatch)
 		}

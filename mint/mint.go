@@ -61,6 +61,7 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		wait:      overlapOf(cfg),
 		transport: transport,
 		refused:   make(chan struct{}, 1),
+		signings:  signings{key: cfg.SigningKey},
 	}
 	m.line = guard{next: transport}
 	if cfg.Transport != nil {

@@ -69,7 +69,7 @@ func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version
 	if !ok {
 		return version{}, nil, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
 	}
-	signature, err := m.askFor(ctx, m.cfg.SigningKey, v, input)
+	signature, err := m.askFor(ctx, &m.signings, v, input)
 	return v, signature, err
 }
 
