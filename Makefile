@@ -52,7 +52,7 @@ tamper: deps ## Change a ledger in every way that an owner of the database can, 
 	./bin/brevet dev --prepare
 	$(GO) test ./tamper -count=1 -timeout 60m -args -all
 
-OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|HandedDown|Metadata|ClientCredentials|Curl|TheDocs|KindOfToken|Proof|Key|TestCheck|TestNginx
+OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|HandedDown|Metadata|ClientCredentials|Curl|TheDocs|KindOfToken|Proof|Key|TestCheck|TestNginx|Jose|StatusList
 
 .PHONY: conformance
 conformance: ## Hold the OAuth surface to its specifications: their own examples, every error, every token everywhere (minutes)

@@ -99,6 +99,10 @@ type (
 		KeyID        *string `json:"key_id"`
 		ClaimsDigest *string `json:"claims_digest"`
 		OneShot      bool    `json:"one_shot"`
+		StatusList   struct {
+			ID    *string `json:"id"`
+			Index *int64  `json:"index"`
+		} `json:"status_list"`
 		Grant        grant   `json:"grant"`
 	}
 	grant struct {

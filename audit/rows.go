@@ -34,6 +34,10 @@ func (b *body) issuance(index int64) []string {
 	if b.Intent != nil {
 		i = *b.Intent
 	}
+	place := Null
+	if n := i.StatusList.Index; n != nil {
+		place = strconv.FormatInt(*n, 10)
+	}
 	return append([]string{
 		b.ID, strconv.FormatInt(index, 10), b.Time, b.Subject.TrustDomain, b.Subject.SPIFFEID, b.Subject.SVID,
 		b.Subject.Thumbprint, b.Request.Task, b.Request.Scope, b.Decision.Authority, b.Decision.Resource, string(params),
@@ -41,7 +45,7 @@ func (b *body) issuance(index int64) []string {
 		b.Decision.Code, b.Decision.Explanation, Array(b.Decision.Policies), Array(clamps), b.Decision.Catalogue,
 		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
 		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
-		b.Request.Digest, shown, asked, pointed(b.Request.JKT), pointed(b.Parent),
+		b.Request.Digest, shown, asked, pointed(b.Request.JKT), pointed(b.Parent), pointed(i.StatusList.ID), place,
 	}, b.begun()...)
 }
 

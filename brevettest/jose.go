@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// JoseTask is what jose is asked for: "verify" reads an access token, "prove" makes a DPoP proof with a key of its own, and
-// "check" reads one.
+// JoseTask is what jose is asked for: "verify" reads an access token, "prove" makes a DPoP proof with a key of its own,
+// "check" reads one, and "status" looks a token up in its status list.
 type JoseTask struct {
 	Task     string          `json:"task"`
 	Token    string          `json:"token,omitempty"`
@@ -21,6 +21,7 @@ type JoseTask struct {
 	URL      string          `json:"htu,omitempty"`
 	Nonce    string          `json:"nonce,omitempty"`
 	Proof    string          `json:"proof,omitempty"`
+	List     string          `json:"list,omitempty"`
 }
 
 // JoseAnswer is what jose found, or made.
@@ -29,6 +30,7 @@ type JoseAnswer struct {
 	KeyID      string         `json:"kid"`
 	Thumbprint string         `json:"thumbprint"` // of the key that signed it
 	Proof      string         `json:"proof"`
+	Status     int            `json:"status"`
 }
 
 // Jose has the npm package of that name do one task: a reader and maker of tokens that is not ours. What it refuses fails

@@ -23,6 +23,8 @@ type Config struct {
 	Chronicle Chronicle
 	// Tokens tells where tokens stand. With nil none is in force.
 	Tokens Tokens
+	// Signer signs status lists. With nil there are none.
+	Signer Signer
 	// Electorate says which people may decide. The zero value lets nobody.
 	Electorate Electorate
 	// Catalogue returns the catalogue to decide by until one is found in force in Catalogues; one call is one snapshot.
@@ -60,6 +62,9 @@ type Broker struct {
 	board board
 	// followers are told of the record as it grows.
 	followers followers
+	// places are those of new tokens in status lists, and lists what the lists said last.
+	places places
+	lists  lists
 }
 
 // New returns a Broker, or an error that names what is missing from cfg.
@@ -74,6 +79,7 @@ func New(cfg Config) (*Broker, error) {
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
 		relayed: newSampler(refusalsPerSecond, cfg.Now()),
+		lists:   lists{turn: make(chan struct{}, 1), unknown: newSampler(unknownListsPerSecond, cfg.Now())},
 	}, nil
 }
 
@@ -147,7 +153,13 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	if err != nil {
 		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
 	}
-	rec.Intent, err = jwtIntent(b.cfg.Issuer, rec, key)
+	var in place
+	if d.Scope.Credential.StatusList {
+		if in, err = b.places.take(now); err != nil {
+			return Record{}, Key{}, err
+		}
+	}
+	rec.Intent, err = jwtIntent(b.cfg.Issuer, rec, key, in)
 	return rec, key, err
 }
 

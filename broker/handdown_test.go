@@ -22,6 +22,8 @@ func (s *standing) TokenStanding(context.Context, string, [32]byte) (broker.Toke
 	return broker.TokenStanding{Active: s.active}, nil
 }
 
+func (s *standing) EndedIn(context.Context, string) ([]int, error) { return nil, broker.ErrNotFound }
+
 // often is the usual value, many times, and others.
 func often[T any](usual T, others ...T) []T { return append(slices.Repeat([]T{usual}, 8), others...) }
 

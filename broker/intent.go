@@ -81,7 +81,7 @@ func grantIntent(rec Record) *Intent {
 }
 
 // jwtIntent fixes every byte of the token but its signature.
-func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
+func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
 	scope := rec.Decision.Scope
 	c := token.Claims{
 		Issuer:   issuer,
@@ -105,7 +105,7 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 	if p := rec.Request.Parent; p != nil {
 		c.Subject, c.Actor = p.Subject, &token.Actor{Subject: c.ClientID, Actor: p.Actor}
 	}
-	c.OneShot = scope.Credential.OneShot
+	c.OneShot, c.Status = scope.Credential.OneShot, in.status(issuer)
 	payload, err := json.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("encoding claims: %w", err)
@@ -118,6 +118,8 @@ func jwtIntent(issuer string, rec Record, key Key) (*Intent, error) {
 		KeyID:        key.ID,
 		Algorithm:    key.Algorithm,
 		OneShot:      c.OneShot,
+		StatusList:   in.list,
+		StatusIndex:  in.index,
 		Claims:       payload,
 		ClaimsDigest: sha256.Sum256(payload),
 	}, nil

@@ -64,6 +64,9 @@ type Tokens interface {
 	// TokenStanding reads what is committed, never a standby, in one query. A token is known by its id and the SHA-256 of its
 	// claims together.
 	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
+	// EndedIn returns the places in a status list, in ascending order, of tokens whose time has not come and that are not active.
+	// It reads as TokenStanding does. ErrNotFound when the list has no token whose time has not come.
+	EndedIn(ctx context.Context, list string) ([]int, error)
 }
 
 // TokenStanding is where an access token stands.
@@ -206,6 +209,12 @@ type Minter interface {
 	Revoke(ctx context.Context, h Handle) error
 	// Alive tells whether Vault still holds anything of h.
 	Alive(ctx context.Context, h Handle) (bool, error)
+}
+
+// Signer signs what is no credential.
+type Signer interface {
+	// Sign returns the third part of a JWS for the first two, made with exactly that key and verified. Errors are as for Mint.
+	Sign(ctx context.Context, key Key, signingInput string) (string, error)
 }
 
 // Unrenewed is how long a dynamic credential lives in Vault without being renewed.

@@ -103,6 +103,9 @@ type Intent struct {
 	Algorithm string
 	// OneShot: it is StatusUsed after one use.
 	OneShot bool
+	// StatusList is the UUID of the list that tells whether it was ended, and StatusIndex its place there. Empty for none.
+	StatusList  string
+	StatusIndex int
 	// Claims is the JWT's payload, byte for byte. It holds no secret: without a signature it opens nothing.
 	Claims []byte
 	// ClaimsDigest is the SHA-256 of Claims.

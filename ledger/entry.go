@@ -143,6 +143,13 @@ type intentBody struct {
 	Claims       []byte     `json:"claims,omitempty"` // base64: they were signed byte for byte
 	ClaimsDigest string     `json:"claims_digest,omitzero"`
 	OneShot      bool       `json:"one_shot,omitzero"`
+	// StatusList is where it is told whether the token was ended.
+	StatusList *placeBody `json:"status_list,omitempty"`
+}
+
+type placeBody struct {
+	ID    string `json:"id"`
+	Index int    `json:"index"`
 }
 
 type grantBody struct {
@@ -354,8 +361,12 @@ func intentOf(i *broker.Intent) *intentBody {
 			Policy: g.Policy, Method: g.Method, Path: g.Path, Data: g.Data, Leased: g.Leased, Static: g.Static,
 		}}
 	}
-	return &intentBody{
+	b := &intentBody{
 		Kind: i.Kind, Audience: i.Audience, KeyID: i.KeyID, Algorithm: i.Algorithm,
 		OneShot: i.OneShot, Claims: i.Claims, ClaimsDigest: hex.EncodeToString(i.ClaimsDigest[:]),
 	}
+	if i.StatusList != "" {
+		b.StatusList = &placeBody{i.StatusList, i.StatusIndex}
+	}
+	return b
 }

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -81,9 +82,9 @@ func TestWhatIsHandedDownIsActiveWithAllAboveIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := brevettest.NewDB(t).Ledger(t)
 			top := bring(t, l, "jwt", nil, nil)
-			middle := handedDown(top, nil)
-			bottom := handedDown(middle, nil)
-			beside := handedDown(top, func(r *broker.Record) { r.Subject.ID = spiffeid.RequireFromString("spiffe://other.test/x") })
+			middle := handedDown(top, in(0, nil))
+			bottom := handedDown(middle, in(1, nil))
+			beside := handedDown(top, in(2, func(r *broker.Record) { r.Subject.ID = spiffeid.RequireFromString("spiffe://other.test/x") }))
 			begin(t, l, middle)
 			begin(t, l, bottom, beside)
 			for _, rec := range []broker.Record{top, middle, bottom, beside} {
@@ -99,6 +100,9 @@ func TestWhatIsHandedDownIsActiveWithAllAboveIt(t *testing.T) {
 				if got := isActive(t, l, tc.rec.ID, tc.rec.Intent.ClaimsDigest); got != tc.want {
 					t.Errorf("%s: got active %v, want %v", tc.rec.Subject.ID, got, tc.want)
 				}
+			}
+			if ended, err := l.EndedIn(t.Context(), theList); err != nil || !slices.Equal(ended, []int{0, 1}) {
+				t.Errorf("got %v, %v as ended in the list, want the middle and the bottom", ended, err)
 			}
 		})
 	}

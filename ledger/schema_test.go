@@ -105,6 +105,7 @@ func TestGrants(t *testing.T) {
 		{"broker", `TRUNCATE dpop_seen`, noRight},
 		{"auditor", `SELECT FROM dpop_seen`, noRight},
 		{"broker", `UPDATE issuances SET jkt = 'x'` + nothing, noRight},
+		{"broker", `UPDATE issuances SET status_index = 1` + nothing, noRight},
 		{"broker", `UPDATE issuances SET vault_accessor = 'x', vault_lease = 'x', credential_name = 'x', secret_digest = '', actor = 'x'` + nothing, ""},
 		{"broker", `UPDATE issuances SET leased = true` + nothing, noRight},
 		{"broker", `UPDATE issuances SET static = true` + nothing, noRight},
@@ -287,6 +288,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 	l := db.Ledger(t)
 	recs := map[string]broker.Record{
 		"allow": allowed(withKey("k")), "deny": denied(nil), "pending": pending(nil), "intent": dynamic("database", nil),
+		"listed": allowed(in(7, nil)),
 	}
 	for _, rec := range recs {
 		begin(t, l, rec)
@@ -305,6 +307,15 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"one_shot": true}`, ""},
 		{"intent", `{"one_shot": true}`, violation}, // of a login
 		{"deny", `{"one_shot": true}`, violation},
+		{"allow", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 8191}`, ""},
+		{"allow", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 8192}`, violation},
+		{"allow", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": -1}`, violation},
+		{"allow", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"}`, violation},
+		{"allow", `{"status_index": 1}`, violation},
+		{"listed", `{}`, notUnique},
+		{"listed", `{"status_index": 8}`, ""},
+		{"intent", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 1}`, violation}, // of a login
+		{"deny", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 1}`, violation},
 		{"allow", `{"status": "intent"}`, violation}, // of a JWT
 		{"allow", `{"actor": "spiffe://acme.test/admin"}`, violation},
 		{"allow", `{"vault_path": "x"}`, violation},

@@ -7,8 +7,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TokenStanding implements [broker.Tokens]. An order counts from when it is committed, before it is carried out. What
-// was handed down is in force while all of what it comes from is.
+// unended tells of an issuance i, which has time left, that nobody has ended it. An order counts from when it is committed,
+// before it is carried out.
+const unended = `(i.status = 'issued'
+	AND NOT EXISTS (
+		SELECT FROM task_ends AS e
+		WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
+	-- The ID itself, each path above it, and its trust domain. Mostly there is no quarantine at all.
+	AND NOT (EXISTS (SELECT FROM quarantines) AND EXISTS (
+		SELECT FROM generate_series(3, cardinality(string_to_array(i.spiffe_id, '/'))) AS parts, quarantines AS q
+		WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/'))))`
+
+// TokenStanding implements [broker.Tokens]. What was handed down is in force while all of what it comes from is.
 func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -26,14 +36,7 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 			FROM chain JOIN issuances AS p ON p.id = chain.parent
 		)
 		SELECT coalesce((
-			SELECT bool_and(i.credential_kind = 'jwt' AND i.status = 'issued' AND i.expires_at > now()
-				AND NOT EXISTS (
-					SELECT FROM task_ends AS e
-					WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
-				-- The ID itself, each path above it, and its trust domain.
-				AND NOT EXISTS (
-					SELECT FROM generate_series(3, cardinality(string_to_array(i.spiffe_id, '/'))) AS parts, quarantines AS q
-					WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/')))
+			SELECT bool_and(i.credential_kind = 'jwt' AND i.expires_at > now() AND `+unended+`)
 			FROM chain AS i), false) AS active, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue`,
 		pgx.NamedArgs{"id": [16]byte(parsed), "claims": claims[:]})
 	if err != nil {
@@ -41,4 +44,50 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	}
 	standing, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[broker.TokenStanding])
 	return standing, unavailable("reading where a token stands", err)
+}
+
+// EndedIn implements [broker.Tokens].
+func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
+	parsed, err := parseID(list)
+	if err != nil {
+		return nil, broker.ErrNotFound
+	}
+	if err := l.believable(); err != nil {
+		return nil, err
+	}
+	rows, err := l.tokens.Query(ctx, `
+		WITH RECURSIVE chain AS (
+			SELECT status_index AS place, parent, spiffe_id, task, status
+			FROM issuances WHERE status_list = @list AND expires_at > now()
+			UNION ALL
+			SELECT chain.place, p.parent, p.spiffe_id, p.task, p.status
+			FROM chain JOIN issuances AS p ON p.id = chain.parent
+		)
+		SELECT place, bool_and(`+unended+`) AS active FROM chain AS i GROUP BY place ORDER BY place`,
+		pgx.NamedArgs{"list": [16]byte(parsed)})
+	if err != nil {
+		return nil, unavailable("reading a status list", err)
+	}
+	return endedOf(rows)
+}
+
+func endedOf(rows pgx.Rows) ([]int, error) {
+	var (
+		ended  []int
+		place  int
+		active bool
+	)
+	tag, err := pgx.ForEachRow(rows, []any{&place, &active}, func() error {
+		if !active {
+			ended = append(ended, place)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, unavailable("reading a status list", err)
+	case tag.RowsAffected() == 0:
+		return nil, broker.ErrNotFound
+	}
+	return ended, nil
 }

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,18 @@ func isActive(t *testing.T, l *ledger.Ledger, id string, claims [32]byte) bool {
 	return standing.Active
 }
 
+const theList = "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"
+
+// in puts the token of a record into the list.
+func in(index int, change func(*broker.Record)) func(*broker.Record) {
+	return func(rec *broker.Record) {
+		rec.Intent.StatusList, rec.Intent.StatusIndex = theList, index
+		if change != nil {
+			change(rec)
+		}
+	}
+}
+
 func TestWhichTokensAreActive(t *testing.T) {
 	ended := func(target broker.Selector, at time.Time) *broker.Command {
 		cmd := announced(broker.CommandTaskEnd, target)
@@ -37,16 +50,16 @@ func TestWhichTokensAreActive(t *testing.T) {
 		change func(*broker.Record)
 		way    []broker.Status
 		order  *broker.Command
+		lapsed bool
 		want   bool
 	}{
 		{name: "issued", kind: "jwt", want: true},
-		{name: "lapsed", kind: "jwt", change: lapse},
+		{name: "lapsed", kind: "jwt", change: lapse, lapsed: true},
 		{name: "revoked", kind: "jwt", way: []broker.Status{broker.StatusRevoked}},
 		{name: "released", kind: "jwt", way: []broker.Status{broker.StatusReleased}},
 		{name: "not used yet", kind: "one-shot", want: true},
 		{name: "used", kind: "one-shot", way: []broker.Status{broker.StatusUsed}},
 		{name: "failed", kind: "jwt", way: []broker.Status{broker.StatusFailed}},
-		{name: "a login", kind: "database", way: []broker.Status{broker.StatusIssued}},
 		{name: "its task has ended", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-1"}, time.Time{})},
 		{name: "its task will end", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-1"}, start.Add(240*time.Hour)), want: true},
 		{name: "another task has ended", kind: "jwt", order: ended(broker.Selector{SPIFFEID: sandbox, Task: "task-2"}, time.Time{}), want: true},
@@ -57,12 +70,21 @@ func TestWhichTokensAreActive(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := brevettest.NewDB(t).Ledger(t)
-			rec := bring(t, l, tc.kind, tc.way, tc.change)
+			rec := bring(t, l, tc.kind, tc.way, in(7, tc.change))
 			if tc.order != nil {
 				announce(t, l, *tc.order)
 			}
 			if got := isActive(t, l, rec.ID, rec.Intent.ClaimsDigest); got != tc.want {
 				t.Errorf("got active %v, want %v", got, tc.want)
+			}
+			ended, err := l.EndedIn(t.Context(), theList)
+			switch {
+			case tc.lapsed:
+				if !errors.Is(err, broker.ErrNotFound) {
+					t.Errorf("got %v, %v of a list without a token that has time left, want %v", ended, err, broker.ErrNotFound)
+				}
+			case err != nil, slices.Equal(ended, []int{7}) == tc.want:
+				t.Errorf("got %v, %v as ended in its list, want it there: %v", ended, err, !tc.want)
 			}
 		})
 	}
@@ -80,7 +102,19 @@ func TestTokensThatWereNotIssued(t *testing.T) {
 			t.Errorf("a token with the id %q is active", id)
 		}
 	}
+	login := bring(t, l, "database", []broker.Status{broker.StatusIssued}, nil)
+	if isActive(t, l, login.ID, login.Intent.ClaimsDigest) {
+		t.Error("a login is an active token")
+	}
+	for _, id := range []string{"", "x", strings.ToUpper(theList), theList, "a\x00"} {
+		if ended, err := l.EndedIn(t.Context(), id); !errors.Is(err, broker.ErrNotFound) {
+			t.Errorf("got %v, %v of the list %q, want %v", ended, err, id, broker.ErrNotFound)
+		}
+	}
 	l.Close()
+	if ended, err := l.EndedIn(t.Context(), theList); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %v, %v, want %v", ended, err, broker.ErrLedgerUnavailable)
+	}
 	if _, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
 	}
@@ -99,6 +133,9 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 		got, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
 		if !errors.Is(err, broker.ErrLedgerUnavailable) {
 			t.Errorf("got %+v, %v; want %v", got, err, broker.ErrLedgerUnavailable)
+		}
+		if ended, err := l.EndedIn(t.Context(), theList); !errors.Is(err, broker.ErrLedgerUnavailable) {
+			t.Errorf("got %v, %v of a list; want %v", ended, err, broker.ErrLedgerUnavailable)
 		}
 	}
 	t.Run("by a checkpoint", func(t *testing.T) {

@@ -15,7 +15,10 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-var _ broker.Minter = (*Minter)(nil)
+var (
+	_ broker.Minter = (*Minter)(nil)
+	_ broker.Signer = (*Minter)(nil)
+)
 
 // Minter implements broker.Minter with Vault's engines. Its methods are safe for concurrent use.
 type Minter struct {

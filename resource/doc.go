@@ -5,6 +5,6 @@
 //	...
 //	http.Handle("/", guard.Handler(mux))
 //
-// It knows nothing of revocations unless Config.Confirm asks for them, and leaves it to the server what a token's details
+// It knows nothing of revocations unless Config.StatusLists or Config.Confirm is set, and leaves it to the server what a token's details
 // allow. It must never pass on a call when it cannot tell, and never say in an answer what was in the token.
 package resource

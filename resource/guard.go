@@ -43,6 +43,10 @@ type Config struct {
 	// refuses it; any other error means that nobody can tell, and refuses the call too. Without it no token that is for one
 	// call is taken.
 	Confirm func(ctx context.Context, raw string, claims token.Claims) error
+	// StatusLists looks up in the issuer's status lists whether a token was ended. They are kept as long as they say, so that an
+	// end takes some seconds to be seen here. A token that names no list is refused, and so is every one whose list cannot be
+	// had.
+	StatusLists bool
 	// Now is the clock; time.Now when nil.
 	Now func() time.Time
 }
@@ -51,7 +55,8 @@ type Config struct {
 type Guard struct {
 	cfg      Config
 	verifier *token.Verifier
-	keys     *keys
+	keys     *kept[token.KeySet]
+	lists    *lists
 	used     *dpop.Memory
 }
 
@@ -75,8 +80,9 @@ func New(cfg Config) (*Guard, error) {
 		return nil, errors.New("resource: the origin must be https://host[:port]")
 	}
 	g := &Guard{cfg: cfg, keys: newKeys(cfg), used: dpop.NewMemory(mostProofs)}
+	g.lists = &lists{g: g, host: issuer.Host, client: clientOf(cfg), of: map[string]*kept[token.StatusList]{}}
 	g.verifier, err = token.NewVerifier(token.Config{
-		Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}, Keys: g.keys.known, Now: cfg.Now,
+		Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}, Keys: g.known, Now: cfg.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resource: %w", err)
@@ -105,17 +111,18 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 }
 
 // Check returns the claims of the token of a call. The error wraps a sentinel of package token or dpop, ErrInactive,
-// ErrOneShot, ErrUnavailable, or is for a call whose Authorization header is not one token. A DPoP proof is used up.
+// ErrOneShot, ErrNoList, ErrUnavailable, or is for a call whose Authorization header is not one token. A DPoP proof is used up.
 func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 	p, err := presentedBy(r)
 	if err != nil {
 		return token.Claims{}, err
 	}
-	if err := g.keys.refresh(r.Context()); err != nil {
+	if _, err := g.keys.get(r.Context()); err != nil {
 		return token.Claims{}, err
 	}
 	claims, err := g.verifier.Verify(p.raw)
-	if errors.Is(err, token.ErrKey) && g.keys.rotated(r.Context()) {
+	// Whoever sends kids at will must not have us fetch keys at will: between sees to that.
+	if errors.Is(err, token.ErrKey) && g.keys.fetch(r.Context()) {
 		claims, err = g.verifier.Verify(p.raw)
 	}
 	if err != nil {
@@ -127,6 +134,11 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 	if err := g.bound(r, p, claims); err != nil {
 		return token.Claims{}, err
 	}
+	if g.cfg.StatusLists {
+		if err := g.lists.check(r.Context(), claims.Status); err != nil {
+			return token.Claims{}, err
+		}
+	}
 	if g.cfg.Confirm != nil {
 		if err := g.cfg.Confirm(r.Context(), p.raw, claims); errors.Is(err, ErrInactive) {
 			return token.Claims{}, ErrInactive
@@ -135,6 +147,11 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 		}
 	}
 	return claims, nil
+}
+
+func (g *Guard) known() token.KeySet {
+	last, _ := g.keys.state()
+	return last.value
 }
 
 // bound holds the presenter of a token to what it is bound to.

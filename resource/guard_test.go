@@ -39,6 +39,7 @@ type world struct {
 	keys    map[string]*ecdsa.PrivateKey
 	maxAge  string
 	down    bool
+	lists   map[string]string // what is published, by path
 	fetched atomic.Int64
 	jwks    *httptest.Server
 }
@@ -68,12 +69,16 @@ func (w *world) rotate(kid string) {
 	w.keys[kid] = key
 }
 
-func (w *world) publish(out http.ResponseWriter, _ *http.Request) {
+func (w *world) publish(out http.ResponseWriter, r *http.Request) {
 	w.fetched.Add(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.down {
 		out.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	if list, ok := w.lists[r.URL.Path]; ok {
+		_, _ = io.WriteString(out, list)
 		return
 	}
 	var set jose.JSONWebKeySet
@@ -117,7 +122,12 @@ func (w *world) token(kid string, change func(*token.Claims)) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	input := b64([]byte(`{"alg":"ES256","kid":"`+kid+`","typ":"at+jwt"}`)) + "." + b64(payload)
+	return w.sign(kid, token.Type, payload)
+}
+
+func (w *world) sign(kid, typ string, payload []byte) string {
+	w.t.Helper()
+	input := b64([]byte(`{"alg":"ES256","kid":"`+kid+`","typ":"`+typ+`"}`)) + "." + b64(payload)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	signature, err := jwt.SigningMethodES256.Sign(input, w.keys[kid])

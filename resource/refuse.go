@@ -57,6 +57,8 @@ func reasonOf(err error) (status int, name, text string) {
 		return http.StatusUnauthorized, "invalid_token", "The token is not in force any more."
 	case errors.Is(err, ErrOneShot):
 		return http.StatusUnauthorized, "invalid_token", "The token is for one call, and this server does not take such."
+	case errors.Is(err, ErrNoList):
+		return http.StatusUnauthorized, "invalid_token", "The token names no status list, and this server looks there."
 	default:
 		return http.StatusUnauthorized, "invalid_token", "It is no access token of the issuer's that is valid now."
 	}

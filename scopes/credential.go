@@ -36,7 +36,7 @@ type credentialKind struct {
 // credentialKinds is in the order in which messages list them.
 func credentialKinds() []credentialKind {
 	return []credentialKind{
-		{KindJWT, []string{"audience"}, []string{"bind", "uses"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
+		{KindJWT, []string{"audience"}, []string{"bind", "uses", "status_list"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
 		{
 			KindVaultToken,
 			[]string{"policy"},
@@ -131,6 +131,7 @@ func (c *credentialReader) jwt() {
 	if n := c.fields["uses"]; n != nil {
 		_, c.out.OneShot = c.integer(n, "credential.uses", 1, 1)
 	}
+	c.out.StatusList = c.flag(c.fields["status_list"], "credential.status_list")
 }
 
 func (r *reader) audience(n *yaml.Node) string {

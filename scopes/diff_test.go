@@ -86,6 +86,7 @@ func TestPlanOfOneChange(t *testing.T) {
 		{name: "bind to another key", old: ", bind: mtls", with: ", bind: dpop", want: []string{"credential.bind: mtls -> dpop, changed"}, reach: scopes.Changed},
 		{name: "bind", old: ", bind: mtls", with: "", want: []string{"credential.bind: mtls -> none, widened"}, reach: scopes.Widened},
 		{name: "uses", old: ", bind: mtls", with: ", bind: mtls, uses: 1", want: []string{"credential.uses:  -> 1, narrowed"}, reach: scopes.Narrowed},
+		{name: "status list", old: ", bind: mtls", with: ", bind: mtls, status_list: true", want: []string{"credential.status_list:  -> true, narrowed"}, reach: scopes.Narrowed},
 		{name: "audience", old: "https://mail.example", with: "https://post.example", want: []string{"credential.audience: https://mail.example -> https://post.example, changed"}, reach: scopes.Changed},
 		{
 			name: "first egress", old: "bind: mtls}\n", with: "bind: mtls}\n    egress: [" + mailRule + "]\n",

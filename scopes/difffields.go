@@ -241,6 +241,7 @@ func (d *fieldDiff) credential(a, b Credential) {
 	d.add("credential.audience", a.Audience, b.Audience, Changed)
 	d.add("credential.bind", a.Bind, b.Bind, rebound(a.Bind, b.Bind))
 	d.add("credential.uses", usesOf(a), usesOf(b), looser(a.OneShot, b.OneShot))
+	d.add("credential.status_list", yes(a.StatusList), yes(b.StatusList), looser(a.StatusList, b.StatusList))
 	d.add("credential.mount", a.Mount, b.Mount, Changed)
 	d.add("credential.role", a.Role, b.Role, Changed)
 	d.add("credential.method", a.Method, b.Method, Changed)

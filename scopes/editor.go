@@ -171,6 +171,7 @@ func credentialKeySchemas() object {
 		"audience":    described("The one audience of the token, an absolute URI.", text(maxAudience)),
 		"bind":        described("mtls: the token works with the certificate it was issued to, and ends with it. dpop: it works with proofs by the key that asked for it.", choice(BindNone, BindMTLS, BindDPoP)),
 		"uses":        described("1: the token is spent by the first who asks whether it is in force.", whole(1, 1)),
+		"status_list": described("The token names a list that says whether it was ended, for services that cannot ask.", flag()),
 		"mount":       described("Where the engine is mounted.", mount),
 		"role":        described("The engine's role.", rolePlace.schema()),
 		"path":        described("Where Vault is asked.", pathPlace.schema()),

@@ -121,6 +121,8 @@ type Credential struct {
 	Audience string // the one audience of the token, an absolute URI
 	Bind     string // what the token has to be bound to: "none", "mtls" (RFC 8705) or "dpop" (RFC 9449)
 	OneShot  bool   // the token is good for one call
+	// StatusList has the token name a list in which it can be seen whether it was ended.
+	StatusList bool
 
 	Mount      string            // database, pki, ssh: where the engine is mounted; never a template
 	Role       string            // database, pki, ssh: the engine's role

@@ -48,3 +48,29 @@ func TestJoseAgrees(t *testing.T) {
 		}
 	}
 }
+
+// It reads our status lists, too.
+func TestJoseAgreesOnStatusLists(t *testing.T) {
+	s := brevettest.NewStack(t, withLists())
+	c := s.Client(t, agent)
+	jwks, err := s.Minter.JWKS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued := map[int]*client.Token{}
+	for want := range 2 {
+		issued[want] = token(t, c, client.Ask{Scope: "mail.read", Task: "t-1"})
+	}
+	if _, err := c.Release(t.Context(), issued[1].ID); err != nil {
+		t.Fatal(err)
+	}
+	for want, tok := range issued {
+		raw := tok.Secret.Reveal()
+		path, _ := listOf(t, tokenOf(t, s, raw, "https://mail.test"))
+		_, _, list := get(t, s, path)
+		read := brevettest.Jose(t, brevettest.JoseTask{Task: "status", Token: raw, List: list, JWKS: jwks})
+		if read.Status != want || read.Claims["ttl"] != 20.0 {
+			t.Errorf("jose reads %d from %v, want %d", read.Status, read.Claims, want)
+		}
+	}
+}

@@ -132,6 +132,9 @@ type ServerInterface interface {
 	// ListScopes List the scopes that you may ask for
 	// (GET /v1/scopes)
 	ListScopes(w http.ResponseWriter, r *http.Request)
+	// GetStatusList Which tokens were ended, for who cannot ask about each (Token Status List)
+	// (GET /v1/status-lists/{id})
+	GetStatusList(w http.ResponseWriter, r *http.Request, id ID)
 	// EndTask End a task, and every credential that was issued for it
 	// (POST /v1/tasks/{task}/end)
 	EndTask(w http.ResponseWriter, r *http.Request, task Task)
@@ -384,6 +387,12 @@ func (_ Unimplemented) Revoke(w http.ResponseWriter, r *http.Request) {
 // ListScopes List the scopes that you may ask for
 // (GET /v1/scopes)
 func (_ Unimplemented) ListScopes(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetStatusList Which tokens were ended, for who cannot ask about each (Token Status List)
+// (GET /v1/status-lists/{id})
+func (_ Unimplemented) GetStatusList(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2026,6 +2035,32 @@ func (siw *ServerInterfaceWrapper) ListScopes(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// GetStatusList operation middleware
+func (siw *ServerInterfaceWrapper) GetStatusList(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetStatusList(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // EndTask operation middleware
 func (siw *ServerInterfaceWrapper) EndTask(w http.ResponseWriter, r *http.Request) {
 
@@ -2462,6 +2497,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/oauth2/revoke", wrapper.RevokeToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/status-lists/{id}", wrapper.GetStatusList)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)

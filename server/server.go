@@ -2,7 +2,8 @@
 // became of the request into an answer.
 //
 // It must never take the caller's identity from anything but the SVID or the ID token, never tell a caller more than the
-// fixed text of a problem, never let a cache keep an answer under /v1, and never answer a refusal without recording it.
+// fixed text of a problem, never let a cache keep an answer under /v1 that is not a status list, and never answer a refusal
+// without recording it.
 package server
 
 import (

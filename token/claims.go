@@ -30,6 +30,8 @@ type Claims struct {
 	OneShot bool     `json:"one_shot,omitempty"`
 	Confirm *Confirm `json:"cnf,omitempty"`
 	Actor   *Actor   `json:"act,omitempty"`
+	// Status says where it is told whether the token was ended; nil when only introspection tells.
+	Status *Status `json:"status,omitempty"`
 }
 
 // ExpiresAt is when the token ends: at that moment it is not valid any more.

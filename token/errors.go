@@ -11,7 +11,7 @@ type refusal struct {
 
 func (r *refusal) Error() string { return "token: " + r.text }
 
-// Every way in which a token is refused. The errors returned by Verify and Bound wrap exactly one of these.
+// Every way in which a token is refused. The errors returned by Verify, Bound and StatusList wrap exactly one of these.
 var (
 	ErrMalformed   error = &refusal{"token_malformed", "it is no access token of ours"}
 	ErrTooLarge    error = &refusal{"token_too_large", "it is too large"}
@@ -23,6 +23,7 @@ var (
 	ErrExpired     error = &refusal{"token_expired", "it has expired"}
 	ErrNotYetValid error = &refusal{"token_not_yet_valid", "it is not valid yet"}
 	ErrBinding     error = &refusal{"token_binding", "its presenter did not prove the key that it is bound to"}
+	ErrStatusList  error = &refusal{"status_list", "it is no status list of the issuer's that says anything of the token"}
 )
 
 // Errors of what an operator or an issuer gives us, and not a caller.

@@ -17,7 +17,7 @@ const (
 	leeway = 5 * time.Second
 )
 
-// header is all that an access token may have in its header. Anything else, such as jku, jwk, x5c, b64 or crit, asks a
+// header is all that a token may have in its header. Anything else, such as jku, jwk, x5c, b64 or crit, asks a
 // verifier to trust what the token's sender says about keys, or to read it in another way.
 type header struct {
 	Algorithm string `json:"alg"`
@@ -71,31 +71,11 @@ func newVerifier(v Verifier) (*Verifier, error) {
 // holds the key that it is bound to is for Claims.Bound to say, and whether it was revoked for introspection. The error
 // wraps one of the sentinels of this package and says nothing of the token.
 func (v *Verifier) Verify(raw string) (Claims, error) {
-	parts, err := jws.Split(raw, maxToken)
-	switch {
-	case errors.Is(err, jws.ErrTooLarge):
-		return Claims{}, ErrTooLarge
-	case err != nil:
-		return Claims{}, ErrMalformed
+	payload, err := v.open(raw, Type)
+	if err != nil {
+		return Claims{}, err
 	}
-	var head header
-	if strict.Unmarshal(parts[0], &head, strict.RejectUnknownMembers(true)) != nil || head.Type != Type || head.KeyID == "" {
-		return Claims{}, ErrMalformed
-	}
-	if _, ok := fits[head.Algorithm]; !ok {
-		return Claims{}, ErrAlgorithm
-	}
-	key, ok := v.cfg.Keys().keys[head.KeyID]
-	if !ok {
-		return Claims{}, ErrKey
-	}
-	if key.Algorithm != head.Algorithm {
-		return Claims{}, ErrAlgorithm
-	}
-	if jws.Verify(raw, parts, head.Algorithm, key.Key) != nil {
-		return Claims{}, ErrSignature
-	}
-	claims, err := parseClaims(parts[1])
+	claims, err := parseClaims(payload)
 	if err != nil {
 		return Claims{}, err
 	}
@@ -103,6 +83,35 @@ func (v *Verifier) Verify(raw string) (Claims, error) {
 		return Claims{}, err
 	}
 	return claims.Claims, nil
+}
+
+// open returns the payload of what the issuer has signed as being of that type.
+func (v *Verifier) open(raw, typ string) ([]byte, error) {
+	parts, err := jws.Split(raw, maxToken)
+	switch {
+	case errors.Is(err, jws.ErrTooLarge):
+		return nil, ErrTooLarge
+	case err != nil:
+		return nil, ErrMalformed
+	}
+	var head header
+	if strict.Unmarshal(parts[0], &head, strict.RejectUnknownMembers(true)) != nil || head.Type != typ || head.KeyID == "" {
+		return nil, ErrMalformed
+	}
+	if _, ok := fits[head.Algorithm]; !ok {
+		return nil, ErrAlgorithm
+	}
+	key, ok := v.cfg.Keys().keys[head.KeyID]
+	if !ok {
+		return nil, ErrKey
+	}
+	if key.Algorithm != head.Algorithm {
+		return nil, ErrAlgorithm
+	}
+	if jws.Verify(raw, parts, head.Algorithm, key.Key) != nil {
+		return nil, ErrSignature
+	}
+	return parts[1], nil
 }
 
 // Digest is the SHA-256 of the payload of a token that was verified, by which, with its id, the record knows it.

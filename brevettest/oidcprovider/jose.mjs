@@ -5,6 +5,7 @@ import {
 } from 'jose';
 import { createHash, randomUUID } from 'node:crypto';
 import { text } from 'node:stream/consumers';
+import { inflateSync } from 'node:zlib';
 
 // verify reads an access token as a resource server does.
 const verify = async ({ token, jwks, issuer, audience }) => {
@@ -32,5 +33,16 @@ const check = async ({ proof }) => {
   return { claims: payload, thumbprint: await calculateJwkThumbprint(decodeProtectedHeader(proof).jwk) };
 };
 
+// status reads the status list that a token names, and the token's bit in it.
+const status = async ({ token, list, jwks }) => {
+  const keys = createLocalJWKSet(jwks);
+  const { payload: { status: { status_list: { idx, uri } } } } = await jwtVerify(token, keys, { typ: 'at+jwt', algorithms: ['ES256'] });
+  const { payload } = await jwtVerify(list, keys, {
+    subject: uri, typ: 'statuslist+jwt', algorithms: ['ES256'], clockTolerance: 0, requiredClaims: ['sub', 'iat', 'exp', 'ttl'],
+  });
+  const bits = inflateSync(Buffer.from(payload.status_list.lst, 'base64url'));
+  return { claims: payload, status: (bits[idx >> 3] >> (idx & 7)) & 1 };
+};
+
 const { task, ...input } = JSON.parse(await text(process.stdin));
-console.log(JSON.stringify(await { verify, prove, check }[task](input)));
+console.log(JSON.stringify(await { verify, prove, check, status }[task](input)));

@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/token"
+	"github.com/google/uuid"
+)
+
+const (
+	// listPlaces is how many tokens a list is for, and listOpen how long it takes new ones.
+	listPlaces, listOpen = 1 << 13, time.Hour
+	// StatusListTTL is how long whoever has a list goes by it before they look for a newer one. A cache on the way may have
+	// kept it for as long, and the broker may have signed it that long before: nobody believes it after listLife.
+	StatusListTTL, listLife = 20 * time.Second, 3 * StatusListTTL
+	// listPause is how long what was read of a list is taken to be what is.
+	listPause = time.Second
+	// listPatience is how long a caller waits for a list.
+	listPatience = 5 * time.Second
+	// unknownListsPerSecond is how many lists a replica looks for that it has not met: anybody can ask for any.
+	unknownListsPerSecond = 500
+)
+
+// place is where a token is in a status list; zero is in none.
+type place struct {
+	list  string
+	index int
+}
+
+// status is the claim of a token.
+func (p place) status(issuer string) *token.Status {
+	if p.list == "" {
+		return nil
+	}
+	return &token.Status{List: &token.Listed{Index: int64(p.index), URI: statusListURI(issuer, p.list)}}
+}
+
+// statusListURI is where the API has a list, at the issuer's host.
+func statusListURI(issuer, list string) string {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return "" // the configuration has been refused
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/v1/status-lists/" + list}).String()
+}
+
+// places gives out each place of a list once. A list is this process's own, and its name and the order of its places are
+// random: neither tells anything of who else was issued what.
+type places struct {
+	mu     sync.Mutex
+	list   string
+	opened time.Time
+	free   []uint16
+}
+
+func (p *places) take(now time.Time) (place, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) == 0 || now.Sub(p.opened) >= listOpen {
+		id, err := uuid.NewRandom()
+		if err != nil {
+			return place{}, fmt.Errorf("naming a status list: %w", err)
+		}
+		p.list, p.opened, p.free = id.String(), now, make([]uint16, listPlaces)
+		for i := range p.free {
+			p.free[i] = uint16(i)
+		}
+	}
+	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(p.free))))
+	if err != nil {
+		return place{}, fmt.Errorf("choosing a place in a status list: %w", err)
+	}
+	last := len(p.free) - 1
+	chosen := p.free[n.Int64()]
+	p.free[n.Int64()] = p.free[last]
+	p.free = p.free[:last]
+	return place{p.list, int(chosen)}, nil
+}
+
+// StatusList is a list as it is handed out.
+type StatusList struct {
+	Token string // a signed JWT
+	Tag   string // another one for another Token
+}
+
+// lists are those that this replica was asked for. One at a time is read, so that whoever knows many of them cannot take
+// the store from those who ask about tokens.
+type lists struct {
+	turn    chan struct{}
+	mu      sync.Mutex
+	of      map[string]heldList
+	unknown *sampler
+}
+
+type heldList struct {
+	StatusList
+	ended        []int
+	read, signed time.Time
+}
+
+func (l *lists) get(id string) (heldList, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held, ok := l.of[id]
+	return held, ok
+}
+
+func (l *lists) drop(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.of, id)
+}
+
+// keep forgets those that nobody has asked for since nobody believes them.
+func (l *lists) keep(id string, held heldList) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = map[string]heldList{}
+	}
+	for other, h := range l.of {
+		if held.read.Sub(h.read) >= listLife {
+			delete(l.of, other)
+		}
+	}
+	l.of[id] = held
+}
+
+// StatusList tells of each token in a list whether it was ended, as it is in the store now or was a second ago.
+// ErrNotFound when no token in it has time left; ErrLedgerUnavailable or ErrVaultUnavailable when it cannot be told.
+func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) {
+	if b.cfg.Tokens == nil || b.cfg.Signer == nil {
+		return StatusList{}, ErrNotFound
+	}
+	if held, ok := b.lists.get(id); !ok {
+		if _, ok := b.lists.unknown.take(b.cfg.Now()); !ok {
+			return StatusList{}, fmt.Errorf("%w: too many ask for lists that nobody has asked for", ErrLedgerUnavailable)
+		}
+	} else if b.cfg.Now().Sub(held.read) < listPause {
+		return held.StatusList, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	select {
+	case b.lists.turn <- struct{}{}:
+		defer func() { <-b.lists.turn }()
+	case <-ctx.Done():
+		return StatusList{}, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
+	}
+	held, _ := b.lists.get(id)
+	now := b.cfg.Now()
+	if !held.read.IsZero() && now.Sub(held.read) < listPause {
+		return held.StatusList, nil // somebody else was waiting for it
+	}
+	return b.readList(ctx, id, held, now)
+}
+
+// readList reads a list, and has it signed anew when it says something else or was signed too long ago.
+func (b *Broker) readList(ctx context.Context, id string, held heldList, now time.Time) (StatusList, error) {
+	ended, err := b.cfg.Tokens.EndedIn(ctx, id)
+	if errors.Is(err, ErrNotFound) {
+		b.lists.drop(id)
+	}
+	if err != nil {
+		return StatusList{}, fmt.Errorf("reading a status list: %w", err)
+	}
+	held.read = now
+	if held.Token == "" || !slices.Equal(held.ended, ended) || now.Sub(held.signed) >= StatusListTTL {
+		if held.Token, err = b.signList(ctx, id, ended, now); err != nil {
+			return StatusList{}, fmt.Errorf("signing a status list: %w", err)
+		}
+		sum := sha256.Sum256([]byte(held.Token))
+		held.ended, held.signed, held.Tag = ended, now, hex.EncodeToString(sum[:])
+	}
+	b.lists.keep(id, held)
+	return held.StatusList, nil
+}
+
+func (b *Broker) signList(ctx context.Context, id string, ended []int, now time.Time) (string, error) {
+	list := token.NewStatusList(listPlaces, ended)
+	list.TTL, list.Expires = StatusListTTL, now.Add(listLife)
+	payload, err := list.Payload(statusListURI(b.cfg.Issuer, id), now)
+	if err != nil {
+		return "", err
+	}
+	key, err := b.cfg.Minter.Key()
+	if err != nil {
+		return "", err
+	}
+	head := fmt.Sprintf(`{"alg":%q,"kid":%q,"typ":%q}`, key.Algorithm, key.ID, token.StatusListType)
+	input := base64.RawURLEncoding.EncodeToString([]byte(head)) + "." + base64.RawURLEncoding.EncodeToString(payload)
+	signature, err := b.cfg.Signer.Sign(ctx, key, input)
+	if err != nil {
+		return "", err
+	}
+	return input + "." + signature, nil
+}

@@ -1,0 +1,111 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// No two tokens have one place, and a list takes no more than it has places, within an hour.
+func TestPlacesInStatusListsAreGivenOnce(t *testing.T) {
+	const places = 1 << 13
+	var p broker.Places
+	now := time.Now()
+	of := map[string][]int{}
+	take := func() string {
+		t.Helper()
+		list, place, err := p.Take(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of[list] = append(of[list], place)
+		return list
+	}
+	for range 2 * places {
+		take()
+	}
+	if len(of) != 2 {
+		t.Fatalf("got %d lists, want 2", len(of))
+	}
+	for list, given := range of {
+		if slices.IsSorted(given) {
+			t.Errorf("the places of %s are given in order", list)
+		}
+		slices.Sort(given)
+		if len(slices.Compact(given)) != places || given[0] != 0 || given[places-1] != places-1 {
+			t.Errorf("%s: got %d places from %d", list, len(given), given[0])
+		}
+	}
+	third := take()
+	now = now.Add(time.Hour - time.Second)
+	if same := take(); same != third {
+		t.Errorf("got another list within the hour")
+	}
+	now = now.Add(time.Second)
+	if fourth := take(); fourth == third {
+		t.Errorf("got the same list after an hour")
+	}
+}
+
+// ends is a store of which tokens were ended, and a signer.
+type ends struct {
+	standing
+	ended        []int
+	err          error
+	read, signed int
+}
+
+func (e *ends) EndedIn(context.Context, string) ([]int, error) {
+	e.read++
+	return e.ended, e.err
+}
+
+func (e *ends) Sign(context.Context, broker.Key, string) (string, error) {
+	e.signed++
+	return fmt.Sprint(e.signed), nil
+}
+
+// A list is read once a second at most, and signed when it says something else, or is not new any more.
+func TestStatusListsAreReadAndSignedWhenNeeded(t *testing.T) {
+	const list, other = "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cd"
+	f, e := newFixture(t), &ends{}
+	f.cfg.Signer = e
+	f.useTokens(t, e)
+	wants := func(step string, read, signed int, want error) {
+		t.Helper()
+		if got, err := f.StatusList(t.Context(), list); !errors.Is(err, want) || (err == nil) != (got.Token != "") {
+			t.Errorf("%s: got %+v, %v, want %v", step, got, err, want)
+		}
+		if e.read != read || e.signed != signed {
+			t.Errorf("%s: read %d times and signed %d, want %d and %d", step, e.read, e.signed, read, signed)
+		}
+	}
+	wants("first", 1, 1, nil)
+	wants("at once", 1, 1, nil)
+	f.clock = f.clock.Add(time.Second)
+	wants("the same", 2, 1, nil)
+	e.ended = []int{7}
+	wants("not looked for yet", 2, 1, nil)
+	f.clock = f.clock.Add(time.Second)
+	wants("another", 3, 2, nil)
+	f.clock = f.clock.Add(20 * time.Second)
+	wants("old", 4, 3, nil)
+	f.clock = f.clock.Add(time.Second)
+	e.err = broker.ErrLedgerUnavailable
+	wants("nobody can tell", 5, 3, broker.ErrLedgerUnavailable)
+	e.err = broker.ErrNotFound
+	for range 1000 {
+		_, _ = f.StatusList(t.Context(), other)
+	}
+	if e.read != 505 {
+		t.Errorf("read %d times while a thousand asked for what there is not, want 500 more than 5", e.read)
+	}
+	f.cfg.Signer = nil
+	f.useTokens(t, e)
+	wants("without a signer", 505, 3, broker.ErrNotFound)
+}
