@@ -133,21 +133,31 @@ func (s *Stack) enableAudit(t testing.TB, name string) {
 // Asked counts the calls of anybody to Vault whose path begins so, by Vault's own audit log.
 func (s *Stack) Asked(t testing.TB, prefix string) int {
 	t.Helper()
+	return len(s.calls(t, `"path":"`+prefix))
+}
+
+// calls are those lines of Vault's audit log that are about requests, and hold a text.
+func (s *Stack) calls(t testing.TB, text string) []string {
+	t.Helper()
 	log, err := os.ReadFile(s.access.AuditFile)
 	if err != nil {
 		t.Fatalf("reading Vault's audit log: %v", err)
 	}
-	asked := 0
+	var found []string
 	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, `"type":"request"`) && strings.Contains(line, `"path":"`+prefix) {
-			asked++
+		if strings.Contains(line, `"type":"request"`) && strings.Contains(line, text) {
+			found = append(found, line)
 		}
 	}
-	return asked
+	return found
 }
 
-// Signings counts how often Vault was asked to sign for this stack.
+// Signings counts the texts that Vault was asked to sign for this stack: one request can hold several.
 func (s *Stack) Signings(t testing.TB) int {
 	t.Helper()
-	return s.Asked(t, "transit/sign/"+s.access.SigningKey+`"`)
+	texts := 0
+	for _, line := range s.calls(t, `"path":"transit/sign/`+s.access.SigningKey+`"`) {
+		texts += strings.Count(line, `"input":`)
+	}
+	return texts
 }
