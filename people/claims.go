@@ -20,33 +20,33 @@ const (
 	maxGroupBytes   = 255
 )
 
-// read holds the claims to what an ID token for us must have, and makes a person of them that is nobody's yet: the
-// signature is still to be verified.
-func (v *Verifier) read(c claims) (Person, error) {
-	switch {
-	case c.Issuer != v.cfg.Issuer:
-		return Person{}, errIssuer
-	case !c.audienceIs(v.cfg.ClientID):
-		return Person{}, errAudience
+// read holds the claims to what an ID token for one of the audiences must have, and makes a person of them that is nobody's
+// yet: the signature is still to be verified. It returns the audience.
+func (v *Verifier) read(c claims, audiences []string) (p Person, audience string, err error) {
+	if c.Issuer != v.cfg.Issuer {
+		return Person{}, "", errIssuer
+	}
+	at := slices.IndexFunc(audiences, c.audienceIs)
+	if at < 0 {
+		return Person{}, "", errAudience
 	}
 	if err := c.checkType(); err != nil {
-		return Person{}, err
+		return Person{}, "", err
 	}
 	if err := checkSubject(c.Subject); err != nil {
-		return Person{}, err
+		return Person{}, "", err
 	}
-	p := Person{issuer: c.Issuer, subject: c.Subject, name: displayName(c)}
-	var err error
+	p = Person{issuer: c.Issuer, subject: c.Subject, name: displayName(c)}
 	if p.issued, p.expires, err = v.times(c); err != nil {
-		return Person{}, err
+		return Person{}, "", err
 	}
 	if p.groups, err = c.groups(v.cfg.GroupsClaim); err != nil {
-		return Person{}, err
+		return Person{}, "", err
 	}
 	if p.handle, err = c.text(v.cfg.OwnerClaim); err != nil {
-		return Person{}, err
+		return Person{}, "", err
 	}
-	return p, nil
+	return p, audiences[at], nil
 }
 
 // times returns when the token's life begins and ends. A time may be off by the leeway, in the direction that clocks

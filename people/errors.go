@@ -17,6 +17,8 @@ func (r *refusal) Unwrap() error { return r.kind }
 var (
 	// ErrToken means that the token proves nobody. Whoever presented it has to log in anew.
 	ErrToken error = &refusal{"id_token_invalid", "the ID token proves nobody", nil}
+	// ErrNoDelegation means that nobody can act on behalf of anybody: no audience is configured for that.
+	ErrNoDelegation error = &refusal{"delegation_off", "no audience to delegate by is configured", nil}
 	// ErrProviderUnavailable means that nobody can be told at the moment: the provider's keys are not to be had.
 	ErrProviderUnavailable error = &refusal{"provider_unavailable", "the provider's keys are not available at the moment", nil}
 )
@@ -30,7 +32,7 @@ var (
 	errType        = &refusal{"id_token_type", "the token is not an ID token", ErrToken}
 	errAlgorithm   = &refusal{"id_token_algorithm", "the signature algorithm is not accepted", ErrToken}
 	errIssuer      = &refusal{"id_token_issuer", "the issuer is not exactly the configured one", ErrToken}
-	errAudience    = &refusal{"id_token_audience", "the audience is not exactly ours", ErrToken}
+	errAudience    = &refusal{"id_token_audience", "the audience is not exactly the one that is wanted", ErrToken}
 	errExpired     = &refusal{"id_token_expired", "the ID token has expired", ErrToken}
 	errNotYetValid = &refusal{"id_token_not_yet_valid", "the ID token is not valid yet", ErrToken}
 	errLifetime    = &refusal{"id_token_lifetime", "the ID token lives too long", ErrToken}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,8 @@ type Config struct {
 	Issuer string
 	// ClientID is the one audience of the ID tokens.
 	ClientID string
+	// Delegations are the audiences of ID tokens that people let others present, none of them ClientID. None lets nobody.
+	Delegations []string
 	// GroupsClaim is the claim with the groups, an array of strings at the top level; "groups" if empty.
 	GroupsClaim string
 	// OwnerClaim is the claim with what people are called in the SPIFFE IDs of their sandboxes; "preferred_username" if
@@ -56,7 +59,12 @@ func New(cfg Config) (*Verifier, error) {
 		return nil, errors.New("people: no client id")
 	case cfg.Now == nil:
 		return nil, errors.New("people: no clock")
+	case slices.Contains(cfg.Delegations, cfg.ClientID):
+		return nil, errors.New("people: the client of people's own logins cannot be one that they delegate by: whoever got such a token could vote as them")
+	case slices.Contains(cfg.Delegations, ""):
+		return nil, errors.New("people: an audience to delegate by is empty")
 	}
+	cfg.Delegations = slices.Clone(cfg.Delegations)
 	if err := checkURL(cfg.Issuer); err != nil {
 		return nil, fmt.Errorf("people: issuer: %w", err)
 	}
@@ -103,6 +111,20 @@ func (v *Verifier) Issuer() string { return v.cfg.Issuer }
 // Errors are ErrToken, and ErrProviderUnavailable when the keys could not be had; Reason tells more. When ctx ends
 // first, its error is wrapped in ErrProviderUnavailable.
 func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
+	return v.identify(ctx, raw, []string{v.cfg.ClientID})
+}
+
+// Delegator returns the person whose ID token somebody else presents: it has to be for one of the audiences that are there
+// for this alone, so that no login of the person serves for it, and the token serves for no login. Errors are as for
+// Identify, and ErrNoDelegation.
+func (v *Verifier) Delegator(ctx context.Context, raw string) (Person, error) {
+	if len(v.cfg.Delegations) == 0 {
+		return Person{}, ErrNoDelegation
+	}
+	return v.identify(ctx, raw, v.cfg.Delegations)
+}
+
+func (v *Verifier) identify(ctx context.Context, raw string, audiences []string) (Person, error) {
 	h, c, err := parse(raw)
 	if err != nil {
 		return Person{}, err
@@ -110,7 +132,7 @@ func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
 	if err := h.check(); err != nil {
 		return Person{}, err
 	}
-	person, err := v.read(c)
+	person, audience, err := v.read(c, audiences)
 	if err != nil {
 		return Person{}, err
 	}
@@ -121,7 +143,7 @@ func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
 	if !keyFits[h.Algorithm](key) {
 		return Person{}, fmt.Errorf("%w: it does not fit the key", errAlgorithm)
 	}
-	token, err := v.verifier(h.Algorithm, key).Verify(ctx, raw)
+	token, err := v.verifier(h.Algorithm, key, audience).Verify(ctx, raw)
 	if err != nil {
 		return Person{}, errSignature // the cause may quote the token
 	}
@@ -133,9 +155,9 @@ func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
 }
 
 // verifier knows exactly one key and one algorithm. Whatever go-oidc does with them, no other can verify the token.
-func (v *Verifier) verifier(algorithm string, key crypto.PublicKey) *oidc.IDTokenVerifier {
+func (v *Verifier) verifier(algorithm string, key crypto.PublicKey, audience string) *oidc.IDTokenVerifier {
 	return oidc.NewVerifier(v.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key}}, &oidc.Config{
-		ClientID: v.cfg.ClientID, SupportedSigningAlgs: []string{algorithm},
+		ClientID: audience, SupportedSigningAlgs: []string{algorithm},
 		Now: func() time.Time { return v.cfg.Now().Add(-leeway) },
 	})
 }

@@ -156,19 +156,21 @@ func TestNewRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*people.Config){
-		"no issuer":       func(cfg *people.Config) { cfg.Issuer = "" },
-		"no client":       func(cfg *people.Config) { cfg.ClientID = "" },
-		"no clock":        func(cfg *people.Config) { cfg.Now = nil },
-		"http":            func(cfg *people.Config) { cfg.Issuer = "http://login.acme.test" },
-		"like loopback":   func(cfg *people.Config) { cfg.Issuer = "http://127.0.0.1.evil.test" },
-		"another scheme":  func(cfg *people.Config) { cfg.Issuer = "file:///etc" },
-		"no host":         func(cfg *people.Config) { cfg.Issuer = "https:login" },
-		"userinfo":        func(cfg *people.Config) { cfg.Issuer = "https://me:secret@login.acme.test" },
-		"query":           func(cfg *people.Config) { cfg.Issuer = "https://login.acme.test?a=b" },
-		"fragment":        func(cfg *people.Config) { cfg.Issuer = "https://login.acme.test#a" },
-		"empty fragment":  func(cfg *people.Config) { cfg.Issuer = "https://login.acme.test#" },
-		"no URL":          func(cfg *people.Config) { cfg.Issuer = "https://me:secret@[" },
-		"http, by number": func(cfg *people.Config) { cfg.Issuer = "http://10.0.0.1" },
+		"no issuer":             func(cfg *people.Config) { cfg.Issuer = "" },
+		"no client":             func(cfg *people.Config) { cfg.ClientID = "" },
+		"logins as delegations": func(cfg *people.Config) { cfg.Delegations = []string{"agents", clientID} },
+		"an empty audience":     func(cfg *people.Config) { cfg.Delegations = []string{""} },
+		"no clock":              func(cfg *people.Config) { cfg.Now = nil },
+		"http":                  func(cfg *people.Config) { cfg.Issuer = "http://login.acme.test" },
+		"like loopback":         func(cfg *people.Config) { cfg.Issuer = "http://127.0.0.1.evil.test" },
+		"another scheme":        func(cfg *people.Config) { cfg.Issuer = "file:///etc" },
+		"no host":               func(cfg *people.Config) { cfg.Issuer = "https:login" },
+		"userinfo":              func(cfg *people.Config) { cfg.Issuer = "https://me:secret@login.acme.test" },
+		"query":                 func(cfg *people.Config) { cfg.Issuer = "https://login.acme.test?a=b" },
+		"fragment":              func(cfg *people.Config) { cfg.Issuer = "https://login.acme.test#a" },
+		"empty fragment":        func(cfg *people.Config) { cfg.Issuer = "https://login.acme.test#" },
+		"no URL":                func(cfg *people.Config) { cfg.Issuer = "https://me:secret@[" },
+		"http, by number":       func(cfg *people.Config) { cfg.Issuer = "http://10.0.0.1" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good
