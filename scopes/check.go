@@ -31,7 +31,7 @@ func (c *Catalogue) check(e Example) ExampleResult {
 		decide = c.AssessApproved
 	}
 	result := ExampleResult{Example: e}
-	d, err := decide(Subject{ID: e.As, Bound: e.Bound, Expires: e.At.Add(exampleSVID)}, e.Ask, e.At)
+	d, err := decide(Subject{ID: e.As, Bound: e.Bound, User: e.User, Expires: e.At.Add(exampleSVID)}, e.Ask, e.At)
 	var invalid *InvalidAsk
 	switch {
 	case errors.As(err, &invalid):

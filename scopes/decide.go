@@ -16,6 +16,7 @@ type Subject struct {
 	Expires time.Time // of the SVID
 	Bound   bool      // presented an X.509-SVID over mTLS
 	Proved  bool      // made a DPoP proof with the key that the token is to be bound to
+	User    *User     // on whose behalf it asks, as their provider said; nil for nobody's
 }
 
 // Ask is what a sandbox asks for. Nothing in it says who asks.
@@ -52,6 +53,7 @@ const (
 	ReasonBindingRequired  = "binding_required"
 	ReasonProofRequired    = "proof_required"
 	ReasonSVIDExpiring     = "svid_expiring"
+	ReasonUserExpiring     = "user_expiring" // the ID token of the person on whose behalf it asks
 
 	// Never by Decide: only whoever records a decision knows.
 	ReasonLimited     = "limited"     // a limit of the scope is reached
@@ -63,6 +65,7 @@ const (
 const (
 	BoundScopeMax = "scope.max"
 	BoundSVID     = "svid.expires"
+	BoundUser     = "user.expires" // the end of the person's ID token
 	BoundGlass    = "break_glass"
 	BoundParent   = "parent.expires" // never by Decide: the end of what it is handed down from
 )
@@ -156,6 +159,9 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time, jud
 	d.TTL, d.Clamps = def.clamp(who, ask.TTL, now)
 	if d.TTL < time.Second {
 		d.TTL, d.Reason = 0, ReasonSVIDExpiring
+		if d.Clamps[len(d.Clamps)-1].Bound == BoundUser {
+			d.Reason = ReasonUserExpiring
+		}
 		return d, nil
 	}
 	judge(&d, c.question(who, def, ask, d))
@@ -176,8 +182,7 @@ func checkAsk(who Subject, ask Ask) error {
 		return invalid("scope", "must be the name of a scope, such as github.issues.read")
 	case !taskSyntax.MatchString(ask.Task):
 		return invalid("task", "must be 1 to 128 letters, digits and . _ : - and begin with a letter or digit")
-	case ask.TTL < 0 || ask.TTL%time.Second != 0:
-		// Below a second is no whole number of seconds either.
+	case ask.TTL < 0 || ask.TTL%time.Second != 0: // below a second is no whole number either
 		return invalid("ttl", "must be a whole number of seconds, at least 1")
 	case len(ask.CSR) > maxKeyText:
 		return invalid("csr", "must be at most %d bytes long", maxKeyText)
@@ -187,8 +192,8 @@ func checkAsk(who Subject, ask Ask) error {
 	return boundParams(ask.Params)
 }
 
-// clamp returns the TTL within every bound (I3) and the bounds that shortened
-// it. The result is below a second when the SVID leaves less than that.
+// clamp returns the TTL within every bound (I3) and the bounds that shortened it. The result is below a second when the
+// SVID, or the person's ID token, leaves less than that.
 func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (time.Duration, []Clamp) {
 	ttl := asked
 	if ttl == 0 {
@@ -205,6 +210,9 @@ func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (tim
 	if d.scope.Credential.endsWithSVID(who) {
 		// Cut off, never rounded up: the credential ends before the SVID does.
 		bound(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
+	}
+	if who.User != nil && !who.User.Until.IsZero() {
+		bound(BoundUser, max(0, who.User.Until.Sub(now).Truncate(time.Second)))
 	}
 	return ttl, clamps
 }
@@ -346,18 +354,22 @@ func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) 
 	case who.Proved:
 		binding = BindDPoP
 	}
+	context := cedar.RecordMap{
+		"params":  cedar.NewRecord(params),
+		"ttl":     cedar.Long(d.TTL / time.Second),
+		"task":    cedar.String(ask.Task),
+		"binding": cedar.String(binding),
+	}
+	if who.User != nil {
+		context["user"] = who.User.cedar()
+	}
 	principal, action := sandbox(who.ID), cedar.Entity{UID: def.action, Parents: def.parents}
 	return question{
 		principal: principal,
 		action:    action,
 		about:     some{c.policies, c.index.about(principal, action)},
 		resource:  cedar.NewEntityUID(typeResource, cedar.String(d.Resource)),
-		context: cedar.RecordMap{
-			"params":  cedar.NewRecord(params),
-			"ttl":     cedar.Long(d.TTL / time.Second),
-			"task":    cedar.String(ask.Task),
-			"binding": cedar.String(binding),
-		},
+		context:   context,
 	}
 }
 

@@ -212,6 +212,10 @@ func exampleSchema() object {
 		"policies":  described("Exactly the policies that decide.", object{"type": "array", "items": object{"type": "string"}}),
 		"narrowest": described("The scope of the ask that would pass, or none.", object{"type": "string"}),
 	})
+	user := closed([]string{"id"}, object{
+		"id":     described("The issuer, a # and the sub.", object{"type": "string"}),
+		"groups": object{"type": "array", "items": object{"type": "string"}},
+	})
 	value := object{"type": []string{"string", "integer", "boolean"}}
 	return closed([]string{"name", "as", "scope", "want"}, object{
 		"name":     text(maxTitle),
@@ -221,6 +225,7 @@ func exampleSchema() object {
 		"params":   object{"type": "object", "additionalProperties": value},
 		"ttl":      duration(),
 		"task":     object{"type": "string"},
+		"user":     described("On whose behalf it is asked. Nobody's when left out.", user),
 		"approved": described("People have approved it.", flag()),
 		"at":       described("When it is asked.", object{"type": "string", "format": "date-time"}),
 		"want":     described("The outcome, or more of the answer.", object{"anyOf": []object{outcome, want}}),

@@ -22,6 +22,7 @@ type Example struct {
 	Line     int
 	As       spiffeid.ID
 	Bound    bool // presents an X.509-SVID over mTLS, not a JWT-SVID
+	User     *User
 	Ask      Ask
 	Approved bool // people have approved it
 	At       time.Time
@@ -52,7 +53,9 @@ const (
 // exampleTime is when an example happens that does not say.
 var exampleTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-var exampleKeys = []string{"name", "as", "svid", "scope", "params", "ttl", "task", "approved", "at", "want"}
+var exampleKeys = []string{"name", "as", "svid", "scope", "params", "ttl", "task", "user", "approved", "at", "want"}
+
+var userKeys = []string{"id", "groups"}
 
 var wantKeys = []string{"outcome", "reason", "ttl", "policies", "narrowest"}
 
@@ -143,12 +146,37 @@ func (r *reader) example(n *yaml.Node) (Example, bool) {
 	if task, ok := r.text(fields["task"], "task"); ok {
 		e.Ask.Task = task
 	}
+	e.User = r.user(fields["user"])
 	e.Approved = r.flag(fields["approved"], "approved")
 	if at, ok := r.time(fields["at"], "at"); ok {
 		e.At = at
 	}
 	e.Want = r.expectation(fields["want"])
 	return e, true
+}
+
+// user reads on whose behalf it is asked.
+func (r *reader) user(n *yaml.Node) *User {
+	if n == nil {
+		return nil
+	}
+	fields := r.mapping(n, "user", userKeys...)
+	if fields == nil {
+		return nil
+	}
+	u := &User{}
+	u.ID, _ = r.text(fields["id"], "user.id")
+	if u.ID == "" {
+		r.at(n, "user needs an id, such as https://login.acme.example#alice")
+	}
+	if fields["groups"] != nil {
+		for i, item := range r.list(fields["groups"], "user.groups") {
+			if group, ok := r.text(item, fmt.Sprintf("user.groups[%d]", i)); ok {
+				u.Groups = append(u.Groups, group)
+			}
+		}
+	}
+	return u
 }
 
 func (r *reader) spiffeID(n *yaml.Node) spiffeid.ID {

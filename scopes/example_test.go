@@ -49,6 +49,7 @@ func TestExamplesAreRead(t *testing.T) {
     params: {cents: 5, currency: EUR, urgent: false}
     ttl: 90s
     task: t-1
+    user: {id: https://idp.example#ann, groups: [sre]}
     approved: true
     at: 2030-01-01T12:00:00Z
     want: {outcome: deny, reason: forbidden, ttl: 2m, policies: [b, a], narrowest: mail.read}
@@ -61,11 +62,11 @@ func TestExamplesAreRead(t *testing.T) {
 				Scope: "pay.refund", Params: map[string]any{"cents": int64(5), "currency": "EUR", "urgent": false},
 				TTL: 90 * time.Second, Task: "t-1",
 			},
-			Approved: true, At: noon,
+			User: &scopes.User{ID: "https://idp.example#ann", Groups: []string{"sre"}}, Approved: true, At: noon,
 			Want: scopes.Expectation{Outcome: scopes.Deny, Reason: "forbidden", TTL: 2 * time.Minute, Policies: []string{"a", "b"}, Narrowest: "mail.read"},
 		},
 		{
-			Name: "little", File: "a.test.yaml", Line: 12, As: spiffeid.RequireFromString("spiffe://td.example/a"), Bound: true,
+			Name: "little", File: "a.test.yaml", Line: 13, As: spiffeid.RequireFromString("spiffe://td.example/a"), Bound: true,
 			Ask:  scopes.Ask{Scope: "mail.read", Params: map[string]any{}, Task: "example"},
 			Want: scopes.Expectation{Outcome: scopes.Allow},
 		},
@@ -85,7 +86,7 @@ func TestReadExamplesRefuses(t *testing.T) {
 		{"key of a scope file", "examples:", "scopes:", "a.test.yaml:1: examples is missing; list the examples below it\na.test.yaml:1: file: unknown key \"scopes\"; the keys are examples"},
 		{"nothing", good, "", "a.test.yaml: not valid YAML: the file is empty; begin it with examples:"},
 		{"empty name", "name: one", "name: ' '", "a.test.yaml:2: example: name must be 1 to 200 bytes of text"},
-		{"unknown key", "want: allow", "want: allow\n    expect: allow", `a.test.yaml:6: example: unknown key "expect"; the keys are name, as, svid, scope, params, ttl, task, approved, at, want`},
+		{"unknown key", "want: allow", "want: allow\n    expect: allow", `a.test.yaml:6: example: unknown key "expect"; the keys are name, as, svid, scope, params, ttl, task, user, approved, at, want`},
 		{"no want", "    want: allow\n", "", "a.test.yaml:2: example: want is missing"},
 		{"outcome", "want: allow", "want: alow", `a.test.yaml:5: example "one": want "alow" is unknown; choose allow, deny, pending or invalid`},
 		{"empty want", "want: allow", "want: {ttl: 5m}", `a.test.yaml:5: example "one": want needs an outcome, such as {outcome: deny, reason: no_permit}`},

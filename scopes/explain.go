@@ -55,6 +55,8 @@ func outcomeSentence(ask Ask, d Decision) string {
 		return "This scope binds its token to a key of the caller's own; send a DPoP proof (RFC 9449) by that key and ask again."
 	case ReasonSVIDExpiring:
 		return "The SVID expires within a second, and the credential may not outlive it; ask again with a fresh one."
+	case ReasonUserExpiring:
+		return "The ID token of the person expires within a second, and the credential may not outlive it; ask again with a fresh one."
 	default:
 		return "Denied."
 	}
@@ -71,7 +73,8 @@ func clampSentences(clamps []Clamp) []string {
 	var out []string
 	for _, clamp := range clamps {
 		why := map[string]string{
-			BoundScopeMax: "the most that this scope gives", BoundSVID: "what is left of the SVID", BoundGlass: "the most when the glass was broken",
+			BoundScopeMax: "the most that this scope gives", BoundSVID: "what is left of the SVID",
+			BoundUser: "what is left of the ID token of the person", BoundGlass: "the most when the glass was broken",
 		}[clamp.Bound]
 		out = append(out, fmt.Sprintf("The TTL was cut from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
 	}

@@ -367,8 +367,8 @@ func TestLoadRefusesPolicies(t *testing.T) {
 			`p.cedar:1: policy a: Action::"authority:write" is a group, which no action equals; write ` + "`action in`" + ` instead of ==`,
 		},
 		{
-			"unknown attribute", `@id("a") forbid (principal, action == Action::"mail.read", resource) when { context.user == "x" };`,
-			"p.cedar:1: policy a: attribute `user` in context for Action::\"mail.read\" not found",
+			"unknown attribute", `@id("a") forbid (principal, action == Action::"mail.read", resource) when { context.owner == "x" };`,
+			"p.cedar:1: policy a: attribute `owner` in context for Action::\"mail.read\" not found",
 		},
 		{
 			"unknown parameter", `@id("a") permit (principal, action in Action::"git.issues.*", resource) when { context.params.rep like "a/*" };`,

@@ -20,12 +20,20 @@ var ids = []string{
 }
 
 func drawSubject(t *rapid.T) scopes.Subject {
-	return scopes.Subject{
+	who := scopes.Subject{
 		ID:      spiffeid.RequireFromString(rapid.SampledFrom(ids).Draw(t, "id")),
 		Bound:   rapid.Bool().Draw(t, "bound"),
 		Proved:  rapid.Bool().Draw(t, "proved"),
 		Expires: noon.Add(time.Duration(rapid.Int64Range(-5, 7200).Draw(t, "rest_ms")) * time.Second / 2),
 	}
+	if rapid.Bool().Draw(t, "delegated") {
+		who.User = &scopes.User{
+			ID:     rapid.SampledFrom([]string{"https://idp.example#ann", "https://idp.example#ben"}).Draw(t, "user"),
+			Groups: rapid.SampledFrom([][]string{nil, {"dev"}, {"dev", "sre"}}).Draw(t, "groups"),
+			Until:  rapid.SampledFrom([]time.Time{{}, noon, noon.Add(90 * time.Second), noon.Add(time.Hour)}).Draw(t, "until"),
+		}
+	}
+	return who
 }
 
 // drawAsk draws asks that are well-formed, and often near a line that some
@@ -64,6 +72,7 @@ var (
 	}
 	conditions = []string{
 		``, ``, `when { context.approved }`, `unless { context.approved }`, `when { context.ttl <= 300 }`, `unless { context.ttl > 61 }`,
+		`when { context has user && context.user.groups.contains("sre") }`, `unless { context has user && context.user.id == "https://idp.example#ann" }`,
 		`when { context.binding == "mtls" }`, `when { context.binding == "dpop" }`, `when { context.task like "a*" }`, `when { context.params has repo && context.params.repo like "acme/*" }`,
 		`when { context.params has cents && context.params.cents < 5000 }`,
 		`when { context.ttl * 9223372036854775807 > 0 }`,                     // errs above 1s
@@ -139,7 +148,8 @@ func TestTTLIsWithinEveryBound(t *testing.T) {
 			asked = d.Scope.TTL.Default
 		}
 		bound := d.Scope.Credential.Bind == "mtls" && who.Bound
-		if d.TTL > asked || d.TTL > d.Scope.TTL.Max || d.TTL > 24*time.Hour || bound && d.TTL > max(0, who.Expires.Sub(noon)) {
+		if d.TTL > asked || d.TTL > d.Scope.TTL.Max || d.TTL > 24*time.Hour || bound && d.TTL > max(0, who.Expires.Sub(noon)) ||
+			who.User != nil && !who.User.Until.IsZero() && d.TTL > who.User.Until.Sub(noon) {
 			t.Fatalf("got TTL %s for %s of %+v, SVID until %s", d.TTL, asked, d.Scope, who.Expires.Sub(noon))
 		}
 		if d.Outcome != scopes.Deny && (d.TTL < time.Second || d.TTL%time.Second != 0) {

@@ -14,6 +14,7 @@ type Recorded struct {
 	Bound    bool           // asked over mTLS with an X.509-SVID
 	Proved   bool           // asked with a DPoP proof
 	Expires  time.Time      // of the SVID; zero when nobody knows: then it bounds nothing
+	User     *User          // on whose behalf, with the groups of then; nil for nobody's
 	Scope    string         // this and the next three as they were asked
 	Params   map[string]any // not changed
 	TTL      time.Duration
@@ -48,8 +49,8 @@ const maxMemo = 1 << 17
 // safe for concurrent use: give each goroutine its own, and Merge them.
 //
 // Identical asks are decided once. That is sound because all that a decision reads of the time is what is left of the
-// SVID, and that only where the credential ends with it: there it is part of what makes asks identical. The task is part
-// of it where a policy reads it.
+// SVID, and that only where the credential ends with it, and of a person's ID token: there it is part of what makes asks
+// identical. The task is part of it where a policy reads it.
 type Replayer struct {
 	draft   *Catalogue
 	views   map[string]*view
@@ -195,7 +196,7 @@ func (r *Replayer) who(rec Recorded) (Subject, bool) {
 	case expires.IsZero():
 		expires = rec.Time.Add(exampleSVID)
 	}
-	return Subject{ID: r.subject.id, Bound: rec.Bound, Proved: rec.Proved, Expires: expires}, r.subject.text != "" && r.subject.err == nil
+	return Subject{ID: r.subject.id, Bound: rec.Bound, Proved: rec.Proved, Expires: expires, User: rec.User}, r.subject.text != "" && r.subject.err == nil
 }
 
 func (r *Replayer) view(scope string) *view {

@@ -129,7 +129,7 @@ func drawRecorded(t *rapid.T, c *scopes.Catalogue) (scopes.Recorded, scopes.Subj
 	who, ask := drawSubject(t), drawAsk(t)
 	d := decide(t, c, who, ask)
 	rec := scopes.Recorded{
-		ID: fmt.Sprint(rapid.IntRange(0, 99).Draw(t, "record")), SPIFFEID: who.ID.String(), Bound: who.Bound, Proved: who.Proved, Expires: who.Expires,
+		ID: fmt.Sprint(rapid.IntRange(0, 99).Draw(t, "record")), SPIFFEID: who.ID.String(), Bound: who.Bound, Proved: who.Proved, Expires: who.Expires, User: who.User,
 		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, Task: ask.Task, Time: noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
 	}
 	return rec, who, ask

@@ -31,6 +31,7 @@ func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
 	if v.def != nil && v.def.scope.Credential.endsWithSVID(who) {
 		b.number(int64(who.Expires.Sub(rec.Time).Truncate(time.Second)))
 	}
+	b.user(rec)
 	// A task that is none makes the ask invalid, whether or not a policy reads it.
 	b.flag(taskSyntax.MatchString(rec.Task))
 	if v.readTask {
@@ -48,6 +49,22 @@ func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
 		}
 	}
 	return b.data, true
+}
+
+func (b *keyBuffer) user(rec Recorded) {
+	b.flag(rec.User != nil)
+	if rec.User == nil {
+		return
+	}
+	b.text(rec.User.ID)
+	b.number(int64(len(rec.User.Groups)))
+	for _, group := range rec.User.Groups {
+		b.text(group)
+	}
+	b.flag(rec.User.Until.IsZero())
+	if !rec.User.Until.IsZero() {
+		b.number(int64(rec.User.Until.Sub(rec.Time).Truncate(time.Second)))
+	}
 }
 
 func (b *keyBuffer) value(value any) bool {
@@ -94,8 +111,15 @@ func (p policy) readsTask() bool {
 			if isContext(n) {
 				used++
 			}
-			if field, ok := n.(ast.NodeTypeAccess); ok && isContext(field.Arg) && field.Value != "task" {
-				elsewhere++
+			switch field := n.(type) {
+			case ast.NodeTypeAccess:
+				if isContext(field.Arg) && field.Value != "task" {
+					elsewhere++
+				}
+			case ast.NodeTypeHas:
+				if isContext(field.Arg) {
+					elsewhere++ // the task always is there
+				}
 			}
 			return true
 		})

@@ -100,6 +100,9 @@ func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.Entity
 	return tree
 }
 
+// userType is the person on whose behalf it is asked.
+var userType = ast.RecordType{"id": {Type: ast.String()}, "groups": {Type: ast.Set(ast.String())}}
+
 // addAction adds a scope and the groups it is in: its authority, and one for
 // each prefix of its name (github.issues.* and github.* for github.issues.read).
 func addAction(actions ast.Actions, s Scope) {
@@ -127,6 +130,7 @@ func addAction(actions ast.Actions, s Scope) {
 				"task":     {Type: ast.String()},
 				"binding":  {Type: ast.String()},
 				"approved": {Type: ast.Bool()},
+				"user":     {Type: userType, Optional: true},
 			},
 		},
 	}
