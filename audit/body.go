@@ -24,6 +24,7 @@ type body struct {
 	Decision decision  `json:"decision"`
 	Approves *approves `json:"approves"`
 	Parent   *string   `json:"parent"`
+	User     *user     `json:"on_behalf_of"`
 	Intent   *intent   `json:"intent"`
 	Minted   minted    `json:"minted"`
 
@@ -80,6 +81,10 @@ type (
 		Policies    []string       `json:"policies"`
 		Approval    *approval      `json:"approval"`
 	}
+	user struct {
+		ID     string   `json:"id"`
+		Groups []string `json:"groups"`
+	}
 	clamp struct {
 		Bound string `json:"bound"`
 	}
@@ -103,7 +108,7 @@ type (
 			ID    *string `json:"id"`
 			Index *int64  `json:"index"`
 		} `json:"status_list"`
-		Grant        grant   `json:"grant"`
+		Grant grant `json:"grant"`
 	}
 	grant struct {
 		Path   string `json:"path"`

@@ -16,6 +16,8 @@ import (
 type asked struct {
 	id, spiffeID, task, scope, resource, catalogue, digest string
 
+	onBehalfOf string // Null for nobody
+
 	group, breakGlass string // who may say yes, and who may in place of them; empty for nobody
 
 	params      []byte
@@ -30,6 +32,7 @@ func askedOf(b *body) *asked {
 	a := &asked{
 		id: b.ID, spiffeID: b.Subject.SPIFFEID, task: b.Request.Task, scope: b.Request.Scope, resource: b.Decision.Resource,
 		catalogue: b.Decision.Catalogue, digest: b.Request.Digest, params: b.Request.Params, ttl: b.Decision.TTL,
+		onBehalfOf: b.onBehalfOf(),
 	}
 	if b.Decision.Params != nil {
 		a.params = b.Decision.Params
@@ -52,7 +55,7 @@ func askedOf(b *body) *asked {
 // covers tells whether what was asked before is what is asked now, for no longer.
 func (a *asked) covers(now *asked) bool {
 	return a.spiffeID == now.spiffeID && a.task == now.task && a.scope == now.scope && a.resource == now.resource &&
-		a.catalogue == now.catalogue && bytes.Equal(a.params, now.params) && now.ttl <= a.ttl
+		a.catalogue == now.catalogue && a.onBehalfOf == now.onBehalfOf && bytes.Equal(a.params, now.params) && now.ttl <= a.ttl
 }
 
 // waiting is a request that people were asked about, nil if there is none.
@@ -76,6 +79,8 @@ func (s *state) step(b *body, index int64) {
 		return
 	case b.Kind == "approval.vote" && r.asked.hash != b.Hash:
 		s.impossible(index, "it is a vote on something else than its request")
+	case b.Kind == "approval.vote" && r.asked.onBehalfOf != Null && r.asked.onBehalfOf == b.actor():
+		s.impossible(index, "it is a vote of the person on whose behalf it was asked")
 	case b.Verdict == "break_glass" && (b.Covers != "request" || strings.TrimSpace(b.Note) == ""):
 		s.impossible(index, "it breaks the glass for the task, or for no reason")
 	}

@@ -30,6 +30,10 @@ func (b *body) issuance(index int64) []string {
 	if b.Approves != nil {
 		asked = b.Approves.Request
 	}
+	onBehalfOf, userGroups := b.onBehalfOf(), Null
+	if b.User != nil {
+		userGroups = Array(b.User.Groups)
+	}
 	var i intent
 	if b.Intent != nil {
 		i = *b.Intent
@@ -46,7 +50,16 @@ func (b *body) issuance(index int64) []string {
 		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
 		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
 		b.Request.Digest, shown, asked, pointed(b.Request.JKT), pointed(b.Parent), pointed(i.StatusList.ID), place,
+		onBehalfOf, userGroups,
 	}, b.begun()...)
+}
+
+// onBehalfOf is the id of the person on whose behalf it was asked.
+func (b *body) onBehalfOf() string {
+	if b.User == nil {
+		return Null
+	}
+	return b.User.ID
 }
 
 // begun is what can change of a record, as it begins.

@@ -11,6 +11,9 @@ import (
 
 const clientID = "brevet"
 
+// DelegationAudience is of ID tokens by which a sandbox may ask on behalf of a person.
+const DelegationAudience = "https://agents.test"
+
 func (s *Stack) openProvider(t testing.TB) {
 	t.Helper()
 	if len(s.options.People) == 0 {
@@ -32,7 +35,7 @@ func (s *Stack) verifier(t testing.TB) *people.Verifier {
 	if s.provider == nil {
 		return nil
 	}
-	v, err := people.New(people.Config{Issuer: s.provider.Issuer(), ClientID: clientID, Now: s.options.Now})
+	v, err := people.New(people.Config{Issuer: s.provider.Issuer(), ClientID: clientID, Delegations: s.options.Delegations, Now: s.options.Now})
 	if err != nil {
 		t.Fatalf("recognising people: %v", err)
 	}
@@ -73,10 +76,16 @@ func (s *Stack) Know(person devstack.DevPerson) { s.provider.Know(person) }
 // Issuer is that of the people whom the stack's provider knows.
 func (s *Stack) Issuer() string { return s.provider.Issuer() }
 
-// IDToken is one of somebody whom the stack's provider knows.
+// IDToken is a login of somebody whom the stack's provider knows.
 func (s *Stack) IDToken(t testing.TB, username string) string {
 	t.Helper()
-	token, err := s.provider.IDToken(username)
+	return s.IDTokenFor(t, clientID, username)
+}
+
+// IDTokenFor is an ID token of that somebody for an audience.
+func (s *Stack) IDTokenFor(t testing.TB, audience, username string) string {
+	t.Helper()
+	token, err := s.provider.IDTokenFor(audience, username)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,6 +86,8 @@ type Options struct {
 	People []devstack.DevPerson
 	Rules  []people.Rule
 	Owners []string
+	// Delegations are the audiences of ID tokens by which a sandbox may ask on behalf of a person.
+	Delegations []string
 	// BootstrapAdmin is the one of People who is it, if anybody is.
 	BootstrapAdmin string
 	// Ledger and Minter, if set, wrap the real ones, to inject faults.

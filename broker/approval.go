@@ -118,7 +118,7 @@ func (e Electorate) entitled(v Voter, says Verdict, c *Case) error {
 		return ErrNotFound
 	case !asked && !standsIn:
 		return ErrNotEligible
-	case e.Owners.Owns(v.Handle, c.Subject.ID.String()):
+	case e.Owners.Owns(v.Handle, c.Subject.ID.String()), c.User != nil && c.User.ID == v.ID:
 		return ErrOwnRequest
 	}
 	return nil
@@ -226,8 +226,9 @@ type shown struct {
 	Request     string         `json:"request"` // made of chance: no two requests have the same form
 	TrustDomain string         `json:"trust_domain"`
 	SPIFFEID    string         `json:"spiffe_id"`
-	Thumbprint  string         `json:"thumbprint,omitempty"` // of the certificate that the credential is bound to
-	JKT         string         `json:"jkt,omitempty"`        // of the key whose proofs the token needs
+	User        string         `json:"on_behalf_of,omitempty"` // on whose behalf the sandbox asks
+	Thumbprint  string         `json:"thumbprint,omitempty"`   // of the certificate that the credential is bound to
+	JKT         string         `json:"jkt,omitempty"`          // of the key whose proofs the token needs
 	Scope       string         `json:"scope"`
 	Authority   string         `json:"authority"`
 	Resource    string         `json:"resource"`
@@ -253,7 +254,7 @@ func canonical(rec Record, approval scopes.Approval) (string, error) {
 		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
 		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
 		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: approval.Group, Quorum: approval.Quorum,
-		BreakGlass: approval.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT,
+		BreakGlass: approval.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint

@@ -103,7 +103,7 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (R
 
 func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
 	now := b.cfg.Now()
-	decision, err := b.catalogue().Decide(proving(who, req.JKT), askOf(req), now)
+	decision, err := b.catalogue().Decide(asking(who, req), askOf(req), now)
 	if err != nil {
 		return Result{}, err
 	}

@@ -37,8 +37,8 @@ var (
 	ErrDecided = errors.New("request is decided")
 	// ErrStale: what was voted on, or approved, is not what there is now.
 	ErrStale = errors.New("request is not what was seen")
-	// ErrOwnRequest: nobody decides on what their own sandbox asks for.
-	ErrOwnRequest = errors.New("request is of one's own sandbox")
+	// ErrOwnRequest: nobody decides on what their own sandbox asks for, nor on what is asked on their behalf.
+	ErrOwnRequest = errors.New("request is one's own")
 	// ErrNotEligible: the person is not in the group that the request waits for.
 	ErrNotEligible = errors.New("person is not in the group that decides")
 	// ErrNotRemembered: the scope does not let a yes cover the task.

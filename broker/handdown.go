@@ -42,7 +42,23 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h HandDown) 
 	case err != nil:
 		return Result{}, err
 	}
-	return b.decided(ctx, func() (Result, error) { return b.delegate(ctx, h) })
+	user, err := b.userOf(ctx, h.Token)
+	if err != nil {
+		return Result{}, err
+	}
+	return b.decided(ctx, func() (Result, error) { return b.delegate(ctx, h, user) })
+}
+
+// userOf is the person on whose behalf a token was asked for, with the groups that the record has of them.
+func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, error) {
+	if t.OnBehalfOf == nil {
+		return nil, nil //nolint:nilnil // it is nobody's
+	}
+	parent, err := b.cfg.Ledger.Get(ctx, t.ID, Reach{Subject: t.Holder()})
+	if err != nil {
+		return nil, fmt.Errorf("reading on whose behalf a token is: %w", err)
+	}
+	return parent.User, nil
 }
 
 // check holds the token to be one that who may hand down. A key that it is bound to is nobody else's, so what is handed down
@@ -64,12 +80,13 @@ func (h HandDown) check(who attest.Identity) error {
 	return nil
 }
 
-func (b *Broker) delegate(ctx context.Context, h HandDown) (Result, error) {
+func (b *Broker) delegate(ctx context.Context, h HandDown, user *scopes.User) (Result, error) {
 	now, parent := b.cfg.Now(), h.Token
 	req := Request{
 		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,
+		User: user,
 	}
-	d, err := b.catalogue().Decide(subjectOf(h.To), askOf(req), now)
+	d, err := b.catalogue().Decide(asking(h.To, req), askOf(req), now)
 	if err == nil {
 		err = expectationOf(parent).check(d)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -15,10 +16,10 @@ func subjectOf(who attest.Identity) scopes.Subject {
 	return scopes.Subject{ID: who.ID(), Expires: who.Expires(), Bound: who.Kind() == attest.KindX509}
 }
 
-// proving is a subject who asks with a proof, or without one.
-func proving(who attest.Identity, jkt string) scopes.Subject {
+// asking is a subject with what else a request has proved.
+func asking(who attest.Identity, req Request) scopes.Subject {
 	s := subjectOf(who)
-	s.Proved = jkt != ""
+	s.Proved, s.User = req.JKT != "", req.User
 	return s
 }
 
@@ -100,7 +101,7 @@ func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
 			Identifier: rec.Decision.Resource,
 			Params:     rec.Decision.Params,
 		}},
-		Confirm: confirmOf(rec),
+		Confirm: confirmOf(rec), OnBehalfOf: PersonOf(rec.Request.User),
 	}
 	if p := rec.Request.Parent; p != nil {
 		c.Subject, c.Actor = p.Subject, &token.Actor{Subject: c.ClientID, Actor: p.Actor}
@@ -123,6 +124,23 @@ func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
 		Claims:       payload,
 		ClaimsDigest: sha256.Sum256(payload),
 	}, nil
+}
+
+// PersonOf is somebody as tokens name them; nil for nobody.
+func PersonOf(u *scopes.User) *token.Person {
+	if u == nil {
+		return nil
+	}
+	issuer, subject, _ := strings.Cut(u.ID, "#")
+	return &token.Person{Issuer: issuer, Subject: subject}
+}
+
+// userID is empty for nobody.
+func userID(u *scopes.User) string {
+	if u == nil {
+		return ""
+	}
+	return u.ID
 }
 
 // confirmOf is what the token of a record is bound to; nil when that is nothing.
@@ -148,7 +166,8 @@ func requestDigest(req Request) ([32]byte, error) {
 		CSR       string         `json:"csr,omitempty"`
 		PublicKey string         `json:"public_key,omitempty"`
 		JKT       string         `json:"jkt,omitempty"`
-	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason, req.CSR, req.PublicKey, req.JKT})
+		User      string         `json:"on_behalf_of,omitempty"`
+	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason, req.CSR, req.PublicKey, req.JKT, userID(req.User)})
 	if err != nil {
 		return [32]byte{}, fmt.Errorf("encoding the request: %w", err)
 	}

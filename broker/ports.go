@@ -283,6 +283,8 @@ type View struct {
 	Remembered string
 	// Parent is the issuance that this one was handed down from.
 	Parent string
+	// User is the person on whose behalf it was asked, with the groups of then; nil for nobody.
+	User *scopes.User
 }
 
 // Query narrows a List. Zero fields do not narrow.
@@ -302,6 +304,8 @@ type Query struct {
 	Params map[string]string
 	// Approver has voted on the request, or on the one that it was approved by.
 	Approver string
+	// User is the person on whose behalf it was asked.
+	User string
 	// Credential is the SHA-256 of a token's claims, or of what else a finder would hold; Name is what the far side knows
 	// it by.
 	Credential []byte

@@ -28,6 +28,9 @@ type Request struct {
 	IdempotencyKey string
 	// Parent is the token that this one is handed down from; nil for none.
 	Parent *token.Claims
+	// User is the person on whose behalf the sandbox asks, as an ID token of theirs has proved; nil for nobody. The subject
+	// is the sandbox all the same.
+	User *scopes.User
 	// Expect is neither decided upon nor recorded.
 	Expect Expectation
 }

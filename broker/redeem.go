@@ -309,13 +309,13 @@ func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Rede
 func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
-		JKT: r.JKT,
+		JKT: r.JKT, User: userThen(c, now),
 	}
 	decide := b.catalogue().DecideApproved
 	if b.cfg.Electorate.approvedBy(c) == scopes.ReasonBreakGlass {
 		decide = b.catalogue().DecideBroken
 	}
-	d, err := decide(proving(who, req.JKT), askOf(req), now)
+	d, err := decide(asking(who, req), askOf(req), now)
 	if err != nil {
 		return Record{}, Key{}, err
 	}
@@ -336,6 +336,19 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 		rec.Limits = slices.DeleteFunc(rec.Limits, func(l Limit) bool { return l.Live == 0 })
 	}
 	return rec, key, err
+}
+
+// userThen is the person on whose behalf a request was asked. Their ID token need not live any more: it has bounded the TTL
+// that people were shown, and bounds it still.
+func userThen(c *Case, now time.Time) *scopes.User {
+	if c.User == nil {
+		return nil
+	}
+	user := *c.User
+	if slices.Contains(c.Clamps, scopes.BoundUser) {
+		user.Until = now.Add(c.TTL)
+	}
+	return &user
 }
 
 // sameAsShown is nil when what would be issued is, byte for byte, what people were shown: the same catalogue, the same

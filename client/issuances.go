@@ -30,6 +30,8 @@ type Filter struct {
 	Params map[string]string
 	// Approver is the id of a person who has voted on it.
 	Approver string
+	// OnBehalfOf is the id of the person on whose behalf it was asked.
+	OnBehalfOf string
 	// Credential is the SHA-256, in hex, of a token's claims or of what else its finder holds, as DigestOf makes it; Name
 	// is what the far side knows it by.
 	Credential, Name string
@@ -62,6 +64,7 @@ func (f Filter) Values() url.Values {
 	set("status", string(f.Status))
 	set("q", f.Words)
 	set("approver", f.Approver)
+	set("on_behalf_of", f.OnBehalfOf)
 	set("credential", f.Credential)
 	set("name", f.Name)
 	set("group", f.Group)

@@ -32,6 +32,9 @@ type Ask struct {
 	// Signer binds a JWT to its key (RFC 9449): whoever presents the token has to prove that key. Nil binds to no such key,
 	// and scopes that demand one deny the ask. To Redeem takes the same one.
 	Signer *dpop.Signer
+	// OnBehalfOf gives an ID token of the person on whose behalf you ask, for an audience that the operator has named for
+	// that; nil asks on nobody's. It is asked whenever a request is sent.
+	OnBehalfOf PersonSource
 }
 
 // Token is a credential and what it is good for.
@@ -58,6 +61,8 @@ type Token struct {
 	Catalogue string
 	// BreakGlass tells that people have approved it in place of the group that was asked.
 	BreakGlass bool
+	// OnBehalfOf is the id of the person on whose behalf it was asked; empty for nobody.
+	OnBehalfOf string
 }
 
 // Pending is an ask that waits for people. Wait tells when they have decided, and Redeem gets the credential then.
@@ -91,10 +96,17 @@ func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	if ask.TTL < 0 || ask.TTL%time.Second != 0 {
 		return Answer{}, fmt.Errorf("%w: a TTL is in whole seconds", ErrInvalid)
 	}
-	req, err := c.post(ctx, "/v1/tokens", openapi.TokenRequest{
+	wanted := openapi.TokenRequest{
 		Scope: ask.Scope, Params: ask.Params, TTL: int64(ask.TTL / time.Second), Task: ask.Task, Reason: ask.Reason,
 		Csr: ask.CSR, PublicKey: ask.PublicKey,
-	})
+	}
+	if ask.OnBehalfOf != nil {
+		var err error
+		if wanted.OnBehalfOf, err = ask.OnBehalfOf.IDToken(ctx); err != nil {
+			return Answer{}, fmt.Errorf("fetching an ID token: %w", err)
+		}
+	}
+	req, err := c.post(ctx, "/v1/tokens", wanted)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -129,6 +141,7 @@ func tokenAnswer(got reply) (Answer, error) {
 		ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
 		Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
 		Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
+		OnBehalfOf: t.OnBehalfOf,
 	}
 	if t.Token == "" {
 		token.Secret, token.fields = secret.New(string(t.Credential)), fieldsOf(t.Credential)

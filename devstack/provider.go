@@ -120,7 +120,14 @@ func (p *Provider) Close() error {
 }
 
 // IDToken issues an ID token to one of the people, without a login. It is signed with ES256 and lives for ten minutes.
-func (p *Provider) IDToken(username string) (string, error) { return p.sign(username, "") }
+func (p *Provider) IDToken(username string) (string, error) {
+	return p.IDTokenFor(p.cfg.ClientID, username)
+}
+
+// IDTokenFor is IDToken for another client, or whatever else is to be the audience.
+func (p *Provider) IDTokenFor(audience, username string) (string, error) {
+	return p.sign(username, audience, "")
+}
 
 // Person returns a source of ID tokens for one of the people, such as clients take.
 func (p *Provider) Person(username string) ProviderPerson { return ProviderPerson{p, username} }
@@ -160,7 +167,7 @@ func (p *Provider) person(username string) (DevPerson, bool) {
 	return people[i], true
 }
 
-func (p *Provider) sign(username, nonce string) (string, error) {
+func (p *Provider) sign(username, audience, nonce string) (string, error) {
 	person, ok := p.person(username)
 	if !ok {
 		return "", fmt.Errorf("issuing an ID token: there is no %q", username)
@@ -173,7 +180,7 @@ func (p *Provider) sign(username, nonce string) (string, error) {
 	}
 	now := p.cfg.Now()
 	token, err := jwt.Signed(signer).Claims(map[string]any{
-		"iss": p.issuer, "sub": person.Username, "aud": p.cfg.ClientID, "preferred_username": person.Username,
+		"iss": p.issuer, "sub": person.Username, "aud": audience, "preferred_username": person.Username,
 		"name": person.Name, "groups": append([]string{}, person.Groups...),
 		"iat": jwt.NewNumericDate(now), "exp": jwt.NewNumericDate(now.Add(idTokenLife)),
 	}).Claims(nonceClaim{nonce}).Serialize()

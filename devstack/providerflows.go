@@ -189,7 +189,7 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 		writeOAuthError(w, failure)
 		return
 	}
-	token, err := p.sign(username, nonce)
+	token, err := p.sign(username, p.cfg.ClientID, nonce)
 	if err != nil {
 		writeOAuthError(w, "invalid_grant")
 		return

@@ -37,6 +37,7 @@ type Event struct {
 	Actor       string // who did it: a person's id or a SPIFFE ID
 	Verdict     string
 	Approves    string // the request that people approved for an issuance
+	OnBehalfOf  string // the id of the person on whose behalf it was asked
 	Credential  string // its kind
 	Digest      string // SHA-256 of the credential's claims, or of its secret, in hex
 	SVID        string // how the sandbox proved itself
@@ -112,6 +113,9 @@ type body struct {
 	Approves struct {
 		Request string `json:"request"`
 	} `json:"approves"`
+	OnBehalfOf struct {
+		ID string `json:"id"`
+	} `json:"on_behalf_of"`
 	Actor    actor  `json:"actor"`
 	PersonID string `json:"person_id"`
 	Person   struct {
@@ -172,7 +176,7 @@ func Read(index int64, text string) (Event, error) {
 		Decision: b.Decision.Outcome, Code: first(b.Decision.Code, b.Code), Policies: b.Decision.Policies,
 		Catalogue: first(b.Decision.Catalogue, b.Target.Catalogue, b.Digest),
 		TTL:       b.Decision.TTL, Expires: b.Expires, Status: b.Status, Detail: b.Detail,
-		Actor: first(string(b.Actor), b.PersonID, b.Person.ID), Verdict: b.Verdict, Approves: b.Approves.Request,
+		Actor: first(string(b.Actor), b.PersonID, b.Person.ID), Verdict: b.Verdict, Approves: b.Approves.Request, OnBehalfOf: b.OnBehalfOf.ID,
 		Credential: b.Intent.Kind, Digest: first(b.Intent.ClaimsDigest, b.Minted.Digest), Body: text,
 		SVID: b.Subject.SVID, Thumbprint: b.Subject.Thumbprint, JKT: b.Request.JKT, Parent: b.Parent, TTLAsked: b.Request.TTL,
 		Group: b.Decision.Approval.Group, Audience: b.Intent.Audience, Name: b.Minted.Name, VaultPath: b.Intent.Grant.Path,

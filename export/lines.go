@@ -124,6 +124,7 @@ var columns = []struct {
 	{"remote", func(e Event) string { return e.Remote }},
 	{"operation", func(e Event) string { return e.Operation }},
 	{"suppressed", func(e Event) string { return strconv.FormatInt(e.Suppressed, 10) }},
+	{"on_behalf_of", func(e Event) string { return e.OnBehalfOf }},
 }
 
 func timeText(t time.Time) string {

@@ -78,6 +78,14 @@ type decisionBody struct {
 	Approves *approvesBody `json:"approves,omitempty"`
 	// Parent is the issuance that it is handed down from.
 	Parent string `json:"parent,omitzero"`
+	// OnBehalfOf is the person on whose behalf it was asked.
+	OnBehalfOf *userBody `json:"on_behalf_of,omitempty"`
+}
+
+// userBody is somebody by their id, with the groups of then.
+type userBody struct {
+	ID     string   `json:"id"`
+	Groups []string `json:"groups"`
 }
 
 type approvesBody struct {
@@ -201,6 +209,9 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	}
 	if p := rec.Request.Parent; p != nil {
 		body.Parent = p.ID
+	}
+	if u := rec.Request.User; u != nil {
+		body.OnBehalfOf = &userBody{ID: u.ID, Groups: u.Groups}
 	}
 	if rec.Approves != "" {
 		asked, err := parseID(rec.Approves)

@@ -104,7 +104,7 @@ func newSearch(q broker.Query, reach broker.Reach) *search {
 		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
 		"words": q.Words, "params": paramsPath(q.Params), "approver": q.Approver, "credential": q.Credential, "name": q.Name,
 		"group": q.Group, "decision_code": q.DecisionCode, "authority": q.Authority, "resource": q.Resource,
-		"catalogue": q.Catalogue, "key_id": q.KeyID,
+		"catalogue": q.Catalogue, "key_id": q.KeyID, "on_behalf_of": q.User,
 	}}
 }
 

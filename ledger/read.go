@@ -13,6 +13,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -38,7 +39,7 @@ const columns = `
 	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
 	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
 	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered,
-	coalesce(parent::text, '') AS parent`
+	coalesce(parent::text, '') AS parent, on_behalf_of, on_behalf_groups`
 
 // broken is what people have approved in place of the group that was asked.
 const broken = `(break_glass IS NOT NULL
@@ -97,6 +98,9 @@ type row struct {
 	Approves       string
 	Remembered     string
 	Parent         string
+
+	OnBehalfOf     *string
+	OnBehalfGroups []string
 }
 
 // Get implements [broker.Ledger].
@@ -220,6 +224,9 @@ func (r *row) view() (*broker.View, error) {
 		},
 	}
 	copy(v.Minted.Digest[:], r.SecretDigest)
+	if r.OnBehalfOf != nil {
+		v.User = &scopes.User{ID: *r.OnBehalfOf, Groups: r.OnBehalfGroups}
+	}
 	if r.ExpiresAt != nil {
 		v.Expires = r.ExpiresAt.UTC()
 	}

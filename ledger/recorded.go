@@ -101,11 +101,11 @@ func (h *History) Read(ctx context.Context, visit func(scopes.Recorded)) error {
 func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.Recorded)) error {
 	rows, err := h.pool.Query(ctx, `
 		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, task, decision,
-			decision_code, @svid::text = ANY (clamps)
+			decision_code, @svid::text = ANY (clamps), on_behalf_of, on_behalf_groups, @user::text = ANY (clamps)
 		FROM issuances
 		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL AND parent IS NULL
 		ORDER BY entry_index`, pgx.NamedArgs{
-		"svid": scopes.BoundSVID, "first": first, "last": min(first+h.size-1, h.last), "since": h.since,
+		"svid": scopes.BoundSVID, "user": scopes.BoundUser, "first": first, "last": min(first+h.size-1, h.last), "since": h.since,
 	})
 	if err != nil {
 		return unavailable("reading decisions", err)
@@ -129,12 +129,20 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.
 func recordedOf(row pgx.Row, raw *[]byte) (scopes.Recorded, error) {
 	var rec scopes.Recorded
 	var asked, given int64
-	var cut bool // by the end of the SVID
+	var cut, cutAgain bool // by the end of the SVID, and then by that of the person's ID token
+	var user *string
+	var groups []string
 	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, raw, &asked, &given, &rec.Task, &rec.Outcome,
-		&rec.Reason, &cut)
+		&rec.Reason, &cut, &user, &groups, &cutAgain)
 	rec.TTL, rec.Given = time.Duration(asked)*time.Second, time.Duration(given)*time.Second
-	if cut {
-		// Only the name of a bound is kept. But this one cuts last, so the TTL is what was left of the SVID.
+	if user != nil {
+		rec.User = &scopes.User{ID: *user, Groups: groups}
+	}
+	// Only the name of a bound is kept. But the last one to cut leaves the TTL that was left of it.
+	switch {
+	case cutAgain && rec.User != nil:
+		rec.User.Until = rec.Time.Add(rec.Given)
+	case cut:
 		rec.Expires = rec.Time.Add(rec.Given)
 	}
 	return rec, err

@@ -81,15 +81,22 @@ func TestHistory(t *testing.T) {
 		rec.Decision.Reason = scopes.ReasonSVIDExpiring
 		rec.Decision.Clamps = []scopes.Clamp{{Bound: scopes.BoundSVID, From: 15 * time.Minute, To: 0}}
 	})
+	ofBob := allowed(func(rec *broker.Record) { rec.Request.User = bobsUser() })
+	cutAgain := allowed(func(rec *broker.Record) {
+		rec.Request.User, rec.Decision.TTL = bobsUser(), time.Minute
+		rec.Decision.Clamps = append(cut.Decision.Clamps, scopes.Clamp{Bound: scopes.BoundUser, From: 90 * time.Second, To: time.Minute})
+	})
 	before := allowed(func(rec *broker.Record) { rec.Time = start.Add(-time.Microsecond) })
 	first, wait := allowed(nil), pending(nil)
-	begin(t, l, first, denied(func(rec *broker.Record) { rec.Time = start.Add(-time.Hour) }), unknown, byJWT, cut, before, over, wait)
+	begin(t, l, first, denied(func(rec *broker.Record) { rec.Time = start.Add(-time.Hour) }), unknown, byJWT, cut, before, over, wait, ofBob, cutAgain)
 	settle(t, l, to(first, broker.StatusFailed)) // what came of it does not matter
 
-	want := []scopes.Recorded{recorded(first), recorded(unknown), recorded(byJWT), recorded(cut), recorded(over), recorded(wait)}
+	want := []scopes.Recorded{recorded(first), recorded(unknown), recorded(byJWT), recorded(cut), recorded(over), recorded(wait), recorded(ofBob), recorded(cutAgain)}
 	want[1].Params = unknown.Request.Params
 	want[3].Expires = want[3].Time.Add(90 * time.Second)
 	want[4].Expires = want[4].Time
+	want[6].User, want[7].User = bobsUser(), bobsUser()
+	want[7].User.Until = want[7].Time.Add(time.Minute)
 	slices.SortFunc(want, func(a, b scopes.Recorded) int { return strings.Compare(a.ID, b.ID) })
 	h := history(t, db, 1)
 	if h.Total() != int64(len(want)) {

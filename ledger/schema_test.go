@@ -131,6 +131,8 @@ func TestGrants(t *testing.T) {
 		{"broker", `INSERT INTO sweeper_term VALUES (true, 1)`, noRight},
 		{"broker", `DELETE FROM sweeper_term`, noRight},
 		{"broker", `UPDATE issuances SET canonical = 'x'` + nothing, noRight},
+		{"broker", `UPDATE issuances SET on_behalf_of = NULL` + nothing, noRight},
+		{"broker", `UPDATE issuances SET on_behalf_groups = NULL` + nothing, noRight},
 		{"broker", `UPDATE issuances SET approves = id` + nothing, noRight},
 		{"broker", `UPDATE issuances SET votes = 1, redemptions = 1, redeemed_by = id` + nothing, ""},
 		{"broker", `INSERT INTO people VALUES ('x', 'x', 'x', '{}', now(), gen_random_uuid(), 1)`, violation},
@@ -380,6 +382,15 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4"}`, violation},
 		{"allow", `{"jkt": ""}`, violation},
 		{"pending", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I", "canonical": "{}"}`, violation}, // not what people were shown
+		{"allow", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": ["dev"]}`, ""},
+		{"allow", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": []}`, ""},
+		{"allow", `{"on_behalf_of": "https://idp.test#bob"}`, violation},
+		{"allow", `{"on_behalf_groups": []}`, violation},
+		{"allow", `{"on_behalf_of": "bob", "on_behalf_groups": []}`, violation},
+		{"allow", `{"on_behalf_of": "#bob", "on_behalf_groups": []}`, violation},
+		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, ""},
+		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{}"}`, violation}, // not what people were shown
+		{"pending", `{"canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, violation},                        // who could vote then
 		{"allow", `{"params": []}`, violation},
 		{"allow", `{"request_digest": "\\x"}`, violation},
 		{"allow", `{"scope": null}`, isNull},

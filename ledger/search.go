@@ -213,6 +213,7 @@ func (s *search) conditions() []string {
 		{len(q.Credential) > 0, ofDigest},
 		{q.Name != "", ofName},
 		{q.Group != "", `approval_group = @group`},
+		{q.User != "", `on_behalf_of = @on_behalf_of`},
 		{q.DecisionCode != "", `decision_code = @decision_code`},
 		{q.Authority != "", `authority = @authority`},
 		{q.Resource != "", `resource = @resource`},
@@ -251,7 +252,7 @@ func (s *search) terms(i int, p piece) []string {
 	}
 	names := segments(p.domain, p.path, q.SPIFFEIDPrefix, q.SPIFFEID)
 	// What is seldom is listed as such, and so is what one sandbox has.
-	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" ||
+	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" || q.User != "" ||
 		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status] ||
 		q.Scope == "" && (q.Decision == "deny" || q.Status == broker.StatusDenied)
 	if len(all) == 0 && q.Resource == "" && (listed || len(names) == 0 && q.Scope == "") {
@@ -344,7 +345,7 @@ func quoted(text string) string {
 func unmatchable(q broker.Query) bool {
 	texts := []string{
 		q.SPIFFEID, q.SPIFFEIDPrefix, q.TrustDomain, q.Scope, q.Task, q.Decision, string(q.Status), q.Words, q.Approver, q.Name,
-		q.Group, q.DecisionCode, q.Authority, q.Resource, q.Catalogue, q.KeyID,
+		q.Group, q.DecisionCode, q.Authority, q.Resource, q.Catalogue, q.KeyID, q.User,
 	}
 	for name, value := range q.Params {
 		texts = append(texts, name, value)

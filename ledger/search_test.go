@@ -51,7 +51,7 @@ func TestSearchFilters(t *testing.T) {
 		allowed(because("", nil, func(rec *broker.Record) { rec.Decision.Resource = odd; rec.Intent.KeyID = "old" })), // 7
 		allowed(because("one two", nil, func(rec *broker.Record) { // 8
 			rec.Decision.Scope = &scopes.Scope{Name: "git.read", Authority: scopes.Payment}
-			rec.Decision.Catalogue = "sha256:older"
+			rec.Decision.Catalogue, rec.Request.User = "sha256:older", bobsUser()
 		})),
 	)
 	acme := broker.Reach{TrustDomains: []string{"acme.test"}}
@@ -94,6 +94,9 @@ func TestSearchFilters(t *testing.T) {
 		{"a name", broker.Query{Name: "v-" + login.ID}, []int64{0}, false},
 		{"a name in part", broker.Query{Name: "v-"}, nil, false},
 		{"a group", broker.Query{Group: "oncall"}, []int64{5}, false},
+		{"a person", broker.Query{User: bobVotes.ID}, []int64{8}, false},
+		{"another person", broker.Query{User: bobVotes.ID + "x"}, nil, false},
+		{"a person and more", broker.Query{User: bobVotes.ID, Scope: "git.read", SPIFFEIDPrefix: "spiffe://acme.test/agents"}, []int64{8}, false},
 		{"a code", broker.Query{DecisionCode: "no_permit"}, []int64{4}, false},
 		{"the usual code", broker.Query{DecisionCode: "permitted"}, []int64{8, 7, 3, 2, 0}, true},
 		{"an authority", broker.Query{Authority: "payment"}, []int64{8}, false},

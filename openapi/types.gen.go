@@ -464,6 +464,7 @@ func (e Status) Valid() bool {
 // Defines values for TokenType.
 const (
 	TokenTypeAccessToken TokenType = "urn:ietf:params:oauth:token-type:access_token"
+	TokenTypeIDToken     TokenType = "urn:ietf:params:oauth:token-type:id_token"
 	TokenTypeJWT         TokenType = "urn:ietf:params:oauth:token-type:jwt"
 )
 
@@ -471,6 +472,8 @@ const (
 func (e TokenType) Valid() bool {
 	switch e {
 	case TokenTypeAccessToken:
+		return true
+	case TokenTypeIDToken:
 		return true
 	case TokenTypeJWT:
 		return true
@@ -528,7 +531,10 @@ type AccessToken struct {
 	// ExpiresIn Seconds.
 	ExpiresIn       int64     `json:"expires_in"`
 	IssuedTokenType TokenType `json:"issued_token_type,omitempty,omitzero"`
-	Scope           string    `json:"scope"`
+
+	// OnBehalfOf The person on whose behalf the token was asked for. The subject is the sandbox all the same.
+	OnBehalfOf TokenPerson `json:"on_behalf_of,omitempty,omitzero"`
+	Scope      string      `json:"scope"`
 
 	// TokenType `Bearer`, or `DPoP` when it is bound to the key of a proof.
 	//
@@ -569,6 +575,9 @@ type ApprovalCase struct {
 
 	// Like The same for the same ask of sibling sandboxes.
 	Like string `json:"like"`
+
+	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+	OnBehalfOf PersonID `json:"on_behalf_of,omitempty,omitzero"`
 
 	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 	//
@@ -910,7 +919,8 @@ type EntryPage struct {
 
 // GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
 // with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
-// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent.
+// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent, or
+// asks on behalf of a person, whose ID token it takes.
 type GrantType string
 
 // Hash A SHA-256, in base64.
@@ -955,6 +965,9 @@ type Introspection struct {
 	Iss string       `json:"iss,omitempty,omitzero"`
 	Jti string       `json:"jti,omitempty,omitzero"`
 
+	// OnBehalfOf The person on whose behalf the token was asked for. The subject is the sandbox all the same.
+	OnBehalfOf TokenPerson `json:"on_behalf_of,omitempty,omitzero"`
+
 	// OneShot This was its one use, if you are a resource server: whoever asks next finds it inactive.
 	OneShot bool   `json:"one_shot,omitempty,omitzero"`
 	Scope   string `json:"scope,omitempty,omitzero"`
@@ -990,6 +1003,9 @@ type Issuance struct {
 
 	// Index Of the ledger entry. Only auditors see it.
 	Index *int64 `json:"index,omitempty"`
+
+	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+	OnBehalfOf PersonID `json:"on_behalf_of,omitempty,omitzero"`
 
 	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 	//
@@ -1171,6 +1187,9 @@ type Pending struct {
 	// before their time, and so is a one-shot token that is `used`.
 	Status Status `json:"status"`
 }
+
+// PersonID The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+type PersonID = string
 
 // Policies The ids of the policies that decided.
 type Policies = []string
@@ -1480,6 +1499,9 @@ type Token struct {
 	// Name What the far side knows it by, such as the database user or the serial number.
 	Name string `json:"name,omitempty,omitzero"`
 
+	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+	OnBehalfOf PersonID `json:"on_behalf_of,omitempty,omitzero"`
+
 	// Policies The ids of the policies that decided.
 	Policies Policies `json:"policies"`
 	Resource string   `json:"resource"`
@@ -1538,7 +1560,8 @@ type TokenForm struct {
 
 	// GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
 	// with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
-	// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent.
+	// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent, or
+	// asks on behalf of a person, whose ID token it takes.
 	GrantType GrantType `json:"grant_type"`
 
 	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted; never evaluated.
@@ -1553,10 +1576,10 @@ type TokenForm struct {
 	// Scope The name of exactly one scope. May be left out where `authorization_details` has it.
 	Scope string `json:"scope,omitempty,omitzero"`
 
-	// SubjectToken An access token that the caller holds.
+	// SubjectToken An access token that the caller holds, or an ID token of the person on whose behalf it asks.
 	SubjectToken string `json:"subject_token,omitempty,omitzero"`
 
-	// SubjectTokenType `urn:ietf:params:oauth:token-type:access_token`.
+	// SubjectTokenType `urn:ietf:params:oauth:token-type:access_token` or `urn:ietf:params:oauth:token-type:id_token`.
 	SubjectTokenType string `json:"subject_token_type,omitempty,omitzero"`
 
 	// Task The piece of work this is for. When left out, `oauth`.
@@ -1564,6 +1587,12 @@ type TokenForm struct {
 
 	// TTL Seconds the token should live. The scope's default when left out.
 	TTL string `json:"ttl,omitempty,omitzero"`
+}
+
+// TokenPerson The person on whose behalf the token was asked for. The subject is the sandbox all the same.
+type TokenPerson struct {
+	Iss string `json:"iss"`
+	Sub string `json:"sub"`
 }
 
 // TokenQuestion defines model for TokenQuestion.
@@ -1588,6 +1617,11 @@ type TokenQuestion struct {
 type TokenRequest struct {
 	// Csr For scopes that certify your own key: a certificate signing request in PEM, in at most 8192 bytes.
 	Csr string `json:"csr,omitempty,omitzero"`
+
+	// OnBehalfOf An ID token of the person on whose behalf you ask, whose audience the operator has named for that. The subject is
+	// you all the same; the person is recorded, policies may go by their groups, and the credential ends no later than
+	// the ID token. It is a secret, and not kept.
+	OnBehalfOf string `json:"on_behalf_of,omitempty,omitzero"`
 
 	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
 	//
@@ -1755,6 +1789,9 @@ type ListIssuancesParams struct {
 	// Approver The id of a person who has voted on the request, or on the one that it was approved by.
 	Approver string `form:"approver,omitempty" json:"approver,omitempty,omitzero"`
 
+	// OnBehalfOf The id of the person on whose behalf it was asked.
+	OnBehalfOf string `form:"on_behalf_of,omitempty" json:"on_behalf_of,omitempty,omitzero"`
+
 	// Credential The SHA-256, in hex, of a token's claims as they were signed, or else of what its finder holds: the token, the
 	// password or the private key. Never send the credential itself.
 	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
@@ -1800,6 +1837,9 @@ type WatchIssuancesParams struct {
 
 	// Approver The id of a person who has voted on the request, or on the one that it was approved by.
 	Approver string `form:"approver,omitempty" json:"approver,omitempty,omitzero"`
+
+	// OnBehalfOf The id of the person on whose behalf it was asked.
+	OnBehalfOf string `form:"on_behalf_of,omitempty" json:"on_behalf_of,omitempty,omitzero"`
 
 	// Credential The SHA-256, in hex, of a token's claims as they were signed, or else of what its finder holds: the token, the
 	// password or the private key. Never send the credential itself.

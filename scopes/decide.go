@@ -336,40 +336,13 @@ type question struct {
 
 // question takes the principal from the subject alone.
 func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) question {
-	params := make(cedar.RecordMap, len(d.Params))
-	for name, value := range d.Params {
-		switch v := value.(type) {
-		case string:
-			params[cedar.String(name)] = cedar.String(v)
-		case int64:
-			params[cedar.String(name)] = cedar.Long(v)
-		case bool:
-			params[cedar.String(name)] = cedar.Boolean(v)
-		}
-	}
-	binding := BindNone
-	switch {
-	case who.Bound:
-		binding = BindMTLS
-	case who.Proved:
-		binding = BindDPoP
-	}
-	context := cedar.RecordMap{
-		"params":  cedar.NewRecord(params),
-		"ttl":     cedar.Long(d.TTL / time.Second),
-		"task":    cedar.String(ask.Task),
-		"binding": cedar.String(binding),
-	}
-	if who.User != nil {
-		context["user"] = who.User.cedar()
-	}
 	principal, action := sandbox(who.ID), cedar.Entity{UID: def.action, Parents: def.parents}
 	return question{
 		principal: principal,
 		action:    action,
 		about:     some{c.policies, c.index.about(principal, action)},
 		resource:  cedar.NewEntityUID(typeResource, cedar.String(d.Resource)),
-		context:   context,
+		context:   contextOf(who, ask, d),
 	}
 }
 

@@ -103,6 +103,9 @@ func (s *Server) caseOf(c *broker.Case) ApprovalCase {
 		Approval: approvalOf(&c.View), Votes: make([]Vote, 0, len(c.Cast)),
 		VotesCast: c.View.Votes, ExpiresAt: c.Expires, RedeemedBy: c.RedeemedBy, Remembered: c.Remembered, Recalled: c.Recalled,
 	}
+	if c.User != nil {
+		out.OnBehalfOf = c.User.ID
+	}
 	for _, v := range c.Cast {
 		out.Votes = append(out.Votes, Vote{
 			Voter: v.Voter.ID, Name: v.Voter.Name, Verdict: Verdict(v.Verdict), Covers: string(v.Covers), Time: v.Time, Note: v.Note,
@@ -114,7 +117,9 @@ func (s *Server) caseOf(c *broker.Case) ApprovalCase {
 // likeness is the same for requests of sandboxes beside each other that ask for the same thing.
 func likeness(c *broker.Case) string {
 	siblings := c.Subject.ID.TrustDomain().Name() + path.Dir(c.Subject.ID.Path())
-	same, err := json.Marshal([]any{siblings, c.Scope, c.Params, c.Resource, seconds(c.TTL), c.Catalogue, c.ApprovalGroup})
+	same, err := json.Marshal([]any{
+		siblings, c.Scope, c.Params, c.Resource, seconds(c.TTL), c.Catalogue, c.ApprovalGroup, broker.PersonOf(c.User),
+	})
 	if err != nil {
 		return c.ID // like nothing else
 	}

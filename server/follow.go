@@ -59,7 +59,7 @@ func (s *Server) follower(r *http.Request, who caller, operation string, p Watch
 	q, err := queryOf(r, ListIssuancesParams{
 		SpiffeID: p.SpiffeID, SpiffeIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain, Scope: p.Scope, Task: p.Task,
 		Decision: p.Decision, DecisionCode: p.DecisionCode, Status: p.Status, Since: p.Since, Until: p.Until, Q: p.Q,
-		Approver: p.Approver, Credential: p.Credential, Name: p.Name, KeyID: p.KeyID, Group: p.Group, Authority: p.Authority,
+		Approver: p.Approver, OnBehalfOf: p.OnBehalfOf, Credential: p.Credential, Name: p.Name, KeyID: p.KeyID, Group: p.Group, Authority: p.Authority,
 		Resource: p.Resource, Catalogue: p.Catalogue,
 	})
 	if err != nil {

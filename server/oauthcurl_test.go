@@ -76,6 +76,7 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 	o := withServers
 	o.Catalogue = []scopes.File{{Name: "scopes.yaml", Data: []byte(documented)}, {Name: "policies.cedar", Data: []byte(`@id("all") permit (principal, action, resource);
 @id("people") forbid (principal, action in Action::"authority:write", resource) unless { context.approved };`)}}
+	o.People, o.Delegations = withPeople.People, []string{brevettest.DelegationAudience}
 	s := brevettest.NewStack(t, o)
 	text, err := os.ReadFile("../docs/oauth.md")
 	if err != nil {
@@ -92,7 +93,7 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 	pending := post{svid: s.X509(t, agent), form: reading("authorization_details", `[{"type":"github.issues.write"}]`)}.send(t, s)
 	issued := post{svid: s.X509(t, agent), form: reading("authorization_details", `[{"type":"github.issues.list"}]`)}.send(t, s)
 	env := append(os.Environ(), "CURL_HOME="+dir, "BREVET="+s.URL, "JWT_SVID="+s.JWT(t, agent), "SUB_AGENT_SVID="+actorToken(t, s, twin),
-		"TOKEN="+issued.token.AccessToken, "AUTH_REQ_ID="+pending.failed.AuthReqID)
+		"TOKEN="+issued.token.AccessToken, "AUTH_REQ_ID="+pending.failed.AuthReqID, "ID_TOKEN="+string(given(t, s, "alice")))
 	var ran int
 	for block := range strings.SplitSeq(string(text), "```sh\n") {
 		command, _, isBlock := strings.Cut(block, "```")
@@ -102,7 +103,7 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 		cmd := osexec.CommandContext(t.Context(), "sh", "-c", command)
 		cmd.Dir, cmd.Env = dir, env
 		out, err := cmd.CombinedOutput()
-		want := map[string]string{"grant_type=client": `"access_token"`, "approval": `"authorization_pending"`, "introspect": `"active":true`, "token-exchange": `"issued_token_type"`}
+		want := map[string]string{"grant_type=client": `"access_token"`, "approval": `"authorization_pending"`, "introspect": `"active":true`, "token-exchange": `"issued_token_type"`, "type:id_token": `"sub":"alice"`}
 		for part, shown := range want {
 			if strings.Contains(command, part) && !strings.Contains(string(out), shown) {
 				t.Errorf("%s\n%s", command, out)
@@ -113,8 +114,8 @@ func TestTheCommandsOfTheDocs(t *testing.T) {
 		}
 		ran++
 	}
-	if ran != 6 {
-		t.Errorf("ran %d commands, want 6", ran)
+	if ran != 7 {
+		t.Errorf("ran %d commands, want 7", ran)
 	}
 	if got := introspected(t, s, gitServer, issued.token.AccessToken); got != inactive {
 		t.Errorf("got %s, want it revoked by the last of them", got)

@@ -12,9 +12,30 @@ import (
 	"github.com/brevet-dev/brevet/token"
 )
 
-// exchange hands a token of the caller's down to a sub-agent (RFC 8693). To whoever is not its holder, a token is worth
-// nothing here.
-func (s *Server) exchange(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
+// exchange takes what RFC 8693 calls a subject token: one of the caller's, to hand it down, or a person's ID token, to ask
+// on their behalf. The caller is the actor of that.
+func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+	switch {
+	case !slices.Contains([]TokenType{"", TokenTypeAccessToken, TokenTypeJWT}, TokenType(f["requested_token_type"])):
+		return broker.Result{}, badMember("requested_token_type", OAuthInvalidRequest, "is not a type of token that is issued here")
+	case TokenType(f["subject_token_type"]) != TokenTypeIDToken && jkt != "":
+		return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "proves the holder's key, and what is handed down is not the holder's: leave it out")
+	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
+		return s.handDown(ctx, who, f)
+	case f["actor_token"]+f["actor_token_type"] != "":
+		return broker.Result{}, badMember("actor_token", OAuthInvalidRequest, "is not needed on behalf of a person: the client itself acts")
+	case f["subject_token"] == "":
+		return broker.Result{}, badMember("subject_token", OAuthInvalidRequest, "is required")
+	}
+	user, err := s.delegator(ctx, "subject_token", f["subject_token"])
+	if err != nil {
+		return broker.Result{}, err
+	}
+	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user})
+}
+
+// handDown hands a token of the caller's down to a sub-agent. To whoever is not its holder, a token is worth nothing here.
+func (s *Server) handDown(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
 	h, err := s.readHandDown(f)
 	if err != nil {
 		return broker.Result{}, err
@@ -30,7 +51,6 @@ func (s *Server) exchange(ctx context.Context, who attest.Identity, f form) (bro
 func (s *Server) readHandDown(f form) (broker.HandDown, error) {
 	for member, accepted := range map[string][]TokenType{
 		"subject_token_type": {TokenTypeAccessToken}, "actor_token_type": {TokenTypeJWT},
-		"requested_token_type": {"", TokenTypeAccessToken, TokenTypeJWT},
 	} {
 		if !slices.Contains(accepted, TokenType(f[member])) {
 			return broker.HandDown{}, badMember(member, OAuthInvalidRequest, "is missing, or is not a type of token that is taken here")

@@ -128,6 +128,9 @@ func introspection(t token.Claims) Introspection {
 	if t.Actor != nil {
 		out.Act = *actorOfToken(t.Actor)
 	}
+	if t.OnBehalfOf != nil {
+		out.OnBehalfOf = TokenPerson{Iss: t.OnBehalfOf.Issuer, Sub: t.OnBehalfOf.Subject}
+	}
 	if t.Confirm != nil {
 		out.Cnf = Confirmation{X5T: t.Confirm.X5T, Jkt: t.Confirm.JKT}
 	}

@@ -53,25 +53,27 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
 	switch GrantType(f["grant_type"]) {
 	case GrantClientCredentials:
-		req, err := s.readAsk(f)
-		if err != nil {
-			return broker.Result{}, err
-		}
-		req.JKT = jkt
-		result, err := s.cfg.Broker.Issue(ctx, who, req)
-		return result, unexpected(err, f)
+		return s.ask(ctx, who, f, broker.Request{JKT: jkt})
 	case GrantApproval:
 		result, err := s.grantApproved(ctx, who, f, jkt)
 		return result, unexpected(err, f)
 	case GrantTokenExchange:
-		if jkt != "" {
-			return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "proves the holder's key, and what is handed down is not the holder's: leave it out")
-		}
-		return s.exchange(ctx, who, f)
+		return s.exchange(ctx, who, f, jkt)
 	case "":
 		return broker.Result{}, badMember("grant_type", OAuthInvalidRequest, "is required")
 	}
 	return broker.Result{}, badMember("grant_type", OAuthUnsupportedGrantType, "is none that /.well-known/oauth-authorization-server lists")
+}
+
+// ask asks for what the form says, with what the caller has proved beside it.
+func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved broker.Request) (broker.Result, error) {
+	req, err := s.readAsk(f)
+	if err != nil {
+		return broker.Result{}, err
+	}
+	req.JKT, req.User = proved.JKT, proved.User
+	result, err := s.cfg.Broker.Issue(ctx, who, req)
+	return result, unexpected(err, f)
 }
 
 func badMember(field string, name OAuthErrorCode, why string) error {
@@ -303,7 +305,10 @@ func (s *Server) accessToken(result broker.Result) (AccessToken, error) {
 		AccessToken: t.Token, TokenType: t.TokenType, ExpiresIn: t.ExpiresIn, Scope: t.Scope,
 		AuthorizationDetails: claims.Details,
 	}
-	if result.Record.Request.Parent != nil {
+	if person := broker.PersonOf(result.Record.Request.User); person != nil {
+		out.OnBehalfOf = TokenPerson{Iss: person.Issuer, Sub: person.Subject}
+	}
+	if result.Record.Request.Parent != nil || result.Record.Request.User != nil {
 		out.IssuedTokenType = TokenTypeAccessToken
 	}
 	return out, nil

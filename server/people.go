@@ -1,11 +1,13 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // caller is an attest.Identity or a people.Person: nothing else proves who calls.
@@ -76,6 +78,34 @@ func (s *Server) identify(r *http.Request, operation string) (people.Person, cal
 	}
 	return person, who, nil
 }
+
+// delegator is the person whose ID token a sandbox presents as a member, to ask on their behalf; nil when there is none. It
+// proves nothing of who calls.
+func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes.User, error) {
+	bad := &finding{kind: errInvalid, field: member, detail: people.Reason(people.ErrNoDelegation)}
+	switch {
+	case idToken == "":
+		return nil, nil //nolint:nilnil // on nobody's behalf
+	case s.cfg.People == nil:
+		bad.why = noDelegation
+		return nil, bad
+	}
+	person, err := s.cfg.People.Delegator(ctx, idToken)
+	bad.detail = people.Reason(err)
+	switch {
+	case errors.Is(err, people.ErrProviderUnavailable):
+		return nil, &finding{kind: errProvider, detail: bad.detail}
+	case errors.Is(err, people.ErrNoDelegation):
+		bad.why = noDelegation
+		return nil, bad
+	case err != nil: // why is in the record only
+		bad.why = "is no ID token of a person that is in force, by which somebody else may ask"
+		return nil, bad
+	}
+	return &scopes.User{ID: person.ID(), Groups: person.Groups(), Until: person.Expires()}, nil
+}
+
+const noDelegation = "is not taken: the operator has named no audience to delegate by"
 
 // forPeople has a person identified, and answers with what do returns.
 func (s *Server) forPeople(w http.ResponseWriter, r *http.Request, operation string, do func(people.Person) (any, error)) {

@@ -114,8 +114,8 @@ var answers = []answer{
 		"While the credential was being made, its task ended or an admin revoked it. It was not delivered, and it is dead. Look at the state of the request before you ask anew.",
 	},
 	{
-		broker.ErrOwnRequest, CodeOwnRequest, http.StatusForbidden, "It is your own sandbox that asks",
-		"Nobody decides on what their own sandbox asks for. Your vote was not counted, and the attempt is recorded. Somebody else of the group has to decide.",
+		broker.ErrOwnRequest, CodeOwnRequest, http.StatusForbidden, "It is your own request",
+		"Nobody decides on what their own sandbox asks for, nor on what is asked on their behalf. Your vote was not counted, and the attempt is recorded. Somebody else of the group has to decide.",
 	},
 	{
 		broker.ErrNotEligible, CodeNotEligible, http.StatusForbidden, "You are not in the group that decides",

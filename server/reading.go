@@ -172,7 +172,7 @@ func queryOf(r *http.Request, p ListIssuancesParams) (broker.Query, error) {
 		SPIFFEID: p.SpiffeID, SPIFFEIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain,
 		Scope: p.Scope, Task: p.Task, Decision: string(p.Decision), DecisionCode: p.DecisionCode, Status: broker.Status(p.Status),
 		Since: p.Since.UTC(), Until: p.Until.UTC(), Limit: limit,
-		Words: p.Q, Params: params, Approver: p.Approver, Credential: digest, Name: p.Name, Group: p.Group,
+		Words: p.Q, Params: params, Approver: p.Approver, User: p.OnBehalfOf, Credential: digest, Name: p.Name, Group: p.Group,
 		Authority: p.Authority, Resource: p.Resource, Catalogue: p.Catalogue, KeyID: p.KeyID,
 	}, nil
 }
@@ -243,6 +243,9 @@ func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 		Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, ExpiresAt: v.Expires,
 		Approval: approvalOf(v), Approves: v.Approves, RedeemedBy: v.RedeemedBy, EndedBy: v.Actor, Parent: v.Parent,
 		Credential: factsOf(v),
+	}
+	if v.User != nil {
+		out.OnBehalfOf = v.User.ID
 	}
 	// The index counts the entries of all trust domains, and the rest is Vault's inside: not for a sandbox to know.
 	if within.Subject == "" {

@@ -1056,6 +1056,19 @@ func (siw *ServerInterfaceWrapper) ListIssuances(w http.ResponseWriter, r *http.
 		return
 	}
 
+	// ------------- Optional query parameter "on_behalf_of" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "on_behalf_of", r.URL.Query(), &params.OnBehalfOf, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "on_behalf_of"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "on_behalf_of", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "credential" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "credential", r.URL.Query(), &params.Credential, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -1319,6 +1332,19 @@ func (siw *ServerInterfaceWrapper) WatchIssuances(w http.ResponseWriter, r *http
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "approver"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "approver", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "on_behalf_of" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "on_behalf_of", r.URL.Query(), &params.OnBehalfOf, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "on_behalf_of"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "on_behalf_of", Err: err})
 		}
 		return
 	}

@@ -81,10 +81,11 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	if err := checkReason(ask.Reason); err != nil {
 		return broker.Request{}, err
 	}
+	user, err := s.delegator(r.Context(), "on_behalf_of", ask.OnBehalfOf)
 	return broker.Request{
 		Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second,
-		Task: ask.Task, Reason: ask.Reason, CSR: ask.Csr, PublicKey: ask.PublicKey, IdempotencyKey: key,
-	}, nil
+		Task: ask.Task, Reason: ask.Reason, CSR: ask.Csr, PublicKey: ask.PublicKey, IdempotencyKey: key, User: user,
+	}, err
 }
 
 // typeFinding names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
@@ -203,6 +204,9 @@ func (s *Server) token(result broker.Result) Token {
 	}
 	if grant := rec.Intent.Grant; grant != nil {
 		out.Static = grant.Static
+	}
+	if rec.Request.User != nil {
+		out.OnBehalfOf = rec.Request.User.ID
 	}
 	if minted := result.Credential.Minted; minted != nil {
 		out.Name = minted.Name

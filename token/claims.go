@@ -32,6 +32,14 @@ type Claims struct {
 	Actor   *Actor   `json:"act,omitempty"`
 	// Status says where it is told whether the token was ended; nil when only introspection tells.
 	Status *Status `json:"status,omitempty"`
+	// OnBehalfOf is the person on whose behalf it was asked for. The subject is the sandbox all the same.
+	OnBehalfOf *Person `json:"on_behalf_of,omitempty"`
+}
+
+// Person is somebody as their OpenID provider names them.
+type Person struct {
+	Issuer  string `json:"iss"`
+	Subject string `json:"sub"`
 }
 
 // ExpiresAt is when the token ends: at that moment it is not valid any more.

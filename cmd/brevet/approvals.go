@@ -136,6 +136,7 @@ type agreed struct {
 	SPIFFEID   string         `json:"spiffe_id"`
 	Thumbprint string         `json:"thumbprint"`
 	JKT        string         `json:"jkt"`
+	OnBehalfOf string         `json:"on_behalf_of"`
 	Scope      string         `json:"scope"`
 	Authority  string         `json:"authority"`
 	Resource   string         `json:"resource"`
@@ -163,6 +164,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"status", fmt.Sprintf("%s, %d have voted, %s left", one.Status, one.VotesCast, left(one))},
 		{"asked", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass)},
 		{"who", a.SPIFFEID},
+		{"for whom", a.OnBehalfOf},
 		{"task", a.Task},
 		{"wants to", one.Title},
 		{"scope", a.Scope + " (" + a.Authority + ")"},

@@ -49,6 +49,7 @@ type SearchFlags struct {
 	Words       string            `help:"Only with all of these words in the reason."`
 	Param       map[string]string `help:"Only with this parameter, such as repo=acme/api." placeholder:"NAME=VALUE"`
 	Approver    string            `help:"Only what this person, by id, has voted on."`
+	OnBehalfOf  string            `help:"Only what was asked on behalf of this person, by id." name:"on-behalf-of"`
 	Name        string            `help:"Only what the far side knows by this, such as a database user or a serial number."`
 	Group       string            `help:"Only what this group was asked for."`
 	Code        string            `help:"Only decided for this reason, such as forbidden, or break_glass."`
@@ -84,7 +85,7 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 func (f SearchFlags) filter(now time.Time) client.Filter {
 	out := client.Filter{
 		SPIFFEID: f.SPIFFEID, SPIFFEIDPrefix: f.Prefix, TrustDomain: f.TrustDomain, Scope: f.Scope, Task: f.Task,
-		Decision: f.Decision, Status: f.Status, Words: f.Words, Params: f.Param, Approver: f.Approver, Name: f.Name,
+		Decision: f.Decision, Status: f.Status, Words: f.Words, Params: f.Param, Approver: f.Approver, OnBehalfOf: f.OnBehalfOf, Name: f.Name,
 		Group: f.Group, DecisionCode: f.Code, Authority: f.Authority, Resource: f.Resource, Catalogue: f.Catalogue,
 		KeyID: f.KeyID,
 	}

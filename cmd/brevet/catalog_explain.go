@@ -20,6 +20,8 @@ type CatalogExplainCmd struct {
 	SVID   string        `help:"By what it proves who it is: ${enum}." enum:"x509,jwt" default:"x509" name:"svid"`
 	TTL    time.Duration `help:"How long the credential should live. Default: the scope's own."`
 	Task   string        `help:"The task that the credential belongs to." default:"example"`
+	User   string        `help:"On behalf of whom it asks, as issuer#sub." placeholder:"ID"`
+	Groups []string      `help:"Groups of --user, with commas between them." name:"user-groups"`
 }
 
 // longSVID is how long the SVID of an explained ask lives: longer than any credential, so that it bounds none.
@@ -72,6 +74,9 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	}
 	now := time.Now()
 	who := scopes.Subject{ID: id, Bound: c.SVID == "x509", Expires: now.Add(longSVID)}
+	if c.User != "" {
+		who.User = &scopes.User{ID: c.User, Groups: c.Groups}
+	}
 	d, err := catalogue.Assess(who, scopes.Ask{Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task}, now)
 	var invalid *scopes.InvalidAsk
 	switch {

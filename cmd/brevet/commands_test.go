@@ -55,6 +55,14 @@ func (s *session) kinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	brevet(t, s.env, "request", "hosts.shell.open", "user=deploy", "--task", "t-kinds", "--public-key", key).want(t, 1, "holds a private key")
+	idToken, none := filepath.Join(t.TempDir(), "id-token"), filepath.Join(t.TempDir(), "none")
+	for path, text := range map[string]string{idToken: "a.b.c\n", none: "\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "the operator has named no audience")
+	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", none).want(t, 1, "--on-behalf-of-file: "+none+" is empty")
 }
 
 // issue asks for a token for a task and returns its issuance.

@@ -104,6 +104,8 @@ type PeopleConfig struct {
 	Issuer string `yaml:"issuer"`
 	// The client whose ID tokens are taken: their one audience.
 	ClientID string `yaml:"client_id"`
+	// Audiences of ID tokens by which a sandbox may ask on behalf of a person; never client_id, whose tokens are logins. Empty: nobody can be asked for.
+	DelegationAudiences []string `yaml:"delegation_audiences,omitempty"`
 	// PEM roots for the provider's certificate, instead of the system's.
 	CAFile string `yaml:"ca_file,omitempty"`
 	// Claim with the groups of a person, a list of texts. Default groups.

@@ -110,6 +110,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"resource server that is no SPIFFE ID", "catalogue: catalog", "catalogue: catalog\nresource_servers: [{id: api, audiences: [a]}]", "resource_servers: \"api\" is not a SPIFFE ID"},
 		{"resource server for nothing", "catalogue: catalog", "catalogue: catalog\nresource_servers: [{id: 'spiffe://acme.example/api'}]", "resource_servers: spiffe://acme.example/api: audiences is empty"},
 		{"resource server twice", "catalogue: catalog", "catalogue: catalog\nresource_servers: [{id: 'spiffe://acme.example/api', audiences: [a]}, {id: 'spiffe://acme.example/api', audiences: [b]}]", "resource_servers: spiffe://acme.example/api is listed twice"},
+		{"logins that delegate", "catalogue: catalog", strings.Replace(withPeople("root"), "roles:", "delegation_audiences: [agents, brevet], roles:", 1), "people: people: the client of people's own logins"},
 		{"bootstrap admin of another provider", "catalogue: catalog", withPeople("https://other.example#root"), "people:"},
 		{"bootstrap admin that is no subject", "catalogue: catalog", withPeople("Root Admin"), "names nobody"},
 		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: needed"},

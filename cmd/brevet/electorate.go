@@ -39,7 +39,7 @@ func (p *PeopleConfig) open() (electors, error) {
 	var carrier *http.Client
 	carrier, errs[2] = p.carrier()
 	e.verifier, errs[3] = people.New(people.Config{
-		Issuer: p.Issuer, ClientID: p.ClientID, GroupsClaim: p.GroupsClaim, OwnerClaim: p.OwnerClaim,
+		Issuer: p.Issuer, ClientID: p.ClientID, Delegations: p.DelegationAudiences, GroupsClaim: p.GroupsClaim, OwnerClaim: p.OwnerClaim,
 		HTTPClient: carrier, Now: time.Now,
 	})
 	if p.BootstrapAdmin != "" {

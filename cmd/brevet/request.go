@@ -28,7 +28,20 @@ type RequestCmd struct {
 	Key    string        `help:"Idempotency key: a repeated request with it is answered once." name:"idempotency-key"`
 	CSR    string        `help:"File with a certificate signing request in PEM, for scopes that certify your own key." name:"csr" type:"existingfile"`
 	Wait   bool          `help:"When people have to agree first: wait until they have decided, and get the credential then."`
+	Person string        `help:"File with an ID token of the person on whose behalf you ask." name:"on-behalf-of-file"`
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
+}
+
+// tokenFile is a file with an ID token. Whoever keeps it fresh may replace it between two asks.
+type tokenFile string
+
+// IDToken reads the file.
+func (f tokenFile) IDToken(context.Context) (string, error) {
+	token, err := readSecretFile(string(f))
+	if err != nil {
+		return "", fmt.Errorf("--on-behalf-of-file: %w", err)
+	}
+	return token, nil
 }
 
 // maxKeyFile is the largest file with a key that the broker takes, in bytes.
@@ -68,6 +81,9 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	}
 	if ask.Signer, err = c.signer(); err != nil {
 		return err
+	}
+	if c.Person != "" {
+		ask.OnBehalfOf = tokenFile(c.Person)
 	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -146,6 +162,9 @@ func printToken(con *console, token *client.Token) error {
 	}
 	fmt.Fprintf(con.err, "%s on %s until %s, issuance %s\n",
 		token.Scope, token.Resource, token.Expires.Local().Format(time.TimeOnly), token.ID)
+	if token.OnBehalfOf != "" {
+		fmt.Fprintf(con.err, "on behalf of %s\n", inert(token.OnBehalfOf))
+	}
 	if token.BreakGlass {
 		fmt.Fprintln(con.err, "The glass was broken for it: others have approved it than the group that was asked.")
 	}
@@ -188,6 +207,9 @@ func tokenDocument(token *client.Token) map[string]any {
 	}
 	if token.BreakGlass {
 		document["break_glass"] = true
+	}
+	if token.OnBehalfOf != "" {
+		document["on_behalf_of"] = token.OnBehalfOf
 	}
 	return document
 }
