@@ -61,7 +61,10 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 			FROM issuances WHERE status_list = @list AND expires_at > now()
 			UNION ALL
 			SELECT chain.place, p.parent, p.spiffe_id, p.task, p.status
-			FROM chain JOIN issuances AS p ON p.id = chain.parent
+			FROM chain CROSS JOIN LATERAL (
+				SELECT * FROM issuances AS of WHERE of.id = chain.parent LIMIT 1 -- one by one: most have none
+			) AS p
+			WHERE chain.parent IS NOT NULL
 		)
 		SELECT place, bool_and(`+unended+`) AS active FROM chain AS i GROUP BY place ORDER BY place`,
 		pgx.NamedArgs{"list": [16]byte(parsed)})

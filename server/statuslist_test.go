@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -177,7 +178,7 @@ func TestGuardsLookUpStatusLists(t *testing.T) {
 	}
 	// The other replica has not been asked for the list yet.
 	s = s.Replica(t)
-	if err := call(guard()); err == nil || err.Error() != resource.ErrInactive.Error() {
+	if err := call(guard()); !errors.Is(err, resource.ErrInactive) {
 		t.Errorf("got %v, want %v", err, resource.ErrInactive)
 	}
 }
