@@ -123,6 +123,20 @@ func TestCatalogExplain(t *testing.T) {
 		want(t, 0, "deny: No policy permits services.certificate.issue on service:shop", "No policy decides it.")
 }
 
+func TestCatalogExplainOnBehalfOfSomebody(t *testing.T) {
+	folder := draftOf(t)
+	policy := `@id("sre-alone") forbid (principal, action == Action::"github.issues.read", resource)
+unless { context has user && context.user.groups.contains("sre") };`
+	if err := os.WriteFile(filepath.Join(folder, "people.cedar"), []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ask := []string{"catalog", "explain", folder, "github.issues.read", "repo=acme/api", "--as", "spiffe://acme.example/research/r-7"}
+	inProcess(t, ask...).want(t, 0, "deny: Forbidden by sre-alone.")
+	ask = append(ask, "--user", "https://idp.example#ann")
+	inProcess(t, ask...).want(t, 0, "deny: Forbidden by sre-alone.", "for whom    https://idp.example#ann")
+	inProcess(t, append(ask, "--user-groups", "dev,sre")...).want(t, 0, "allow: ")
+}
+
 func TestCatalogExplainInJSON(t *testing.T) {
 	got := inProcess(t, "catalog", "explain", exampleCatalogue, "payments.refund", "order=ord_123456", "amount_cents:=9000", "currency=EUR",
 		"--as", "spiffe://acme.example/support/s-1", "--ttl", "1h", "--output", "json")

@@ -32,6 +32,7 @@ type explainReport struct {
 	Reason      string                `json:"reason"`
 	Explanation string                `json:"explanation"`
 	SPIFFEID    string                `json:"spiffe_id"`
+	OnBehalfOf  string                `json:"on_behalf_of,omitzero"`
 	Scope       string                `json:"scope"`
 	Resource    string                `json:"resource,omitzero"`
 	TTL         int64                 `json:"ttl"` // seconds
@@ -94,7 +95,7 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 
 func (c *CatalogExplainCmd) report(catalogue *scopes.Catalogue, d scopes.Decision) explainReport {
 	report := explainReport{
-		Outcome: d.Outcome, Reason: d.Reason, Explanation: d.Explanation, SPIFFEID: c.As, Scope: c.Scope, Resource: d.Resource,
+		Outcome: d.Outcome, Reason: d.Reason, Explanation: d.Explanation, SPIFFEID: c.As, OnBehalfOf: c.User, Scope: c.Scope, Resource: d.Resource,
 		TTL: int64(d.TTL.Seconds()), Catalogue: d.Catalogue,
 	}
 	for _, clamp := range d.Clamps {
@@ -129,6 +130,7 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 		}
 	}
 	line("who", r.SPIFFEID+map[string]string{"x509": ", by X.509-SVID over mutual TLS", "jwt": ", by JWT-SVID"}[c.SVID])
+	line("for whom", r.OnBehalfOf)
 	line("scope", r.Scope)
 	line("resource", r.Resource)
 	if r.TTL > 0 {
