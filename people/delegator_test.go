@@ -2,9 +2,12 @@ package people_test
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/brevet-dev/brevet/people"
+	"github.com/go-jose/go-jose/v4"
 )
 
 // delegated takes the tokens of these tests for what people let others present, and their logins for somebody else's.
@@ -61,5 +64,29 @@ func TestLoginsAndDelegationsAreApart(t *testing.T) {
 	person, err = w.Delegator(t.Context(), w.token(t, merged(w.claims(), map[string]any{"aud": "agents"})))
 	if !errors.Is(err, people.ErrNoDelegation) || !person.IsZero() {
 		t.Errorf("with no audience for it: got %v, want ErrNoDelegation", err)
+	}
+}
+
+// Where a person has another subject for each client, those who ask on their behalf and those who log in cannot be told to be
+// one, who must not decide on it.
+func TestDelegatorRefusesPairwiseSubjects(t *testing.T) {
+	for _, tc := range []struct{ subjects, reason string }{
+		{`["pairwise"]`, "id_token_pairwise"}, {`["pairwise", "public"]`, ""}, {`["public"]`, ""},
+	} {
+		w := newWorld(t)
+		keys := marshal(t, jose.JSONWebKeySet{Keys: w.keys})
+		w.set(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/jwks" {
+				_, _ = rw.Write(keys)
+				return
+			}
+			_, _ = fmt.Fprintf(rw, `{"issuer": %q, "jwks_uri": %q, "subject_types_supported": %s}`, w.issuer, w.issuer+"/jwks", tc.subjects)
+		})
+		if _, err := w.delegated(t).Delegator(t.Context(), w.token(t, w.claims())); people.Reason(err) != tc.reason {
+			t.Errorf("%s: got %v, want %q", tc.subjects, err, tc.reason)
+		}
+		if person, err := w.verifier(t, nil).Identify(t.Context(), w.token(t, w.claims())); err != nil || person.IsZero() {
+			t.Errorf("%s: got %v of a login, want a person", tc.subjects, err)
+		}
 	}
 }

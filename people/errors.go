@@ -37,6 +37,7 @@ var (
 	errNotYetValid = &refusal{"id_token_not_yet_valid", "the ID token is not valid yet", ErrToken}
 	errLifetime    = &refusal{"id_token_lifetime", "the ID token lives too long", ErrToken}
 	errSubject     = &refusal{"id_token_subject", "the subject is not acceptable", ErrToken}
+	errPairwise    = &refusal{"id_token_pairwise", "the provider has another subject of a person for each client", ErrToken}
 	errClaims      = &refusal{"id_token_claims", "a claim is not acceptable", ErrToken}
 	errKey         = &refusal{"id_token_key", "the provider has no such key", ErrToken}
 	errSignature   = &refusal{"id_token_signature", "the ID token does not verify", ErrToken}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +49,7 @@ type keys struct {
 
 	mu       sync.Mutex
 	set      map[string]crypto.PublicKey // by key id; never changed, only replaced
+	pairwise bool                        // the provider has another subject of a person for each client
 	fetched  time.Time                   // when set was
 	tried    time.Time                   // the end of the last fetch, whatever became of it
 	err      error                       // of the last fetch
@@ -129,41 +131,49 @@ func (k *keys) refresh(ctx context.Context) error {
 func (k *keys) fetch(ctx context.Context, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	set, err := k.download(ctx)
+	set, pairwise, err := k.download(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.tried, k.err = k.now(), err
 	if err == nil {
-		k.set, k.fetched = set, k.tried
+		k.set, k.pairwise, k.fetched = set, pairwise, k.tried
 	}
 	k.inflight = nil
 	close(done)
 }
 
-// download asks for the discovery document each time, since a provider may move its keys.
-func (k *keys) download(ctx context.Context) (map[string]crypto.PublicKey, error) {
+// download asks for the discovery document each time, since a provider may move its keys. It tells too whether all subjects are
+// pairwise (OpenID Connect Core, section 8).
+func (k *keys) download(ctx context.Context) (set map[string]crypto.PublicKey, pairwise bool, err error) {
 	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, k.client), k.issuer)
 	if err != nil {
 		// It quotes all that the provider answered.
-		return nil, fmt.Errorf("discovering the provider: %q", truncate(err.Error(), maxQuote))
+		return nil, false, fmt.Errorf("discovering the provider: %q", truncate(err.Error(), maxQuote))
 	}
 	var document struct {
-		JWKSURI string `json:"jwks_uri"`
+		JWKSURI  string   `json:"jwks_uri"`
+		Subjects []string `json:"subject_types_supported"`
 	}
 	if err := provider.Claims(&document); err != nil {
-		return nil, fmt.Errorf("discovering the provider: %w", err)
+		return nil, false, fmt.Errorf("discovering the provider: %w", err)
 	}
 	if err := checkURL(document.JWKSURI); err != nil {
-		return nil, fmt.Errorf("discovering the provider: jwks_uri: %w", err)
+		return nil, false, fmt.Errorf("discovering the provider: jwks_uri: %w", err)
 	}
 	if strings.HasPrefix(k.issuer, "https:") && !strings.HasPrefix(document.JWKSURI, "https:") {
-		return nil, errors.New("discovering the provider: jwks_uri: the URL is not https")
+		return nil, false, errors.New("discovering the provider: jwks_uri: the URL is not https")
 	}
-	set, err := k.downloadSet(ctx, document.JWKSURI)
-	if err != nil {
-		return nil, fmt.Errorf("fetching the provider's keys: %w", err)
+	if set, err = k.downloadSet(ctx, document.JWKSURI); err != nil {
+		return nil, false, fmt.Errorf("fetching the provider's keys: %w", err)
 	}
-	return set, nil
+	return set, len(document.Subjects) > 0 && !slices.Contains(document.Subjects, "public"), nil
+}
+
+// namesDiffer tells whether the provider calls a person something else for each client, as it said last.
+func (k *keys) namesDiffer() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.pairwise
 }
 
 func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto.PublicKey, err error) {

@@ -115,13 +115,18 @@ func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
 }
 
 // Delegator returns the person whose ID token somebody else presents: it has to be for one of the audiences that are there
-// for this alone, so that no login of the person serves for it, and the token serves for no login. Errors are as for
+// for this alone, so that no login of the person serves for it, and the token serves for no login. A provider that calls the
+// person something else for each client is of no use here: nobody could tell who must not decide. Errors are as for
 // Identify, and ErrNoDelegation.
 func (v *Verifier) Delegator(ctx context.Context, raw string) (Person, error) {
 	if len(v.cfg.Delegations) == 0 {
 		return Person{}, ErrNoDelegation
 	}
-	return v.identify(ctx, raw, v.cfg.Delegations)
+	person, err := v.identify(ctx, raw, v.cfg.Delegations)
+	if err == nil && v.keys.namesDiffer() {
+		return Person{}, errPairwise
+	}
+	return person, err
 }
 
 func (v *Verifier) identify(ctx context.Context, raw string, audiences []string) (Person, error) {
