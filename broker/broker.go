@@ -79,7 +79,9 @@ func New(cfg Config) (*Broker, error) {
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
 		relayed: newSampler(refusalsPerSecond, cfg.Now()),
-		lists:   lists{turn: make(chan struct{}, 1), unknown: newSampler(unknownListsPerSecond, cfg.Now())},
+		lists: lists{
+			turn: make(chan struct{}, 1), search: make(chan struct{}, 1), unknown: newSampler(unknownListsPerSecond, cfg.Now()),
+		},
 	}, nil
 }
 

@@ -64,8 +64,8 @@ type Tokens interface {
 	// TokenStanding reads what is committed, never a standby, in one query. A token is known by its id and the SHA-256 of its
 	// claims together.
 	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
-	// EndedIn returns the places in a status list, in ascending order, of tokens whose time has not come and that are not active.
-	// It reads as TokenStanding does. ErrNotFound when the list has no token whose time has not come.
+	// EndedIn returns the places in a status list, in ascending order, of tokens that were ended. It reads as TokenStanding does.
+	// Tokens count until a minute after their time; ErrNotFound when the list has none of them.
 	EndedIn(ctx context.Context, list string) ([]int, error)
 }
 

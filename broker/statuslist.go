@@ -95,9 +95,11 @@ type StatusList struct {
 }
 
 // lists are those that this replica was asked for. One at a time is read, so that whoever knows many of them cannot take
-// the store from those who ask about tokens.
+// the store from those who ask about tokens; and one of those that it has not met, so that whoever makes some up holds back
+// nobody who knows one.
 type lists struct {
 	turn    chan struct{}
+	search  chan struct{}
 	mu      sync.Mutex
 	of      map[string]heldList
 	unknown *sampler
@@ -138,23 +140,25 @@ func (l *lists) keep(id string, held heldList) {
 }
 
 // StatusList tells of each token in a list whether it was ended, as it is in the store now or was a second ago.
-// ErrNotFound when no token in it has time left; ErrLedgerUnavailable or ErrVaultUnavailable when it cannot be told.
+// ErrNotFound from a minute after the last token in it has ended; ErrLedgerUnavailable or ErrVaultUnavailable when it cannot be told.
 func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) {
 	if b.cfg.Tokens == nil || b.cfg.Signer == nil {
 		return StatusList{}, ErrNotFound
 	}
+	turn := b.lists.turn
 	if held, ok := b.lists.get(id); !ok {
 		if _, ok := b.lists.unknown.take(b.cfg.Now()); !ok {
 			return StatusList{}, fmt.Errorf("%w: too many ask for lists that nobody has asked for", ErrLedgerUnavailable)
 		}
+		turn = b.lists.search
 	} else if b.cfg.Now().Sub(held.read) < listPause {
 		return held.StatusList, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
 	select {
-	case b.lists.turn <- struct{}{}:
-		defer func() { <-b.lists.turn }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
 		return StatusList{}, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
 	}

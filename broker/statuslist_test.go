@@ -109,3 +109,44 @@ func TestStatusListsAreReadAndSignedWhenNeeded(t *testing.T) {
 	f.useTokens(t, e)
 	wants("without a signer", 505, 3, broker.ErrNotFound)
 }
+
+// searched is a store in which what is not there is looked for as long as the test likes.
+type searched struct {
+	ends
+	known          string
+	looking, found chan struct{}
+}
+
+func (s *searched) EndedIn(ctx context.Context, list string) ([]int, error) {
+	if list == s.known {
+		return nil, nil
+	}
+	s.looking <- struct{}{}
+	<-s.found
+	return nil, broker.ErrNotFound
+}
+
+// Whoever makes up lists holds back nobody who knows one.
+func TestStatusListsThatAreMadeUpHoldNobodyBack(t *testing.T) {
+	f := newFixture(t)
+	s := &searched{known: "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", looking: make(chan struct{}), found: make(chan struct{})}
+	f.cfg.Signer = s
+	f.useTokens(t, s)
+	if _, err := f.StatusList(t.Context(), s.known); err != nil {
+		t.Fatal(err)
+	}
+	f.clock = f.clock.Add(time.Second)
+	made := make(chan error)
+	go func() {
+		_, err := f.StatusList(t.Context(), "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cd")
+		made <- err
+	}()
+	<-s.looking
+	if got, err := f.StatusList(t.Context(), s.known); err != nil || got.Token == "" {
+		t.Errorf("got %+v, %v while another one is looked for", got, err)
+	}
+	close(s.found)
+	if err := <-made; !errors.Is(err, broker.ErrNotFound) {
+		t.Errorf("got %v of what there is not, want %v", err, broker.ErrNotFound)
+	}
+}

@@ -46,7 +46,8 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	return standing, unavailable("reading where a token stands", err)
 }
 
-// EndedIn implements [broker.Tokens].
+// EndedIn implements [broker.Tokens]. It tells of tokens for a minute after their time: services whose clocks are behind take
+// them for as long as they are.
 func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 	parsed, err := parseID(list)
 	if err != nil {
@@ -58,7 +59,7 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 	rows, err := l.tokens.Query(ctx, `
 		WITH RECURSIVE chain AS (
 			SELECT status_index AS place, parent, spiffe_id, task, status
-			FROM issuances WHERE status_list = @list AND expires_at > now()
+			FROM issuances WHERE status_list = @list AND expires_at > now() - interval '1 minute'
 			UNION ALL
 			SELECT chain.place, p.parent, p.spiffe_id, p.task, p.status
 			FROM chain CROSS JOIN LATERAL (

@@ -90,6 +90,18 @@ func TestWhichTokensAreActive(t *testing.T) {
 	}
 }
 
+// A service whose clock is behind takes a token for a little longer, but none that was ended.
+func TestStatusListsOutliveTheirTokens(t *testing.T) {
+	l := brevettest.NewDB(t).Ledger(t)
+	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, in(7, func(rec *broker.Record) {
+		rec.Expires = time.Now().Add(-10 * time.Second).Truncate(time.Second)
+		rec.Time = rec.Expires.Add(-time.Minute)
+	}))
+	if ended, err := l.EndedIn(t.Context(), theList); err != nil || !slices.Equal(ended, []int{7}) {
+		t.Errorf("got %v, %v, want 7", ended, err)
+	}
+}
+
 // A token is what was issued, or none: another one with its id was signed by somebody who has the key.
 func TestTokensThatWereNotIssued(t *testing.T) {
 	l := brevettest.NewDB(t).Ledger(t)
