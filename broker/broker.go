@@ -157,7 +157,7 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	}
 	var in place
 	if d.Scope.Credential.StatusList {
-		if in, err = b.places.take(now); err != nil {
+		if in, err = b.places.take(rec.Subject.ID.TrustDomain().Name(), now); err != nil {
 			return Record{}, Key{}, err
 		}
 	}

@@ -55,37 +55,51 @@ func statusListURI(issuer, list string) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/v1/status-lists/" + list}).String()
 }
 
-// places gives out each place of a list once. A list is this process's own, and its name and the order of its places are
-// random: neither tells anything of who else was issued what.
+// places gives out each place of a list once. A list is this process's own, for one trust domain, so that it tells no other
+// how much is ended there; its name and the order of its places are random: neither tells anything of who else was issued what.
 type places struct {
-	mu     sync.Mutex
-	list   string
+	mu   sync.Mutex
+	open map[string]*openList // by trust domain
+}
+
+// openList takes new tokens.
+type openList struct {
+	id     string
 	opened time.Time
 	free   []uint16
 }
 
-func (p *places) take(now time.Time) (place, error) {
+func (p *places) take(trustDomain string, now time.Time) (place, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.free) == 0 || now.Sub(p.opened) >= listOpen {
+	list := p.open[trustDomain]
+	if list == nil || len(list.free) == 0 || now.Sub(list.opened) >= listOpen {
 		id, err := uuid.NewRandom()
 		if err != nil {
 			return place{}, fmt.Errorf("naming a status list: %w", err)
 		}
-		p.list, p.opened, p.free = id.String(), now, make([]uint16, listPlaces)
-		for i := range p.free {
-			p.free[i] = uint16(i)
+		list = &openList{id: id.String(), opened: now, free: make([]uint16, listPlaces)}
+		for i := range list.free {
+			list.free[i] = uint16(i)
 		}
+		if p.open == nil {
+			p.open = map[string]*openList{}
+		}
+		p.open[trustDomain] = list
 	}
-	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(p.free))))
+	return list.take()
+}
+
+func (l *openList) take() (place, error) {
+	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(l.free))))
 	if err != nil {
 		return place{}, fmt.Errorf("choosing a place in a status list: %w", err)
 	}
-	last := len(p.free) - 1
-	chosen := p.free[n.Int64()]
-	p.free[n.Int64()] = p.free[last]
-	p.free = p.free[:last]
-	return place{p.list, int(chosen)}, nil
+	last := len(l.free) - 1
+	chosen := l.free[n.Int64()]
+	l.free[n.Int64()] = l.free[last]
+	l.free = l.free[:last]
+	return place{l.id, int(chosen)}, nil
 }
 
 // StatusList is a list as it is handed out.

@@ -19,7 +19,7 @@ func TestPlacesInStatusListsAreGivenOnce(t *testing.T) {
 	of := map[string][]int{}
 	take := func() string {
 		t.Helper()
-		list, place, err := p.Take(now)
+		list, place, err := p.Take("acme.test", now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,8 +47,15 @@ func TestPlacesInStatusListsAreGivenOnce(t *testing.T) {
 		t.Errorf("got another list within the hour")
 	}
 	now = now.Add(time.Second)
-	if fourth := take(); fourth == third {
+	fourth := take()
+	if fourth == third {
 		t.Errorf("got the same list after an hour")
+	}
+	if other, _, err := p.Take("other.test", now); err != nil || of[other] != nil {
+		t.Errorf("got %s, %v for another trust domain, want a list of its own", other, err)
+	}
+	if same := take(); same != fourth {
+		t.Errorf("got another list after a token of another trust domain")
 	}
 }
 
