@@ -58,6 +58,9 @@ func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, erro
 	if err != nil {
 		return nil, fmt.Errorf("reading on whose behalf a token is: %w", err)
 	}
+	if recorded := PersonOf(parent.User); recorded == nil || *recorded != *t.OnBehalfOf {
+		return nil, &Unfit{"is on behalf of somebody else than the record says"}
+	}
 	return parent.User, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/token"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -107,5 +108,44 @@ func TestHandingDownOnlyNarrows(t *testing.T) {
 	})
 	if handed == 0 {
 		t.Error("nothing was handed down")
+	}
+}
+
+// record says of every issuance on whose behalf it is.
+type record struct {
+	broker.Ledger
+	user *scopes.User
+}
+
+func (r *record) Get(context.Context, string, broker.Reach) (*broker.View, error) {
+	return &broker.View{User: r.user}, nil
+}
+
+// On whose behalf a token is, the token says, which is signed. A record that says something else gives nobody anything.
+func TestHandingDownIsOnBehalfOfTheTokensPerson(t *testing.T) {
+	f := newFixture(t)
+	book := &record{Ledger: f.tape}
+	f.cfg.Ledger = book
+	f.useTokens(t, &standing{active: true})
+	h := broker.HandDown{Shown: broker.Shown{Token: token.Claims{
+		Issuer: issuer, Subject: f.who.ID().String(), ClientID: f.who.ID().String(), ID: "parent", Task: "t-1",
+		Audience: "https://gateway.acme.example", Scope: "github.issues.read", Expires: f.clock.Add(5 * time.Minute).Unix(),
+		Details: []token.Detail{{
+			Type: "github.issues.read", Actions: []string{"read"}, Locations: []string{"https://gateway.acme.example"},
+			Identifier: "github:repo/acme/api", Params: map[string]any{"repo": "acme/api"},
+		}},
+		OnBehalfOf: &token.Person{Issuer: "https://idp.test", Subject: "alice"},
+	}}, To: identityOf(t, "spiffe://acme.example/research/helper")}
+	for name, user := range map[string]*scopes.User{"nobody": nil, "Bob": {ID: "https://idp.test#bob"}} {
+		book.user = user
+		var unfit *broker.Unfit
+		if result, err := f.Delegate(t.Context(), f.who, h); !errors.As(err, &unfit) {
+			t.Errorf("%s: got %+v, %v, want it refused", name, result, err)
+		}
+	}
+	book.user = &scopes.User{ID: "https://idp.test#alice"}
+	result, err := f.Delegate(t.Context(), f.who, h)
+	if err != nil || result.Record.Request.User != book.user {
+		t.Errorf("got %+v, %v, want it on behalf of Alice", result.Record, err)
 	}
 }
