@@ -17,7 +17,7 @@ var (
 	errProof           = errors.New("DPoP proof is not acceptable")
 	errNonce           = errors.New("DPoP proof lacks the nonce")
 	errBundle          = errors.New("bundle of the trust domain is not available")
-	errPace            = errors.New("person calls too often")
+	errPace            = errors.New("caller calls too often")
 	errProvider        = errors.New("provider of people is not available")
 	errDenied          = errors.New("policy does not allow it")
 	errNotAllowed      = errors.New("caller lacks the role")

@@ -14,6 +14,9 @@ const (
 	callsAtOnce    = 200
 	// pollsPerSecond is one each pollAfter, a second less for the sake of the network.
 	pollsPerSecond = 1.0 / (pollAfter - 1)
+	// A sandbox reads what it may ask for once, and again after a change. Each time, all policies are held against all scopes.
+	offersPerSecond = 1
+	offersAtOnce    = 10
 	// mostPaced bounds the memory. They are few, and who is forgotten begins anew.
 	mostPaced = 10_000
 )

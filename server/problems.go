@@ -147,7 +147,7 @@ var answers = []answer{
 	},
 	{
 		errPace, CodeRateLimited, http.StatusTooManyRequests, "Too many calls",
-		"Your login calls more often than a person does. Nothing was done, and the call is counted but not recorded. Ask again after the time in Retry-After.",
+		"You call more often than a person does, or than what you ask for changes. Nothing was done. Ask again after the time in Retry-After.",
 	},
 	{
 		errProvider, CodeProviderUnavailable, http.StatusServiceUnavailable, "People cannot be recognised right now",

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/openapi"
@@ -97,5 +98,23 @@ func TestScopesOfASandbox(t *testing.T) {
 	apply(t, s.Client(t, chief), changed(t, manifold, "git.issues.read", "git.issues.look"))
 	if got, err := s.Client(t, agent).Scopes(t.Context()); err != nil || got.Scopes[0].Name != "git.issues.look" || got.Catalogue == want.Catalogue {
 		t.Errorf("got %+v, %v after the change", got, err)
+	}
+}
+
+// Each answer takes all policies and scopes, so nobody gets many, and one sandbox takes none from another.
+func TestScopesAreNotReadAllTheTime(t *testing.T) {
+	now := time.Now()
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: manifold, Now: func() time.Time { return now }})
+	c := s.Client(t, agent)
+	for range 10 {
+		if _, err := c.Scopes(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Scopes(t.Context()); code(err) != openapi.CodeRateLimited {
+		t.Errorf("got %v, want rate_limited", err)
+	}
+	if _, err := s.Client(t, helper).Scopes(t.Context()); err != nil {
+		t.Errorf("another sandbox: got %v", err)
 	}
 }

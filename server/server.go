@@ -90,9 +90,9 @@ type Server struct {
 	metrics   *metrics
 	router    *chi.Mux
 	handler   http.Handler
-	// pace holds back people, polls those who look whether people have decided.
-	pace, polls pace
-	ownKeys     atomic.Pointer[ownKeys]
+	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
+	pace, polls, offers pace
+	ownKeys             atomic.Pointer[ownKeys]
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
 	// closed tells those who wait for people that this replica goes.
@@ -111,6 +111,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
 	s.pace.limit, s.pace.burst = callsPerSecond, callsAtOnce
 	s.polls.limit, s.polls.burst = pollsPerSecond, 1
+	s.offers.limit, s.offers.burst = offersPerSecond, offersAtOnce
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
 	}
