@@ -176,6 +176,9 @@ func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) 
 	case <-ctx.Done():
 		return StatusList{}, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
 	}
+	// Whoever goes away has had it read for the others, or could have it read and signed as often as they like.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), listPatience)
+	defer cancel()
 	held, _ := b.lists.get(id)
 	now := b.cfg.Now()
 	if !held.read.IsZero() && now.Sub(held.read) < listPause {

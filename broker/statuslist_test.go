@@ -157,3 +157,26 @@ func TestStatusListsThatAreMadeUpHoldNobodyBack(t *testing.T) {
 		t.Errorf("got %v of what there is not, want %v", err, broker.ErrNotFound)
 	}
 }
+
+// left is a store whose caller goes away while it looks.
+type left struct {
+	ends
+	leave func()
+}
+
+func (l *left) EndedIn(ctx context.Context, _ string) ([]int, error) {
+	l.leave()
+	return nil, ctx.Err()
+}
+
+// Who goes away as soon as a list is read or signed makes nobody do it again.
+func TestStatusListsAreReadForWhoeverComesNext(t *testing.T) {
+	f := newFixture(t)
+	ctx, leave := context.WithCancel(t.Context())
+	s := &left{leave: leave}
+	f.cfg.Signer = s
+	f.useTokens(t, s)
+	if got, err := f.StatusList(ctx, "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"); err != nil || got.Token == "" || s.signed != 1 {
+		t.Errorf("got %+v, %v and %d signatures, want the list to be there for others", got, err, s.signed)
+	}
+}
