@@ -297,6 +297,7 @@ func TestThePartOfTheSchemaIsEnough(t *testing.T) {
 		`when { context.params.repo == 1 }`, `when { context.params.cents > 5 }`, `when { context.nothing }`, `when { principal.name == "x" }`,
 		`when { action == Action::"pay.refund" }`, `when { action in Action::"git.*" }`, `when { action in Action::"authority:delete" && context.params.repo like "a*" }`,
 		`when { resource in principal }`, `when { context.params has repo && context.params.repo > 1 }`, `unless { context.approved == "yes" }`,
+		`when { Action::"pay.refund" in Action::"pay.*" && context.nothing }`, `when { Action::"git.issues.*" in Action::"git.*" && context.nothing }`,
 	}
 	found := false
 	rapid.Check(t, func(t *rapid.T) {

@@ -84,7 +84,8 @@ func cached(checks map[string]func(policy) []string, key string, tree func() *as
 	return checks[key]
 }
 
-// part is the schema of the scopes that the head is about. Other actions that a policy names are there too, by name.
+// part is the schema of the scopes that the head is about. Other actions that a policy names are there too, with the groups above
+// them: a condition may ask about those.
 func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.EntityUID][]string) *ast.Schema {
 	tree := newTree()
 	for _, uid := range head {
@@ -93,6 +94,9 @@ func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.Entity
 		}
 	}
 	for _, uid := range named {
+		if of := members[uid]; len(of) > 0 {
+			addAction(tree.Actions, c.scopes[of[0]].scope)
+		}
 		if _, there := tree.Actions[uid.ID]; uid.Type == typeAction && !there {
 			tree.Actions[uid.ID] = ast.Action{}
 		}
