@@ -66,7 +66,9 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, user := range map[string]*scopes.User{"nobody": nil, "Carol": {ID: carolVotes.ID, Groups: []string{}}} {
+	for name, user := range map[string]*scopes.User{
+		"nobody": nil, "Carol": {ID: carolVotes.ID, Groups: []string{}}, "Bob in other groups": {ID: bobVotes.ID, Groups: []string{"admins"}},
+	} {
 		other := redeems(rec)
 		other.Request.User = user
 		if _, err := l.Begin(t.Context(), other); !errors.Is(err, ledger.ErrUnrecordable) {
@@ -128,7 +130,8 @@ func TestWhatIsHandedDownIsForTheSamePerson(t *testing.T) {
 		want error
 	}{
 		"Bob": {bobsUser(), nil}, "nobody": {nil, ledger.ErrUnrecordable},
-		"Carol": {&scopes.User{ID: carolVotes.ID}, ledger.ErrUnrecordable},
+		"Carol":               {&scopes.User{ID: carolVotes.ID}, ledger.ErrUnrecordable},
+		"Bob in other groups": {&scopes.User{ID: bobVotes.ID, Groups: []string{"admins"}}, ledger.ErrUnrecordable},
 	} {
 		_, err := l.Begin(t.Context(), handedDown(parent, func(rec *broker.Record) { rec.Request.User = tc.user }))
 		if !errors.Is(err, tc.want) {

@@ -61,6 +61,7 @@ BEGIN
             AND (i.spiffe_id, i.scope, i.task, i.params, i.resource, i.catalogue, i.request_digest)
                 = (NEW.spiffe_id, NEW.scope, NEW.task, NEW.params, NEW.resource, NEW.catalogue, NEW.request_digest)
             AND i.jkt IS NOT DISTINCT FROM NEW.jkt AND i.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of
+            AND i.on_behalf_groups IS NOT DISTINCT FROM NEW.on_behalf_groups
             AND NEW.ttl <= i.ttl AND NEW.decision_code = approved_by(i.id)) THEN
         RAISE EXCEPTION 'issuance % is not what people have approved', NEW.id USING ERRCODE = 'check_violation';
     END IF;
@@ -77,7 +78,9 @@ BEGIN
             WHERE p.id = NEW.parent AND p.credential_kind = 'jwt' AND NOT p.one_shot AND p.jkt IS NULL
                 AND (p.task, p.scope, p.resource, p.params, p.audience)
                     = (NEW.task, NEW.scope, NEW.resource, NEW.params, NEW.audience)
-                AND p.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of AND NEW.expires_at <= p.expires_at AND NEW.spiffe_id <> p.spiffe_id)
+                AND p.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of
+                AND p.on_behalf_groups IS NOT DISTINCT FROM NEW.on_behalf_groups
+                AND NEW.expires_at <= p.expires_at AND NEW.spiffe_id <> p.spiffe_id)
         OR 3 < (
             WITH RECURSIVE above AS (
                 SELECT p.parent, 1 AS height FROM issuances AS p WHERE p.id = NEW.parent

@@ -49,7 +49,7 @@ func (m *Minter) askFor(ctx context.Context, of *signings, v version, input stri
 	of.busy = true
 	of.mu.Unlock()
 	if first {
-		go m.signAll(context.WithoutCancel(ctx), of)
+		go m.signAll(of)
 	}
 	select {
 	case got := <-s.done:
@@ -60,12 +60,12 @@ func (m *Minter) askFor(ctx context.Context, of *signings, v version, input stri
 	}
 }
 
-// signAll asks until nothing waits.
-func (m *Minter) signAll(ctx context.Context, of *signings) {
+// signAll asks until nothing waits. It belongs to no caller: each of them may go while the others wait.
+func (m *Minter) signAll(of *signings) {
 	// The callers of the last request are just waking up: let them queue what they have next.
 	runtime.Gosched()
 	for batch := of.take(); len(batch) > 0; batch = of.take() {
-		answers, err := m.signBatch(ctx, of.key, batch)
+		answers, err := m.signBatch(context.Background(), of.key, batch)
 		for i, s := range batch {
 			if err != nil {
 				s.done <- signed{err: err}

@@ -63,6 +63,7 @@ func (s *session) kinds(t *testing.T) {
 	}
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "the operator has named no audience")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", none).want(t, 1, "--on-behalf-of-file: "+none+" is empty")
+	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", key).want(t, 1, key+" holds no ID token")
 }
 
 // issue asks for a token for a task and returns its issuance.

@@ -41,6 +41,9 @@ func (f tokenFile) IDToken(context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("--on-behalf-of-file: %w", err)
 	}
+	if strings.Count(token, ".") != 2 { // whatever else it is, it stays here
+		return "", fmt.Errorf("--on-behalf-of-file: %s holds no ID token, which is three parts with dots between them", string(f))
+	}
 	return token, nil
 }
 
