@@ -62,7 +62,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	for round := range o.rounds + 1 { // the first one warms up
 		for _, name := range order {
 			l := d.closed(ctx, callers[name], o.lasts)
-			if err := l.check(); err != nil {
+			if err := errors.Join(l.check(), d.endLeases(ctx)); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if round > 0 {
