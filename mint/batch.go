@@ -49,7 +49,7 @@ func (m *Minter) askFor(ctx context.Context, of *signings, v version, input stri
 	of.busy = true
 	of.mu.Unlock()
 	if first {
-		go m.signAll(of)
+		go m.signAll(of) //nolint:gosec // for all callers, each of whom may go before the others
 	}
 	select {
 	case got := <-s.done:
