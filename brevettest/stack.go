@@ -1,7 +1,6 @@
 package brevettest
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -388,23 +386,4 @@ func (s *Stack) CAPool() *x509.CertPool {
 		pool.AddCert(authority)
 	}
 	return pool
-}
-
-// Buffer is a log that can be read while it is written.
-type Buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *Buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// String is what was written so far.
-func (b *Buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

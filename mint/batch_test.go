@@ -3,7 +3,6 @@ package mint_test
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,17 +24,7 @@ type held struct {
 func hold(v *impostor, answer func(inputs []string) any) *held {
 	h := &held{arrived: make(chan struct{}), open: make(chan struct{})}
 	v.lie(signPath, func(w http.ResponseWriter, r *http.Request) {
-		var body struct {
-			Batch []struct {
-				Input string `json:"input"`
-			} `json:"batch_input"`
-		}
-		_ = json.NewDecoder(r.Body).Decode(&body)
-		var inputs []string
-		for _, item := range body.Batch {
-			text, _ := base64.StdEncoding.DecodeString(item.Input)
-			inputs = append(inputs, string(text))
-		}
+		inputs, _ := asked(r)
 		h.mu.Lock()
 		h.sizes = append(h.sizes, len(inputs))
 		h.mu.Unlock()

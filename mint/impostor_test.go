@@ -122,19 +122,27 @@ func (v *impostor) describe() map[string]any {
 }
 
 func (v *impostor) sign(w http.ResponseWriter, r *http.Request) {
+	inputs, version := asked(r)
+	var signatures []string
+	for _, input := range inputs {
+		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signWith(v.keys[version], []byte(input))))
+	}
+	reply(w, signed(version, signatures...))
+}
+
+// asked are the texts that a request is to have signed, and the version of the key.
+func asked(r *http.Request) (inputs []string, version int) {
 	var ask struct {
 		Batch []struct {
-			Input string `json:"input"`
+			Input []byte `json:"input"`
 		} `json:"batch_input"`
 		Version int `json:"key_version"`
 	}
 	_ = json.NewDecoder(r.Body).Decode(&ask)
-	var signatures []string
 	for _, item := range ask.Batch {
-		input, _ := base64.StdEncoding.DecodeString(item.Input)
-		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signWith(v.keys[ask.Version], input)))
+		inputs = append(inputs, string(item.Input))
 	}
-	reply(w, signed(ask.Version, signatures...))
+	return inputs, ask.Version
 }
 
 func signed(version int, signatures ...string) map[string]any {

@@ -95,17 +95,7 @@ func endAfter(text, end string) int {
 
 // admits says whether the head of the policy lets it be about a scope. What its conditions say only narrows that.
 func (p policy) admits(d *definition) bool {
-	is := func(uid cedar.EntityUID) bool { return uid == d.action || d.parents.Contains(uid) }
-	switch head := (*ast.Policy)(p.cedar.AST()).Action.(type) {
-	case ast.ScopeTypeEq:
-		return head.Entity == d.action
-	case ast.ScopeTypeIn:
-		return is(head.Entity)
-	case ast.ScopeTypeInSet:
-		return slices.ContainsFunc(head.Entities, is)
-	default:
-		return true
-	}
+	return heads(p.tree().Action, cedar.Entity{UID: d.action, Parents: d.parents}).yes
 }
 
 // permittable says whether any policy could permit a scope to anybody.
