@@ -104,6 +104,30 @@ func (e Decision) Valid() bool {
 	}
 }
 
+// Defines values for EgressSendAs.
+const (
+	SendBasic  EgressSendAs = "basic"
+	SendBearer EgressSendAs = "bearer"
+	SendHeader EgressSendAs = "header"
+	SendQuery  EgressSendAs = "query"
+)
+
+// Valid indicates whether the value is a known member of the EgressSendAs enum.
+func (e EgressSendAs) Valid() bool {
+	switch e {
+	case SendBasic:
+		return true
+	case SendBearer:
+		return true
+	case SendHeader:
+		return true
+	case SendQuery:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for GrantType.
 const (
 	GrantApproval          GrantType = "urn:brevet:params:grant-type:approval"
@@ -882,6 +906,36 @@ type CredentialFacts struct {
 // Decision defines model for Decision.
 type Decision string
 
+// EgressRule Each of the methods, at each of the paths, on each of the hosts.
+type EgressRule struct {
+	// Hosts Names; `*.` is any one label. Without a port for 443 and 80.
+	Hosts   []string `json:"hosts"`
+	Methods []string `json:"methods"`
+
+	// Paths By segment: a text, `{param}`, `*` for one, `**` for all that follow.
+	Paths []string `json:"paths"`
+
+	// Send How an egress gateway puts the credential into a call.
+	Send EgressSend `json:"send"`
+}
+
+// EgressSend How an egress gateway puts the credential into a call.
+type EgressSend struct {
+	As EgressSendAs `json:"as"`
+
+	// Field The member of the credential that is sent; a JWT has none.
+	Field string `json:"field,omitempty,omitzero"`
+
+	// Name Of the header or of the key in the query.
+	Name string `json:"name,omitempty,omitzero"`
+
+	// User The user of `basic`.
+	User string `json:"user,omitempty,omitzero"`
+}
+
+// EgressSendAs defines model for EgressSend.As.
+type EgressSendAs string
+
 // Ended defines model for Ended.
 type Ended struct {
 	// At Of the status.
@@ -1144,6 +1198,9 @@ type OfferedScope struct {
 
 	// Credential Kind of the credential: jwt, vault-token, database, pki, ssh, kv or vault.
 	Credential string `json:"credential"`
+
+	// Egress The calls that gateways let pass with the credential. Without them, none.
+	Egress []EgressRule `json:"egress,omitempty,omitzero"`
 
 	// Name Example: github.issues.read
 	Name string `json:"name"`

@@ -100,6 +100,12 @@ func TestPlanOfOneChange(t *testing.T) {
 			name: "egress elsewhere", base: withEgress, old: "[/in, /out]", with: "[/in, /all]",
 			want: []string{"egress.mail.example: GET /in, GET /out -> GET /all, GET /in, changed"}, reach: scopes.Changed,
 		},
+		{
+			name: "egress in another way", base: replace(t, worldScopes, mailJWT, withSend(", send: {as: header, name: x-key, field: key}")),
+			old: "{as: header, name: x-key, field: key}", with: "{as: basic, user: bot, field: key}",
+			want:  []string{"egress.mail.example: GET /in with header x-key of key -> GET /in with basic for bot of key, changed"},
+			reach: scopes.Changed,
+		},
 		{name: "order of egress", base: withEgress, old: "[/in, /out]", with: "[/out, /in]", reach: scopes.Same},
 		{
 			name: "egress to two hosts", base: withEgress, old: "[mail.example]", with: "[post.example]",

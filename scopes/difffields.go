@@ -331,7 +331,7 @@ func byHost(rules []Egress) map[string][]string {
 		for _, host := range rule.Hosts {
 			for _, path := range rule.Paths {
 				for _, method := range rule.Methods {
-					out[host] = append(out[host], method+" "+path)
+					out[host] = append(out[host], method+" "+path+rule.Send.words())
 				}
 			}
 		}

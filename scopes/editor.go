@@ -98,7 +98,7 @@ func scopeSchema() object {
 		"approval":   described("Who could be asked for a yes. Without it, what needs one is denied.", approvalSchema()),
 		"limits":     described("How many in which time, or alive at a time.", listOf(limitSchema(), 0, maxLimits)),
 		"credential": described("What is made, and how.", credentialSchema()),
-		"egress":     described("The calls that a gateway lets pass with a token of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
+		"egress":     described("The calls that a gateway lets pass with a credential of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
 	})
 }
 
@@ -200,6 +200,7 @@ func egressSchema() object {
 		"hosts":   described("Exact names, or *. for one label before a name. A port, unless it is 443 or 80.", items(host)),
 		"methods": described("In upper case.", items(method)),
 		"paths":   described("By segment: a text, {param}, * for one segment, and at the end ** for all that follow.", items(path)),
+		"send":    described("How an egress gateway puts the credential into a call. Default: a token as bearer.", sendSchema()),
 	})
 }
 

@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// Egress is a set of calls that a gateway lets pass with a token: each of the methods, at each of the paths, on each of
-// the hosts.
+// Egress is a set of calls that a gateway lets pass with a credential: each of the methods, at each of the paths, on each
+// of the hosts.
 type Egress struct {
 	Hosts   []string // lower case; "*." at the beginning is any one label; with a port unless it is 443 or 80
 	Methods []string // upper case
 	Paths   []string // templates, with * for one segment and ** at the end for any that follow
+	Send    Send     // how an egress gateway puts the credential into such a call
 }
 
 func (e Egress) clone() Egress {
-	return Egress{Hosts: slices.Clone(e.Hosts), Methods: slices.Clone(e.Methods), Paths: slices.Clone(e.Paths)}
+	return Egress{Hosts: slices.Clone(e.Hosts), Methods: slices.Clone(e.Methods), Paths: slices.Clone(e.Paths), Send: e.Send}
 }
 
 // Call is an HTTP call as a gateway received it, byte for byte.

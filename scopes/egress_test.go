@@ -25,10 +25,61 @@ const (
 // withRule puts a rule into the scope for mail, which has no parameters.
 func withRule(rule string) string { return "bind: mtls}\n    egress: [" + rule + "]\n" }
 
+// mailJWT is the credential of the scope for mail, and withSend another in its place, which goes into calls.
+const mailJWT = "{kind: jwt, audience: https://mail.example, bind: mtls}\n"
+
+func withSend(send string) string {
+	return "{kind: kv, path: secret/data/mail}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in]" + send + "}]\n"
+}
+
 var egressMistakes = []mistake{
 	{
-		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: kv, path: secret/data/mail}\n    egress: [" + mailRule + "]\n",
-		want: "scopes.yaml:44: scope mail.read: egress is for credentials of kind jwt: a gateway sees tokens only; remove it",
+		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: ssh, mount: ssh, role: mail, principals: [mail]}\n    egress: [" + mailRule + "]\n",
+		want: "scopes.yaml:44: scope mail.read: egress is for credentials that go into a call, of kind jwt, vault-token, kv or vault; remove it",
+	},
+	{
+		name: "egress of a key that is not sent", old: mailJWT, with: withSend(""),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send is missing: it says how a credential of kind kv is sent, such as {as: header, name: x-api-key, field: key}",
+	},
+	{
+		name: "egress of a key in no field", old: mailJWT, with: withSend(", send: {as: bearer}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send.field is missing: it says which member of the credential is sent",
+	},
+	{
+		name: "egress by another way", old: mailJWT, with: withSend(", send: {as: cookie, field: key}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.as "cookie" is unknown; choose bearer, basic, header or query`,
+	},
+	{
+		name: "egress by a header without a name", old: mailJWT, with: withSend(", send: {as: header, field: key}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as header needs name",
+	},
+	{
+		name: "egress as a bearer with a name", old: mailJWT, with: withSend(", send: {as: bearer, name: x-key, field: key}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as bearer takes no name",
+	},
+	{
+		name: "egress as nobody", old: mailJWT, with: withSend(", send: {as: basic, field: key}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as basic needs user",
+	},
+	{
+		name: "egress as a user with a colon", old: mailJWT, with: withSend(", send: {as: basic, user: 'a:b', field: key}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.user "a:b" must match ^[A-Za-z0-9._@+-]{1,100}$, in at most 100 bytes`,
+	},
+	{
+		name: "egress by the host", old: mailJWT, with: withSend(", send: {as: header, name: host, field: key}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "host" is about the connection or the body, and no credential`,
+	},
+	{
+		name: "egress by two headers", old: mailJWT, with: withSend(`, send: {as: header, name: "x-key: a\r\nx-user", field: key}`),
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "x-key: a\r\nx-user" must match ^[a-z0-9]+(-[a-z0-9]+)*$, in at most 100 bytes`,
+	},
+	{
+		name: "egress of a member of a token", old: "bind: mtls}\n", with: "bind: none}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer, field: key}}]\n",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send.field is not for kind jwt, whose credential is the token",
+	},
+	{
+		name: "egress of a bound token", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer}}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send is not for a token with bind: mtls, which only the holder of its key can send",
 	},
 	{
 		name: "egress of nothing", old: "bind: mtls}\n", with: withRule(""),

@@ -53,8 +53,9 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	if n == nil {
 		return nil
 	}
-	if kind := of.Credential.Kind; kind != "" && kind != KindJWT {
-		r.at(n, "egress is for credentials of kind jwt: a gateway sees tokens only; remove it")
+	if kind := of.Credential.Kind; kind != "" && !slices.Contains(senders, kind) {
+		r.at(n, "egress is for credentials that go into a call, of kind %s; remove it", either(senders))
+		return nil
 	}
 	items := r.list(n, "egress")
 	if n.Kind == yaml.SequenceNode && (len(items) == 0 || len(items) > maxEgress) {
@@ -64,7 +65,7 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	var out []Egress
 	for i, item := range items {
 		what := fmt.Sprintf("egress[%d]", i)
-		fields := r.mapping(item, what, "hosts", "methods", "paths")
+		fields := r.mapping(item, what, "hosts", "methods", "paths", "send")
 		if fields == nil {
 			continue
 		}
@@ -75,6 +76,7 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 				path, _ := r.template(n, what, &egressPlace, of.Params)
 				return path
 			}),
+			Send: r.send(item, fields["send"], what+".send", of.Credential),
 		})
 	}
 	return out

@@ -50,7 +50,7 @@ type Scope struct {
 	Approval   *Approval // nil when no person can be asked
 	Limits     []Limit   // each Per at most once as a rate and once as a number alive
 	Credential Credential
-	Egress     []Egress // jwt: the calls that a gateway lets pass with such a token; none when it is empty
+	Egress     []Egress // the calls that a gateway lets pass with such a credential; none when it is empty
 }
 
 // TTL bounds the life of a credential, in whole seconds.

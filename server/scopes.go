@@ -46,5 +46,19 @@ func offeredScope(offer scopes.Offer) OfferedScope {
 		}
 		out.Params[name] = param
 	}
+	for _, rule := range scope.Egress {
+		out.Egress = append(out.Egress, egressRule(rule))
+	}
 	return out
+}
+
+func egressRule(rule scopes.Egress) EgressRule {
+	as := EgressSendAs(rule.Send.As)
+	if as == "" {
+		as = SendBearer
+	}
+	return EgressRule{
+		Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths,
+		Send: EgressSend{As: as, Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field},
+	}
 }

@@ -30,6 +30,7 @@ var manifold = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
     ttl: {default: 1m, max: 2m}
     approval: {group: oncall}
     credential: {kind: kv, path: 'kv/{env}'}
+    egress: [{hosts: [git.test], methods: [POST], paths: ['/{env}/**'], send: {as: header, name: x-key, field: key}}]
   - name: pay.refund
     title: Refund
     authority: payment
@@ -61,6 +62,10 @@ func TestScopesOfASandbox(t *testing.T) {
 				"count": {Type: "int", Min: &zero, Max: &nine}, "env": {Type: "enum", Values: []string{"dev", "prod"}}, "urgent": {Type: "bool"},
 			},
 			Credential: "kv", Bind: "none",
+			Egress: []openapi.EgressRule{{
+				Hosts: []string{"git.test"}, Methods: []string{"POST"}, Paths: []string{"/{env}/**"},
+				Send: openapi.EgressSend{As: "header", Name: "x-key", Field: "key"},
+			}},
 		},
 	}}
 	for name, read := range map[string]func() (openapi.ScopeList, error){

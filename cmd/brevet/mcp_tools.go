@@ -102,7 +102,7 @@ func inertOffer(scope openapi.OfferedScope) openapi.OfferedScope {
 		}
 		params[inert(name)] = p
 	}
-	scope.Params = params
+	scope.Params, scope.Egress = params, nil // what gateways do is of no use to a model
 	return scope
 }
 
