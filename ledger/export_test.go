@@ -14,3 +14,11 @@ func (l *Ledger) SealOnce(ctx context.Context, notary Notary) (more bool, err er
 	l.judge(ctx, err)
 	return more, err
 }
+
+// SearchInBlocks has searches go through blocks of these sizes, and put so many that are far into order at once, until the
+// test ends.
+func SearchInBlocks(t interface{ Cleanup(func()) }, most int, shifts ...uint) {
+	before, mostBefore := blockShifts, mostFar
+	blockShifts, mostFar = shifts, most
+	t.Cleanup(func() { blockShifts, mostFar = before, mostBefore })
+}

@@ -102,7 +102,7 @@ func newSearch(q broker.Query, reach broker.Reach) *search {
 		"limit":     q.Limit + 1, // one more than asked for tells whether there is a further page
 		"spiffe_id": q.SPIFFEID, "prefix": q.SPIFFEIDPrefix, "trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
 		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
-		"words": q.Words, "params": paramsPath(q.Params), "approver": q.Approver, "credential": q.Credential, "name": q.Name,
+		"words": q.Words, "params": paramsPath("$", q.Params), "approver": q.Approver, "credential": q.Credential, "name": q.Name,
 		"group": q.Group, "decision_code": q.DecisionCode, "authority": q.Authority, "resource": q.Resource,
 		"catalogue": q.Catalogue, "key_id": q.KeyID, "on_behalf_of": q.User,
 	}}

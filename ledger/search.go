@@ -54,22 +54,8 @@ func domainOf(id string) string {
 	return parsed.TrustDomain().Name()
 }
 
-// The expressions of issuances_by_term, letter for letter.
+// Conditions on what hardly more than one record has.
 const (
-	whereTerm = `(ARRAY[
-		((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
-		((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
-		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
-		((entry_index >> 21 << 5 | 21) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
-	nameTerms = `(string_to_array(substr(spiffe_id, 11 + length(trust_domain)), '/')
-		|| ARRAY['scope=' || scope, 'resource=' || hashtextextended(resource, 0)])`
-)
-
-// Conditions that are named elsewhere too: the first two by what has terms.
-const (
-	hasWords  = `to_tsvector('pg_catalog.simple', reason) @@ plainto_tsquery('pg_catalog.simple', @words)`
-	hasParams = `params @@ @params::jsonpath`
-
 	ofDigest = `coalesce(claims_digest, secret_digest) = @credential`
 	ofName   = `credential_name = @name`
 )
@@ -103,9 +89,8 @@ func (s *search) order() string {
 // part finds the indexes in one piece of the reach: in the order of a filter's own index; or, when there is one only of
 // its terms, block by block; or among what is alive.
 func (s *search) part(i int, p piece) string {
-	q, terms := s.q, s.terms(i, p)
-	rest := slices.DeleteFunc(s.conditions(), func(c string) bool { return slices.Contains(terms, c) })
-	where := strings.Join(append(s.within(i, p), rest...), " AND ")
+	q := s.q
+	where := strings.Join(append(s.within(i, p), s.conditions()...), " AND ")
 	ordered := ` WHERE ` + where + ` ORDER BY entry_index ` + s.order()
 	switch {
 	case q.Status == broker.StatusIssued && !s.picky():
@@ -117,19 +102,10 @@ func (s *search) part(i int, p piece) string {
 		// All of them are found, and then sorted: what promises to come soon in the order can be far away.
 		return `SELECT entry_index FROM (SELECT entry_index FROM issuances WHERE ` + where + ` OFFSET 0) AS few
 			ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
-	case len(terms) == 0:
-		return `SELECT entry_index FROM issuances` + ordered + ` LIMIT @limit`
+	case s.hasTerms(p):
+		return s.byTerms(i, p, where)
 	}
-	// A block is sorted once it is found, and the statement ends when the page is full.
-	s.args["blocks"] = s.blocks()
-	return fmt.Sprintf(`
-		SELECT f.entry_index FROM unnest(@blocks::bigint[]) AS b (block), LATERAL (
-			SELECT entry_index FROM (
-				SELECT * FROM issuances
-				WHERE `+whereTerm+` @> ARRAY[(b.block << 32) | (hashtext(@domain_%d::text)::bigint & 4294967295)]
-					AND `+strings.Join(terms, " AND ")+`
-				OFFSET 0) AS issuances`+ordered+`) AS f
-		LIMIT @limit`, i)
+	return `SELECT entry_index FROM issuances` + ordered + ` LIMIT @limit`
 }
 
 // isOne is a condition that hardly more than one record meets.
@@ -207,8 +183,8 @@ func (s *search) conditions() []string {
 		{undecided, `expires_at > now() - interval '1 minute'`},
 		{!q.Since.IsZero(), `time >= @since`},
 		{!q.Until.IsZero(), `time < @until`},
-		{q.Words != "", hasWords},
-		{len(q.Params) > 0, hasParams},
+		{q.Words != "", `to_tsvector('pg_catalog.simple', reason) @@ plainto_tsquery('pg_catalog.simple', @words)`},
+		{len(q.Params) > 0, `params @@ @params::jsonpath`},
 		{q.Approver != "", votedOn},
 		{len(q.Credential) > 0, ofDigest},
 		{q.Name != "", ofName},
@@ -237,95 +213,13 @@ const votedOn = `id IN (
 	SELECT r.redeemed_by FROM votes AS v JOIN issuances AS r ON r.id = v.request
 	WHERE v.voter = @approver AND r.redeemed_by IS NOT NULL)`
 
-// terms are the conditions that issuances_by_term has to find rows by. There are none where another index finds fewer.
-func (s *search) terms(i int, p piece) []string {
-	q := s.q
-	if p.all || s.picky() || q.Status == broker.StatusIssued {
-		return nil
-	}
-	var all []string
-	if q.Words != "" {
-		all = append(all, hasWords)
-	}
-	if len(q.Params) > 0 {
-		all = append(all, hasParams)
-	}
-	names := segments(p.domain, p.path, q.SPIFFEIDPrefix, q.SPIFFEID)
-	// What is seldom is listed as such, and so is what one sandbox has.
-	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" || q.User != "" ||
-		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status] ||
-		q.Scope == "" && (q.Decision == "deny" || q.Status == broker.StatusDenied)
-	if len(all) == 0 && q.Resource == "" && (listed || len(names) == 0 && q.Scope == "") {
-		return nil
-	}
-	fields := fmt.Sprintf("names_%d", i)
-	s.args[fields] = names
-	named := nameTerms + ` @> (@` + fields + `::text[]`
-	if q.Scope != "" {
-		named += ` || ARRAY['scope=' || @scope::text]`
-	}
-	if q.Resource != "" {
-		named += ` || ARRAY['resource=' || hashtextextended(@resource::text, 0)]`
-	}
-	if len(names) > 0 || q.Scope != "" || q.Resource != "" {
-		all = append(all, named+")")
-	}
-	return all
-}
+var wholeNumber = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,17})$`)
 
-// seldom are the states that few records stay in.
-var seldom = map[broker.Status]bool{
-	broker.StatusPending: true, broker.StatusIntent: true, broker.StatusFailed: true, broker.StatusUnknown: true,
-	broker.StatusCompensated: true, broker.StatusRevoking: true, broker.StatusApproved: true, broker.StatusRejected: true,
-	broker.StatusWithdrawn: true, broker.StatusRedeemed: true,
-}
-
-// segments are those of the paths of SPIFFE IDs, whichever are given.
-func segments(domain string, ids ...string) []string {
-	all := []string{}
-	for _, id := range ids {
-		if path, ok := strings.CutPrefix(id, "spiffe://"+domain+"/"); ok {
-			all = append(all, strings.Split(path, "/")...)
-		}
-	}
-	return all
-}
-
-// blocks are what a search by terms goes through, in its order: first blocks of 4096 entries, then of 32768, of 262144,
-// and of 2097152. What is frequent is found before there is much to sort, and what is rare with few looks.
-func (s *search) blocks() []int64 {
-	const enough = 2 // of one size, before the next
-	var all []int64
-	shifts := []uint{12, 15, 18, 21}
-	from, until := s.from, s.until
-	for size, n := 0, 0; from < until; n++ {
-		shift := shifts[size]
-		block := from >> shift
-		if s.q.From == 0 {
-			block = (until - 1) >> shift
-			until = block << shift
-		} else {
-			from = (block + 1) << shift
-		}
-		all = append(all, block<<5|int64(shift))
-		edge := until
-		if s.q.From != 0 {
-			edge = from
-		}
-		if size+1 < len(shifts) && n+1 >= enough && edge%(1<<shifts[size+1]) == 0 {
-			size, n = size+1, 0
-		}
-	}
-	return all
-}
-
-var wholeNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,17})$`)
-
-// paramsPath is the condition on parameters as a path of SQL/JSON. Its strings are JSON's.
-func paramsPath(params map[string]string) string {
+// paramsPath is the condition on parameters below a root as a path of SQL/JSON. Its strings are JSON's.
+func paramsPath(root string, params map[string]string) string {
 	var all []string
 	for name, value := range params {
-		at := `$.` + quoted(name)
+		at := root + `.` + quoted(name)
 		either := at + ` == ` + quoted(value)
 		if value == "true" || value == "false" || wholeNumber.MatchString(value) {
 			either += ` || ` + at + ` == ` + value

@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/jackc/pgx/v5"
 )
 
 // because is a change of the reason and the parameters.
@@ -287,5 +288,57 @@ func TestSearchesAsAuditors(t *testing.T) {
 	want := sha256.Sum256([]byte(`{"jti":"x"}`))
 	if err != nil || found != hex.EncodeToString(want[:]) {
 		t.Errorf("got %s, %v, want the digest of the claims %s", found, err, fmt.Sprintf("%x", want))
+	}
+}
+
+// What has terms is found wherever it is: near, far and little of it, or far and much of it; in both directions, and in as
+// many pages as it takes.
+func TestSearchesByTermsFindAll(t *testing.T) {
+	db := brevettest.NewDB(t)
+	db.Fill(t, 20000)
+	l := db.Ledger(t)
+	conn := brevettest.Connect(t, db.AdminURL)
+	acme := broker.Reach{TrustDomains: []string{"acme.test"}}
+	for _, tc := range []struct {
+		query broker.Query
+		is    string
+	}{
+		{broker.Query{Words: "w7"}, `reason ~ '\mw7\M'`},
+		{broker.Query{Words: "w7 w30"}, `reason ~ '\mw7\M' AND reason ~ '\mw30\M'`},
+		{broker.Query{Words: "w7", Scope: "app1.verb1"}, `reason ~ '\mw7\M' AND scope = 'app1.verb1'`},
+		{broker.Query{Words: "w7", SPIFFEIDPrefix: "spiffe://acme.test/team-3"}, `reason ~ '\mw7\M' AND spiffe_id LIKE '%/team-3/%'`},
+		{broker.Query{Scope: "app1.verb1"}, `scope = 'app1.verb1'`},
+		{broker.Query{SPIFFEIDPrefix: "spiffe://acme.test/team-3"}, `spiffe_id LIKE '%/team-3/%'`},
+		{broker.Query{Resource: "github:repo/acme/repo-2"}, `resource = 'github:repo/acme/repo-2'`},
+		{broker.Query{Params: map[string]string{"repo": "acme/repo-2"}}, `params ->> 'repo' = 'acme/repo-2'`},
+		{broker.Query{Params: map[string]string{"issue": "37"}}, `params ->> 'issue' = '37'`},
+		{broker.Query{Params: map[string]string{"repo": "acme/repo-2"}, Status: "revoked"}, `params ->> 'repo' = 'acme/repo-2' AND status = 'revoked'`},
+		{broker.Query{Params: map[string]string{"repo": "acme/repo-2"}, Words: "w7"}, `params ->> 'repo' = 'acme/repo-2' AND reason ~ '\mw7\M'`},
+	} {
+		rows, err := conn.Query(t.Context(), `
+			SELECT entry_index FROM issuances WHERE trust_domain = 'acme.test' AND entry_index > 0 AND `+tc.is+` ORDER BY entry_index DESC`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(want) == 0 {
+			t.Fatalf("%s: got %d, %v", tc.is, len(want), err)
+		}
+		tc.query.Limit = 50
+		for _, by := range []struct {
+			most   int
+			shifts []uint
+		}{{10000, []uint{12, 15, 18}}, {10000, []uint{12}}, {1, []uint{12}}} {
+			ledger.SearchInBlocks(t, by.most, by.shifts...)
+			if got := indexes(t, l, tc.query, acme); !slices.Equal(got, want) {
+				t.Errorf("%+v by %v: got %d, want %d", tc.query, by, len(got), len(want))
+			}
+			if got := back(t, l, tc.query, acme); !slices.Equal(got, want) {
+				t.Errorf("%+v from the end by %v: got %d, want %d", tc.query, by, len(got), len(want))
+			}
+			if got := indexes(t, l, tc.query, broker.Reach{TrustDomains: []string{"other.test"}}); slices.ContainsFunc(got, func(i int64) bool { return slices.Contains(want, i) }) {
+				t.Errorf("%+v by %v: another domain sees some of it", tc.query, by)
+			}
+		}
 	}
 }

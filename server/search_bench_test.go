@@ -3,7 +3,6 @@ package server_test
 import (
 	"cmp"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/binary"
 	"flag"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -20,13 +18,9 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/ledger"
-	"github.com/jackc/pgx/v5"
 )
 
 var searched = flag.Int64("searched", 5000, "issuances to search among; from 100000 on, a p99 above 50 ms fails")
-
-//go:embed testdata/fill.sql
-var fillSQL string
 
 // slowest is what a search may take at p99.
 const slowest = 50 * time.Millisecond
@@ -93,6 +87,9 @@ func draws(all int64) []measured {
 		}},
 		{"resource", func(r *rand.Rand) broker.Query { return broker.Query{Resource: "github:repo/" + repo(r)} }},
 		{"catalogue", func(r *rand.Rand) broker.Query { return broker.Query{Catalogue: catalogueOf(r.IntN(20))} }},
+		{"on_behalf_of", func(r *rand.Rand) broker.Query {
+			return broker.Query{User: "https://idp.test#u" + strconv.Itoa(r.IntN(2000))}
+		}},
 		{"scope, status", func(r *rand.Rand) broker.Query {
 			return broker.Query{Scope: scope(r), Status: broker.Status(one(r, "revoked", "expired", "issued"))}
 		}},
@@ -127,7 +124,7 @@ func catalogueOf(n int) string {
 // An auditor of one trust domain finds whatever it is in little time, near and far. `make bench-audit` asks ten million.
 func TestSearchesAreFast(t *testing.T) {
 	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Auditors: []string{auditor}})
-	fill(t, s.DB, *searched)
+	s.DB.Fill(t, *searched)
 	l := s.DB.Ledger(t)
 	table := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "\nsearch by\tfound\tfirst p50\tp99\tdeep p50\tp99\t\n")
@@ -211,77 +208,4 @@ func percentile(times []time.Duration, p int) time.Duration {
 
 func at(times []time.Duration, p int) string {
 	return fmt.Sprintf("%.1f ms", float64(percentile(times, p).Microseconds())/1000)
-}
-
-// fill writes issuances without their entries, which nobody looks for meanwhile, and makes the indexes after
-// that, as a restore would.
-func fill(t *testing.T, db *brevettest.DB, all int64) {
-	t.Helper()
-	conn := brevettest.Connect(t, db.AdminURL)
-	do := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatalf("%s: %v", sql[:min(len(sql), 100)], err)
-		}
-	}
-	for _, setting := range []string{"session_replication_role = replica", "synchronous_commit = off", "maintenance_work_mem = '512MB'"} {
-		do("SET " + setting)
-	}
-	rows, err := conn.Query(t.Context(), `
-		SELECT indexname, indexdef FROM pg_indexes
-		WHERE schemaname = current_schema() AND tablename = 'issuances' AND indexname <> 'issuances_pkey'`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	type index struct{ Name, Definition string }
-	indexes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[index])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, i := range indexes {
-		do("DROP INDEX " + i.Name)
-	}
-	const chunk = 100000
-	for first := int64(0); first < all; first += chunk {
-		do(fillSQL, pgx.NamedArgs{"all": all, "first": first, "beyond": min(first+chunk, all)})
-		progress(all, "%d of %d issuances written", min(first+chunk, all), all)
-	}
-	do(`INSERT INTO people (id, name, handle, groups, said_at, entry, entry_index)
-		SELECT 'https://idp.test#p' || n, 'P', 'p', '{}', now(), gen_random_uuid(), 0 FROM generate_series(0, 199) AS n`)
-	do(`INSERT INTO votes (request, voter, verdict, covers, time, note, entry_index)
-		SELECT id, 'https://idp.test#p' || entry_index % 200, CASE status WHEN 'approved' THEN 'approve' ELSE 'deny' END, 'request', time, '', entry_index
-		FROM issuances WHERE votes > 0`)
-	do(`UPDATE ledger_head SET size = @all`, pgx.NamedArgs{"all": all})
-	for n, i := range indexes {
-		do(i.Definition)
-		progress(all, "%d of %d indexes made", n+1, len(indexes))
-	}
-	do(`VACUUM ANALYZE issuances`)
-	do(`VACUUM ANALYZE votes`)
-	// A database of this size has the memory for its tables. What is timed is not the disk.
-	do(`CREATE EXTENSION pg_prewarm`)
-	do(`SELECT pg_prewarm(oid, 'read') FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')`)
-	sizes(t, conn, all)
-}
-
-func progress(all int64, format string, args ...any) {
-	if all >= 100000 {
-		fmt.Printf("\r"+format+"   ", args...)
-	}
-}
-
-func sizes(t *testing.T, conn *pgx.Conn, all int64) {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), `
-		SELECT format('%s %s', relname, pg_size_pretty(pg_relation_size(c.oid)))
-		FROM pg_class AS c WHERE relname ~ '^issuances' AND relnamespace = current_schema()::regnamespace
-		ORDER BY pg_relation_size(c.oid) DESC`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	progress(all, "\n%s\n", strings.Join(lines, ", "))
 }

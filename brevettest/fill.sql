@@ -1,10 +1,11 @@
 -- Numbers @first to @beyond of the issuances that make audit-bench searches, of @all: two trust domains, 2,000 sandboxes,
--- 200 scopes, tasks of 20, reasons of six words, every hundredth denied and every hundredth asked of people.
+-- 200 scopes, tasks of 20, reasons of six words, every hundredth denied, every hundredth asked of people, and every tenth
+-- on behalf of one of 2,000 people.
 INSERT INTO issuances (
     id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
     ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue, status, status_detail, status_time,
     expires_at, approval_group, approval_quorum, credential_kind, audience, key_id, claims_digest, request_digest, vault_path,
-    vault_accessor, credential_name, secret_digest, leased, canonical, votes)
+    vault_accessor, credential_name, secret_digest, leased, canonical, votes, on_behalf_of, on_behalf_groups)
 SELECT
     ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, time, domain,
     format('spiffe://%s/team-%s/agent-%s', domain, sandbox % 40, sandbox), 'x509-svid', 'dGh1bWJwcmludA',
@@ -26,7 +27,9 @@ SELECT
     CASE WHEN decision = 'allow' AND kind = 'database' THEN 'v-app-' || n END,
     CASE WHEN decision = 'allow' AND kind = 'database' THEN sha256(int8send(n)) END,
     decision = 'allow' AND kind = 'database', CASE WHEN decision = 'pending' THEN '{}' END,
-    CASE WHEN decision = 'pending' AND status IN ('rejected', 'approved') THEN 1 ELSE 0 END
+    CASE WHEN decision = 'pending' AND status IN ('rejected', 'approved') THEN 1 ELSE 0 END,
+    CASE WHEN decision = 'allow' AND n % 10 = 3 THEN 'https://idp.test#u' || repo END,
+    CASE WHEN decision = 'allow' AND n % 10 = 3 THEN '{}'::text[] END
 FROM (
     SELECT *, CASE decision WHEN 'deny' THEN 'denied' WHEN 'pending' THEN
             (ARRAY['pending', 'approved', 'rejected', 'withdrawn'])[1 + n / 7 % 4]

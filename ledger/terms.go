@@ -1,0 +1,143 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// blockShifts are the sizes of the blocks of entries that issuances_by_term knows: 4096, 32768 and 262144.
+var blockShifts = []uint{12, 15, 18}
+
+// mostFar is how many records that have all terms are put into order at once.
+var mostFar = 10000
+
+// The expressions of issuances_by_term, letter for letter.
+const (
+	blocksOf = `(ARRAY[
+		((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+		((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
+	termsOf  = `issuance_terms(trust_domain, reason, spiffe_id, scope, resource) COLLATE "C"`
+	paramsOf = `jsonb_set('{}', ARRAY[trust_domain], params)`
+)
+
+// hasTerms tells whether issuances_by_term is what finds rows. It does not where another index finds fewer.
+func (s *search) hasTerms(p piece) bool {
+	q := s.q
+	if p.all || s.picky() || q.Status == broker.StatusIssued {
+		return false
+	}
+	if q.Words != "" || len(q.Params) > 0 || q.Resource != "" {
+		return true
+	}
+	// What is seldom is listed as such, and so is what one sandbox has.
+	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" || q.User != "" ||
+		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status] ||
+		q.Scope == "" && (q.Decision == "deny" || q.Status == broker.StatusDenied)
+	return !listed && (q.Scope != "" || strings.Count(s.path(p), "/") > 2)
+}
+
+// seldom are the states that few records stay in.
+var seldom = map[broker.Status]bool{
+	broker.StatusPending: true, broker.StatusIntent: true, broker.StatusFailed: true, broker.StatusUnknown: true,
+	broker.StatusCompensated: true, broker.StatusRevoking: true, broker.StatusApproved: true, broker.StatusRejected: true,
+	broker.StatusWithdrawn: true, broker.StatusRedeemed: true,
+}
+
+// path is the longest of the paths that a sandbox has to be at or below. If it is not below the others, nothing matches.
+func (s *search) path(p piece) string {
+	longest := p.path
+	for _, id := range []string{s.q.SPIFFEIDPrefix, s.q.SPIFFEID} {
+		if len(id) > len(longest) {
+			longest = id
+		}
+	}
+	return longest
+}
+
+// byTerms finds the indexes of what has terms, in their order: near ones block by block, which fills the page with what is
+// frequent and ends the statement; and then all that is left at once, which is little by then. Only where it is not,
+// because there was much of it at another time, is it looked for in every block.
+func (s *search) byTerms(i int, p piece, where string) string {
+	near, far, edge := s.blocks()
+	s.args["near"], s.args["far"], s.args["edge"], s.args["most"] = near, far, edge, mostFar
+	having := s.having(i, p)
+	order := ` ORDER BY entry_index ` + s.order()
+	inBlocks := func(name string) string {
+		// A block is sorted once it is found.
+		return fmt.Sprintf(`
+			SELECT f.entry_index FROM unnest(@%s::bigint[]) AS b (block), LATERAL (
+				SELECT entry_index FROM (
+					SELECT * FROM issuances
+					WHERE %s @> ARRAY[(b.block << 32) | (hashtext(@domain_%d::text)::bigint & 4294967295)] AND %s
+					OFFSET 0) AS issuances
+				WHERE %s%s) AS f`, name, blocksOf, i, having, where, order)
+	}
+	if len(far) == 0 {
+		return inBlocks("near") + ` LIMIT @limit`
+	}
+	beyond := `entry_index < @edge`
+	if s.q.From != 0 {
+		beyond = `entry_index >= @edge`
+	}
+	return fmt.Sprintf(`
+		WITH few AS MATERIALIZED (SELECT entry_index FROM issuances WHERE %s LIMIT @most + 1)
+		SELECT entry_index FROM (
+			%s
+			UNION ALL
+			SELECT f.entry_index
+			FROM (SELECT * FROM few WHERE %s AND (SELECT count(*) FROM few) <= @most%s OFFSET 0) AS f, LATERAL (
+				SELECT FROM (SELECT * FROM issuances WHERE entry_index = f.entry_index OFFSET 0) AS issuances WHERE %s) AS i
+			UNION ALL
+			SELECT * FROM (%s) AS found WHERE (SELECT count(*) FROM few) > @most
+		) AS found LIMIT @limit`, having, inBlocks("near"), beyond, order, where, inBlocks("far"))
+}
+
+// having is the condition that a record has all terms. Without any, as words without a letter are, none has.
+func (s *search) having(i int, p piece) string {
+	var all []string
+	if len(s.q.Params) > 0 {
+		params := fmt.Sprintf("params_%d", i)
+		s.args[params] = paramsPath("$."+quoted(p.domain), s.q.Params)
+		all = append(all, paramsOf+` @@ @`+params+`::jsonpath`)
+	}
+	if path := s.path(p); s.q.Words+s.q.Scope+s.q.Resource != "" || strings.Count(path, "/") > 2 {
+		name := fmt.Sprintf("terms_path_%d", i)
+		s.args[name] = path
+		all = append(all, fmt.Sprintf(termsOf+` @> (SELECT issuance_terms(@domain_%d::text, @words::text, @%s::text, @scope::text, @resource::text))`, i, name))
+	}
+	return strings.Join(all, " AND ")
+}
+
+// blocks are what a search by terms goes through, in its order: first small and then larger ones, so that what is frequent
+// is found before there is much to sort; and beyond the edge at which those end, the far ones, all of them of the largest.
+func (s *search) blocks() (near, far []int64, beyond int64) {
+	edge := int64(0)
+	const enough = 2 // of one size, before the next
+	from, until := s.from, s.until
+	next := func(shift uint) int64 {
+		block := from >> shift
+		if s.q.From == 0 {
+			block = (until - 1) >> shift
+			until = block << shift
+			edge = until
+		} else {
+			from = (block + 1) << shift
+			edge = from
+		}
+		return block<<5 | int64(shift)
+	}
+	for n, shift := range blockShifts {
+		larger := int64(1) << blockShifts[min(n+1, len(blockShifts)-1)]
+		for taken := 0; from < until && (taken < enough || edge%larger != 0); taken++ {
+			near = append(near, next(shift))
+		}
+	}
+	nearest := edge
+	for from < until {
+		far = append(far, next(blockShifts[len(blockShifts)-1]))
+	}
+	return near, far, nearest
+}

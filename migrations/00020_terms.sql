@@ -1,0 +1,46 @@
+-- +goose Up
+
+-- What an issuance is found by besides what has an index of its own: in which blocks of 4096, of 32768 and of 262144 entries
+-- it is; the words of its reason, the segments of its sandbox's path, its scope and its resource; and its parameters. Each
+-- together with the trust domain, so that no search ever meets what another domain has, and none has to read where all
+-- of a domain's are. A search says with the same function what it looks for.
+-- +goose StatementBegin
+CREATE FUNCTION issuance_terms(trust_domain text, reason text, spiffe_id text, scope text, resource text)
+RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN string_to_array(trust_domain || ':word=' || replace(
+            nullif(array_to_string(tsvector_to_array(to_tsvector('pg_catalog.simple', reason)), E'\n'), ''),
+            E'\n', E'\n' || trust_domain || ':word='), E'\n')
+        || string_to_array(trust_domain || ':path=' || replace(
+            nullif(substr(spiffe_id, 11 + length(trust_domain)), ''), '/', '/' || trust_domain || ':path='), '/')
+        || CASE WHEN scope <> '' THEN ARRAY[trust_domain || ':scope=' || scope] END
+        || CASE WHEN resource <> '' THEN ARRAY[trust_domain || ':resource=' || hashtextextended(resource, 0)] END;
+END $$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION %1$I.issuance_terms SET search_path = %1$I, pg_temp', current_schema());
+END $$;
+-- +goose StatementEnd
+DROP INDEX issuances_by_term;
+CREATE INDEX issuances_by_term ON issuances USING gin (
+    (ARRAY[
+        ((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)]),
+    issuance_terms(trust_domain, reason, spiffe_id, scope, resource) COLLATE "C",
+    jsonb_set('{}', ARRAY[trust_domain], params) jsonb_path_ops);
+
+-- +goose Down
+DROP INDEX issuances_by_term;
+DROP FUNCTION issuance_terms;
+CREATE INDEX issuances_by_term ON issuances USING gin (
+    (ARRAY[
+        ((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 21 << 5 | 21) << 32) | (hashtext(trust_domain)::bigint & 4294967295)]),
+    to_tsvector('pg_catalog.simple', reason),
+    params jsonb_path_ops,
+    (string_to_array(substr(spiffe_id, 11 + length(trust_domain)), '/') || ARRAY['scope=' || scope, 'resource=' || hashtextextended(resource, 0)]));
