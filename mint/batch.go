@@ -2,6 +2,7 @@ package mint
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"net/http"
@@ -28,7 +29,7 @@ type signings struct {
 
 // toSign is one text on its way to Vault and back.
 type toSign struct {
-	version int
+	version version
 	input   string
 	// left is set by a caller that has gone.
 	left atomic.Bool
@@ -42,7 +43,7 @@ type signed struct {
 
 // askFor has Vault sign a text with one version of a key, together with what else waits for it. It is asked at most once.
 func (m *Minter) askFor(ctx context.Context, of *signings, v version, input string) ([]byte, error) {
-	s := &toSign{version: v.key.Version, input: input, done: make(chan signed, 1)}
+	s := &toSign{version: v, input: input, done: make(chan signed, 1)}
 	of.mu.Lock()
 	of.waiting = append(of.waiting, s)
 	first := !of.busy
@@ -71,7 +72,7 @@ func (m *Minter) signAll(of *signings) {
 				s.done <- signed{err: err}
 				continue
 			}
-			signature, err := answers[i].signature(s.version)
+			signature, err := answers[i].signature(s.version.key.Version)
 			s.done <- signed{signature, err}
 		}
 		runtime.Gosched()
@@ -87,7 +88,7 @@ func (s *signings) take() []*toSign {
 	for _, next := range s.waiting {
 		switch {
 		case next.left.Load():
-		case len(batch) == mostSigned, len(batch) > 0 && next.version != batch[0].version:
+		case len(batch) == mostSigned, len(batch) > 0 && next.version.key.Version != batch[0].version.key.Version:
 			rest = append(rest, next)
 		default:
 			batch = append(batch, next)
@@ -98,19 +99,30 @@ func (s *signings) take() []*toSign {
 	return batch
 }
 
+// signInput is what Vault signs, in base64: of a text that gets hashed anyway its digest, since Vault reads and checks what it
+// is sent several times. Ed25519 signs the text itself.
+type signInput struct {
+	Input []byte `json:"input"`
+}
+
 // signBatch is one request, whose answer has a result for each.
 func (m *Minter) signBatch(ctx context.Context, key string, batch []*toSign) ([]result, error) {
-	inputs := make([]map[string]string, len(batch))
+	of := batch[0].version.key
+	inputs := make([]signInput, len(batch))
 	for i, s := range batch {
-		inputs[i] = map[string]string{"input": base64.StdEncoding.EncodeToString([]byte(s.input))}
+		inputs[i].Input = []byte(s.input)
+		if of.Algorithm == "ES256" {
+			digest := sha256.Sum256(inputs[i].Input)
+			inputs[i].Input = digest[:]
+		}
 	}
 	var results []result
 	_, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
 		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+key, map[string]any{
 			"batch_input":          inputs,
-			"key_version":          batch[0].version,
+			"key_version":          of.Version,
 			"marshaling_algorithm": "jws",
-			"prehashed":            false,
+			"prehashed":            of.Algorithm == "ES256",
 		}))
 		if err == nil {
 			results, err = resultsOf(data, len(batch))

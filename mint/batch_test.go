@@ -45,8 +45,8 @@ func TestWhatQueuesSharesARequest(t *testing.T) {
 	}
 	h := hold(v, func(inputs []string) any {
 		var results []map[string]any
-		for _, text := range inputs {
-			results = append(results, map[string]any{"signature": "vault:v1:" + base64.RawURLEncoding.EncodeToString(signWith(private, []byte(text)))})
+		for _, digest := range inputs {
+			results = append(results, map[string]any{"signature": "vault:v1:" + base64.RawURLEncoding.EncodeToString(signSent(private, []byte(digest)))})
 		}
 		return results
 	})
@@ -76,16 +76,16 @@ func TestWhatQueuesSharesARequest(t *testing.T) {
 // TestOneRefusedTextHarmsNoOther, and neither do signatures in another order than the texts: nobody gets a wrong one.
 func TestOneRefusedTextHarmsNoOther(t *testing.T) {
 	private := p256(t)
-	good := func(text string) map[string]any {
-		return map[string]any{"signature": "vault:v1:" + base64.RawURLEncoding.EncodeToString(signWith(private, []byte(text)))}
+	good := func(digest string) map[string]any {
+		return map[string]any{"signature": "vault:v1:" + base64.RawURLEncoding.EncodeToString(signSent(private, []byte(digest)))}
 	}
 	for _, tc := range []struct {
 		name   string
-		answer func(text string) map[string]any
+		answer func(digest string) map[string]any
 		want   error
 	}{
 		{"refused", func(string) map[string]any { return map[string]any{"error": "version is too old"} }, broker.ErrVaultUnavailable},
-		{"that of another", func(string) map[string]any { return good("other") }, broker.ErrMintMismatch},
+		{"that of another", func(string) map[string]any { return good(string(digestOf([]byte("other")))) }, broker.ErrMintMismatch},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := newImpostor(t, private)
@@ -96,12 +96,12 @@ func TestOneRefusedTextHarmsNoOther(t *testing.T) {
 			}
 			h := hold(v, func(inputs []string) any {
 				var results []map[string]any
-				for _, text := range inputs {
-					if text == "bad" {
-						results = append(results, tc.answer(text))
+				for _, digest := range inputs {
+					if digest == string(digestOf([]byte("bad"))) {
+						results = append(results, tc.answer(digest))
 						continue
 					}
-					results = append(results, good(text))
+					results = append(results, good(digest))
 				}
 				return results
 			})

@@ -125,12 +125,12 @@ func (v *impostor) sign(w http.ResponseWriter, r *http.Request) {
 	inputs, version := asked(r)
 	var signatures []string
 	for _, input := range inputs {
-		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signWith(v.keys[version], []byte(input))))
+		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signSent(v.keys[version], []byte(input))))
 	}
 	reply(w, signed(version, signatures...))
 }
 
-// asked are the texts that a request is to have signed, and the version of the key.
+// asked is what a request is to have signed, digests for ES256, and the version of the key.
 func asked(r *http.Request) (inputs []string, version int) {
 	var ask struct {
 		Batch []struct {
@@ -153,12 +153,24 @@ func signed(version int, signatures ...string) map[string]any {
 	return map[string]any{"data": map[string]any{"batch_results": results}}
 }
 
-// signWith makes a JWS signature.
-func signWith(key crypto.Signer, input []byte) []byte {
+// signWith makes a JWS signature of a text.
+func signWith(key crypto.Signer, text []byte) []byte {
+	if _, ok := key.(*ecdsa.PrivateKey); ok {
+		text = digestOf(text)
+	}
+	return signSent(key, text)
+}
+
+func digestOf(text []byte) []byte {
+	sum := sha256.Sum256(text)
+	return sum[:]
+}
+
+// signSent makes a JWS signature of what Vault is sent.
+func signSent(key crypto.Signer, input []byte) []byte {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
-		sum := sha256.Sum256(input)
-		r, s, err := ecdsa.Sign(rand.Reader, k, sum[:])
+		r, s, err := ecdsa.Sign(rand.Reader, k, input)
 		if err != nil {
 			panic(err)
 		}

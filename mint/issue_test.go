@@ -177,9 +177,9 @@ func TestMintReleasesNothingElse(t *testing.T) {
 		want error
 	}{
 		{"as ordered", nil, 0, nil},
-		{"another key signed", answer(func(text []byte) []byte { return signWith(stranger, text) }), 0, broker.ErrMintMismatch},
-		{"other claims signed", answer(func(text []byte) []byte { return signWith(key, append(text, 'A')) }), 0, broker.ErrMintMismatch},
-		{"a longer signature", answer(func(text []byte) []byte { return append(signWith(key, text), 0) }), 0, broker.ErrMintMismatch},
+		{"another key signed", answer(func(text []byte) []byte { return signSent(stranger, text) }), 0, broker.ErrMintMismatch},
+		{"other claims signed", answer(func(text []byte) []byte { return signSent(key, digestOf(text)) }), 0, broker.ErrMintMismatch},
+		{"a longer signature", answer(func(text []byte) []byte { return append(signSent(key, text), 0) }), 0, broker.ErrMintMismatch},
 		{"no signature", answer(func([]byte) []byte { return nil }), 0, broker.ErrMintMismatch},
 		{"Vault is sealed", says(503, `{"errors":["Vault is sealed"]}`), 0, broker.ErrVaultUnavailable},
 		{"expired before it was signed", nil, 5*time.Minute + 10*time.Second, broker.ErrVaultUnavailable},
