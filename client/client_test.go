@@ -82,6 +82,7 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeIdempotencyMismatch:  client.ErrConflict,
 		openapi.CodeRateLimited:          client.ErrRateLimited,
 		openapi.CodeLedgerUnavailable:    client.ErrUnavailable,
+		openapi.CodeOverloaded:           client.ErrUnavailable,
 		openapi.CodeVaultUnavailable:     client.ErrUnavailable,
 		openapi.CodeMintMismatch:         client.ErrUnavailable,
 		openapi.CodePreconditionRequired: client.ErrInvalid,

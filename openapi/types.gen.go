@@ -294,6 +294,7 @@ const (
 	CodeNotEligible          ProblemCode = "not_eligible"
 	CodeNotFound             ProblemCode = "not_found"
 	CodeNotSealed            ProblemCode = "not_sealed"
+	CodeOverloaded           ProblemCode = "overloaded"
 	CodeOwnProposal          ProblemCode = "own_proposal"
 	CodeOwnRequest           ProblemCode = "own_request"
 	CodePreconditionFailed   ProblemCode = "precondition_failed"
@@ -360,6 +361,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeNotFound:
 		return true
 	case CodeNotSealed:
+		return true
+	case CodeOverloaded:
 		return true
 	case CodeOwnProposal:
 		return true

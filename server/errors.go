@@ -18,6 +18,8 @@ var (
 	errNonce           = errors.New("DPoP proof lacks the nonce")
 	errBundle          = errors.New("bundle of the trust domain is not available")
 	errPace            = errors.New("caller calls too often")
+	errBusy            = errors.New("replica is as busy as it can be")
+	errTooMany         = errors.New("caller asks for too much at a time")
 	errProvider        = errors.New("provider of people is not available")
 	errDenied          = errors.New("policy does not allow it")
 	errNotAllowed      = errors.New("caller lacks the role")

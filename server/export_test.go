@@ -37,3 +37,6 @@ func Operations() ([]string, error) {
 	}
 	return all, nil
 }
+
+// MakeAtOnce sets how many credentials are made at a time, and how many for one sandbox.
+func (s *Server) MakeAtOnce(most, each int) { s.making.most, s.making.each = most, each }

@@ -35,6 +35,12 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 		s.failOAuth(w, r, nobody, err)
 		return
 	}
+	leave, err := s.making.enter(who)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	defer leave()
 	jkt, err := s.proved(w, r, who)
 	if err != nil {
 		s.failOAuth(w, r, who, err)

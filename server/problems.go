@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -206,6 +207,14 @@ var answers = []answer{
 		"Policy would not have refused this, but a limit of the scope is reached, and the refusal is recorded. Ask again after the time in Retry-After, with the same Idempotency-Key if you sent one.",
 	},
 	{
+		errBusy, CodeOverloaded, http.StatusServiceUnavailable, "Too much is asked at the moment",
+		"This replica makes as many credentials at a time as it can. Nothing was decided or recorded. Ask again after the time in Retry-After, with the same Idempotency-Key if you sent one.",
+	},
+	{
+		errTooMany, CodeRateLimited, http.StatusTooManyRequests, "Too many requests at a time",
+		"Too many requests of your sandbox are being answered. Nothing was decided or recorded. Wait for their answers, and ask again after the time in Retry-After.",
+	},
+	{
 		broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Records cannot be kept right now",
 		"The record of the decision could not be made durable, and without it no credential leaves. None was delivered. Ask again after the time in Retry-After.",
 	},
@@ -283,6 +292,11 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 		s.metrics.decisions.WithLabelValues(string(scopes.Deny), authorityOf(limited.Record.Decision)).Inc()
 	}
 	s.metrics.refusals.WithLabelValues(string(a.code)).Inc()
+	if a.code == CodeOverloaded || a.err == errTooMany { //nolint:errorlint // of the table
+		// Counted: a record or a line of the log for each would add to what is too much. They come back one after the other.
+		h.Set("Retry-After", strconv.Itoa(1+rand.IntN(3))) //nolint:gosec // nobody gains by guessing it
+		return p
+	}
 	if a.status >= http.StatusInternalServerError {
 		s.cfg.Log.ErrorContext(r.Context(), "call failed", "request_id", c.id, "operation", c.operation, "code", string(a.code), "error", err)
 	}

@@ -25,6 +25,12 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 		s.fail(w, r, who, err)
 		return
 	}
+	leave, err := s.making.enter(who)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	defer leave()
 	if claim.JKT, err = s.proved(w, r, who); err != nil {
 		s.fail(w, r, who, err)
 		return

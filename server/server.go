@@ -92,7 +92,9 @@ type Server struct {
 	handler   http.Handler
 	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
 	pace, polls, offers pace
-	ownKeys             atomic.Pointer[ownKeys]
+	// making holds those who ask for credentials.
+	making  lane
+	ownKeys atomic.Pointer[ownKeys]
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
 	// closed tells those who wait for people that this replica goes.
@@ -111,6 +113,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
 	s.pace.limit, s.pace.burst = callsPerSecond, callsAtOnce
 	s.polls.limit, s.polls.burst = pollsPerSecond, 1
+	s.making.most, s.making.each = makingAtOnce, makingAtOnceForOne
 	s.offers.limit, s.offers.burst = offersPerSecond, offersAtOnce
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)

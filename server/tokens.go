@@ -35,6 +35,12 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		s.fail(w, r, who, err)
 		return
 	}
+	leave, err := s.making.enter(who)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	defer leave()
 	if req.JKT, err = s.proved(w, r, who); err != nil {
 		s.fail(w, r, who, err)
 		return
