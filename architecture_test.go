@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"client":     {"dpop", "openapi", "secret"},
 	"resource":   {"dpop", "jws", "token"},
 	"outbound":   {"secret"},
+	"egress":     {"client", "openapi", "outbound", "scopes", "secret"},
 	"webhook":    {"broker", "outbound", "secret"},
 	"witness":    {"audit", "outbound", "secret"},
 	"brevettest": {"attest", "audit", "broker", "client", "devstack", "ledger", "migrations", "mint", "outbound", "people", "scopes", "secret", "server"},
@@ -43,7 +44,7 @@ var arrows = map[string][]string{
 	"faults":     {},
 	"bench":      {"devstack"},
 	"tamper":     {},
-	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
+	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "egress", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
 
 	"examples/sandbox":  {"client"},
 	"examples/resource": {"resource"},
@@ -58,6 +59,7 @@ var heavy = map[string][]string{
 	"client":   {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 	"server":   {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
 	"resource": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker", module + "attest"},
+	"egress":   {"github.com/hashicorp/vault", "github.com/go-chi", module + "broker", module + "attest"},
 	"webhook":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
 	"witness":  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
 }

@@ -42,6 +42,8 @@ type Stack struct {
 	// Addr is the host:port of the API, URL its base URL.
 	Addr, URL string
 	Server    *server.Server
+	// CloseServer ends the server before the test does.
+	CloseServer func()
 	// Config is what Server was made from.
 	Config server.Config
 	Broker *broker.Broker
@@ -240,8 +242,9 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	srv := s.Server.HTTP(tlsConfig)
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ServeTLS(listener, "", "") }()
+	s.CloseServer = func() { _ = srv.Close() }
 	t.Cleanup(func() {
-		_ = srv.Close()
+		s.CloseServer()
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			t.Errorf("serving: %v", err)
 		}

@@ -23,6 +23,8 @@ func (s *standing) TokenStanding(context.Context, string, [32]byte) (broker.Toke
 	return broker.TokenStanding{Active: s.active}, nil
 }
 
+func (s *standing) Alive(context.Context, string) (bool, error) { return s.active, nil }
+
 func (s *standing) EndedIn(context.Context, string) ([]int, error) { return nil, broker.ErrNotFound }
 
 // often is the usual value, many times, and others.

@@ -64,6 +64,9 @@ type Tokens interface {
 	// TokenStanding reads what is committed, never a standby, in one query. A token is known by its id and the SHA-256 of its
 	// claims together.
 	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
+	// Alive tells of what was issued, of whatever kind, that its time has not come, and nobody has ended it, its task, or what
+	// its sandbox may have. It reads as TokenStanding does.
+	Alive(ctx context.Context, id string) (bool, error)
 	// EndedIn returns the places in a status list, in ascending order, of tokens that were ended. It reads as TokenStanding does.
 	// Tokens count until a minute after their time; ErrNotFound when the list has none of them.
 	EndedIn(ctx context.Context, list string) ([]int, error)

@@ -61,3 +61,16 @@ func (b *Broker) standing(ctx context.Context, t Shown) (TokenStanding, error) {
 	}
 	return standing, nil
 }
+
+// Alive tells whether a credential of whatever kind is in force, for its holder: a static one is not once its task has ended,
+// although nobody can take it back. ErrLedgerUnavailable when that cannot be told.
+func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
+	if b.cfg.Tokens == nil || v.Status != StatusIssued {
+		return false, nil
+	}
+	alive, err := b.cfg.Tokens.Alive(ctx, v.ID)
+	if err != nil {
+		return false, fmt.Errorf("reading whether a credential is alive: %w", err)
+	}
+	return alive, nil
+}

@@ -46,6 +46,31 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	return standing, unavailable("reading where a token stands", err)
 }
 
+// Alive implements [broker.Tokens].
+func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
+	parsed, err := parseID(id)
+	if err != nil {
+		return false, nil //nolint:nilerr // nobody was ever issued such a credential
+	}
+	if err := l.believable(); err != nil {
+		return false, err
+	}
+	rows, err := l.tokens.Query(ctx, `
+		WITH RECURSIVE chain AS (
+			SELECT id, parent, spiffe_id, task, status, expires_at FROM issuances WHERE id = @id
+			UNION ALL
+			SELECT p.id, p.parent, p.spiffe_id, p.task, p.status, p.expires_at
+			FROM chain JOIN issuances AS p ON p.id = chain.parent
+		)
+		SELECT coalesce(bool_and(i.expires_at > now() AND `+unended+`), false) FROM chain AS i`,
+		pgx.NamedArgs{"id": [16]byte(parsed)})
+	if err != nil {
+		return false, unavailable("reading whether a credential is alive", err)
+	}
+	alive, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	return alive, unavailable("reading whether a credential is alive", err)
+}
+
 // EndedIn implements [broker.Tokens]. It tells of tokens for a minute after their time: services whose clocks are behind take
 // them for as long as they are.
 func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {

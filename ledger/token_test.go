@@ -77,6 +77,9 @@ func TestWhichTokensAreActive(t *testing.T) {
 			if got := isActive(t, l, rec.ID, rec.Intent.ClaimsDigest); got != tc.want {
 				t.Errorf("got active %v, want %v", got, tc.want)
 			}
+			if got, err := l.Alive(t.Context(), rec.ID); err != nil || got != tc.want {
+				t.Errorf("got alive %v, %v, want %v", got, err, tc.want)
+			}
 			ended, err := l.EndedIn(t.Context(), theList)
 			switch {
 			case tc.lapsed:
@@ -128,6 +131,34 @@ func TestTokensThatWereNotIssued(t *testing.T) {
 		t.Errorf("got %v, %v, want %v", ended, err, broker.ErrLedgerUnavailable)
 	}
 	if _, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
+	}
+}
+
+// What is static ends with its task for whoever asks, and what is unknown was never alive.
+func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
+	l := brevettest.NewDB(t).Ledger(t)
+	wants := func(name, id string, want bool) {
+		t.Helper()
+		if got, err := l.Alive(t.Context(), id); err != nil || got != want {
+			t.Errorf("%s: got %t, %v, want %t", name, got, err, want)
+		}
+	}
+	ids := map[string]string{}
+	for _, kind := range []string{"database", "kv"} {
+		ids[kind] = bring(t, l, kind, []broker.Status{broker.StatusIssued}, nil).ID
+		wants(kind, ids[kind], true)
+	}
+	wants("not issued yet", bring(t, l, "database", nil, nil).ID, false)
+	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "task-1"}))
+	for kind, id := range ids {
+		wants(kind+" of a task that has ended", id, false)
+	}
+	for _, id := range []string{"", "x", "00000000-0000-7000-8000-000000000000"} {
+		wants("nothing", id, false)
+	}
+	l.Close()
+	if _, err := l.Alive(t.Context(), ids["kv"]); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
 	}
 }

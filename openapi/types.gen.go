@@ -1359,6 +1359,10 @@ type RequestState struct {
 	Explanation string    `json:"explanation,omitempty,omitzero"`
 	ID          string    `json:"id"`
 
+	// InForce There is a credential, its time has not come, and nobody has ended it, its task, or what the sandbox may have.
+	// What is static is not in force after the end of its task, though nobody can take it back.
+	InForce bool `json:"in_force,omitempty,omitzero"`
+
 	// RedeemedBy The issuance that it was redeemed by.
 	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
 	Scope      string `json:"scope"`

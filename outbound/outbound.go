@@ -125,24 +125,38 @@ func (c *Client) Post(ctx context.Context, header http.Header, body []byte) (Ans
 	return Answer{resp.StatusCode, resp.Header, got}, nil
 }
 
-// newClient returns a client that calls nothing but public addresses and those that the operator has opened; without TLS
-// nothing but loopback. It looks at the address that is being connected to, so no answer of a resolver gets past it. It
-// uses no proxy from the environment, follows no redirect, and does not unpack.
-func newClient(t Target) *http.Client {
-	plain := strings.HasPrefix(strings.ToLower(t.URL.Reveal()), "http:")
-	dialer := &net.Dialer{
-		Timeout: callTimeout, KeepAlive: -1, Resolver: t.Resolver,
+// NewDialer returns a dialer that connects to nothing but public addresses and those that the operator has opened. It looks
+// at the address that is being connected to, so no answer of a resolver gets past it; nil is the system's resolver.
+func NewDialer(allowed []netip.Prefix, resolver *net.Resolver) *net.Dialer {
+	return newDialer(resolver, func(to netip.Addr) error { return callable(to, allowed) })
+}
+
+func newDialer(resolver *net.Resolver, check func(netip.Addr) error) *net.Dialer {
+	return &net.Dialer{
+		Timeout: callTimeout, Resolver: resolver,
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			to, err := netip.ParseAddrPort(address)
-			if err != nil || plain && !to.Addr().Unmap().IsLoopback() {
+			if err != nil {
 				return ErrAddress
 			}
-			if plain {
-				return nil
-			}
-			return callable(to.Addr(), t.AllowPrivate)
+			return check(to.Addr())
 		},
 	}
+}
+
+// newClient returns a client that calls nothing but public addresses and those that the operator has opened; without TLS
+// nothing but loopback. It uses no proxy from the environment, follows no redirect, and does not unpack.
+func newClient(t Target) *http.Client {
+	dialer := NewDialer(t.AllowPrivate, t.Resolver)
+	if strings.HasPrefix(strings.ToLower(t.URL.Reveal()), "http:") {
+		dialer = newDialer(t.Resolver, func(to netip.Addr) error {
+			if !to.Unmap().IsLoopback() {
+				return ErrAddress
+			}
+			return nil
+		})
+	}
+	dialer.KeepAlive = -1
 	return &http.Client{
 		Timeout: callTimeout,
 		Transport: &http.Transport{

@@ -32,7 +32,12 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 		s.fail(w, r, who, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, stateOf(v))
+	state := stateOf(v)
+	if state.InForce, err = s.cfg.Broker.Alive(r.Context(), v); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, state)
 }
 
 // GetIssuance reads one record to whoever may see it.

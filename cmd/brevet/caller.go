@@ -14,9 +14,11 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
@@ -71,31 +73,41 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 }
 
 func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Source) (*client.Client, error) {
-	cfg := client.Config{BaseURL: f.Server}
-	var options []client.Option
-	if f.JWT {
-		audience := f.Audience
-		setDefault(&audience, f.Server)
-		options = append(options, client.WithJWT(tokens, audience))
+	if !f.JWT {
+		return f.clientAs(source, source)
 	}
-	switch {
-	case f.ServerID != "":
-		id, err := attest.ParseID(f.ServerID)
+	audience := f.Audience
+	setDefault(&audience, f.Server)
+	options := []client.Option{client.WithJWT(tokens, audience)}
+	if f.ServerID != "" {
+		id, err := f.serverID()
 		if err != nil {
-			return nil, fmt.Errorf("--server-id: %w", err)
+			return nil, err
 		}
-		options = append(options, f.spiffeServer(source, id))
-	case !f.JWT:
-		cfg.HTTPClient = &http.Client{Transport: &http.Transport{TLSClientConfig: tlsconfig.MTLSWebClientConfig(source, nil)}}
+		options = append(options, client.WithServer(source, tlsconfig.AuthorizeID(id)))
 	}
-	return client.New(cfg, options...)
+	return client.New(client.Config{BaseURL: f.Server}, options...)
 }
 
-func (f CallerFlags) spiffeServer(source *workloadapi.X509Source, id spiffeid.ID) client.Option {
-	if f.JWT {
-		return client.WithServer(source, tlsconfig.AuthorizeID(id))
+// clientAs is a client that calls by the X.509-SVIDs of one source, and knows the broker by the bundles of another.
+func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source) (*client.Client, error) {
+	if f.ServerID == "" {
+		web := &http.Transport{TLSClientConfig: tlsconfig.MTLSWebClientConfig(svids, nil)}
+		return client.New(client.Config{BaseURL: f.Server, HTTPClient: &http.Client{Transport: web}})
 	}
-	return client.WithX509(source, source, tlsconfig.AuthorizeID(id))
+	id, err := f.serverID()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{BaseURL: f.Server}, client.WithX509(svids, bundles, tlsconfig.AuthorizeID(id)))
+}
+
+func (f CallerFlags) serverID() (spiffeid.ID, error) {
+	id, err := attest.ParseID(f.ServerID)
+	if err != nil {
+		return id, fmt.Errorf("--server-id: %w", err)
+	}
+	return id, nil
 }
 
 func (f CallerFlags) noSVID(err error) error {

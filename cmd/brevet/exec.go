@@ -17,15 +17,17 @@ import (
 type ExecCmd struct {
 	CallerFlags
 	KeyFlags
-	Task    string   `help:"The task that the credentials belong to. Without it a task is made up, and ended with the program." env:"BREVET_TASK"`
-	Reason  string   `help:"Why, in a sentence, for whoever reads the record."`
-	Scope   inOrder  `help:"Scope to ask for, such as github.issues.read. The flags below are about the one before them; give it again for another credential." required:"" placeholder:"NAME"`
-	Param   inOrder  `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
-	TTL     inOrder  `help:"How long each credential should live. Default: the scope's own, and its longest with --env." placeholder:"DURATION" name:"ttl"`
-	Env     inOrder  `help:"Give it as this variable of the environment, which cannot be renewed." placeholder:"NAME[=FIELD]"`
-	File    inOrder  `help:"Give it as this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
-	Socket  inOrder  `help:"Give it to whoever connects to this Unix socket, named like a file." placeholder:"PATH[=FIELD]"`
-	For     inOrder  `help:"Give it in the way that this program takes it: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
+	Task   string  `help:"The task that the credentials belong to. Without it a task is made up, and ended with the program." env:"BREVET_TASK"`
+	Reason string  `help:"Why, in a sentence, for whoever reads the record."`
+	Scope  inOrder `help:"Scope to ask for, such as github.issues.read. The flags below are about the one before them; give it again for another credential." placeholder:"NAME"`
+	Param  inOrder `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
+	TTL    inOrder `help:"How long each credential should live. Default: the scope's own, and its longest with --env." placeholder:"DURATION" name:"ttl"`
+	Env    inOrder `help:"Give it as this variable of the environment, which cannot be renewed." placeholder:"NAME[=FIELD]"`
+	File   inOrder `help:"Give it as this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
+	Socket inOrder `help:"Give it to whoever connects to this Unix socket, named like a file." placeholder:"PATH[=FIELD]"`
+	For    inOrder `help:"Give it in the way that this program takes it: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
+	Egress bool    `help:"Be the program's way out: put credentials into its calls, and give it none. Each --scope that goes nowhere is one that may be used so; without such, all are."`
+	OutFlags
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
 }
 
@@ -47,6 +49,9 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	}
 	if len(c.Program) == 0 {
 		return errors.New("say which program to run, after --")
+	}
+	if len(c.Scope) == 0 && !c.Egress {
+		return errors.New("say what the program gets: --scope, or --egress")
 	}
 	path, err := findProgram(c.Program[0])
 	if err != nil {
@@ -80,11 +85,16 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	if err := run.obtain(waiting); err != nil {
 		return explain(con, c.hint(err), run.task)
 	}
+	out, closeOut, err := c.wayOut(ctx, run, folder, parts)
+	if err != nil {
+		return explain(con, err, run.task)
+	}
+	defer closeOut()
 	program := exec.Command(path) //nolint:gosec,noctx // the user's own program, which ends when it wants to
 	program.Args = c.Program
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
-	program.Env = append(os.Environ(), "BREVET_TASK="+run.task, "BREVET_DIR="+folder.path)
-	program.Env = append(program.Env, run.environ()...)
+	program.Env = append(c.inherited(), "BREVET_TASK="+run.task, "BREVET_DIR="+folder.path)
+	program.Env = append(append(program.Env, run.environ()...), out...)
 	return runProgram(con, program, signals)
 }
 
@@ -115,11 +125,16 @@ type execution struct {
 }
 
 func (c *ExecCmd) newRun(con *console, broker *client.Client, parts []*part) *execution {
-	x := &execution{con: con, broker: broker, task: c.Task, parts: parts}
+	x := &execution{con: con, broker: broker, task: c.Task, used: c.Egress}
+	for _, p := range parts {
+		if len(p.places) > 0 {
+			x.parts = append(x.parts, p)
+		}
+	}
 	if x.task == "" {
 		x.task, x.madeUp = newTask("exec"), true
 	}
-	for _, p := range parts {
+	for _, p := range x.parts {
 		p.ask.Task, p.ask.Reason = x.task, c.Reason
 	}
 	return x

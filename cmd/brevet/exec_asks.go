@@ -89,7 +89,7 @@ func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 		}
 	}
 	for _, p := range parts {
-		if len(p.places) == 0 {
+		if len(p.places) == 0 && !c.Egress {
 			return nil, fmt.Errorf("--scope %s: say where it goes: --env, --file, --socket or --for", p.ask.Scope)
 		}
 		if p.inEnv() && slices.ContainsFunc(p.places, func(to place) bool { return !isEnv(to) }) {

@@ -20,6 +20,12 @@ import (
 // startBrief is a stack whose catalogue has credentials that live for seconds, too.
 func startBrief(t *testing.T) *session {
 	t.Helper()
+	return startBriefWith(t, nil)
+}
+
+// startBriefWith has more files in the catalogue.
+func startBriefWith(t *testing.T, more map[string]string) *session {
+	t.Helper()
 	dir := t.TempDir() + "/state"
 	if err := os.CopyFS(dir, examples.Catalog); err != nil {
 		t.Fatal(err)
@@ -30,6 +36,11 @@ func startBrief(t *testing.T) *session {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "catalog", name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range more {
+		if err := os.WriteFile(filepath.Join(dir, "catalog", name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,6 +27,7 @@ type CLI struct {
 	Scopes         ScopesCmd         `cmd:"" help:"List the scopes that the sandbox this runs in may ask for."`
 	Request        RequestCmd        `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
 	Exec           ExecCmd           `cmd:"" help:"Run a program with credentials that are renewed while it runs, and die with it."`
+	Egress         EgressCmd         `cmd:"" help:"Be the way out of a sandbox, which then holds no credential at all."`
 	GitCredential  GitCredentialCmd  `cmd:"" help:"Give git a credential, as its credential helper."`
 	KubeCredential KubeCredentialCmd `cmd:"" help:"Give kubectl a credential, as its credential plugin."`
 	Mcp            McpCmd            `cmd:"" help:"Let an agent ask for credentials through the Model Context Protocol, without seeing them."`

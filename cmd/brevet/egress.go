@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/egress"
+	"github.com/brevet-dev/brevet/secret"
+	"golang.org/x/sync/errgroup"
+)
+
+// EgressCmd is `brevet egress`.
+type EgressCmd struct {
+	Serve EgressServeCmd `cmd:"" default:"withargs" help:"Be the way out of the sandbox that this runs beside: put credentials into its calls. The default."`
+	Env   EgressEnvCmd   `cmd:"" help:"Print the variables that lead common programs through a gateway."`
+}
+
+// OutFlags say what a gateway may call.
+type OutFlags struct {
+	HostCA       string   `help:"PEM roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
+	AllowPrivate []string `help:"A network that may be called though it is not public, such as 10.1.0.0/16." placeholder:"CIDR" sep:"none"`
+}
+
+// EgressServeCmd is `brevet egress serve`.
+type EgressServeCmd struct {
+	CallerFlags
+	OutFlags
+	Task   string  `help:"The task that the credentials belong to." required:"" env:"BREVET_TASK"`
+	Reason string  `help:"Why, in a sentence, for whoever reads the record."`
+	Scope  inOrder `help:"A scope that may be used. Default: all that Brevet lets the sandbox ask for. The flag below is about the one before it." placeholder:"NAME"`
+	Param  inOrder `help:"A parameter that no path says: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
+	Listen string  `help:"Loopback address for the sandbox to call, with a password." default:"127.0.0.1:3128"`
+	Socket string  `help:"Unix socket of mode 0600 for the sandbox to call, without a password." type:"path"`
+	MTLS   string  `help:"Address for sandboxes that prove who they are by their SVIDs, as host:port. The Workload API has to give their identities to this gateway too." name:"listen-mtls"`
+	Dir    string  `help:"Folder for what brevet egress env reads: the gateway's certificate, and its address with the password." default:".brevet-egress" type:"path"`
+}
+
+// releaseWithin bounds the release of what a gateway holds.
+const releaseWithin = 10 * time.Second
+
+// Run serves until ctx ends.
+func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
+	scopes, err := scopesInOrder(c.Scope, c.Param)
+	if err != nil {
+		return err
+	}
+	if at, err := netip.ParseAddrPort(c.Listen); err != nil || !at.Addr().IsLoopback() {
+		return fmt.Errorf("--listen %s: it is a loopback address with a port, since the password goes there without TLS", c.Listen)
+	}
+	if c.MTLS != "" && c.JWT {
+		return errors.New("--listen-mtls goes with X.509-SVIDs, and so not with --jwt")
+	}
+	format := "text"
+	if con.json {
+		format = "json"
+	}
+	log, err := newLogger(LogConfig{Level: "info", Format: format}, con.err)
+	if err != nil {
+		return err
+	}
+	gateway, err := c.gateway(log)
+	if err != nil {
+		return err
+	}
+	defer closeGateway(ctx, gateway)
+	config := egress.SandboxConfig{Task: c.Task, Reason: c.Reason, Scopes: scopes}
+	own, done, err := c.sandbox(ctx, gateway, config)
+	if err != nil {
+		return err
+	}
+	defer done()
+	tasks, serving := errgroup.WithContext(ctx)
+	if err := c.open(serving, tasks, gateway, own); err != nil {
+		return err
+	}
+	if c.MTLS != "" {
+		tasks.Go(func() error { return c.serveProven(serving, gateway, config) })
+	}
+	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " says how to get here")
+	return ended(ctx, tasks.Wait())
+}
+
+// closeGateway ends what it held.
+func closeGateway(ctx context.Context, gateway *egress.Gateway) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
+	gateway.Close(ctx)
+}
+
+// open begins to listen for the one sandbox.
+func (c *EgressServeCmd) open(ctx context.Context, tasks *errgroup.Group, gateway *egress.Gateway, own *egress.Sandbox) error {
+	door, err := openDoor(ctx, c.Listen)
+	if err != nil {
+		return err
+	}
+	if err := door.describe(c.Dir, gateway.CA()); err != nil {
+		return errors.Join(err, door.Close())
+	}
+	tasks.Go(func() error { return gateway.Serve(ctx, door, egress.WithPassword(own, door.password)) })
+	if c.Socket == "" {
+		return nil
+	}
+	socket, err := listenPrivately(c.Socket)
+	if err != nil {
+		return fmt.Errorf("--socket: %w", err)
+	}
+	tasks.Go(func() error { return gateway.Serve(ctx, socket, egress.Alone(own)) })
+	return nil
+}
+
+// door is a loopback listener with a password.
+type door struct {
+	net.Listener
+	password secret.Text
+}
+
+func openDoor(ctx context.Context, address string) (*door, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", address, err)
+	}
+	return &door{listener, secret.New(rand.Text())}, nil
+}
+
+// proxy is the door as programs take a proxy. The password opens nothing else, and ends with the gateway.
+func (d *door) proxy() secret.Text {
+	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.password.Reveal()), Host: d.Addr().String()}
+	return secret.New(u.String())
+}
+
+// The files of a gateway's folder.
+const (
+	egressCA    = "ca.pem"
+	egressProxy = "proxy"
+)
+
+// describe writes what leads programs here.
+func (d *door) describe(dir string, ca []byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making the gateway's folder: %w", err)
+	}
+	if err := replaceFile(filepath.Join(dir, egressProxy), d.proxy().Reveal()); err != nil {
+		return fmt.Errorf("writing the gateway's address: %w", err)
+	}
+	if err := replaceFile(filepath.Join(dir, egressCA), string(ca)); err != nil {
+		return fmt.Errorf("writing the gateway's certificate: %w", err)
+	}
+	return nil
+}
+
+// gateway makes one that calls what the flags open.
+func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
+	reach, err := ReachConfig{CAFile: f.HostCA, AllowPrivateCIDRs: f.AllowPrivate}.target("")
+	if err != nil {
+		return nil, fmt.Errorf("--host-ca and --allow-private: %w", err)
+	}
+	return egress.New(egress.Config{Roots: reach.Roots, AllowPrivate: reach.AllowPrivate, Log: log, Now: time.Now})
+}
+
+// sandbox has a gateway serve the sandbox that this runs as.
+func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (*egress.Sandbox, func(), error) {
+	broker, done, err := f.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.ID, err = f.self(ctx, broker); err != nil {
+		done()
+		return nil, nil, err
+	}
+	cfg.Broker = broker
+	own, err := gateway.Sandbox(cfg)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return own, done, nil
+}
+
+// self is who the broker says that this is.
+func (f CallerFlags) self(ctx context.Context, broker *client.Client) (string, error) {
+	me, err := broker.WhoAmI(ctx)
+	if err != nil {
+		return "", fmt.Errorf("asking the broker who this is: %w", f.hint(err))
+	}
+	return me.ID, nil
+}
+
+// scopesInOrder is each scope with the parameters that were given after it; nil when no scope is named.
+func scopesInOrder(names, params inOrder) (map[string]map[string]any, error) {
+	if len(names) == 0 && len(params) == 0 {
+		return nil, nil //nolint:nilnil // all of them
+	}
+	given := map[string][]string{}
+	for i, name := range names {
+		given[name.text] = append(given[name.text], between(name, names[i+1:], params)...)
+	}
+	if len(names) == 0 || params != nil && params[0].after > names[0].after {
+		return nil, errors.New("--param comes before the --scope that it is about")
+	}
+	scopes := make(map[string]map[string]any, len(given))
+	for name, texts := range given {
+		parsed, err := parseParams(texts)
+		if err != nil {
+			return nil, err
+		}
+		scopes[name] = parsed
+	}
+	return scopes, nil
+}
+
+// between are the parameters after a scope and before the next one.
+func between(name placed, next, params inOrder) []string {
+	var texts []string
+	for _, p := range params {
+		if p.after < name.after && (len(next) == 0 || p.after > next[0].after) {
+			texts = append(texts, p.text)
+		}
+	}
+	return texts
+}

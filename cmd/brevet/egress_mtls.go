@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/egress"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+// serveProven takes calls of all sandboxes whose identities the Workload API gives to the gateway as well.
+func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) error {
+	address := workloadapi.WithAddr(c.WorkloadAPI)
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(address))
+	if err != nil {
+		return c.noSVID(err)
+	}
+	defer func() { _ = source.Close() }()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.MTLS)
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", c.MTLS, err)
+	}
+	secured := tlsconfig.MTLSServerConfig(source, source, tlsconfig.AuthorizeAny())
+	// What was verified when a connection began is verified for each that begins.
+	secured.SessionTicketsDisabled, secured.MinVersion = true, tls.VersionTLS12
+	all := &sandboxes{gateway: gateway, cfg: cfg, flags: c.CallerFlags, source: source, byID: map[string]*holder{}}
+	defer all.close()
+	watched := make(chan error, 1)
+	go func() { watched <- workloadapi.WatchX509Context(ctx, all, address) }()
+	err = gateway.Serve(ctx, tls.NewListener(listener, secured), egress.Proven(time.Now, all.lookup))
+	return errors.Join(err, ended(ctx, <-watched))
+}
+
+// sandboxes are those whose identities the gateway holds, as the Workload API says at any time.
+type sandboxes struct {
+	gateway *egress.Gateway
+	cfg     egress.SandboxConfig
+	flags   CallerFlags
+	source  *workloadapi.X509Source
+
+	mu   sync.Mutex
+	byID map[string]*holder
+}
+
+// holder is one sandbox, and asks as it.
+type holder struct {
+	svid    atomic.Pointer[x509svid.SVID]
+	broker  *client.Client
+	sandbox *egress.Sandbox
+}
+
+// GetX509SVID implements [x509svid.Source].
+func (h *holder) GetX509SVID() (*x509svid.SVID, error) { return h.svid.Load(), nil }
+
+func (s *sandboxes) lookup(id string) *egress.Sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.byID[id]; h != nil {
+		return h.sandbox
+	}
+	return nil
+}
+
+// OnX509ContextUpdate implements [workloadapi.X509ContextWatcher]. An identity that is not given any more is not served.
+func (s *sandboxes) OnX509ContextUpdate(now *workloadapi.X509Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	given := map[string]bool{}
+	for _, svid := range now.SVIDs {
+		id := svid.ID.String()
+		given[id] = true
+		if h := s.byID[id]; h != nil {
+			h.svid.Store(svid)
+			continue
+		}
+		if h, err := s.hold(svid); err == nil {
+			s.byID[id] = h
+		}
+	}
+	for id, h := range s.byID {
+		if !given[id] {
+			delete(s.byID, id)
+			go h.end(s.gateway)
+		}
+	}
+}
+
+// OnX509ContextWatchError implements [workloadapi.X509ContextWatcher]. What was given last stays until it expires.
+func (s *sandboxes) OnX509ContextWatchError(error) {}
+
+func (s *sandboxes) hold(svid *x509svid.SVID) (*holder, error) {
+	h := &holder{}
+	h.svid.Store(svid)
+	var err error
+	if h.broker, err = s.flags.clientAs(h, s.source); err != nil {
+		return nil, err
+	}
+	cfg := s.cfg
+	cfg.ID, cfg.Broker = svid.ID.String(), h.broker
+	h.sandbox, err = s.gateway.Sandbox(cfg)
+	return h, err
+}
+
+func (h *holder) end(gateway *egress.Gateway) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
+	defer cancel()
+	gateway.Drop(ctx, h.sandbox)
+	h.broker.Close()
+}
+
+func (s *sandboxes) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.byID {
+		h.end(s.gateway)
+	}
+	clear(s.byID)
+}

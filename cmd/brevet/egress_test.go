@@ -1,0 +1,189 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// webHost is a server of others on this machine, by a name.
+type webHost struct {
+	name string // with the port
+	ca   string // the file of its authority
+	seen chan *http.Request
+}
+
+func newWebHost(t *testing.T) *webHost {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &webHost{ca: filepath.Join(t.TempDir(), "host.pem"), seen: make(chan *http.Request, 16)}
+	if err := os.WriteFile(h.ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.seen <- r
+		_, _ = io.WriteString(w, "served")
+	})}
+	cfg := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}
+	go func() { _ = srv.Serve(tls.NewListener(listener, cfg)) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	h.name = fmt.Sprintf("localhost:%d", listener.Addr().(*net.TCPAddr).Port)
+	return h
+}
+
+// brief is what a catalogue says of the host.
+func (h *webHost) brief() map[string]string {
+	return map[string]string{"host.cedar": `@id("host") permit (principal, action == Action::"brief.host.read", resource);`, "host.yaml": fmt.Sprintf(`scopes:
+  - name: brief.host.read
+    title: Read from a host
+    authority: read
+    params:
+      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
+    resource: brief:{repo}
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: jwt, audience: https://brief.acme.example}
+    egress: [{hosts: ['%s'], methods: [GET], paths: ['/repos/{repo}', /fixed]}]
+`, h.name)}
+}
+
+// A program gets through to what its sandbox may have, and holds nothing itself.
+func TestEgress(t *testing.T) {
+	t.Parallel()
+	host := newWebHost(t)
+	s := startBriefWith(t, host.brief())
+	reach := []string{"--host-ca", host.ca, "--allow-private", "127.0.0.1/32"}
+	t.Run("exec", func(t *testing.T) { s.execEgress(t, host, reach) })
+	t.Run("serve", func(t *testing.T) { s.egressServe(t, host, reach) })
+	t.Run("mistakes", s.egressMistakes)
+	s.stop(t, syscall.SIGTERM)
+}
+
+// bearer is the token that the host got, which is the sandbox's own.
+func (h *webHost) bearer(t *testing.T) string {
+	t.Helper()
+	select {
+	case r := <-h.seen:
+		return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	case <-time.After(10 * time.Second):
+		t.Fatal("the host got no call")
+		return ""
+	}
+}
+
+const curl = `curl -sS --noproxy '' -w '\n%{http_code}\n' `
+
+func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
+	got := s.exec(t, curl+"https://"+host.name+"/repos/acme/api; env; cat $BREVET_DIR/*; "+curl+"https://"+host.name+"/repos/acme/api/more; "+curl+"http://"+host.name+"/repos/acme/api",
+		append([]string{"--egress", "--task", "t-egress"}, reach...)...)
+	got.want(t, 0)
+	token := host.bearer(t)
+	if !strings.HasPrefix(got.out, "served\n200\n") || strings.Contains(got.out, token) || token == "" || strings.Contains(got.out, "SPIFFE_ENDPOINT_SOCKET") {
+		t.Errorf("got %q", got.out)
+	}
+	if !strings.Contains(got.out, `"code":"egress_no_rule"`) || !strings.Contains(got.out, `"code":"egress_plaintext"`) {
+		t.Errorf("got %q, want two refusals that say why", got.out)
+	}
+	if record := s.whose(t, token); record["status"] != "released" || record["task"] != "t-egress" || record["resource"] != "brief:acme/api" {
+		t.Errorf("got %v, want it released", record)
+	}
+	// What no path says is said with the scope, and no other scope is used.
+	flags := append([]string{"--egress", "--scope", "brief.host.read", "--param", "repo=acme/web"}, reach...)
+	s.exec(t, curl+"https://"+host.name+"/fixed", flags...).want(t, 0, "served\n200")
+	if record := s.whose(t, host.bearer(t)); record["resource"] != "brief:acme/web" || !strings.HasPrefix(record["task"].(string), "exec-") {
+		t.Errorf("got %v", record)
+	}
+	s.exec(t, curl+"https://"+host.name+"/repos/acme/api", append([]string{"--egress", "--scope", "brief.token.read"}, reach...)...).want(t, 0, "egress_no_rule\"", "403")
+	// A program may have a credential as well.
+	s.exec(t, `test -s "$BREVET_DIR/token" && `+curl+"https://"+host.name+"/repos/acme/api",
+		append(with(repo, "--file", "token", "--egress", "--scope", "brief.host.read"), reach...)...).want(t, 0, "served\n200")
+	host.bearer(t)
+	// Nothing that was not opened is called.
+	s.exec(t, curl+"https://"+host.name+"/repos/acme/api", "--egress", "--host-ca", host.ca).want(t, 0, "egress_address", "403")
+}
+
+func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
+	dir, socket := filepath.Join(t.TempDir(), "gateway"), filepath.Join(t.TempDir(), "s")
+	p := launch(t, s.env, append([]string{"egress", "--task", "t-serve", "--listen", "127.0.0.1:0", "--socket", socket, "--dir", dir}, reach...)...)
+	p.waitFor(t, p.err, "serving")
+	env := brevet(t, s.env, "egress", "env", "--dir", dir)
+	env.want(t, 0, "export HTTPS_PROXY=", "export NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
+	if object := object(t, brevet(t, s.env, "egress", "env", "--dir", dir, "-o", "json").out); object["SSL_CERT_FILE"] != filepath.Join(dir, "ca.pem") {
+		t.Errorf("got %v", object)
+	}
+	shell(t, env.out+curl+"https://"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
+	token := host.bearer(t)
+	shell(t, curl+"--unix-socket "+socket+" http://egress/"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
+	if again := host.bearer(t); again != token {
+		t.Error("another token was asked for")
+	}
+	brevet(t, s.env, "task", "end", "t-serve").want(t, 0)
+	within(t, time.Second, "the task has ended", func() bool {
+		return strings.Contains(shell(t, env.out+curl+"https://"+host.name+"/repos/acme/api").out, "The task has ended")
+	})
+	p.signal(t, syscall.SIGTERM)
+	got := p.finish(t)
+	got.want(t, 0, "scope=brief.host.read", "path=/repos/{repo}", "status=200", "status=403")
+	if strings.Contains(got.err, token) {
+		t.Error("the token is in the log")
+	}
+}
+
+// shell runs a script as a program of somebody else would.
+func shell(t *testing.T, script string) result {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", script).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		return result{code: exit.ExitCode(), out: string(out)}
+	}
+	return result{out: string(out)}
+}
+
+func (s *session) egressMistakes(t *testing.T) {
+	for want, flags := range map[string][]string{
+		"it is a loopback address":             {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
+		"allow_private_cidrs":                  {"egress", "--task", "t", "--allow-private", "10.0.0.1"},
+		"reading where the gateway is":         {"egress", "env", "--dir", t.TempDir()},
+		"comes before the --scope":             {"egress", "--task", "t", "--param", "a=b", "--scope", "a.b"},
+		"say what the program gets":            {"exec", "--", "true"},
+		"goes with X.509-SVIDs":                {"egress", "--task", "t", "--jwt", "--listen", "127.0.0.1:0", "--listen-mtls", "127.0.0.1:0", "--dir", t.TempDir()},
+		"is neither name=text nor name:=JSON":  {"egress", "--task", "t", "--scope", "a.b", "--param", "a"},
+		"--host-ca and --allow-private: ca_fi": {"egress", "--task", "t", "--host-ca", filepath.Join(t.TempDir(), "none")},
+	} {
+		brevet(t, s.env, flags...).want(t, 1, want)
+	}
+}

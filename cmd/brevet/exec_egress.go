@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/egress"
+)
+
+// ownIdentity begins what leads to the identity of the sandbox. A program with a way out of its own is not told of it; that it
+// cannot find it is for the sandbox to see to.
+var ownIdentity = []string{"SPIFFE_ENDPOINT_SOCKET=", "BREVET_SERVER=", "BREVET_SERVER_ID=", "BREVET_AUDIENCE="}
+
+// inherited is the environment that the program gets from whoever runs it.
+func (c *ExecCmd) inherited() []string {
+	all := os.Environ()
+	if !c.Egress {
+		return all
+	}
+	return slices.DeleteFunc(all, func(pair string) bool {
+		return slices.ContainsFunc(ownIdentity, func(name string) bool { return strings.HasPrefix(pair, name) })
+	})
+}
+
+// wayOut opens a gateway for the program alone, and returns the variables that lead there.
+func (c *ExecCmd) wayOut(ctx context.Context, run *execution, folder *privateFolder, parts []*part) (environ []string, done func(), err error) {
+	if !c.Egress {
+		return nil, func() {}, nil
+	}
+	gateway, err := c.gateway(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := egress.SandboxConfig{Task: run.task, Reason: c.Reason, Broker: run.broker, Scopes: usedSo(parts)}
+	own, door, err := c.openWay(ctx, gateway, cfg)
+	if err != nil {
+		closeGateway(ctx, gateway)
+		return nil, nil, err
+	}
+	if err := door.describe(folder.path, gateway.CA()); err != nil {
+		closeGateway(ctx, gateway)
+		return nil, nil, err
+	}
+	go func() { _ = gateway.Serve(context.WithoutCancel(ctx), door, egress.WithPassword(own, door.password)) }() // until it is closed
+	return egressEnviron(door.proxy(), folder.path+"/"+egressCA), func() { closeGateway(ctx, gateway) }, nil
+}
+
+func (c *ExecCmd) openWay(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (own *egress.Sandbox, at *door, err error) {
+	if cfg.ID, err = c.self(ctx, cfg.Broker); err != nil {
+		return nil, nil, err
+	}
+	if own, err = gateway.Sandbox(cfg); err != nil {
+		return nil, nil, err
+	}
+	at, err = openDoor(ctx, "127.0.0.1:0")
+	return own, at, err
+}
+
+// usedSo are the scopes that go nowhere else, with their parameters; nil when there are none, for all that may be asked for.
+func usedSo(parts []*part) map[string]map[string]any {
+	var scopes map[string]map[string]any
+	for _, p := range parts {
+		if len(p.places) > 0 {
+			continue
+		}
+		if scopes == nil {
+			scopes = map[string]map[string]any{}
+		}
+		given := map[string]any{}
+		maps.Copy(given, p.ask.Params)
+		scopes[p.ask.Scope] = given
+	}
+	return scopes
+}

@@ -1,0 +1,226 @@
+package egress_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// A credential goes in as its rule says, whatever the sandbox sends of its own, and does not come back.
+func TestCredentialsGoIn(t *testing.T) {
+	w := newWorld(t)
+	for _, tc := range []struct{ path, name, want string }{
+		{"/key/echo", "X-Key", canary},
+		{"/basic", "Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("bot:"+canary))},
+		{"/bearer", "Authorization", "Bearer " + canary},
+		{"/query", "", ""},
+		{"/token", "Authorization", "Bearer eyJ"},
+	} {
+		req := request(t, "GET", w.url(tc.path)+"?a=1&key=mine", nil)
+		for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Forwarded-For", "X-HTTP-Method-Override"} {
+			req.Header.Set(name, "mine")
+		}
+		if tc.name != "" {
+			req.Header.Set(tc.name, "mine")
+		}
+		answer := call(t, w.proxied(t), req)
+		if answer.status != 200 || answer.proto != "HTTP/2.0" {
+			t.Fatalf("%s: got %d %s by %s", tc.path, answer.status, answer.text, answer.proto)
+		}
+		seen := w.host.taken()
+		if len(seen) != 1 || strings.Contains(header(seen[0]), "mine") {
+			t.Fatalf("%s: the host got\n%s\nwant one call with nothing of the sandbox's own", tc.path, header(seen[0]))
+		}
+		if got := seen[0].Header.Get(tc.name); tc.name != "" && !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%s: the host got %q, want %q", tc.path, got, tc.want)
+		}
+		if want := map[bool]string{true: "a=1&key=" + canary, false: "a=1&key=mine"}[tc.path == "/query"]; seen[0].URL.RawQuery != want {
+			t.Errorf("%s: the host got the query %q, want %q", tc.path, seen[0].URL.RawQuery, want)
+		}
+		if strings.Contains(answer.text, canary) || answer.header.Get("Set-Cookie") != "" || strings.Contains(answer.header.Get("X-Seen"), canary) {
+			t.Errorf("%s: the sandbox got %v %s", tc.path, answer.header, answer.text)
+		}
+	}
+	if log := w.log.String(); strings.Contains(log, canary) || !strings.Contains(log, "path=/key/**") || !strings.Contains(log, "sandbox="+agent) ||
+		!strings.Contains(log, "scope=host.query.use") || !strings.Contains(log, "issuance=") {
+		t.Errorf("got the log\n%s", log)
+	}
+}
+
+// One credential serves many calls, whichever way they come.
+func TestWaysIn(t *testing.T) {
+	w := newWorld(t)
+	plain := &http.Client{}
+	alone := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
+	}}}
+	base := request(t, "GET", "http://"+w.addr+"/"+w.host.name()+"/key/x%20y?q=1", nil)
+	base.SetBasicAuth("brevet", password)
+	absolute := request(t, "GET", "http://"+w.addr+"/", nil)
+	absolute.URL.Opaque, absolute.Host = w.url("/key/x%20y?q=1"), w.host.name()
+	absolute.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(":"+password)))
+	for name, answer := range map[string]got{
+		"CONNECT":          call(t, w.proxied(t), request(t, "GET", w.url("/key/x%20y?q=1"), nil)),
+		"base URL":         call(t, plain, base),
+		"its own socket":   call(t, alone, request(t, "GET", "http://egress/"+w.host.name()+"/key/x%20y?q=1", nil)),
+		"the request line": call(t, plain, absolute),
+	} {
+		seen := w.host.taken()
+		if answer.status != 200 || answer.text != "served" {
+			t.Errorf("%s: got %d %s", name, answer.status, answer.text)
+		}
+		for _, r := range seen {
+			if r.RequestURI != "/key/x%20y?q=1" || r.Header.Get("X-Key") != canary || r.Header.Get("Authorization") != "" {
+				t.Errorf("%s: the host got %s\n%s", name, r.RequestURI, header(r))
+			}
+		}
+	}
+	if n := w.issued(t, "host.key.use"); n != 1 {
+		t.Errorf("got %d credentials, want 1", n)
+	}
+}
+
+// What the path says is asked for, and what policy says of that is told.
+func TestParametersOfAPath(t *testing.T) {
+	w := newWorld(t)
+	if answer := w.get(t, "/repos/acme/api/issues"); answer.status != 200 {
+		t.Errorf("got %d %s", answer.status, answer.text)
+	}
+	page, err := w.broker.Page(t.Context(), client.Filter{Scope: "host.repo.read"})
+	if err != nil || len(page.Issuances) != 1 || page.Issuances[0].Params["repo"] != "acme/api" || page.Issuances[0].Params["env"] != "dev" || page.Issuances[0].Task != task {
+		t.Fatalf("got %+v, %v", page.Issuances, err)
+	}
+	answer := w.get(t, "/repos/evil/api/issues")
+	var p openapi.Problem
+	if err := json.Unmarshal([]byte(answer.text), &p); err != nil || answer.status != 403 || p.Code != openapi.CodeDenied || len(p.Policies) != 1 || p.Policies[0] != "acme-only" {
+		t.Errorf("got %d %s, want what policy says", answer.status, answer.text)
+	}
+	if len(w.host.taken()) != 1 {
+		t.Error("what was denied has reached the host")
+	}
+	// Whoever tries all the time does not fill the record.
+	for range 20 {
+		w.get(t, "/repos/evil/api/issues")
+	}
+	if n := w.issued(t, "host.repo.read"); n > 6 {
+		t.Errorf("got %d records of one denial", n)
+	}
+}
+
+// What waits for people says so, and goes on once they have decided.
+func TestCallsThatPeopleApprove(t *testing.T) {
+	w := newWorld(t)
+	var told struct {
+		Code    string
+		Waiting struct{ ID, Group string }
+	}
+	for range 2 {
+		answer := w.get(t, "/approved")
+		if err := json.Unmarshal([]byte(answer.text), &told); err != nil || answer.status != 403 || told.Code != "egress_pending" || told.Waiting.Group != "oncall" {
+			t.Fatalf("got %d %s, want it to wait", answer.status, answer.text)
+		}
+	}
+	if n := w.issued(t, "host.approved.use"); n != 1 {
+		t.Errorf("people are asked %d times, want 1", n)
+	}
+	bob := w.stack.Person(t, "bob")
+	shown, err := bob.Approval(t.Context(), told.Waiting.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bob.Vote(t.Context(), shown, openapi.VerdictApprove, ""); err != nil {
+		t.Fatal(err)
+	}
+	if answer := w.get(t, "/approved"); answer.status != 200 {
+		t.Errorf("got %d %s after the yes", answer.status, answer.text)
+	}
+}
+
+// The task ends: what is under way breaks off, and the next call is refused, both within a second.
+func TestTheEndOfATask(t *testing.T) {
+	w := newWorld(t)
+	events := w.events(t)
+	socket := w.webSocket(t)
+	w.endTask(t)
+	began := time.Now()
+	for name, conn := range map[string]io.Reader{"events": events, "WebSocket": socket} {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(io.Discard, conn)
+			ended <- err
+		}()
+		within(t, time.Second, name, ended)
+	}
+	t.Logf("broken off after %s", time.Since(began))
+	answer := w.get(t, "/key/echo")
+	if code, _ := answer.problem(); answer.status != 403 || code != "denied" || time.Since(began) > time.Second {
+		t.Errorf("got %d %s after %s, want it refused within a second", answer.status, answer.text, time.Since(began))
+	}
+}
+
+// A credential that is revoked is not used a second later, and another one is asked for.
+func TestRevokedCredentials(t *testing.T) {
+	w := newWorld(t)
+	w.get(t, "/token")
+	token := w.host.taken()[0].Header.Get("Authorization")
+	if _, err := w.stack.Client(t, admin).Revoke(t.Context(), client.Selection{SPIFFEID: agent}, "leaked"); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; {
+		w.get(t, "/token")
+		if seen := w.host.taken(); len(seen) == 1 && seen[0].Header.Get("Authorization") != token {
+			break
+		}
+		if time.Since(began) > time.Second {
+			t.Fatal("it is used a second later")
+		}
+	}
+	if _, err := w.stack.Client(t, admin).Quarantine(t.Context(), agent, "odd"); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); w.get(t, "/token").status == 200; {
+		if time.Since(began) > time.Second {
+			t.Fatal("a sandbox in quarantine gets through a second later")
+		}
+	}
+}
+
+func (w *world) events(t *testing.T) io.Reader {
+	t.Helper()
+	resp, err := w.proxied(t).Do(request(t, "GET", w.url("/key/events"), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); err != nil || line != "data: one\n" {
+		t.Fatalf("got %q, %v, want the first event at once", line, err)
+	}
+	return lines
+}
+
+func (w *world) webSocket(t *testing.T) io.Reader {
+	t.Helper()
+	conn := w.tunnel(t, w.host.name())
+	_, _ = io.WriteString(conn, "GET /key/socket HTTP/1.1\r\nHost: "+w.host.name()+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	reader := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(reader, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("got %v, %v, want a WebSocket", resp, err)
+	}
+	_, _ = io.WriteString(conn, "hello\n")
+	if line, err := reader.ReadString('\n'); err != nil || line != "hello\n" {
+		t.Fatalf("got %q, %v through the WebSocket", line, err)
+	}
+	return reader
+}

@@ -1,0 +1,17 @@
+package egress
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/secret"
+)
+
+// Masked reads a body with secrets masked.
+func Masked(body io.Reader, secrets ...string) io.Reader {
+	var texts []secret.Text
+	for _, one := range secrets {
+		texts = append(texts, secret.New(one))
+	}
+	return newMask(texts).body(io.NopCloser(body), func() http.Header { return nil })
+}

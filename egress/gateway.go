@@ -1,0 +1,126 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/outbound"
+)
+
+// What one connection may take of the gateway.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = time.Minute
+	maxHeaderBytes    = 64 << 10
+	// maxBody is the largest body of a call, in bytes, and bodyPause the longest pause in it.
+	maxBody   = 1 << 30
+	bodyPause = 30 * time.Second
+)
+
+// Config is what a Gateway works with.
+type Config struct {
+	// Roots vouch for the hosts that are called; nil is the system's.
+	Roots *x509.CertPool
+	// AllowPrivate are networks that may be called though they are not public.
+	AllowPrivate []netip.Prefix
+	// Resolver looks up hosts; nil is the system's.
+	Resolver *net.Resolver
+	Log      *slog.Logger
+	Now      func() time.Time
+}
+
+// Gateway is the way out for one or more sandboxes.
+type Gateway struct {
+	cfg       Config
+	authority *authority
+	inner     *http.Server // what comes through tunnels
+	tunnels   *handoff
+
+	mu        sync.Mutex
+	sandboxes []*Sandbox
+	doors     []*http.Server
+}
+
+// New returns a gateway with an authority of its own, for certificates that its sandboxes trust and nobody else should.
+func New(cfg Config) (*Gateway, error) {
+	a, err := newAuthority(cfg.Now)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, authority: a, tunnels: newHandoff()}
+	g.inner = g.server(http.HandlerFunc(g.fromTunnel))
+	g.inner.ConnContext = tunnelContext
+	go func() { _ = g.inner.Serve(g.tunnels) }() // until Close
+	return g, nil
+}
+
+// CA is the certificate of the gateway's authority, as PEM.
+func (g *Gateway) CA() []byte { return g.authority.pem }
+
+func (g *Gateway) server(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		DisableGeneralOptionsHandler: true,
+		// What goes wrong below a call is for anyone to cause at will.
+		ErrorLog: log.New(slog.NewLogLogger(g.cfg.Log.Handler(), slog.LevelDebug).Writer(), "", 0),
+	}
+}
+
+// Serve takes calls from a listener until ctx ends. who tells whose they are.
+func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) error {
+	door := g.server(&entrance{g, who})
+	// Each call through a proxy takes a connection, or a tunnel in one: there is nothing to gain by HTTP/2.
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	door.Protocols = &protocols
+	g.mu.Lock()
+	g.doors = append(g.doors, door)
+	g.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { _ = door.Close() })
+	defer stop()
+	if err := door.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends all calls, and releases every credential.
+func (g *Gateway) Close(ctx context.Context) {
+	g.mu.Lock()
+	doors, sandboxes := g.doors, g.sandboxes
+	g.mu.Unlock()
+	for _, door := range doors {
+		_ = door.Close()
+	}
+	for _, s := range sandboxes {
+		s.close(ctx)
+	}
+	_ = g.inner.Close()
+	_ = g.tunnels.Close()
+}
+
+// transport calls hosts: at addresses that are open, over TLS, by no other proxy. It asks for no compression, so that what
+// comes back can be searched for secrets.
+func (g *Gateway) transport() *http.Transport {
+	return &http.Transport{
+		DialContext:            outbound.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver).DialContext,
+		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    10 * time.Second,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    64,
+		IdleConnTimeout:        time.Minute,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		WriteBufferSize:        32 << 10,
+		ReadBufferSize:         32 << 10,
+	}
+}

@@ -1,0 +1,121 @@
+package egress
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/brevet-dev/brevet/secret"
+)
+
+const (
+	// shortest is the length, in bytes, from which on a secret is masked: a shorter one would be found in any text.
+	shortest = 8
+	// maskAtOnce is how much of a body is looked at in one go.
+	maskAtOnce = 32 << 10
+)
+
+// mask hides secrets in what a host answers, by their value. What it puts in their place is as long, so that no length that
+// was announced is wrong.
+type mask struct{ secrets, stars []string }
+
+func newMask(texts []secret.Text) mask {
+	var m mask
+	for _, text := range texts {
+		if s := text.Reveal(); len(s) >= shortest {
+			m.secrets, m.stars = append(m.secrets, s), append(m.stars, strings.Repeat("*", len(s)))
+		}
+	}
+	return m
+}
+
+func (m mask) text(s string) string {
+	for i, one := range m.secrets {
+		s = strings.ReplaceAll(s, one, m.stars[i])
+	}
+	return s
+}
+
+func (m mask) header(h http.Header) {
+	for _, values := range h {
+		for i, value := range values {
+			values[i] = m.text(value)
+		}
+	}
+}
+
+// body returns what is read from b with the secrets masked, and trailers with them, once b is read.
+func (m mask) body(b io.ReadCloser, trailer func() http.Header) io.ReadCloser {
+	if len(m.secrets) == 0 {
+		return b
+	}
+	return &maskedBody{ReadCloser: b, mask: m, trailer: trailer}
+}
+
+type maskedBody struct {
+	io.ReadCloser
+	mask    mask
+	trailer func() http.Header
+
+	room  []byte // where chunk lies
+	chunk []byte // what is read and not given out
+	clean int    // how much of chunk can be given out
+	err   error
+}
+
+func (b *maskedBody) Read(p []byte) (int, error) {
+	for b.clean == 0 && b.err == nil {
+		b.fill()
+	}
+	if b.clean == 0 {
+		return 0, b.err
+	}
+	n := copy(p, b.chunk[:b.clean])
+	b.chunk, b.clean = b.chunk[n:], b.clean-n
+	return n, nil
+}
+
+// fill reads on, and keeps back what may be the beginning of a secret.
+func (b *maskedBody) fill() {
+	if need := len(b.chunk) + maskAtOnce; len(b.room) < need {
+		room := make([]byte, need)
+		copy(room, b.chunk)
+		b.room = room
+	} else {
+		copy(b.room, b.chunk)
+	}
+	n, err := b.ReadCloser.Read(b.room[len(b.chunk):])
+	b.chunk, b.err = b.room[:len(b.chunk)+n], err
+	begun := 0
+	for i, one := range b.mask.secrets {
+		for rest := b.chunk; ; {
+			at := bytes.Index(rest, []byte(one))
+			if at < 0 {
+				break
+			}
+			rest = rest[at+copy(rest[at:], b.mask.stars[i]):]
+		}
+		begun = max(begun, begins(b.chunk, one))
+	}
+	if b.clean = len(b.chunk) - begun; err != nil {
+		b.clean = len(b.chunk)
+		b.mask.header(b.trailer())
+	}
+}
+
+// begins is how many bytes at the end of chunk are the beginning of one.
+func begins(chunk []byte, one string) int {
+	tail := chunk[max(0, len(chunk)-len(one)+1):]
+	for {
+		at := bytes.IndexByte(tail, one[0])
+		if at < 0 {
+			return 0
+		}
+		tail = tail[at:]
+		if strings.HasPrefix(one, string(tail)) {
+			return len(tail)
+		}
+		tail = tail[1:]
+	}
+}

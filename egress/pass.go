@@ -1,0 +1,207 @@
+package egress
+
+import (
+	"context"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// own are headers by which a sandbox could say who it is, to whom it was passed on, or that the call is another one.
+var own = []string{
+	"Authorization", "Cookie", "Proxy-Authorization", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
+	"X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Server", "X-Real-Ip", "X-Original-Url", "X-Original-Uri", "X-Rewrite-Url",
+	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key",
+	"X-Amz-Security-Token",
+}
+
+// passage is one call on its way.
+type passage struct {
+	gateway *Gateway
+	sandbox *Sandbox
+	target  *url.URL
+	match   match
+	held    *held
+	mask    mask
+	began   time.Time
+}
+
+// pass sends a call on with the credential that it needs, or refuses it.
+func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox, target *url.URL) {
+	p := &passage{gateway: g, sandbox: sandbox, target: target, began: g.cfg.Now()}
+	seen := &answer{ResponseWriter: w}
+	defer func() { p.log(r, seen) }() // also of what is broken off, which panics
+	err := p.prepare(r)
+	if err != nil {
+		seen.refused = err
+		refuse(seen, err)
+		return
+	}
+	ctx, done := p.held.use(r.Context())
+	defer done()
+	r = r.WithContext(ctx)
+	r.Body = steady(http.NewResponseController(w), http.MaxBytesReader(seen, r.Body, maxBody))
+	p.forward(seen).ServeHTTP(seen, r)
+}
+
+// prepare finds out what the call needs, and gets it.
+func (p *passage) prepare(r *http.Request) error {
+	if upgrade := r.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "websocket") {
+		return &refusal{code: codeUpgrade}
+	}
+	if p.target.Port() == "80" {
+		return &refusal{code: codePlaintext}
+	}
+	if r.ContentLength > maxBody {
+		return &refusal{code: codeTooLarge}
+	}
+	// What is judged is what will be sent, whatever was received.
+	call := scopes.Call{Method: r.Method, Host: p.target.Host, Path: p.target.EscapedPath()}
+	var err error
+	if p.match, err = p.sandbox.rules.find(r.Context(), call); err != nil {
+		return err
+	}
+	if p.held, err = p.sandbox.purse.credential(r.Context(), p.match); err != nil {
+		return err
+	}
+	p.mask = newMask(p.held.masked)
+	return nil
+}
+
+// copies are buffers for bodies.
+var copies = buffers{sync.Pool{New: func() any { return new([maskAtOnce]byte) }}}
+
+type buffers struct{ sync.Pool }
+
+func (b *buffers) Get() []byte { return b.Pool.Get().(*[maskAtOnce]byte)[:] } //nolint:forcetypeassert // it holds nothing else
+func (b *buffers) Put(p []byte) {
+	b.Pool.Put((*[maskAtOnce]byte)(p))
+}
+
+func (p *passage) forward(seen *answer) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(out *httputil.ProxyRequest) { p.rewrite(out.Out) },
+		ModifyResponse: func(resp *http.Response) error {
+			p.clean(resp)
+			return nil
+		},
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
+			if cause := context.Cause(r.Context()); cause != nil {
+				err = cause
+			}
+			seen.refused = err
+			refuse(seen, err)
+		},
+		Transport: p.sandbox.transport, FlushInterval: -1, BufferPool: &copies,
+		ErrorLog: log.New(slog.NewLogLogger(p.gateway.cfg.Log.Handler(), slog.LevelDebug).Writer(), "", 0),
+	}
+}
+
+// rewrite takes away what the sandbox says of itself, and puts the credential in.
+func (p *passage) rewrite(out *http.Request) {
+	out.URL, out.Host = p.target, p.target.Host
+	for _, name := range own {
+		out.Header.Del(name)
+	}
+	out.Trailer = nil
+	out.Header.Set("Accept-Encoding", "identity")
+	send, value := p.match.route.Send, p.held.value.Reveal()
+	switch send.As {
+	case scopes.SendBasic:
+		out.SetBasicAuth(send.User, value)
+	case scopes.SendHeader:
+		delete(out.Header, textproto.CanonicalMIMEHeaderKey(send.Name))
+		out.Header.Set(send.Name, value)
+	case scopes.SendQuery:
+		query := out.URL.Query()
+		query.Set(send.Name, value)
+		withKey := *out.URL
+		withKey.RawQuery = query.Encode()
+		out.URL = &withKey
+	default:
+		out.Header.Set("Authorization", "Bearer "+value)
+	}
+}
+
+// clean takes credentials out of an answer: those that were sent, and those that the host gives.
+func (p *passage) clean(resp *http.Response) {
+	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc"} {
+		resp.Header.Del(name)
+	}
+	p.mask.header(resp.Header)
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = p.mask.body(resp.Body, func() http.Header { return resp.Trailer })
+	}
+}
+
+func (p *passage) log(r *http.Request, seen *answer) {
+	attrs := []slog.Attr{
+		slog.String("sandbox", p.sandbox.cfg.ID), slog.String("task", p.sandbox.cfg.Task), slog.String("scope", p.match.scope.Name),
+		slog.String("method", p.mask.text(r.Method)), slog.String("host", p.target.Host), slog.String("path", p.match.route.Path),
+		slog.Int("status", seen.status), slog.Int64("bytes", seen.bytes), slog.Duration("took", p.gateway.cfg.Now().Sub(p.began)),
+	}
+	if p.held != nil {
+		attrs = append(attrs, slog.String("issuance", p.held.id))
+	}
+	if seen.refused != nil {
+		attrs = append(attrs, slog.String("refused", p.mask.text(seen.refused.Error())))
+	}
+	p.gateway.cfg.Log.LogAttrs(r.Context(), slog.LevelInfo, "egress call", attrs...)
+}
+
+// answer counts what goes back.
+type answer struct {
+	http.ResponseWriter
+	status  int
+	bytes   int64
+	refused error
+}
+
+// WriteHeader leaves out what comes before an answer, which nobody has cleaned.
+func (a *answer) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		return
+	}
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	n, err := a.ResponseWriter.Write(p)
+	a.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap is for [http.ResponseController].
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// steady ends a body that stops coming. When it has come, the answer takes as long as it takes.
+func steady(conn *http.ResponseController, body io.ReadCloser) io.ReadCloser {
+	return &steadyBody{body, conn}
+}
+
+type steadyBody struct {
+	io.ReadCloser
+	conn *http.ResponseController
+}
+
+func (b *steadyBody) Read(p []byte) (int, error) {
+	_ = b.conn.SetReadDeadline(time.Now().Add(bodyPause)) //nolint:forbidigo // for a connection, not for a decision
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}

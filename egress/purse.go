@@ -1,0 +1,232 @@
+package egress
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/secret"
+	"golang.org/x/net/http/httpguts"
+)
+
+const (
+	// askWithin bounds the wait for a credential.
+	askWithin = 30 * time.Second
+	// margin is how long before its end a credential is not used for a new call.
+	margin = 2 * time.Second
+	// deniedFor is how long a no is told again without asking, so that what tries all the time does not fill the record.
+	deniedFor = time.Second
+	// mostSlots bounds for how many asks a sandbox is remembered: the parameters are of its choosing.
+	mostSlots = 1000
+)
+
+// purse holds the credentials of one sandbox, in memory.
+type purse struct {
+	broker *client.Client
+	now    func() time.Time
+	task   string
+	reason string
+
+	mu     sync.Mutex
+	slots  map[string]*slot
+	closed bool
+}
+
+// slot is for one scope with its parameters.
+type slot struct {
+	turn    chan struct{} // taken by who asks Brevet
+	current atomic.Pointer[held]
+	// With the turn:
+	pending *client.Pending
+	denied  error
+	until   time.Time
+}
+
+// credential returns one that is alive, and asks for it when there is none.
+func (p *purse) credential(ctx context.Context, m match) (*held, error) {
+	s, err := p.slot(m)
+	if err != nil {
+		return nil, err
+	}
+	if h := s.current.Load(); h != nil && h.ready(p.now()) {
+		return h, nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, &refusal{code: codeUnavailable, cause: ctx.Err()}
+	}
+	// An answer that nobody waits for any more may hold a credential: it is for the next one.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
+	defer cancel()
+	h := s.current.Load()
+	if h != nil && h.alive(p.now()) && !h.ready(p.now()) {
+		if err := h.confirm(ctx, p.broker, p.now); err != nil {
+			return nil, unavailable(err)
+		}
+	}
+	if h != nil && h.ready(p.now()) {
+		return h, nil
+	}
+	return p.ask(ctx, s, m)
+}
+
+func (p *purse) slot(m match) (*slot, error) {
+	params, err := json.Marshal(m.route.Params) // sorted by name
+	if err != nil {
+		return nil, &refusal{code: codeNoRule, cause: err}
+	}
+	key := m.scope.Name + string(params) + "\n" + m.route.Send.As + "\n" + m.route.Send.Field + "\n" + m.route.Send.User
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
+	}
+	if s := p.slots[key]; s != nil {
+		return s, nil
+	}
+	if len(p.slots) >= mostSlots {
+		p.forget()
+	}
+	if len(p.slots) >= mostSlots {
+		return nil, &refusal{code: codeTooMany, after: time.Minute}
+	}
+	s := &slot{turn: make(chan struct{}, 1)}
+	p.slots[key] = s
+	return s, nil
+}
+
+// forget drops the slots that hold nothing and that nobody asks for now. A request that waits for people is asked for anew.
+func (p *purse) forget() {
+	for key, s := range p.slots {
+		if h := s.current.Load(); (h == nil || !h.alive(p.now())) && len(s.turn) == 0 {
+			delete(p.slots, key)
+		}
+	}
+}
+
+// ask gets a credential from Brevet, for who has the slot's turn.
+func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
+	if p.now().Before(s.until) {
+		return nil, s.denied
+	}
+	began := p.now()
+	answer, err := p.request(ctx, s, m)
+	if err != nil {
+		if errors.Is(err, client.ErrDenied) || errors.Is(err, client.ErrInvalid) || errors.Is(err, client.ErrRateLimited) {
+			s.denied, s.until = err, p.now().Add(deniedFor)
+		}
+		return nil, unavailable(err)
+	}
+	if s.pending = answer.Pending; s.pending != nil {
+		return nil, &refusal{code: codePending, pending: s.pending, scopes: []string{m.scope.Name}, after: s.pending.RetryAfter}
+	}
+	h, err := newHeld(answer.Token, m.route.Send, began)
+	if err != nil {
+		p.release(ctx, answer.Token.ID)
+		s.denied, s.until = err, p.now().Add(deniedFor)
+		return nil, err
+	}
+	p.mu.Lock()
+	closed := p.closed
+	s.current.Store(h)
+	p.mu.Unlock()
+	if closed {
+		h.end(errEnded)
+		p.release(ctx, h.id)
+		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
+	}
+	go h.watch(p.broker, p.now)
+	return h, nil
+}
+
+// request asks, or looks what people have said to what was asked before.
+func (p *purse) request(ctx context.Context, s *slot, m match) (client.Answer, error) {
+	ask := client.Ask{Scope: m.scope.Name, Params: m.route.Params, Task: p.task, Reason: p.reason}
+	if s.pending == nil {
+		return p.broker.Request(ctx, ask)
+	}
+	state, err := p.broker.State(ctx, s.pending.ID)
+	if err != nil && !errors.Is(err, client.ErrNotFound) {
+		return client.Answer{}, err
+	}
+	if err == nil && state.Status == openapi.StatusPending {
+		return client.Answer{Pending: s.pending}, nil
+	}
+	id := s.pending.ID
+	s.pending = nil
+	if err != nil || state.Status != openapi.StatusApproved {
+		return p.decided(ctx, id, ask, state.Status)
+	}
+	return p.broker.Redeem(ctx, id, ask)
+}
+
+// decided tells of a no once, by redeeming what cannot be. What nobody decided is asked for again.
+func (p *purse) decided(ctx context.Context, id string, ask client.Ask, status openapi.Status) (client.Answer, error) {
+	if status == openapi.StatusRejected {
+		return p.broker.Redeem(ctx, id, ask)
+	}
+	return p.broker.Request(ctx, ask)
+}
+
+func newHeld(token *client.Token, send scopes.Send, began time.Time) (*held, error) {
+	value := valueOf(token, send.Field)
+	text := value.Reveal()
+	if text == "" || !httpguts.ValidHeaderFieldValue(text) || send.Field == "" && !strings.EqualFold(token.Type, "Bearer") {
+		return nil, &refusal{code: codeUnfit, scopes: []string{token.Scope}}
+	}
+	h := &held{id: token.ID, scope: token.Scope, value: value, masked: []secret.Text{value}, ends: began.Add(token.TTL - margin)}
+	if send.As == scopes.SendBasic {
+		h.masked = append(h.masked, secret.New(base64.StdEncoding.EncodeToString([]byte(send.User+":"+text))))
+	}
+	if token.TTL < 2*margin {
+		h.ends = began.Add(token.TTL / 2)
+	}
+	h.life, h.end = context.WithCancelCause(context.Background())
+	h.confirmed.Store(&began)
+	return h, nil
+}
+
+// valueOf is the member of a credential that is sent. What an engine gave as it is has its members one level down.
+func valueOf(token *client.Token, field string) secret.Text {
+	if field == "" {
+		return token.Secret
+	}
+	if token.Kind != scopes.KindKV && token.Kind != scopes.KindVault {
+		return token.Field(field)
+	}
+	var data map[string]any
+	_ = json.Unmarshal([]byte(token.Field("data").Reveal()), &data) // what is no object has no members
+	text, _ := data[field].(string)
+	return secret.New(text)
+}
+
+// close ends what is under way, and releases everything. What cannot be released ends by itself.
+func (p *purse) close(ctx context.Context) {
+	p.mu.Lock()
+	p.closed = true
+	var all []*held
+	for _, s := range p.slots {
+		if h := s.current.Load(); h != nil && h.life.Err() == nil {
+			all = append(all, h)
+		}
+	}
+	p.mu.Unlock()
+	for _, h := range all {
+		h.end(errEnded)
+		p.release(ctx, h.id)
+	}
+}
+
+func (p *purse) release(ctx context.Context, id string) {
+	_, _ = p.broker.Release(ctx, id) // it ends with the task, or by itself
+}

@@ -1,0 +1,114 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tunnel is a connection that a sandbox has opened by CONNECT. It ends here, and the host is none the wiser.
+type tunnel struct {
+	net.Conn
+	early  *bufio.Reader            // what was sent before the tunnel was there
+	whose  func() (*Sandbox, error) // for each call anew
+	target string                   // host:port, in lower case
+}
+
+func (t *tunnel) Read(p []byte) (int, error) {
+	if t.early.Buffered() > 0 {
+		return t.early.Read(p)
+	}
+	return t.Conn.Read(p)
+}
+
+type tunnelKey struct{}
+
+// tunnelContext has the calls of a tunnel know theirs.
+func tunnelContext(ctx context.Context, conn net.Conn) context.Context {
+	if secured, ok := conn.(*tls.Conn); ok {
+		return context.WithValue(ctx, tunnelKey{}, secured.NetConn())
+	}
+	return ctx
+}
+
+// open takes the connection of a CONNECT over.
+func (g *Gateway) open(w http.ResponseWriter, whose func() (*Sandbox, error), target string) error {
+	conn, early, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	if _, err := conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	t := &tunnel{Conn: conn, early: early.Reader, whose: whose, target: target}
+	if !g.tunnels.give(tls.Server(t, &tls.Config{GetConfigForClient: g.certify, MinVersion: tls.VersionTLS12})) {
+		return conn.Close()
+	}
+	return nil
+}
+
+var errServerName = errors.New("the server name is not the host that the tunnel was opened for")
+
+// certify shows the certificate for the host of the tunnel, to who asks for that host.
+func (g *Gateway) certify(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	t, ok := hello.Conn.(*tunnel)
+	if !ok {
+		return nil, errServerName
+	}
+	host, _, err := net.SplitHostPort(t.target)
+	if err != nil || !strings.EqualFold(hello.ServerName, host) {
+		return nil, errServerName
+	}
+	leaf, err := g.authority.leaf(host)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{*leaf}, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+		SessionTicketsDisabled: true, // each connection is asked for its host
+	}, nil
+}
+
+// handoff is a listener whose connections are given to it.
+type handoff struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newHandoff() *handoff { return &handoff{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (h *handoff) give(conn net.Conn) bool {
+	select {
+	case h.conns <- conn:
+		return true
+	case <-h.done:
+		return false
+	}
+}
+
+// Accept implements [net.Listener].
+func (h *handoff) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		return conn, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (h *handoff) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (h *handoff) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }

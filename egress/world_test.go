@@ -1,0 +1,387 @@
+package egress_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/egress"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/secret"
+)
+
+func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+
+const (
+	agent = "spiffe://acme.test/agents/a"
+	admin = "spiffe://acme.test/admin"
+	task  = "triage-1"
+	// canary is the key that no sandbox may ever see.
+	canary   = "CANARY-4f9c81d07ab2"
+	password = "of-this-gateway"
+)
+
+// host is a server of others, which remembers what reached it and does as the path says.
+type host struct {
+	*httptest.Server
+	mu    sync.Mutex
+	calls []*http.Request
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/key/echo", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Seen", r.Header.Get("X-Key"))
+		w.Header().Set("Set-Cookie", "session=of-the-host")
+		_ = json.NewEncoder(w).Encode(r.Header)
+	})
+	mux.HandleFunc("/key/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://elsewhere.test/?key="+r.Header.Get("X-Key"), http.StatusFound)
+	})
+	mux.HandleFunc("/key/body", func(w http.ResponseWriter, r *http.Request) {
+		sum := sha256.New()
+		n, err := io.Copy(sum, r.Body)
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(w, "%d %s", n, hex.EncodeToString(sum.Sum(nil)))
+	})
+	mux.HandleFunc("/key/events", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: one\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("/key/socket", func(w http.ResponseWriter, _ *http.Request) {
+		conn, buf, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(conn, buf)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.calls = append(h.calls, r)
+		h.mu.Unlock()
+		mux.ServeHTTP(w, r)
+	}))
+	h.EnableHTTP2 = true
+	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	return h
+}
+
+// taken returns what came since the last time.
+func (h *host) taken() []*http.Request {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	calls := h.calls
+	h.calls = nil
+	return calls
+}
+
+// name is by which the catalogue, and whoever calls, knows it.
+func (h *host) name() string {
+	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
+	return "example.com:" + port // the certificate of httptest is for that
+}
+
+// catalogueFor has one scope for each way in which a credential is sent.
+func catalogueFor(host string) []scopes.File {
+	const scope = `  - name: %s
+    title: Call
+    authority: %s
+    resource: host:all
+    ttl: {default: 5m, max: 15m}
+    credential: %s
+    egress: [{hosts: ['%s'], methods: [GET, POST], paths: [%s]%s}]
+`
+	kv, jwt := "{kind: kv, path: secret/data/egress}", "{kind: jwt, audience: https://example.com}"
+	text := "scopes:\n" +
+		fmt.Sprintf(scope, "host.key.use", "read", kv, host, "/key/**", ", send: {as: header, name: x-key, field: key}") +
+		fmt.Sprintf(scope, "host.basic.use", "read", kv, host, "/basic", ", send: {as: basic, user: bot, field: key}") +
+		fmt.Sprintf(scope, "host.query.use", "read", kv, host, "/query", ", send: {as: query, name: key, field: key}") +
+		fmt.Sprintf(scope, "host.bearer.use", "read", kv, host, "/bearer", ", send: {as: bearer, field: key}") +
+		fmt.Sprintf(scope, "host.token.use", "read", jwt, host, "/token", "") +
+		fmt.Sprintf(scope, "host.bound.use", "read", "{kind: jwt, audience: https://example.com, bind: dpop}", host, "/bound", "") +
+		fmt.Sprintf(scope, "host.lost.use", "read", kv, host, "/lost", ", send: {as: bearer, field: none}") +
+		fmt.Sprintf(scope, "host.approved.use", "write", "{kind: jwt, audience: https://example.com}\n    approval: {group: oncall}", host, "/approved", "") +
+		fmt.Sprintf(scope, "host.inner.use", "read", jwt, "inner.test", "/**", "") +
+		fmt.Sprintf(scope, "host.unlisted.use", "read", jwt, host, "/unlisted", "") +
+		fmt.Sprintf(scope, "host.refused.use", "delete", jwt, host, "/refused", "") +
+		`  - name: host.repo.read
+    title: Read
+    authority: read
+    params:
+      repo: {type: string, pattern: '[a-z]+/[a-z]+', max_length: 40}
+      env: {type: enum, values: [dev, prod]}
+    resource: host:{repo}
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: https://example.com}
+    egress: [{hosts: ['` + host + `'], methods: [GET], paths: ['/repos/{repo}/issues']}]
+`
+	return []scopes.File{{Name: "scopes.yaml", Data: []byte(text)}, {Name: "policies.cedar", Data: []byte(`
+@id("agents") permit (principal in Path::"spiffe://acme.test/agents", action, resource);
+@id("acme-only") forbid (principal, action == Action::"host.repo.read", resource) unless { context.params.repo like "acme/*" };
+@id("writes") forbid (principal, action in Action::"authority:write", resource) unless { context.approved };
+@id("never-now") forbid (principal, action in Action::"authority:delete", resource) when { context.task like "triage*" };
+`)}}
+}
+
+// world is a gateway with one sandbox, beside a whole Brevet and a host.
+type world struct {
+	stack   *brevettest.Stack
+	host    *host
+	gateway *egress.Gateway
+	sandbox *egress.Sandbox
+	broker  *client.Client // as the sandbox
+	addr    string         // of the listener that takes the password
+	socket  string         // that only the sandbox can reach
+	log     *brevettest.Buffer
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{host: newHost(t), log: &brevettest.Buffer{}}
+	w.stack = brevettest.NewStack(t, brevettest.Options{
+		Catalogue: catalogueFor(w.host.name()), Admins: []string{admin},
+		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
+		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}},
+	})
+	if _, err := w.stack.Vault(t).Logical().WriteWithContext(t.Context(), "secret/data/egress", map[string]any{"data": map[string]any{"key": canary}}); err != nil {
+		t.Fatal(err)
+	}
+	w.broker = w.stack.Client(t, agent)
+	w.open(t)
+	return w
+}
+
+// open starts a gateway, for which all names are the host's, at an address that the operator has opened.
+func (w *world) open(t *testing.T) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AddCert(w.host.Certificate())
+	var err error
+	w.gateway, err = egress.New(egress.Config{
+		Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Resolver: names(t),
+		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sandbox, err = w.gateway.Sandbox(egress.SandboxConfig{
+		ID: agent, Task: task, Broker: w.broker, Scopes: usable(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.socket = filepath.Join(t.TempDir(), "egress.sock")
+	serve(t, w.gateway, listen(t, "unix", w.socket), egress.Alone(w.sandbox))
+	tcp := listen(t, "tcp", "127.0.0.1:0")
+	w.addr = tcp.Addr().String()
+	serve(t, w.gateway, tcp, egress.WithPassword(w.sandbox, secret.New(password)))
+	t.Cleanup(func() { w.gateway.Close(context.WithoutCancel(t.Context())) })
+}
+
+func listen(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func serve(t *testing.T, g *egress.Gateway, l net.Listener, who egress.Caller) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- g.Serve(ctx, l, who) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+}
+
+// trust is what a sandbox trusts: its gateway, and nobody else.
+func (w *world) trust() *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.gateway.CA())
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+}
+
+// proxied is a client that is told of the gateway as of any proxy.
+func (w *world) proxied(t *testing.T) *http.Client {
+	t.Helper()
+	through := &url.URL{Scheme: "http", User: url.UserPassword("brevet", password), Host: w.addr}
+	transport := &http.Transport{Proxy: http.ProxyURL(through), TLSClientConfig: w.trust(), ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+func (w *world) url(path string) string { return "https://" + w.host.name() + path }
+
+// got is an answer, read to its end.
+type got struct {
+	status int
+	header http.Header
+	text   string
+	proto  string
+}
+
+// problem is the code of a refusal, and its explanation.
+func (g got) problem() (code, explanation string) {
+	var p struct{ Code, Explanation string }
+	if g.header.Get("Content-Type") != "application/problem+json" || json.Unmarshal([]byte(g.text), &p) != nil {
+		return "", ""
+	}
+	return p.Code, p.Explanation
+}
+
+func call(t *testing.T, c *http.Client, req *http.Request) got {
+	t.Helper()
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatalf("calling %s: %v", req.URL, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("reading what %s answers: %v", req.URL, err)
+	}
+	return got{resp.StatusCode, resp.Header, string(body), resp.Proto}
+}
+
+func request(t *testing.T, method, target string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, target, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func (w *world) get(t *testing.T, path string) got {
+	t.Helper()
+	return call(t, w.proxied(t), request(t, "GET", w.url(path), nil))
+}
+
+// names is a resolver that knows three names: the host is here, one is in a network that is not open, and one is both.
+func names(t *testing.T) *net.Resolver {
+	t.Helper()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		question := make([]byte, 512)
+		for {
+			n, from, err := conn.ReadFrom(question)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteTo(resolved(question[:n]), from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+// resolved answers a question of the DNS (RFC 1035): A records only.
+func resolved(question []byte) []byte {
+	address := net.IPv4(127, 0, 0, 1).To4()
+	if bytes.Contains(question, []byte("inner")) {
+		address = net.IPv4(169, 254, 169, 254).To4()
+	}
+	end := bytes.IndexByte(question[12:], 0) + 12 + 5
+	answer := bytes.Clone(question[:end])
+	answer[2], answer[3] = 0x81, 0x80
+	clear(answer[6:12])
+	if question[end-3] == 1 {
+		answer[7] = 1
+		answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+		answer = append(answer, address...)
+	}
+	return answer
+}
+
+// usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
+func usable() map[string]map[string]any {
+	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "refused"} {
+		all["host."+name+".use"] = nil
+	}
+	return all
+}
+
+func filterOf(scope string) client.Filter { return client.Filter{Scope: scope, Limit: 500} }
+
+// issued counts what was issued to the sandbox for a scope.
+func (w *world) issued(t *testing.T, scope string) int {
+	t.Helper()
+	page, err := w.broker.Page(t.Context(), filterOf(scope))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(page.Issuances)
+}
+
+func (w *world) endTask(t *testing.T) {
+	t.Helper()
+	if _, err := w.broker.EndTask(t.Context(), task, client.TaskEnd{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var errLate = errors.New("nothing happened in time")
+
+// within waits for something that is to happen soon.
+func within(t *testing.T, limit time.Duration, what string, happened <-chan error) {
+	t.Helper()
+	select {
+	case <-happened:
+	case <-time.After(limit):
+		t.Errorf("%s: %v", what, errLate)
+	}
+}
+
+func header(r *http.Request) string {
+	var all []string
+	for name, values := range r.Header {
+		all = append(all, name+": "+strings.Join(values, " | "))
+	}
+	return strings.Join(all, "\n")
+}

@@ -1,0 +1,111 @@
+package scopes_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+var (
+	issueTypes = map[string]scopes.Param{
+		"repo": {Type: scopes.ParamString, Pattern: `[a-z0-9-]+/(?P<brevet_repo2>[a-z0-9._-]+)`, MaxLength: 40},
+		"n":    {Type: scopes.ParamInt, Min: 0, Max: 9},
+	}
+	routed = []scopes.Egress{
+		{Hosts: []string{"api.github.com"}, Methods: []string{"GET"}, Paths: []string{"/repos/{repo}/issues/{n}", "/repos/{repo}/**"}},
+		{Hosts: []string{"api.github.com"}, Methods: []string{"POST"}, Paths: []string{"/repos/{repo}/*/{n}"}, Send: scopes.Send{As: scopes.SendHeader, Name: "x-key"}},
+	}
+)
+
+func router(t *testing.T, rules []scopes.Egress, params map[string]scopes.Param) *scopes.Router {
+	t.Helper()
+	r, err := scopes.NewRouter(rules, params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A call says by its path what it needs a credential for.
+func TestRoutes(t *testing.T) {
+	r := router(t, routed, map[string]scopes.Param{
+		"repo": {Type: scopes.ParamString, Pattern: `[a-z0-9-]+/[a-z0-9._-]+`}, "n": issueTypes["n"], "env": {Type: scopes.ParamEnum, Values: []string{"prod"}},
+	})
+	for _, tc := range []struct {
+		name  string
+		call  scopes.Call
+		given map[string]any
+		want  scopes.Route
+		why   string
+	}{
+		{
+			name: "all in the path", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7?x=1"},
+			want: scopes.Route{Path: "/repos/{repo}/issues/{n}", Params: map[string]any{"repo": "acme/api", "n": json.Number("7"), "env": "prod"}},
+		},
+		{
+			name: "given besides", call: scopes.Call{Method: "GET", Host: "API.github.com:443", Path: "/repos/acme/api/pulls"}, given: map[string]any{"n": 3},
+			want: scopes.Route{Path: "/repos/{repo}/**", Params: map[string]any{"repo": "acme/api", "n": 3, "env": "prod"}},
+		},
+		{
+			name: "sent in another way", call: scopes.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/api/x/1"},
+			want: scopes.Route{Path: "/repos/{repo}/*/{n}", Send: routed[1].Send, Params: map[string]any{"repo": "acme/api", "n": json.Number("1"), "env": "prod"}},
+		},
+		{
+			name: "said nowhere", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/pulls"},
+			why: "the path does not say the parameter n, so whoever runs the gateway has to",
+		},
+		{
+			name: "another than was given", call: scopes.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/web/x/1"}, given: map[string]any{"repo": "acme/api"},
+			why: "no egress rule for this host and method has this path with the parameters of the token; they have /repos/{repo}/*/{n}",
+		},
+		{
+			name: "out of the folder", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7/.."},
+			why: "the path has a . or .. segment",
+		},
+		{
+			name: "another method", call: scopes.Call{Method: "DELETE", Host: "api.github.com", Path: "/repos/acme/api/issues/7"},
+			why: "no egress rule for this host has this method; they have GET, POST",
+		},
+		{
+			name: "another host", call: scopes.Call{Method: "GET", Host: "api.github.com:8443", Path: "/repos/acme/api/issues/7"},
+			why: "no egress rule is for this host; there are some for api.github.com",
+		},
+	} {
+		got, why := r.Find(tc.call, tc.given)
+		if diff := cmp.Diff(tc.want, got); diff != "" || why != tc.why {
+			t.Errorf("%s: why %q, want %q (-want +got):\n%s", tc.name, why, tc.why, diff)
+		}
+	}
+	if _, err := scopes.NewRouter([]scopes.Egress{{Paths: []string{"/{"}}}, nil); err == nil {
+		t.Error("a path that is no template was taken")
+	}
+}
+
+// Whatever is found is allowed, and by whatever parameters a call is allowed, some are found.
+func TestRoutesAreWhatIsAllowed(t *testing.T) {
+	words := rapid.SampledFrom([]string{"repos", "acme", "api", "issues", "7", "a.git", "..", "%2e", "", "x/y"})
+	r := router(t, routed, issueTypes)
+	rapid.Check(t, func(rt *rapid.T) {
+		call := scopes.Call{
+			Method: rapid.SampledFrom([]string{"GET", "POST", "PUT"}).Draw(rt, "method"), Host: "api.github.com",
+			Path: "/" + strings.Join(rapid.SliceOfN(words, 0, 7).Draw(rt, "path"), "/"),
+		}
+		if rapid.Bool().Draw(rt, "near") {
+			call.Path = "/repos/" + words.Draw(rt, "owner") + "/" + words.Draw(rt, "name") + "/" + words.Draw(rt, "rest") + "/7"
+		}
+		route, why := r.Find(call, nil)
+		ok, _ := scopes.Allowed(routed, route.Params, call)
+		if (why == "") != ok {
+			rt.Errorf("%v: found %v (%s), allowed %t", call, route, why, ok)
+		}
+		if owner, name := "acme", "api"; why != "" && call.Method == "GET" {
+			if ok, _ := scopes.Allowed(routed[:1], map[string]any{"repo": owner + "/" + name, "n": 7}, call); ok && !strings.Contains(why, "parameter n") {
+				rt.Errorf("%v: nothing found (%s), and allowed for %s/%s", call, why, owner, name)
+			}
+		}
+	})
+}
