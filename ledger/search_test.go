@@ -14,6 +14,7 @@ import (
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
@@ -295,7 +296,9 @@ func TestSearchesAsAuditors(t *testing.T) {
 // many pages as it takes.
 func TestSearchesByTermsFindAll(t *testing.T) {
 	db := brevettest.NewDB(t)
-	db.Fill(t, 20000)
+	if err := devstack.Fill(t.Context(), db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {
+		t.Fatal(err)
+	}
 	l := db.Ledger(t)
 	conn := brevettest.Connect(t, db.AdminURL)
 	acme := broker.Reach{TrustDomains: []string{"acme.test"}}

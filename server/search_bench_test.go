@@ -17,6 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/ledger"
 )
 
@@ -124,7 +125,14 @@ func catalogueOf(n int) string {
 // An auditor of one trust domain finds whatever it is in little time, near and far. `make bench-audit` asks ten million.
 func TestSearchesAreFast(t *testing.T) {
 	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Auditors: []string{auditor}})
-	s.DB.Fill(t, *searched)
+	show := func(format string, args ...any) {
+		if *searched >= 100000 {
+			fmt.Printf("\r"+format+"   ", args...)
+		}
+	}
+	if err := devstack.Fill(t.Context(), s.DB.AdminURL, 0, *searched, show); err != nil {
+		t.Fatal(err)
+	}
 	l := s.DB.Ledger(t)
 	table := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "\nsearch by\tfound\tfirst p50\tp99\tdeep p50\tp99\t\n")

@@ -1,4 +1,4 @@
--- Numbers @first to @beyond of the issuances that make audit-bench searches, of @all: two trust domains, 2,000 sandboxes,
+-- Issuances @first to @beyond of @all: two trust domains, 2,000 sandboxes,
 -- 200 scopes, tasks of 20, reasons of six words, every hundredth denied, every hundredth asked of people, and every tenth
 -- on behalf of one of 2,000 people.
 INSERT INTO issuances (

@@ -1,0 +1,138 @@
+package devstack
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+)
+
+//go:embed fill.sql
+var fillSQL string
+
+// Fill writes the issuances with entry indexes from first up to beyond, of two trust domains, acme.test and other.test, for
+// whoever measures what a ledger of that size does. The url is the owner's. It makes the indexes after that, as a restore
+// would; nobody else may use the schema meanwhile. They have no entries: FillEntries gives them some, and until then
+// nothing can be asked of such a ledger but searches. It tells progress how far it is.
+func Fill(ctx context.Context, url string, first, beyond int64, progress func(format string, args ...any)) error {
+	conn, err := filler(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	rows, err := conn.Query(ctx, `
+		SELECT indexname, indexdef FROM pg_indexes
+		WHERE schemaname = current_schema() AND tablename = 'issuances' AND indexname <> 'issuances_pkey'`)
+	if err != nil {
+		return err
+	}
+	indexes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Name, Definition string }])
+	if err != nil {
+		return err
+	}
+	for _, i := range indexes {
+		if err := do(ctx, conn, "DROP INDEX "+i.Name); err != nil {
+			return err
+		}
+	}
+	if err := inChunks(ctx, url, fillSQL, first, beyond, progress); err != nil {
+		return err
+	}
+	if err := do(ctx, conn, `
+		INSERT INTO people (id, name, handle, groups, said_at, entry, entry_index)
+		SELECT 'https://idp.test#p' || n, 'P', 'p', '{}', now(), gen_random_uuid(), 0 FROM generate_series(0, 199) AS n
+		ON CONFLICT DO NOTHING`, `
+		INSERT INTO votes (request, voter, verdict, covers, time, note, entry_index)
+		SELECT id, 'https://idp.test#p' || entry_index % 200, CASE status WHEN 'approved' THEN 'approve' ELSE 'deny' END, 'request', time, '', entry_index
+		FROM issuances WHERE votes > 0
+		ON CONFLICT DO NOTHING`,
+		fmt.Sprintf(`UPDATE ledger_head SET size = %d`, beyond)); err != nil {
+		return err
+	}
+	for n, i := range indexes {
+		if err := do(ctx, conn, i.Definition); err != nil {
+			return err
+		}
+		progress("%d of %d indexes made", n+1, len(indexes))
+	}
+	// A database of this size has the memory for its tables. What is timed is not the disk.
+	return do(ctx, conn, `VACUUM ANALYZE issuances`, `VACUUM ANALYZE votes`, `CREATE EXTENSION IF NOT EXISTS pg_prewarm`, `
+		SELECT pg_prewarm(oid, 'read') FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')`)
+}
+
+// FillEntries writes an entry for each issuance from first up to beyond, so that the ledger can go on from there. Its
+// checkpoints have to catch up first.
+func FillEntries(ctx context.Context, url string, first, beyond int64, progress func(format string, args ...any)) error {
+	conn, err := filler(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for last := int64(0); ; {
+		if err := conn.QueryRow(ctx, `SELECT max(beyond) FROM entry_partitions`).Scan(&last); err != nil {
+			return err
+		}
+		if last > beyond {
+			break
+		}
+		if err := do(ctx, conn, `SELECT add_partition(1 << 22)`); err != nil {
+			return err
+		}
+	}
+	err = inChunks(ctx, url, `
+		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+		SELECT entry_index, id, time, 'issuance.intent', body, sha256('\x00'::bytea || body)
+		FROM issuances, LATERAL (SELECT convert_to(jsonb_build_object('kind', 'issuance.intent', 'id', id, 'reason', reason)::text, 'UTF8') AS body) AS b
+		WHERE entry_index >= @first AND entry_index < @beyond AND @all::bigint > 0`, first, beyond, progress)
+	if err != nil {
+		return err
+	}
+	return do(ctx, conn, `VACUUM ANALYZE entries`)
+}
+
+// filler is a connection that no trigger and no foreign key holds up.
+func filler(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return conn, do(ctx, conn, `SET session_replication_role = replica`, `SET synchronous_commit = off`, `SET maintenance_work_mem = '512MB'`)
+}
+
+func do(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("filling the ledger: %w: %.60s", err, sql)
+		}
+	}
+	return nil
+}
+
+// inChunks runs a statement for each part of the indexes, over several connections.
+func inChunks(ctx context.Context, url, sql string, first, beyond int64, progress func(format string, args ...any)) error {
+	const chunk, connections = 50000, 3
+	var next, done atomic.Int64
+	next.Store(first)
+	group, ctx := errgroup.WithContext(ctx)
+	for range connections {
+		group.Go(func() error {
+			conn, err := filler(ctx, url)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+			for from := next.Add(chunk) - chunk; from < beyond; from = next.Add(chunk) - chunk {
+				to := min(from+chunk, beyond)
+				if _, err := conn.Exec(ctx, sql, pgx.NamedArgs{"all": beyond, "first": from, "beyond": to}); err != nil {
+					return fmt.Errorf("filling the ledger: %w", err)
+				}
+				progress("%d of %d written", done.Add(to-from), beyond-first)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
