@@ -68,6 +68,12 @@ bench: deps ## Measure what a credential costs, beside a login at Vault without 
 	./bin/brevet dev --prepare
 	$(GO) run ./bench -brevet bin/brevet
 
+.PHONY: bench-growth
+bench-growth: deps ## Measure what a credential costs as catalogue, ledger, connections and replicas grow, and under overload (30 GB, an hour)
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) run ./bench -brevet bin/brevet -growth -plots docs/plots
+
 .PHONY: bench-parts
 bench-parts: deps ## Time the decision, the record, the whole way of a request, a replay and a verification (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 )
@@ -15,10 +17,7 @@ import (
 // TestRun measures for moments only: what is compared gets answers from real servers, each figure is there, and the
 // last line has the form that programs read.
 func TestRun(t *testing.T) {
-	binary, figures := filepath.Join(t.TempDir(), "brevet"), filepath.Join(t.TempDir(), "figures.json")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/brevet").CombinedOutput(); err != nil {
-		t.Fatalf("building the broker: %v\n%s", err, out)
-	}
+	binary, figures := built(t), filepath.Join(t.TempDir(), "figures.json")
 	var out bytes.Buffer
 	o := options{binary: binary, json: figures, rounds: 1, connections: 4, lasts: 300 * time.Millisecond}
 	if err := run(t.Context(), o, &out); err != nil {
@@ -49,6 +48,53 @@ func TestRun(t *testing.T) {
 	}
 }
 
+func built(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "brevet")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/brevet").CombinedOutput(); err != nil {
+		t.Fatalf("building the broker: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// TestGrow measures small sizes for moments: every series is drawn, and what is turned away under load is answered.
+func TestGrow(t *testing.T) {
+	var out bytes.Buffer
+	folder := t.TempDir()
+	o := options{
+		binary: built(t), json: filepath.Join(folder, "figures.json"), plots: folder, rounds: 1, connections: 30, lasts: 300 * time.Millisecond,
+		grown: grown{scopes: []int64{10, 300}, rows: []int64{100, 5000}, idle: []int64{0, 50}, replicas: []int64{1, 2}, overload: 3 * time.Second},
+	}
+	if err := grow(t.Context(), o, &out); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	text, err := os.ReadFile(o.json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g growth
+	if err := json.Unmarshal(text, &g); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.Series) != 4 || g.Idle <= 0 {
+		t.Errorf("got %+v, want scopes, issuances, connections and replicas", g)
+	}
+	for _, s := range g.Series {
+		for _, p := range s.Points {
+			if p.P50 <= 0 || p.Busy <= 0 || p.Rate <= 0 {
+				t.Errorf("%s: got %+v, want all figures", s.Name, p)
+			}
+		}
+		picture, err := os.ReadFile(filepath.Join(folder, "growth-"+strings.ReplaceAll(s.Name, " ", "-")+".svg"))
+		if err != nil || xml.Unmarshal(picture, new(struct{})) != nil {
+			t.Errorf("%s: got %v, want a picture: %s", s.Name, err, picture)
+		}
+	}
+	if v := g.Overload; v.Goodput <= 0 || v.RevokedP99 <= 0 || v.IntrospectP99 <= 0 {
+		t.Errorf("got %+v, want revocations and introspections under load", v)
+	}
+}
+
 type figuresRead struct {
 	Rate      float64          `json:"rate"`
 	P50       int64            `json:"p50_us"`
@@ -58,7 +104,7 @@ type figuresRead struct {
 // TestOpenLoadCountsTheWait: a request's time begins when it should have been sent. At twice what the one caller can do,
 // the last ones wait for half of the time.
 func TestOpenLoadCountsTheWait(t *testing.T) {
-	d := &deployment{broker: &exec.Cmd{Process: &os.Process{}}}
+	d := &deployment{}
 	slow := func(context.Context) error { time.Sleep(10 * time.Millisecond); return nil }
 	l := d.open(t.Context(), []call{slow}, 200, 400*time.Millisecond)
 	if got := l.at(0.99); got < 200*time.Millisecond {

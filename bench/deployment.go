@@ -33,14 +33,16 @@ type deployment struct {
 	servers *devstack.Stack
 	issuer  *devstack.Issuer
 	socket  *devstack.Endpoint
-	broker  *exec.Cmd
-	url     string
-	dir     string
+	brokers []*exec.Cmd
+	// url is that of the first broker.
+	url    string
+	dir    string
+	binary string
 }
 
-// start brings all of it up. Binary is the broker's.
-func start(ctx context.Context, binary string) (_ *deployment, err error) {
-	d := &deployment{}
+// start brings all of it up, with one broker. Binary is the broker's, and files are its catalogue.
+func start(ctx context.Context, binary string, files fs.FS) (_ *deployment, err error) {
+	d := &deployment{binary: binary}
 	if d.dir, err = os.MkdirTemp("", "bench-"); err != nil {
 		return nil, err
 	}
@@ -58,16 +60,17 @@ func start(ctx context.Context, binary string) (_ *deployment, err error) {
 	if err = d.serveIdentity(); err != nil {
 		return nil, err
 	}
-	if err = d.configure(ctx); err != nil {
+	if err = d.configure(files); err != nil {
 		return nil, err
 	}
-	if err = d.run(ctx, binary, "bootstrap",
+	if err = d.run(ctx, "bootstrap",
 		"--database-url-file", d.path("admin-url"), "--broker-password-file", d.path("password"),
 		"--vault-address", d.servers.Vault.Addr(), "--vault-token-file", d.path("root-token"),
 		"--vault-approle-dir", d.path("approle"), "--catalogue", d.path("catalog")); err != nil {
 		return nil, fmt.Errorf("preparing the deployment: %w", err)
 	}
-	return d, d.serve(ctx, binary)
+	d.url, err = d.serve(ctx)
+	return d, err
 }
 
 func (d *deployment) path(name string) string { return filepath.Join(d.dir, name) }
@@ -82,39 +85,34 @@ func (d *deployment) serveIdentity() (err error) {
 }
 
 // configure writes what the broker reads.
-func (d *deployment) configure(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	address := listener.Addr().String()
-	d.url = "https://" + address
+func (d *deployment) configure(files fs.FS) error {
 	admin, err := url.Parse(d.servers.Postgres.TCPURL())
-	if err = errors.Join(err, listener.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	password := rand.Text()
 	broker := *admin
 	broker.User = url.UserPassword("brevet", password)
-	files := map[string]string{
+	for name, text := range map[string]string{
 		"admin-url": admin.String(), "password": password, "broker-url": broker.String(), "root-token": d.servers.Vault.RootToken(),
-		"brevet.yaml": strings.NewReplacer("ADDRESS", address, "SOCKET", d.socket.Addr(), "VAULT", d.servers.Vault.Addr()).Replace(configuration),
-	}
-	for name, text := range files {
+	} {
 		if err := os.WriteFile(d.path(name), []byte(text+"\n"), 0o600); err != nil {
 			return err
 		}
 	}
-	scopes, err := fs.Sub(catalog, "catalog")
-	if err != nil {
-		return err
-	}
-	return os.CopyFS(d.path("catalog"), scopes)
+	return os.CopyFS(d.path("catalog"), files)
+}
+
+// asBuilt is the catalogue that most is measured with.
+func asBuilt() fs.FS {
+	files, _ := fs.Sub(catalog, "catalog") // of which the compiler has seen to it that it is there
+	return files
 }
 
 const configuration = `
 listen: ADDRESS
-issuer: https://ADDRESS
+issuer: https://bench.example
+hosts: [ADDRESS]
 tls: {workload_api: "SOCKET"}
 trust_domains: [{name: bench.example, workload_api: "SOCKET", admins: ["spiffe://bench.example/ops/admin"]}]
 catalogue: catalog
@@ -123,26 +121,50 @@ vault: {address: "VAULT", approle: {role_id_file: approle/role_id, secret_id_fil
 log: {level: warn}
 `
 
-func (d *deployment) run(ctx context.Context, binary string, args ...string) error {
-	out, err := exec.CommandContext(ctx, binary, args...).CombinedOutput() //nolint:gosec // the broker's own binary
+func (d *deployment) run(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, d.binary, args...).CombinedOutput() //nolint:gosec // the broker's own binary
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
 }
 
-// serve starts the broker, and returns when it is ready.
-func (d *deployment) serve(ctx context.Context, binary string) error {
-	d.broker = exec.CommandContext(ctx, binary, "serve", "--config", d.path("brevet.yaml")) //nolint:gosec // the broker's own binary
-	d.broker.Stderr = os.Stderr
-	d.broker.Cancel = func() error { return d.broker.Process.Signal(syscall.SIGTERM) }
-	if err := d.broker.Start(); err != nil {
-		return err
+// serve starts a broker more, and returns its URL when it is ready.
+func (d *deployment) serve(ctx context.Context) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
 	}
+	address, file := listener.Addr().String(), d.path(fmt.Sprintf("brevet-%d.yaml", len(d.brokers)))
+	text := strings.NewReplacer("ADDRESS", address, "SOCKET", d.socket.Addr(), "VAULT", d.servers.Vault.Addr()).Replace(configuration)
+	if err := errors.Join(listener.Close(), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		return "", err
+	}
+	broker := exec.CommandContext(ctx, d.binary, "serve", "--config", file) //nolint:gosec // the broker's own binary
+	broker.Stderr = os.Stderr
+	broker.Cancel = func() error { return broker.Process.Signal(syscall.SIGTERM) }
+	if err := broker.Start(); err != nil {
+		return "", err
+	}
+	d.brokers = append(d.brokers, broker)
+	return "https://" + address, d.ready(ctx, "https://"+address)
+}
+
+// stop ends all brokers.
+func (d *deployment) stop() {
+	for _, broker := range d.brokers {
+		_ = broker.Process.Signal(syscall.SIGTERM)
+		_ = broker.Wait()
+	}
+	d.brokers = nil
+}
+
+// ready waits until a broker is.
+func (d *deployment) ready(ctx context.Context, at string) error {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: d.anonymous()}, Timeout: time.Second}
 	defer client.CloseIdleConnections()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+"/readyz", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/readyz", nil)
 		if err != nil {
 			return err
 		}
@@ -173,10 +195,7 @@ func (d *deployment) proved(id spiffeid.ID) (*tls.Config, error) {
 // close ends all that was started, and leaves nothing.
 func (d *deployment) close() error {
 	var errs []error
-	if d.broker != nil && d.broker.Process != nil {
-		_ = d.broker.Process.Signal(syscall.SIGTERM)
-		_ = d.broker.Wait()
-	}
+	d.stop()
 	if d.socket != nil {
 		errs = append(errs, d.socket.Close())
 	}

@@ -25,22 +25,41 @@ func main() {
 	flag.IntVar(&o.connections, "connections", 64, "callers at a time")
 	flag.DurationVar(&o.lasts, "lasts", 3*time.Second, "how long each is asked in a round")
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
+	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
+	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
+	o.grown = fully
 	flag.Parse()
-	if err := run(ctx, o, os.Stdout); err != nil {
+	measure := run
+	if *growing {
+		measure = grow
+	}
+	if err := measure(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	binary, json        string
+	binary, json, plots string
 	rounds, connections int
 	lasts               time.Duration
+	grown
+}
+
+// grown are the sizes that an issue is measured at.
+type grown struct {
+	scopes, rows, idle, replicas []int64
+	overload                     time.Duration
+}
+
+var fully = grown{
+	scopes: []int64{10, 1000, 10_000}, rows: []int64{10_000, 1_000_000, 10_000_000}, idle: []int64{0, 100, 10_000},
+	replicas: []int64{1, 2, 4}, overload: 2 * time.Minute,
 }
 
 // run measures, and writes what it found to out; how far it is goes to standard error.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
-	d, err := start(ctx, o.binary)
+	d, err := start(ctx, o.binary, asBuilt())
 	if err != nil {
 		return err
 	}
@@ -77,7 +96,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	_, r.Memory = d.memory()
 	r.print(out)
-	return r.save(o.json)
+	return save(o.json, r.all())
 }
 
 // callersOf are fewer for what makes logins at a database: each of them is a role that is made there.
@@ -101,11 +120,11 @@ func pemOf(key crypto.PublicKey) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), err
 }
 
-func (r *report) save(path string) error {
+func save(path string, figures any) error {
 	if path == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(r.all(), "", "  ")
+	text, err := json.MarshalIndent(figures, "", "  ")
 	if err != nil {
 		return err
 	}

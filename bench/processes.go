@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +76,7 @@ func (d *deployment) partOf(pid int, s statistic) string {
 	switch {
 	case pid == os.Getpid():
 		return "generator"
-	case pid == d.broker.Process.Pid:
+	case slices.ContainsFunc(d.brokers, func(b *exec.Cmd) bool { return b.Process.Pid == pid }):
 		return "broker"
 	case strings.HasPrefix(s.name, "postgres"):
 		return "postgres"
@@ -85,9 +87,9 @@ func (d *deployment) partOf(pid int, s statistic) string {
 	}
 }
 
-// memory is what the broker holds of the machine's, and the most that it ever held, in bytes.
+// memory is what the first broker holds of the machine's, and the most that it ever held, in bytes.
 func (d *deployment) memory() (now, most int64) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.broker.Process.Pid), "status"))
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.brokers[0].Process.Pid), "status"))
 	if err != nil {
 		return 0, 0
 	}

@@ -82,14 +82,16 @@ func (r *report) print(out io.Writer) {
 }
 
 func (r *report) row(out io.Writer, name string, f figures) {
-	short := func(us int64) time.Duration {
-		return (time.Duration(us) * time.Microsecond).Round(10 * time.Microsecond)
-	}
-	fmt.Fprintf(out, "%s\t%.0f\t%s\t%s\t%s\t%d\t", name, f.Rate, short(f.P50), short(f.P99), short(f.P999), f.Failed)
+	fmt.Fprintf(out, "%s\t%.0f\t%s\t%s\t%s\t%d\t", name, f.Rate, shown(f.P50), shown(f.P99), shown(f.P999), f.Failed)
 	for _, part := range parts {
 		fmt.Fprintf(out, "\t%d", f.Processor[part])
 	}
 	fmt.Fprintln(out, "\t")
+}
+
+// shown is a time of so many microseconds.
+func shown(us int64) time.Duration {
+	return (time.Duration(us) * time.Microsecond).Round(10 * time.Microsecond)
 }
 
 // median is the round of a target whose rate is the middle one.

@@ -20,37 +20,44 @@ type target func(n int) ([]call, error)
 
 // targets are what is compared. The first ones are Brevet's, the others are what one would do without it.
 func (d *deployment) targets() map[string]target {
-	read := map[string]any{"scope": "bench.read", "params": map[string]any{"repo": "acme/api"}, "task": "bench"}
 	orders := map[string]any{"scope": "bench.database", "task": "bench"}
 	return map[string]target{
-		"issue":     func(n int) ([]call, error) { return d.sandboxes(n, read) },
+		"issue":     func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
 		"issue-jwt": func(n int) ([]call, error) { return d.bearers(n, read) },
-		"dynamic":   func(n int) ([]call, error) { return d.sandboxes(n, orders) },
-		"login":     d.logins,
-		"sign":      d.signers,
-		"creds":     d.creds,
+		"dynamic": func(n int) ([]call, error) {
+			return callers(n, func(i int) (call, error) { return d.sandbox(i, d.url, orders) })
+		},
+		"login": d.logins,
+		"sign":  d.signers,
+		"creds": d.creds,
 	}
 }
+
+// read asks for what most is measured with.
+var read = map[string]any{"scope": "bench.read", "params": map[string]any{"repo": "acme/api"}, "task": "bench"}
 
 func agent(i int) spiffeid.ID {
 	return spiffeid.RequireFromString(fmt.Sprintf("spiffe://%s/agents/agent-%d", domain, i))
 }
 
-// sandboxes ask the broker over mutual TLS, each as itself.
-func (d *deployment) sandboxes(n int, body any) ([]call, error) {
-	return callers(n, func(i int) (call, error) {
-		trust, err := d.proved(agent(i))
-		if err != nil {
-			return nil, err
-		}
-		return post(trust, d.url+"/v1/tokens", http.Header{}, body, http.StatusCreated)
-	})
+// sandboxes ask for a signed token, of the brokers in turn.
+func (d *deployment) sandboxes(n int, of ...string) ([]call, error) {
+	return callers(n, func(i int) (call, error) { return d.sandbox(i, of[i%len(of)], read) })
+}
+
+// sandbox asks a broker over mutual TLS.
+func (d *deployment) sandbox(i int, of string, body any) (call, error) {
+	trust, err := d.proved(agent(i))
+	if err != nil {
+		return nil, err
+	}
+	return post(trust, of+"/v1/tokens", http.Header{}, body, http.StatusCreated)
 }
 
 // bearers ask the broker with a JWT-SVID in each request.
 func (d *deployment) bearers(n int, body any) ([]call, error) {
 	return callers(n, func(i int) (call, error) {
-		return d.refreshed(i, d.url, func(token string) (call, error) {
+		return d.refreshed(i, "https://"+domain, func(token string) (call, error) {
 			return post(d.anonymous(), d.url+"/v1/tokens", http.Header{"Authorization": {"Bearer " + token}}, body, http.StatusCreated)
 		})
 	})
@@ -120,32 +127,46 @@ func post(trust *tls.Config, url string, header http.Header, body any, want int)
 	return request(trust, http.MethodPost, url, header, text, want), err
 }
 
-// request is a client of its own, with one connection that it keeps.
+// request sends the same over and over, and wants one status.
 func request(trust *tls.Config, method, url string, header http.Header, body []byte, want int) call {
+	ask := asking(trust, method, url, header)
+	return func(ctx context.Context) error {
+		got, err := ask(ctx, body)
+		if err == nil && got.status != want {
+			err = fmt.Errorf("%s %s: status %d: %.300s", method, url, got.status, got.body)
+		}
+		return err
+	}
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// asking is a client of its own, with one connection that it keeps. Its bodies are JSON unless the header says otherwise.
+func asking(trust *tls.Config, method, url string, header http.Header) func(context.Context, []byte) (answer, error) {
 	header = header.Clone()
-	if body != nil {
+	if header.Get("Content-Type") == "" && method == http.MethodPost {
 		header.Set("Content-Type", "application/json")
 	}
 	client := &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{TLSClientConfig: trust, MaxConnsPerHost: 1}}
-	return func(ctx context.Context) error {
+	return func(ctx context.Context, body []byte) (answer, error) {
 		req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 		if err != nil {
-			return err
+			return answer{}, err
 		}
 		req.Header = header
 		resp, err := client.Do(req)
 		if err != nil {
-			return err
+			return answer{}, err
 		}
 		defer func() { _ = resp.Body.Close() }()
-		answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-		if err != nil {
-			return err
-		}
-		if resp.StatusCode != want {
-			return fmt.Errorf("%s %s: status %d: %.300s", method, url, resp.StatusCode, answer)
-		}
-		return nil
+		got := answer{status: resp.StatusCode, header: resp.Header}
+		got.body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		return got, err
 	}
 }
 

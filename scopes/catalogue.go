@@ -21,8 +21,8 @@ const (
 	MaxFiles      = 256
 	MaxScopeFile  = 1 << 20  // bytes
 	MaxPolicyFile = 64 << 10 // bytes
-	MaxScopes     = 1000
-	MaxPolicies   = 1000
+	MaxScopes     = 10_000
+	MaxPolicies   = 10_000
 )
 
 // Names are plain so that the digest's lines need no quoting.

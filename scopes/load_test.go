@@ -497,18 +497,8 @@ func TestLoadRefusesFiles(t *testing.T) {
 }
 
 func TestLoadRefusesTooMany(t *testing.T) {
-	var policies, many strings.Builder
-	for i := range scopes.MaxPolicies + 1 {
-		fmt.Fprintf(&policies, "@id(\"p%d\") permit (principal, action, resource);\n", i)
-	}
-	half := policies.Len() / 2
-	half += strings.Index(policies.String()[half:], "\n") + 1
-	many.WriteString("scopes:\n")
-	for i := range scopes.MaxScopes + 1 {
-		fmt.Fprintf(&many, "  - {name: a.b%d, title: T, authority: read, resource: 'x:y', ttl: {default: 1s, max: 1s}, credential: {kind: jwt, audience: 'https://a'}}\n", i)
-	}
-	got := refusal(t, file("s.yaml", many.String()), file("p.cedar", policies.String()[:half]), file("q.cedar", policies.String()[half:]))
-	if want := "1001 scopes are too many; at most 1000\n1001 policies are too many; at most 1000"; got != want {
+	got := refusal(t, grown(scopes.MaxScopes+1)...)
+	if want := "10001 scopes are too many; at most 10000\n10001 policies are too many; at most 10000"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -38,7 +38,7 @@ func grown(n int) []scopes.File {
 
 // BenchmarkGrown times one decision of catalogues from small to the largest.
 func BenchmarkGrown(b *testing.B) {
-	for _, n := range []int{10, 100, scopes.MaxScopes} {
+	for _, n := range []int{10, 1000, scopes.MaxScopes} {
 		began := time.Now()
 		c, err := scopes.Load(grown(n))
 		if err != nil {

@@ -50,7 +50,7 @@ func catalogueRows(t *testing.T, s *brevettest.Stack) []hostile {
 	put("a reason of 1001 bytes", `{"files":[`+file("a.yaml", "")+`],"reason":"`+strings.Repeat("é", 500)+`x"}`, 422, "invalid_request", "reason")
 	put("H36 duplicate key in a file", files(`{"name":"a.yaml","name":"`+canary+`","text":""}`), 400, "malformed_body", "duplicate_member")
 	put("H38 unknown member", `{"`+canary+`":1}`, 400, "malformed_body", "unknown_member")
-	put("H41 one byte over 2 MiB", "{"+strings.Repeat(" ", 2<<20)+"}", 413, "too_large", "body_size")
+	put("H41 one byte over 8 MiB", "{"+strings.Repeat(" ", 8<<20)+"}", 413, "too_large", "body_size")
 	put("H44 NUL in a file", files(`{"name":"a.yaml","text":"\u0000"}`), 400, "malformed_body", "nul_character")
 	put("H44 bad UTF-8", files("{\"name\":\"a.yaml\",\"text\":\"\xff\"}"), 400, "malformed_body", "utf8")
 	var whole []string

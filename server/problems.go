@@ -180,7 +180,7 @@ var answers = []answer{
 	},
 	{
 		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
-		"A body may have 65536 bytes, and one with a catalogue 2097152. Nothing was decided. Send a smaller one.",
+		"A body may have 65536 bytes, and one with a catalogue 8388608. Nothing was decided. Send a smaller one.",
 	},
 	{
 		errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "The media type is not accepted",

@@ -15,7 +15,7 @@ import (
 const (
 	// maxBody is the largest body, in bytes, and maxCatalogue that of one with a catalogue. The text of errTooLarge names
 	// them.
-	maxBody, maxCatalogue = 64 << 10, 2 << 20
+	maxBody, maxCatalogue = 64 << 10, 8 << 20
 	// maxDepth is how deep a body may nest.
 	maxDepth = 32
 	// maxTokens is how many names, values and brackets a body may have.
