@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/brevet-dev/brevet/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -61,8 +62,8 @@ type Attestor struct {
 	leeway     time.Duration
 	onRefusal  func(net.Addr, error)
 
-	chains remembered[trusted]
-	tokens remembered[crypto.PublicKey] // that verified them
+	chains jws.Remembered[trusted]
+	tokens jws.Remembered[crypto.PublicKey] // that verified them
 }
 
 // New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: to go-spiffe, an

@@ -11,13 +11,3 @@ import (
 func (s *Sources) Refresh(ctx context.Context, td spiffeid.TrustDomain) time.Duration {
 	return s.byDomain[td].(*endpoint).refresh(ctx)
 }
-
-// MostRemembered bounds how many tokens an Attestor remembers.
-const MostRemembered = mostRemembered
-
-// Remembered counts the tokens that it does.
-func (a *Attestor) Remembered() int {
-	a.tokens.mu.Lock()
-	defer a.tokens.mu.Unlock()
-	return len(a.tokens.found)
-}

@@ -57,7 +57,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 		return Identity{}, err
 	}
 	digest := sha256.Sum256([]byte(token))
-	if known, ok := a.tokens.get(digest); ok && sameKey(known, key) {
+	if known, ok := a.tokens.Get(digest); ok && jws.SameKey(known, key) {
 		return Identity{id: id, kind: KindJWT, expires: expires}, nil
 	}
 	// A bundle of exactly one key: whatever go-spiffe does with it, no other key can verify the token.
@@ -69,7 +69,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if svid.ID != id || !svid.Expiry.Equal(expires) {
 		return Identity{}, fmt.Errorf("%w: two readings of one token", ErrMalformed)
 	}
-	a.tokens.put(digest, key)
+	a.tokens.Put(digest, key)
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
 }
 

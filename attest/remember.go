@@ -1,40 +1,11 @@
 package attest
 
 import (
-	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"slices"
-	"sync"
 	"time"
 )
-
-// mostRemembered bounds what is remembered of each kind of SVID: some megabytes.
-const mostRemembered = 1 << 14
-
-// remembered is what was found to verify, by the SHA-256 of the SVID: workloads prove themselves with the same one for
-// each call, and its signatures do not change. What does change, the time and the bundle, is looked at in each call.
-type remembered[V any] struct {
-	mu    sync.Mutex
-	found map[[sha256.Size]byte]V
-}
-
-func (r *remembered[V]) get(svid [sha256.Size]byte) (V, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, ok := r.found[svid]
-	return v, ok
-}
-
-// put forgets everything when there is too much: what is still in use is verified once more.
-func (r *remembered[V]) put(svid [sha256.Size]byte, v V) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.found == nil || len(r.found) >= mostRemembered {
-		r.found = map[[sha256.Size]byte]V{}
-	}
-	r.found[svid] = v
-}
 
 // trusted is a chain that ends at one of the authorities, and when all of its certificates are valid.
 type trusted struct {
@@ -70,10 +41,4 @@ func digestOf(chain []*x509.Certificate) (digest [sha256.Size]byte) {
 	}
 	h.Sum(digest[:0])
 	return digest
-}
-
-// sameKey compares public keys, all types of which have this method (crypto.PublicKey).
-func sameKey(a, b crypto.PublicKey) bool {
-	key, ok := a.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && key.Equal(b)
 }

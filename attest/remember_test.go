@@ -1,7 +1,6 @@
 package attest_test
 
 import (
-	"fmt"
 	"math/big"
 	"testing"
 	"time"
@@ -115,17 +114,4 @@ func flipped(digits string) string {
 		return "B" + digits[1:]
 	}
 	return "A" + digits[1:]
-}
-
-// TestWhatIsRememberedIsBounded: any number of SVIDs may come by.
-func TestWhatIsRememberedIsBounded(t *testing.T) {
-	w := newWorld(t)
-	for i := range attest.MostRemembered + 10 {
-		if _, err := w.JWT(with(map[string]any{"n": fmt.Sprint(i)})(t, w)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := w.Remembered(); got > attest.MostRemembered {
-		t.Errorf("got %d tokens remembered, want %d at most", got, attest.MostRemembered)
-	}
 }

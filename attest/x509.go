@@ -72,7 +72,7 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 // verifyChain holds a chain to the bundle at this time. The signatures of one that did verify are not computed again.
 func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle *x509bundle.Bundle) error {
 	now, authorities, digest := a.now(), bundle.X509Authorities(), digestOf(chain)
-	if known, ok := a.chains.get(digest); ok && known.holds(authorities, now) {
+	if known, ok := a.chains.Get(digest); ok && known.holds(authorities, now) {
 		return nil
 	}
 	verified, chains, err := x509svid.Verify(chain, bundle, x509svid.WithTime(now))
@@ -82,7 +82,7 @@ func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle
 	if verified != id {
 		return fmt.Errorf("%w: two readings of one ID", ErrMalformed)
 	}
-	a.chains.put(digest, trustedBy(authorities, chains[0]))
+	a.chains.Put(digest, trustedBy(authorities, chains[0]))
 	return nil
 }
 

@@ -459,3 +459,40 @@ func BenchmarkVerify(b *testing.B) {
 		}
 	}
 }
+
+// What was found to verify once is held to what has changed since: the time, and the keys.
+func TestWhatIsRememberedIsLookedAtAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(a *authority, clock *time.Time)
+		want   error
+	}{
+		"nothing":                        {func(*authority, *time.Time) {}, nil},
+		"its time is over":               {func(_ *authority, clock *time.Time) { *clock = clock.Add(time.Hour) }, token.ErrExpired},
+		"the clock goes back":            {func(_ *authority, clock *time.Time) { *clock = clock.Add(-time.Hour) }, token.ErrNotYetValid},
+		"another key under the same kid": {func(a *authority, _ *time.Time) { a.keys = newAuthority(t).keys }, token.ErrSignature},
+		"no key left":                    {func(a *authority, _ *time.Time) { a.keys = token.KeySet{} }, token.ErrKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, clock := newAuthority(t), now
+			v, err := token.NewVerifier(token.Config{
+				Issuer: issuer, Audiences: []string{gateway}, Keys: func() token.KeySet { return a.keys }, Now: func() time.Time { return clock },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw := a.good()
+			for range 2 {
+				if _, err := v.Verify(raw); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tc.change(a, &clock)
+			if _, err := v.Verify(raw); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if _, err := v.Verify(raw[:len(raw)-12] + "AAAAAAAAAAAA"); err == nil {
+				t.Error("another signature passes")
+			}
+		})
+	}
+}
