@@ -182,7 +182,7 @@ func run(t testing.TB, databaseURL string, statements ...string) {
 // Ledger opens a ledger on the database as the broker; it closes with the test.
 func (db *DB) Ledger(t testing.TB) *ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatalf("opening the ledger: %v", err)
 	}

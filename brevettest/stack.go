@@ -284,6 +284,13 @@ func (s *Stack) bundlesReady(context.Context) error {
 	return nil
 }
 
+// Remembers tells whether this replica answers without asking the record for a token, known by its id and the SHA-256 of its
+// claims.
+func (s *Stack) Remembers(id string, claims [32]byte) bool {
+	_, ok := s.ledger.Remembered(id, claims)
+	return ok
+}
+
 // DropBundle takes the keys of a trust domain away from the server.
 func (s *Stack) DropBundle(td spiffeid.TrustDomain) { s.bundles.Remove(td) }
 

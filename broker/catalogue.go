@@ -148,7 +148,8 @@ func (b *Broker) change(ctx context.Context, head CatalogueVersion, digest strin
 	}, nil
 }
 
-// takeStep commits a step. Other replicas learn of it by what the ledger does not take from them any more.
+// takeStep commits a step. Other replicas learn of it by what the ledger does not take from them any more, and those that let
+// calls pass from memory are waited for.
 func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -159,6 +160,7 @@ func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 		return fmt.Errorf("recording a change of the catalogue: %w", err)
 	}
 	if step.Becomes == CatalogueApplied {
+		b.spread(ctx)
 		if err := b.reload(ctx, b.catalogue().Digest()); err != nil {
 			b.cfg.Log.WarnContext(ctx, "catalogue in force not read", "error", err)
 		}

@@ -40,14 +40,15 @@ func finally(h Held, now time.Time, term int64) Outcome {
 	return Outcome{ID: h.ID, Time: now, Status: final(h.Detail), Detail: h.Detail, Actor: h.Actor, Term: term}
 }
 
-// endAll ends everything that matches: first all of it here, so that nobody who asks takes any of it for active, then
-// in Vault. The receipt's list is cut, what is done is not.
+// endAll ends everything that matches: first all of it here, so that nobody who asks takes any of it for active on any
+// replica, then in Vault. The receipt's list is cut, what is done is not.
 func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending) (Receipt, error) {
 	receipt := Receipt{Time: b.cfg.Now()}
 	done, open, err := b.stopAll(ctx, sel, reach, e)
 	if err != nil {
 		return Receipt{}, err
 	}
+	b.spread(ctx)
 	listed := open[:min(len(open), max(0, mostReceipts-len(done)))]
 	receipt.More = len(listed) < len(open) || len(done) > mostReceipts
 	receipt.Ended = append(done[:min(len(done), mostReceipts)], b.revokeAll(ctx, listed, e.term)...)

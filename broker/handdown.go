@@ -36,7 +36,7 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h HandDown) 
 	if err := h.check(who); err != nil {
 		return Result{}, err
 	}
-	switch err := b.InForce(ctx, h.Shown); {
+	switch _, err := b.stored(ctx, h.Shown); {
 	case errors.Is(err, ErrInactive):
 		return Result{}, &Unfit{"is not in force"}
 	case err != nil:

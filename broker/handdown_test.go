@@ -16,8 +16,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// standing says of every token the same.
+// standing says of every token the same, and that it is in force from memory.
 type standing struct{ active bool }
+
+func (s *standing) Remembered(string, [32]byte) (broker.TokenStanding, bool) {
+	return broker.TokenStanding{Active: true}, true
+}
+
+func (s *standing) Spread(context.Context) {}
 
 func (s *standing) TokenStanding(context.Context, string, [32]byte) (broker.TokenStanding, error) {
 	return broker.TokenStanding{Active: s.active}, nil

@@ -42,6 +42,7 @@ func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
 	}
 	if cmd.At.After(cmd.Time) {
+		b.spread(ctx)
 		return Receipt{Command: cmd.ID, Time: cmd.At}, nil
 	}
 	return b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)

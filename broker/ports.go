@@ -67,6 +67,13 @@ type Tokens interface {
 	// Alive tells of what was issued, of whatever kind, that its time has not come, and nobody has ended it, its task, or what
 	// its sandbox may have. It reads as TokenStanding does.
 	Alive(ctx context.Context, id string) (bool, error)
+	// Remembered tells of a token what TokenStanding would, from memory: that it is active. Not ok means that this replica does
+	// not know, or cannot be sure to know of every end that Spread has waited for.
+	Remembered(id string, claims [32]byte) (standing TokenStanding, ok bool)
+	// Spread returns once no replica goes by a memory from before what is committed when it is called: whatever that has
+	// ended, and whatever catalogue it has put in force. That takes some milliseconds, and about half a second when a replica
+	// does not answer. It does not end with ctx.
+	Spread(ctx context.Context)
 	// EndedIn returns the places in a status list, in ascending order, of tokens that were ended. It reads as TokenStanding does.
 	// Tokens count until a minute after their time; ErrNotFound when the list has none of them.
 	EndedIn(ctx context.Context, list string) ([]int, error)

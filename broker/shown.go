@@ -47,8 +47,18 @@ func (b *Broker) InForce(ctx context.Context, t Shown) error {
 	return err
 }
 
-// standing is InForce, with what else the store says in the same breath.
+// standing is InForce, with what else the store says in the same breath. What is good for one use is asked of the store.
 func (b *Broker) standing(ctx context.Context, t Shown) (TokenStanding, error) {
+	if b.cfg.Tokens != nil && !t.Token.OneShot {
+		if standing, ok := b.cfg.Tokens.Remembered(t.Token.ID, t.Digest); ok {
+			return standing, nil
+		}
+	}
+	return b.stored(ctx, t)
+}
+
+// stored is standing by the store alone, for what a token's end must not be overtaken by.
+func (b *Broker) stored(ctx context.Context, t Shown) (TokenStanding, error) {
 	if b.cfg.Tokens == nil {
 		return TokenStanding{}, ErrInactive
 	}
@@ -73,4 +83,12 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 		return false, fmt.Errorf("reading whether a credential is alive: %w", err)
 	}
 	return alive, nil
+}
+
+// spread returns once every replica knows of what was just recorded, as far as it tells anybody of tokens: only then may
+// it be confirmed.
+func (b *Broker) spread(ctx context.Context) {
+	if b.cfg.Tokens != nil {
+		b.cfg.Tokens.Spread(ctx)
+	}
 }

@@ -91,7 +91,7 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	book, err := ledger.Open(ctx, ledger.Config{URL: s.Database, Log: log})
+	book, err := ledger.Open(ctx, ledger.Config{URL: s.Database, Log: log, Now: time.Now})
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -1,6 +1,10 @@
 package ledger
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"time"
+)
 
 // Queued counts the records that wait for a commit.
 func (l *Ledger) Queued() int { return len(l.queue) }
@@ -21,4 +25,24 @@ func SearchInBlocks(t interface{ Cleanup(func()) }, most int, shifts ...uint) {
 	before, mostBefore := blockShifts, mostFar
 	blockShifts, mostFar = shifts, most
 	t.Cleanup(func() { blockShifts, mostFar = before, mostBefore })
+}
+
+// Elapsed is what has passed by either clock.
+func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
+
+// MostTold bounds how many tokens are remembered.
+const MostTold = mostTold
+
+// Told counts those of so many tokens that are remembered after all of them were.
+func Told(tokens int) (n int) {
+	var k told
+	for i := range tokens {
+		k.put(fmt.Sprint(i), standing{})
+	}
+	for i := range tokens {
+		if _, ok := k.old[fmt.Sprint(i)]; ok {
+			n++
+		}
+	}
+	return n + len(k.young)
 }

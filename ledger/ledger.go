@@ -66,6 +66,9 @@ type Config struct {
 	OnSealed func(size int64)
 	// OnRoom is told now and then how many entries still fit into the partitions that there are. Nil is nobody.
 	OnRoom func(entries int64)
+	// Now is a clock with a monotonic reading, by which what is remembered of tokens is good. Nil remembers nothing: each
+	// question about a token is asked of Postgres.
+	Now func() time.Time
 }
 
 // Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema.
@@ -90,6 +93,14 @@ type Ledger struct {
 	onRoom    func(entries int64)
 	leaveRoom context.CancelFunc
 	roomEnded chan struct{} // closed when nobody makes room any more
+
+	// memory is what this replica knows of tokens; nil when it has none, and then asked is told that it should.
+	memory      atomic.Pointer[memory]
+	now         func() time.Time
+	asked       chan struct{}
+	leaveMemory context.CancelFunc
+	forgotten   chan struct{} // closed when nothing is remembered any more
+	rounds      rounds
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -118,6 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	l := &Ledger{
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed, onRoom: cfg.OnRoom,
+		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
 		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
@@ -130,8 +142,12 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	lasting := context.WithoutCancel(ctx)
 	go l.run(lasting)
-	lasting, l.leaveRoom = context.WithCancel(lasting)
-	go l.keepRoom(lasting)
+	room, leaveRoom := context.WithCancel(lasting)
+	l.leaveRoom = leaveRoom
+	go l.keepRoom(room)
+	memory, leaveMemory := context.WithCancel(lasting)
+	l.leaveMemory = leaveMemory
+	go l.keepMemory(memory)
 	return l, nil
 }
 
@@ -179,6 +195,9 @@ func (l *Ledger) Close() {
 	<-l.stopped
 	l.leaveRoom()
 	<-l.roomEnded
+	l.leaveMemory()
+	<-l.forgotten
+	l.rounds.ended.Wait()
 	l.disconnect()
 }
 

@@ -74,6 +74,16 @@ func (p *proxy) fired() bool {
 	return p.marker == nil
 }
 
+// cutOff cuts everybody off.
+func (p *proxy) cutOff() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shut = true
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+}
+
 // restore lets everybody through again.
 func (p *proxy) restore() {
 	p.mu.Lock()

@@ -52,6 +52,7 @@ func TestGrants(t *testing.T) {
 	if err := l.UseProof(t.Context(), dpop.Proof{Digest: sha256.Sum256([]byte("used")), Until: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
+	exec(t, brevettest.Connect(t, db.BrokerURL), `INSERT INTO replicas VALUES (gen_random_uuid(), 1, 1)`)
 	as := map[string]*pgx.Conn{
 		"broker":  brevettest.Connect(t, db.BrokerURL),
 		"auditor": brevettest.Connect(t, db.AuditorURL),
@@ -208,6 +209,16 @@ func TestGrants(t *testing.T) {
 		{"owner", `UPDATE sweeper_term SET term = 0`, noRight},
 		{"owner", `DELETE FROM sweeper_term`, noRight},
 		{"auditor", `SELECT FROM rate_limits`, noRight},
+		{"broker", `INSERT INTO replicas VALUES (gen_random_uuid(), 1, 1)`, ""},
+		{"broker", `INSERT INTO replicas VALUES (gen_random_uuid(), -1, 1)`, violation},
+		{"broker", `INSERT INTO replicas SELECT gen_random_uuid(), size + 1, 1 FROM ledger_head`, violation},
+		{"broker", `UPDATE replicas SET id = gen_random_uuid()` + nothing, noRight},
+		{"broker", `UPDATE replicas SET seen = seen + 1, beat = beat + 1`, ""},
+		{"broker", `UPDATE replicas SET seen = seen - 1, beat = beat + 1`, violation},
+		{"broker", `UPDATE replicas SET seen = seen + 1`, violation},
+		{"broker", `UPDATE replicas SET beat = beat - 1`, violation},
+		{"broker", `TRUNCATE replicas`, noRight},
+		{"auditor", `SELECT FROM replicas`, noRight},
 		{"auditor", `SELECT FROM entries, issuances, ledger_head, goose_db_version`, ""},
 		{"auditor", `SELECT FROM deployment`, noRight},
 		{"auditor", `INSERT INTO entries SELECT * FROM entries` + nothing, noRight},

@@ -2,8 +2,11 @@ package ledger
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -18,6 +21,17 @@ const unended = `(i.status = 'issued'
 		SELECT FROM generate_series(3, cardinality(string_to_array(i.spiffe_id, '/'))) AS parts, quarantines AS q
 		WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/'))))`
 
+// link is an issuance that a token comes from, as it was asked about.
+type link struct {
+	ID        uuid.UUID
+	SPIFFEID  string `db:"spiffe_id"`
+	Task      string
+	Active    bool
+	Left      time.Duration // until it or its task ends by itself
+	Size      int64         // of the ledger then
+	Catalogue string        // in force then
+}
+
 // TokenStanding implements [broker.Tokens]. What was handed down is in force while all of what it comes from is.
 func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
 	parsed, err := parseID(id)
@@ -27,6 +41,19 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	if err := l.believable(); err != nil {
 		return broker.TokenStanding{}, err
 	}
+	m, asked := l.remember()
+	chain, err := l.chainOf(ctx, parsed, claims)
+	if err != nil || len(chain) == 0 || slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
+		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
+	}
+	if m != nil {
+		m.keep(id, claims, asked, chain)
+	}
+	return broker.TokenStanding{Active: true, Catalogue: chain[0].Catalogue}, nil
+}
+
+// chainOf reads a token, and then what it was handed down from.
+func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]link, error) {
 	rows, err := l.tokens.Query(ctx, `
 		WITH RECURSIVE chain AS (
 			SELECT id, parent, spiffe_id, task, credential_kind, status, expires_at
@@ -35,15 +62,15 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 			SELECT p.id, p.parent, p.spiffe_id, p.task, p.credential_kind, p.status, p.expires_at
 			FROM chain JOIN issuances AS p ON p.id = chain.parent
 		)
-		SELECT coalesce((
-			SELECT bool_and(i.credential_kind = 'jwt' AND i.expires_at > now() AND `+unended+`)
-			FROM chain AS i), false) AS active, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue`,
-		pgx.NamedArgs{"id": [16]byte(parsed), "claims": claims[:]})
+		SELECT i.id, i.spiffe_id, i.task, i.credential_kind = 'jwt' AND i.expires_at > now() AND `+unended+` AS active,
+			least(i.expires_at, (SELECT e.ends_at FROM task_ends AS e WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task)) - now() AS left,
+			(SELECT size FROM ledger_head) AS size, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue
+		FROM chain AS i`,
+		pgx.NamedArgs{"id": [16]byte(id), "claims": claims[:]})
 	if err != nil {
-		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
+		return nil, err
 	}
-	standing, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[broker.TokenStanding])
-	return standing, unavailable("reading where a token stands", err)
+	return pgx.CollectRows(rows, pgx.RowToStructByName[link])
 }
 
 // Alive implements [broker.Tokens].

@@ -208,7 +208,7 @@ func begin(t *testing.T, l *ledger.Ledger, recs ...broker.Record) {
 func open(t *testing.T, databaseURL string) *ledger.Ledger {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		URL: databaseURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: 2 * time.Second,
+		URL: databaseURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: 2 * time.Second, Now: time.Now,
 	})
 	if err != nil {
 		t.Fatalf("Open: %v", err)

@@ -219,7 +219,7 @@ func (s *service) openLedger(ctx context.Context, cfg PostgresConfig, gauges *se
 	}
 	settings := ledger.Config{
 		URL: databaseURL, MaxConns: cfg.MaxConnections, AuditConns: cfg.AuditConnections, Log: s.log, Tracer: queryTracer(),
-		OnSealed: gauges.Sealed, OnRoom: gauges.Room,
+		OnSealed: gauges.Sealed, OnRoom: gauges.Room, Now: time.Now,
 	}
 	if cfg.AuditURLFile != "" {
 		if settings.AuditURL, err = readSecretFile(cfg.AuditURLFile); err != nil {

@@ -1,0 +1,74 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/token"
+	"github.com/google/go-cmp/cmp"
+)
+
+// replicas says when others were waited for.
+type replicas struct {
+	standing
+	tape *tape
+}
+
+func (r *replicas) Spread(context.Context) { r.tape.say("spread") }
+
+// I6: an end is confirmed when it is recorded and every replica knows of it, and Vault does not come first.
+func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
+	whole := broker.Reach{TrustDomains: []string{"acme.example"}}
+	for name, tc := range map[string]struct {
+		end  func(*testing.T, *fixture) error
+		want []string
+	}{
+		"a task": {func(t *testing.T, f *fixture) error {
+			_, err := f.EndTask(t.Context(), broker.TaskEnd{SPIFFEID: f.who.ID().String(), Task: "t-1"})
+			return err
+		}, []string{"announce task.end", "settle revoking task_ended", "spread", "revoke a", "settle revoked task_ended"}},
+		"a task, later": {func(t *testing.T, f *fixture) error {
+			_, err := f.EndTask(t.Context(), broker.TaskEnd{SPIFFEID: f.who.ID().String(), Task: "t-1", At: f.clock.Add(time.Hour)})
+			return err
+		}, []string{"announce task.end", "spread"}},
+		"a revocation": {func(t *testing.T, f *fixture) error {
+			_, err := f.Revoke(t.Context(), broker.Revocation{Target: broker.Selector{Scope: "reports.read"}, Reach: whole})
+			return err
+		}, []string{"announce credentials.revoke", "settle revoking revoked", "spread", "revoke a", "settle revoked revoked"}},
+		"a quarantine": {func(t *testing.T, f *fixture) error {
+			_, err := f.Quarantine(t.Context(), broker.Confinement{SPIFFEID: f.who.ID().String(), Reach: whole})
+			return err
+		}, []string{"announce quarantine.add", "settle revoking quarantined", "spread", "revoke a", "settle revoked quarantined"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.useTokens(t, &replicas{tape: f.tape})
+			f.tape.live = []broker.Held{{
+				ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, Handle: broker.Handle{Accessor: "a"},
+			}}
+			if err := tc.end(t, f); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is good for one use is asked of the store, and what is good for many from memory first.
+func TestWhatIsAskedOfTheStore(t *testing.T) {
+	f := newFixture(t)
+	f.useTokens(t, &standing{active: false}) // which memory does not know yet
+	for _, tc := range []struct {
+		token token.Claims
+		want  error
+	}{{token.Claims{}, nil}, {token.Claims{OneShot: true}, broker.ErrInactive}} {
+		if err := f.InForce(t.Context(), broker.Shown{Token: tc.token}); !errors.Is(err, tc.want) {
+			t.Errorf("%+v: got %v, want %v", tc.token, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// leaseTime is how long a replica answers from memory by a lease, and outlived after how long others take that lease to
+	// be over: clocks do not run alike.
+	leaseTime, outlived = 400 * time.Millisecond, 500 * time.Millisecond
+	// beatEvery is between two readings of the entries when nobody waits for one, and idleBeats how many of them go by
+	// without a question about a token until there is no more reading.
+	beatEvery, idleBeats = 100 * time.Millisecond, 100
+	// mostUnread is how many entries are read at once. Who has more to read forgets everything instead.
+	mostUnread = 50_000
+)
+
+// Remembered implements [broker.Tokens].
+func (l *Ledger) Remembered(id string, claims [32]byte) (broker.TokenStanding, bool) {
+	m := l.memory.Load()
+	if m == nil || l.believable() != nil {
+		return broker.TokenStanding{}, false
+	}
+	return m.standing(id, claims)
+}
+
+// remember returns the memory that what is read now may go into, and when that began. When there is none it has one made.
+func (l *Ledger) remember() (*memory, time.Time) {
+	if l.now == nil {
+		return nil, time.Time{}
+	}
+	m := l.memory.Load()
+	if m == nil {
+		select {
+		case l.asked <- struct{}{}:
+		default:
+		}
+	}
+	return m, l.now()
+}
+
+// keepMemory reads the entries whenever somebody asks about tokens, until ctx ends.
+func (l *Ledger) keepMemory(ctx context.Context) {
+	defer close(l.forgotten)
+	r := &replica{ledger: l, id: uuid.New()}
+	for failing := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.asked:
+		}
+		err := r.run(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			l.log.WarnContext(ctx, "tokens are not remembered: each question about one is asked of postgres", "error", unavailable("reading on", err))
+		}
+		if failing = err != nil; failing {
+			wait(ctx, time.Second)
+		}
+	}
+}
+
+// replica is this one among those that answer from memory. It is not safe for concurrent use.
+type replica struct {
+	ledger *Ledger
+	id     uuid.UUID
+	conn   *pgx.Conn
+	seen   int64     // it has read all entries before
+	beats  int64     // it has told others so this often
+	taken  time.Time // before it did for the last time
+}
+
+// run reads the entries for as long as somebody asks about tokens. All that is remembered goes with the connection: the next
+// one may be to a server that took over.
+func (r *replica) run(ctx context.Context) error {
+	m := newMemory(r.ledger.now)
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	defer r.end(ctx)
+	for idle := 0; idle < idleBeats; {
+		if err := r.beat(ctx, m); err != nil {
+			return err
+		}
+		r.ledger.memory.Store(m)
+		if err := r.await(ctx); err != nil {
+			return err
+		}
+		idle++
+		if m.used.Swap(false) {
+			idle = 0
+		}
+	}
+	return nil
+}
+
+// begin connects and takes a place among the replicas, with nothing remembered.
+func (r *replica) begin(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.ledger.flushTimeout)
+	defer cancel()
+	if r.conn, err = pgx.ConnectConfig(ctx, r.ledger.write.Config().ConnConfig); err != nil {
+		return err
+	}
+	var channel string
+	if err = r.ledger.checkPrimary(ctx, r.conn); err == nil {
+		err = r.conn.QueryRow(ctx, `SELECT size, `+channelSQL+` FROM ledger_head`).Scan(&r.seen, &channel)
+	}
+	if err == nil {
+		_, err = r.conn.Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize())
+	}
+	if err == nil {
+		err = r.tell(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, r.conn.Close(ctx))
+	}
+	return nil
+}
+
+// channelSQL is what replicas listen to.
+const channelSQL = `'brevet_' || current_schema()`
+
+// end forgets everything, and then leaves the others.
+func (r *replica) end(ctx context.Context) {
+	r.ledger.memory.Store(nil)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outlived)
+	defer cancel()
+	// Whoever would wait for it in vain takes it out if this fails.
+	_, _ = r.conn.Exec(ctx, `DELETE FROM replicas WHERE id = $1`, r.id)
+	_ = r.conn.Close(ctx) // it ends in any case
+}
+
+// beat reads on, which makes the lease of the beat before one to go by: whoever has ended something after what was read
+// sees that lease, and waits. Then it takes the next.
+func (r *replica) beat(ctx context.Context, m *memory) error {
+	ctx, cancel := context.WithTimeout(ctx, r.ledger.flushTimeout)
+	defer cancel()
+	before, err := r.read(ctx, m)
+	if err != nil {
+		return err
+	}
+	m.lease.Store(before)
+	return r.tell(ctx)
+}
+
+// heard is an entry that ends something; without an index there is none.
+type heard struct {
+	Size      int64
+	Catalogue string
+	Index     *int64
+	ID        uuid.UUID
+	Kind      string
+	SPIFFEID  *string `db:"spiffe_id"`
+	Task      *string
+}
+
+// read marks what has ended since it last read.
+func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
+	rows, err := r.conn.Query(ctx, `
+		SELECT h.size, coalesce(c.digest, '') AS catalogue, e.index, coalesce(e.id, @id) AS id, coalesce(e.kind, '') AS kind,
+			CASE WHEN e.kind IN ('task.end', 'quarantine.add') THEN convert_from(e.body, 'UTF8')::jsonb #>> '{target,spiffe_id}' END AS spiffe_id,
+			CASE WHEN e.kind = 'task.end' THEN convert_from(e.body, 'UTF8')::jsonb #>> '{target,task}' END AS task
+		FROM ledger_head AS h LEFT JOIN catalogue_head AS c ON true LEFT JOIN LATERAL (
+			SELECT index, id, kind, body FROM entries
+			WHERE index >= greatest(@seen, h.size - @most) AND index < h.size AND kind NOT IN (
+				'request.denied', 'request.pending', 'issuance.intent', 'issuance.issued', 'call.refused', 'quarantine.remove',
+				'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen',
+				'catalogue.proposed', 'catalogue.applied', 'catalogue.rejected')
+			ORDER BY index
+		) AS e ON true`, pgx.NamedArgs{"seen": r.seen, "most": int64(mostUnread), "id": r.id})
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[heard])
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0 || found[0].Size < r.seen:
+		return nil, fmt.Errorf("%w: it does not have %d entries", ErrWentBack, r.seen)
+	}
+	size := found[0].Size
+	if size-r.seen > mostUnread {
+		m.cleared.Store(size)
+	}
+	for _, e := range found {
+		if e.Index != nil {
+			m.hear(e)
+		}
+	}
+	r.seen = size
+	return &lease{taken: r.taken, catalogue: found[0].Catalogue}, nil
+}
+
+// tell has those who wait know how far this replica has read, and that it goes on from there.
+func (r *replica) tell(ctx context.Context) error {
+	r.taken = r.ledger.now()
+	r.beats++
+	_, err := r.conn.Exec(ctx, `
+		INSERT INTO replicas (id, seen, beat) VALUES (@id, @seen, @beat)
+		ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, beat = excluded.beat`,
+		pgx.NamedArgs{"id": r.id, "seen": r.seen, "beat": r.beats})
+	if err == nil && r.conn.PgConn().CustomData()[warning] != nil {
+		err = errWarned
+	}
+	return err
+}
+
+// await returns when somebody waits for this replica, or it is time for the next beat.
+func (r *replica) await(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, beatEvery)
+	defer cancel()
+	_, err := r.conn.WaitForNotification(waiting)
+	if err != nil && waiting.Err() == nil {
+		return err
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,126 @@
+package ledger
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// askEvery is how often whoever waits for other replicas looks how far they have read.
+const askEvery = 2 * time.Millisecond
+
+// rounds has all who wait for other replicas at a time wait for them once. Who comes meanwhile waits for the next round,
+// since this one may have begun before what they have committed.
+type rounds struct {
+	mu      sync.Mutex
+	next    chan struct{} // closed at the end of the next round; nil when nobody waits for one
+	running bool
+	ended   sync.WaitGroup
+}
+
+// Spread implements [broker.Tokens].
+func (l *Ledger) Spread(ctx context.Context) {
+	r := &l.rounds
+	r.mu.Lock()
+	if r.next == nil {
+		r.next = make(chan struct{})
+	}
+	done := r.next
+	if !r.running {
+		r.running = true
+		r.ended.Go(func() { l.spreadAll(context.WithoutCancel(ctx)) })
+	}
+	r.mu.Unlock()
+	<-done
+}
+
+// spreadAll goes round for as long as somebody waits.
+func (l *Ledger) spreadAll(ctx context.Context) {
+	for r := &l.rounds; ; {
+		r.mu.Lock()
+		done := r.next
+		r.next, r.running = nil, done != nil
+		r.mu.Unlock()
+		if done == nil {
+			return
+		}
+		silent := l.spread(ctx)
+		close(done)
+		l.remove(ctx, silent)
+	}
+}
+
+// spread waits until each replica has read all that is committed, or has no lease from before that any more. It returns those
+// that were at a beat whose lease is over.
+func (l *Ledger) spread(ctx context.Context) (silent []pulse) {
+	blind, cancel := context.WithTimeout(ctx, outlived)
+	defer cancel()
+	size, behind, err := l.behind(blind)
+	if err != nil {
+		<-blind.Done() // by then all leases are over that there may be
+		return nil
+	}
+	rest, cancel := context.WithTimeout(ctx, outlived)
+	defer cancel()
+	for left := behind; len(left) > 0; {
+		wait(rest, askEvery)
+		if rest.Err() != nil {
+			return behind
+		}
+		if now, err := l.stillBehind(rest, size, behind); err == nil {
+			left = now
+		}
+	}
+	return nil
+}
+
+// pulse is a replica at one of its beats.
+type pulse struct {
+	ID   uuid.UUID
+	Beat int64
+}
+
+// behind returns the size of the ledger and the replicas that have not read all of it, and has those read on.
+func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err error) {
+	rows, err := l.estate.Query(ctx, `
+		SELECT h.size, r.id, r.beat, pg_notify(`+channelSQL+`, '')::text FROM ledger_head AS h JOIN replicas AS r ON r.seen < h.size`)
+	if err != nil {
+		return 0, nil, err
+	}
+	var p pulse
+	_, err = pgx.ForEachRow(rows, []any{&size, &p.ID, &p.Beat, nil}, func() error {
+		behind = append(behind, p)
+		return nil
+	})
+	return size, behind, err
+}
+
+func (l *Ledger) stillBehind(ctx context.Context, size int64, behind []pulse) ([]pulse, error) {
+	ids := make([]uuid.UUID, len(behind))
+	for i, p := range behind {
+		ids[i] = p.ID
+	}
+	rows, err := l.estate.Query(ctx, `SELECT id, beat FROM replicas WHERE seen < @size AND id = ANY (@ids::uuid[])`,
+		pgx.NamedArgs{"size": size, "ids": ids})
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[pulse])
+}
+
+// remove has nobody wait any more for replicas that have not beaten since, and are gone. One that is there all the same comes
+// back with its next beat.
+func (l *Ledger) remove(ctx context.Context, silent []pulse) {
+	ctx, cancel := context.WithTimeout(ctx, outlived)
+	defer cancel()
+	for _, p := range silent {
+		_, err := l.write.Exec(ctx, `DELETE FROM replicas WHERE id = @id AND beat = @beat`, pgx.NamedArgs{"id": p.ID, "beat": p.Beat})
+		if err != nil {
+			l.log.DebugContext(ctx, "silent replica not removed", "error", unavailable("removing a replica", err))
+			return
+		}
+	}
+}
