@@ -116,6 +116,7 @@ hosts: [ADDRESS]
 tls: {workload_api: "SOCKET"}
 trust_domains: [{name: bench.example, workload_api: "SOCKET", admins: ["spiffe://bench.example/ops/admin"]}]
 catalogue: catalog
+resource_servers: [{id: "spiffe://bench.example/gateway", audiences: ["https://gateway.bench.example"]}]
 postgres: {url_file: broker-url}
 vault: {address: "VAULT", approle: {role_id_file: approle/role_id, secret_id_file: approle/secret_id}}
 log: {level: warn}

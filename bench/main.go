@@ -94,6 +94,9 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := d.halfLoad(ctx, callers["issue"], 2*o.lasts, &r); err != nil {
 		return err
 	}
+	if err := d.introspection(ctx, o.connections, o.lasts, &r); err != nil {
+		return err
+	}
 	_, r.Memory = d.memory()
 	r.print(out)
 	return save(o.json, r.all())

@@ -13,6 +13,8 @@ type report struct {
 	Connections int
 	// Alone is one caller's issues, Half those at half of the highest rate.
 	Alone, Half figures
+	// Introspect is what gateways ask about tokens, Revoke the end of a token, and BusyRevoke that while gateways ask.
+	Introspect, Revoke, BusyRevoke figures
 	// Memory is the most that the broker held, in bytes.
 	Memory int64
 
@@ -68,6 +70,9 @@ func (r *report) print(out io.Writer) {
 	}
 	r.row(table, "issue, one caller", r.Alone)
 	r.row(table, "issue, half load", r.Half)
+	r.row(table, "introspect", r.Introspect)
+	r.row(table, "revoke, one caller", r.Revoke)
+	r.row(table, "revoke, while all introspect", r.BusyRevoke)
 	_ = table.Flush()
 	fmt.Fprintf(out, "the broker held %d MiB at most; p99 at half load is %.1f times that of one caller\n",
 		r.Memory>>20, float64(r.Half.P99)/float64(r.Alone.P99))
@@ -113,6 +118,7 @@ func (r *report) all() map[string]any {
 		median[pair[0]+"/"+pair[1]] = r.ratio(pair[0], pair[1])
 	}
 	return map[string]any{
-		"connections": r.Connections, "rounds": rounds, "ratios": median, "alone": r.Alone, "half": r.Half, "memory_bytes": r.Memory,
+		"connections": r.Connections, "rounds": rounds, "ratios": median, "alone": r.Alone, "half": r.Half, "introspect": r.Introspect,
+		"revoke": r.Revoke, "busy_revoke": r.BusyRevoke, "memory_bytes": r.Memory,
 	}
 }
