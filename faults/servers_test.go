@@ -42,6 +42,7 @@ func (w *world) servers(t *testing.T) {
 		{"Postgres stopped and started", w.postgresStopped},
 		{"Postgres 500 ms away", w.postgresSlow},
 		{"quarantine, seen from another replica", w.quarantineElsewhere},
+		{"a replica stopped while a token ends", w.replicaStopped},
 		{"Vault answers a wrong status", w.wrongStatus},
 		{"Vault's answers cut after each byte", w.cutAnswers},
 		{"readers keep all connections of a replica busy", w.busyReaders},
