@@ -316,6 +316,12 @@ func TestSearchesByTermsFindAll(t *testing.T) {
 		{broker.Query{Params: map[string]string{"repo": "acme/repo-2"}}, `params ->> 'repo' = 'acme/repo-2'`},
 		{broker.Query{Params: map[string]string{"issue": "37"}}, `params ->> 'issue' = '37'`},
 		{broker.Query{Params: map[string]string{"repo": "acme/repo-2"}, Status: "revoked"}, `params ->> 'repo' = 'acme/repo-2' AND status = 'revoked'`},
+		{broker.Query{Scope: "app1.verb1", Decision: "deny"}, `scope = 'app1.verb1' AND decision = 'deny'`},
+		{broker.Query{Words: "w7", DecisionCode: "no_permit"}, `reason ~ '\mw7\M' AND decision_code = 'no_permit'`},
+		{broker.Query{Words: "w7", Authority: "write"}, `reason ~ '\mw7\M' AND authority = 'write'`},
+		{broker.Query{Words: "w0", Group: "group-0"}, `reason ~ '\mw0\M' AND approval_group = 'group-0'`},
+		{broker.Query{Words: "w0", User: "https://idp.test#u0"}, `reason ~ '\mw0\M' AND on_behalf_of = 'https://idp.test#u0'`},
+		{broker.Query{Words: "w7", Decision: "allow", Authority: "read"}, `reason ~ '\mw7\M' AND decision = 'allow' AND authority = 'read'`},
 		{broker.Query{Params: map[string]string{"repo": "acme/repo-2"}, Words: "w7"}, `params ->> 'repo' = 'acme/repo-2' AND reason ~ '\mw7\M'`},
 	} {
 		rows, err := conn.Query(t.Context(), `

@@ -19,7 +19,10 @@ const (
 		((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
 		((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
 		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
-	termsOf  = `issuance_terms(trust_domain, reason, spiffe_id, scope, resource) COLLATE "C"`
+	termsOf = `issuance_terms(trust_domain, reason, spiffe_id, ARRAY[
+		'scope=' || scope, 'resource=' || hashtextextended(resource, 0), 'user=' || hashtextextended(on_behalf_of, 0),
+		'group=' || approval_group, 'status=' || nullif(status, 'issued'), 'decision=' || nullif(decision, 'allow'),
+		'code=' || nullif(decision_code, 'permitted'), 'authority=' || nullif(authority, 'read')]) COLLATE "C"`
 	paramsOf = `jsonb_set('{}', ARRAY[trust_domain], params)`
 )
 
@@ -103,12 +106,36 @@ func (s *search) having(i int, p piece) string {
 		s.args[params] = paramsPath("$."+quoted(p.domain), s.q.Params)
 		all = append(all, paramsOf+` @@ @`+params+`::jsonpath`)
 	}
-	if path := s.path(p); s.q.Words+s.q.Scope+s.q.Resource != "" || strings.Count(path, "/") > 2 {
+	if path, facts := s.path(p), s.facts(); s.q.Words+s.q.Resource+s.q.User != "" || len(facts) > 0 || strings.Count(path, "/") > 2 {
 		name := fmt.Sprintf("terms_path_%d", i)
-		s.args[name] = path
-		all = append(all, fmt.Sprintf(termsOf+` @> (SELECT issuance_terms(@domain_%d::text, @words::text, @%s::text, @scope::text, @resource::text))`, i, name))
+		s.args[name], s.args["facts"] = path, facts
+		all = append(all, fmt.Sprintf(termsOf+` @> (SELECT issuance_terms(@domain_%d::text, @words::text, @%s::text, @facts::text[]
+			|| CASE WHEN @resource::text <> '' THEN ARRAY['resource=' || hashtextextended(@resource::text, 0)] END
+			|| CASE WHEN @on_behalf_of::text <> '' THEN ARRAY['user=' || hashtextextended(@on_behalf_of::text, 0)] END))`, i, name))
 	}
 	return strings.Join(all, " AND ")
+}
+
+// facts are what is asked for of those that issuance_terms is given as they are: not of what most records have, and of no
+// state that ends by its time alone.
+func (s *search) facts() []string {
+	q := s.q
+	all := []string{}
+	for _, f := range []struct{ kind, value, usual string }{
+		{"scope", q.Scope, ""},
+		{"group", q.Group, ""},
+		{"decision", q.Decision, "allow"},
+		{"code", q.DecisionCode, "permitted"},
+		{"authority", q.Authority, "read"},
+	} {
+		if f.value != "" && f.value != f.usual {
+			all = append(all, f.kind+"="+f.value)
+		}
+	}
+	if q.Status != "" && q.Status != broker.StatusExpired && !lapsing[q.Status] {
+		all = append(all, "status="+string(q.Status))
+	}
+	return all
 }
 
 // blocks are what a search by terms goes through, in its order: first small and then larger ones, so that what is frequent
