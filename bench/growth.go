@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing/fstest"
 	"time"
 
@@ -22,6 +23,8 @@ import (
 type growth struct {
 	Series   []series `json:"series"`
 	Overload overload `json:"overload"`
+	// Lost is what replicas issued and nobody finds on record.
+	Lost int64 `json:"lost"`
 	// Idle is what a connection that nobody uses costs the broker, in bytes.
 	Idle int64 `json:"idle_connection_bytes"`
 }
@@ -196,7 +199,7 @@ func byRows(ctx context.Context, o options, g *growth) error {
 // fill puts issuances behind those that there are, and returns when the broker has signed for all of them.
 func (d *deployment) fill(ctx context.Context, rows int64) error {
 	d.stop()
-	url := d.servers.Postgres.TCPURL() + "&search_path=brevet"
+	url := d.database()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
@@ -242,10 +245,22 @@ func byUse(ctx context.Context, o options, g *growth) error {
 	})
 }
 
-// byReplicas compares what one broker issues with what several do, on the same PostgreSQL, Vault and processors.
+// byReplicas compares what one broker issues with what several do, on the same PostgreSQL, Vault and processors. What was
+// issued is then on record, all of it.
 func (d *deployment) byReplicas(ctx context.Context, o options, g *growth) error {
+	conn, err := pgx.Connect(ctx, d.database())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var before, after int64
+	const recorded = `SELECT count(*) FROM issuances WHERE status = 'issued'`
+	if err := conn.QueryRow(ctx, recorded).Scan(&before); err != nil {
+		return err
+	}
 	urls := []string{d.url}
 	var variants []variant
+	var issued atomic.Int64
 	for _, n := range o.replicas {
 		for int64(len(urls)) < n {
 			url, err := d.serve(ctx)
@@ -258,12 +273,33 @@ func (d *deployment) byReplicas(ctx context.Context, o options, g *growth) error
 		if err != nil {
 			return err
 		}
+		for i, ask := range callers {
+			callers[i] = func(ctx context.Context) error {
+				err := ask(ctx)
+				if err == nil {
+					issued.Add(1)
+				}
+				return err
+			}
+		}
 		variants = append(variants, variant{size: n, d: d, callers: callers})
 	}
 	s, err := compare(ctx, o, "replicas", variants)
+	if err != nil {
+		return err
+	}
 	g.Series = append(g.Series, s)
-	return err
+	if err := conn.QueryRow(ctx, recorded).Scan(&after); err != nil {
+		return err
+	}
+	if g.Lost = issued.Load() - (after - before); g.Lost != 0 {
+		return fmt.Errorf("of %d issued by replicas, %d are on record", issued.Load(), after-before)
+	}
+	return nil
 }
+
+// database is the owner's URL of the broker's schema.
+func (d *deployment) database() string { return d.servers.Postgres.TCPURL() + "&search_path=brevet" }
 
 // byConnections compares an issue with none and with many connections open besides, which nobody uses.
 func (d *deployment) byConnections(ctx context.Context, o options, g *growth) error {
