@@ -8,12 +8,14 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -223,6 +225,7 @@ func TestClosingAGateway(t *testing.T) {
 	token := strings.TrimPrefix(w.host.taken()[0].Header.Get("Authorization"), "Bearer ")
 	w.gateway.Close(t.Context())
 	page, err := w.broker.Page(t.Context(), filterOf("host.token.use"))
+	within(t, time.Second, "the log", w.logged(`msg="egress credential ended"`, "calls=1"))
 	if err != nil || len(page.Issuances) != 1 || page.Issuances[0].Status != "released" || token == "" {
 		t.Errorf("got %+v, %v, want it released", page.Issuances, err)
 	}
@@ -279,6 +282,53 @@ func TestCallersWithSVIDs(t *testing.T) {
 	}
 }
 
+// A name that leads elsewhere once it was looked up is refused by where it leads.
+func TestNamesThatAreRebound(t *testing.T) {
+	w := newWorld(t)
+	target := "https://rebound.test" + w.host.name()[strings.Index(w.host.name(), ":"):] + "/x"
+	for i, want := range []string{"egress_upstream", "egress_address", "egress_address"} { // the first finds a host of another name
+		answer := call(t, w.proxied(t), request(t, "GET", target, nil))
+		if code, _ := answer.problem(); code != want {
+			t.Errorf("call %d: got %d %s, want %s", i+1, answer.status, answer.text, want)
+		}
+	}
+}
+
+// Who sends too slowly is cut off, and holds nobody else up.
+func TestSlowCallers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow := map[string]net.Conn{"a header": w.dial(t), "a body": w.tunnel(t, w.host.name())}
+	_, _ = io.WriteString(slow["a header"], "CONNECT "+w.host.name()+" HTTP/1.1\r\nHost: x\r\nX-")
+	_, _ = io.WriteString(slow["a body"], "POST /key/body HTTP/1.1\r\nHost: "+w.host.name()+"\r\nContent-Length: 100\r\n\r\n0123")
+	began := time.Now()
+	for name, conn := range slow {
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s is waited for after %s", name, time.Since(began))
+		}
+	}
+	if answer := w.get(t, "/key/echo"); answer.status != 200 {
+		t.Errorf("got %d %s", answer.status, answer.text)
+	}
+}
+
+// A sandbox that calls all the time is held back, for that host.
+func TestTooManyCalls(t *testing.T) {
+	w := newWorld(t)
+	w.perSecond = 1
+	w.open(t)
+	var codes []string
+	for range 3 {
+		answer := w.get(t, "/key/echo")
+		code, _ := answer.problem()
+		codes = append(codes, code)
+	}
+	if strings.Join(codes, " ") != "  egress_too_many" {
+		t.Errorf("got %q, want two calls to pass", codes)
+	}
+}
+
 // Two sandboxes of one gateway share nothing: neither a credential nor a connection.
 func TestTwoSandboxes(t *testing.T) {
 	w := newWorld(t)
@@ -326,7 +376,10 @@ func TestMasked(t *testing.T) {
 }
 
 func TestSandboxesThatAreNone(t *testing.T) {
-	g, err := egress.New(egress.Config{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	if _, err := egress.New(egress.Config{Log: slog.New(slog.DiscardHandler), Now: time.Now}); err == nil {
+		t.Error("got a gateway that lets no call pass")
+	}
+	g, err := egress.New(egress.Config{CallsPerSecond: 1, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,10 @@ type Config struct {
 	AllowPrivate []netip.Prefix
 	// Resolver looks up hosts; nil is the system's.
 	Resolver *net.Resolver
-	Log      *slog.Logger
-	Now      func() time.Time
+	// CallsPerSecond is how many calls a sandbox may make to one host, and twice as many in one go.
+	CallsPerSecond int
+	Log            *slog.Logger
+	Now            func() time.Time
 }
 
 // Gateway is the way out for one or more sandboxes.
@@ -52,6 +54,9 @@ type Gateway struct {
 
 // New returns a gateway with an authority of its own, for certificates that its sandboxes trust and nobody else should.
 func New(cfg Config) (*Gateway, error) {
+	if cfg.CallsPerSecond < 1 {
+		return nil, errors.New("egress: a sandbox has to be able to make a call")
+	}
 	a, err := newAuthority(cfg.Now)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,7 @@ type held struct {
 	life context.Context //nolint:containedctx // what is done with the credential ends with it
 	end  context.CancelCauseFunc
 
+	calls     atomic.Int64 // that it was used for
 	users     atomic.Int64
 	touched   atomic.Bool // since it was last confirmed
 	confirmed atomic.Pointer[time.Time]
@@ -88,6 +89,7 @@ func (h *held) watch(broker *client.Client, now func() time.Time) {
 
 // use begins a call with it: the context ends with the credential, and done says that the call is over.
 func (h *held) use(ctx context.Context) (using context.Context, done func()) {
+	h.calls.Add(1)
 	h.users.Add(1)
 	h.touched.Store(true)
 	using, cancel := context.WithCancelCause(ctx)

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log"
 	"log/slog"
@@ -69,6 +70,9 @@ func (p *passage) prepare(r *http.Request) error {
 	var err error
 	if p.match, err = p.sandbox.rules.find(r.Context(), call); err != nil {
 		return err
+	}
+	if !p.sandbox.pace.allows(origin(p.target.Host), p.began) {
+		return &refusal{code: codeTooMany, scopes: []string{p.match.scope.Name}, after: time.Second}
 	}
 	if p.held, err = p.sandbox.purse.credential(r.Context(), p.match); err != nil {
 		return err
@@ -200,7 +204,7 @@ type steadyBody struct {
 func (b *steadyBody) Read(p []byte) (int, error) {
 	_ = b.conn.SetReadDeadline(time.Now().Add(bodyPause)) //nolint:forbidigo // for a connection, not for a decision
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	if errors.Is(err, io.EOF) {
 		_ = b.conn.SetReadDeadline(time.Time{})
 	}
 	return n, err

@@ -34,6 +34,8 @@ type purse struct {
 	now    func() time.Time
 	task   string
 	reason string
+	// ended is told of each credential that is not used any more.
+	ended func(*held)
 
 	mu     sync.Mutex
 	slots  map[string]*slot
@@ -145,7 +147,10 @@ func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
 		p.release(ctx, h.id)
 		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
 	}
-	go h.watch(p.broker, p.now)
+	go func() {
+		h.watch(p.broker, p.now)
+		p.ended(h)
+	}()
 	return h, nil
 }
 

@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"golang.org/x/time/rate"
 )
 
 // SandboxConfig is one sandbox.
@@ -35,6 +38,7 @@ type Sandbox struct {
 	rules     *rulebook
 	purse     *purse
 	transport *http.Transport
+	pace      *pace
 }
 
 // Sandbox has the gateway serve one more sandbox.
@@ -45,7 +49,11 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	s := &Sandbox{
 		cfg:   cfg,
 		rules: &rulebook{broker: cfg.Broker, now: g.cfg.Now, only: cfg.Scopes},
-		purse: &purse{broker: cfg.Broker, now: g.cfg.Now, task: cfg.Task, reason: cfg.Reason, slots: map[string]*slot{}},
+		purse: &purse{
+			broker: cfg.Broker, now: g.cfg.Now, task: cfg.Task, reason: cfg.Reason, slots: map[string]*slot{},
+			ended: func(h *held) { g.tell(cfg, h) },
+		},
+		pace: &pace{limit: rate.Limit(g.cfg.CallsPerSecond), burst: 2 * g.cfg.CallsPerSecond, of: map[string]*rate.Limiter{}},
 		// Connections are not shared: what one sandbox leaves on one is nothing that another meets.
 		transport: g.transport(),
 	}
@@ -53,6 +61,36 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	defer g.mu.Unlock()
 	g.sandboxes = append(g.sandboxes, s)
 	return s, nil
+}
+
+// tell logs how often a credential was used: one that was asked for and never used is one too many.
+func (g *Gateway) tell(cfg SandboxConfig, h *held) {
+	g.cfg.Log.Info("egress credential ended", "sandbox", cfg.ID, "task", cfg.Task, "scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
+}
+
+// pace holds back a sandbox that calls a host too often.
+type pace struct {
+	limit rate.Limit
+	burst int
+	mu    sync.Mutex
+	of    map[string]*rate.Limiter
+}
+
+// mostPaced bounds the memory. Hosts are those of rules, and who is forgotten begins anew.
+const mostPaced = 1000
+
+func (p *pace) allows(host string, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limiter := p.of[host]
+	if limiter == nil {
+		if len(p.of) >= mostPaced {
+			clear(p.of)
+		}
+		limiter = rate.NewLimiter(p.limit, p.burst)
+		p.of[host] = limiter
+	}
+	return limiter.AllowN(now, 1)
 }
 
 // Drop ends what a sandbox has under way, releases what was held for it, and refuses its calls from then on.
@@ -78,22 +116,32 @@ var errCaller = errors.New("the proxy's user and password are missing, or are no
 func Alone(s *Sandbox) Caller { return func(*http.Request) (*Sandbox, error) { return s, nil } }
 
 // WithPassword is for a listener that others on the machine can reach: the sandbox has a password, as the proxy's, or as its own
-// where it calls the gateway by a base URL. It is good for this gateway alone.
+// (Basic or Bearer) where it calls the gateway by a base URL. It is good for this gateway alone.
 func WithPassword(s *Sandbox, password secret.Text) Caller {
 	want := sha256.Sum256([]byte(password.Reveal()))
 	return func(r *http.Request) (*Sandbox, error) {
-		// The one parser of Basic credentials reads them from Authorization.
-		asked := &http.Request{Header: http.Header{"Authorization": r.Header.Values("Proxy-Authorization")}}
-		_, given, ok := asked.BasicAuth()
-		if !ok && r.Method != http.MethodConnect && !r.URL.IsAbs() {
-			_, given, ok = r.BasicAuth()
+		given := passwordOf(r.Header.Values("Proxy-Authorization"))
+		if given == "" && r.Method != http.MethodConnect && !r.URL.IsAbs() {
+			given = passwordOf(r.Header.Values("Authorization"))
 		}
 		got := sha256.Sum256([]byte(given))
-		if !ok || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+		if given == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			return nil, errCaller
 		}
 		return s, nil
 	}
+}
+
+// passwordOf reads the password of Basic credentials, or a bearer token.
+func passwordOf(header []string) string {
+	asked := &http.Request{Header: http.Header{"Authorization": header}}
+	if _, password, ok := asked.BasicAuth(); ok { // the one parser of them
+		return password
+	}
+	if scheme, token, _ := strings.Cut(asked.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		return token
+	}
+	return ""
 }
 
 // Proven is for a listener with mutual TLS: the sandbox proves by its SVID who it is, to whoever verified the connection's

@@ -19,8 +19,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,14 +49,15 @@ const (
 // host is a server of others, which remembers what reached it and does as the path says.
 type host struct {
 	*httptest.Server
+	mux   *http.ServeMux
 	mu    sync.Mutex
 	calls []*http.Request
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{}
 	mux := http.NewServeMux()
+	h := &host{mux: mux}
 	mux.HandleFunc("/key/echo", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Seen", r.Header.Get("X-Key"))
 		w.Header().Set("Set-Cookie", "session=of-the-host")
@@ -136,6 +139,7 @@ func catalogueFor(host string) []scopes.File {
 		fmt.Sprintf(scope, "host.lost.use", "read", kv, host, "/lost", ", send: {as: bearer, field: none}") +
 		fmt.Sprintf(scope, "host.approved.use", "write", "{kind: jwt, audience: https://example.com}\n    approval: {group: oncall}", host, "/approved", "") +
 		fmt.Sprintf(scope, "host.inner.use", "read", jwt, "inner.test", "/**", "") +
+		fmt.Sprintf(scope, "host.rebound.use", "read", jwt, "rebound.test"+host[strings.Index(host, ":"):], "/**", "") +
 		fmt.Sprintf(scope, "host.unlisted.use", "read", jwt, host, "/unlisted", "") +
 		fmt.Sprintf(scope, "host.refused.use", "delete", jwt, host, "/refused", "") +
 		`  - name: host.repo.read
@@ -167,11 +171,13 @@ type world struct {
 	addr    string         // of the listener that takes the password
 	socket  string         // that only the sandbox can reach
 	log     *brevettest.Buffer
+
+	perSecond int
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{host: newHost(t), log: &brevettest.Buffer{}}
+	w := &world{host: newHost(t), log: &brevettest.Buffer{}, perSecond: 1000}
 	w.stack = brevettest.NewStack(t, brevettest.Options{
 		Catalogue: catalogueFor(w.host.name()), Admins: []string{admin},
 		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
@@ -193,7 +199,7 @@ func (w *world) open(t *testing.T) {
 	var err error
 	w.gateway, err = egress.New(egress.Config{
 		Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Resolver: names(t),
-		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
+		CallsPerSecond: w.perSecond, Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +303,8 @@ func (w *world) get(t *testing.T, path string) got {
 	return call(t, w.proxied(t), request(t, "GET", w.url(path), nil))
 }
 
-// names is a resolver that knows three names: the host is here, one is in a network that is not open, and one is both.
+// names is a resolver for which all names are here, but one that is in a network that is not open, and one that goes there
+// after it was looked up once.
 func names(t *testing.T) *net.Resolver {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
@@ -307,12 +314,13 @@ func names(t *testing.T) *net.Resolver {
 	t.Cleanup(func() { _ = conn.Close() })
 	go func() {
 		question := make([]byte, 512)
+		var rebound atomic.Int32
 		for {
 			n, from, err := conn.ReadFrom(question)
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteTo(resolved(question[:n]), from)
+			_, _ = conn.WriteTo(resolved(question[:n], &rebound), from)
 		}
 	}()
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -321,16 +329,17 @@ func names(t *testing.T) *net.Resolver {
 }
 
 // resolved answers a question of the DNS (RFC 1035): A records only.
-func resolved(question []byte) []byte {
+func resolved(question []byte, rebound *atomic.Int32) []byte {
+	end := bytes.IndexByte(question[12:], 0) + 12 + 5
+	isA := question[end-3] == 1
 	address := net.IPv4(127, 0, 0, 1).To4()
-	if bytes.Contains(question, []byte("inner")) {
+	if bytes.Contains(question, []byte("inner")) || isA && bytes.Contains(question, []byte("rebound")) && rebound.Add(1) > 1 {
 		address = net.IPv4(169, 254, 169, 254).To4()
 	}
-	end := bytes.IndexByte(question[12:], 0) + 12 + 5
 	answer := bytes.Clone(question[:end])
 	answer[2], answer[3] = 0x81, 0x80
 	clear(answer[6:12])
-	if question[end-3] == 1 {
+	if isA {
 		answer[7] = 1
 		answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
 		answer = append(answer, address...)
@@ -341,7 +350,7 @@ func resolved(question []byte) []byte {
 // usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
 func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
-	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "refused"} {
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused"} {
 		all["host."+name+".use"] = nil
 	}
 	return all
@@ -364,6 +373,22 @@ func (w *world) endTask(t *testing.T) {
 	if _, err := w.broker.EndTask(t.Context(), task, client.TaskEnd{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// logged tells when the log has a line with all of these.
+func (w *world) logged(parts ...string) <-chan error {
+	seen := make(chan error, 1)
+	go func() {
+		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+			for line := range strings.Lines(w.log.String()) {
+				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+					seen <- nil
+					return
+				}
+			}
+		}
+	}()
+	return seen
 }
 
 var errLate = errors.New("nothing happened in time")

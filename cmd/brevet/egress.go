@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,8 +26,9 @@ type EgressCmd struct {
 
 // OutFlags say what a gateway may call.
 type OutFlags struct {
-	HostCA       string   `help:"PEM roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
-	AllowPrivate []string `help:"A network that may be called though it is not public, such as 10.1.0.0/16." placeholder:"CIDR" sep:"none"`
+	HostCA         string   `help:"PEM roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
+	CallsPerSecond int      `help:"How many calls may be made to one host, and twice as many in one go." default:"500" name:"calls-per-second"`
+	AllowPrivate   []string `help:"A network that may be called though it is not public, such as 10.1.0.0/16." placeholder:"CIDR" sep:"none"`
 }
 
 // EgressServeCmd is `brevet egress serve`.
@@ -132,28 +132,22 @@ func openDoor(ctx context.Context, address string) (*door, error) {
 	return &door{listener, secret.New(rand.Text())}, nil
 }
 
-// proxy is the door as programs take a proxy. The password opens nothing else, and ends with the gateway.
-func (d *door) proxy() secret.Text {
-	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.password.Reveal()), Host: d.Addr().String()}
-	return secret.New(u.String())
-}
-
 // The files of a gateway's folder.
 const (
-	egressCA    = "ca.pem"
-	egressProxy = "proxy"
+	egressCA       = "ca.pem"
+	egressAddress  = "address"
+	egressPassword = "password"
 )
 
-// describe writes what leads programs here.
+// describe writes what leads programs here. The password opens nothing else, and ends with the gateway.
 func (d *door) describe(dir string, ca []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the gateway's folder: %w", err)
 	}
-	if err := replaceFile(filepath.Join(dir, egressProxy), d.proxy().Reveal()); err != nil {
-		return fmt.Errorf("writing the gateway's address: %w", err)
-	}
-	if err := replaceFile(filepath.Join(dir, egressCA), string(ca)); err != nil {
-		return fmt.Errorf("writing the gateway's certificate: %w", err)
+	for name, text := range map[string]string{egressCA: string(ca), egressAddress: d.Addr().String(), egressPassword: d.password.Reveal()} {
+		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
+			return fmt.Errorf("writing where the gateway is: %w", err)
+		}
 	}
 	return nil
 }
@@ -164,7 +158,7 @@ func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--host-ca and --allow-private: %w", err)
 	}
-	return egress.New(egress.Config{Roots: reach.Roots, AllowPrivate: reach.AllowPrivate, Log: log, Now: time.Now})
+	return egress.New(egress.Config{Roots: reach.Roots, AllowPrivate: reach.AllowPrivate, CallsPerSecond: f.CallsPerSecond, Log: log, Now: time.Now})
 }
 
 // sandbox has a gateway serve the sandbox that this runs as.

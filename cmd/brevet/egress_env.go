@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/brevet-dev/brevet/egress"
 	"github.com/brevet-dev/brevet/secret"
 )
 
@@ -17,11 +18,16 @@ type EgressEnvCmd struct {
 
 // Run prints lines for a shell, or one JSON object.
 func (c *EgressEnvCmd) Run(_ context.Context, con *console) error {
-	proxy, err := os.ReadFile(filepath.Join(c.Dir, egressProxy))
+	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
 	if err != nil {
 		return fmt.Errorf("reading where the gateway is: %w", err)
 	}
-	all := egressEnviron(secret.New(string(proxy)), filepath.Join(c.Dir, egressCA))
+	password, err := os.ReadFile(filepath.Join(c.Dir, egressPassword))
+	if err != nil {
+		return fmt.Errorf("reading the gateway's password: %w", err)
+	}
+	door := egress.Door{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA)}
+	all := door.Environ()
 	if con.json {
 		object := map[string]string{}
 		for _, pair := range all {
@@ -35,20 +41,4 @@ func (c *EgressEnvCmd) Run(_ context.Context, con *console) error {
 		fmt.Fprintf(con.out, "export %s=%s\n", name, quote(value))
 	}
 	return nil
-}
-
-// egressEnviron leads curl, git, Go, Node, npm, pip, Python, and whatever else goes by such variables, through a gateway, and
-// has them trust it.
-func egressEnviron(proxy secret.Text, ca string) []string {
-	var all []string
-	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "npm_config_proxy", "npm_config_https_proxy"} {
-		all = append(all, name+"="+proxy.Reveal())
-	}
-	for _, name := range []string{
-		"SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile", "REQUESTS_CA_BUNDLE", "PIP_CERT", "AWS_CA_BUNDLE",
-	} {
-		all = append(all, name+"="+ca)
-	}
-	// Node goes by the variables when it is told so, and git sends the password without being asked for it.
-	return append(all, "NODE_USE_ENV_PROXY=1", "GIT_HTTP_PROXY_AUTHMETHOD=basic", "NO_PROXY=localhost,127.0.0.1,::1", "no_proxy=localhost,127.0.0.1,::1")
 }

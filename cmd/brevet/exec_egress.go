@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -46,7 +47,8 @@ func (c *ExecCmd) wayOut(ctx context.Context, run *execution, folder *privateFol
 		return nil, nil, err
 	}
 	go func() { _ = gateway.Serve(context.WithoutCancel(ctx), door, egress.WithPassword(own, door.password)) }() // until it is closed
-	return egressEnviron(door.proxy(), folder.path+"/"+egressCA), func() { closeGateway(ctx, gateway) }, nil
+	described := egress.Door{Address: door.Addr().String(), Password: door.password, CA: filepath.Join(folder.path, egressCA)}
+	return described.Environ(), func() { closeGateway(ctx, gateway) }, nil
 }
 
 func (c *ExecCmd) openWay(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (own *egress.Sandbox, at *door, err error) {
