@@ -62,6 +62,13 @@ conformance: ## Hold the OAuth surface to its specifications: their own examples
 	./bin/brevet dev --prepare
 	{ $(GO) test -json -count=1 ./jws ./token ./dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./server; } | awk -f tools/count.awk
 
+.PHONY: egress
+egress: deps ## Try every way around the egress gateway, and the tools of others through it (minutes; needs git, npm, Node, Python)
+	@./devstack/deps.sh test
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	{ $(GO) test -json -count=1 -timeout 20m ./egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
+
 .PHONY: bench
 bench: deps ## Measure what a credential costs, beside a login at Vault without policy or record (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet

@@ -12,6 +12,8 @@ type Door struct {
 	Password secret.Text
 	// CA is the file with the certificate of the gateway's authority.
 	CA string
+	// Databases is the folder with the socket for PostgreSQL, .s.PGSQL.5432.
+	Databases string
 }
 
 // Proxy is the door as programs take a proxy.
@@ -20,7 +22,7 @@ func (d Door) Proxy() secret.Text {
 	return secret.New(u.String())
 }
 
-// Environ leads curl, git, Go, Node, npm, pip, Python, and whatever else goes by such variables, through the gateway, and has
+// Environ leads curl, git, Go, Node, npm, pip, psql, Python, and whatever else goes by such variables, through the gateway, and has
 // them trust its authority. Programs that cannot be told of a proxy find a base URL and the password for it.
 func (d Door) Environ() []string {
 	var all []string
@@ -37,6 +39,7 @@ func (d Door) Environ() []string {
 		"NODE_USE_ENV_PROXY=1",            // from Node 22.21 and 24.5 on it goes by the variables when it is told so
 		"GIT_HTTP_PROXY_AUTHMETHOD=basic", // git sends the password without being asked for it
 		"NO_PROXY=localhost,127.0.0.1,::1", "no_proxy=localhost,127.0.0.1,::1",
+		"PGHOST="+d.Databases, "PGPORT=5432",
 		"BREVET_EGRESS_URL=http://"+d.Address, "BREVET_EGRESS_PASSWORD="+d.Password.Reveal(),
 	)
 }

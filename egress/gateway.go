@@ -50,6 +50,7 @@ type Gateway struct {
 	mu        sync.Mutex
 	sandboxes []*Sandbox
 	doors     []*http.Server
+	listeners []net.Listener
 }
 
 // New returns a gateway with an authority of its own, for certificates that its sandboxes trust and nobody else should.
@@ -101,8 +102,11 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 // Close ends all calls, and releases every credential.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
-	doors, sandboxes := g.doors, g.sandboxes
+	doors, listeners, sandboxes := g.doors, g.listeners, g.sandboxes
 	g.mu.Unlock()
+	for _, listener := range listeners {
+		_ = listener.Close()
+	}
 	for _, door := range doors {
 		_ = door.Close()
 	}

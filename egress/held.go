@@ -26,6 +26,7 @@ var errEnded = errors.New("the credential has ended")
 type held struct {
 	id    string
 	scope string
+	user  string      // of a login
 	value secret.Text // what is sent: a token, a key, a password
 	// masked are the forms in which it must not come back.
 	masked []secret.Text

@@ -103,7 +103,7 @@ func rulesOf(scope openapi.OfferedScope) []scopes.Egress {
 	rules := make([]scopes.Egress, len(scope.Egress))
 	for i, rule := range scope.Egress {
 		rules[i] = scopes.Egress{
-			Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths,
+			Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths, Databases: rule.Databases,
 			Send: scopes.Send{As: string(rule.Send.As), Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field},
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -39,6 +40,8 @@ type Sandbox struct {
 	purse     *purse
 	transport *http.Transport
 	pace      *pace
+	cancels   cancels
+	sessions  atomic.Int64
 }
 
 // Sandbox has the gateway serve one more sandbox.

@@ -119,7 +119,7 @@ func (h *host) name() string {
 }
 
 // catalogueFor has one scope for each way in which a credential is sent.
-func catalogueFor(host string) []scopes.File {
+func catalogueFor(host, database string, secured int) []scopes.File {
 	const scope = `  - name: %s
     title: Call
     authority: %s
@@ -127,6 +127,14 @@ func catalogueFor(host string) []scopes.File {
     ttl: {default: 5m, max: 15m}
     credential: %s
     egress: [{hosts: ['%s'], methods: [GET, POST], paths: [%s]%s}]
+`
+	const logins = `  - name: %s
+    title: Log in
+    authority: read
+    resource: host:all
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: database, mount: database, role: reporting}
+    egress: [{hosts: ['%[3]s'], databases: %[2]s}]
 `
 	kv, jwt := "{kind: kv, path: secret/data/egress}", "{kind: jwt, audience: https://example.com}"
 	text := "scopes:\n" +
@@ -142,6 +150,10 @@ func catalogueFor(host string) []scopes.File {
 		fmt.Sprintf(scope, "host.rebound.use", "read", jwt, "rebound.test"+host[strings.Index(host, ":"):], "/**", "") +
 		fmt.Sprintf(scope, "host.unlisted.use", "read", jwt, host, "/unlisted", "") +
 		fmt.Sprintf(scope, "host.refused.use", "delete", jwt, host, "/refused", "") +
+		fmt.Sprintf(logins, "host.login.use", "['target', gone]", database) +
+		fmt.Sprintf(logins, "host.secured.use", "[secured]", fmt.Sprintf("example.com:%d", secured)) +
+		fmt.Sprintf(logins, "host.insecure.use", "[insecure]", fmt.Sprintf("another.test:%d", secured)) +
+		fmt.Sprintf(logins, "host.nowhere.use", "[elsewhere]", "inner.test:5432") +
 		`  - name: host.repo.read
     title: Read
     authority: read
@@ -172,14 +184,16 @@ type world struct {
 	socket  string         // that only the sandbox can reach
 	log     *brevettest.Buffer
 
+	front     *front
 	perSecond int
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{host: newHost(t), log: &brevettest.Buffer{}, perSecond: 1000}
+	w.front = newFront(t, w.host.TLS.Certificates)
 	w.stack = brevettest.NewStack(t, brevettest.Options{
-		Catalogue: catalogueFor(w.host.name()), Admins: []string{admin},
+		Catalogue: catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port), Admins: []string{admin},
 		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
 		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}},
 	})
@@ -189,6 +203,16 @@ func newWorld(t *testing.T) *world {
 	w.broker = w.stack.Client(t, agent)
 	w.open(t)
 	return w
+}
+
+// server is the PostgreSQL that Vault makes logins for.
+func (w *world) server(t *testing.T) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(brevettest.Devstack(t).Postgres.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "localhost:" + port
 }
 
 // open starts a gateway, for which all names are the host's, at an address that the operator has opened.
@@ -350,7 +374,7 @@ func resolved(question []byte, rebound *atomic.Int32) []byte {
 // usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
 func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
-	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused"} {
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure"} {
 		all["host."+name+".use"] = nil
 	}
 	return all

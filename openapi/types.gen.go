@@ -909,17 +909,20 @@ type CredentialFacts struct {
 // Decision defines model for Decision.
 type Decision string
 
-// EgressRule Each of the methods, at each of the paths, on each of the hosts.
+// EgressRule Each of the methods, at each of the paths, on each of the hosts; or logins to databases.
 type EgressRule struct {
+	// Databases Those that an egress gateway logs in to, with a credential of kind database.
+	Databases []string `json:"databases,omitempty,omitzero"`
+
 	// Hosts Names; `*.` is any one label. Without a port for 443 and 80.
 	Hosts   []string `json:"hosts"`
-	Methods []string `json:"methods"`
+	Methods []string `json:"methods,omitempty,omitzero"`
 
 	// Paths By segment: a text, `{param}`, `*` for one, `**` for all that follow.
-	Paths []string `json:"paths"`
+	Paths []string `json:"paths,omitempty,omitzero"`
 
 	// Send How an egress gateway puts the credential into a call.
-	Send EgressSend `json:"send"`
+	Send EgressSend `json:"send,omitempty,omitzero"`
 }
 
 // EgressSend How an egress gateway puts the credential into a call.

@@ -106,6 +106,11 @@ func TestPlanOfOneChange(t *testing.T) {
 			want:  []string{"egress.mail.example: GET /in with header x-key of key -> GET /in with basic for bot of key, changed"},
 			reach: scopes.Changed,
 		},
+		{
+			name: "egress to more databases", base: replace(t, worldScopes, mailJWT, withLogins("{hosts: ['db.example:5432'], databases: [mail]}")),
+			old: "databases: [mail]", with: "databases: [mail, post]",
+			want: []string{"egress.db.example:5432: database mail -> database mail, database post, widened"}, reach: scopes.Widened,
+		},
 		{name: "order of egress", base: withEgress, old: "[/in, /out]", with: "[/out, /in]", reach: scopes.Same},
 		{
 			name: "egress to two hosts", base: withEgress, old: "[mail.example]", with: "[post.example]",

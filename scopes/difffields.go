@@ -329,6 +329,9 @@ func byHost(rules []Egress) map[string][]string {
 	out := map[string][]string{}
 	for _, rule := range rules {
 		for _, host := range rule.Hosts {
+			for _, database := range rule.Databases {
+				out[host] = append(out[host], "database "+database)
+			}
 			for _, path := range rule.Paths {
 				for _, method := range rule.Methods {
 					out[host] = append(out[host], method+" "+path+rule.Send.words())

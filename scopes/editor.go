@@ -196,12 +196,19 @@ func egressSchema() object {
 		list["uniqueItems"] = true
 		return list
 	}
-	return closed([]string{"hosts", "methods", "paths"}, object{
-		"hosts":   described("Exact names, or *. for one label before a name. A port, unless it is 443 or 80.", items(host)),
-		"methods": described("In upper case.", items(method)),
-		"paths":   described("By segment: a text, {param}, * for one segment, and at the end ** for all that follow.", items(path)),
-		"send":    described("How an egress gateway puts the credential into a call. Default: a token as bearer.", sendSchema()),
-	})
+	databases := matching(databaseSyntax)
+	return object{"anyOf": []object{
+		closed([]string{"hosts", "methods", "paths"}, object{
+			"hosts":   described("Exact names, or *. for one label before a name. A port, unless it is 443 or 80.", items(host)),
+			"methods": described("In upper case.", items(method)),
+			"paths":   described("By segment: a text, {param}, * for one segment, and at the end ** for all that follow.", items(path)),
+			"send":    described("How an egress gateway puts the credential into a call. Default: a token as bearer.", sendSchema()),
+		}),
+		closed([]string{"hosts", "databases"}, object{
+			"hosts":     described("Of kind database: exact names with their ports.", items(host)),
+			"databases": described("Those that an egress gateway logs in to.", items(databases)),
+		}),
+	}}
 }
 
 func exampleSchema() object {

@@ -15,10 +15,13 @@ type Egress struct {
 	Methods []string // upper case
 	Paths   []string // templates, with * for one segment and ** at the end for any that follow
 	Send    Send     // how an egress gateway puts the credential into such a call
+	// Databases are those that an egress gateway logs in to on the hosts, with a credential of kind database. Such a rule lets no
+	// call pass.
+	Databases []string
 }
 
 func (e Egress) clone() Egress {
-	return Egress{Hosts: slices.Clone(e.Hosts), Methods: slices.Clone(e.Methods), Paths: slices.Clone(e.Paths), Send: e.Send}
+	return Egress{Hosts: slices.Clone(e.Hosts), Methods: slices.Clone(e.Methods), Paths: slices.Clone(e.Paths), Send: e.Send, Databases: slices.Clone(e.Databases)}
 }
 
 // Call is an HTTP call as a gateway received it, byte for byte.

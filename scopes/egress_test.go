@@ -32,10 +32,30 @@ func withSend(send string) string {
 	return "{kind: kv, path: secret/data/mail}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in]" + send + "}]\n"
 }
 
+func withLogins(rule string) string {
+	return "{kind: database, mount: database, role: mail}\n    egress: [" + rule + "]\n"
+}
+
 var egressMistakes = []mistake{
 	{
 		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: ssh, mount: ssh, role: mail, principals: [mail]}\n    egress: [" + mailRule + "]\n",
-		want: "scopes.yaml:44: scope mail.read: egress is for credentials that go into a call, of kind jwt, vault-token, kv or vault; remove it",
+		want: "scopes.yaml:44: scope mail.read: egress is for credentials that go into a call, of kind jwt, vault-token, kv or vault, and for logins, of kind database; remove it",
+	},
+	{
+		name: "egress to a database without a port", old: mailJWT, with: withLogins("{hosts: [db.example], databases: [mail]}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "db.example" must be one name with its port, such as db.acme.example:5432`,
+	},
+	{
+		name: "egress to a database on any host", old: mailJWT, with: withLogins("{hosts: ['*.db.example:5432'], databases: [mail]}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "*.db.example:5432" must be one name with its port, such as db.acme.example:5432`,
+	},
+	{
+		name: "egress to no database", old: mailJWT, with: withLogins("{hosts: ['db.example:5432']}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].databases is missing, such as in {hosts: ['db.acme.example:5432'], databases: [orders]}",
+	},
+	{
+		name: "egress to two databases in one", old: mailJWT, with: withLogins("{hosts: ['db.example:5432'], databases: ['mail host=evil']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].databases[0] "mail host=evil" must match ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$, in at most 100 bytes`,
 	},
 	{
 		name: "egress of a key that is not sent", old: mailJWT, with: withSend(""),

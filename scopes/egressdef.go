@@ -13,14 +13,16 @@ const (
 	maxEgress      = 16 // rules of a scope
 	maxEgressItems = 32 // hosts, methods or paths of a rule
 	maxHost        = maxDNSName + len(":65535")
+	loginsExample  = "{hosts: ['db.acme.example:5432'], databases: [orders]}"
 	egressExample  = "{hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}"
 )
 
 var (
 	// After *. come two labels at least: one would be a whole top-level domain.
-	hostSyntax   = regexp.MustCompile(`^(\*\.[a-z0-9-]+\.)?[a-z0-9-]+(\.[a-z0-9-]+)*(:[1-9][0-9]{0,4})?$`)
-	portSyntax   = regexp.MustCompile(`^[1-9][0-9]{0,4}$`)
-	methodSyntax = regexp.MustCompile(`^[A-Z]+(-[A-Z]+)*$`)
+	hostSyntax     = regexp.MustCompile(`^(\*\.[a-z0-9-]+\.)?[a-z0-9-]+(\.[a-z0-9-]+)*(:[1-9][0-9]{0,4})?$`)
+	portSyntax     = regexp.MustCompile(`^[1-9][0-9]{0,4}$`)
+	databaseSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
+	methodSyntax   = regexp.MustCompile(`^[A-Z]+(-[A-Z]+)*$`)
 )
 
 // refusedMethods are about the way and not about what is at its end.
@@ -53,8 +55,9 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	if n == nil {
 		return nil
 	}
-	if kind := of.Credential.Kind; kind != "" && !slices.Contains(senders, kind) {
-		r.at(n, "egress is for credentials that go into a call, of kind %s; remove it", either(senders))
+	kind := of.Credential.Kind
+	if kind != "" && kind != KindDatabase && !slices.Contains(senders, kind) {
+		r.at(n, "egress is for credentials that go into a call, of kind %s, and for logins, of kind database; remove it", either(senders))
 		return nil
 	}
 	items := r.list(n, "egress")
@@ -65,6 +68,10 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	var out []Egress
 	for i, item := range items {
 		what := fmt.Sprintf("egress[%d]", i)
+		if kind == KindDatabase {
+			out = append(out, r.logins(item, what))
+			continue
+		}
 		fields := r.mapping(item, what, "hosts", "methods", "paths", "send")
 		if fields == nil {
 			continue
@@ -82,12 +89,36 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	return out
 }
 
+// logins reads a rule for a database.
+func (r *reader) logins(n *yaml.Node, what string) Egress {
+	fields := r.mapping(n, what, "hosts", "databases")
+	if fields == nil {
+		return Egress{}
+	}
+	return Egress{
+		Hosts: r.egressItems(n, fields, what+".hosts", func(n *yaml.Node, what string) string {
+			host := r.host(n, what)
+			if host != "" && (!strings.Contains(host, ":") || strings.HasPrefix(host, "*")) {
+				r.at(n, "%s %q must be one name with its port, such as db.acme.example:5432", what, host)
+			}
+			return host
+		}),
+		Databases: r.egressItems(n, fields, what+".databases", func(n *yaml.Node, what string) string {
+			return r.sendText(n, what, databaseSyntax)
+		}),
+	}
+}
+
 // egressItems reads one list of a rule.
 func (r *reader) egressItems(rule *yaml.Node, fields map[string]*yaml.Node, what string, read func(*yaml.Node, string) string) []string {
 	_, key, _ := strings.Cut(what, ".")
 	n := fields[key]
 	if n == nil {
-		r.at(rule, "%s is missing, such as in %s", what, egressExample)
+		example := egressExample
+		if key == "databases" {
+			example = loginsExample
+		}
+		r.at(rule, "%s is missing, such as in %s", what, example)
 		return nil
 	}
 	items := r.list(n, what)

@@ -53,6 +53,9 @@ func offeredScope(offer scopes.Offer) OfferedScope {
 }
 
 func egressRule(rule scopes.Egress) EgressRule {
+	if len(rule.Databases) > 0 {
+		return EgressRule{Hosts: rule.Hosts, Databases: rule.Databases}
+	}
 	as := EgressSendAs(rule.Send.As)
 	if as == "" {
 		as = SendBearer

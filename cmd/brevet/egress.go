@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -103,10 +104,12 @@ func (c *EgressServeCmd) open(ctx context.Context, tasks *errgroup.Group, gatewa
 	if err != nil {
 		return err
 	}
-	if err := door.describe(c.Dir, gateway.CA()); err != nil {
+	database, err := door.describe(c.Dir, gateway.CA())
+	if err != nil {
 		return errors.Join(err, door.Close())
 	}
 	tasks.Go(func() error { return gateway.Serve(ctx, door, egress.WithPassword(own, door.password)) })
+	tasks.Go(func() error { return gateway.ServePostgres(ctx, database, own) })
 	if c.Socket == "" {
 		return nil
 	}
@@ -137,19 +140,25 @@ const (
 	egressCA       = "ca.pem"
 	egressAddress  = "address"
 	egressPassword = "password"
+	egressDatabase = ".s.PGSQL.5432" // where libpq looks for it
 )
 
-// describe writes what leads programs here. The password opens nothing else, and ends with the gateway.
-func (d *door) describe(dir string, ca []byte) error {
+// describe writes what leads programs here, and opens the socket for PostgreSQL beside it. The password opens nothing else, and
+// ends with the gateway.
+func (d *door) describe(dir string, ca []byte) (database net.Listener, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the gateway's folder: %w", err)
+		return nil, fmt.Errorf("making the gateway's folder: %w", err)
 	}
 	for name, text := range map[string]string{egressCA: string(ca), egressAddress: d.Addr().String(), egressPassword: d.password.Reveal()} {
 		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
-			return fmt.Errorf("writing where the gateway is: %w", err)
+			return nil, fmt.Errorf("writing where the gateway is: %w", err)
 		}
 	}
-	return nil
+	socket := filepath.Join(dir, egressDatabase)
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // one that a killed gateway has left
+		return nil, err
+	}
+	return listenPrivately(socket)
 }
 
 // gateway makes one that calls what the flags open.

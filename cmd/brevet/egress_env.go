@@ -26,7 +26,7 @@ func (c *EgressEnvCmd) Run(_ context.Context, con *console) error {
 	if err != nil {
 		return fmt.Errorf("reading the gateway's password: %w", err)
 	}
-	door := egress.Door{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA)}
+	door := egress.Door{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA), Databases: c.Dir}
 	all := door.Environ()
 	if con.json {
 		object := map[string]string{}

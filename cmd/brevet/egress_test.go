@@ -16,10 +16,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
 // webHost is a server of others on this machine, by a name.
@@ -62,9 +66,20 @@ func newWebHost(t *testing.T) *webHost {
 	return h
 }
 
-// brief is what a catalogue says of the host.
-func (h *webHost) brief() map[string]string {
-	return map[string]string{"host.cedar": `@id("host") permit (principal, action == Action::"brief.host.read", resource);`, "host.yaml": fmt.Sprintf(`scopes:
+// freePort is one for the database, whose rule has to name it before the stack has chosen one.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// brief is what a catalogue says of the host, and of the database that the stack's Vault makes logins for.
+func (h *webHost) brief(database int) map[string]string {
+	return map[string]string{"host.cedar": `@id("host") permit (principal, action in [Action::"brief.host.read", Action::"brief.orders.read"], resource);`, "host.yaml": fmt.Sprintf(`scopes:
   - name: brief.host.read
     title: Read from a host
     authority: read
@@ -74,14 +89,24 @@ func (h *webHost) brief() map[string]string {
     ttl: {default: 1m, max: 5m}
     credential: {kind: jwt, audience: https://brief.acme.example}
     egress: [{hosts: ['%s'], methods: [GET], paths: ['/repos/{repo}', /fixed]}]
-`, h.name)}
+  - name: brief.orders.read
+    title: Read the orders
+    authority: read
+    resource: database:orders
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: database, mount: database, role: reporting}
+    egress: [{hosts: ['localhost:%d'], databases: [target]}]
+`, h.name, database)}
 }
 
 // A program gets through to what its sandbox may have, and holds nothing itself.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	host := newWebHost(t)
-	s := startBriefWith(t, host.brief())
+	port := freePort(t)
+	more := host.brief(port)
+	more["../postgres.port"] = strconv.Itoa(port)
+	s := startBriefWith(t, more)
 	reach := []string{"--host-ca", host.ca, "--allow-private", "127.0.0.1/32"}
 	t.Run("exec", func(t *testing.T) { s.execEgress(t, host, reach) })
 	t.Run("serve", func(t *testing.T) { s.egressServe(t, host, reach) })
@@ -117,6 +142,7 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 	if record := s.whose(t, token); record["status"] != "released" || record["task"] != "t-egress" || record["resource"] != "brief:acme/api" {
 		t.Errorf("got %v, want it released", record)
 	}
+	s.exec(t, "psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody", append([]string{"--egress"}, reach...)...).want(t, 0, "t\n")
 	// What no path says is said with the scope, and no other scope is used.
 	flags := append([]string{"--egress", "--scope", "brief.host.read", "--param", "repo=acme/web"}, reach...)
 	s.exec(t, curl+"https://"+host.name+"/fixed", flags...).want(t, 0, "served\n200")
@@ -134,19 +160,28 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 
 func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	dir, socket := filepath.Join(t.TempDir(), "gateway"), filepath.Join(t.TempDir(), "s")
-	p := launch(t, s.env, append([]string{"egress", "--task", "t-serve", "--listen", "127.0.0.1:0", "--socket", socket, "--dir", dir}, reach...)...)
+	proxy := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	p := launch(t, s.env, append([]string{"egress", "--task", "t-serve", "--listen", "127.0.0.1:0", "--socket", socket, "--dir", dir, "--listen-mtls", proxy}, reach...)...)
 	p.waitFor(t, p.err, "serving")
 	env := brevet(t, s.env, "egress", "env", "--dir", dir)
 	env.want(t, 0, "export HTTPS_PROXY=", "export NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 	if object := object(t, brevet(t, s.env, "egress", "env", "--dir", dir, "-o", "json").out); object["SSL_CERT_FILE"] != filepath.Join(dir, "ca.pem") {
 		t.Errorf("got %v", object)
 	}
+	shell(t, env.out+"psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody").want(t, 0, "t\n")
 	shell(t, env.out+curl+"https://"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
 	token := host.bearer(t)
 	shell(t, curl+"--unix-socket "+socket+" http://egress/"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
 	if again := host.bearer(t); again != token {
 		t.Error("another token was asked for")
 	}
+	// Over mutual TLS whose identity the gateway holds, and nobody else.
+	through := curl + "--proxy-insecure --proxy https://" + proxy + " --cacert " + filepath.Join(dir, "ca.pem")
+	shell(t, through+svidOf(t, s.env)+" https://"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
+	if again := host.bearer(t); again == token {
+		t.Error("two listeners share a token")
+	}
+	shell(t, through+svidOf(t, s.as("support"))+" https://"+host.name+"/repos/acme/api").want(t, 56, "response 403")
 	brevet(t, s.env, "task", "end", "t-serve").want(t, 0)
 	within(t, time.Second, "the task has ended", func() bool {
 		return strings.Contains(shell(t, env.out+curl+"https://"+host.name+"/repos/acme/api").out, "The task has ended")
@@ -157,6 +192,34 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	if strings.Contains(got.err, token) {
 		t.Error("the token is in the log")
 	}
+}
+
+// svidOf has curl prove to a proxy who somebody is.
+func svidOf(t *testing.T, env []string) string {
+	t.Helper()
+	for _, pair := range slices.Backward(env) { // the last one counts
+		socket, found := strings.CutPrefix(pair, "SPIFFE_ENDPOINT_SOCKET=")
+		if !found {
+			continue
+		}
+		svid, err := workloadapi.FetchX509SVID(t.Context(), workloadapi.WithAddr(socket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, key, err := svid.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		for name, text := range map[string][]byte{"svid.pem": chain, "key.pem": key} {
+			if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return " --proxy-cert " + dir + "/svid.pem --proxy-key " + dir + "/key.pem"
+	}
+	t.Fatal("there is no Workload API")
+	return ""
 }
 
 // shell runs a script as a program of somebody else would.

@@ -42,12 +42,14 @@ func (c *ExecCmd) wayOut(ctx context.Context, run *execution, folder *privateFol
 		closeGateway(ctx, gateway)
 		return nil, nil, err
 	}
-	if err := door.describe(folder.path, gateway.CA()); err != nil {
+	database, err := door.describe(folder.path, gateway.CA())
+	if err != nil {
 		closeGateway(ctx, gateway)
 		return nil, nil, err
 	}
+	go func() { _ = gateway.ServePostgres(context.WithoutCancel(ctx), database, own) }()
 	go func() { _ = gateway.Serve(context.WithoutCancel(ctx), door, egress.WithPassword(own, door.password)) }() // until it is closed
-	described := egress.Door{Address: door.Addr().String(), Password: door.password, CA: filepath.Join(folder.path, egressCA)}
+	described := egress.Door{Address: door.Addr().String(), Password: door.password, CA: filepath.Join(folder.path, egressCA), Databases: folder.path}
 	return described.Environ(), func() { closeGateway(ctx, gateway) }, nil
 }
 
