@@ -13,10 +13,13 @@ import (
 const (
 	// confirmEvery is how often Brevet is asked whether a credential that is in use is alive.
 	confirmEvery = 250 * time.Millisecond
-	// confirmWithin bounds one such question.
-	confirmWithin = 400 * time.Millisecond
-	// fresh is for how long its yes counts. What ends is of no use a second later, also when Brevet cannot be asked.
-	fresh = 750 * time.Millisecond
+	// confirmWithin bounds one such question, and confirmTries how often it is put while a call waits for the answer.
+	confirmWithin = 600 * time.Millisecond
+	confirmTries  = 3
+	// fresh is for how long a yes counts for calls that begin: what has ended is of no use a second later.
+	fresh = 900 * time.Millisecond
+	// patience is for how long what is under way goes on while Brevet cannot be asked.
+	patience = 3 * time.Second
 )
 
 // errEnded is why a call was broken off: its credential is not alive any more.
@@ -82,7 +85,7 @@ func (h *held) watch(broker *client.Client, now func() time.Time) {
 		if h.users.Load() == 0 && !h.touched.Load() {
 			continue
 		}
-		if err := h.confirm(h.life, broker, now); err != nil && !h.ready(now()) && h.users.Load() > 0 {
+		if err := h.confirm(h.life, broker, now); err != nil && h.users.Load() > 0 && now().Sub(*h.confirmed.Load()) > patience {
 			h.end(errEnded)
 		}
 	}

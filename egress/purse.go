@@ -70,16 +70,21 @@ func (p *purse) credential(ctx context.Context, m match) (*held, error) {
 	// An answer that nobody waits for any more may hold a credential: it is for the next one.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
 	defer cancel()
-	h := s.current.Load()
-	if h != nil && h.alive(p.now()) && !h.ready(p.now()) {
-		if err := h.confirm(ctx, p.broker, p.now); err != nil {
-			return nil, unavailable(err)
+	var unsure error
+	for range confirmTries {
+		h := s.current.Load()
+		switch {
+		case h == nil || !h.alive(p.now()):
+			return p.ask(ctx, s, m)
+		case h.ready(p.now()):
+			return h, nil
 		}
+		unsure = h.confirm(ctx, p.broker, p.now)
 	}
-	if h != nil && h.ready(p.now()) {
+	if h := s.current.Load(); h.ready(p.now()) {
 		return h, nil
 	}
-	return p.ask(ctx, s, m)
+	return nil, unavailable(unsure)
 }
 
 func (p *purse) slot(m match) (*slot, error) {
