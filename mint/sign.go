@@ -100,7 +100,7 @@ func (m *Minter) verify(token string, v version, intent broker.Intent) error {
 		jwt.WithIssuedAt(),
 		jwt.WithLeeway(leeway),
 		jwt.WithTimeFunc(m.cfg.Now),
-	).Parse(token, func(*jwt.Token) (any, error) { return v.public, nil })
+	).ParseWithClaims(token, &jwt.RegisteredClaims{}, func(*jwt.Token) (any, error) { return v.public, nil })
 	if errors.Is(err, jwt.ErrTokenExpired) {
 		return fmt.Errorf("%w: it signed when the token had expired already", broker.ErrVaultUnavailable)
 	}

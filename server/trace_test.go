@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // baggageWatch notes what baggage a span is started with.
@@ -24,6 +26,17 @@ func (b baggageWatch) OnStart(ctx context.Context, span trace.ReadWriteSpan) {
 		*b.seen = append(*b.seen, text)
 	}
 	b.SpanProcessor.OnStart(ctx, span)
+}
+
+// TestUntraced: where nobody traces no call is wrapped in a span, and its answer is the same.
+func TestUntraced(t *testing.T) {
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(noop.NewTracerProvider())
+	t.Cleanup(func() { otel.SetTracerProvider(before) })
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	if got := (wire{}).send(t, s); got.status != http.StatusCreated || got.header.Get("Request-Id") == "" {
+		t.Errorf("got %d and %v, want a token and the call's id", got.status, got.header)
+	}
 }
 
 // A span is named after its route. The caller's trace is a link and not the parent, its baggage is dropped, and

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
@@ -38,6 +39,7 @@ func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
 func startTraces(ctx context.Context, endpoint string) (shutdown func(), err error) {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 	if endpoint == "" {
+		otel.SetTracerProvider(noop.NewTracerProvider())
 		return func() {}, nil
 	}
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint))
