@@ -60,8 +60,8 @@ func (p *tape) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, 
 	return p.quarantines, nil
 }
 
-func (p *tape) Renew(_ context.Context, h broker.Handle, _ time.Time) error {
-	p.say("renew %s", h.Accessor)
+func (p *tape) Renew(_ context.Context, minted broker.Minted) error {
+	p.say("renew %s", minted.Accessor)
 	if len(p.renewErr) == 0 {
 		return nil
 	}

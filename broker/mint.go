@@ -121,35 +121,35 @@ func (b *Broker) Delivered(ctx context.Context, res Result, failure error) {
 	if res.Credential == nil || res.Credential.Minted == nil || res.Credential.Minted.Accessor == "" {
 		return // a JWT or a certificate for the caller's own key opens nothing for anybody else
 	}
-	rec, h := res.Record, res.Credential.Minted.Handle
+	rec, minted := res.Record, *res.Credential.Minted
 	if failure != nil {
-		b.end(ctx, []Held{heldOf(rec, h)}, ending{cause: CauseUndelivered})
+		b.end(ctx, []Held{heldOf(rec, minted.Handle)}, ending{cause: CauseUndelivered})
 		return
 	}
-	if err := b.renew(ctx, rec, h); err != nil {
-		b.renewals.Go(func() { b.renewLater(context.WithoutCancel(ctx), rec, h, err) })
+	if err := b.renew(ctx, minted); err != nil {
+		b.renewals.Go(func() { b.renewLater(context.WithoutCancel(ctx), rec, minted, err) })
 	}
 }
 
-func (b *Broker) renew(ctx context.Context, rec Record, h Handle) error {
+func (b *Broker) renew(ctx context.Context, minted Minted) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	return b.cfg.Minter.Renew(ctx, h, rec.Expires)
+	return b.cfg.Minter.Renew(ctx, minted)
 }
 
 // renewLater goes on trying while there is something to renew. What is not renewed dies early; the sweeper finds it
 // and the record says so.
-func (b *Broker) renewLater(ctx context.Context, rec Record, h Handle, err error) {
+func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err error) {
 	for errors.Is(err, ErrVaultUnavailable) && b.cfg.Now().Sub(rec.Time) < Unrenewed {
 		pause(ctx, time.Second)
-		err = b.renew(ctx, rec, h)
+		err = b.renew(ctx, minted)
 	}
 	if err == nil {
 		return
 	}
 	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
 	if errors.Is(err, ErrMintMismatch) { // it was renewed, for longer than was granted
-		b.end(ctx, []Held{heldOf(rec, h)}, ending{cause: CauseOverdue})
+		b.end(ctx, []Held{heldOf(rec, minted.Handle)}, ending{cause: CauseOverdue})
 	}
 }
 

@@ -214,7 +214,7 @@ type Minter interface {
 	// What a dynamic credential lives under dies after Unrenewed, whatever happens here, unless Renew is called.
 	Mint(ctx context.Context, order *Order) (Credential, error)
 	// Renew lets what was minted live until its time, and never longer. It may be called again.
-	Renew(ctx context.Context, h Handle, until time.Time) error
+	Renew(ctx context.Context, minted Minted) error
 	// Revoke returns nil only when Vault has confirmed that nothing of h is alive. It may be called again.
 	Revoke(ctx context.Context, h Handle) error
 	// Alive tells whether Vault still holds anything of h.

@@ -141,11 +141,11 @@ type faultyMinter struct {
 	fault *fault
 }
 
-func (m faultyMinter) Renew(ctx context.Context, h broker.Handle, until time.Time) error {
+func (m faultyMinter) Renew(ctx context.Context, minted broker.Minted) error {
 	if err := m.fault.at(beforeRenewal); err != nil {
 		return fmt.Errorf("%w: %w", broker.ErrVaultUnavailable, err)
 	}
-	return m.Minter.Renew(ctx, h, until)
+	return m.Minter.Renew(ctx, minted)
 }
 
 // transport loses the answers of Vault, or spoils them.

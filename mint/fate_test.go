@@ -67,7 +67,7 @@ func TestUnrenewedCredentialsDie(t *testing.T) {
 	forgotten, kept := e.oneEach(t, 5*time.Minute), e.oneEach(t, 5*time.Minute)
 	began := time.Now()
 	for _, o := range kept {
-		if err := e.minter.Renew(t.Context(), o.minted.Handle, o.intent.Expires); err != nil {
+		if err := e.minter.Renew(t.Context(), o.minted); err != nil {
 			t.Fatalf("%s: %v", o.name, err)
 		}
 	}
@@ -93,8 +93,8 @@ func TestRenewedCredentialsEnd(t *testing.T) {
 	e := realEstate(t)
 	all := e.oneEach(t, 12*time.Second)
 	for _, o := range all {
-		for _, until := range []time.Time{o.intent.Expires, o.intent.Expires.Add(time.Hour)} {
-			if err := e.minter.Renew(t.Context(), o.minted.Handle, until); err != nil {
+		for range 2 {
+			if err := e.minter.Renew(t.Context(), o.minted); err != nil {
 				t.Errorf("%s: %v", o.name, err)
 			}
 		}

@@ -40,7 +40,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	}
 	return broker.Credential{
 		Secret: secret.New(w.secret),
-		Minted: &broker.Minted{Handle: w.handle, Name: w.name, Digest: w.digest},
+		Minted: &broker.Minted{Handle: w.handle, Name: w.name, Digest: w.digest, Until: intent.Expires, ShortLease: w.short},
 	}, nil
 }
 
@@ -51,6 +51,8 @@ type wrapped struct {
 	handle broker.Handle
 	// unseen tells that Vault may have made something whose lease nobody knows.
 	unseen bool
+	// short tells that its lease has to be renewed with its token.
+	short bool
 	drawn
 }
 
@@ -151,7 +153,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		err = unavailable(doing, errNotUnderstood)
 	}
 	if answer != nil && answer.RequestID != "" {
-		w.handle.Lease = answer.LeaseID
+		w.handle.Lease, w.short = answer.LeaseID, m.shortLease(w.intent, answer)
 	}
 	if err == nil {
 		w.drawn, err = decode(w.intent, answer)

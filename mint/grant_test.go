@@ -207,7 +207,7 @@ func TestLeasedCredentials(t *testing.T) {
 				t.Error("it cannot be used")
 			}
 			for range 2 {
-				if err := e.minter.Renew(t.Context(), minted.Handle, intent.Expires); err != nil {
+				if err := e.minter.Renew(t.Context(), minted); err != nil {
 					t.Fatalf("renewing: %v", err)
 				}
 			}
@@ -228,7 +228,7 @@ func TestLeasedCredentials(t *testing.T) {
 			if alive, err := e.minter.Alive(t.Context(), minted.Handle); err != nil || alive {
 				t.Errorf("got alive %t, %v; want false", alive, err)
 			}
-			if err := e.minter.Renew(t.Context(), minted.Handle, intent.Expires); !errors.Is(err, broker.ErrVaultRefused) {
+			if err := e.minter.Renew(t.Context(), minted); !errors.Is(err, broker.ErrVaultRefused) {
 				t.Errorf("renewing what is dead: got %v, want ErrVaultRefused", err)
 			}
 		})

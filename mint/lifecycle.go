@@ -2,7 +2,6 @@ package mint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,21 +18,14 @@ import (
 const renewSlack = 2
 
 // Renew lets the token of a credential, and with it the credential, live until its time. See broker.Minter.
-func (m *Minter) Renew(ctx context.Context, h broker.Handle, until time.Time) error {
-	if h.Accessor == "" {
+func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
+	if minted.Accessor == "" {
 		return nil // it lives under nothing
 	}
 	const doing = "renewing the token"
-	end, err := m.endOf(ctx, h.Accessor)
-	if err != nil {
-		return err
-	}
-	if end.Before(until) {
-		until = end
-	}
-	wanted := m.wanted(until)
+	wanted := m.wanted(minted.Until)
 	answer, err := m.write(ctx, doing, "auth/token/renew-accessor", map[string]any{
-		"accessor": h.Accessor, "increment": wanted,
+		"accessor": minted.Accessor, "increment": wanted,
 	})
 	if err != nil {
 		return err
@@ -47,57 +39,22 @@ func (m *Minter) Renew(ctx context.Context, h broker.Handle, until time.Time) er
 	case got < wanted-renewSlack:
 		return fmt.Errorf("%w: the token was renewed for %d s of %d: the limits of its role or of Vault are too short", broker.ErrVaultRefused, got, wanted)
 	}
-	if h.Lease == "" {
+	if !minted.ShortLease {
 		return nil
 	}
-	return m.renewLease(ctx, h.Lease, until)
+	return m.renewLease(ctx, minted.Lease, m.wanted(minted.Until))
 }
 
-// endOf is when a token has to end at the latest, as it was told when it was made. Vault keeps that, and does not
-// hold renewals to it when the token is one of a role: it takes the role's limit instead.
-func (m *Minter) endOf(ctx context.Context, accessor string) (time.Time, error) {
-	const doing = "looking for the token"
-	answer, err := m.write(ctx, doing, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
-	if err != nil {
-		return time.Time{}, err
-	}
-	if answer == nil || answer.Data["accessor"] != accessor {
-		return time.Time{}, unavailable(doing, errNotUnderstood)
-	}
-	made, madeErr := number(answer.Data["creation_time"])
-	longest, longestErr := number(answer.Data["explicit_max_ttl"])
-	if madeErr != nil || longestErr != nil || made < 1 || longest < 1 {
-		return time.Time{}, unavailable(doing, errNotUnderstood)
-	}
-	return time.Unix(made+longest, 0), nil
+// shortLease tells of a lease that would end before its credential, and can be renewed. Vault ends it with the token in any
+// case, so that one which lives longer by itself, or cannot be renewed, is fine.
+func (m *Minter) shortLease(intent broker.Intent, answer *api.Secret) bool {
+	return answer.LeaseID != "" && answer.Renewable && answer.LeaseDuration < m.left(intent)-renewSlack
 }
 
-func number(value any) (int64, error) {
-	text, _ := value.(json.Number)
-	return text.Int64()
-}
-
-// renewLease lets a lease live as long as its token. Vault ends it with the token in any case, so that one which
-// lives longer by itself, or cannot be renewed, is fine.
-func (m *Minter) renewLease(ctx context.Context, lease string, until time.Time) error {
-	const looking, doing = "looking for the lease", "renewing the lease"
-	answer, err := m.write(ctx, looking, "sys/leases/lookup", map[string]any{"lease_id": lease})
-	if err != nil {
-		return err
-	}
-	if answer == nil {
-		return unavailable(looking, errNotUnderstood)
-	}
-	left, err := number(answer.Data["ttl"])
-	renewable, ok := answer.Data["renewable"].(bool)
-	if err != nil || !ok {
-		return unavailable(looking, errNotUnderstood)
-	}
-	wanted := m.wanted(until)
-	if !renewable || left >= int64(wanted-renewSlack) {
-		return nil
-	}
-	answer, err = m.write(ctx, doing, "sys/leases/renew", map[string]any{"lease_id": lease, "increment": wanted})
+// renewLease lets a lease live as long as its token.
+func (m *Minter) renewLease(ctx context.Context, lease string, wanted int) error {
+	const doing = "renewing the lease"
+	answer, err := m.write(ctx, doing, "sys/leases/renew", map[string]any{"lease_id": lease, "increment": wanted})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
@@ -62,7 +61,7 @@ func (l leasing) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	}, nil
 }
 
-func (l leasing) Renew(context.Context, broker.Handle, time.Time) error {
+func (l leasing) Renew(context.Context, broker.Minted) error {
 	l.events.add("renew")
 	return nil
 }

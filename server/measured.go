@@ -95,9 +95,9 @@ func (m measuredMinter) Mint(ctx context.Context, order *broker.Order) (broker.C
 	return credential, err
 }
 
-func (m measuredMinter) Renew(ctx context.Context, h broker.Handle, until time.Time) error {
+func (m measuredMinter) Renew(ctx context.Context, minted broker.Minted) error {
 	start := m.watch.now()
-	err := m.Minter.Renew(ctx, h, until)
+	err := m.Minter.Renew(ctx, minted)
 	m.watch.observe("mint", "renew", start, err)
 	return err
 }
