@@ -25,7 +25,7 @@ type lane struct {
 	of  map[spiffeid.ID]int
 }
 
-// enter takes a place until leave is called, which has to be once. Errors: errBusy, errTooMany.
+// enter takes a place until leave is called, which may be more than once. Errors: errBusy, errTooMany.
 func (l *lane) enter(who attest.Identity) (leave func(), err error) {
 	id := who.ID()
 	l.mu.Lock()
@@ -41,7 +41,7 @@ func (l *lane) enter(who attest.Identity) (leave func(), err error) {
 	}
 	l.all++
 	l.of[id]++
-	return func() { l.leave(id) }, nil
+	return sync.OnceFunc(func() { l.leave(id) }), nil
 }
 
 func (l *lane) leave(id spiffeid.ID) {

@@ -1,16 +1,21 @@
 package server_test
 
 import (
+	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // A replica that is as busy as it can be turns away who asks for more, at once and without a record; who votes, introspects or
@@ -108,5 +113,51 @@ func TestPlacesAreGivenBack(t *testing.T) {
 	s.Server.MakeAtOnce(1, 1)
 	for range 5 {
 		token(t, s.Client(t, agent), read)
+	}
+}
+
+// A sandbox that takes nothing of its answers, as HTTP/2 lets it, holds no place that others wait for.
+func TestWhoReadsNothingHoldsNoPlace(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	s.Server.MakeAtOnce(1, 1)
+	cfg := s.ClientTLS(s.X509(t, agent))
+	cfg.NextProtos = []string{"h2"}
+	conn := dialWith(t, s, cfg)
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	err := errors.Join(
+		framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}),
+		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock(s.Addr), EndHeaders: true}),
+		framer.WriteData(1, true, []byte(`{"scope":"git.issues.read","params":{"repo":"acme/api"},"task":"t-1"}`)),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status := statusOf(t, framer); status != "201" {
+		t.Fatalf("got %s, want an answer that begins", status)
+	}
+	token(t, s.Client(t, agent), read)
+}
+
+// statusOf reads until an answer begins.
+func statusOf(t *testing.T, framer *http2.Framer) (status string) {
+	t.Helper()
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if headers, ok := frame.(*http2.HeadersFrame); ok {
+			fields, err := hpack.NewDecoder(4096, nil).DecodeFull(headers.HeaderBlockFragment())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fields[0].Value
+		}
 	}
 }
