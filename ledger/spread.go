@@ -21,36 +21,40 @@ type rounds struct {
 	ended   sync.WaitGroup
 }
 
-// Spread implements [broker.Tokens].
+// Spread implements [broker.Tokens]. Who comes first goes round for all, and leaves those who come meanwhile to another.
 func (l *Ledger) Spread(ctx context.Context) {
 	r := &l.rounds
 	r.mu.Lock()
 	if r.next == nil {
 		r.next = make(chan struct{})
 	}
-	done := r.next
-	if !r.running {
-		r.running = true
-		r.ended.Go(func() { l.spreadAll(context.WithoutCancel(ctx)) })
-	}
+	done, first := r.next, !r.running
+	r.running = true
 	r.mu.Unlock()
+	if first {
+		r.ended.Add(1)
+		l.round(context.WithoutCancel(ctx))
+	}
 	<-done
 }
 
-// spreadAll goes round for as long as somebody waits.
-func (l *Ledger) spreadAll(ctx context.Context) {
-	for r := &l.rounds; ; {
-		r.mu.Lock()
-		done := r.next
-		r.next, r.running = nil, done != nil
-		r.mu.Unlock()
-		if done == nil {
-			return
-		}
-		silent := l.spread(ctx)
-		close(done)
-		l.remove(ctx, silent)
+// round is one round, with another behind it when somebody waits for that.
+func (l *Ledger) round(ctx context.Context) {
+	r := &l.rounds
+	r.mu.Lock()
+	done := r.next
+	r.next, r.running = nil, done != nil
+	r.mu.Unlock()
+	if done == nil {
+		r.ended.Done()
+		return
 	}
+	silent := l.spread(ctx)
+	close(done)
+	go func() {
+		l.remove(ctx, silent)
+		l.round(ctx)
+	}()
 }
 
 // spread waits until each replica has read all that is committed, or has no lease from before that any more. It returns those
