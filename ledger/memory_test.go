@@ -272,6 +272,19 @@ func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 	}
 }
 
+// A server that does not have what was committed here does not know who waits for what: it is waited for the end of all leases.
+func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, nil)
+	tamper(t, db, `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1`)
+	began := time.Now()
+	l.Spread(t.Context())
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("took %s, want about half a second", took)
+	}
+}
+
 // A ledger that closes leaves nobody waiting, and a new one begins with nothing.
 func TestMemoryEndsWithTheLedger(t *testing.T) {
 	db := brevettest.NewDB(t)

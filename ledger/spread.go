@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -87,18 +88,26 @@ type pulse struct {
 	Beat int64
 }
 
-// behind returns the size of the ledger and the replicas that have not read all of it, and has those read on.
+// behind returns the size of the ledger and the replicas that have not read all of it, and has those read on. A server that
+// does not know of what was committed here, because another has taken over, cannot tell.
 func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err error) {
 	rows, err := l.estate.Query(ctx, `
-		SELECT h.size, r.id, r.beat, pg_notify(`+channelSQL+`, '')::text FROM ledger_head AS h JOIN replicas AS r ON r.seen < h.size`)
+		SELECT h.size, r.id, coalesce(r.beat, 0), CASE WHEN r.id IS NOT NULL THEN pg_notify(`+channelSQL+`, '')::text END
+		FROM ledger_head AS h LEFT JOIN replicas AS r ON r.seen < h.size`)
 	if err != nil {
 		return 0, nil, err
 	}
-	var p pulse
-	_, err = pgx.ForEachRow(rows, []any{&size, &p.ID, &p.Beat, nil}, func() error {
-		behind = append(behind, p)
+	var id *uuid.UUID
+	var beat int64
+	_, err = pgx.ForEachRow(rows, []any{&size, &id, &beat, nil}, func() error {
+		if id != nil {
+			behind = append(behind, pulse{*id, beat})
+		}
 		return nil
 	})
+	if tip := l.tip.Load(); err == nil && tip != nil && size <= tip.index {
+		err = fmt.Errorf("%w: it does not have entry %d", ErrWentBack, tip.index)
+	}
 	return size, behind, err
 }
 
