@@ -98,6 +98,7 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 			return CatalogueChange{}, nil, err
 		}
 		if catalogue.Digest() == head.Digest {
+			b.spread(ctx) // whoever has just applied it may have died before it was confirmed
 			return CatalogueChange{
 				Digest: head.Digest, Version: head.Version, State: CatalogueApplied, Actor: head.Actor, Reason: head.Reason, Time: head.Since,
 			}, nil, nil

@@ -55,6 +55,7 @@ func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("finding what is alive: %w", err)
 	}
 	if len(held) == 0 {
+		b.spread(ctx) // whoever has just ended it may have died before it was confirmed
 		return Receipt{}, ErrNotFound
 	}
 	cmd, err := b.command(CommandRevoke, &r.Actor, r.Target, r.Reason)

@@ -59,6 +59,18 @@ func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
 	}
 }
 
+// I6: that nothing is alive is said of what somebody else has ended a moment ago, too.
+func TestNothingAliveOnceAllKnow(t *testing.T) {
+	f := newFixture(t)
+	f.useTokens(t, &replicas{tape: f.tape})
+	_, err := f.Revoke(t.Context(), broker.Revocation{
+		Target: broker.Selector{Scope: "reports.read"}, Reach: broker.Reach{TrustDomains: []string{"acme.example"}},
+	})
+	if diff := cmp.Diff([]string{"spread"}, f.tape.events); diff != "" || !errors.Is(err, broker.ErrNotFound) {
+		t.Errorf("got %v, events (-want +got):\n%s", err, diff)
+	}
+}
+
 // What is good for one use is asked of the store, and what is good for many from memory first.
 func TestWhatIsAskedOfTheStore(t *testing.T) {
 	f := newFixture(t)

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// mostTold bounds the tokens that are remembered: some twenty megabytes.
-	mostTold = 1 << 16
+	// mostTold bounds the tokens that are remembered, and mostMarks what each takes: some twenty megabytes, forty at most.
+	// A sandbox has as many marks as its path has segments, and of those a thousand if it wants.
+	mostTold, mostMarks = 1 << 16, 100
 	// endings is how many marks there are for what has ended: a power of two, of eight bytes each.
 	endings = 1 << 17
 )
@@ -83,13 +84,16 @@ func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// keep remembers a token that is active.
+// keep remembers a token that is active, unless there is too much that its end could be called by.
 func (m *memory) keep(id string, claims [32]byte, asked time.Time, chain []link) {
 	t := standing{claims: claims, at: chain[0].Size, asked: asked, left: chain[0].Left}
 	for _, l := range chain {
 		t.left = min(t.left, l.Left)
 		t.marks = append(t.marks, m.mark("issuance", l.ID.String()), m.mark("task", l.SPIFFEID, l.Task))
 		for at := l.SPIFFEID; len(at) > len("spiffe://"); at = at[:max(0, strings.LastIndexByte(at, '/'))] {
+			if len(t.marks) == mostMarks {
+				return
+			}
 			t.marks = append(t.marks, m.mark("quarantine", at))
 		}
 	}

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // remembers tells whether a ledger takes a token for active without asking the store.
@@ -382,6 +384,27 @@ func TestElapsedByEitherClock(t *testing.T) {
 		if got := ledger.Elapsed(now, tc.to); got != tc.want {
 			t.Errorf("got %s, want %s", got, tc.want)
 		}
+	}
+}
+
+// A token of a sandbox with a path of a thousand segments takes no more memory than others: it is asked of the store.
+func TestLongPathsAreNotRemembered(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	deep := func(segments int) broker.Record {
+		return bring(t, l, "jwt", nil, func(rec *broker.Record) {
+			rec.Subject.ID = spiffeid.RequireFromString("spiffe://acme.test" + strings.Repeat("/a", segments))
+		})
+	}
+	rec, longer := deep(90), deep(1000)
+	remember(t, l, rec)
+	if !isActive(t, l, longer.ID, longer.Intent.ClaimsDigest) || remembers(l, longer) {
+		t.Error("remembered by a thousand marks, or not active")
+	}
+	settle(t, l, to(rec, broker.StatusRevoked))
+	l.Spread(t.Context())
+	if remembers(l, rec) {
+		t.Error("remembered after its end")
 	}
 }
 

@@ -84,6 +84,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	defer r.end(ctx)
+	m.cleared.Store(r.seen) // what a server says that has less was not read on
 	for idle := 0; idle < idleBeats; {
 		if err := r.beat(ctx, m); err != nil {
 			return err

@@ -51,7 +51,7 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 		s.failOAuth(w, r, who, err)
 		return
 	}
-	leave() // whoever is slow to read the answer is so at nobody's cost
+	leave()               // whoever is slow to read the answer is so at nobody's cost
 	delivery := errCutOff // until it is known to have gone well, a panic included
 	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
 	delivery = s.deliverGrant(w, r, who, result)

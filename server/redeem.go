@@ -40,7 +40,7 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 		s.fail(w, r, who, notFound(err, "id"))
 		return
 	}
-	leave() // whoever is slow to read the answer is so at nobody's cost
+	leave()               // whoever is slow to read the answer is so at nobody's cost
 	delivery := errCutOff // until it is known to have gone well, a panic included
 	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
 	delivery = s.deliver(w, r, who, result)

@@ -50,7 +50,7 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		s.fail(w, r, who, err)
 		return
 	}
-	leave() // whoever is slow to read the answer is so at nobody's cost
+	leave()               // whoever is slow to read the answer is so at nobody's cost
 	delivery := errCutOff // until it is known to have gone well, a panic included
 	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
 	delivery = s.deliver(w, r, who, result)
