@@ -325,7 +325,8 @@ func (e entry) with(body any) (entry, error) {
 
 // holdsNUL looks for the only form that a NUL has in canonical JSON, once escaped backslashes are out of the way.
 func holdsNUL(canonical []byte) bool {
-	return bytes.Contains(bytes.ReplaceAll(canonical, []byte(`\\`), nil), []byte(`\u0000`))
+	null := []byte(`\u0000`)
+	return bytes.Contains(canonical, null) && bytes.Contains(bytes.ReplaceAll(canonical, []byte(`\\`), nil), null)
 }
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }
