@@ -161,8 +161,11 @@ func (d *door) describe(dir string, ca []byte) (database net.Listener, err error
 	return listenPrivately(socket)
 }
 
-// gateway makes one that calls what the flags open.
+// gateway makes one that calls what the flags open. What it holds is not for the sandbox, which often is of the same user.
 func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
+	if err := unreadable(); err != nil {
+		return nil, fmt.Errorf("closing the gateway's memory to others: %w", err)
+	}
 	reach, err := ReachConfig{CAFile: f.HostCA, AllowPrivateCIDRs: f.AllowPrivate}.target("")
 	if err != nil {
 		return nil, fmt.Errorf("--host-ca and --allow-private: %w", err)

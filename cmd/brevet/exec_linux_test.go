@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -67,4 +68,17 @@ func (s *session) execAtTerminal(t *testing.T) {
 	}
 	p.signal(t, syscall.SIGUSR1)
 	p.finish(t).want(t, 0, fmt.Sprintf("in all %d\n", often))
+}
+
+// Nobody of the same user reads the credentials out of a gateway's memory.
+func TestMemoryOfAGateway(t *testing.T) {
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) })
+	gateway, err := OutFlags{CallsPerSecond: 1}.gateway(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gateway.Close(t.Context())
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || dumpable != 0 {
+		t.Errorf("got %d, %v, want a process that no other can look into", dumpable, err)
+	}
 }
