@@ -6,10 +6,12 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,10 +21,20 @@ import (
 
 // own are headers by which a sandbox could say who it is, to whom it was passed on, or that the call is another one.
 var own = []string{
-	"Authorization", "Cookie", "Proxy-Authorization", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
-	"X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Server", "X-Real-Ip", "X-Original-Url", "X-Original-Uri", "X-Rewrite-Url",
-	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key",
-	"X-Amz-Security-Token",
+	"Authorization", "Cookie", "Proxy-Authorization", "Proxy", "Forwarded", "Destination", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
+	"X-Host", "X-Http-Host-Override", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Remote-User", "Remote-User",
+	"X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key", "X-Amz-Security-Token",
+}
+
+// ownPrefixes are what such headers begin with.
+var ownPrefixes = []string{"X-Forwarded-", "X-Original-", "X-Rewrite-"}
+
+// kept tells whether a header of the sandbox goes on. A name of anything but letters, digits and hyphens does not, as with nginx:
+// programs that turn names into variables take an underscore for a hyphen, and so another header for one of our own.
+func kept(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+	}) && !slices.Contains(own, name) && !slices.ContainsFunc(ownPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // passage is one call on its way.
@@ -113,9 +125,7 @@ func (p *passage) forward(seen *answer) *httputil.ReverseProxy {
 // rewrite takes away what the sandbox says of itself, and puts the credential in.
 func (p *passage) rewrite(out *http.Request) {
 	out.URL, out.Host = p.target, p.target.Host
-	for _, name := range own {
-		out.Header.Del(name)
-	}
+	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return !kept(name) })
 	out.Trailer = nil
 	out.Header.Set("Accept-Encoding", "identity")
 	send, value := p.match.route.Send, p.held.value.Reveal()
