@@ -2,8 +2,13 @@ package egress
 
 import (
 	"bytes"
+	"encoding/json"
+	"html"
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/brevet-dev/brevet/secret"
@@ -19,6 +24,35 @@ const (
 // mask hides secrets in what a host answers, by their value. What it puts in their place is as long, so that no length that
 // was announced is wrong.
 type mask struct{ secrets, stars []string }
+
+// spellings are the ways in which hosts write what they were sent: as it is, and escaped for URLs, such as in the Location of a
+// redirect, for JSON, and for HTML.
+func spellings(text string) []secret.Text {
+	all := []string{text, html.EscapeString(text)}
+	query := url.QueryEscape(text)
+	component := strings.ReplaceAll(query, "+", "%20")
+	for _, one := range []string{query, component, inScripts.Replace(component), url.PathEscape(text)} {
+		all = append(all, one, escape.ReplaceAllStringFunc(one, strings.ToLower))
+	}
+	quoted, _ := json.Marshal(text) // a text always can be
+	for _, one := range []string{inJSON.Replace(text), string(quoted[1 : len(quoted)-1])} {
+		all = append(all, one, strings.ReplaceAll(one, "/", `\/`))
+	}
+	slices.Sort(all)
+	var out []secret.Text
+	for _, one := range slices.Compact(all) {
+		out = append(out, secret.New(one))
+	}
+	return out
+}
+
+var (
+	escape = regexp.MustCompile(`%[0-9A-F]{2}`)
+	// inScripts is what encodeURIComponent leaves as it is.
+	inScripts = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
+	// inJSON is what has to be escaped; json.Marshal does more, for HTML.
+	inJSON = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\t", `\t`)
+)
 
 func newMask(texts []secret.Text) mask {
 	var m mask

@@ -194,9 +194,9 @@ func newHeld(token *client.Token, send scopes.Send, began time.Time) (*held, err
 	if text == "" || !httpguts.ValidHeaderFieldValue(text) || send.Field == "" && !strings.EqualFold(token.Type, "Bearer") {
 		return nil, &refusal{code: codeUnfit, scopes: []string{token.Scope}}
 	}
-	h := &held{id: token.ID, scope: token.Scope, user: token.Field("username").Reveal(), value: value, masked: []secret.Text{value}, ends: began.Add(token.TTL - margin)}
+	h := &held{id: token.ID, scope: token.Scope, user: token.Field("username").Reveal(), value: value, masked: spellings(text), ends: began.Add(token.TTL - margin)}
 	if send.As == scopes.SendBasic {
-		h.masked = append(h.masked, secret.New(base64.StdEncoding.EncodeToString([]byte(send.User+":"+text))))
+		h.masked = append(h.masked, spellings(base64.StdEncoding.EncodeToString([]byte(send.User+":"+text)))...)
 	}
 	if token.TTL < 2*margin {
 		h.ends = began.Add(token.TTL / 2)
