@@ -91,6 +91,7 @@ type pulse struct {
 // behind returns the size of the ledger and the replicas that have not read all of it, and has those read on. A server that
 // does not know of what was committed here, because another has taken over, cannot tell.
 func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err error) {
+	tip := l.tip.Load() // before it is asked: others append meanwhile
 	rows, err := l.estate.Query(ctx, `
 		SELECT h.size, r.id, coalesce(r.beat, 0), CASE WHEN r.id IS NOT NULL THEN pg_notify(`+channelSQL+`, '')::text END
 		FROM ledger_head AS h LEFT JOIN replicas AS r ON r.seen < h.size`)
@@ -105,7 +106,7 @@ func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err er
 		}
 		return nil
 	})
-	if tip := l.tip.Load(); err == nil && tip != nil && size <= tip.index {
+	if err == nil && tip != nil && size <= tip.index {
 		err = fmt.Errorf("%w: it does not have entry %d", ErrWentBack, tip.index)
 	}
 	return size, behind, err

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -32,7 +33,8 @@ type link struct {
 	Catalogue string        // in force then
 }
 
-// TokenStanding implements [broker.Tokens]. What was handed down is in force while all of what it comes from is.
+// TokenStanding implements [broker.Tokens]. What was handed down is in force while all of what it comes from is. A server
+// that does not know of what was committed here, because another has taken over, may not know of an end either.
 func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -42,9 +44,13 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		return broker.TokenStanding{}, err
 	}
 	m, asked := l.remember()
+	tip := l.tip.Load() // before it is asked: others append meanwhile
 	chain, err := l.chainOf(ctx, parsed, claims)
 	if err != nil || len(chain) == 0 || slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
+	}
+	if tip != nil && chain[0].Size <= tip.index {
+		return broker.TokenStanding{}, unavailable("reading where a token stands", fmt.Errorf("%w: it does not have entry %d", ErrWentBack, tip.index))
 	}
 	if m != nil {
 		m.keep(id, claims, asked, chain)

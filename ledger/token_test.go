@@ -201,3 +201,19 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 		wantNone(t, l, rec)
 	})
 }
+
+// I6: no token is active by a server that does not have what was committed here: it may not have the token's end.
+func TestStandingOfTheRightServer(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	rec := bring(t, l, "jwt", nil, nil)
+	if !isActive(t, l, rec.ID, rec.Intent.ClaimsDigest) { // by a connection that is used again
+		t.Fatal("not active")
+	}
+	bring(t, l, "jwt", nil, nil)
+	tamper(t, db, `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; DELETE FROM issuances WHERE entry_index = 1`)
+	got, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+	if !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %+v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
+	}
+}
