@@ -27,7 +27,7 @@ func TestCredentialsGoIn(t *testing.T) {
 		{"/token", "Authorization", "Bearer eyJ"},
 	} {
 		req := request(t, "GET", w.url(tc.path)+"?a=1&key=mine", nil)
-		for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Forwarded-For", "X-HTTP-Method-Override"} {
+		for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X_Key", "X-Forwarded-For", "X-HTTP-Method-Override"} {
 			req.Header.Set(name, "mine")
 		}
 		if tc.name != "" {
@@ -124,7 +124,7 @@ func TestCallsThatPeopleApprove(t *testing.T) {
 		Code    string
 		Waiting struct{ ID, Group string }
 	}
-	for range 2 {
+	for range 2 { // the second is told of the same request
 		answer := w.get(t, "/approved")
 		if err := json.Unmarshal([]byte(answer.text), &told); err != nil || answer.status != 403 || told.Code != "egress_pending" || told.Waiting.Group != "oncall" {
 			t.Fatalf("got %d %s, want it to wait", answer.status, answer.text)
@@ -143,6 +143,17 @@ func TestCallsThatPeopleApprove(t *testing.T) {
 	}
 	if answer := w.get(t, "/approved"); answer.status != 200 {
 		t.Errorf("got %d %s after the yes", answer.status, answer.text)
+	}
+}
+
+// A gateway that stops takes back what it has asked people for.
+func TestWhatNobodyWaitsFor(t *testing.T) {
+	w := newWorld(t)
+	w.get(t, "/approved")
+	w.gateway.Close(t.Context())
+	page, err := w.broker.Page(t.Context(), filterOf("host.approved.use"))
+	if err != nil || len(page.Issuances) != 1 || page.Issuances[0].Status != openapi.StatusWithdrawn {
+		t.Errorf("got %+v, %v, want it withdrawn", page.Issuances, err)
 	}
 }
 

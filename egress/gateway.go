@@ -46,6 +46,7 @@ type Gateway struct {
 	authority *authority
 	inner     *http.Server // what comes through tunnels
 	tunnels   *handoff
+	below     *log.Logger // what goes wrong below a call, which is for anyone to cause at will
 
 	mu        sync.Mutex
 	sandboxes []*Sandbox
@@ -62,7 +63,7 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, authority: a, tunnels: newHandoff()}
+	g := &Gateway{cfg: cfg, authority: a, tunnels: newHandoff(), below: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug)}
 	g.inner = g.server(http.HandlerFunc(g.fromTunnel))
 	g.inner.ConnContext = tunnelContext
 	go func() { _ = g.inner.Serve(g.tunnels) }() // until Close
@@ -75,9 +76,7 @@ func (g *Gateway) CA() []byte { return g.authority.pem }
 func (g *Gateway) server(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		DisableGeneralOptionsHandler: true,
-		// What goes wrong below a call is for anyone to cause at will.
-		ErrorLog: log.New(slog.NewLogLogger(g.cfg.Log.Handler(), slog.LevelDebug).Writer(), "", 0),
+		DisableGeneralOptionsHandler: true, ErrorLog: g.below,
 	}
 }
 

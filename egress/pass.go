@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -117,8 +116,8 @@ func (p *passage) forward(seen *answer) *httputil.ReverseProxy {
 			seen.refused = err
 			refuse(seen, err)
 		},
-		Transport: p.sandbox.transport, FlushInterval: -1, BufferPool: &copies,
-		ErrorLog: log.New(slog.NewLogLogger(p.gateway.cfg.Log.Handler(), slog.LevelDebug).Writer(), "", 0),
+		// What has no length is flushed as it comes.
+		Transport: p.sandbox.transport, BufferPool: &copies, ErrorLog: p.gateway.below,
 	}
 }
 

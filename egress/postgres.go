@@ -301,13 +301,13 @@ func (s *session) log(ctx context.Context, err error) {
 
 // login finds the scope for a database, and its host: the scope that the user names, or else as for calls.
 func (b *rulebook) login(ctx context.Context, user, database string) (match, string, error) {
-	pages, err := b.current(ctx)
+	now, err := b.current(ctx)
 	if err != nil {
 		return match{}, "", err
 	}
 	var found match
 	var host string
-	for _, p := range pages {
+	for _, p := range now.pages {
 		for _, rule := range p.scope.Egress {
 			if !slices.Contains(rule.Databases, database) || host != "" && p.scope.Name != user {
 				continue

@@ -174,7 +174,7 @@ type front struct {
 	secured atomic.Int32
 }
 
-func newFront(t *testing.T, certificates []tls.Certificate) *front {
+func newFront(t testing.TB, certificates []tls.Certificate) *front {
 	t.Helper()
 	f := &front{Listener: listen(t, "tcp", "127.0.0.1:0")}
 	database := brevettest.Devstack(t).Postgres.Addr()
@@ -192,7 +192,7 @@ func newFront(t *testing.T, certificates []tls.Certificate) *front {
 	return f
 }
 
-func (f *front) pass(t *testing.T, conn net.Conn, database string, certificates []tls.Certificate) {
+func (f *front) pass(t testing.TB, conn net.Conn, database string, certificates []tls.Certificate) {
 	t.Helper()
 	defer func() { _ = conn.Close() }()
 	asked := make([]byte, 8)

@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,20 +222,26 @@ func valueOf(token *client.Token, field string) secret.Text {
 	return secret.New(text)
 }
 
-// close ends what is under way, and releases everything. What cannot be released ends by itself.
+// close ends what is under way, releases everything, and takes back what people were asked for. What that does not reach ends by
+// itself.
 func (p *purse) close(ctx context.Context) {
 	p.mu.Lock()
 	p.closed = true
-	var all []*held
-	for _, s := range p.slots {
-		if h := s.current.Load(); h != nil && h.life.Err() == nil {
-			all = append(all, h)
-		}
-	}
+	all := slices.Collect(maps.Values(p.slots))
 	p.mu.Unlock()
-	for _, h := range all {
-		h.end(errEnded)
-		p.release(ctx, h.id)
+	for _, s := range all {
+		if h := s.current.Load(); h != nil && h.life.Err() == nil {
+			h.end(errEnded)
+			p.release(ctx, h.id)
+		}
+		select {
+		case s.turn <- struct{}{}:
+			if s.pending != nil {
+				_ = p.broker.Withdraw(ctx, s.pending.ID)
+			}
+			<-s.turn
+		case <-ctx.Done():
+		}
 	}
 }
 

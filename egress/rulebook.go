@@ -21,10 +21,21 @@ type rulebook struct {
 	now    func() time.Time
 	only   map[string]map[string]any // as SandboxConfig.Scopes
 
-	mu    sync.Mutex
-	read  time.Time
-	pages []page
+	mu   sync.Mutex
+	read time.Time
+	last *edition
 }
+
+// edition is what Brevet has said at one time, and what calls were found to need by that.
+type edition struct {
+	pages []page
+
+	mu    sync.Mutex
+	found map[scopes.Call]match
+}
+
+// mostFound bounds the memory: which calls there are is for the sandbox to say.
+const mostFound = 1000
 
 // page is one scope.
 type page struct {
@@ -41,19 +52,22 @@ type match struct {
 // find returns what a call needs a credential for. Of several scopes it is the one of the least authority, then the first by
 // name.
 func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
-	pages, err := b.current(ctx)
+	now, err := b.current(ctx)
 	if err != nil {
 		return match{}, err
 	}
+	if m, known := now.recall(call); known {
+		return m, nil
+	}
 	why := "no scope that this sandbox may ask for has an egress rule for this host"
 	var near []string
-	for _, p := range pages {
+	for _, p := range now.pages {
 		if !p.router.Covers(call) {
 			continue
 		}
 		route, reason := p.router.Find(call, b.only[p.scope.Name])
 		if reason == "" {
-			return match{p.scope, route}, nil
+			return now.keep(call, match{p.scope, route}), nil
 		}
 		if len(near) == 0 {
 			why = p.scope.Name + ": " + reason
@@ -63,12 +77,30 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	return match{}, &refusal{code: codeNoRule, explanation: why, scopes: near}
 }
 
+// recall returns what the same call needed a moment ago.
+func (e *edition) recall(call scopes.Call) (match, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m, known := e.found[call]
+	return m, known
+}
+
+func (e *edition) keep(call scopes.Call, m match) match {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.found) >= mostFound {
+		clear(e.found)
+	}
+	e.found[call] = m
+	return m
+}
+
 // current reads the rules again when they are old.
-func (b *rulebook) current(ctx context.Context) ([]page, error) {
+func (b *rulebook) current(ctx context.Context) (*edition, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now := b.now(); b.pages != nil && now.Sub(b.read) < rulesKept {
-		return b.pages, nil
+	if now := b.now(); b.last != nil && now.Sub(b.read) < rulesKept {
+		return b.last, nil
 	}
 	// Whoever waits for the rules is not to have them broken off by who asked first.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
@@ -93,8 +125,8 @@ func (b *rulebook) current(ctx context.Context) ([]page, error) {
 	slices.SortStableFunc(pages, func(a, b page) int {
 		return cmp.Or(cmp.Compare(rank(a.scope), rank(b.scope)), cmp.Compare(a.scope.Name, b.scope.Name))
 	})
-	b.pages, b.read = pages, began
-	return pages, nil
+	b.last, b.read = &edition{pages: pages, found: map[scopes.Call]match{}}, began
+	return b.last, nil
 }
 
 func rank(scope openapi.OfferedScope) int { return scopes.Authority(scope.Authority).Rank() }

@@ -1,7 +1,6 @@
 package egress_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -22,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,11 +48,12 @@ const (
 type host struct {
 	*httptest.Server
 	mux   *http.ServeMux
+	quiet bool // it remembers nothing
 	mu    sync.Mutex
 	calls []*http.Request
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t testing.TB) *host {
 	t.Helper()
 	mux := http.NewServeMux()
 	h := &host{mux: mux}
@@ -92,7 +91,9 @@ func newHost(t *testing.T) *host {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })
 	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
-		h.calls = append(h.calls, r)
+		if !h.quiet {
+			h.calls = append(h.calls, r)
+		}
 		h.mu.Unlock()
 		mux.ServeHTTP(w, r)
 	}))
@@ -188,7 +189,7 @@ type world struct {
 	perSecond int
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{host: newHost(t), log: &brevettest.Buffer{}, perSecond: 1000}
 	w.front = newFront(t, w.host.TLS.Certificates)
@@ -206,7 +207,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // server is the PostgreSQL that Vault makes logins for.
-func (w *world) server(t *testing.T) string {
+func (w *world) server(t testing.TB) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(brevettest.Devstack(t).Postgres.Addr())
 	if err != nil {
@@ -216,14 +217,18 @@ func (w *world) server(t *testing.T) string {
 }
 
 // open starts a gateway, for which all names are the host's, at an address that the operator has opened.
-func (w *world) open(t *testing.T) {
+func (w *world) open(t testing.TB) {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(w.host.Certificate())
+	handler := slog.DiscardHandler
+	if w.log != nil {
+		handler = slog.NewTextHandler(w.log, nil)
+	}
 	var err error
 	w.gateway, err = egress.New(egress.Config{
 		Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Resolver: names(t),
-		CallsPerSecond: w.perSecond, Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
+		CallsPerSecond: w.perSecond, Log: slog.New(handler), Now: time.Now,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +247,7 @@ func (w *world) open(t *testing.T) {
 	t.Cleanup(func() { w.gateway.Close(context.WithoutCancel(t.Context())) })
 }
 
-func listen(t *testing.T, network, address string) net.Listener {
+func listen(t testing.TB, network, address string) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), network, address)
 	if err != nil {
@@ -251,7 +256,7 @@ func listen(t *testing.T, network, address string) net.Listener {
 	return l
 }
 
-func serve(t *testing.T, g *egress.Gateway, l net.Listener, who egress.Caller) {
+func serve(t testing.TB, g *egress.Gateway, l net.Listener, who egress.Caller) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -272,7 +277,7 @@ func (w *world) trust() *tls.Config {
 }
 
 // proxied is a client that is told of the gateway as of any proxy.
-func (w *world) proxied(t *testing.T) *http.Client {
+func (w *world) proxied(t testing.TB) *http.Client {
 	t.Helper()
 	through := &url.URL{Scheme: "http", User: url.UserPassword("brevet", password), Host: w.addr}
 	transport := &http.Transport{Proxy: http.ProxyURL(through), TLSClientConfig: w.trust(), ForceAttemptHTTP2: true}
@@ -299,7 +304,7 @@ func (g got) problem() (code, explanation string) {
 	return p.Code, p.Explanation
 }
 
-func call(t *testing.T, c *http.Client, req *http.Request) got {
+func call(t testing.TB, c *http.Client, req *http.Request) got {
 	t.Helper()
 	resp, err := c.Do(req)
 	if err != nil {
@@ -313,7 +318,7 @@ func call(t *testing.T, c *http.Client, req *http.Request) got {
 	return got{resp.StatusCode, resp.Header, string(body), resp.Proto}
 }
 
-func request(t *testing.T, method, target string, body io.Reader) *http.Request {
+func request(t testing.TB, method, target string, body io.Reader) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, target, body)
 	if err != nil {
@@ -322,53 +327,9 @@ func request(t *testing.T, method, target string, body io.Reader) *http.Request 
 	return req
 }
 
-func (w *world) get(t *testing.T, path string) got {
+func (w *world) get(t testing.TB, path string) got {
 	t.Helper()
 	return call(t, w.proxied(t), request(t, "GET", w.url(path), nil))
-}
-
-// names is a resolver for which all names are here, but one that is in a network that is not open, and one that goes there
-// after it was looked up once.
-func names(t *testing.T) *net.Resolver {
-	t.Helper()
-	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	go func() {
-		question := make([]byte, 512)
-		var rebound atomic.Int32
-		for {
-			n, from, err := conn.ReadFrom(question)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteTo(resolved(question[:n], &rebound), from)
-		}
-	}()
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
-}
-
-// resolved answers a question of the DNS (RFC 1035): A records only.
-func resolved(question []byte, rebound *atomic.Int32) []byte {
-	end := bytes.IndexByte(question[12:], 0) + 12 + 5
-	isA := question[end-3] == 1
-	address := net.IPv4(127, 0, 0, 1).To4()
-	if bytes.Contains(question, []byte("inner")) || isA && bytes.Contains(question, []byte("rebound")) && rebound.Add(1) > 1 {
-		address = net.IPv4(169, 254, 169, 254).To4()
-	}
-	answer := bytes.Clone(question[:end])
-	answer[2], answer[3] = 0x81, 0x80
-	clear(answer[6:12])
-	if isA {
-		answer[7] = 1
-		answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-		answer = append(answer, address...)
-	}
-	return answer
 }
 
 // usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
@@ -383,7 +344,7 @@ func usable() map[string]map[string]any {
 func filterOf(scope string) client.Filter { return client.Filter{Scope: scope, Limit: 500} }
 
 // issued counts what was issued to the sandbox for a scope.
-func (w *world) issued(t *testing.T, scope string) int {
+func (w *world) issued(t testing.TB, scope string) int {
 	t.Helper()
 	page, err := w.broker.Page(t.Context(), filterOf(scope))
 	if err != nil {
@@ -392,7 +353,7 @@ func (w *world) issued(t *testing.T, scope string) int {
 	return len(page.Issuances)
 }
 
-func (w *world) endTask(t *testing.T) {
+func (w *world) endTask(t testing.TB) {
 	t.Helper()
 	if _, err := w.broker.EndTask(t.Context(), task, client.TaskEnd{}); err != nil {
 		t.Fatal(err)
@@ -418,7 +379,7 @@ func (w *world) logged(parts ...string) <-chan error {
 var errLate = errors.New("nothing happened in time")
 
 // within waits for something that is to happen soon.
-func within(t *testing.T, limit time.Duration, what string, happened <-chan error) {
+func within(t testing.TB, limit time.Duration, what string, happened <-chan error) {
 	t.Helper()
 	select {
 	case <-happened:
