@@ -281,6 +281,14 @@ type tip struct {
 	leaf  tlog.Hash
 }
 
+// within refuses a ledger of a size that does not hold it.
+func (t *tip) within(size int64) error {
+	if t != nil && size <= t.index {
+		return fmt.Errorf("%w: it does not have entry %d", ErrWentBack, t.index)
+	}
+	return nil
+}
+
 // checkTip refuses a connection to a database that does not hold the last entry that this replica has appended: after a
 // failover or a restore nothing is appended to what has gone back.
 func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -106,8 +105,8 @@ func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err er
 		}
 		return nil
 	})
-	if err == nil && tip != nil && size <= tip.index {
-		err = fmt.Errorf("%w: it does not have entry %d", ErrWentBack, tip.index)
+	if err == nil {
+		err = tip.within(size)
 	}
 	return size, behind, err
 }

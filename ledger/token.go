@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -49,8 +48,8 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	if err != nil || len(chain) == 0 || slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
 	}
-	if tip != nil && chain[0].Size <= tip.index {
-		return broker.TokenStanding{}, unavailable("reading where a token stands", fmt.Errorf("%w: it does not have entry %d", ErrWentBack, tip.index))
+	if err := tip.within(chain[0].Size); err != nil {
+		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
 	}
 	if m != nil {
 		m.keep(id, claims, asked, chain)
@@ -79,7 +78,7 @@ func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]
 	return pgx.CollectRows(rows, pgx.RowToStructByName[link])
 }
 
-// Alive implements [broker.Tokens].
+// Alive implements [broker.Tokens]. It believes the servers that TokenStanding does.
 func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -88,20 +87,22 @@ func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	if err := l.believable(); err != nil {
 		return false, err
 	}
-	rows, err := l.tokens.Query(ctx, `
+	tip := l.tip.Load()
+	var size int64
+	var alive bool
+	err = l.tokens.QueryRow(ctx, `
 		WITH RECURSIVE chain AS (
 			SELECT id, parent, spiffe_id, task, status, expires_at FROM issuances WHERE id = @id
 			UNION ALL
 			SELECT p.id, p.parent, p.spiffe_id, p.task, p.status, p.expires_at
 			FROM chain JOIN issuances AS p ON p.id = chain.parent
 		)
-		SELECT coalesce(bool_and(i.expires_at > now() AND `+unended+`), false) FROM chain AS i`,
-		pgx.NamedArgs{"id": [16]byte(parsed)})
-	if err != nil {
-		return false, unavailable("reading whether a credential is alive", err)
+		SELECT coalesce(bool_and(i.expires_at > now() AND `+unended+`), false), (SELECT size FROM ledger_head) FROM chain AS i`,
+		pgx.NamedArgs{"id": [16]byte(parsed)}).Scan(&alive, &size)
+	if err == nil {
+		err = tip.within(size)
 	}
-	alive, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
-	return alive, unavailable("reading whether a credential is alive", err)
+	return alive && err == nil, unavailable("reading whether a credential is alive", err)
 }
 
 // EndedIn implements [broker.Tokens]. It tells of tokens for a minute after their time: services whose clocks are behind take

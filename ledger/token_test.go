@@ -216,4 +216,7 @@ func TestStandingOfTheRightServer(t *testing.T) {
 	if !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %+v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
 	}
+	if alive, err := l.Alive(t.Context(), rec.ID); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got alive %v, %v, want %v", alive, err, broker.ErrLedgerUnavailable)
+	}
 }
