@@ -24,6 +24,8 @@ const (
 	// maxBody is the largest body of a call, in bytes, and bodyPause the longest pause in it.
 	maxBody   = 1 << 30
 	bodyPause = 30 * time.Second
+	// lastWords is how long an answer may take that is broken off.
+	lastWords = time.Second
 )
 
 // Config is what a Gateway works with.

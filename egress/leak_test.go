@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 )
 
 // keep has the catalogue's key be another one, before it is asked for.
@@ -96,4 +97,21 @@ func TestNamesThatAreTakenForOthers(t *testing.T) {
 			t.Errorf("%s: got %d %s", line, answer.status, answer.text)
 		}
 	}
+}
+
+// A sandbox that does not read keeps nothing open beyond the end of its task.
+func TestWhoDoesNotRead(t *testing.T) {
+	w := newWorld(t)
+	w.host.mux.HandleFunc("/key/endless", func(rw http.ResponseWriter, _ *http.Request) {
+		for err := error(nil); err == nil; {
+			_, err = rw.Write(make([]byte, 1<<16))
+		}
+	})
+	conn := w.tunnel(t, w.host.name())
+	_, _ = io.WriteString(conn, "GET /key/endless HTTP/1.1\r\nHost: "+w.host.name()+"\r\n\r\n")
+	if _, err := io.ReadFull(conn, make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	w.endTask(t)
+	within(t, 5*time.Second, "the end of the call", w.logged(`msg="egress call"`, "scope=host.key.use"))
 }

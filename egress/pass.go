@@ -58,11 +58,19 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 		refuse(seen, err)
 		return
 	}
+	conn := http.NewResponseController(w)
 	ctx, done := p.held.use(r.Context())
 	defer done()
+	stop := context.AfterFunc(ctx, func() { hurry(conn) })
+	defer stop()
 	r = r.WithContext(ctx)
-	r.Body = steady(http.NewResponseController(w), http.MaxBytesReader(seen, r.Body, maxBody))
+	r.Body = steady(conn, http.MaxBytesReader(seen, r.Body, maxBody))
 	p.forward(seen).ServeHTTP(seen, r)
+}
+
+// hurry is for when a credential ends: a sandbox that does not read what it asked for is not waited for any longer.
+func hurry(conn *http.ResponseController) {
+	_ = conn.SetWriteDeadline(time.Now().Add(lastWords)) //nolint:forbidigo // for a connection, not for a decision
 }
 
 // prepare finds out what the call needs, and gets it.
