@@ -247,9 +247,9 @@ func TestCallersWithSVIDs(t *testing.T) {
 	}
 	cfg := tlsconfig.MTLSServerConfig(w.stack.X509(t, proxy), w.stack.Acme.Bundle(), tlsconfig.AuthorizeAny())
 	cfg.SessionTicketsDisabled = true
-	now := &atomic.Int64{}
+	now, trusted := &atomic.Int64{}, w.stack.Acme.Bundle()
 	l := listen(t, "tcp", "127.0.0.1:0")
-	serve(t, w.gateway, tls.NewListener(l, cfg), egress.Proven(func() time.Time { return time.Now().Add(time.Duration(now.Load())) }, lookup))
+	serve(t, w.gateway, tls.NewListener(l, cfg), egress.Proven(trusted, func() time.Time { return time.Now().Add(time.Duration(now.Load())) }, lookup))
 	// tunnelled is the answer in a tunnel that was opened as id, to each call.
 	tunnelled := func(id string) (func(path string) got, error) {
 		conn, err := tls.Dial("tcp", l.Addr().String(), tlsconfig.MTLSClientConfig(w.stack.X509(t, id), w.stack.Acme.Bundle(), tlsconfig.AuthorizeAny()))
@@ -280,6 +280,12 @@ func TestCallersWithSVIDs(t *testing.T) {
 	if _, err := tunnelled(other); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("another sandbox: got %v, want 403", err)
 	}
+	authorities := trusted.X509Authorities()
+	trusted.SetX509Authorities(nil)
+	if answer := get("/key/echo"); answer.status != 403 {
+		t.Errorf("got %d %s after its authority was taken out of the bundle", answer.status, answer.text)
+	}
+	trusted.SetX509Authorities(authorities)
 	now.Store(int64(48 * time.Hour))
 	if answer := get("/key/echo"); answer.status != 403 {
 		t.Errorf("got %d %s after the SVID has expired on the connection", answer.status, answer.text)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/secret"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"golang.org/x/time/rate"
 )
@@ -147,20 +148,17 @@ func passwordOf(header []string) string {
 	return ""
 }
 
-// Proven is for a listener with mutual TLS: the sandbox proves by its SVID who it is, to whoever verified the connection's
-// certificates. lookup knows those of which the gateway holds an identity too, by their SPIFFE ID.
-func Proven(now func() time.Time, lookup func(id string) *Sandbox) Caller {
+// Proven is for a listener with mutual TLS: the sandbox proves by its SVID who it is, to whoever took the connection. What was true
+// then may be so no more, so bundles have to vouch for it at each call. lookup knows those of which the gateway holds an identity
+// too, by their SPIFFE ID.
+func Proven(bundles x509bundle.Source, now func() time.Time, lookup func(id string) *Sandbox) Caller {
 	return func(r *http.Request) (*Sandbox, error) {
-		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		if r.TLS == nil {
 			return nil, errors.New("the connection proves nothing")
 		}
-		leaf := r.TLS.PeerCertificates[0]
-		if !now().Before(leaf.NotAfter) {
-			return nil, errors.New("the SVID has expired on the connection")
-		}
-		id, err := x509svid.IDFromCert(leaf)
+		id, _, err := x509svid.Verify(r.TLS.PeerCertificates, bundles, x509svid.WithTime(now()))
 		if err != nil {
-			return nil, fmt.Errorf("reading the SVID: %w", err)
+			return nil, fmt.Errorf("verifying the SVID: %w", err)
 		}
 		if s := lookup(id.String()); s != nil {
 			return s, nil

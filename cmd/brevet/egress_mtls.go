@@ -30,13 +30,13 @@ func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gatewa
 		return fmt.Errorf("listening on %s: %w", c.MTLS, err)
 	}
 	secured := tlsconfig.MTLSServerConfig(source, source, tlsconfig.AuthorizeAny())
-	// What was verified when a connection began is verified for each that begins.
+	// Whoever resumed a session would not be verified.
 	secured.SessionTicketsDisabled, secured.MinVersion = true, tls.VersionTLS12
 	all := &sandboxes{gateway: gateway, cfg: cfg, flags: c.CallerFlags, source: source, byID: map[string]*holder{}}
 	defer all.close()
 	watched := make(chan error, 1)
 	go func() { watched <- workloadapi.WatchX509Context(ctx, all, address) }()
-	err = gateway.Serve(ctx, tls.NewListener(listener, secured), egress.Proven(time.Now, all.lookup))
+	err = gateway.Serve(ctx, tls.NewListener(listener, secured), egress.Proven(source, time.Now, all.lookup))
 	return errors.Join(err, ended(ctx, <-watched))
 }
 
