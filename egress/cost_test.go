@@ -121,7 +121,7 @@ func measure(b *testing.B, c *http.Client, target string, workers int) {
 }
 
 func once(c *http.Client, target string) error {
-	req, err := http.NewRequest(http.MethodGet, target, nil) //nolint:noctx // it ends with the benchmark
+	req, err := http.NewRequest(http.MethodGet, target, nil)
 	if err != nil {
 		return err
 	}

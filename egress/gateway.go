@@ -120,12 +120,12 @@ func (g *Gateway) Close(ctx context.Context) {
 
 // transport calls hosts: at addresses that are open, over TLS, by no other proxy. It asks for no compression, so that what
 // comes back can be searched for secrets.
-func (g *Gateway) transport() *http.Transport {
+func (g *Gateway) transport(protocols *http.Protocols) *http.Transport {
 	return &http.Transport{
+		Protocols:              protocols,
 		DialContext:            outbound.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    10 * time.Second,
-		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    64,
 		IdleConnTimeout:        time.Minute,

@@ -65,7 +65,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 	defer stop()
 	r = r.WithContext(ctx)
 	r.Body = steady(conn, http.MaxBytesReader(seen, r.Body, maxBody))
-	p.forward(seen).ServeHTTP(seen, r)
+	p.forward(seen, r.ProtoMajor).ServeHTTP(seen, r)
 }
 
 // hurry is for when a credential ends: a sandbox that does not read what it asked for is not waited for any longer.
@@ -110,7 +110,7 @@ func (b *buffers) Put(p []byte) {
 	b.Pool.Put((*[maskAtOnce]byte)(p))
 }
 
-func (p *passage) forward(seen *answer) *httputil.ReverseProxy {
+func (p *passage) forward(seen *answer, major int) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(out *httputil.ProxyRequest) { p.rewrite(out.Out) },
 		ModifyResponse: func(resp *http.Response) error {
@@ -125,7 +125,7 @@ func (p *passage) forward(seen *answer) *httputil.ReverseProxy {
 			refuse(seen, err)
 		},
 		// What has no length is flushed as it comes.
-		Transport: p.sandbox.transport, BufferPool: &copies, ErrorLog: p.gateway.below,
+		Transport: p.sandbox.transport(major), BufferPool: &copies, ErrorLog: p.gateway.below,
 	}
 }
 

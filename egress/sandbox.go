@@ -39,7 +39,7 @@ type Sandbox struct {
 	cfg       SandboxConfig
 	rules     *rulebook
 	purse     *purse
-	transport *http.Transport
+	one, many *http.Transport // for calls that have a connection to themselves, and for those that share one
 	pace      *pace
 	cancels   cancels
 	sessions  atomic.Int64
@@ -50,6 +50,10 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	if cfg.Broker == nil || cfg.Task == "" || cfg.ID == "" {
 		return nil, errors.New("egress: a sandbox has an ID, a task and a client that asks as it")
 	}
+	var one, many http.Protocols
+	one.SetHTTP1(true)
+	many.SetHTTP1(true)
+	many.SetHTTP2(true)
 	s := &Sandbox{
 		cfg:   cfg,
 		rules: &rulebook{broker: cfg.Broker, now: g.cfg.Now, only: cfg.Scopes},
@@ -59,7 +63,7 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 		},
 		pace: &pace{limit: rate.Limit(g.cfg.CallsPerSecond), burst: 2 * g.cfg.CallsPerSecond, of: map[string]*rate.Limiter{}},
 		// Connections are not shared: what one sandbox leaves on one is nothing that another meets.
-		transport: g.transport(),
+		one: g.transport(&one), many: g.transport(&many),
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +111,16 @@ func (g *Gateway) Drop(ctx context.Context, s *Sandbox) {
 
 func (s *Sandbox) close(ctx context.Context) {
 	s.purse.close(ctx)
-	s.transport.CloseIdleConnections()
+	s.one.CloseIdleConnections()
+	s.many.CloseIdleConnections()
+}
+
+// transport is for calls that came by a version of HTTP, and go on by it where the host can: what came by itself goes faster so.
+func (s *Sandbox) transport(major int) *http.Transport {
+	if major >= 2 {
+		return s.many
+	}
+	return s.one
 }
 
 // Caller tells whose a call is. Of calls in a tunnel it is asked each time about the CONNECT that opened it.
