@@ -115,6 +115,7 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 	if err := l.believable(); err != nil {
 		return nil, err
 	}
+	tip := l.tip.Load()
 	rows, err := l.tokens.Query(ctx, `
 		WITH RECURSIVE chain AS (
 			SELECT status_index AS place, parent, spiffe_id, task, status
@@ -126,25 +127,27 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 			) AS p
 			WHERE chain.parent IS NOT NULL
 		)
-		SELECT place, bool_and(`+unended+`) AS active FROM chain AS i GROUP BY place ORDER BY place`,
+		SELECT place, bool_and(`+unended+`) AS active, (SELECT size FROM ledger_head) AS size
+		FROM chain AS i GROUP BY place ORDER BY place`,
 		pgx.NamedArgs{"list": [16]byte(parsed)})
 	if err != nil {
 		return nil, unavailable("reading a status list", err)
 	}
-	return endedOf(rows)
+	return endedOf(rows, tip)
 }
 
-func endedOf(rows pgx.Rows) ([]int, error) {
+func endedOf(rows pgx.Rows, known *tip) ([]int, error) {
 	var (
 		ended  []int
 		place  int
 		active bool
+		size   int64
 	)
-	tag, err := pgx.ForEachRow(rows, []any{&place, &active}, func() error {
+	tag, err := pgx.ForEachRow(rows, []any{&place, &active, &size}, func() error {
 		if !active {
 			ended = append(ended, place)
 		}
-		return nil
+		return known.within(size)
 	})
 	switch {
 	case err != nil:

@@ -206,7 +206,7 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 func TestStandingOfTheRightServer(t *testing.T) {
 	db := brevettest.NewDB(t)
 	l := db.Ledger(t)
-	rec := bring(t, l, "jwt", nil, nil)
+	rec := bring(t, l, "jwt", nil, in(7, nil))
 	if !isActive(t, l, rec.ID, rec.Intent.ClaimsDigest) { // by a connection that is used again
 		t.Fatal("not active")
 	}
@@ -218,5 +218,8 @@ func TestStandingOfTheRightServer(t *testing.T) {
 	}
 	if alive, err := l.Alive(t.Context(), rec.ID); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got alive %v, %v, want %v", alive, err, broker.ErrLedgerUnavailable)
+	}
+	if ended, err := l.EndedIn(t.Context(), theList); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got the list %v, %v, want %v", ended, err, broker.ErrLedgerUnavailable)
 	}
 }
