@@ -194,7 +194,9 @@ func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.
 	cfg.Fallbacks, cfg.ConnectTimeout, cfg.ValidateConnect, cfg.AfterConnect = nil, startWithin, nil, nil
 	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // the dialer does, and looks where that leads
 	cfg.DialFunc = s.gateway.dialDatabase(host)
-	if cfg.TLSConfig = nil; host != localhost {
+	cfg.TLSConfig, cfg.RequireAuth = nil, "scram-sha-256" // whoever else listens there learns no password
+	if host != localhost {
+		cfg.RequireAuth = ""
 		cfg.TLSConfig = &tls.Config{RootCAs: s.gateway.cfg.Roots, ServerName: host, MinVersion: tls.VersionTLS12}
 	}
 	cfg.RuntimeParams = map[string]string{}
