@@ -149,7 +149,7 @@ func byScopes(ctx context.Context, o options, g *growth) error {
 	})
 }
 
-// scopesAnd is a catalogue of n scopes, each with a policy, and that which is asked for in the middle.
+// scopesAnd is a catalogue of n scopes, each with a policy, that which is asked for among them.
 func scopesAnd(n int64) fs.FS {
 	const each = 100 // in a file
 	files := fstest.MapFS{}

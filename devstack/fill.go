@@ -3,6 +3,7 @@ package devstack
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -86,7 +87,7 @@ func FillEntries(ctx context.Context, url string, first, beyond int64, progress 
 		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
 		SELECT entry_index, id, time, 'issuance.intent', body, sha256('\x00'::bytea || body)
 		FROM issuances, LATERAL (SELECT convert_to(jsonb_build_object('kind', 'issuance.intent', 'id', id, 'reason', reason)::text, 'UTF8') AS body) AS b
-		WHERE entry_index >= @first AND entry_index < @beyond AND @all::bigint > 0`, first, beyond, progress)
+		WHERE entry_index >= @first AND entry_index < @beyond`, first, beyond, progress)
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,11 @@ func filler(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return conn, do(ctx, conn, `SET session_replication_role = replica`, `SET synchronous_commit = off`, `SET maintenance_work_mem = '512MB'`)
+	err = do(ctx, conn, `SET session_replication_role = replica`, `SET synchronous_commit = off`, `SET maintenance_work_mem = '512MB'`)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn, nil
 }
 
 func do(ctx context.Context, conn *pgx.Conn, statements ...string) error {

@@ -3,5 +3,5 @@
 //
 // It must never let a call pass that no egress rule of the catalogue has, never give a credential to the sandbox, to another
 // host than its rule names, to an address that is not open, or to a connection without TLS, never follow a redirect, never
-// keep a credential anywhere but in memory, and never use one that Brevet has not called alive within the last second.
+// keep a credential anywhere but in memory, and never begin a call with one that Brevet has not called alive within the last second.
 package egress

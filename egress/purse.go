@@ -229,11 +229,17 @@ func (p *purse) close(ctx context.Context) {
 	p.closed = true
 	all := slices.Collect(maps.Values(p.slots))
 	p.mu.Unlock()
+	var alive []*held
 	for _, s := range all {
 		if h := s.current.Load(); h != nil && h.life.Err() == nil {
 			h.end(errEnded)
-			p.release(ctx, h.id)
+			alive = append(alive, h)
 		}
+	}
+	for _, h := range alive {
+		p.release(ctx, h.id)
+	}
+	for _, s := range all {
 		select {
 		case s.turn <- struct{}{}:
 			if s.pending != nil {

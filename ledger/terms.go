@@ -140,31 +140,30 @@ func (s *search) facts() []string {
 
 // blocks are what a search by terms goes through, in its order: first small and then larger ones, so that what is frequent
 // is found before there is much to sort; and beyond the edge at which those end, the far ones, all of them of the largest.
-func (s *search) blocks() (near, far []int64, beyond int64) {
-	edge := int64(0)
+func (s *search) blocks() (near, far []int64, edge int64) {
 	const enough = 2 // of one size, before the next
-	from, until := s.from, s.until
+	from, until, at := s.from, s.until, int64(0)
 	next := func(shift uint) int64 {
 		block := from >> shift
 		if s.q.From == 0 {
 			block = (until - 1) >> shift
 			until = block << shift
-			edge = until
+			at = until
 		} else {
 			from = (block + 1) << shift
-			edge = from
+			at = from
 		}
 		return block<<5 | int64(shift)
 	}
 	for n, shift := range blockShifts {
 		larger := int64(1) << blockShifts[min(n+1, len(blockShifts)-1)]
-		for taken := 0; from < until && (taken < enough || edge%larger != 0); taken++ {
+		for taken := 0; from < until && (taken < enough || at%larger != 0); taken++ {
 			near = append(near, next(shift))
 		}
 	}
-	nearest := edge
+	edge = at
 	for from < until {
 		far = append(far, next(blockShifts[len(blockShifts)-1]))
 	}
-	return near, far, nearest
+	return near, far, edge
 }

@@ -2,8 +2,8 @@
 
 -- What an issuance is found by besides what has an index of its own: in which blocks of 4096, of 32768 and of 262144 entries
 -- it is; the words of its reason, the segments of its sandbox's path, and facts, which are those that are not what most
--- have; and its parameters. Each together with the trust domain, so that no search ever meets what another domain has,
--- and none has to read where all of a domain's are. A search says with the same function what it looks for.
+-- have; and its parameters. Each together with the trust domain, so that a search meets what another domain has only where
+-- two hashes of 32 bits are the same, of domains or of parameters, and none has to read where all of a domain's are. A search says with the same function what it looks for.
 -- +goose StatementBegin
 CREATE FUNCTION issuance_terms(trust_domain text, reason text, spiffe_id text, facts text[])
 RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
