@@ -156,8 +156,8 @@ func denied(change func(*broker.Record)) broker.Record {
 func pending(change func(*broker.Record)) broker.Record {
 	return allowed(func(rec *broker.Record) {
 		rec.Decision.Outcome, rec.Decision.Reason = scopes.Pending, scopes.ReasonApprovalRequired
-		rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 10 * time.Minute}
-		rec.Status, rec.Intent, rec.Expires = broker.StatusPending, nil, start.Add(10*time.Minute).Truncate(time.Second)
+		rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 40 * time.Minute}
+		rec.Status, rec.Intent, rec.Expires = broker.StatusPending, nil, start.Add(40*time.Minute).Truncate(time.Second)
 		if change != nil {
 			change(rec)
 		}
