@@ -106,18 +106,24 @@ func (e Decision) Valid() bool {
 
 // Defines values for EgressSendAs.
 const (
-	SendBasic  EgressSendAs = "basic"
-	SendBearer EgressSendAs = "bearer"
-	SendHeader EgressSendAs = "header"
-	SendQuery  EgressSendAs = "query"
+	SendAWS         EgressSendAs = "aws"
+	SendBasic       EgressSendAs = "basic"
+	SendBearer      EgressSendAs = "bearer"
+	SendCertificate EgressSendAs = "certificate"
+	SendHeader      EgressSendAs = "header"
+	SendQuery       EgressSendAs = "query"
 )
 
 // Valid indicates whether the value is a known member of the EgressSendAs enum.
 func (e EgressSendAs) Valid() bool {
 	switch e {
+	case SendAWS:
+		return true
 	case SendBasic:
 		return true
 	case SendBearer:
+		return true
+	case SendCertificate:
 		return true
 	case SendHeader:
 		return true
@@ -927,19 +933,26 @@ type EgressRule struct {
 
 // EgressSend How an egress gateway puts the credential into a call.
 type EgressSend struct {
+	// As `aws` signs the call, and `certificate` is that of the connection.
 	As EgressSendAs `json:"as"`
 
-	// Field The member of the credential that is sent; a JWT has none.
+	// Field The member of the credential that is sent; a JWT has none, nor have `aws` and `certificate`.
 	Field string `json:"field,omitempty,omitzero"`
 
 	// Name Of the header or of the key in the query.
 	Name string `json:"name,omitempty,omitzero"`
 
+	// Region Of `aws`.
+	Region string `json:"region,omitempty,omitzero"`
+
+	// Service Of `aws`: what a call is signed for.
+	Service string `json:"service,omitempty,omitzero"`
+
 	// User The user of `basic`.
 	User string `json:"user,omitempty,omitzero"`
 }
 
-// EgressSendAs defines model for EgressSend.As.
+// EgressSendAs `aws` signs the call, and `certificate` is that of the connection.
 type EgressSendAs string
 
 // Ended defines model for Ended.
@@ -1204,6 +1217,9 @@ type OfferedScope struct {
 
 	// Credential Kind of the credential: jwt, vault-token, database, pki, ssh, kv or vault.
 	Credential string `json:"credential"`
+
+	// Csr Whether an ask has to have a certificate signing request, for a key of the caller.
+	Csr bool `json:"csr,omitempty,omitzero"`
 
 	// Egress The calls that gateways let pass with the credential. Without them, none.
 	Egress []EgressRule `json:"egress,omitempty,omitzero"`

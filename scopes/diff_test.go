@@ -107,6 +107,12 @@ func TestPlanOfOneChange(t *testing.T) {
 			reach: scopes.Changed,
 		},
 		{
+			name: "egress that is signed elsewhere", base: replace(t, worldScopes, mailJWT, withSend(", send: {as: aws, service: s3, region: eu-central-1}")),
+			old: "region: eu-central-1", with: "region: us-east-1",
+			want:  []string{"egress.mail.example: GET /in with aws for s3 in eu-central-1 -> GET /in with aws for s3 in us-east-1, changed"},
+			reach: scopes.Changed,
+		},
+		{
 			name: "egress to more databases", base: replace(t, worldScopes, mailJWT, withLogins("{hosts: ['db.example:5432'], databases: [mail]}")),
 			old: "databases: [mail]", with: "databases: [mail, post]",
 			want: []string{"egress.db.example:5432: database mail -> database mail, database post, widened"}, reach: scopes.Widened,

@@ -61,6 +61,7 @@ var notOfShape = []string{
 	"more than an ask may hold", "alias", "merge key", "tag", "second document",
 	"egress of another kind", "egress host with its own port", "egress host that is a number", "egress path of an unknown parameter",
 	"egress of a key that is not sent", "egress of a key in no field", "egress by the host", "egress of a member of a token", "egress of a bound token",
+	"egress that is signed by a token", "egress of a certificate in a header", "egress of a certificate that is not sent",
 	"egress to a database without a port", "egress to a database on any host",
 	"egress path with dots", "egress path with ** inside", "egress path with half a *",
 }
@@ -162,7 +163,7 @@ func TestScopesSchemaHasTheKeys(t *testing.T) {
 		{"bool", "type: bool", "type: bool, nonsense: 1", keys(at(t, params, "oneOf", "3"))},
 		{"egress", "bind: mtls}\n", "bind: mtls}\n    egress: [{hosts: [a.example], methods: [GET], paths: [/], nonsense: 1}]\n", keys(at(t, scope, "properties", "egress", "items", "anyOf", "0"))},
 		{"login", mailJWT, "{kind: database, mount: database, role: mail}\n    egress: [{hosts: ['a.example:1'], databases: [a], nonsense: 1}]\n", keys(at(t, scope, "properties", "egress", "items", "anyOf", "1"))},
-		{"send", mailJWT, withSend(", send: {as: bearer, field: a, nonsense: 1}"), []string{"as", "field", "name", "user"}},
+		{"send", mailJWT, withSend(", send: {as: bearer, field: a, nonsense: 1}"), []string{"as", "field", "name", "region", "service", "user"}},
 		{"jwt", "bind: mtls", "bind: mtls, nonsense: 1", keys(at(t, scope, "properties", "credential", "oneOf", "0"))},
 	} {
 		got := knownKeys.FindStringSubmatch(refusal(t, file("s.yaml", replace(t, worldScopes, tc.old, tc.with)), file("p.cedar", worldPolicies)))

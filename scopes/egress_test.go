@@ -32,6 +32,10 @@ func withSend(send string) string {
 	return "{kind: kv, path: secret/data/mail}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in]" + send + "}]\n"
 }
 
+func withCertificate(send string) string {
+	return "{kind: pki, mount: pki, role: web, common_name: mail.example}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in]" + send + "}]\n"
+}
+
 func withLogins(rule string) string {
 	return "{kind: database, mount: database, role: mail}\n    egress: [" + rule + "]\n"
 }
@@ -39,7 +43,7 @@ func withLogins(rule string) string {
 var egressMistakes = []mistake{
 	{
 		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: ssh, mount: ssh, role: mail, principals: [mail]}\n    egress: [" + mailRule + "]\n",
-		want: "scopes.yaml:44: scope mail.read: egress is for credentials that go into a call, of kind jwt, vault-token, kv or vault, and for logins, of kind database; remove it",
+		want: "scopes.yaml:44: scope mail.read: egress is for credentials that go into a call, of kind jwt, vault-token, kv, vault or pki, and for logins, of kind database; remove it",
 	},
 	{
 		name: "egress to a database without a port", old: mailJWT, with: withLogins("{hosts: [db.example], databases: [mail]}"),
@@ -67,7 +71,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress by another way", old: mailJWT, with: withSend(", send: {as: cookie, field: key}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].send.as "cookie" is unknown; choose bearer, basic, header or query`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.as "cookie" is unknown; choose bearer, basic, header, query, aws or certificate`,
 	},
 	{
 		name: "egress by a header without a name", old: mailJWT, with: withSend(", send: {as: header, field: key}"),
@@ -100,6 +104,42 @@ var egressMistakes = []mistake{
 	{
 		name: "egress of a bound token", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer}}"),
 		want: "scopes.yaml:44: scope mail.read: egress[0].send is not for a token with bind: mtls, which only the holder of its key can send",
+	},
+	{
+		name: "egress that is signed for nothing", old: mailJWT, with: withSend(", send: {as: aws, region: eu-central-1}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws needs service",
+	},
+	{
+		name: "egress that is signed nowhere", old: mailJWT, with: withSend(", send: {as: aws, service: s3}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws needs region",
+	},
+	{
+		name: "egress that is signed for anything", old: mailJWT, with: withSend(", send: {as: aws, service: s3, region: '*'}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.region "*" must match ^[a-z0-9]+(-[a-z0-9]+)*$, in at most 100 bytes`,
+	},
+	{
+		name: "egress that is signed by one member", old: mailJWT, with: withSend(", send: {as: aws, service: s3, region: eu-central-1, field: key}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws takes no field: it knows the members of the credential by their names",
+	},
+	{
+		name: "egress that is signed by a token", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: aws, service: s3, region: eu-central-1}}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws is for credentials of kind kv or vault",
+	},
+	{
+		name: "egress of a header for a region", old: mailJWT, with: withSend(", send: {as: header, name: x-key, region: eu-central-1, field: key}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as header takes no region",
+	},
+	{
+		name: "egress of a certificate in a header", old: mailJWT, with: withCertificate(", send: {as: header, name: x-key, field: private_key}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as header is for credentials of kind jwt, vault-token, kv or vault",
+	},
+	{
+		name: "egress of a certificate that is not sent", old: mailJWT, with: withCertificate(""),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send is missing: it says how a credential of kind pki is sent, such as {as: certificate}",
+	},
+	{
+		name: "egress of half a certificate", old: mailJWT, with: withCertificate(", send: {as: certificate, field: certificate}"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send as certificate takes no field: it knows the members of the credential by their names",
 	},
 	{
 		name: "egress of nothing", old: "bind: mtls}\n", with: withRule(""),
@@ -330,6 +370,20 @@ func TestEgressIsRead(t *testing.T) {
 	got.Egress[0].Hosts[0] = "evil.example"
 	if again, _ := c.Scope("mail.read"); again.Egress[0].Hosts[0] != "mail.example" {
 		t.Error("a copy of a scope reaches into the catalogue")
+	}
+}
+
+// A credential of more than one member goes as the rule says, too.
+func TestWaysOfMoreMembersAreRead(t *testing.T) {
+	for text, want := range map[string]scopes.Send{
+		withSend(", send: {as: aws, service: s3, region: eu-central-1}"): {As: scopes.SendAWS, Service: "s3", Region: "eu-central-1"},
+		withSend(", send: {as: certificate}"):                            {As: scopes.SendCertificate},
+		withCertificate(", send: {as: certificate}"):                     {As: scopes.SendCertificate},
+	} {
+		got, _ := load(t, replace(t, worldScopes, mailJWT, text), worldPolicies).Scope("mail.read")
+		if len(got.Egress) != 1 || got.Egress[0].Send != want {
+			t.Errorf("got %+v, want %+v", got.Egress, want)
+		}
 	}
 }
 

@@ -11,22 +11,60 @@ import (
 
 // Send says how an egress gateway puts a credential into a call. The zero value sends a token as a bearer token.
 type Send struct {
-	As    string // one of the Send constants
-	Name  string // of the header, in lower case, or of the key in the query
-	User  string // basic: the user's name, which is no secret
-	Field string // the member of the credential that is the secret; empty for a JWT
+	As      string // one of the Send constants
+	Name    string // of the header, in lower case, or of the key in the query
+	User    string // basic: the user's name, which is no secret
+	Field   string // the member of the credential that is the secret; empty for a JWT, and where the way says which there are
+	Service string // aws: what a call is signed for, such as s3
+	Region  string // aws: where that is
 }
 
 // The ways in which a credential goes into a call.
 const (
-	SendBearer = "bearer" // Authorization: Bearer
-	SendBasic  = "basic"  // Authorization: Basic, as the password of a user
-	SendHeader = "header" // a header of its own
-	SendQuery  = "query"  // a key of the query
+	SendBearer      = "bearer"      // Authorization: Bearer
+	SendBasic       = "basic"       // Authorization: Basic, as the password of a user
+	SendHeader      = "header"      // a header of its own
+	SendQuery       = "query"       // a key of the query
+	SendAWS         = "aws"         // a signature (AWS Signature Version 4) by the members access_key, secret_key and perhaps session_token
+	SendCertificate = "certificate" // the certificate of the connection, of the members certificate and private_key
 )
 
-// sendNeeds are the keys that each way takes, besides as and field.
-var sendNeeds = map[string][]string{SendBearer: nil, SendBasic: {"user"}, SendHeader: {"name"}, SendQuery: {"name"}}
+// sendWay is one way as it is written in a catalogue.
+type sendWay struct {
+	as    string
+	needs []string // its keys, besides as and field
+	whole bool     // it takes more than one member, and knows which: there is no field
+	kinds []string // of the credentials that it is for
+}
+
+// sendWays is in the order in which messages list them.
+var sendWays = []sendWay{
+	{SendBearer, nil, false, ofOneMember},
+	{SendBasic, []string{"user"}, false, ofOneMember},
+	{SendHeader, []string{"name"}, false, ofOneMember},
+	{SendQuery, []string{"name"}, false, ofOneMember},
+	{SendAWS, []string{"service", "region"}, true, []string{KindKV, KindVault}},
+	{SendCertificate, nil, true, []string{KindPKI, KindKV, KindVault}},
+}
+
+// ofOneMember are the kinds of which one member can be sent with a call.
+var ofOneMember = []string{KindJWT, KindVaultToken, KindKV, KindVault}
+
+func wayOf(as string) sendWay {
+	i := slices.IndexFunc(sendWays, func(way sendWay) bool { return way.as == as })
+	if i < 0 {
+		return sendWay{}
+	}
+	return sendWays[i]
+}
+
+func sendNames() []string {
+	var names []string
+	for _, way := range sendWays {
+		names = append(names, way.as)
+	}
+	return names
+}
 
 const maxSendText = 100
 
@@ -34,6 +72,7 @@ var (
 	sendUserSyntax   = regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,100}$`)
 	sendHeaderSyntax = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 	sendQuerySyntax  = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	sendAWSSyntax    = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 )
 
 // refusedHeaders are about the connection, the body or the sandbox, and not about who calls.
@@ -42,8 +81,8 @@ var refusedHeaders = []string{
 	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// senders are the kinds of which one member can be sent with a call.
-var senders = []string{KindJWT, KindVaultToken, KindKV, KindVault}
+// senders are the kinds that go into a call.
+var senders = append(slices.Clone(ofOneMember), KindPKI)
 
 // words is how it differs from what a rule without send does.
 func (s Send) words() string {
@@ -55,6 +94,8 @@ func (s Send) words() string {
 		fmt.Fprintf(&b, " with %s %s", s.As, s.Name)
 	case s.User != "":
 		fmt.Fprintf(&b, " with %s for %s", s.As, s.User)
+	case s.Service != "":
+		fmt.Fprintf(&b, " with %s for %s in %s", s.As, s.Service, s.Region)
 	default:
 		fmt.Fprintf(&b, " with %s", s.As)
 	}
@@ -68,36 +109,64 @@ func (s Send) words() string {
 func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	if n == nil {
 		if of.Kind != "" && of.Kind != KindJWT {
-			r.at(rule, "%s is missing: it says how a credential of kind %s is sent, such as {as: header, name: x-api-key, field: key}", what, of.Kind)
+			example := "{as: header, name: x-api-key, field: key}"
+			if of.Kind == KindPKI {
+				example = "{as: certificate}"
+			}
+			r.at(rule, "%s is missing: it says how a credential of kind %s is sent, such as %s", what, of.Kind, example)
 		}
 		return Send{}
 	}
-	fields := r.mapping(n, what, "as", "name", "user", "field")
+	fields := r.mapping(n, what, "as", "name", "user", "field", "service", "region")
 	if fields == nil {
 		return Send{}
 	}
-	out := Send{As: r.oneOf(fields["as"], what+".as", SendBearer, SendBasic, SendHeader, SendQuery)}
-	for _, key := range []string{"name", "user"} {
-		needed := slices.Contains(sendNeeds[out.As], key)
-		switch {
-		case needed && fields[key] == nil:
-			r.at(n, "%s as %s needs %s", what, out.As, key)
-		case !needed && fields[key] != nil:
-			r.at(fields[key], "%s as %s takes no %s", what, out.As, key)
-		}
-	}
+	out := Send{As: r.oneOf(fields["as"], what+".as", sendNames()...)}
+	r.sendKeys(n, fields, what, wayOf(out.As))
 	out.Name = r.sendName(fields["name"], what+".name", out.As)
 	out.User = r.sendText(fields["user"], what+".user", sendUserSyntax)
 	out.Field = r.sendText(fields["field"], what+".field", dataKeySyntax)
+	out.Service = r.sendText(fields["service"], what+".service", sendAWSSyntax)
+	out.Region = r.sendText(fields["region"], what+".region", sendAWSSyntax)
+	r.sendOf(n, fields["field"], what, sending{out, of})
+	return out
+}
+
+// sendKeys refuses keys that a way does not take, and misses those that it needs.
+func (r *reader) sendKeys(n *yaml.Node, fields map[string]*yaml.Node, what string, way sendWay) {
+	for _, key := range []string{"name", "user", "service", "region"} {
+		needed := slices.Contains(way.needs, key)
+		switch {
+		case needed && fields[key] == nil:
+			r.at(n, "%s as %s needs %s", what, way.as, key)
+		case !needed && fields[key] != nil:
+			r.at(fields[key], "%s as %s takes no %s", what, way.as, key)
+		}
+	}
+}
+
+// sending is a credential and the way that it goes.
+type sending struct {
+	send Send
+	of   Credential
+}
+
+// sendOf holds the way against the credential.
+func (r *reader) sendOf(n, field *yaml.Node, what string, s sending) {
+	way := wayOf(s.send.As)
 	switch {
-	case of.Kind == KindJWT && out.Field != "":
-		r.at(fields["field"], "%s.field is not for kind jwt, whose credential is the token", what)
-	case of.Kind == KindJWT && (of.Bind == BindMTLS || of.Bind == BindDPoP):
-		r.at(n, "%s is not for a token with bind: %s, which only the holder of its key can send", what, of.Bind)
-	case of.Kind != "" && of.Kind != KindJWT && fields["field"] == nil:
+	case way.as == "" || s.of.Kind == "":
+	case !slices.Contains(way.kinds, s.of.Kind):
+		r.at(n, "%s as %s is for credentials of kind %s", what, way.as, either(way.kinds))
+	case way.whole && field != nil:
+		r.at(field, "%s as %s takes no field: it knows the members of the credential by their names", what, way.as)
+	case s.of.Kind == KindJWT && s.send.Field != "":
+		r.at(field, "%s.field is not for kind jwt, whose credential is the token", what)
+	case s.of.Kind == KindJWT && (s.of.Bind == BindMTLS || s.of.Bind == BindDPoP):
+		r.at(n, "%s is not for a token with bind: %s, which only the holder of its key can send", what, s.of.Bind)
+	case s.of.Kind != KindJWT && !way.whole && field == nil:
 		r.at(n, "%s.field is missing: it says which member of the credential is sent", what)
 	}
-	return out
 }
 
 func (r *reader) sendName(n *yaml.Node, what, as string) string {
@@ -123,20 +192,25 @@ func (r *reader) sendText(n *yaml.Node, what string, syntax *regexp.Regexp) stri
 }
 
 func sendSchema() object {
-	field := matching(dataKeySyntax)
-	ways := make([]object, 0, len(sendNeeds))
-	for _, as := range []string{SendBearer, SendBasic, SendHeader, SendQuery} {
+	var ways []object
+	for _, way := range sendWays {
 		name := matching(sendQuerySyntax)
-		if as == SendHeader {
+		if way.as == SendHeader {
 			name = matching(sendHeaderSyntax)
 		}
 		name["maxLength"] = maxSendText
-		properties := object{"as": object{"const": as}, "field": described("The member of the credential; none for a JWT.", field)}
-		for _, key := range sendNeeds[as] {
-			properties[key] = object{"name": name, "user": matching(sendUserSyntax)}[key]
+		properties := object{"as": object{"const": way.as}}
+		if !way.whole {
+			properties["field"] = described("The member of the credential; none for a JWT.", matching(dataKeySyntax))
 		}
-		needs := append([]string{"as"}, sendNeeds[as]...)
-		ways = append(ways, closed(needs, properties))
+		for _, key := range way.needs {
+			properties[key] = object{
+				"name": name, "user": matching(sendUserSyntax),
+				"service": described("What a call is signed for, such as s3.", matching(sendAWSSyntax)),
+				"region":  described("Where that is, such as eu-central-1.", matching(sendAWSSyntax)),
+			}[key]
+		}
+		ways = append(ways, closed(append([]string{"as"}, way.needs...), properties))
 	}
 	return object{"oneOf": ways}
 }

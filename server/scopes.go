@@ -35,6 +35,7 @@ func offeredScope(offer scopes.Offer) OfferedScope {
 		Name: scope.Name, Title: scope.Title, Authority: string(scope.Authority), Params: make(map[string]ScopeParam, len(scope.Params)),
 		TTLDefault: seconds(scope.TTL.Default), TTLMax: seconds(scope.TTL.Max),
 		Approval: OfferedScopeApproval(offer.Approval), Credential: scope.Credential.Kind, Bind: BindNone,
+		Csr: scope.Credential.Kind == scopes.KindPKI && !scope.Credential.ServerKey,
 	}
 	if scope.Credential.Bind != "" {
 		out.Bind = OfferedScopeBind(scope.Credential.Bind)
@@ -62,6 +63,8 @@ func egressRule(rule scopes.Egress) EgressRule {
 	}
 	return EgressRule{
 		Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths,
-		Send: EgressSend{As: as, Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field},
+		Send: EgressSend{
+			As: as, Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field, Service: rule.Send.Service, Region: rule.Send.Region,
+		},
 	}
 }

@@ -31,6 +31,26 @@ var manifold = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
     approval: {group: oncall}
     credential: {kind: kv, path: 'kv/{env}'}
     egress: [{hosts: [git.test], methods: [POST], paths: ['/{env}/**'], send: {as: header, name: x-key, field: key}}]
+  - name: git.mirror.pull
+    title: Pull from a mirror
+    authority: read
+    resource: git:mirror
+    ttl: {default: 1m, max: 2m}
+    credential: {kind: pki, mount: pki, role: web, common_name: agent.acme.test}
+    egress: [{hosts: [mirror.test], methods: [GET], paths: [/], send: {as: certificate}}]
+  - name: git.store.read
+    title: Read what is stored
+    authority: read
+    resource: git:store
+    ttl: {default: 1m, max: 2m}
+    credential: {kind: pki, mount: pki, role: web, common_name: agent.acme.test, key: server}
+  - name: git.objects.read
+    title: Read objects
+    authority: read
+    resource: git:objects
+    ttl: {default: 1m, max: 2m}
+    credential: {kind: kv, path: kv/aws}
+    egress: [{hosts: [s3.test], methods: [GET], paths: [/], send: {as: aws, service: s3, region: eu-central-1}}]
   - name: pay.refund
     title: Refund
     authority: payment
@@ -66,6 +86,23 @@ func TestScopesOfASandbox(t *testing.T) {
 				Hosts: []string{"git.test"}, Methods: []string{"POST"}, Paths: []string{"/{env}/**"},
 				Send: openapi.EgressSend{As: "header", Name: "x-key", Field: "key"},
 			}},
+		},
+		{
+			Name: "git.mirror.pull", Title: "Pull from a mirror", Authority: "read", TTLDefault: 60, TTLMax: 120, Approval: "never",
+			Params: map[string]openapi.ScopeParam{}, Credential: "pki", Bind: "none", Csr: true,
+			Egress: []openapi.EgressRule{{Hosts: []string{"mirror.test"}, Methods: []string{"GET"}, Paths: []string{"/"}, Send: openapi.EgressSend{As: "certificate"}}},
+		},
+		{
+			Name: "git.objects.read", Title: "Read objects", Authority: "read", TTLDefault: 60, TTLMax: 120, Approval: "never",
+			Params: map[string]openapi.ScopeParam{}, Credential: "kv", Bind: "none",
+			Egress: []openapi.EgressRule{{
+				Hosts: []string{"s3.test"}, Methods: []string{"GET"}, Paths: []string{"/"},
+				Send: openapi.EgressSend{As: "aws", Service: "s3", Region: "eu-central-1"},
+			}},
+		},
+		{
+			Name: "git.store.read", Title: "Read what is stored", Authority: "read", TTLDefault: 60, TTLMax: 120, Approval: "never",
+			Params: map[string]openapi.ScopeParam{}, Credential: "pki", Bind: "none",
 		},
 	}}
 	for name, read := range map[string]func() (openapi.ScopeList, error){
