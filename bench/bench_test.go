@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,14 +39,20 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		t.Fatal(err)
 	}
+	took := map[string]int64{}
 	for _, name := range order {
 		got := saved.Rounds[name]
-		if len(got) != 1 || got[0].Rate <= 0 || got[0].P50 <= 0 || got[0].Processor["vault"] <= 0 {
+		if len(got) != 1 || got[0].Rate <= 0 || got[0].P50 <= 0 {
 			t.Errorf("%s: got %+v, want one round of it, with all figures", name, got)
+			continue
+		}
+		// Processor time is told in steps of 10 ms: what did little in so short a round may have taken none.
+		for _, process := range []string{"generator", "broker", "vault", "postgres"} {
+			took[process] += got[0].Processor[process]
 		}
 	}
-	if issue := saved.Rounds["issue"]; saved.Memory == 0 || len(issue) == 0 || issue[0].Processor["broker"] == 0 || issue[0].Processor["postgres"] == 0 {
-		t.Errorf("got memory %d and %+v: the broker and PostgreSQL work too", saved.Memory, issue)
+	if saved.Memory == 0 || len(took) != 4 || slices.Min(slices.Collect(maps.Values(took))) == 0 {
+		t.Errorf("got memory %d and processor time %v: each of them works", saved.Memory, took)
 	}
 }
 

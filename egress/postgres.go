@@ -131,8 +131,8 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 		return &refusal{code: codeTooMany, after: time.Second}
 	}
 	upstream, using, done, err := s.enter(ctx, start.Parameters)
-	if rejected(err) {
-		// The database knows first that a login has ended. Brevet says why, or gives another one.
+	if err != nil && s.held != nil && !s.held.alive(s.sandbox.purse.now()) {
+		// It ended just now, and the database may be the first to know. Brevet says why, or gives another one.
 		upstream, using, done, err = s.enter(ctx, start.Parameters)
 	}
 	if err != nil {
@@ -167,10 +167,10 @@ func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.
 	return upstream, using, done, nil
 }
 
-// rejected tells of a login that the database does not take (class 28).
+// rejected tells of a login that the database does not take (class 28), or that it ends at once (57P01).
 func rejected(err error) bool {
 	var theirs *pgconn.PgError
-	return errors.As(err, &theirs) && strings.HasPrefix(theirs.Code, "28")
+	return errors.As(err, &theirs) && (strings.HasPrefix(theirs.Code, "28") || theirs.Code == "57P01")
 }
 
 // login connects to the database with the credential.
