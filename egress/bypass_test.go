@@ -339,6 +339,47 @@ func TestTooManyCalls(t *testing.T) {
 	}
 }
 
+// A sandbox cannot take all that the gateway has: beyond so many tunnels and calls it is told so, until some are over.
+func TestTooManyAtATime(t *testing.T) {
+	w := newWorld(t)
+	w.perSecond = 10000
+	w.open(t)
+	connect := func() (net.Conn, int) {
+		conn := w.dial(t)
+		fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n%s\r\n", w.host.name(), basic)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return conn, resp.StatusCode
+	}
+	var tunnels []net.Conn
+	for range egress.MostTunnels {
+		conn, status := connect()
+		if status != 200 {
+			t.Fatalf("got %d for tunnel %d", status, len(tunnels))
+		}
+		tunnels = append(tunnels, conn)
+	}
+	if _, status := connect(); status != 429 {
+		t.Errorf("got %d, want no tunnel more", status)
+	}
+	base := request(t, "GET", "http://"+w.addr+"/"+w.host.name()+"/key/echo", nil)
+	base.SetBasicAuth("brevet", password)
+	if answer := call(t, &http.Client{}, base); answer.status != 200 {
+		t.Errorf("got %d %s by a base URL, want it to pass", answer.status, answer.text)
+	}
+	_ = tunnels[0].Close()
+	status := 0
+	for deadline := time.Now().Add(10 * time.Second); status != 200 && time.Now().Before(deadline); {
+		_, status = connect()
+	}
+	if status != 200 {
+		t.Errorf("got %d after one was closed", status)
+	}
+}
+
 // Two sandboxes of one gateway share nothing: neither a credential nor a connection.
 func TestTwoSandboxes(t *testing.T) {
 	w := newWorld(t)

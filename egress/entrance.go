@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // entrance is where calls come in: as a proxy's, or by a base URL.
@@ -24,7 +25,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.Method == http.MethodConnect:
-		e.connect(w, r)
+		e.connect(w, r, sandbox)
 	case r.URL.IsAbs():
 		e.absolute(w, r, sandbox)
 	default:
@@ -51,7 +52,7 @@ func (e *entrance) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // connect opens a tunnel to the gateway itself. Nothing is called before there is a call in it.
-func (e *entrance) connect(w http.ResponseWriter, r *http.Request) {
+func (e *entrance) connect(w http.ResponseWriter, r *http.Request, sandbox *Sandbox) {
 	target := strings.ToLower(r.Host)
 	host, port, err := net.SplitHostPort(target)
 	if err != nil || host == "" || port == "" || len(target) > maxTarget {
@@ -62,7 +63,13 @@ func (e *entrance) connect(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &refusal{code: codeNoRule, explanation: "egress rules have names of hosts, and no addresses"})
 		return
 	}
-	if err := e.gateway.open(w, func() (*Sandbox, error) { return e.who(r) }, target); err != nil {
+	leave, ok := sandbox.tunnels.take(mostTunnels)
+	if !ok {
+		refuse(w, &refusal{code: codeTooMany, after: time.Minute})
+		return
+	}
+	t := &tunnel{whose: func() (*Sandbox, error) { return e.who(r) }, target: target, closed: leave}
+	if err := e.gateway.open(w, t); err != nil {
 		e.gateway.cfg.Log.DebugContext(r.Context(), "opening a tunnel", "error", err)
 	}
 }

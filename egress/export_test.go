@@ -7,6 +7,9 @@ import (
 	"github.com/brevet-dev/brevet/secret"
 )
 
+// MostTunnels is how many a sandbox may have open.
+const MostTunnels = mostTunnels
+
 // Masked reads a body with secrets masked.
 func Masked(body io.Reader, secrets ...string) io.Reader {
 	var texts []secret.Text

@@ -24,6 +24,9 @@ const (
 	// maxBody is the largest body of a call, in bytes, and bodyPause the longest pause in it.
 	maxBody   = 1 << 30
 	bodyPause = 30 * time.Second
+	// mostTunnels is how many a sandbox may have open at a time, and mostCalls how many calls it may have under way.
+	mostTunnels = 500
+	mostCalls   = 1000
 	// lastWords is how long an answer may take that is broken off.
 	lastWords = time.Second
 )

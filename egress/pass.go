@@ -52,8 +52,14 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 	p := &passage{gateway: g, sandbox: sandbox, target: target, began: g.cfg.Now()}
 	seen := &answer{ResponseWriter: w}
 	defer func() { p.log(r, seen) }() // also of what is broken off, which panics
-	err := p.prepare(r)
-	if err != nil {
+	leave, ok := sandbox.calls.take(mostCalls)
+	if !ok {
+		seen.refused = &refusal{code: codeTooMany, after: time.Second}
+		refuse(seen, seen.refused)
+		return
+	}
+	defer leave()
+	if err := p.prepare(r); err != nil {
 		seen.refused = err
 		refuse(seen, err)
 		return

@@ -114,11 +114,11 @@ func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
 
 // open logs in to the database, and passes on what the two say to each other until one of them, or the credential, ends.
 func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) error {
-	if s.sandbox.sessions.Add(1) > mostSessions {
-		s.sandbox.sessions.Add(-1)
+	leave, ok := s.sandbox.sessions.take(mostSessions)
+	if !ok {
 		return &refusal{code: codeTooMany, after: time.Minute}
 	}
-	defer s.sandbox.sessions.Add(-1)
+	defer leave()
 	user := start.Parameters["user"]
 	if s.database = start.Parameters["database"]; s.database == "" {
 		s.database = user

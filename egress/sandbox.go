@@ -42,7 +42,8 @@ type Sandbox struct {
 	one, many *http.Transport // for calls that have a connection to themselves, and for those that share one
 	pace      *pace
 	cancels   cancels
-	sessions  atomic.Int64
+	// What it has at a time.
+	sessions, tunnels, calls places
 }
 
 // Sandbox has the gateway serve one more sandbox.
@@ -69,6 +70,18 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	defer g.mu.Unlock()
 	g.sandboxes = append(g.sandboxes, s)
 	return s, nil
+}
+
+// places are how many there are of something.
+type places struct{ taken atomic.Int64 }
+
+// take has a place until leave is called. There is none beyond most.
+func (p *places) take(most int64) (leave func(), ok bool) {
+	if p.taken.Add(1) > most {
+		p.taken.Add(-1)
+		return nil, false
+	}
+	return sync.OnceFunc(func() { p.taken.Add(-1) }), true
 }
 
 // tell logs how often a credential was used: one that was asked for and never used is one too many.

@@ -18,6 +18,13 @@ type tunnel struct {
 	early  *bufio.Reader            // what was sent before the tunnel was there
 	whose  func() (*Sandbox, error) // for each call anew
 	target string                   // host:port, in lower case
+	closed func()                   // told of the end
+}
+
+// Close implements [net.Conn].
+func (t *tunnel) Close() error {
+	t.closed()
+	return t.Conn.Close()
 }
 
 func (t *tunnel) Read(p []byte) (int, error) {
@@ -38,18 +45,19 @@ func tunnelContext(ctx context.Context, conn net.Conn) context.Context {
 }
 
 // open takes the connection of a CONNECT over.
-func (g *Gateway) open(w http.ResponseWriter, whose func() (*Sandbox, error), target string) error {
+func (g *Gateway) open(w http.ResponseWriter, t *tunnel) error {
 	conn, early, err := http.NewResponseController(w).Hijack()
 	if err != nil {
+		t.closed()
 		return err
 	}
-	_ = conn.SetDeadline(time.Time{})
-	if _, err := conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
-		return errors.Join(err, conn.Close())
+	t.Conn, t.early = conn, early.Reader
+	_ = t.SetDeadline(time.Time{})
+	if _, err := t.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
+		return errors.Join(err, t.Close())
 	}
-	t := &tunnel{Conn: conn, early: early.Reader, whose: whose, target: target}
 	if !g.tunnels.give(tls.Server(t, &tls.Config{GetConfigForClient: g.certify, MinVersion: tls.VersionTLS12})) {
-		return conn.Close()
+		return t.Close()
 	}
 	return nil
 }
