@@ -2,11 +2,9 @@ package egress_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -61,9 +59,6 @@ func TestCredentialsGoIn(t *testing.T) {
 func TestWaysIn(t *testing.T) {
 	w := newWorld(t)
 	plain := &http.Client{}
-	alone := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
-	}}}
 	base := request(t, "GET", "http://"+w.addr+"/"+w.host.name()+"/key/x%20y?q=1", nil)
 	base.SetBasicAuth("brevet", password)
 	absolute := request(t, "GET", "http://"+w.addr+"/", nil)
@@ -72,7 +67,7 @@ func TestWaysIn(t *testing.T) {
 	for name, answer := range map[string]got{
 		"CONNECT":          call(t, w.proxied(t), request(t, "GET", w.url("/key/x%20y?q=1"), nil)),
 		"base URL":         call(t, plain, base),
-		"its own socket":   call(t, alone, request(t, "GET", "http://egress/"+w.host.name()+"/key/x%20y?q=1", nil)),
+		"its own socket":   call(t, w.alone(), request(t, "GET", "http://egress/"+w.host.name()+"/key/x%20y?q=1", nil)),
 		"the request line": call(t, plain, absolute),
 	} {
 		seen := w.host.taken()

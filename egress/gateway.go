@@ -27,6 +27,8 @@ const (
 	// mostTunnels is how many a sandbox may have open at a time, and mostCalls how many calls it may have under way.
 	mostTunnels = 500
 	mostCalls   = 1000
+	// handshakeWithin is how long a host may take to prove who it is.
+	handshakeWithin = 10 * time.Second
 	// lastWords is how long an answer may take that is broken off.
 	lastWords = time.Second
 )
@@ -121,6 +123,25 @@ func (g *Gateway) Close(ctx context.Context) {
 	_ = g.tunnels.Close()
 }
 
+// lines are ways to call hosts: for calls that have a connection to themselves, and for those that share one.
+type lines struct{ one, many *http.Transport }
+
+func (g *Gateway) lines() lines {
+	var one, many http.Protocols
+	one.SetHTTP1(true)
+	many.SetHTTP1(true)
+	many.SetHTTP2(true)
+	return lines{g.transport(&one), g.transport(&many)}
+}
+
+// by is for calls that came by a version of HTTP, and go on by it where the host can: what came by itself goes faster so.
+func (l lines) by(major int) *http.Transport {
+	if major >= 2 {
+		return l.many
+	}
+	return l.one
+}
+
 // transport calls hosts: at addresses that are open, over TLS, by no other proxy. It asks for no compression, so that what
 // comes back can be searched for secrets.
 func (g *Gateway) transport(protocols *http.Protocols) *http.Transport {
@@ -128,7 +149,7 @@ func (g *Gateway) transport(protocols *http.Protocols) *http.Transport {
 		Protocols:              protocols,
 		DialContext:            outbound.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    10 * time.Second,
+		TLSHandshakeTimeout:    handshakeWithin,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    64,
 		IdleConnTimeout:        time.Minute,

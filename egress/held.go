@@ -29,8 +29,11 @@ var errEnded = errors.New("the credential has ended")
 type held struct {
 	id    string
 	scope string
-	user  string      // of a login
-	value secret.Text // what is sent: a token, a key, a password
+	user  string      // of a login, or the id of a key of AWS's
+	value secret.Text // what is sent, or signed by: a token, a key, a password
+	// session is what goes with a key of AWS's that is for a while, and lines are the connections of a certificate.
+	session secret.Text
+	lines   lines
 	// masked are the forms in which it must not come back.
 	masked []secret.Text
 	ends   time.Time

@@ -16,9 +16,7 @@ import (
 // keep has the catalogue's key be another one, before it is asked for.
 func (w *world) keep(t *testing.T, key string) {
 	t.Helper()
-	if _, err := w.stack.Vault(t).Logical().WriteWithContext(t.Context(), "secret/data/egress", map[string]any{"data": map[string]any{"key": key}}); err != nil {
-		t.Fatal(err)
-	}
+	w.store(t, "egress", map[string]any{"key": key})
 }
 
 // A key does not come back in any of the spellings in which hosts write what they were sent.
@@ -89,7 +87,7 @@ func TestNamesThatAreTakenForOthers(t *testing.T) {
 	w := newWorld(t)
 	for _, line := range []string{
 		"X_Key: mine", "x_http_method_override: mine", "X-HTTP_Method-Override: mine", "X.Api.Key: mine", "Content_Length: 1mine", "Proxy: mine",
-		"X-Original-Method: mine", "X-Forwarded-Anything: mine", "X-Rewrite-Path: mine", "Destination: https://mine/other",
+		"X-Original-Method: mine", "X-Forwarded-Anything: mine", "X-Rewrite-Path: mine", "X-Ssl-Client-S-Dn: mine", "X-Client-Cert-Subject: mine", "Destination: https://mine/other",
 	} {
 		answer := say(t, w.tunnel(t, w.host.name()), "POST /key/echo HTTP/1.1\r\nHost: "+w.host.name()+"\r\n"+line+"\r\nX-Page: 2\r\nContent-Length: 0\r\n\r\n")
 		seen := w.host.taken()

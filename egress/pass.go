@@ -22,11 +22,13 @@ import (
 var own = []string{
 	"Authorization", "Cookie", "Proxy-Authorization", "Proxy", "Forwarded", "Destination", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
 	"X-Host", "X-Http-Host-Override", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Remote-User", "Remote-User",
-	"X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key", "X-Amz-Security-Token",
+	"X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key", "X-Amz-Security-Token", "X-Amz-S3session-Token",
 }
 
 // ownPrefixes are what such headers begin with.
-var ownPrefixes = []string{"X-Forwarded-", "X-Original-", "X-Rewrite-"}
+var ownPrefixes = []string{
+	"X-Forwarded-", "X-Original-", "X-Rewrite-", "Client-Cert", "X-Client-Cert", "Ssl-Client-", "X-Ssl-", "X-Amzn-Mtls-",
+}
 
 // kept tells whether a header of the sandbox goes on. A name of anything but letters, digits and hyphens does not, as with nginx:
 // programs that turn names into variables take an underscore for a hyphen, and so another header for one of our own.
@@ -99,6 +101,11 @@ func (p *passage) prepare(r *http.Request) error {
 	if !p.sandbox.pace.allows(origin(p.target.Host), p.began) {
 		return &refusal{code: codeTooMany, scopes: []string{p.match.scope.Name}, after: time.Second}
 	}
+	if send := p.match.route.Send; send.As == scopes.SendAWS {
+		if err := signable(r, send.Service); err != nil {
+			return err
+		}
+	}
 	if p.held, err = p.sandbox.purse.credential(r.Context(), p.match); err != nil {
 		return err
 	}
@@ -126,12 +133,26 @@ func (p *passage) forward(seen *answer, major int) *httputil.ReverseProxy {
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			if cause := context.Cause(r.Context()); cause != nil {
 				err = cause
+			} else if p.held.life.Err() != nil {
+				err = errEnded // it took its connections with it
 			}
 			seen.refused = err
 			refuse(seen, err)
 		},
 		// What has no length is flushed as it comes.
-		Transport: p.sandbox.transport(major), BufferPool: &copies, ErrorLog: p.gateway.below,
+		Transport: p.carrier(major), BufferPool: &copies, ErrorLog: p.gateway.below,
+	}
+}
+
+// carrier sends what came by a version of HTTP.
+func (p *passage) carrier(major int) http.RoundTripper {
+	switch p.match.route.Send.As {
+	case scopes.SendAWS:
+		return &signer{p, p.sandbox.lines.by(major)}
+	case scopes.SendCertificate:
+		return p.held.lines.by(major)
+	default:
+		return p.sandbox.lines.by(major)
 	}
 }
 
@@ -154,6 +175,7 @@ func (p *passage) rewrite(out *http.Request) {
 		withKey := *out.URL
 		withKey.RawQuery = query.Encode()
 		out.URL = &withKey
+	case scopes.SendAWS, scopes.SendCertificate: // by who carries it
 	default:
 		out.Header.Set("Authorization", "Bearer "+value)
 	}

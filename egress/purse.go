@@ -2,21 +2,17 @@ package egress
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/secret"
-	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -32,10 +28,11 @@ const (
 
 // purse holds the credentials of one sandbox, in memory.
 type purse struct {
-	broker *client.Client
-	now    func() time.Time
-	task   string
-	reason string
+	gateway *Gateway
+	broker  *client.Client
+	now     func() time.Time
+	task    string
+	reason  string
 	// ended is told of each credential that is not used any more.
 	ended func(*held)
 
@@ -50,6 +47,8 @@ type slot struct {
 	current atomic.Pointer[held]
 	// With the turn:
 	pending *client.Pending
+	key     secret.Text // that a certificate was asked for with
+	csr     string
 	denied  error
 	until   time.Time
 }
@@ -139,7 +138,8 @@ func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
 	if s.pending = answer.Pending; s.pending != nil {
 		return nil, &refusal{code: codePending, pending: s.pending, scopes: []string{m.scope.Name}, after: s.pending.RetryAfter}
 	}
-	h, err := newHeld(answer.Token, m.route.Send, began)
+	h, err := p.gateway.newHeld(answer.Token, m.route.Send, s.key, began)
+	s.key, s.csr = secret.Text{}, ""
 	if err != nil {
 		p.release(ctx, answer.Token.ID)
 		s.denied, s.until = err, p.now().Add(deniedFor)
@@ -163,7 +163,13 @@ func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
 
 // request asks, or looks what people have said to what was asked before.
 func (p *purse) request(ctx context.Context, s *slot, m match) (client.Answer, error) {
-	ask := client.Ask{Scope: m.scope.Name, Params: m.route.Params, Task: p.task, Reason: p.reason}
+	if m.scope.Csr && s.csr == "" {
+		var err error
+		if s.key, s.csr, err = newKey(); err != nil {
+			return client.Answer{}, err
+		}
+	}
+	ask := client.Ask{Scope: m.scope.Name, Params: m.route.Params, Task: p.task, Reason: p.reason, CSR: s.csr}
 	if s.pending == nil {
 		return p.broker.Request(ctx, ask)
 	}
@@ -188,38 +194,6 @@ func (p *purse) decided(ctx context.Context, id string, ask client.Ask, status o
 		return p.broker.Redeem(ctx, id, ask)
 	}
 	return p.broker.Request(ctx, ask)
-}
-
-func newHeld(token *client.Token, send scopes.Send, began time.Time) (*held, error) {
-	value := valueOf(token, send.Field)
-	text := value.Reveal()
-	if text == "" || !httpguts.ValidHeaderFieldValue(text) || send.Field == "" && !strings.EqualFold(token.Type, "Bearer") {
-		return nil, &refusal{code: codeUnfit, scopes: []string{token.Scope}}
-	}
-	h := &held{id: token.ID, scope: token.Scope, user: token.Field("username").Reveal(), value: value, masked: spellings(text), ends: began.Add(token.TTL - margin)}
-	if send.As == scopes.SendBasic {
-		h.masked = append(h.masked, spellings(base64.StdEncoding.EncodeToString([]byte(send.User+":"+text)))...)
-	}
-	if token.TTL < 2*margin {
-		h.ends = began.Add(token.TTL / 2)
-	}
-	h.life, h.end = context.WithCancelCause(context.Background())
-	h.confirmed.Store(&began)
-	return h, nil
-}
-
-// valueOf is the member of a credential that is sent. What an engine gave as it is has its members one level down.
-func valueOf(token *client.Token, field string) secret.Text {
-	if field == "" {
-		return token.Secret
-	}
-	if token.Kind != scopes.KindKV && token.Kind != scopes.KindVault {
-		return token.Field(field)
-	}
-	var data map[string]any
-	_ = json.Unmarshal([]byte(token.Field("data").Reveal()), &data) // what is no object has no members
-	text, _ := data[field].(string)
-	return secret.New(text)
 }
 
 // close ends what is under way, releases everything, and takes back what people were asked for. What that does not reach ends by

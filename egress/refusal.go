@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -28,6 +29,7 @@ const (
 	codeUnfit       openapi.ProblemCode = "egress_unfit"
 	codeUpstream    openapi.ProblemCode = "egress_upstream"
 	codeEnded       openapi.ProblemCode = "egress_ended"
+	codeSigned      openapi.ProblemCode = "egress_signed"
 )
 
 // words are the status, the title and the detail of each code.
@@ -45,9 +47,10 @@ var words = map[openapi.ProblemCode]struct {
 	codeTooLarge:    {http.StatusRequestEntityTooLarge, "The body is too large", "The body is larger than the gateway lets pass."},
 	codeCaller:      {http.StatusForbidden, "Not a sandbox of this gateway", "The gateway cannot tell which sandbox calls, or holds no identity of it. The call was not sent."},
 	codeUnavailable: {http.StatusServiceUnavailable, "Brevet cannot be asked", "The gateway cannot learn now whether the call may pass. It was not sent. Try again."},
-	codeUnfit:       {http.StatusBadGateway, "The credential does not fit", "The credential has not the member that its egress rule names, or one that cannot be sent. The call was not sent. An admin has to change the catalogue."},
+	codeUnfit:       {http.StatusBadGateway, "The credential does not fit", "The credential has not the member that its egress rule names, or one that cannot be sent, or the host does not ask for it. The call was not sent. An admin has to change the catalogue."},
 	codeUpstream:    {http.StatusBadGateway, "The host gave no answer", "The gateway passed the call on, and got no answer that it can give back."},
 	codeEnded:       {http.StatusForbidden, "The credential has ended", "The task ended, or the credential was revoked, while the call was under way."},
+	codeSigned:      {http.StatusBadRequest, "Signed by the sandbox", "A part of the call is signed by the sandbox itself, in a way that the gateway cannot take away. The call was not sent. explanation says what to do."},
 }
 
 // refusal is a call that is not passed on, told to the sandbox.
@@ -119,6 +122,7 @@ func problemOf(err error) (problem, time.Duration) {
 func refusalOf(err error) *refusal {
 	var r *refusal
 	var large *http.MaxBytesError
+	var theirs *net.OpError
 	switch {
 	case errors.As(err, &r):
 		return r
@@ -128,6 +132,8 @@ func refusalOf(err error) *refusal {
 		return &refusal{code: codeAddress, cause: err}
 	case errors.Is(err, errEnded), errors.Is(err, context.DeadlineExceeded):
 		return &refusal{code: codeEnded, cause: err}
+	case errors.As(err, &theirs) && theirs.Op == "remote error": // one of the fixed words of TLS
+		return &refusal{code: codeUpstream, explanation: "the host has ended the connection: " + theirs.Err.Error(), cause: err}
 	default:
 		return &refusal{code: codeUpstream, cause: err}
 	}

@@ -136,7 +136,10 @@ func rulesOf(scope openapi.OfferedScope) []scopes.Egress {
 	for i, rule := range scope.Egress {
 		rules[i] = scopes.Egress{
 			Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths, Databases: rule.Databases,
-			Send: scopes.Send{As: string(rule.Send.As), Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field},
+			Send: scopes.Send{
+				As: string(rule.Send.As), Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field,
+				Service: rule.Send.Service, Region: rule.Send.Region,
+			},
 		}
 	}
 	return rules

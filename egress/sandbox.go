@@ -17,6 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
 
@@ -36,12 +37,13 @@ type SandboxConfig struct {
 
 // Sandbox is what a gateway knows of one sandbox, and holds for it. Nothing of it is ever used for another.
 type Sandbox struct {
-	cfg       SandboxConfig
-	rules     *rulebook
-	purse     *purse
-	one, many *http.Transport // for calls that have a connection to themselves, and for those that share one
-	pace      *pace
-	cancels   cancels
+	cfg     SandboxConfig
+	rules   *rulebook
+	purse   *purse
+	lines   lines
+	pace    *pace
+	bodies  *semaphore.Weighted // those that are read whole
+	cancels cancels
 	// What it has at a time.
 	sessions, tunnels, calls places
 }
@@ -51,20 +53,16 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	if cfg.Broker == nil || cfg.Task == "" || cfg.ID == "" {
 		return nil, errors.New("egress: a sandbox has an ID, a task and a client that asks as it")
 	}
-	var one, many http.Protocols
-	one.SetHTTP1(true)
-	many.SetHTTP1(true)
-	many.SetHTTP2(true)
 	s := &Sandbox{
 		cfg:   cfg,
 		rules: &rulebook{broker: cfg.Broker, now: g.cfg.Now, only: cfg.Scopes},
 		purse: &purse{
-			broker: cfg.Broker, now: g.cfg.Now, task: cfg.Task, reason: cfg.Reason, slots: map[string]*slot{},
+			gateway: g, broker: cfg.Broker, now: g.cfg.Now, task: cfg.Task, reason: cfg.Reason, slots: map[string]*slot{},
 			ended: func(h *held) { g.tell(cfg, h) },
 		},
 		pace: &pace{limit: rate.Limit(g.cfg.CallsPerSecond), burst: 2 * g.cfg.CallsPerSecond, of: map[string]*rate.Limiter{}},
 		// Connections are not shared: what one sandbox leaves on one is nothing that another meets.
-		one: g.transport(&one), many: g.transport(&many),
+		lines: g.lines(), bodies: semaphore.NewWeighted(maxSignedAtOnce),
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,16 +122,8 @@ func (g *Gateway) Drop(ctx context.Context, s *Sandbox) {
 
 func (s *Sandbox) close(ctx context.Context) {
 	s.purse.close(ctx)
-	s.one.CloseIdleConnections()
-	s.many.CloseIdleConnections()
-}
-
-// transport is for calls that came by a version of HTTP, and go on by it where the host can: what came by itself goes faster so.
-func (s *Sandbox) transport(major int) *http.Transport {
-	if major >= 2 {
-		return s.many
-	}
-	return s.one
+	s.lines.one.CloseIdleConnections()
+	s.lines.many.CloseIdleConnections()
 }
 
 // Caller tells whose a call is. Of calls in a tunnel it is asked each time about the CONNECT that opened it.

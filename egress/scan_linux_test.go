@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,7 +77,9 @@ func memory(t *testing.T, pid int) []byte {
 // A sandbox that has called hosts with every credential, some of which have told it theirs, has none of them: neither in its
 // environment nor in its files, its memory, or what went over its connections.
 func TestNothingToSteal(t *testing.T) {
-	w := newWorld(t)
+	w, g := newGuardedWorld(t)
+	w.host.mux.HandleFunc("/s3/echo", func(rw http.ResponseWriter, r *http.Request) { _ = json.NewEncoder(rw).Encode(r.Header) })
+	key := w.storeCertificate(t)
 	gateway := w.addr
 	var traffic *brevettest.Buffer
 	w.addr, traffic = recorder(t, gateway)
@@ -83,9 +87,10 @@ func TestNothingToSteal(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "python3", "-c", `
 import os, sys, urllib.request
 kept = []
-for path in ["/key/echo", "/basic", "/bearer", "/query", "/token", "/key/away"]:
+host = os.environ["HOST"]
+for url in [host + path for path in ["/key/echo", "/basic", "/bearer", "/query", "/token", "/key/away", "/s3/echo"]] + [os.environ["GUARDED"]]:
     try:
-        answer = urllib.request.urlopen(os.environ["HOST"] + path)
+        answer = urllib.request.urlopen(url)
     except Exception as e:
         answer = e
     kept.append((str(getattr(answer, "headers", "")), answer.read() if hasattr(answer, "read") else b""))
@@ -95,7 +100,7 @@ open("kept", "w").write(repr(kept))
 print("ready", flush=True)
 sys.stdin.read()
 `)
-	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, b.environ, os.Stderr
+	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, append(b.environ, "GUARDED="+g.at("/stored/x")), os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -125,20 +130,27 @@ sys.stdin.read()
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w.finds(t, places)
+	g.one(t)
+	w.finds(t, places, strings.Split(key, "\n")[2]) // the first line of any key begins as others do
 }
 
 // finds looks for every credential that the hosts got, and for what has to be there so that the search is one.
-func (w *world) finds(t *testing.T, places map[string][]byte) {
+func (w *world) finds(t *testing.T, places map[string][]byte, key string) {
 	t.Helper()
-	secrets := map[string]string{"key": canary, "basic": base64.StdEncoding.EncodeToString([]byte("bot:" + canary))}
+	secrets := map[string]string{
+		"key": canary, "basic": base64.StdEncoding.EncodeToString([]byte("bot:" + canary)), "certificate's key": key,
+		"id of the AWS key": awsKey, "AWS key": awsSecret, "session": awsSession,
+	}
 	for _, r := range w.host.taken() {
 		if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && r.URL.Path == "/token" {
 			secrets["token"] = token
 		}
+		if r.URL.Path == "/s3/echo" {
+			secrets["signature"] = r.Header.Get("Authorization")[len(r.Header.Get("Authorization"))-64:]
+		}
 	}
-	if len(secrets) != 3 {
-		t.Fatal("the hosts got no token")
+	if len(secrets) != 8 {
+		t.Fatal("the hosts got no token, or no signature")
 	}
 	there := map[string]string{"its memory": password, "its traffic": "CONNECT ", "its environment": password, "its files": strings.Repeat("*", len(canary))}
 	for name, content := range places {

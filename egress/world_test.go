@@ -40,8 +40,12 @@ const (
 	admin = "spiffe://acme.test/admin"
 	task  = "triage-1"
 	// canary is the key that no sandbox may ever see.
-	canary   = "CANARY-4f9c81d07ab2"
-	password = "of-this-gateway"
+	canary = "CANARY-4f9c81d07ab2"
+	// The key that calls are signed by.
+	awsKey     = "AKIACANARY52C19D77E0"
+	awsSecret  = "CANARY/secret+7d0b1c52e94f/ab"
+	awsSession = "CANARY//session+e55a0b31c8d7=="
+	password   = "of-this-gateway"
 )
 
 // host is a server of others, which remembers what reached it and does as the path says.
@@ -55,6 +59,12 @@ type host struct {
 
 func newHost(t testing.TB) *host {
 	t.Helper()
+	h := prepareHost()
+	h.start(t)
+	return h
+}
+
+func prepareHost() *host {
 	mux := http.NewServeMux()
 	h := &host{mux: mux}
 	mux.HandleFunc("/key/echo", func(w http.ResponseWriter, r *http.Request) {
@@ -88,6 +98,12 @@ func newHost(t testing.TB) *host {
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 		_, _ = io.Copy(conn, buf)
 	})
+	for _, path := range []string{"/s3/", "/lambda/"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%d %s", len(body), body)
+		})
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })
 	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
@@ -99,9 +115,13 @@ func newHost(t testing.TB) *host {
 	}))
 	h.EnableHTTP2 = true
 	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	return h
+}
+
+func (h *host) start(t testing.TB) {
+	t.Helper()
 	h.StartTLS()
 	t.Cleanup(h.Close)
-	return h
 }
 
 // taken returns what came since the last time.
@@ -127,7 +147,7 @@ func catalogueFor(host, database string, secured int) []scopes.File {
     resource: host:all
     ttl: {default: 5m, max: 15m}
     credential: %s
-    egress: [{hosts: ['%s'], methods: [GET, POST], paths: [%s]%s}]
+    egress: [{hosts: ['%s'], methods: [GET, POST, PUT], paths: [%s]%s}]
 `
 	const logins = `  - name: %s
     title: Log in
@@ -137,12 +157,14 @@ func catalogueFor(host, database string, secured int) []scopes.File {
     credential: {kind: database, mount: database, role: reporting}
     egress: [{hosts: ['%[3]s'], databases: %[2]s}]
 `
-	kv, jwt := "{kind: kv, path: secret/data/egress}", "{kind: jwt, audience: https://example.com}"
+	kv, keys, jwt := "{kind: kv, path: secret/data/egress}", "{kind: kv, path: secret/data/egress-aws}", "{kind: jwt, audience: https://example.com}"
 	text := "scopes:\n" +
 		fmt.Sprintf(scope, "host.key.use", "read", kv, host, "/key/**", ", send: {as: header, name: x-key, field: key}") +
 		fmt.Sprintf(scope, "host.basic.use", "read", kv, host, "/basic", ", send: {as: basic, user: bot, field: key}") +
 		fmt.Sprintf(scope, "host.query.use", "read", kv, host, "/query", ", send: {as: query, name: key, field: key}") +
 		fmt.Sprintf(scope, "host.bearer.use", "read", kv, host, "/bearer", ", send: {as: bearer, field: key}") +
+		fmt.Sprintf(scope, "host.s3.use", "read", keys, host, "/s3/**", ", send: {as: aws, service: s3, region: eu-central-1}") +
+		fmt.Sprintf(scope, "host.lambda.use", "read", keys, host, "/lambda/**", ", send: {as: aws, service: lambda, region: eu-central-1}") +
 		fmt.Sprintf(scope, "host.token.use", "read", jwt, host, "/token", "") +
 		fmt.Sprintf(scope, "host.bound.use", "read", "{kind: jwt, audience: https://example.com, bind: dpop}", host, "/bound", "") +
 		fmt.Sprintf(scope, "host.lost.use", "read", kv, host, "/lost", ", send: {as: bearer, field: none}") +
@@ -189,18 +211,20 @@ type world struct {
 	perSecond int
 }
 
-func newWorld(t testing.TB) *world {
+// newWorld is one whose catalogue has more scopes, when there are any.
+func newWorld(t testing.TB, more ...string) *world {
 	t.Helper()
 	w := &world{host: newHost(t), log: &brevettest.Buffer{}, perSecond: 1000}
 	w.front = newFront(t, w.host.TLS.Certificates)
+	catalogue := catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port)
+	catalogue[0].Data = append(catalogue[0].Data, strings.Join(more, "")...)
 	w.stack = brevettest.NewStack(t, brevettest.Options{
-		Catalogue: catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port), Admins: []string{admin},
+		Catalogue: catalogue, Admins: []string{admin},
 		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
 		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}},
 	})
-	if _, err := w.stack.Vault(t).Logical().WriteWithContext(t.Context(), "secret/data/egress", map[string]any{"data": map[string]any{"key": canary}}); err != nil {
-		t.Fatal(err)
-	}
+	w.store(t, "egress", map[string]any{"key": canary})
+	w.store(t, "egress-aws", map[string]any{"access_key": awsKey, "secret_key": awsSecret, "session_token": awsSession})
 	w.broker = w.stack.Client(t, agent)
 	w.open(t)
 	return w
@@ -285,6 +309,13 @@ func (w *world) proxied(t testing.TB) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
+// alone is a client at the socket of the one sandbox.
+func (w *world) alone() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
+	}}}
+}
+
 func (w *world) url(path string) string { return "https://" + w.host.name() + path }
 
 // got is an answer, read to its end.
@@ -335,7 +366,7 @@ func (w *world) get(t testing.TB, path string) got {
 // usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
 func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
-	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure"} {
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed"} {
 		all["host."+name+".use"] = nil
 	}
 	return all
