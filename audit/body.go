@@ -41,6 +41,10 @@ type body struct {
 	Was     string `json:"was"`
 	Votes   int64  `json:"votes"`
 
+	// What the holder of a credential says of it.
+	Calls      int64   `json:"calls"`
+	LastUsedAt *string `json:"last_used_at"`
+
 	Target target `json:"target"`
 	Reason string `json:"reason"`
 

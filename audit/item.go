@@ -92,6 +92,7 @@ var (
 	Quarantines = table("quarantines", 1, "spiffe_id", "since", "actor", "reason", "command", "entry_index")
 	People      = table("people", 1, "id", "name", "handle", "groups", "said_at", "entry", "entry_index")
 	Votes       = table("votes", 3, "request", "voter", "verdict", "covers", "time", "note", "entry_index")
+	Uses        = table("uses", 1, "issuance", "began", "calls", "last_used_at", "time", "entry_index")
 
 	CatalogueChanges = table("catalogue_changes", 1, "id", "kind", "digest", "base", "version", "proposal", "proposer",
 		"actor", "reason", "time", "entry_index")
@@ -99,7 +100,7 @@ var (
 	Catalogues    = table("catalogues", 1, "digest", "names", "contents")
 
 	// Tables are those whose rows come last.
-	Tables = []*Table{TaskEnds, Quarantines, People, Votes, CatalogueChanges, CatalogueHead, Catalogues}
+	Tables = []*Table{TaskEnds, Quarantines, People, Votes, Uses, CatalogueChanges, CatalogueHead, Catalogues}
 )
 
 var (

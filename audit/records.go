@@ -37,6 +37,8 @@ type record struct {
 	leased, static bool
 	oneShot        bool
 	held           bool // by another: it was asked of people, or handed on
+	issued         bool // once
+	holder         unique.Handle[string]
 	// status, time and key are what differs between records that only began. now is all that can change once it did, and
 	// row the same as the table has it; nil is as it began.
 	status, time, key string
@@ -52,6 +54,7 @@ func (s *state) begin(p *parsed) *record {
 	b := p.body
 	r := &record{
 		index: p.entry.Index, last: p.entry.Index, held: b.Approves != nil, status: unique.Make(b.Status).Value(), time: b.Time, key: pointed(b.Request.IdempotencyKey),
+		issued: b.Status == "issued", holder: unique.Make(b.Subject.SPIFFEID),
 	}
 	if b.Intent != nil {
 		r.kind, r.leased, r.static = unique.Make(b.Intent.Kind).Value(), b.Intent.Grant.Leased, b.Intent.Grant.Static
@@ -169,6 +172,7 @@ func (r *record) mayMove(to string) bool {
 func (r *record) move(b *body) {
 	now := r.change()
 	now[status], now[statusDetail], now[statusTime] = b.Status, orNull(b.Detail), b.Time
+	r.issued = b.Status != "failed" && (r.issued || b.Status == "issued")
 	if who := b.actor(); who != Null {
 		now[actor] = who
 	}

@@ -25,6 +25,8 @@ type state struct {
 	met    map[string]time.Time // when the provider last spoke of somebody
 	groups map[string][]string  // of people, as it said then
 
+	uses map[uuid.UUID]use // by issuance
+
 	pruned int64 // the entries before it were, but for those that are there
 
 	steps, projections findings
@@ -41,7 +43,7 @@ func newState() *state {
 		quarantines: project(Quarantines), people: project(People), votes: project(Votes), changes: project(CatalogueChanges),
 		head: project(CatalogueHead), ends: map[string]taskEnd{},
 		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]ballot{}, met: map[string]time.Time{},
-		groups: map[string][]string{},
+		groups: map[string][]string{}, uses: map[uuid.UUID]use{},
 	}
 	s.head.set(-1, "true", "0", Null, Null)
 	return s
@@ -61,6 +63,8 @@ func (s *state) apply(p *parsed) {
 		s.step(b, index)
 	case "catalogue.proposed", "catalogue.applied", "catalogue.rejected":
 		s.changeCatalogue(b, index)
+	case "issuance.reported":
+		s.report(b, index)
 	case "person.seen":
 		s.meet(b, index)
 	case "task.end":
@@ -186,6 +190,8 @@ func (s *state) table(row Row) {
 	switch row.Table {
 	case Catalogues:
 		s.files(row)
+	case Uses:
+		s.useRow(row)
 	default:
 		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.votes, s.changes, s.head} {
 			if p.table == row.Table {
@@ -219,6 +225,7 @@ func (s *state) end() {
 		p.rest(&s.projections)
 	}
 	s.filesLeft()
+	s.usesLeft()
 }
 
 // match looks for the entries of rows that did not lie with theirs: by the id of the request, or else by the entry that a

@@ -21,6 +21,8 @@ type Config struct {
 	Minter    Minter
 	// Chronicle lets the record be followed. With nil nothing of it is found.
 	Chronicle Chronicle
+	// Usage keeps what holders say of their credentials. With nil there are none to say something of.
+	Usage Usage
 	// Tokens tells where tokens stand. With nil none is in force.
 	Tokens Tokens
 	// Signer signs status lists. With nil there are none.

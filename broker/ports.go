@@ -123,6 +123,16 @@ type Board interface {
 	Views(ctx context.Context, requests []string) ([]View, error)
 }
 
+// Usage is how often credentials were used, as those who held them have said. All methods are safe for concurrent use, across
+// replicas too; errors are as for Ledger.
+type Usage interface {
+	// Report commits what a holder says, unless they have said it before, and returns what stands. ErrNotFound when nothing
+	// of that id was issued to them, or it has ended more than an hour ago.
+	Report(ctx context.Context, use Use) (Use, error)
+	// ScopeUsage returns what became of what was asked for within reach, by scope. ErrTooBroad when that takes too long.
+	ScopeUsage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeUsage, error)
+}
+
 // Proofs remembers for all replicas which DPoP proofs were used.
 type Proofs interface {
 	// UseProof returns nil for the first use of a proof, once that is durable, and dpop.ErrReplayed for any other. Any other
@@ -356,6 +366,7 @@ type Happening struct {
 	Verdict, Covers, Note string
 	Reason                string
 	At                    time.Time // when the task is to end
+	Calls                 *int64    // that a holder has reported
 }
 
 // Page is one page of a List. Next is the Before of the following page, zero at the end; Prev is the From of the one

@@ -51,6 +51,7 @@ type record struct {
 	Operation   string     `parquet:"operation,dict"`
 	Suppressed  int64      `parquet:"suppressed"`
 	OnBehalfOf  string     `parquet:"on_behalf_of,dict"`
+	Calls       int64      `parquet:"calls"`
 }
 
 // columnar is Parquet. Each batch becomes a row group; without Close there is no file.
@@ -70,7 +71,7 @@ func (c *columnar) Write(e Event) error {
 		Verdict: e.Verdict, Approves: e.Approves, Credential: e.Credential, Digest: e.Digest, Reason: e.Reason, Body: e.Body,
 		SVID: e.SVID, Thumbprint: e.Thumbprint, JKT: e.JKT, Parent: e.Parent, TTLAsked: e.TTLAsked, Clamps: e.Clamps, Group: e.Group,
 		Audience: e.Audience, Name: e.Name, VaultPath: e.VaultPath, Accessor: e.Accessor, Lease: e.Lease, Remote: e.Remote,
-		Operation: e.Operation, Suppressed: e.Suppressed, OnBehalfOf: e.OnBehalfOf,
+		Operation: e.Operation, Suppressed: e.Suppressed, OnBehalfOf: e.OnBehalfOf, Calls: e.Calls,
 	}
 	if !e.Expires.IsZero() {
 		r.Expires = &e.Expires

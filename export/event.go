@@ -55,6 +55,7 @@ type Event struct {
 	Remote      string // address of who made a call that was refused
 	Operation   string // that it was for
 	Suppressed  int64  // refusals that were counted and have no entry, since the last that has one
+	Calls       int64  // for how many an issuance was used, as its holder says
 	Body        string // the entry, byte for byte
 }
 
@@ -139,6 +140,8 @@ type body struct {
 	Remote     string `json:"remote"`
 	Operation  string `json:"operation"`
 	Suppressed int64  `json:"suppressed"`
+
+	Calls int64 `json:"calls"`
 }
 
 // actor is the id of a person or the SPIFFE ID of a workload, which entries write in three ways.
@@ -180,7 +183,7 @@ func Read(index int64, text string) (Event, error) {
 		Credential: b.Intent.Kind, Digest: first(b.Intent.ClaimsDigest, b.Minted.Digest), Body: text,
 		SVID: b.Subject.SVID, Thumbprint: b.Subject.Thumbprint, JKT: b.Request.JKT, Parent: b.Parent, TTLAsked: b.Request.TTL,
 		Group: b.Decision.Approval.Group, Audience: b.Intent.Audience, Name: b.Minted.Name, VaultPath: b.Intent.Grant.Path,
-		Accessor: b.Minted.Accessor, Lease: b.Minted.Lease, Remote: b.Remote, Operation: b.Operation, Suppressed: b.Suppressed,
+		Accessor: b.Minted.Accessor, Lease: b.Minted.Lease, Remote: b.Remote, Operation: b.Operation, Suppressed: b.Suppressed, Calls: b.Calls,
 	}
 	for _, clamp := range b.Decision.Clamps {
 		e.Clamps = append(e.Clamps, clamp.Bound)

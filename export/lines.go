@@ -125,6 +125,7 @@ var columns = []struct {
 	{"operation", func(e Event) string { return e.Operation }},
 	{"suppressed", func(e Event) string { return strconv.FormatInt(e.Suppressed, 10) }},
 	{"on_behalf_of", func(e Event) string { return e.OnBehalfOf }},
+	{"calls", func(e Event) string { return strconv.FormatInt(e.Calls, 10) }},
 }
 
 func timeText(t time.Time) string {

@@ -9,7 +9,7 @@ import (
 )
 
 // announceSQL appends a batch of commands, of which no two concern the same task, quarantine, request or person,
-// or the catalogue. What they order is projected in the same statement.
+// or the catalogue. What holders report comes the same way: appending what is issued has no time for it. What they order is projected in the same statement.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT FROM ledger_head FOR UPDATE
@@ -41,6 +41,7 @@ WITH locked AS MATERIALIZED (
 		SELECT item.*, CASE
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
 			WHEN kind LIKE 'approval.%' THEN n IN (SELECT n FROM moved)
+			WHEN kind = 'issuance.reported' THEN may_report(id, doc #>> '{actor,spiffe_id}')
 			WHEN kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected') THEN may_change_catalogue(kind, doc)
 			ELSE true END AS accepted
 		FROM item
@@ -88,6 +89,11 @@ WITH locked AS MATERIALIZED (
 	SELECT j.id, v.voter, v.verdict, v.covers, j.time, v.note, head.base + j.place
 	FROM judged AS j JOIN votes AS v ON v.request = (j.doc ->> 'of')::uuid, head
 	WHERE j.accepted AND j.kind = 'approval.remembered' AND v.verdict = 'approve' AND v.covers = 'task'
+), reported AS (
+	INSERT INTO uses (issuance, began, calls, last_used_at, time, entry_index)
+	SELECT j.id, i.entry_index, (j.doc ->> 'calls')::bigint, (j.doc ->> 'last_used_at')::timestamptz, j.time, head.base + j.place
+	FROM judged AS j JOIN issuances AS i ON i.id = j.id, head
+	WHERE j.accepted AND j.kind = 'issuance.reported'
 ), changed AS (
 	INSERT INTO catalogue_changes (
 		id, kind, digest, base, version, proposal, proposer, actor, reason, time, entry_index)

@@ -31,7 +31,8 @@ func (l *Ledger) Changes(ctx context.Context, q broker.Query, reach broker.Reach
 	rows, err := pool.Query(ctx, `
 		SELECT `+columns+` FROM (
 			SELECT i.*, c.last FROM (
-				SELECT id, max(index) AS last FROM entries WHERE index >= @first AND index < @beyond GROUP BY id) AS c
+				SELECT id, max(index) AS last FROM entries
+				WHERE index >= @first AND index < @beyond AND kind <> 'issuance.reported' GROUP BY id) AS c
 			JOIN issuances AS i ON i.id = c.id
 		) AS issuances
 		WHERE `+strings.Join(append(s.conditions(), within(reach, "trust_domain", s.args)), " AND ")+`

@@ -27,6 +27,13 @@ func SearchInBlocks(t interface{ Cleanup(func()) }, most int, shifts ...uint) {
 	t.Cleanup(func() { blockShifts, mostFar = before, mostBefore })
 }
 
+// CountInChunksOf has uses counted so many entry indexes at a time, until the test ends.
+func CountInChunksOf(t interface{ Cleanup(func()) }, size int64) {
+	before := usageChunk
+	usageChunk = size
+	t.Cleanup(func() { usageChunk = before })
+}
+
 // Elapsed is what has passed by either clock.
 func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
 

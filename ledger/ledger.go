@@ -24,6 +24,7 @@ var (
 	_ broker.Election   = (*Ledger)(nil)
 	_ broker.Catalogues = (*Ledger)(nil)
 	_ broker.Chronicle  = (*Ledger)(nil)
+	_ broker.Usage      = (*Ledger)(nil)
 )
 
 const (

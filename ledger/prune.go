@@ -109,6 +109,7 @@ func (p *pruning) choose(ctx context.Context) error {
 func (p *pruning) forget(ctx context.Context) error {
 	return p.exec(ctx, `SET LOCAL brevet.pruning = 'on'`, `
 		DELETE FROM votes WHERE request IN (SELECT id FROM going)`, `
+		DELETE FROM uses WHERE issuance IN (SELECT id FROM going)`, `
 		DELETE FROM webhook_notices WHERE entry_index < @beyond`, `
 		DELETE FROM issuances WHERE id IN (SELECT id FROM going)`, `
 		WITH later AS MATERIALIZED (

@@ -32,7 +32,8 @@ const timelineSQL = `
 			doc ->> 'actor' END, '') AS actor,
 		coalesce(doc #>> '{actor,name}', '') AS actor_name, coalesce(doc ->> 'verdict', '') AS verdict,
 		coalesce(doc ->> 'covers', '') AS covers, coalesce(doc ->> 'note', '') AS note,
-		coalesce(doc ->> 'reason', doc #>> '{request,reason}', '') AS reason, (doc ->> 'at')::timestamptz AS at
+		coalesce(doc ->> 'reason', doc #>> '{request,reason}', '') AS reason, (doc ->> 'at')::timestamptz AS at,
+		CASE WHEN e.kind = 'issuance.reported' THEN (doc ->> 'calls')::bigint END AS calls
 	FROM told AS e, LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb AS doc) AS body
 	WHERE e.index >= @from
 	ORDER BY e.index
@@ -46,6 +47,7 @@ type happening struct {
 	Actor, ActorName                   string
 	Verdict, Covers, Note, Reason      string
 	At                                 *time.Time
+	Calls                              *int64
 }
 
 // Timeline implements [broker.Chronicle].
@@ -88,7 +90,7 @@ func (h happening) told() broker.Happening {
 	out := broker.Happening{
 		Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
 		Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
-		Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason,
+		Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls,
 	}
 	if h.At != nil {
 		out.At = h.At.UTC()

@@ -1367,6 +1367,20 @@ type Redemption struct {
 	PublicKey string `json:"public_key,omitempty,omitzero"`
 }
 
+// ReportedUsage What the holders of the credentials say of them.
+type ReportedUsage struct {
+	Calls int64 `json:"calls"`
+
+	// Credentials How many of those that were issued somebody has said something of.
+	Credentials int64 `json:"credentials"`
+
+	// LastUsedAt Absent when none was used.
+	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
+
+	// Used How many of these were used at least once.
+	Used int64 `json:"used"`
+}
+
 // RequestState defines model for RequestState.
 type RequestState struct {
 	Approval     Approval `json:"approval,omitempty,omitzero"`
@@ -1468,6 +1482,22 @@ type ScopeParam struct {
 	Values []string `json:"values,omitempty,omitzero"`
 }
 
+// ScopeUsage defines model for ScopeUsage.
+type ScopeUsage struct {
+	// Asked Requests. One that people approved is counted once.
+	Asked int64 `json:"asked"`
+
+	// Denied Requests that policy, a limit or a person did not let pass.
+	Denied int64 `json:"denied"`
+
+	// Granted Credentials that were issued.
+	Granted int64 `json:"granted"`
+
+	// Reported What the holders of the credentials say of them.
+	Reported ReportedUsage `json:"reported"`
+	Scope    string        `json:"scope"`
+}
+
 // ServerMetadata defines model for ServerMetadata.
 type ServerMetadata struct {
 	DpopSigningAlgValuesSupported             []string `json:"dpop_signing_alg_values_supported,omitempty,omitzero"`
@@ -1524,7 +1554,10 @@ type TimelineEvent struct {
 	By string `json:"by,omitempty,omitzero"`
 
 	// ByName The name of the person then. Only auditors see it.
-	ByName       string `json:"by_name,omitempty,omitzero"`
+	ByName string `json:"by_name,omitempty,omitzero"`
+
+	// Calls For how many calls it was used, as its holder says.
+	Calls        *int64 `json:"calls,omitempty"`
 	Covers       string `json:"covers,omitempty,omitzero"`
 	DecisionCode string `json:"decision_code,omitempty,omitzero"`
 
@@ -1736,6 +1769,31 @@ type TokenRequest struct {
 // TokenType defines model for TokenType.
 type TokenType string
 
+// Usage defines model for Usage.
+type Usage struct {
+	Scopes []ScopeUsage `json:"scopes"`
+	Since  time.Time    `json:"since"`
+	Until  time.Time    `json:"until,omitempty,omitzero"`
+}
+
+// UseReport What the holder of a credential says of it.
+type UseReport struct {
+	Calls int64 `json:"calls"`
+
+	// LastUsedAt Absent when it was not used.
+	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
+	ReportedAt time.Time `json:"reported_at"`
+}
+
+// UseRequest defines model for UseRequest.
+type UseRequest struct {
+	// Calls For how many calls, sessions or the like it was used.
+	Calls int64 `json:"calls"`
+
+	// LastUsedAt When it was used last; now, if that is left out. It is cut to the time that the credential has had.
+	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
+}
+
 // Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
 // that. It needs a note, and covers nothing but the request.
 type Verdict string
@@ -1820,6 +1878,17 @@ type ListApprovalsParams struct {
 type WatchApprovalsParams struct {
 	// LastEventID The id of the last event that you have. What waited before it is not told again.
 	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
+}
+
+// GetUsageParams defines parameters for GetUsage.
+type GetUsageParams struct {
+	TrustDomain string `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
+
+	// Since What was asked from this time on, inclusive (RFC 3339). 30 days ago by default.
+	Since time.Time `form:"since,omitempty" json:"since,omitempty,omitzero"`
+
+	// Until What was asked before this time, exclusive (RFC 3339).
+	Until time.Time `form:"until,omitempty" json:"until,omitempty,omitzero"`
 }
 
 // ApplyCatalogueParams defines parameters for ApplyCatalogue.
@@ -2055,6 +2124,9 @@ type ApplyCatalogueJSONRequestBody = CatalogueOrder
 
 // DecideCatalogueJSONRequestBody defines body for DecideCatalogue for application/json ContentType.
 type DecideCatalogueJSONRequestBody = CatalogueDecision
+
+// ReportUsesJSONRequestBody defines body for ReportUses for application/json ContentType.
+type ReportUsesJSONRequestBody = UseRequest
 
 // AddQuarantineJSONRequestBody defines body for AddQuarantine for application/json ContentType.
 type AddQuarantineJSONRequestBody = QuarantineRequest

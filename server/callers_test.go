@@ -24,6 +24,7 @@ var (
 		{method: "DELETE", target: "/v1/requests/" + someID},
 		{target: "/v1/requests/" + someID + "/token", body: `{}`},
 		{target: "/v1/issuances/" + someID + "/release", body: nothing},
+		{target: "/v1/issuances/" + someID + "/uses", body: `{"calls":1}`},
 	}
 	forPeople = []wire{
 		{method: "GET", target: "/v1/approvals"},
@@ -38,6 +39,7 @@ var (
 		{method: "GET", target: "/v1/issuances/" + someID},
 		{method: "GET", target: "/v1/issuances/" + someID + "/timeline"},
 		{method: "GET", target: "/v1/issuances/" + someID + "/receipt"},
+		{method: "GET", target: "/v1/audit/usage"},
 		{method: "GET", target: "/v1/tasks/t-1/timeline?spiffe_id=" + chemist},
 		{method: "GET", target: "/v1/tasks/t-1/receipt?spiffe_id=" + chemist},
 		{method: "GET", target: "/v1/ledger/checkpoint"},

@@ -54,6 +54,9 @@ type ServerInterface interface {
 	// CastVote Say yes or no
 	// (POST /v1/approvals/{id}/votes)
 	CastVote(w http.ResponseWriter, r *http.Request, id ID)
+	// GetUsage Compare what was granted with what was used, by scope, as an auditor
+	// (GET /v1/audit/usage)
+	GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams)
 	// GetCatalogue Read the catalogue in force, as an admin or auditor of all trust domains
 	// (GET /v1/catalogue)
 	GetCatalogue(w http.ResponseWriter, r *http.Request)
@@ -90,6 +93,9 @@ type ServerInterface interface {
 	// GetIssuanceTimeline Read all that is recorded of one record, in order
 	// (GET /v1/issuances/{id}/timeline)
 	GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams)
+	// ReportUses Say how often one of your own credentials was used
+	// (POST /v1/issuances/{id}/uses)
+	ReportUses(w http.ResponseWriter, r *http.Request, id ID)
 	// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
 	// (GET /v1/ledger/checkpoint)
 	GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams)
@@ -234,6 +240,12 @@ func (_ Unimplemented) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// GetUsage Compare what was granted with what was used, by scope, as an auditor
+// (GET /v1/audit/usage)
+func (_ Unimplemented) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // GetCatalogue Read the catalogue in force, as an admin or auditor of all trust domains
 // (GET /v1/catalogue)
 func (_ Unimplemented) GetCatalogue(w http.ResponseWriter, r *http.Request) {
@@ -303,6 +315,12 @@ func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, i
 // GetIssuanceTimeline Read all that is recorded of one record, in order
 // (GET /v1/issuances/{id}/timeline)
 func (_ Unimplemented) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ReportUses Say how often one of your own credentials was used
+// (POST /v1/issuances/{id}/uses)
+func (_ Unimplemented) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -678,6 +696,65 @@ func (siw *ServerInterfaceWrapper) CastVote(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CastVote(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetUsage operation middleware
+func (siw *ServerInterfaceWrapper) GetUsage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetUsageParams
+
+	// ------------- Optional query parameter "trust_domain" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "trust_domain", r.URL.Query(), &params.TrustDomain, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "trust_domain"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "trust_domain", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", r.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "since"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "since", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", r.URL.Query(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "until"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "until", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetUsage(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1605,6 +1682,32 @@ func (siw *ServerInterfaceWrapper) GetIssuanceTimeline(w http.ResponseWriter, r 
 	handler.ServeHTTP(w, r)
 }
 
+// ReportUses operation middleware
+func (siw *ServerInterfaceWrapper) ReportUses(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReportUses(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetCheckpoint operation middleware
 func (siw *ServerInterfaceWrapper) GetCheckpoint(w http.ResponseWriter, r *http.Request) {
 
@@ -2477,7 +2580,13 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/v1/issuances/{id}/timeline", wrapper.GetIssuanceTimeline)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/issuances/{id}/uses", wrapper.ReportUses)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/issuances/{id}/release", wrapper.ReleaseIssuance)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/audit/usage", wrapper.GetUsage)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/revocations", wrapper.Revoke)

@@ -96,7 +96,7 @@ func eventOf(h *broker.Happening, within broker.Reach) TimelineEvent {
 	out := TimelineEvent{
 		Time: h.Time, Kind: h.Kind, ID: h.ID, Status: string(h.Status), Detail: h.Detail, Scope: h.Scope, Resource: h.Resource,
 		DecisionCode: h.Code, Explanation: h.Explanation, By: h.Actor, Verdict: h.Verdict, Covers: h.Covers, Reason: h.Reason,
-		At: h.At,
+		At: h.At, Calls: h.Calls,
 	}
 	// A sandbox learns that it was decided, and not what people say of it among themselves.
 	if within.Subject == "" {

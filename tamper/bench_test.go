@@ -80,6 +80,11 @@ func grown(b *testing.B, size int64) *world {
 			INSERT INTO issuances SELECT r.*
 			FROM generate_series(1, %[2]d - 1) AS n, issuances AS i, LATERAL jsonb_populate_record(NULL::issuances,
 				`+renamed("to_jsonb(i)::text")+`::jsonb || jsonb_build_object('entry_index', i.entry_index + n * %[1]d)) AS r`, first, copies),
+		fmt.Sprintf(`
+			INSERT INTO uses SELECT r.*
+			FROM generate_series(1, %[2]d - 1) AS n, uses AS u, LATERAL jsonb_populate_record(NULL::uses,
+				`+renamed("to_jsonb(u)::text")+`::jsonb
+					|| jsonb_build_object('began', u.began + n * %[1]d, 'entry_index', u.entry_index + n * %[1]d)) AS r`, first, copies),
 		fmt.Sprintf(`UPDATE ledger_head SET size = %d`, first*copies), `ANALYZE entries`, `ANALYZE issuances`,
 	} {
 		fmt.Fprintf(os.Stderr, "%s: %.40s\n", time.Now().Format(time.TimeOnly), strings.TrimSpace(sql))

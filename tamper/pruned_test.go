@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/note"
 )
 
@@ -21,6 +24,7 @@ func prunedWorld(t *testing.T) *world {
 	db := brevettest.NewDB(t)
 	db.SmallPartitions(t, 5)
 	w := grownWorld(t, db)
+	w.reportLate()
 	retention, err := ledger.OpenRetention(t.Context(), db.AdminURL)
 	w.must(err)
 	defer retention.Close(t.Context())
@@ -36,6 +40,20 @@ func prunedWorld(t *testing.T) *world {
 	db.Check(t)
 	disarm(t, w.conn)
 	return w
+}
+
+// reportLate has somebody say now how often a credential was used that is old enough to be dropped: it has to stay.
+func (w *world) reportLate() {
+	w.t.Helper()
+	var id, holder string
+	w.must(w.conn.QueryRow(w.t.Context(), `
+		SELECT i.id::text, i.spiffe_id FROM issuances AS i
+		WHERE i.entry_index < 256 AND i.credential_kind = 'jwt' AND i.status = 'issued'
+			AND NOT EXISTS (SELECT FROM uses AS u WHERE u.issuance = i.id)
+		ORDER BY i.entry_index LIMIT 1`).Scan(&id, &holder))
+	who := broker.Actor{Workload: broker.Subject{ID: spiffeid.RequireFromString(holder), Kind: attest.KindJWT}}
+	_, err := w.l.Report(w.t.Context(), broker.Use{Issuance: id, Holder: who, Time: time.Now()})
+	w.must(err)
 }
 
 // TestPrunedLedger verifies what is left of a ledger, and damages that.

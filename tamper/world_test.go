@@ -170,8 +170,12 @@ func (w *world) story(n int) {
 	switch n % kinds {
 	case 0:
 		w.catalogue(n)
-	case 1, 2:
+	case 1:
 		w.begin(w.record(n, nil))
+	case 2:
+		rec := w.record(n, nil)
+		w.begin(rec)
+		w.report(rec, int64(n/kinds%3))
 	case 3:
 		w.end(w.record(n, nil), []broker.Status{broker.StatusFailed, broker.StatusRevoked, broker.StatusReleased}[n/12%3])
 	case 4:
@@ -189,7 +193,9 @@ func (w *world) story(n int) {
 	case 10:
 		w.end(w.record(n, dynamic(scopes.KindVaultToken)), broker.StatusUnknown, broker.StatusCompensated)
 	case 11:
-		w.end(w.record(n, dynamic(scopes.KindKV)), broker.StatusIssued)
+		rec := w.record(n, dynamic(scopes.KindKV))
+		w.end(rec, broker.StatusIssued)
+		w.report(rec, 1)
 	}
 }
 
@@ -284,6 +290,17 @@ func (w *world) end(rec broker.Record, states ...broker.Status) {
 		}
 		w.must(w.l.Settle(w.t.Context(), out))
 	}
+}
+
+// report has the holder of a credential say how often it was used.
+func (w *world) report(rec broker.Record, calls int64) {
+	w.t.Helper()
+	use := broker.Use{Issuance: rec.ID, Holder: broker.Actor{Workload: rec.Subject}, Time: rec.Time.Add(3 * time.Second), Calls: calls}
+	if calls > 0 {
+		use.LastUsed = rec.Time.Add(2 * time.Second)
+	}
+	_, err := w.l.Report(w.t.Context(), use)
+	w.must(err)
 }
 
 func (w *world) refuse() {

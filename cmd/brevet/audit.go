@@ -18,6 +18,7 @@ type AuditCmd struct {
 	Whose      AuditWhoseCmd      `cmd:"" help:"Tell whose a credential is that somebody has found."`
 	Tail       AuditTailCmd       `cmd:"" help:"Show what is recorded, as it comes, until Ctrl-C."`
 	Task       AuditTaskCmd       `cmd:"" help:"Show all that is recorded of one task, in order."`
+	Usage      AuditUsageCmd      `cmd:"" help:"Compare what was granted with what was used, by scope."`
 	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
 	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the last signed checkpoint of the log, to be kept where nobody here can reach it."`
 	Keys       AuditKeysCmd       `cmd:"" help:"Print the public keys of the log."`

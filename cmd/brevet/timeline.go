@@ -60,5 +60,8 @@ func aboutOf(e openapi.TimelineEvent) string {
 			parts = append(parts, part)
 		}
 	}
+	if e.Calls != nil {
+		parts = append(parts, fmt.Sprintf("%d calls, as its holder says", *e.Calls))
+	}
 	return strings.Join(parts, ", ")
 }

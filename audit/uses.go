@@ -1,0 +1,87 @@
+package audit
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// mostCalls is how many uses of one credential can be reported.
+const mostCalls = 1_000_000_000
+
+// use is what the holder of a credential has said of it. There may be millions.
+type use struct {
+	index, began, calls int64
+	last, time          int64 // microseconds
+}
+
+// report keeps what a holder says. That it came in time is not looked at.
+func (s *state) report(b *body, index int64) {
+	key, _ := id(b.ID)
+	r := s.records[key]
+	u, possible := useOf(b, r, index)
+	_, again := s.uses[key]
+	switch {
+	case r == nil || !r.issued:
+		s.impossible(index, "it tells of the uses of "+show(b.ID)+", which was not issued")
+	case r.holder.Value() != b.actor():
+		s.impossible(index, "it tells of the uses of "+show(b.ID)+", which is somebody else's")
+	case again:
+		s.impossible(index, "it tells of the uses of "+show(b.ID)+" again")
+	case !possible:
+		s.impossible(index, "it tells of uses that cannot be")
+	default:
+		r.last = index
+		s.uses[key] = u
+	}
+}
+
+// useOf reads what is said of a record.
+func useOf(b *body, r *record, index int64) (u use, ok bool) {
+	at, err := time.Parse(time.RFC3339Nano, b.Time)
+	if r == nil || err != nil || b.Calls < 0 || b.Calls > mostCalls || (b.LastUsedAt == nil) != (b.Calls == 0) {
+		return u, false
+	}
+	u = use{index: index, began: r.index, calls: b.Calls, time: at.UnixMicro()}
+	if b.LastUsedAt == nil {
+		return u, true
+	}
+	began, err := time.Parse(time.RFC3339Nano, r.time)
+	last, errToo := time.Parse(time.RFC3339Nano, *b.LastUsedAt)
+	u.last = last.UnixMicro()
+	return u, err == nil && errToo == nil && !last.Before(began)
+}
+
+// row is the row of uses that it stands for.
+func (u use) row(issuance uuid.UUID) []string {
+	last := Null
+	if u.calls > 0 {
+		last = instant(time.UnixMicro(u.last))
+	}
+	return []string{
+		issuance.String(), strconv.FormatInt(u.began, 10), strconv.FormatInt(u.calls, 10), last, instant(time.UnixMicro(u.time)),
+		strconv.FormatInt(u.index, 10),
+	}
+}
+
+// useRow takes a row off those that are expected.
+func (s *state) useRow(row Row) {
+	expected := project(Uses)
+	if key, ok := id(row.Values[0]); ok {
+		if u, said := s.uses[key]; said {
+			expected.set(u.index, u.row(key)...)
+			delete(s.uses, key)
+		}
+	}
+	expected.compare(row, &s.projections)
+}
+
+// usesLeft are the rows that should have come.
+func (s *state) usesLeft() {
+	missing := project(Uses)
+	for key, u := range s.uses {
+		missing.set(u.index, u.row(key)...)
+	}
+	missing.rest(&s.projections)
+}

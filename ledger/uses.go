@@ -1,0 +1,158 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+)
+
+const kindReported = "issuance.reported"
+
+// usageChunk is how many entry indexes one statement counts, which takes some tenths of a second: less than searches may
+// take, so that those who search find a connection in between.
+var usageChunk int64 = 1 << 16
+
+// usageWithin bounds all of them.
+const usageWithin = 20 * time.Second
+
+// useBody is the body of the entries that say how often a credential was used.
+type useBody struct {
+	Version    int         `json:"version"`
+	Kind       string      `json:"kind"`
+	ID         string      `json:"id"`
+	Time       time.Time   `json:"time"`
+	Actor      subjectBody `json:"actor"`
+	Calls      int64       `json:"calls"`
+	LastUsedAt time.Time   `json:"last_used_at,omitzero"`
+}
+
+// Report implements [broker.Usage]. It looks before it appends, so that whoever repeats it, or makes it up, costs nobody a commit.
+func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error) {
+	use.Time, use.LastUsed = stored(use.Time), stored(use.LastUsed)
+	e, err := useEntry(use)
+	if err != nil {
+		return broker.Use{}, err
+	}
+	for range 2 {
+		said, found, err := l.reported(ctx, use)
+		if err != nil || found {
+			return said, err
+		}
+		if _, err = l.append(ctx, e); !errors.Is(err, broker.ErrOvertaken) {
+			return use, err
+		}
+	}
+	return broker.Use{}, broker.ErrNotFound // it is being pruned
+}
+
+func useEntry(use broker.Use) (entry, error) {
+	e, err := newEntry(kindReported, use.Issuance, use.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	e.command, e.overtakes, e.alone = true, true, use.Issuance
+	return e.with(useBody{
+		Version: bodyVersion, Kind: kindReported, ID: use.Issuance, Time: use.Time, Actor: subjectOf(use.Holder.Workload),
+		Calls: use.Calls, LastUsedAt: use.LastUsed,
+	})
+}
+
+// reported finds what the holder has said before. ErrNotFound when they have not, and may not now.
+func (l *Ledger) reported(ctx context.Context, use broker.Use) (said broker.Use, found bool, err error) {
+	var may bool
+	var calls *int64
+	var at, last *time.Time
+	err = l.estate.QueryRow(ctx, `
+		SELECT reportable(@id, @holder), u.calls, u.time, u.last_used_at
+		FROM (VALUES (@id::uuid)) AS asked (id) LEFT JOIN (
+			SELECT u.* FROM uses AS u JOIN issuances AS i ON i.id = u.issuance WHERE i.spiffe_id = @holder) AS u ON u.issuance = asked.id`,
+		pgx.NamedArgs{"id": use.Issuance, "holder": use.Holder.ID()}).Scan(&may, &calls, &at, &last)
+	switch {
+	case err != nil:
+		return said, false, unavailable("reading what was reported", err)
+	case calls != nil:
+		use.Calls, use.Time, use.LastUsed = *calls, at.UTC(), instantOf(last)
+		return use, true, nil
+	case !may:
+		return said, false, broker.ErrNotFound
+	}
+	return said, false, nil
+}
+
+func instantOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// scopeRow is what a chunk has of a scope.
+type scopeRow struct {
+	Scope                                         string
+	Asked, Granted, Denied, Reported, Used, Calls int64
+	LastUsedAt                                    *time.Time
+}
+
+// ScopeUsage implements [broker.Usage]. Names of scopes that there were not are left out: whoever asks makes them up.
+func (l *Ledger) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach broker.Reach) ([]broker.ScopeUsage, error) {
+	if reachesNothing(reach) || unmatchableText(q.TrustDomain) {
+		return nil, nil
+	}
+	counting, cancel := context.WithTimeout(ctx, usageWithin)
+	defer cancel()
+	all, err := l.countScopes(counting, newSearch(broker.Query{TrustDomain: q.TrustDomain, Since: q.Since, Until: q.Until}, reach))
+	if err != nil && counting.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("counting uses: %w", broker.ErrTooBroad)
+	}
+	return all, err
+}
+
+func (l *Ledger) countScopes(ctx context.Context, s *search) ([]broker.ScopeUsage, error) {
+	if err := s.bound(ctx, l.audit); err != nil {
+		return nil, searching("bounding a count of uses", err)
+	}
+	where := strings.Join(append(s.conditions(), within(s.reach, "trust_domain", s.args)), " AND ")
+	sums := map[string]broker.ScopeUsage{}
+	for first := s.from; first < s.until; first += usageChunk {
+		s.args["first"], s.args["beyond"] = first, min(first+usageChunk, s.until)
+		rows, err := l.audit.Query(ctx, `
+			SELECT scope, count(*) FILTER (WHERE approves IS NULL) AS asked,
+				count(*) FILTER (WHERE status IN ('issued', 'revoking', 'revoked', 'released', 'expired', 'used')) AS granted,
+				count(*) FILTER (WHERE status IN ('denied', 'rejected')) AS denied,
+				count(calls) AS reported, count(*) FILTER (WHERE calls > 0) AS used, coalesce(sum(calls), 0)::bigint AS calls,
+				max(last_used_at) AS last_used_at
+			FROM issuances LEFT JOIN (
+				SELECT began, calls, last_used_at FROM uses WHERE began >= @first AND began < @beyond) AS u ON began = entry_index
+			WHERE entry_index >= @first AND entry_index < @beyond AND authority <> '' AND `+where+`
+			GROUP BY scope`, s.args)
+		if err != nil {
+			return nil, searching("counting uses", err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[scopeRow])
+		if err != nil {
+			return nil, searching("counting uses", err)
+		}
+		for _, row := range found {
+			sums[row.Scope] = row.add(sums[row.Scope])
+		}
+	}
+	return slices.Collect(maps.Values(sums)), nil
+}
+
+// add adds a chunk to those before.
+func (r scopeRow) add(to broker.ScopeUsage) broker.ScopeUsage {
+	to.Scope = r.Scope
+	to.Asked, to.Granted, to.Denied = to.Asked+r.Asked, to.Granted+r.Granted, to.Denied+r.Denied
+	to.Reported, to.Used, to.Calls = to.Reported+r.Reported, to.Used+r.Used, to.Calls+r.Calls
+	if last := instantOf(r.LastUsedAt); last.After(to.LastUsed) {
+		to.LastUsed = last
+	}
+	return to
+}
