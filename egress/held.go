@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/secret"
 )
 
@@ -18,6 +19,8 @@ const (
 	confirmTries  = 3
 	// fresh is for how long a yes counts for calls that begin: what has ended is of no use a second later.
 	fresh = 900 * time.Millisecond
+	// mostUses is how many can be reported.
+	mostUses = 1_000_000_000
 	// patience is for how long what is under way goes on while Brevet cannot be asked.
 	patience = 3 * time.Second
 )
@@ -42,6 +45,7 @@ type held struct {
 	end  context.CancelCauseFunc
 
 	calls     atomic.Int64 // that it was used for
+	used      atomic.Pointer[time.Time]
 	users     atomic.Int64
 	touched   atomic.Bool // since it was last confirmed
 	confirmed atomic.Pointer[time.Time]
@@ -95,8 +99,9 @@ func (h *held) watch(broker *client.Client, now func() time.Time) {
 }
 
 // use begins a call with it: the context ends with the credential, and done says that the call is over.
-func (h *held) use(ctx context.Context) (using context.Context, done func()) {
+func (h *held) use(ctx context.Context, now time.Time) (using context.Context, done func()) {
 	h.calls.Add(1)
+	h.used.Store(&now)
 	h.users.Add(1)
 	h.touched.Store(true)
 	using, cancel := context.WithCancelCause(ctx)
@@ -106,4 +111,13 @@ func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 		cancel(nil)
 		h.users.Add(-1)
 	}
+}
+
+// uses is what is reported of it.
+func (h *held) uses() openapi.UseRequest {
+	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
+	if last := h.used.Load(); last != nil {
+		said.LastUsedAt = last.UTC()
+	}
+	return said
 }

@@ -67,7 +67,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 		return
 	}
 	conn := http.NewResponseController(w)
-	ctx, done := p.held.use(r.Context())
+	ctx, done := p.held.use(r.Context(), p.began)
 	defer done()
 	stop := context.AfterFunc(ctx, func() { hurry(conn) })
 	defer stop()

@@ -155,7 +155,7 @@ func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.
 	if s.held, err = s.sandbox.purse.credential(ctx, s.match); err != nil {
 		return nil, nil, nil, err
 	}
-	using, done := s.held.use(ctx)
+	using, done := s.held.use(ctx, s.began)
 	upstream, err := s.login(using, params)
 	if err != nil {
 		done()

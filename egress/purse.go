@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -18,6 +19,8 @@ import (
 const (
 	// askWithin bounds the wait for a credential.
 	askWithin = 30 * time.Second
+	// reportWithin bounds the report of how often a credential was used.
+	reportWithin = 10 * time.Second
 	// margin is how long before its end a credential is not used for a new call.
 	margin = 2 * time.Second
 	// deniedFor is how long a no is told again without asking, so that what tries all the time does not fill the record.
@@ -33,12 +36,13 @@ type purse struct {
 	now     func() time.Time
 	task    string
 	reason  string
-	// ended is told of each credential that is not used any more.
-	ended func(*held)
+	log     *slog.Logger
 
-	mu     sync.Mutex
-	slots  map[string]*slot
-	closed bool
+	mu    sync.Mutex
+	slots map[string]*slot
+	// released is there once the purse closes, and is closed when all is released.
+	released chan struct{}
+	reports  sync.WaitGroup // that are to be made
 }
 
 // slot is for one scope with its parameters.
@@ -96,7 +100,7 @@ func (p *purse) slot(m match) (*slot, error) {
 	key := m.scope.Name + string(params) + "\n" + m.route.Send.As + "\n" + m.route.Send.Field + "\n" + m.route.Send.User
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.released != nil {
 		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
 	}
 	if s := p.slots[key]; s != nil {
@@ -146,8 +150,11 @@ func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
 		return nil, err
 	}
 	p.mu.Lock()
-	closed := p.closed
+	closed := p.released != nil
 	s.current.Store(h)
+	if !closed {
+		p.reports.Add(1)
+	}
 	p.mu.Unlock()
 	if closed {
 		h.end(errEnded)
@@ -155,10 +162,28 @@ func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
 		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
 	}
 	go func() {
+		defer p.reports.Done()
 		h.watch(p.broker, p.now)
-		p.ended(h)
+		p.report(h)
 	}()
 	return h, nil
+}
+
+// report tells how often a credential was used that is not used any more: one that was asked for and never used is one too many.
+func (p *purse) report(h *held) {
+	log := p.log.With("scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
+	log.Info("egress credential ended")
+	p.mu.Lock()
+	released := p.released
+	p.mu.Unlock()
+	if released != nil {
+		<-released // which matters more
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
+	defer cancel()
+	if _, err := p.broker.ReportUses(ctx, h.id, h.uses()); err != nil {
+		log.Warn("egress uses not reported", "error", err)
+	}
 }
 
 // request asks, or looks what people have said to what was asked before.
@@ -196,11 +221,12 @@ func (p *purse) decided(ctx context.Context, id string, ask client.Ask, status o
 	return p.broker.Request(ctx, ask)
 }
 
-// close ends what is under way, releases everything, and takes back what people were asked for. What that does not reach ends by
-// itself.
+// close ends what is under way, releases everything, takes back what people were asked for, and waits for the reports. What that
+// does not reach ends by itself.
 func (p *purse) close(ctx context.Context) {
+	released := make(chan struct{})
 	p.mu.Lock()
-	p.closed = true
+	p.released = released
 	all := slices.Collect(maps.Values(p.slots))
 	p.mu.Unlock()
 	var alive []*held
@@ -213,6 +239,7 @@ func (p *purse) close(ctx context.Context) {
 	for _, h := range alive {
 		p.release(ctx, h.id)
 	}
+	close(released)
 	for _, s := range all {
 		select {
 		case s.turn <- struct{}{}:
@@ -222,6 +249,15 @@ func (p *purse) close(ctx context.Context) {
 			<-s.turn
 		case <-ctx.Done():
 		}
+	}
+	reported := make(chan struct{})
+	go func() {
+		p.reports.Wait()
+		close(reported)
+	}()
+	select {
+	case <-reported:
+	case <-ctx.Done():
 	}
 }
 

@@ -58,7 +58,7 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 		rules: &rulebook{broker: cfg.Broker, now: g.cfg.Now, only: cfg.Scopes},
 		purse: &purse{
 			gateway: g, broker: cfg.Broker, now: g.cfg.Now, task: cfg.Task, reason: cfg.Reason, slots: map[string]*slot{},
-			ended: func(h *held) { g.tell(cfg, h) },
+			log: g.cfg.Log.With("sandbox", cfg.ID, "task", cfg.Task),
 		},
 		pace: &pace{limit: rate.Limit(g.cfg.CallsPerSecond), burst: 2 * g.cfg.CallsPerSecond, of: map[string]*rate.Limiter{}},
 		// Connections are not shared: what one sandbox leaves on one is nothing that another meets.
@@ -80,11 +80,6 @@ func (p *places) take(most int64) (leave func(), ok bool) {
 		return nil, false
 	}
 	return sync.OnceFunc(func() { p.taken.Add(-1) }), true
-}
-
-// tell logs how often a credential was used: one that was asked for and never used is one too many.
-func (g *Gateway) tell(cfg SandboxConfig, h *held) {
-	g.cfg.Log.Info("egress credential ended", "sandbox", cfg.ID, "task", cfg.Task, "scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
 }
 
 // pace holds back a sandbox that calls a host too often.

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
 const (
 	agent = "spiffe://acme.test/agents/a"
 	admin = "spiffe://acme.test/admin"
+	eyes  = "spiffe://acme.test/auditor"
 	task  = "triage-1"
 	// canary is the key that no sandbox may ever see.
 	canary = "CANARY-4f9c81d07ab2"
@@ -219,7 +220,7 @@ func newWorld(t testing.TB, more ...string) *world {
 	catalogue := catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port)
 	catalogue[0].Data = append(catalogue[0].Data, strings.Join(more, "")...)
 	w.stack = brevettest.NewStack(t, brevettest.Options{
-		Catalogue: catalogue, Admins: []string{admin},
+		Catalogue: catalogue, Admins: []string{admin}, Auditors: []string{eyes},
 		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
 		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}},
 	})

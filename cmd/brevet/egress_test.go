@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -142,7 +143,16 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 	if record := s.whose(t, token); record["status"] != "released" || record["task"] != "t-egress" || record["resource"] != "brief:acme/api" {
 		t.Errorf("got %v, want it released", record)
 	}
+	usage := brevet(t, s.as("auditor"), "audit", "usage")
+	usage.want(t, 0, "SCOPE", "are what the holders of the credentials say")
+	if !regexp.MustCompile(`(?m)^brief\.host\.read +1 +1 +0 +1 +1 +1 +20`).MatchString(usage.out) {
+		t.Errorf("got %s, want one credential that was used once", usage.out)
+	}
 	s.exec(t, "psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody", append([]string{"--egress"}, reach...)...).want(t, 0, "t\n")
+	told := object(t, brevet(t, s.as("auditor"), "audit", "usage", "-o", "json").out)
+	if scopes, _ := told["scopes"].([]any); len(scopes) != 2 {
+		t.Errorf("got %v, want two scopes", told)
+	}
 	// What no path says is said with the scope, and no other scope is used.
 	flags := append([]string{"--egress", "--scope", "brief.host.read", "--param", "repo=acme/web"}, reach...)
 	s.exec(t, curl+"https://"+host.name+"/fixed", flags...).want(t, 0, "served\n200")
