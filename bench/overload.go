@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -67,14 +68,18 @@ func (d *deployment) overloaded(ctx context.Context, connections int, lasts time
 	}
 	var issued, turned, revoked, introspected watched
 	var failed atomic.Pointer[error]
-	busy, cancel := context.WithTimeout(ctx, lasts)
-	defer cancel()
-	var all sync.WaitGroup
+	var waiting []call
 	for i := range 10 * connections {
-		ask, err := d.patient(i, &issued, &turned)
+		ask, err := d.patient(ctx, i, &issued, &turned)
 		if err != nil {
 			return out, err
 		}
+		waiting = append(waiting, ask)
+	}
+	busy, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, ask := range waiting {
 		all.Go(func() {
 			if err := ask(busy); err != nil && busy.Err() == nil {
 				failed.Store(&err)
@@ -100,16 +105,27 @@ func (d *deployment) overloaded(ctx context.Context, connections int, lasts time
 	return out, err
 }
 
-// patient asks until ctx ends, and waits when it is told to.
-func (d *deployment) patient(i int, issued, turned *watched) (call, error) {
+// sometime waits, and then for up to a second more: sandboxes do not keep step.
+func sometime(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d + rand.N(time.Second)): //nolint:gosec // nobody gains by guessing it
+	}
+}
+
+// patient is a sandbox with a connection, by which it has asked once. It asks until ctx ends, and waits when it is told to.
+func (d *deployment) patient(ctx context.Context, i int, issued, turned *watched) (call, error) {
 	trust, err := d.proved(agent(i))
 	if err != nil {
 		return nil, err
 	}
 	body, err := json.Marshal(read)
 	ask := asking(trust, http.MethodPost, d.url+"/v1/tokens", http.Header{})
+	if first, failed := ask(ctx, body); failed != nil || first.status != http.StatusCreated {
+		return nil, errors.Join(err, failed, fmt.Errorf("asking before the load: status %d: %.300s", first.status, first.body))
+	}
 	return func(ctx context.Context) error {
-		for ctx.Err() == nil {
+		for sometime(ctx, 0); ctx.Err() == nil; {
 			began := time.Now()
 			got, err := ask(context.WithoutCancel(ctx), body)
 			switch took := time.Since(began); {
@@ -120,10 +136,7 @@ func (d *deployment) patient(i int, issued, turned *watched) (call, error) {
 			case got.status == http.StatusServiceUnavailable, got.status == http.StatusTooManyRequests:
 				turned.add(took)
 				seconds, _ := strconv.Atoi(got.header.Get("Retry-After"))
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Duration(max(seconds, 1)) * time.Second):
-				}
+				sometime(ctx, time.Duration(max(seconds, 1))*time.Second)
 			default:
 				return fmt.Errorf("asking under load: status %d: %.300s", got.status, got.body)
 			}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"runtime"
 	"sync"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -10,11 +11,14 @@ import (
 // How many credentials one replica is making at a time. More would each wait longer, and none would come sooner: what is
 // asked beyond that is turned away at once, before anything was decided. Whoever ends something, votes, introspects, or
 // checks is never in this lane, so that no amount of asking keeps a credential alive.
+// Who keeps a processor busy are about 32.
 const (
-	makingAtOnce = 256
+	makingAtOnceEach = 64 // for each processor
 	// makingAtOnceForOne leaves room for others when one sandbox asks over many connections.
 	makingAtOnceForOne = 64
 )
+
+func makingAtOnce() int { return makingAtOnceEach * max(2, runtime.GOMAXPROCS(0)) }
 
 // lane bounds what is made at a time: most of all, and each for a sandbox.
 type lane struct {

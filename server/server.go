@@ -113,7 +113,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
 	s.pace.limit, s.pace.burst = callsPerSecond, callsAtOnce
 	s.polls.limit, s.polls.burst = pollsPerSecond, 1
-	s.making.most, s.making.each = makingAtOnce, makingAtOnceForOne
+	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne
 	s.offers.limit, s.offers.burst = offersPerSecond, offersAtOnce
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
