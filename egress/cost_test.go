@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -66,6 +67,8 @@ func startForwarder(b *testing.B, host string) (addr string) {
 // BenchmarkCall has the same calls of the same host go there directly, through the gateway, and through nginx. One after
 // another they show what a call takes longer; 32 at a time, how many there can be.
 func BenchmarkCall(b *testing.B) {
+	spare := make([]byte, 64<<20) // as the program has it
+	defer runtime.KeepAlive(spare)
 	w := newWorld(b)
 	w.perSecond = 1_000_000
 	w.log, w.host.quiet = nil, true

@@ -16,5 +16,5 @@ func Masked(body io.Reader, secrets ...string) io.Reader {
 	for _, one := range secrets {
 		texts = append(texts, secret.New(one))
 	}
-	return newMask(texts).body(io.NopCloser(body), func() http.Header { return nil })
+	return newMask(texts).body(io.NopCloser(body), -1, func() http.Header { return nil })
 }

@@ -79,17 +79,22 @@ func (m mask) header(h http.Header) {
 	}
 }
 
-// body returns what is read from b with the secrets masked, and trailers with them, once b is read.
-func (m mask) body(b io.ReadCloser, trailer func() http.Header) io.ReadCloser {
+// body returns what is read from b with the secrets masked, and trailers with them, once b is read. length is -1 when it is not known.
+func (m mask) body(b io.ReadCloser, length int64, trailer func() http.Header) io.ReadCloser {
 	if len(m.secrets) == 0 {
 		return b
 	}
-	return &maskedBody{ReadCloser: b, mask: m, trailer: trailer}
+	atOnce := maskAtOnce
+	if length >= 0 && length < maskAtOnce {
+		atOnce = int(length) + 1 // one more, to meet the end
+	}
+	return &maskedBody{ReadCloser: b, mask: m, atOnce: atOnce, trailer: trailer}
 }
 
 type maskedBody struct {
 	io.ReadCloser
 	mask    mask
+	atOnce  int // how much of the body is read in one go
 	trailer func() http.Header
 
 	room  []byte // where chunk lies
@@ -112,7 +117,7 @@ func (b *maskedBody) Read(p []byte) (int, error) {
 
 // fill reads on, and keeps back what may be the beginning of a secret.
 func (b *maskedBody) fill() {
-	if need := len(b.chunk) + maskAtOnce; len(b.room) < need {
+	if need := len(b.chunk) + b.atOnce; len(b.room) < need {
 		room := make([]byte, need)
 		copy(room, b.chunk)
 		b.room = room

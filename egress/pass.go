@@ -188,7 +188,7 @@ func (p *passage) clean(resp *http.Response) {
 	}
 	p.mask.header(resp.Header)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		resp.Body = p.mask.body(resp.Body, func() http.Header { return resp.Trailer })
+		resp.Body = p.mask.body(resp.Body, resp.ContentLength, func() http.Header { return resp.Trailer })
 	}
 }
 

@@ -51,6 +51,7 @@ const releaseWithin = 10 * time.Second
 
 // Run serves until ctx ends.
 func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
+	defer ballast()()
 	scopes, err := scopesInOrder(c.Scope, c.Param)
 	if err != nil {
 		return err
