@@ -18,3 +18,12 @@ func Masked(body io.Reader, secrets ...string) io.Reader {
 	}
 	return newMask(texts).body(io.NopCloser(body), -1, func() http.Header { return nil })
 }
+
+// HasAllRoom tells whether nothing of a sandbox's is read whole now.
+func HasAllRoom(s *Sandbox) bool {
+	if !s.bodies.TryAcquire(maxSignedAtOnce) {
+		return false
+	}
+	s.bodies.Release(maxSignedAtOnce)
+	return true
+}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/outbound"
@@ -27,6 +28,8 @@ const (
 	// mostTunnels is how many a sandbox may have open at a time, and mostCalls how many calls it may have under way.
 	mostTunnels = 500
 	mostCalls   = 1000
+	// mostConns is how many connections a listener may have open, before anything is known of them.
+	mostConns = 4096
 	// handshakeWithin is how long a host may take to prove who it is.
 	handshakeWithin = 10 * time.Second
 	// lastWords is how long an answer may take that is broken off.
@@ -94,6 +97,7 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	door.Protocols = &protocols
+	door.ConnState = crowded()
 	g.mu.Lock()
 	g.doors = append(g.doors, door)
 	g.mu.Unlock()
@@ -103,6 +107,21 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 		return err
 	}
 	return nil
+}
+
+// crowded closes connections beyond mostConns. It is no listener, since servers look for TLS in what those accept.
+func crowded() func(net.Conn, http.ConnState) {
+	var open atomic.Int64
+	return func(conn net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			if open.Add(1) > mostConns {
+				_ = conn.Close()
+			}
+		case http.StateHijacked, http.StateClosed: // tunnels and WebSockets are a sandbox's, which has its own bounds
+			open.Add(-1)
+		}
+	}
 }
 
 // Close ends all calls, and releases every credential.
@@ -151,6 +170,7 @@ func (g *Gateway) transport(protocols *http.Protocols) *http.Transport {
 		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    handshakeWithin,
 		DisableCompression:     true,
+		MaxIdleConns:           256,
 		MaxIdleConnsPerHost:    64,
 		IdleConnTimeout:        time.Minute,
 		MaxResponseHeaderBytes: maxHeaderBytes,

@@ -98,10 +98,14 @@ func (h *held) watch(broker *client.Client, now func() time.Time) {
 	}
 }
 
-// use begins a call with it: the context ends with the credential, and done says that the call is over.
-func (h *held) use(ctx context.Context, now time.Time) (using context.Context, done func()) {
+// count has one more call reported.
+func (h *held) count(now time.Time) {
 	h.calls.Add(1)
 	h.used.Store(&now)
+}
+
+// use begins a call with it: the context ends with the credential, and done says that the call is over.
+func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 	h.users.Add(1)
 	h.touched.Store(true)
 	using, cancel := context.WithCancelCause(ctx)

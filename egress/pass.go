@@ -47,6 +47,7 @@ type passage struct {
 	held    *held
 	mask    mask
 	began   time.Time
+	room    int64 // of the sandbox's, that the body takes
 }
 
 // pass sends a call on with the credential that it needs, or refuses it.
@@ -61,24 +62,28 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 		return
 	}
 	defer leave()
+	defer func() { sandbox.bodies.Release(p.room) }()
 	if err := p.prepare(r); err != nil {
 		seen.refused = err
 		refuse(seen, err)
 		return
 	}
 	conn := http.NewResponseController(w)
-	ctx, done := p.held.use(r.Context(), p.began)
+	p.held.count(p.began)
+	ctx, done := p.held.use(r.Context())
 	defer done()
 	stop := context.AfterFunc(ctx, func() { hurry(conn) })
 	defer stop()
 	r = r.WithContext(ctx)
-	r.Body = steady(conn, http.MaxBytesReader(seen, r.Body, maxBody))
+	r.Body = steady(ctx, conn, http.MaxBytesReader(seen, r.Body, maxBody))
 	p.forward(seen, r.ProtoMajor).ServeHTTP(seen, r)
 }
 
-// hurry is for when a credential ends: a sandbox that does not read what it asked for is not waited for any longer.
+// hurry is for when a credential ends: a sandbox that does not read what it asked for, or that does not send what it began, is not
+// waited for any longer.
 func hurry(conn *http.ResponseController) {
-	_ = conn.SetWriteDeadline(time.Now().Add(lastWords)) //nolint:forbidigo // for a connection, not for a decision
+	end := time.Now().Add(lastWords) //nolint:forbidigo // for a connection, not for a decision
+	_, _ = conn.SetWriteDeadline(end), conn.SetReadDeadline(end)
 }
 
 // prepare finds out what the call needs, and gets it.
@@ -236,18 +241,22 @@ func (a *answer) Write(p []byte) (int, error) {
 // Unwrap is for [http.ResponseController].
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// steady ends a body that stops coming. When it has come, the answer takes as long as it takes.
-func steady(conn *http.ResponseController, body io.ReadCloser) io.ReadCloser {
-	return &steadyBody{body, conn}
+// steady ends a body that stops coming, or that still comes when ctx has ended. When it has come, the answer takes as long as it takes.
+func steady(ctx context.Context, conn *http.ResponseController, body io.ReadCloser) io.ReadCloser {
+	return &steadyBody{body, ctx, conn}
 }
 
 type steadyBody struct {
 	io.ReadCloser
+	ctx  context.Context //nolint:containedctx // the call's
 	conn *http.ResponseController
 }
 
 func (b *steadyBody) Read(p []byte) (int, error) {
 	_ = b.conn.SetReadDeadline(time.Now().Add(bodyPause)) //nolint:forbidigo // for a connection, not for a decision
+	if b.ctx.Err() != nil {                               // asked after that, so that the deadline of a hurry comes last
+		return 0, context.Cause(b.ctx)
+	}
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		_ = b.conn.SetReadDeadline(time.Time{})

@@ -27,6 +27,8 @@ const (
 	startWithin = 30 * time.Second
 	// mostSessions is how many a sandbox may have at a time.
 	mostSessions = 100
+	// acceptPause is how long nobody is let in when there is no room for one more connection.
+	acceptPause = 50 * time.Millisecond
 	// mostRequests is how often a client may ask for encryption, which a socket of its own does not need.
 	mostRequests = 3
 )
@@ -53,19 +55,45 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 	g.mu.Lock()
 	g.listeners = append(g.listeners, listener)
 	g.mu.Unlock()
+	var open places
 	for {
 		conn, err := listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return nil
-		}
-		if err != nil {
+		case passing(err):
+			pause(ctx)
+			continue
+		case err != nil:
 			return fmt.Errorf("accepting a connection: %w", err)
 		}
+		leave, ok := open.take(mostConns)
+		if !ok {
+			_ = conn.Close()
+			continue
+		}
 		go func() {
+			defer leave()
 			defer func() { _ = conn.Close() }()
 			s := &session{gateway: g, sandbox: sandbox, client: conn, began: g.cfg.Now()}
 			s.serve(ctx)
 		}()
+	}
+}
+
+// passing tells of an error of a listener that is over in a while, such as that there are too many open files.
+func passing(err error) bool {
+	var busy interface{ Temporary() bool }
+	return errors.As(err, &busy) && busy.Temporary()
+}
+
+// pause waits for some connection to end.
+func pause(ctx context.Context) {
+	timer := time.NewTimer(acceptPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -138,6 +166,7 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 	if err != nil {
 		return err
 	}
+	s.held.count(s.began) // once, however often it was tried
 	defer done()
 	defer func() { _ = upstream.Conn.Close() }()
 	key, forget := s.sandbox.cancels.add(upstream)
@@ -155,7 +184,7 @@ func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.
 	if s.held, err = s.sandbox.purse.credential(ctx, s.match); err != nil {
 		return nil, nil, nil, err
 	}
-	using, done := s.held.use(ctx, s.began)
+	using, done := s.held.use(ctx)
 	upstream, err := s.login(using, params)
 	if err != nil {
 		done()

@@ -75,21 +75,35 @@ func (p *purse) credential(ctx context.Context, m match) (*held, error) {
 	// An answer that nobody waits for any more may hold a credential: it is for the next one.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
 	defer cancel()
+	h := s.current.Load()
+	if h == nil {
+		return p.ask(ctx, s, m)
+	}
+	switch err := p.still(ctx, h); {
+	case errors.Is(err, errEnded):
+		return p.ask(ctx, s, m)
+	case err != nil:
+		return nil, err
+	}
+	return h, nil
+}
+
+// still is nil when a credential may be used now, and errEnded when it may not any more.
+func (p *purse) still(ctx context.Context, h *held) error {
 	var unsure error
 	for range confirmTries {
-		h := s.current.Load()
-		switch {
-		case h == nil || !h.alive(p.now()):
-			return p.ask(ctx, s, m)
-		case h.ready(p.now()):
-			return h, nil
+		if h.ready(p.now()) || !h.alive(p.now()) {
+			break
 		}
 		unsure = h.confirm(ctx, p.broker, p.now)
 	}
-	if h := s.current.Load(); h.ready(p.now()) {
-		return h, nil
+	switch {
+	case h.ready(p.now()):
+		return nil
+	case !h.alive(p.now()):
+		return errEnded
 	}
-	return nil, unavailable(unsure)
+	return unavailable(unsure)
 }
 
 func (p *purse) slot(m match) (*slot, error) {
@@ -181,8 +195,12 @@ func (p *purse) report(h *held) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
 	defer cancel()
-	if _, err := p.broker.ReportUses(ctx, h.id, h.uses()); err != nil {
+	said := h.uses()
+	switch stands, err := p.broker.ReportUses(ctx, h.id, said); {
+	case err != nil:
 		log.Warn("egress uses not reported", "error", err)
+	case stands.Calls != said.Calls: // whoever said so has the sandbox's SVID
+		log.Warn("egress uses were reported by somebody else", "recorded", stands.Calls)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 
 const (
 	// maxSigned is the largest body that a signature covers, in bytes: it is read whole first. maxSignedAtOnce is how much of such
-	// bodies is in memory for one sandbox.
+	// bodies is in memory for one sandbox, until the calls are over.
 	maxSigned       = 10 << 20
 	maxSignedAtOnce = 64 << 20
 
@@ -34,8 +34,10 @@ const (
 // streaming are the services that take a body without its hash, and a path as it was sent.
 var streaming = []string{"s3", "s3-object-lambda", "s3-outposts"}
 
-// sources name another object than the path does, which is read then.
-var sources = []string{"X-Amz-Copy-Source", "X-Amz-Rename-Source"}
+// names tells of a header that names another object than the path does, which is read then: X-Amz-Copy-Source, X-Oss-Copy-Source.
+func names(header string) bool {
+	return strings.HasSuffix(header, "-Copy-Source") || strings.HasSuffix(header, "-Rename-Source")
+}
 
 // signable refuses what a signature of the gateway's cannot be put in place of, and what it would be too much for.
 func signable(r *http.Request, service string) error {
@@ -47,7 +49,9 @@ func signable(r *http.Request, service string) error {
 			"SDKs do over HTTPS (through the proxy, not by the base URL) and with payload_signing_enabled = false, or chunkedEncodingEnabled(false) in Java"}
 	case streams && r.Method == http.MethodPost && strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/form-data"):
 		return &refusal{code: codeSigned, explanation: "a form has a signature of its own in the body: send the object with PUT"}
-	case slices.ContainsFunc(sources, func(name string) bool { return len(r.Header.Values(name)) > 0 }):
+	case len(r.Header.Values("Content-Type")) > 1:
+		return &refusal{code: codeSigned, explanation: "there is more than one Content-Type, and a signature covers one: send one"}
+	case slices.ContainsFunc(slices.Collect(maps.Keys(r.Header)), names):
 		return &refusal{code: codeNoRule, explanation: "a copy reads an object that only a header names, and rules are about paths: read it, and write it again"}
 	case !streams && r.ContentLength > maxSigned:
 		return tooLargeToSign(service)
@@ -71,15 +75,18 @@ func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 	payload := out.Header.Get(payloadHeader)
 	switch streams := slices.Contains(streaming, service); {
 	case !streams:
-		var done func()
 		var err error
-		if payload, done, err = s.read(out); err != nil {
+		if payload, err = s.read(out); err != nil {
 			return nil, err
 		}
-		defer done()
+		// That may have taken long.
+		if err := s.passage.sandbox.purse.still(out.Context(), s.passage.held); err != nil {
+			return nil, err
+		}
 	case payload != unsignedChunks:
 		payload = unsigned
 	}
+	out.Header.Del("Date") // of the sandbox's: the signature has its own
 	out.Header.Set(payloadHeader, payload)
 	out.URL = canonical(out.URL)
 	if err := s.sign(out, payload); err != nil {
@@ -88,29 +95,38 @@ func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(out)
 }
 
-// read takes the whole body, and returns its hash. done gives back the room that it takes.
-func (s *signer) read(out *http.Request) (hash string, done func(), err error) {
-	room, done := int64(maxSigned), func() {}
+// read takes the whole body, and returns its hash. The room that it takes is the passage's, which gives it back.
+func (s *signer) read(out *http.Request) (string, error) {
+	if out.Body == nil {
+		return sumOf(nil), nil
+	}
+	p, body := s.passage, &bytes.Buffer{}
+	room := int64(2 * maxSigned) // as much as a buffer takes that grows
 	if out.ContentLength >= 0 {
-		room = min(room, out.ContentLength)
+		room = min(maxSigned, out.ContentLength)
 	}
-	var body []byte
-	if out.Body != nil {
-		if err := s.passage.sandbox.bodies.Acquire(out.Context(), room); err != nil {
-			return "", nil, err
-		}
-		done = func() { s.passage.sandbox.bodies.Release(room) }
-		if body, err = io.ReadAll(io.LimitReader(out.Body, maxSigned+1)); err == nil && len(body) > maxSigned {
-			err = tooLargeToSign(s.passage.match.route.Send.Service)
-		}
-		if err != nil {
-			done()
-			return "", nil, err
-		}
-		out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
+	if err := p.sandbox.bodies.Acquire(out.Context(), room); err != nil {
+		return "", err
 	}
+	p.room = room
+	if out.ContentLength >= 0 {
+		body.Grow(int(room) + bytes.MinRead) // to meet the end
+	}
+	if _, err := body.ReadFrom(io.LimitReader(out.Body, maxSigned+1)); err != nil {
+		return "", err
+	}
+	if body.Len() > maxSigned {
+		return "", tooLargeToSign(p.match.route.Send.Service)
+	}
+	p.room = min(room, int64(body.Cap()))
+	p.sandbox.bodies.Release(room - p.room)
+	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(body.Bytes())), int64(body.Len()), nil
+	return sumOf(body.Bytes()), nil
+}
+
+func sumOf(body []byte) string {
 	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:]), done, nil
+	return hex.EncodeToString(sum[:])
 }
 
 // canonical is a URL in the one spelling that both sides sign, without what the sandbox has signed in it.

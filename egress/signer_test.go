@@ -11,7 +11,11 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/egress"
 )
 
 // signedAgain has curl sign the call that a host got, as it got it, and returns its signature.
@@ -77,7 +81,7 @@ func TestCallsAreSigned(t *testing.T) {
 					target, sandbox = strings.Replace(target, "https://", "http://egress/", 1), w.alone()
 				}
 				req := request(t, tc.method, target, strings.NewReader(tc.body))
-				for _, name := range []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256", "X-Amz-S3session-Token"} {
+				for _, name := range []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256", "X-Amz-S3session-Token", "Date"} {
 					req.Header.Set(name, "mine")
 				}
 				req.Header.Set("Content-Type", "text/plain;  charset=utf-8")
@@ -193,6 +197,8 @@ func TestWhatCannotBeSigned(t *testing.T) {
 		{"a form", "POST", "/s3/a", strings.NewReader("x"), with("Content-Type", "Multipart/Form-Data; boundary=x"), 400, "egress_signed", "PUT"},
 		{"a copy", "PUT", "/s3/a", nil, with("X-Amz-Copy-Source", "/other/secret"), 403, "egress_no_rule", "a copy reads"},
 		{"a copy of nothing", "PUT", "/s3/a", nil, with("X-Amz-Copy-Source", ""), 403, "egress_no_rule", "a copy reads"},
+		{"a copy by another vendor's name", "PUT", "/s3/a", nil, with("X-Oss-Copy-Source", "/other/secret"), 403, "egress_no_rule", "a copy reads"},
+		{"a rename by another vendor's name", "PUT", "/s3/a", nil, with("X-Any-Rename-Source", "/other/secret"), 403, "egress_no_rule", "a copy reads"},
 		{"a large body", "POST", "/lambda/a", bytes.NewReader(large), nil, 413, "egress_too_large", "may have 10 MiB"},
 		{"a large body of no known length", "POST", "/lambda/a", io.MultiReader(bytes.NewReader(large)), nil, 413, "egress_too_large", "may have 10 MiB"},
 	} {
@@ -234,5 +240,71 @@ func (w *world) store(t testing.TB, name string, members map[string]any) {
 	t.Helper()
 	if _, err := w.stack.Vault(t).Logical().WriteWithContext(context.WithoutCancel(t.Context()), "secret/data/"+name, map[string]any{"data": members}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A body that is read whole takes room until its call is over, and not only until the answer begins.
+func TestSignedBodiesTakeRoom(t *testing.T) {
+	w := newWorld(t)
+	begun, end := make(chan struct{}), make(chan struct{})
+	w.host.mux.HandleFunc("/lambda/slow", func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = http.NewResponseController(rw).Flush()
+		close(begun)
+		<-end
+	})
+	resp, err := w.proxied(t).Do(request(t, "POST", w.url("/lambda/slow"), strings.NewReader("hello")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	if egress.HasAllRoom(w.sandbox) {
+		t.Error("the room is given back while the answer is on its way")
+	}
+	close(end)
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	w.gateway.Close(t.Context())
+	within(t, 5*time.Second, "the log", w.logged(`msg="egress call"`, "host="+w.host.name(), "status=200"))
+	if !egress.HasAllRoom(w.sandbox) {
+		t.Error("the room is not given back")
+	}
+}
+
+// A body that still comes when its credential has ended is not waited for, and nothing is signed.
+func TestSignedBodiesEndWithTheirCredential(t *testing.T) {
+	w := newWorld(t)
+	body, more := io.Pipe()
+	got, read := make(chan error, 1), make(chan struct{})
+	once := sync.OnceFunc(func() { close(read) })
+	go func() {
+		resp, err := w.proxied(t).Do(request(t, "POST", w.url("/lambda/a"), body))
+		if err == nil {
+			defer func() { _ = resp.Body.Close() }()
+			if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), "egress_ended") {
+				err = fmt.Errorf("got %d %s", resp.StatusCode, text)
+			}
+		}
+		got <- err
+	}()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+			if _, err := more.Write([]byte("x")); err != nil {
+				return
+			}
+			if w.issued(t, "host.lambda.use") > 0 {
+				once()
+			}
+		}
+	}()
+	<-read
+	w.endTask(t)
+	within(t, 5*time.Second, "the answer", got)
+	_ = body.Close()
+	<-ended
+	if seen := w.host.taken(); len(seen) != 0 {
+		t.Error("the call has reached the host")
 	}
 }
