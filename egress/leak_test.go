@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/brevet-dev/brevet/egress"
 )
 
 // keep has the catalogue's key be another one, before it is asked for.
@@ -112,4 +114,20 @@ func TestWhoDoesNotRead(t *testing.T) {
 	}
 	w.endTask(t)
 	within(t, 5*time.Second, "the end of the call", w.logged(`msg="egress call"`, "scope=host.key.use"))
+}
+
+// A body that is made of what secrets begin with takes no more memory than another one.
+func TestMaskingTakesNoMemoryForBeginnings(t *testing.T) {
+	secret := "e" + strings.Repeat("y", 2000)
+	per := func(letter string) float64 {
+		body := strings.Repeat(letter, 1<<20)
+		return testing.AllocsPerRun(5, func() {
+			if n, err := io.Copy(io.Discard, egress.Masked(strings.NewReader(body), secret)); err != nil || n != 1<<20 {
+				t.Errorf("read %d, %v", n, err)
+			}
+		})
+	}
+	if got, want := per("e"), per("x"); got > want+2 {
+		t.Errorf("got %v allocations, want %v", got, want)
+	}
 }

@@ -108,3 +108,19 @@ func TestUnreportedUses(t *testing.T) {
 		t.Errorf("got the log\n%s\nwant that the use is not reported", text)
 	}
 }
+
+// Somebody else with the sandbox's SVID has reported first: that stands, and the log warns of it.
+func TestUsesReportedBySomebodyElse(t *testing.T) {
+	w := newWorld(t)
+	if answer := w.get(t, "/token"); answer.status != 200 {
+		t.Fatalf("got %d %s", answer.status, answer.text)
+	}
+	_, id, _ := strings.Cut(w.log.String(), "issuance=")
+	id, _, _ = strings.Cut(id, "\n")
+	id, _, _ = strings.Cut(id, " ")
+	if _, err := w.broker.ReportUses(t.Context(), id, openapi.UseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	w.gateway.Close(t.Context())
+	within(t, 5*time.Second, "the log", w.logged("level=WARN", "issuance="+id, "sandbox="+agent, "calls=1", "recorded=0"))
+}
