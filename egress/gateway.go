@@ -120,6 +120,7 @@ func crowded() func(net.Conn, http.ConnState) {
 			}
 		case http.StateHijacked, http.StateClosed: // tunnels and WebSockets are a sandbox's, which has its own bounds
 			open.Add(-1)
+		case http.StateActive, http.StateIdle:
 		}
 	}
 }
