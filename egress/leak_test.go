@@ -113,7 +113,7 @@ func TestWhoDoesNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.endTask(t)
-	within(t, 5*time.Second, "the end of the call", w.logged(`msg="egress call"`, "scope=host.key.use"))
+	within(t, 15*time.Second, "the end of the call", w.logged(`msg="egress call"`, "scope=host.key.use"))
 }
 
 // A body that is made of what secrets begin with takes no more memory than another one.
