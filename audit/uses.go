@@ -50,7 +50,7 @@ func useOf(b *body, r *record, index int64) (u use, ok bool) {
 	began, err := time.Parse(time.RFC3339Nano, r.time)
 	last, errToo := time.Parse(time.RFC3339Nano, *b.LastUsedAt)
 	u.last = last.UnixMicro()
-	return u, err == nil && errToo == nil && !last.Before(began)
+	return u, err == nil && errToo == nil && !last.Before(began) && (!last.After(at) || last.Equal(began))
 }
 
 // row is the row of uses that it stands for.

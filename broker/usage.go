@@ -49,16 +49,30 @@ func (b *Broker) ReportUse(ctx context.Context, who attest.Identity, use Use) (U
 		return Use{}, err
 	}
 	use.Holder, use.Time = WorkloadActor(who), b.cfg.Now().UTC()
-	switch { // their clock is not ours
-	case use.Calls == 0:
-		use.LastUsed = time.Time{}
-	case use.LastUsed.IsZero(), use.LastUsed.After(use.Time):
-		use.LastUsed = use.Time
-	}
-	if use.Calls > 0 && use.LastUsed.Before(view.Time) {
-		use.LastUsed = view.Time
-	}
+	use.LastUsed = lastUse(*view, use)
 	return b.cfg.Usage.Report(ctx, use)
+}
+
+// lastUse is within the time that the credential had, whatever their clock says.
+func lastUse(of View, use Use) time.Time {
+	if use.Calls == 0 {
+		return time.Time{}
+	}
+	latest := use.Time
+	if of.Expires.Before(latest) {
+		latest = of.Expires
+	}
+	if slices.Contains([]Status{StatusRevoked, StatusReleased, StatusUsed, StatusExpired}, of.Status) && of.StatusTime.Before(latest) {
+		latest = of.StatusTime
+	}
+	last := use.LastUsed
+	if last.IsZero() || last.After(latest) {
+		last = latest
+	}
+	if last.Before(of.Time) {
+		last = of.Time
+	}
+	return last
 }
 
 // Usage tells what became of what was asked for within reach, by scope. First comes what was used least of what holders have

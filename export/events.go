@@ -120,7 +120,7 @@ func authorizeSession(e Event, source string) ocsfEvent {
 		out.Privileges = []string{e.Scope}
 	}
 	for _, column := range columns {
-		if value := column.of(e); value != "" && value != "0" && !slices.Contains(mapped, column.name) {
+		if value := column.of(e); value != "" && (value != "0" || column.name == "calls" && e.Kind == "issuance.reported") && !slices.Contains(mapped, column.name) {
 			out.Unmapped[column.name] = value
 		}
 	}

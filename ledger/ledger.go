@@ -95,6 +95,9 @@ type Ledger struct {
 	leaveRoom context.CancelFunc
 	roomEnded chan struct{} // closed when nobody makes room any more
 
+	// counting is taken by who counts uses.
+	counting chan struct{}
+
 	// memory is what this replica knows of tokens; nil when it has none, and then asked is told that it should.
 	memory      atomic.Pointer[memory]
 	now         func() time.Time
@@ -131,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
-		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
+		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), counting: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
 	if err == nil {

@@ -69,7 +69,7 @@ func (l *Ledger) reported(ctx context.Context, use broker.Use) (said broker.Use,
 	var may bool
 	var calls *int64
 	var at, last *time.Time
-	err = l.estate.QueryRow(ctx, `
+	err = l.read.QueryRow(ctx, `
 		SELECT reportable(@id, @holder), u.calls, u.time, u.last_used_at
 		FROM (VALUES (@id::uuid)) AS asked (id) LEFT JOIN (
 			SELECT u.* FROM uses AS u JOIN issuances AS i ON i.id = u.issuance WHERE i.spiffe_id = @holder) AS u ON u.issuance = asked.id`,
@@ -107,6 +107,16 @@ func (l *Ledger) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach brok
 	}
 	counting, cancel := context.WithTimeout(ctx, usageWithin)
 	defer cancel()
+	// One at a time, so that those who search find connections.
+	select {
+	case l.counting <- struct{}{}:
+		defer func() { <-l.counting }()
+	case <-counting.Done():
+		if err := ctx.Err(); err != nil {
+			return nil, unavailable("waiting for a count of uses", err)
+		}
+		return nil, fmt.Errorf("waiting for another count of uses: %w", broker.ErrTooBroad)
+	}
 	all, err := l.countScopes(counting, newSearch(broker.Query{TrustDomain: q.TrustDomain, Since: q.Since, Until: q.Until}, reach))
 	if err != nil && counting.Err() != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("counting uses: %w", broker.ErrTooBroad)

@@ -21,15 +21,16 @@ CREATE TABLE uses (
     CONSTRAINT uses_last CHECK ((last_used_at IS NULL) = (calls = 0))
 );
 
--- reportable tells whether something was issued to that sandbox, and has not ended by its time for more than an hour.
+-- reportable tells whether something was issued to that sandbox, and has not ended by its time for more than an hour. One
+-- statement judges by one time, so that what it takes for possible is possible for the trigger below.
 -- +goose StatementBegin
 CREATE FUNCTION reportable(asked uuid, holder text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM issuances AS i
-        WHERE i.id = asked AND i.spiffe_id = holder AND clock_timestamp() < i.expires_at + interval '1 hour'
+        WHERE i.id = asked AND i.spiffe_id = holder AND now() < i.expires_at + interval '1 hour'
             AND CASE i.credential_kind WHEN 'jwt' THEN i.status <> 'failed'
-                ELSE EXISTS (SELECT FROM entries AS e WHERE e.id = asked AND e.kind = 'issuance.issued') END);
+                ELSE EXISTS (SELECT FROM entries AS e WHERE e.id = asked AND e.index >= i.entry_index AND e.kind = 'issuance.issued') END);
 END $$;
 -- +goose StatementEnd
 REVOKE EXECUTE ON FUNCTION reportable FROM PUBLIC;

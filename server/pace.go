@@ -17,6 +17,9 @@ const (
 	// A sandbox reads what it may ask for once, and again after a change. Each time, all policies are held against all scopes.
 	offersPerSecond = 1
 	offersAtOnce    = 10
+	// A gateway reports once of each credential, and of all that it holds for a sandbox when it stops.
+	reportsPerSecond = 20
+	reportsAtOnce    = 1000
 	// mostPaced bounds the memory. They are few, and who is forgotten begins anew.
 	mostPaced = 10_000
 )

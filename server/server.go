@@ -91,7 +91,8 @@ type Server struct {
 	router    *chi.Mux
 	handler   http.Handler
 	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
-	pace, polls, offers pace
+	// Reports are of uses.
+	pace, polls, offers, reports pace
 	// making holds those who ask for credentials.
 	making  lane
 	ownKeys atomic.Pointer[ownKeys]
@@ -115,6 +116,7 @@ func New(cfg Config) (*Server, error) {
 	s.polls.limit, s.polls.burst = pollsPerSecond, 1
 	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne
 	s.offers.limit, s.offers.burst = offersPerSecond, offersAtOnce
+	s.reports.limit, s.reports.burst = reportsPerSecond, reportsAtOnce
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
 	}

@@ -28,8 +28,11 @@ func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 }
 
 func (s *Server) reportUses(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Use, error) {
-	if !ourID(id) {
+	switch {
+	case !ourID(id):
 		return broker.Use{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+	case !s.reports.allows(who.ID().String(), s.cfg.Now()):
+		return broker.Use{}, &finding{kind: errPace, detail: "pace"}
 	}
 	ask, err := readOrder[UseRequest](s, w, r, who, "reportUses")
 	if err != nil {
