@@ -57,7 +57,35 @@ func TestReportingUses(t *testing.T) {
 	if err != nil || errToo != nil || !early.LastUsedAt.Equal(one.Time) {
 		t.Errorf("used before it was issued: got %+v, %v, %v, want it cut to %s", early, err, errToo, one.Time)
 	}
+	gone := token(t, c, read)
+	if _, err := c.Release(t.Context(), gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	late, err := c.ReportUses(t.Context(), gone.ID, openapi.UseRequest{Calls: 1, LastUsedAt: time.Now().Add(time.Hour)})
+	one, errToo = c.Issuance(t.Context(), gone.ID)
+	if err != nil || errToo != nil || !late.LastUsedAt.Equal(one.StatusAt) || late.LastUsedAt.After(late.ReportedAt) {
+		t.Errorf("used after it was released: got %+v, %v, %v, want it cut to %s", late, err, errToo, one.StatusAt)
+	}
 	s.DB.Check(t)
+}
+
+// Who reports all the time is told to wait, before anything is read for it.
+func TestReportsArePaced(t *testing.T) {
+	s := brevettest.NewStack(t, officers)
+	c := s.Client(t, agent)
+	var err error
+	for n := 0; err == nil || errors.Is(err, client.ErrNotFound); n++ {
+		if n > 5000 {
+			t.Fatal("got 5000 reports through")
+		}
+		_, err = c.ReportUses(t.Context(), someID, openapi.UseRequest{})
+	}
+	if p := new(client.Problem); !errors.As(err, &p) || p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 {
+		t.Errorf("got %v, want rate_limited with Retry-After", err)
+	}
+	if _, err := s.Client(t, twin).ReportUses(t.Context(), someID, openapi.UseRequest{}); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("another sandbox meanwhile: got %v, want ErrNotFound", err)
+	}
 }
 
 // What was granted is held against what was used, for the auditors of it, and for nobody else.
