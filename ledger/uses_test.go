@@ -204,6 +204,7 @@ func TestReportsThatCannotBe(t *testing.T) {
 		"never and then":         fmt.Sprintf(body, sandbox, 0, rec.ID, at(later)),
 		"used and never":         fmt.Sprintf(body, sandbox, 1, rec.ID, ""),
 		"before it was issued":   fmt.Sprintf(body, sandbox, 1, rec.ID, at("2026-01-01T00:00:00Z")),
+		"after the report":       fmt.Sprintf(body, sandbox, 1, rec.ID, at("2097-01-01T00:00:00Z")),
 	} {
 		report := verifyWith(t, db, text)
 		if len(report.Findings) != 1 || report.Findings[0].Code != audit.Impossible || report.Findings[0].Index != 6 {
