@@ -21,6 +21,7 @@ var arrows = map[string][]string{
 	"audit":      {},
 	"scopes":     {},
 	"jws":        {},
+	"inert":      {},
 	"attest":     {"jws"},
 	"openapi":    {},
 	"migrations": {},
@@ -44,7 +45,7 @@ var arrows = map[string][]string{
 	"faults":     {},
 	"bench":      {"devstack"},
 	"tamper":     {},
-	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "egress", "examples", "export", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
+	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "egress", "examples", "export", "inert", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},
 
 	"examples/sandbox":  {"client"},
 	"examples/resource": {"resource"},
@@ -53,6 +54,7 @@ var arrows = map[string][]string{
 // heavy is what a package must not pull in, even through others.
 var heavy = map[string][]string{
 	"scopes":   {"net/http", "database/sql", "os/exec"},
+	"inert":    {"net/http", "database/sql", "os/exec"},
 	"token":    {"net/http", "database/sql", "os/exec"},
 	"dpop":     {"net/http", "database/sql", "os/exec"},
 	"broker":   {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/brevet-dev/brevet/inert"
 )
 
 // model is a model's side of `brevet mcp`, with all that went over standard input, output and error.
@@ -308,7 +310,7 @@ func (a *model) refused(t *testing.T) {
 		if !a.call(t, "request", args, &got) || got.Status != "refused" || got.File != "" {
 			t.Errorf("%s: got %+v", name, got)
 		}
-		if encoded, _ := json.Marshal(got.Broker); inert(string(encoded)) != string(encoded) {
+		if encoded, _ := json.Marshal(got.Broker); inert.Text(string(encoded)) != string(encoded) {
 			t.Errorf("%s: %s is not inert", name, encoded)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/inert"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -49,34 +50,6 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// H71 to H73, H76, H79: text from a sandbox shows on a terminal and does nothing there.
-func TestInert(t *testing.T) {
-	for _, tc := range []struct{ name, in, want string }{
-		{"plain", "résumé, 漢字 and 100 %", "résumé, 漢字 and 100 %"},
-		{"colour", "\x1b[31mred", `\u001b[31mred`},
-		{"link (OSC 8)", "\x1b]8;;https://evil\x07here", `\u001b]8;;https://evil\u0007here`},
-		{"clipboard (OSC 52)", "\x1b]52;c;eA==\x1b\\", `\u001b]52;c;eA==\u001b\`},
-		{"C1", "\u009b31m", `\u009b31m`},
-		{"right to left", "abc\u202egpj", `abc\u202egpj`},
-		{"isolates", "\u2066x\u2069", `\u2066x\u2069`},
-		{"zero width", "a\u200bb\u200dc\ufeff", `a\u200bb\u200dc\ufeff`},
-		{"tags", "a\U000e0041", `a\ue0041`},
-		{"lines", "one\r\ntwo\u2028three", `one\u000d\u000atwo\u2028three`},
-		{"tab", "a\tb", `a\u0009b`},
-		{"variation selector", "a\ufe0f\U000e0101", `a\ufe0f\ue0101`},
-		{"joiner and fillers", "\u034f\u115f\u3164\uffa0\u17b4", `\u034f\u115f\u3164\uffa0\u17b4`},
-		{"blank Braille", "\u2800", `\u2800`},
-		{"marks upon marks", "a\u0301\u0301\u0301\u0301\u0301", "a\u0301\u0301\u0301\u0301" + `\u0301`},
-		{"broken UTF-8", "a\xffb", "a\ufffdb"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := inert(tc.in); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
-		})
-	}
-}
-
 // JSON says the same after it is made visible, and shows nothing raw.
 func TestEncodeIsInertAndTheSame(t *testing.T) {
 	const hostile = "é \x1b[31m \u009b \u202e \U000e0041 \x7f \ufe0f 漢"
@@ -84,7 +57,7 @@ func TestEncodeIsInertAndTheSame(t *testing.T) {
 	if err := (&console{out: &out}).encode(map[string]string{"reason": hostile}); err != nil {
 		t.Fatal(err)
 	}
-	if rest := strings.TrimSuffix(out.String(), "\n"); inert(rest) != rest || !strings.Contains(rest, "é") || !strings.Contains(rest, "漢") {
+	if rest := strings.TrimSuffix(out.String(), "\n"); inert.Text(rest) != rest || !strings.Contains(rest, "é") || !strings.Contains(rest, "漢") {
 		t.Errorf("got %q, want what is visible and escapes for the rest", rest)
 	}
 	var back map[string]string

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/inert"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/secret"
 )
@@ -94,7 +95,7 @@ func printOwner(con *console, one openapi.Issuance) error {
 		{"id", one.ID},
 	} {
 		if line[1] != "" {
-			fmt.Fprintf(table, "%s\t%s\n", line[0], inert(line[1]))
+			fmt.Fprintf(table, "%s\t%s\n", line[0], inert.Text(line[1]))
 		}
 	}
 	return table.Flush()

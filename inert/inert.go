@@ -1,0 +1,58 @@
+// Package inert makes text from elsewhere safe to look at: whatever could move a cursor, hide or reorder text shows as
+// an escape instead.
+//
+// It never drops a character: what it makes shows that there was one. It does not escape markup, which is text as well.
+package inert
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+)
+
+// maxMarks is how many combining marks may sit on one letter: enough for any language, too few to bury the lines
+// around it.
+const maxMarks = 4
+
+// Visible says whether a character shows as what it is: not a control, not invisible, not one that reorders text or
+// picks a variant of the one before.
+func Visible(r rune) bool {
+	const blankBraille = 0x2800
+	return unicode.IsPrint(r) && r != blankBraille &&
+		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+}
+
+// Text makes one line of text safe to show. The ends of lines are escaped too: who shows many lines takes them apart
+// before.
+func Text(s string) string {
+	return escape(s, func(r rune) string { return fmt.Sprintf("\\u%04x", r) })
+}
+
+// JSON makes a JSON document safe to show. It still means the same.
+func JSON(document string) string {
+	return escape(document, func(r rune) string {
+		if first, second := utf16.EncodeRune(r); first != unicode.ReplacementChar {
+			return fmt.Sprintf("\\u%04x\\u%04x", first, second)
+		}
+		return fmt.Sprintf("\\u%04x", r)
+	})
+}
+
+func escape(s string, written func(rune) string) string {
+	var out strings.Builder
+	marks := 0
+	for _, r := range s {
+		if unicode.Is(unicode.M, r) {
+			marks++
+		} else {
+			marks = 0
+		}
+		if Visible(r) && marks <= maxMarks {
+			out.WriteRune(r)
+			continue
+		}
+		out.WriteString(written(r))
+	}
+	return out.String()
+}
