@@ -93,6 +93,8 @@ type Options struct {
 	// Ledger and Minter, if set, wrap the real ones, to inject faults.
 	Ledger func(broker.Ledger) broker.Ledger
 	Minter func(broker.Minter) broker.Minter
+	// VaultVia, if set, is given Vault's address, and returns the one at which the broker reaches it.
+	VaultVia func(addr string) string
 	// OnUnrevoked is as in broker.Config.
 	OnUnrevoked func(n int)
 	// Now is the clock of the server; nil is the system's.
@@ -290,6 +292,9 @@ func (s *Stack) Remembers(id string, claims [32]byte) bool {
 	_, ok := s.ledger.Remembered(id, claims)
 	return ok
 }
+
+// Trust puts a bundle in the place of the server's keys of that trust domain.
+func (s *Stack) Trust(bundle *spiffebundle.Bundle) { s.bundles.Add(bundle) }
 
 // DropBundle takes the keys of a trust domain away from the server.
 func (s *Stack) DropBundle(td spiffeid.TrustDomain) { s.bundles.Remove(td) }

@@ -81,8 +81,12 @@ func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.L
 func (s *Stack) openMinter(t testing.TB, log *slog.Logger) *mint.Minter {
 	t.Helper()
 	a := s.access
+	addr := a.Addr
+	if s.options.VaultVia != nil {
+		addr = s.options.VaultVia(addr)
+	}
 	minter, err := mint.Open(t.Context(), mint.Config{
-		Addr: a.Addr, Mount: "transit", SigningKey: a.SigningKey, TokenRole: a.TokenRole, MaxTTL: time.Hour,
+		Addr: addr, Mount: "transit", SigningKey: a.SigningKey, TokenRole: a.TokenRole, MaxTTL: time.Hour,
 		Now: time.Now, Log: log, Auth: mint.Auth{AppRole: &mint.AppRole{RoleID: a.RoleID, SecretIDFile: a.SecretIDFile}},
 	})
 	if err != nil {
