@@ -69,6 +69,14 @@ egress: deps ## Try every way around the egress gateway, and the tools of others
 	./bin/brevet dev --prepare
 	{ $(GO) test -json -count=1 -timeout 20m ./egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
 
+.PHONY: hostile
+hostile: ## Send what must not work to two replicas, on real parts (minutes)
+	@./devstack/deps.sh test
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test -c -o bin/hostile.test ./hostile
+	cd hostile && ../bin/hostile.test -test.timeout 15m
+
 .PHONY: bench
 bench: deps ## Measure what a credential costs, beside a login at Vault without policy or record (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet

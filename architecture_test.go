@@ -43,6 +43,7 @@ var arrows = map[string][]string{
 	"examples":   {},
 	"export":     {},
 	"faults":     {},
+	"hostile":    {},
 	"bench":      {"devstack"},
 	"tamper":     {},
 	"cmd/brevet": {"attest", "audit", "broker", "client", "devstack", "dpop", "egress", "examples", "export", "inert", "ledger", "migrations", "mint", "openapi", "outbound", "people", "scopes", "secret", "server", "webhook", "witness"},

@@ -1,0 +1,123 @@
+package hostile_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// row is one kind of hostile input. It passes when all ways of trying it do.
+type row struct {
+	h string
+	// sent is what is tried, and then what is to come of it, in words for the documentation.
+	sent, then string
+	// apart is a row that takes a deployment of its own, beside the others.
+	apart bool
+	tries []try
+}
+
+// try is one way of trying a row.
+type try struct {
+	name string
+	do   func(t *testing.T, w *world)
+}
+
+// group is a part of the table, in the file that has its rows.
+type group struct {
+	title, file string
+	rows        []row
+}
+
+func groups() []group {
+	return []group{
+		{"JWT-SVIDs", "jwt_test.go", jwtRows},
+		{"X.509-SVIDs and TLS", "x509_test.go", x509Rows},
+	}
+}
+
+// TestHostile tries every row.
+func TestHostile(t *testing.T) {
+	w := newWorld(t, staffed)
+	for _, g := range groups() {
+		for _, r := range g.rows {
+			t.Run(r.h+"_"+strings.ReplaceAll(r.sent, " ", "_"), func(t *testing.T) {
+				t.Cleanup(func() { results.add(!t.Failed()) })
+				r.run(t, w)
+			})
+		}
+	}
+	w.check(t)
+	texts.check(t)
+}
+
+func (r row) run(t *testing.T, w *world) {
+	t.Helper()
+	if len(r.tries) == 0 {
+		t.Fatal("nothing is tried")
+	}
+	if r.apart {
+		t.Parallel()
+		w = nil
+	}
+	for _, one := range r.tries {
+		t.Run(one.name, func(t *testing.T) { one.do(t, w) })
+	}
+}
+
+// The numbers are those of the list, each once and in order.
+func TestRowsAreAll(t *testing.T) {
+	var got, want []string
+	for _, g := range groups() {
+		for _, r := range g.rows {
+			got = append(got, r.h)
+		}
+	}
+	for n := range len(got) {
+		want = append(want, fmt.Sprintf("H%d", n+1))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got the rows %v", got)
+	}
+}
+
+const (
+	doc   = "../docs/hostile-inputs.md"
+	begin = "<!-- rows: go test ./hostile -run TestDocumentation -update -->\n"
+	end   = "<!-- end of rows -->\n"
+)
+
+// The documentation has the rows as they are tried.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	old, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no place for the rows", doc)
+	}
+	table := documented()
+	if *update {
+		if err := os.WriteFile(doc, []byte(before+begin+table+end+after), 0o644); err != nil { //nolint:gosec // documentation
+			t.Fatal(err)
+		}
+		return
+	}
+	if old != table {
+		t.Error("the table is not that of the rows: run go test ./hostile -run TestDocumentation -update")
+	}
+}
+
+func documented() string {
+	var b strings.Builder
+	for _, g := range groups() {
+		fmt.Fprintf(&b, "\n### %s\n\n| | input | outcome | test |\n| --- | --- | --- | --- |\n", g.title)
+		for _, r := range g.rows {
+			fmt.Fprintf(&b, "| %s | %s | %s | [hostile/%s](../hostile/%s) |\n", r.h, r.sent, r.then, g.file, g.file)
+		}
+	}
+	return b.String() + "\n"
+}

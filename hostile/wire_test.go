@@ -1,0 +1,228 @@
+package hostile_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+)
+
+// marker is in the input of every call, and must be nowhere in the answer nor in what is recorded of it.
+const marker = "zqmarker"
+
+// call is one call, byte for byte as a hostile caller would send it. Zero fields make one that succeeds.
+type call struct {
+	method, target, host string
+	// auth is the Authorization header; "" sends agent's JWT-SVID and "none" sends none.
+	auth string
+	// cert, if set, is presented in the handshake.
+	cert    *tls.Certificate
+	headers []string
+	// body is sent with POST and PUT; "" is a good one.
+	body string
+	// length is the value of Content-Length, "" for the true one and "none" for none.
+	length string
+}
+
+const goodBody = `{"scope":"git.issues.read","params":{"repo":"acme/api"},"task":"` + marker + `"}`
+
+func or(v, otherwise string) string {
+	if v == "" {
+		return otherwise
+	}
+	return v
+}
+
+func (c call) bytes(t *testing.T, s *brevettest.Stack) string {
+	t.Helper()
+	method := or(c.method, "POST")
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: %s\r\nX-Marker: %s\r\n", method, or(c.target, "/v1/tokens"), or(c.host, s.Addr), marker)
+	if c.auth == "" {
+		c.auth = "Bearer " + s.JWT(t, agent)
+	}
+	if c.auth != "none" {
+		fmt.Fprintf(&b, "Authorization: %s\r\n", c.auth)
+	}
+	body := c.body
+	if method == "POST" || method == "PUT" {
+		body = or(body, goodBody)
+		if !strings.Contains(strings.ToLower(strings.Join(c.headers, "\n")), "content-type:") {
+			b.WriteString("Content-Type: application/json\r\n")
+		}
+		if c.length != "none" {
+			fmt.Fprintf(&b, "Content-Length: %s\r\n", or(c.length, fmt.Sprint(len(body))))
+		}
+	}
+	for _, h := range c.headers {
+		b.WriteString(h + "\r\n")
+	}
+	return b.String() + "\r\n" + body
+}
+
+// answer is what came back.
+type answer struct {
+	status       int
+	header       http.Header
+	text         string
+	code, detail string
+}
+
+func (c call) send(t *testing.T, s *brevettest.Stack) answer {
+	t.Helper()
+	cfg := s.ClientTLS(nil)
+	if c.cert != nil {
+		cfg = showing(s, *c.cert)
+	}
+	cfg.NextProtos = []string{"http/1.1"}
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: cfg}).DialContext(t.Context(), "tcp", s.Addr)
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	// The server may answer and close before it has read everything, which is an error here and no failure.
+	_, _ = io.WriteString(conn, c.bytes(t, s))
+	return read(t, conn, or(c.method, "POST"))
+}
+
+const patience = 20 * time.Second
+
+func read(t *testing.T, conn io.Reader, method string) answer {
+	t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		t.Fatalf("reading the answer: %v", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("reading the answer: %v", err)
+	}
+	a := answer{status: resp.StatusCode, header: resp.Header, text: string(text)}
+	var problem struct{ Code, Detail, Error string }
+	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") && json.Unmarshal(text, &problem) == nil {
+		a.code, a.detail = or(problem.Code, problem.Error), problem.Detail
+	}
+	return a
+}
+
+// refusal is what is to come of a call that nothing is decided about: an answer of fixed text and one entry.
+type refusal struct {
+	status int
+	code   string
+	// detail is what the entry says was wrong; "" when Go's server answers by itself, without a record.
+	detail string
+}
+
+// refused sends a call and holds the answer, Vault and the ledger to the refusal.
+func refused(name string, c call, want refusal) try {
+	return refusedBy(name, func(*testing.T, *world, *brevettest.Stack) call { return c }, want)
+}
+
+// refusedBy is refused for a call that is made for the world it is sent to.
+func refusedBy(name string, build func(*testing.T, *world, *brevettest.Stack) call, want refusal) try {
+	return try{name, func(t *testing.T, w *world) {
+		s := w.next()
+		c := build(t, w, s)
+		w.added(t)
+		before := len(w.vault.since(0))
+		got := c.send(t, s)
+		want.check(t, got)
+		if asked := w.vault.since(before); len(asked) != 0 {
+			t.Errorf("Vault was asked for %v, want nothing", asked)
+		}
+		want.recorded(t, w.added(t))
+	}}
+}
+
+func (r refusal) check(t *testing.T, got answer) {
+	t.Helper()
+	if got.status != r.status || got.code != r.code {
+		t.Errorf("got %d %s, want %d %s\n%s", got.status, got.code, r.status, r.code, got.text)
+	}
+	givesNothingAway(t, got.text+fmt.Sprint(got.header))
+	if r.detail == "" {
+		return // of Go's server
+	}
+	texts.saw(got.code, got.detail)
+	if got.header.Get("Cache-Control") != "no-store" || got.header.Get("X-Content-Type-Options") != "nosniff" ||
+		len(got.header.Get("Request-Id")) != 36 || got.header.Get("Location") != "" {
+		t.Errorf("got the headers %v", got.header)
+	}
+}
+
+// innards are words of SQL, of Go's errors, and of what lies behind the API.
+var innards = regexp.MustCompile(`(?i)sqlstate|pgx|postgres|select |insert into|goroutine|runtime error|\.go:\d|json:|x509:|tls: |unmarshal|strconv|syscall|invalid character|hvs\.|transit/`)
+
+func givesNothingAway(t *testing.T, text string) {
+	t.Helper()
+	if strings.Contains(strings.ToLower(text), marker) {
+		t.Errorf("it repeats the input: %s", text)
+	}
+	if found := innards.FindString(text); found != "" {
+		t.Errorf("it says %q: %s", found, text)
+	}
+}
+
+func (r refusal) recorded(t *testing.T, entries []brevettest.Entry) {
+	t.Helper()
+	if r.detail == "" {
+		if len(entries) != 0 {
+			t.Errorf("got %+v, want no entry", entries)
+		}
+		return
+	}
+	if len(entries) != 1 || entries[0].Kind != "call.refused" {
+		t.Fatalf("got %+v, want one entry of a refused call", entries)
+	}
+	if e := entries[0].Body; e["code"] != r.code || e["detail"] != r.detail || e["remote"] != "127.0.0.1" {
+		t.Errorf("the entry says %v, want code %s and detail %s", e, r.code, r.detail)
+	}
+	if text := fmt.Sprint(entries[0]); strings.Contains(strings.ToLower(text), marker) {
+		t.Errorf("the entry repeats the input: %s", text)
+	}
+}
+
+// texts are those of all refusals, by code: they are few, so none is made of what was sent.
+var texts = seen{of: map[string]map[string]bool{}}
+
+type seen struct {
+	mu sync.Mutex
+	of map[string]map[string]bool
+}
+
+func (s *seen) saw(code, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[code] == nil {
+		s.of[code] = map[string]bool{}
+	}
+	s.of[code][text] = true
+}
+
+// most is how many texts one code has, for the kinds of call that it answers.
+const most = 3
+
+func (s *seen) check(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for code, all := range s.of {
+		if len(all) > most {
+			t.Errorf("%s is told in %d texts, want %d fixed ones at most: %v", code, len(all), most, all)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package hostile_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// world is a deployment of two replicas, with what is needed to see what it did.
+type world struct {
+	// s are the replicas: they have Postgres, Vault and the people in common.
+	s     [2]*brevettest.Stack
+	vault *gate
+
+	// ahead is how far the clock of the replicas is.
+	ahead atomic.Int64
+	tried atomic.Int64
+	conn  *pgx.Conn
+	last  int64
+
+	// forged is an authority of acme.test that signs anything, and bundle are its keys with it.
+	forged forgery
+	bundle *spiffebundle.Bundle
+}
+
+// newWorld starts two replicas that end with the test.
+func newWorld(t *testing.T, o brevettest.Options) *world {
+	t.Helper()
+	w := &world{vault: &gate{}}
+	o.Now = w.now
+	o.VaultVia = func(addr string) string { return w.vault.open(t, addr) }
+	first := brevettest.NewStack(t, o)
+	w.s = [2]*brevettest.Stack{first, first.Replica(t)}
+	w.conn = brevettest.Connect(t, first.DB.AdminURL)
+	w.forged, w.bundle = forge(t, first, ecKey(t)), first.Acme.Bundle()
+	w.bundle.AddX509Authority(w.forged.root)
+	w.added(t)
+	return w
+}
+
+func (w *world) domains() []spiffeid.TrustDomain {
+	return []spiffeid.TrustDomain{w.s[0].Acme.TrustDomain(), w.s[0].Other.TrustDomain()}
+}
+
+// issues is an ask that succeeds.
+var issues = client.Ask{Scope: "git.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "triage-1"}
+
+// token asks for what is given at once.
+func (w *world) token(t *testing.T, who string, ask client.Ask) *client.Token {
+	t.Helper()
+	got, err := w.next().Client(t, who).Request(t.Context(), ask)
+	if err != nil || got.Token == nil {
+		t.Fatalf("asking for %s: got %+v, %v, want a credential", ask.Scope, got, err)
+	}
+	return got.Token
+}
+
+// unvisited is the address of a server that nobody may call.
+func unvisited(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("somebody called %s", r.URL) }))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// pace is how much later each try finds the clock: of what is refused, a replica records 50 each second.
+const pace = 12 * time.Millisecond
+
+func (w *world) now() time.Time {
+	return time.Now().Add(time.Duration(w.ahead.Load()) + time.Duration(w.tried.Load())*pace)
+}
+
+// next is the replica whose turn it is.
+func (w *world) next() *brevettest.Stack { return w.s[w.tried.Add(1)%2] }
+
+// added are the entries since it was asked last.
+func (w *world) added(t *testing.T) []brevettest.Entry {
+	t.Helper()
+	rows, err := w.conn.Query(t.Context(), `
+		SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries WHERE index >= $1 ORDER BY index`, w.last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[brevettest.Entry])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) > 0 {
+		w.last = entries[len(entries)-1].Index + 1
+	}
+	return entries
+}
+
+// check holds the ledger to its promises.
+func (w *world) check(t *testing.T) {
+	t.Helper()
+	w.s[0].DB.Check(t)
+}
+
+// gate is the way by which the replicas reach Vault. It counts what they ask, and lies where it is told to.
+type gate struct {
+	proxy *httputil.ReverseProxy
+
+	mu    sync.Mutex
+	asked []string
+	lies  map[string]http.HandlerFunc // by the beginning of a path
+}
+
+func (g *gate) open(t testing.TB, addr string) string {
+	target, err := url.Parse(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.proxy = &httputil.ReverseProxy{
+		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	front := httptest.NewServer(g)
+	t.Cleanup(front.Close)
+	return front.URL
+}
+
+// ServeHTTP passes a call on, or lies.
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(r.URL.Path, "/v1/")
+	g.mu.Lock()
+	if !unasked(path) {
+		g.asked = append(g.asked, r.Method+" "+path)
+	}
+	var lie http.HandlerFunc
+	for prefix, one := range g.lies {
+		if strings.HasPrefix(path, prefix) {
+			lie = one
+		}
+	}
+	g.mu.Unlock()
+	if lie != nil {
+		lie(w, r)
+		return
+	}
+	g.proxy.ServeHTTP(w, r)
+}
+
+// unasked tells what a replica asks of Vault by itself: its login, its keys, and the signatures of checkpoints.
+func unasked(path string) bool {
+	return strings.HasPrefix(path, "auth/approle/login") || strings.HasPrefix(path, "auth/token/renew-self") ||
+		strings.HasPrefix(path, "transit/keys/") || strings.HasPrefix(path, "transit/sign/") && strings.HasSuffix(path, "-log")
+}
+
+// since are the calls to Vault from the nth on.
+func (g *gate) since(n int) []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string{}, g.asked[n:]...)
+}
+
+// lie has one answer instead of Vault, below a path; nil ends that.
+func (g *gate) lie(prefix string, answer http.HandlerFunc) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lies = map[string]http.HandlerFunc{}
+	if answer != nil {
+		g.lies[prefix] = answer
+	}
+}
+
+// eventually waits for what others do meanwhile.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within 20 s", what)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
