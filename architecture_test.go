@@ -18,6 +18,7 @@ const module = "github.com/brevet-dev/brevet/"
 // docs/architecture.md too.
 var arrows = map[string][]string{
 	"secret":     {},
+	"passkey":    {},
 	"audit":      {},
 	"scopes":     {},
 	"jws":        {},
@@ -57,6 +58,7 @@ var heavy = map[string][]string{
 	"scopes":   {"net/http", "database/sql", "os/exec"},
 	"inert":    {"net/http", "database/sql", "os/exec"},
 	"token":    {"net/http", "database/sql", "os/exec"},
+	"passkey":  {"os/exec"},
 	"dpop":     {"net/http", "database/sql", "os/exec"},
 	"broker":   {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
 	"client":   {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},

@@ -243,6 +243,7 @@ type shown struct {
 	Quorum      int            `json:"quorum"`
 	BreakGlass  string         `json:"break_glass,omitempty"` // the group that may stand in
 	Remember    string         `json:"remember,omitempty"`    // "task" when a yes may cover the task
+	Passkey     string         `json:"passkey,omitempty"`     // "required" when a yes has to be signed by one
 	Expires     int64          `json:"expires"`               // of the wait, in seconds since 1970
 }
 
@@ -265,6 +266,9 @@ func canonical(rec Record, approval scopes.Approval) (string, error) {
 	}
 	if d.Scope.Approval != nil && d.Scope.Approval.Remember == scopes.RememberTask {
 		s.Remember = scopes.RememberTask
+	}
+	if approval.Passkey == scopes.PasskeyRequired {
+		s.Passkey = scopes.PasskeyRequired
 	}
 	text, err := json.Marshal(s)
 	if err != nil {

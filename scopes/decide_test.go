@@ -19,7 +19,7 @@ func refund(cents int64, urgent bool) map[string]any {
 
 func TestDecide(t *testing.T) {
 	agent, other := "spiffe://td.example/agents/a", "spiffe://td.example/people/b"
-	oncall := &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * time.Minute, Remember: scopes.RememberNever}
+	oncall := &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * time.Minute, Remember: scopes.RememberNever, Passkey: scopes.PasskeyNever}
 	tests := []struct {
 		name string
 		who  scopes.Subject

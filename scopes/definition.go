@@ -145,8 +145,8 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	if n == nil {
 		return nil
 	}
-	a := &Approval{Quorum: 1, Expires: defaultApprovalWait, Remember: RememberNever}
-	fields := r.mapping(n, "approval", "group", "quorum", "expires", "remember", "break_glass")
+	a := &Approval{Quorum: 1, Expires: defaultApprovalWait}
+	fields := r.mapping(n, "approval", "group", "quorum", "expires", "remember", "break_glass", "passkey")
 	if fields == nil {
 		return nil
 	}
@@ -164,14 +164,21 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	if wait, ok := r.duration(fields["expires"], "approval.expires", minApprovalWait); ok {
 		a.Expires = wait
 	}
-	if fields["remember"] != nil {
-		remember, ok := r.text(fields["remember"], "approval.remember")
-		if ok && remember != RememberNever && remember != RememberTask {
-			r.at(fields["remember"], "approval.remember %q must be never or task", remember)
-		}
-		a.Remember = remember
-	}
+	a.Remember = r.either(fields["remember"], "approval.remember", RememberNever, RememberTask)
+	a.Passkey = r.either(fields["passkey"], "approval.passkey", PasskeyNever, PasskeyRequired)
 	return a
+}
+
+// either reads one of two words, of which the first one is the default.
+func (r *reader) either(n *yaml.Node, what, usual, other string) string {
+	if n == nil {
+		return usual
+	}
+	word, ok := r.text(n, what)
+	if ok && word != usual && word != other {
+		r.at(n, "%s %q must be %s or %s", what, word, usual, other)
+	}
+	return word
 }
 
 func (r *reader) group(n *yaml.Node, what string) string {

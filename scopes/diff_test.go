@@ -39,6 +39,8 @@ func TestPlanOfOneChange(t *testing.T) {
 		{name: "group", old: "group: oncall", with: "group: everybody", want: []string{"approval.group: oncall -> everybody, changed"}, reach: scopes.Changed},
 		{name: "quorum", old: "quorum: 2", with: "quorum: 1", want: []string{"approval.quorum: 2 -> 1, widened"}, reach: scopes.Widened},
 		{name: "waits longer", old: "expires: 1h", with: "expires: 2h", want: []string{"approval.expires: 1h -> 2h, widened"}, reach: scopes.Widened},
+		{name: "signed by a passkey", old: "group: oncall", with: "group: oncall, passkey: required", want: []string{"approval.passkey: never -> required, narrowed"}, reach: scopes.Narrowed},
+		{name: "signed no more", old: "group: oncall", with: "group: oncall, passkey: never", want: nil, reach: scopes.Same},
 		{name: "remembered", old: "group: oncall", with: "group: oncall, remember: task", want: []string{"approval.remember: never -> task, widened"}, reach: scopes.Widened},
 		{name: "glass to break", old: "group: oncall", with: "group: oncall, break_glass: leads", want: []string{"approval.break_glass:  -> leads, widened"}, reach: scopes.Widened},
 		{
@@ -310,7 +312,7 @@ func TestPlanOfCredentials(t *testing.T) {
 var edits = [][]string{
 	{"default: 10m, max: 1h", "default: 5m, max: 2h", "default: 20m, max: 30m"},
 	{"authority: delete", "authority: draft", "authority: write"},
-	{"    approval: {group: oncall}\n", "", "    approval: {group: oncall, quorum: 2, remember: task}\n"},
+	{"    approval: {group: oncall}\n", "", "    approval: {group: oncall, quorum: 2, remember: task, passkey: required}\n"},
 	{"quorum: 2, expires: 1h", "quorum: 2, expires: 1h, break_glass: leads", "quorum: 2, expires: 1h, break_glass: others"},
 	{"[EUR, USD]", "[EUR]", "[USD, GBP]"},
 	{"min: 1, max: 10000", "min: 0, max: 10000", "min: 5, max: 50"},

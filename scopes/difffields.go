@@ -138,6 +138,7 @@ func (d *fieldDiff) approval(a, b *Approval) {
 	d.longer("approval.expires", a.Expires, b.Expires)
 	d.add("approval.remember", a.Remember, b.Remember, wider(b.Remember == RememberTask, a.Remember == RememberTask))
 	d.add("approval.break_glass", a.BreakGlass, b.BreakGlass, wider(a.BreakGlass == "", b.BreakGlass == ""))
+	d.add("approval.passkey", a.Passkey, b.Passkey, wider(a.Passkey == PasskeyRequired, b.Passkey == PasskeyRequired))
 }
 
 func (a *Approval) words() string {
@@ -145,6 +146,9 @@ func (a *Approval) words() string {
 		return ""
 	}
 	words := fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, short(a.Expires))
+	if a.Passkey == PasskeyRequired {
+		words += ", signed by a passkey"
+	}
 	if a.Remember == RememberTask {
 		words += ", remembered for the task"
 	}

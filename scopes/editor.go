@@ -138,6 +138,8 @@ func approvalSchema() object {
 		"break_glass": described("Another group, of which two people may stand in when the group does not answer. What is issued then lives 30 minutes at most.",
 			matching(groupSyntax)),
 		"remember": described("Whether a yes counts for the same ask again until the task ends.", choice(RememberNever, RememberTask)),
+		"passkey": described("Whether a yes counts only with a signature of what is approved, by a passkey of the person who says it.",
+			choice(PasskeyNever, PasskeyRequired)),
 	})
 }
 

@@ -40,6 +40,9 @@ func outcomeSentence(ask Ask, d Decision) string {
 		if d.Approval.BreakGlass != "" {
 			sentence += fmt.Sprintf(" In an emergency %s of the group %s can, in their place.", people(BreakGlassQuorum), d.Approval.BreakGlass)
 		}
+		if d.Approval.Passkey == PasskeyRequired {
+			sentence += " Each of them signs it with a passkey, in the console."
+		}
 		return sentence
 	case ReasonNoPermit:
 		return fmt.Sprintf("No policy permits %s on %s for this sandbox.", ask.Scope, d.Resource)

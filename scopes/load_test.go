@@ -95,6 +95,10 @@ var mistakes = []mistake{
 		want: "scopes.yaml:17: scope git.issues.write: approval needs a group, such as {group: oncall}",
 	},
 	{
+		name: "passkey of no known word", old: "{group: oncall}", with: "{group: oncall, passkey: preferred}",
+		want: `scopes.yaml:17: scope git.issues.write: approval.passkey "preferred" must be never or required`,
+	},
+	{
 		name: "break glass of the same group", old: "{group: oncall}", with: "{group: oncall, break_glass: oncall}",
 		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass must be another group than approval.group: it stands in when that one does not answer",
 	},
@@ -570,7 +574,7 @@ func TestCatalogueAnswersWhatItHolds(t *testing.T) {
 		Params:     map[string]scopes.Param{"repo": {Type: scopes.ParamString, Pattern: "[a-z0-9-]+/[a-z0-9._-]+", MaxLength: 40}},
 		Resource:   "git:repo/{repo}",
 		TTL:        scopes.TTL{Default: 5 * 60e9, Max: 15 * 60e9},
-		Approval:   &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * 60e9, Remember: scopes.RememberNever},
+		Approval:   &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * 60e9, Remember: scopes.RememberNever, Passkey: scopes.PasskeyNever},
 		Credential: scopes.Credential{Kind: "jwt", Audience: "https://git.example", Bind: "none"},
 	}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {

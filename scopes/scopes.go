@@ -70,6 +70,8 @@ type Approval struct {
 	// BreakGlass is another group, of which BreakGlassQuorum people may stand in for Group in an emergency; empty when
 	// nobody may.
 	BreakGlass string
+	// Passkey is PasskeyRequired when a yes counts only with a passkey's signature of what is approved, else PasskeyNever.
+	Passkey string
 }
 
 // What breaking the glass takes, and how long what is issued then lives at most. No scope can change either.
@@ -82,6 +84,12 @@ const (
 const (
 	RememberNever = "never"
 	RememberTask  = "task"
+)
+
+// Whether a yes has to be signed by a passkey of the person who says it.
+const (
+	PasskeyNever    = "never"
+	PasskeyRequired = "required"
 )
 
 // Limit bounds how often a scope is given, or how many of its credentials are

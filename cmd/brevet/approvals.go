@@ -105,6 +105,14 @@ func standIn(group string) string {
 	return fmt.Sprintf(", or %d of %s in an emergency", scopes.BreakGlassQuorum, group)
 }
 
+// signedText says that a yes needs a passkey.
+func signedText(passkey string) string {
+	if passkey != scopes.PasskeyRequired {
+		return ""
+	}
+	return ", signed by a passkey"
+}
+
 func left(one openapi.ApprovalCase) string {
 	return max(0, time.Until(one.ExpiresAt)).Round(time.Second).String()
 }
@@ -151,6 +159,7 @@ type agreed struct {
 	BreakGlass string         `json:"break_glass"`
 	Expires    int64          `json:"expires"`
 	Remember   string         `json:"remember"`
+	Passkey    string         `json:"passkey"`
 }
 
 // printCase shows the facts first, and what others wrote last and apart: nothing in it can look like a fact.
@@ -163,7 +172,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"request", one.ID},
 		{"GLASS", brokenText(a, one)},
 		{"status", fmt.Sprintf("%s, %d have voted, %s left", one.Status, one.VotesCast, left(one))},
-		{"asked", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass)},
+		{"asked", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)},
 		{"who", a.SPIFFEID},
 		{"for whom", a.OnBehalfOf},
 		{"task", a.Task},

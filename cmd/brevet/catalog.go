@@ -89,7 +89,7 @@ func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
 	for _, s := range catalogue.Scopes() {
 		approval := "-"
 		if s.Approval != nil {
-			approval = fmt.Sprintf("%d of %s", s.Approval.Quorum, s.Approval.Group) + standIn(s.Approval.BreakGlass)
+			approval = fmt.Sprintf("%d of %s", s.Approval.Quorum, s.Approval.Group) + standIn(s.Approval.BreakGlass) + signedText(s.Approval.Passkey)
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s, at most %s\t%s\t%s\n", s.Name, s.Authority, s.TTL.Default, s.TTL.Max, approval, s.Credential.Kind)
 	}

@@ -58,6 +58,7 @@ type explainApproval struct {
 	Quorum  int    `json:"quorum"`
 	Expires int64  `json:"expires"` // seconds
 	Glass   string `json:"break_glass,omitzero"`
+	Passkey string `json:"passkey,omitzero"` // "required"
 }
 
 // Run decides, and prints by what. A denial is an answer too.
@@ -116,6 +117,9 @@ func (c *CatalogExplainCmd) report(catalogue *scopes.Catalogue, d scopes.Decisio
 	}
 	if a := d.Approval; a != nil {
 		report.Approval = &explainApproval{Group: a.Group, Quorum: a.Quorum, Expires: int64(a.Expires.Seconds()), Glass: a.BreakGlass}
+		if a.Passkey == scopes.PasskeyRequired {
+			report.Approval.Passkey = a.Passkey
+		}
 	}
 	if n := d.Narrowest; n != nil {
 		report.Narrowest = &openapi.NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: int64(n.TTL.Seconds())}
@@ -144,7 +148,7 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 		line("limit", limit+", counted when it is asked for")
 	}
 	if a := r.Approval; a != nil {
-		line("approval", fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, seconds(a.Expires))+standIn(a.Glass))
+		line("approval", fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, seconds(a.Expires))+standIn(a.Glass)+signedText(a.Passkey))
 	}
 	if r.Narrowest != nil {
 		line("would pass", commandLine(*r.Narrowest, c.Task))
