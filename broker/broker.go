@@ -23,6 +23,8 @@ type Config struct {
 	Chronicle Chronicle
 	// Usage keeps what holders say of their credentials. With nil there are none to say something of.
 	Usage Usage
+	// Survey counts what there is. With nil there is nothing.
+	Survey Survey
 	// Tokens tells where tokens stand. With nil none is in force.
 	Tokens Tokens
 	// Signer signs status lists. With nil there are none.

@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -15,10 +17,16 @@ import (
 var fillSQL string
 
 // Fill writes the issuances with entry indexes from first up to beyond, of two trust domains, acme.test and other.test, for
-// whoever measures what a ledger of that size does. The url is the owner's. It makes the indexes after that, as a restore
-// would; nobody else may use the schema meanwhile. They have no entries: FillEntries gives them some, and until then
-// nothing can be asked of such a ledger but searches. It tells progress how far it is.
+// whoever measures what a ledger of that size does, the last now and one each three seconds before. The url is the owner's.
+// It makes the indexes after that, as a restore would; nobody else may use the schema meanwhile. They have no entries:
+// FillEntries gives them some, and until then nothing can be asked of such a ledger but searches. It tells progress how far
+// it is.
 func Fill(ctx context.Context, url string, first, beyond int64, progress func(format string, args ...any)) error {
+	return FillAt(ctx, 3*time.Second, url, first, beyond, progress)
+}
+
+// FillAt is Fill at another pace: with little time between two issuances, many are alive.
+func FillAt(ctx context.Context, pace time.Duration, url string, first, beyond int64, progress func(format string, args ...any)) error {
 	conn, err := filler(ctx, url)
 	if err != nil {
 		return err
@@ -39,7 +47,7 @@ func Fill(ctx context.Context, url string, first, beyond int64, progress func(fo
 			return err
 		}
 	}
-	if err := inChunks(ctx, url, fillSQL, first, beyond, progress); err != nil {
+	if err := inChunks(ctx, url, fillSQL, pgx.NamedArgs{"all": beyond, "pace": pace}, first, beyond, progress); err != nil {
 		return err
 	}
 	if err := do(ctx, conn, `
@@ -87,7 +95,7 @@ func FillEntries(ctx context.Context, url string, first, beyond int64, progress 
 		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
 		SELECT entry_index, id, time, 'issuance.intent', body, sha256('\x00'::bytea || body)
 		FROM issuances, LATERAL (SELECT convert_to(jsonb_build_object('kind', 'issuance.intent', 'id', id, 'reason', reason)::text, 'UTF8') AS body) AS b
-		WHERE entry_index >= @first AND entry_index < @beyond`, first, beyond, progress)
+		WHERE entry_index >= @first AND entry_index < @beyond`, pgx.NamedArgs{}, first, beyond, progress)
 	if err != nil {
 		return err
 	}
@@ -117,7 +125,7 @@ func do(ctx context.Context, conn *pgx.Conn, statements ...string) error {
 }
 
 // inChunks runs a statement for each part of the indexes, over several connections.
-func inChunks(ctx context.Context, url, sql string, first, beyond int64, progress func(format string, args ...any)) error {
+func inChunks(ctx context.Context, url, sql string, args pgx.NamedArgs, first, beyond int64, progress func(format string, args ...any)) error {
 	const chunk, connections = 50000, 3
 	var next, done atomic.Int64
 	next.Store(first)
@@ -131,7 +139,9 @@ func inChunks(ctx context.Context, url, sql string, first, beyond int64, progres
 			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 			for from := next.Add(chunk) - chunk; from < beyond; from = next.Add(chunk) - chunk {
 				to := min(from+chunk, beyond)
-				if _, err := conn.Exec(ctx, sql, pgx.NamedArgs{"all": beyond, "first": from, "beyond": to}); err != nil {
+				part := maps.Clone(args)
+				part["first"], part["beyond"] = from, to
+				if _, err := conn.Exec(ctx, sql, part); err != nil {
 					return fmt.Errorf("filling the ledger: %w", err)
 				}
 				progress("%d of %d written", done.Add(to-from), beyond-first)

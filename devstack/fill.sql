@@ -1,4 +1,4 @@
--- Issuances @first to @beyond of @all: two trust domains, 2,000 sandboxes,
+-- Issuances @first to @beyond of @all, one each @pace: two trust domains, 2,000 sandboxes,
 -- 200 scopes, tasks of 20, reasons of six words, every hundredth denied, every hundredth asked of people, and every tenth
 -- on behalf of one of 2,000 people.
 INSERT INTO issuances (
@@ -44,7 +44,7 @@ FROM (
             time + CASE WHEN dice[3] < 0.1 THEN interval '8 hours' ELSE interval '15 minutes' END AS ends,
             ARRAY(SELECT floor(3000 * d ^ 3)::int FROM unnest(dice[7:12]) AS d) AS w
         FROM (
-            SELECT n, n * 7 % 2000 AS sandbox, now() - (@all::bigint - n) * interval '3 seconds' AS time,
+            SELECT n, n * 7 % 2000 AS sandbox, now() - (@all::bigint - n) * @pace::interval AS time,
                 ARRAY(SELECT (hashint8extended(n, s) & 1048575) / 1048576.0::float8 FROM generate_series(1, 12) AS s) AS dice
             FROM generate_series(@first::bigint, @beyond::bigint - 1) AS n
         ) AS drawn

@@ -25,6 +25,7 @@ var (
 	_ broker.Catalogues = (*Ledger)(nil)
 	_ broker.Chronicle  = (*Ledger)(nil)
 	_ broker.Usage      = (*Ledger)(nil)
+	_ broker.Survey     = (*Ledger)(nil)
 )
 
 const (

@@ -45,7 +45,7 @@ func inside(r broker.Reach, id string) bool {
 // notPlaces reach nothing, though some are a prefix of all there is.
 var notPlaces = []string{"", "/", "spiffe:", "spiffe:/", "spiffe://", "acme.test", "%", "spiffe://acme.test/", "spiffe://acme.test/\x00", "' OR true --"}
 
-// No reach sees a record, a live credential or a quarantine outside of it, and each sees all inside.
+// No reach sees a record, a live credential or a quarantine outside of it, or counts one, and each sees all inside.
 func TestNoReachSeesBeyondIt(t *testing.T) {
 	db := brevettest.NewDB(t)
 	l := db.Ledger(t)
@@ -63,7 +63,7 @@ func TestNoReachSeesBeyondIt(t *testing.T) {
 	}
 	for seed := range uint64(150) {
 		r := drawReach(rand.New(rand.NewPCG(seed, 4)))
-		seen := map[string]map[string]bool{"List": {}, "Live": {}, "Get": {}, "Quarantines": {}}
+		seen := map[string]map[string]bool{"List": {}, "Live": {}, "Get": {}, "Quarantines": {}, "Census": {}}
 		look(t, l, r, seen, records)
 		for _, q := range standing {
 			if got, want := seen["Quarantines"][q], inside(r, q); got != want {
@@ -75,6 +75,9 @@ func TestNoReachSeesBeyondIt(t *testing.T) {
 				if got, want := seen[way][id], inside(r, place); got != want {
 					t.Errorf("%d: %s with %+v shows the record of %s: %t, want %t", seed, way, r, place, got, want)
 				}
+			}
+			if got, want := seen["Census"][place], inside(r, place); got != want {
+				t.Errorf("%d: %+v counts what %s has: %t, want %t", seed, r, place, got, want)
 			}
 		}
 	}
@@ -102,6 +105,13 @@ func look(t *testing.T, l *ledger.Ledger, r broker.Reach, seen map[string]map[st
 			t.Fatal(err)
 		}
 		seen["Get"][id] = err == nil
+	}
+	counted := census(t, l, r)
+	for _, g := range counted.BySandbox {
+		seen["Census"][g.Name] = true
+	}
+	if n := int64(len(counted.BySandbox)); counted.Total.Count != n || n > 0 && counted.ByScope[0].Count != n {
+		t.Errorf("%+v: got %+v, want one of each sandbox", r, counted)
 	}
 	quarantines, err := l.Quarantines(t.Context(), r)
 	if err != nil {

@@ -136,7 +136,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	core, err := broker.New(broker.Config{
-		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Usage: book, Tokens: book, Approvals: book, Proofs: book,
+		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Usage: book, Survey: book, Tokens: book, Approvals: book, Proofs: book,
 		Minter: watch.Minter(minter), Signer: minter, Electorate: voters.electorate, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: book, SecondAdmin: cfg.CatalogueSecondAdmin, Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})
