@@ -77,6 +77,14 @@ hostile: ## Send what must not work to two replicas, on real parts (minutes)
 	$(GO) test -c -o bin/hostile.test ./hostile
 	cd hostile && ../bin/hostile.test -test.timeout 15m
 
+.PHONY: e2e
+e2e: ## Have a browser approve, deny, search, revoke and prove in the console, and keep pictures of each page in .e2e (minutes)
+	@./devstack/deps.sh test
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	@rm -rf .e2e && mkdir .e2e
+	$(GO) test -json -count=1 -timeout 20m ./console -args -shots "$(CURDIR)/.e2e" | awk -f tools/count.awk
+
 .PHONY: bench
 bench: deps ## Measure what a credential costs, beside a login at Vault without policy or record (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet

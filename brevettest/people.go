@@ -32,6 +32,13 @@ func (s *Stack) openProvider(t testing.TB) {
 // verifier is nil when the stack knows nobody.
 func (s *Stack) verifier(t testing.TB) *people.Verifier {
 	t.Helper()
+	if s.options.OIDC != nil {
+		v, err := people.New(people.Config{Issuer: s.options.OIDC.Issuer, ClientID: s.options.OIDC.ClientID, Now: s.options.Now})
+		if err != nil {
+			t.Fatalf("recognising people: %v", err)
+		}
+		return v
+	}
 	if s.provider == nil {
 		return nil
 	}

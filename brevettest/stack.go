@@ -86,6 +86,8 @@ type Options struct {
 	People []devstack.DevPerson
 	Rules  []people.Rule
 	Owners []string
+	// OIDC, unless nil, is the provider of people in place of the stack's own.
+	OIDC *OIDC
 	// Delegations are the audiences of ID tokens by which a sandbox may ask on behalf of a person.
 	Delegations []string
 	// BootstrapAdmin is the one of People who is it, if anybody is.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees that the PostgreSQL server's programs are here, and with the argument "test" what the tests run besides: Node.js for an
-# OpenID provider, nginx as a gateway, and the programs that brevet exec gives credentials to. Debian and Ubuntu as root: installs them, without creating or starting a cluster
+# OpenID provider, nginx as a gateway, Chromium for the pages, and the programs that brevet exec gives credentials to. Debian and Ubuntu as root: installs them, without creating or starting a cluster
 # or a service of its own. Elsewhere: says what to install.
 set -euo pipefail
 
@@ -62,6 +62,23 @@ if [ "${1:-}" = test ] && [ -n "$(missing_programs)" ]; then
   fi
   if [ -n "$(missing_programs)" ]; then
     echo "The tests need curl, git, ssh and kubectl. Install what is missing, and run this again." >&2
+    exit 1
+  fi
+fi
+
+have_chromium() {
+  command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1
+}
+
+if [ "${1:-}" = test ] && ! have_chromium; then
+  if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]; then
+    echo "installing Chromium (apt) ..." >&2
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends chromium >/dev/null
+  fi
+  if ! have_chromium; then
+    echo "The tests need Chromium for the console's pages. Install it, and run this again." >&2
     exit 1
   fi
 fi

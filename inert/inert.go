@@ -56,3 +56,45 @@ func escape(s string, written func(rune) string) string {
 	}
 	return out.String()
 }
+
+// Piece is a part of a text: as it is, or the escapes of what does not show.
+type Piece struct {
+	Text   string
+	Hidden bool
+}
+
+// Pieces takes a text apart, for who can show what is hidden in it as something of another kind. The ends of lines are text.
+func Pieces(s string) []Piece {
+	var all []Piece
+	add := func(text string, hidden bool) {
+		if last := len(all) - 1; last >= 0 && all[last].Hidden == hidden {
+			all[last].Text += text
+			return
+		}
+		all = append(all, Piece{text, hidden})
+	}
+	marks := 0
+	for _, r := range s {
+		if unicode.Is(unicode.M, r) {
+			marks++
+		} else {
+			marks = 0
+		}
+		if r == '\n' || Visible(r) && marks <= maxMarks {
+			add(string(r), false)
+			continue
+		}
+		add(fmt.Sprintf("\\u%04x", r), true)
+	}
+	return all
+}
+
+// MixesAlphabets tells whether a text has Latin letters beside those of alphabets that look like them.
+func MixesAlphabets(text string) bool {
+	latin, alike := false, false
+	for _, r := range text {
+		latin = latin || unicode.Is(unicode.Latin, r)
+		alike = alike || unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee, unicode.Coptic, unicode.Lisu)
+	}
+	return latin && alike
+}

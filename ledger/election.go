@@ -41,6 +41,8 @@ func (l *Ledger) Prune(ctx context.Context) error {
 		l.prune(ctx, "pruning the proofs", `
 			DELETE FROM dpop_seen WHERE digest = ANY (ARRAY(
 				SELECT digest FROM dpop_seen WHERE until < now() - interval '1 minute' ORDER BY until LIMIT $1))`),
+		l.prune(ctx, "pruning the sessions", `
+			DELETE FROM sessions WHERE id = ANY (ARRAY(SELECT id FROM sessions WHERE ends < now() ORDER BY ends LIMIT $1))`),
 	)
 }
 

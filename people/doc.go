@@ -3,7 +3,7 @@
 //
 // The checks are those of OpenID Connect Core, section 3.1.3.7, done by go-oidc, and the ones on top that bearer use
 // takes: exactly one audience, pinned algorithms, a bounded life, our own clock with a few seconds of leeway, and one
-// reading of the token only. There is no nonce to check: who presents the token here is not who began the login.
+// reading of the token only. A nonce is checked where the login was begun here, in Login: elsewhere who presents the token is not who began it.
 //
 // It must never make a Person out of anything but a verified ID token (no access token, no logout token, no SVID),
 // never fetch from where a token says, never turn a flood of bad tokens into a flood to the provider, and never put a

@@ -40,6 +40,7 @@ var (
 	errPairwise    = &refusal{"id_token_pairwise", "the provider has another subject of a person for each client", ErrToken}
 	errClaims      = &refusal{"id_token_claims", "a claim is not acceptable", ErrToken}
 	errKey         = &refusal{"id_token_key", "the provider has no such key", ErrToken}
+	errNonce       = &refusal{"id_token_nonce", "the ID token is not of the login that was begun", ErrToken}
 	errSignature   = &refusal{"id_token_signature", "the ID token does not verify", ErrToken}
 )
 

@@ -40,6 +40,7 @@ type claims struct {
 	IssuedAt   jsontext.Value `json:"iat"`
 	Events     jsontext.Value `json:"events"`
 	Type       jsontext.Value `json:"typ"`
+	Nonce      string         `json:"nonce"`
 	Name       string         `json:"name"`
 	Username   string         `json:"preferred_username"`
 	Email      string         `json:"email"`

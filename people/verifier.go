@@ -3,6 +3,7 @@ package people
 import (
 	"context"
 	"crypto"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net/http"
@@ -127,6 +128,16 @@ func (v *Verifier) Delegator(ctx context.Context, raw string) (Person, error) {
 		return Person{}, errPairwise
 	}
 	return person, err
+}
+
+// Login is Identify for whoever has begun the login: its nonce has to be in the token (OpenID Connect Core, 3.1.3.7).
+func (v *Verifier) Login(ctx context.Context, raw, nonce string) (Person, error) {
+	if _, c, err := parse(raw); err != nil {
+		return Person{}, err
+	} else if nonce == "" || subtle.ConstantTimeCompare([]byte(c.Nonce), []byte(nonce)) != 1 {
+		return Person{}, errNonce
+	}
+	return v.Identify(ctx, raw)
 }
 
 func (v *Verifier) identify(ctx context.Context, raw string, audiences []string) (Person, error) {

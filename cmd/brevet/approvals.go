@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/inert"
@@ -239,23 +238,13 @@ func printUntrusted(out io.Writer, whose, text string) {
 		return
 	}
 	warning := ""
-	if mixesAlphabets(text) {
+	if inert.MixesAlphabets(text) {
 		warning = "; it mixes alphabets, so letters may not be what they look like"
 	}
 	fmt.Fprintf(out, "\n%s%s:\n", whose, warning)
 	for line := range strings.SplitSeq(text, "\n") {
 		fmt.Fprintf(out, "  | %s\n", inert.Text(line))
 	}
-}
-
-// mixesAlphabets tells whether a text has Latin letters beside those of alphabets that look like them.
-func mixesAlphabets(text string) bool {
-	latin, alike := false, false
-	for _, r := range text {
-		latin = latin || unicode.Is(unicode.Latin, r)
-		alike = alike || unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee, unicode.Coptic, unicode.Lisu)
-	}
-	return latin && alike
 }
 
 // ApprovalsWatchCmd is `brevet approvals watch`.

@@ -31,6 +31,8 @@ type Config struct {
 	ResourceServers []ResourceServerConfig `yaml:"resource_servers,omitempty"`
 	// The people who approve, and who they are. Left out: only workloads can call, and nothing that waits for a person is ever approved.
 	People *PeopleConfig `yaml:"people,omitempty"`
+	// The web pages in which people approve, look and search. Left out: none are served.
+	Console *ConsoleConfig `yaml:"console,omitempty"`
 	// Folder with the catalogue: scopes (.yaml) and policies (.cedar).
 	Catalogue string `yaml:"catalogue"`
 	// Whether a catalogue that an admin applies waits for the approval of another. Default false.
@@ -128,6 +130,20 @@ type PeopleRoleConfig struct {
 	Group string `yaml:"group"`
 	// SPIFFE IDs at or below which the role holds: spiffe://acme.example or spiffe://acme.example/research. Empty: everywhere.
 	Within []string `yaml:"within,omitempty"`
+}
+
+// ConsoleConfig is the web pages for people, on an address of their own.
+type ConsoleConfig struct {
+	// Address to serve them on, as host:port. Without cert_file it has to be of loopback: for a proxy beside it that ends TLS.
+	Listen string `yaml:"listen"`
+	// Where people find them: https and a host, or http://localhost and a port for development. The provider sends logins to /callback there, and passkeys are for this host alone.
+	URL string `yaml:"url"`
+	// PEM certificate chain to serve with, that people's browsers accept.
+	CertFile string `yaml:"cert_file,omitempty"`
+	// PEM private key of cert_file.
+	KeyFile string `yaml:"key_file,omitempty"`
+	// File that holds the secret of people.client_id, if the provider has given it one.
+	ClientSecretFile string `yaml:"client_secret_file,omitempty"`
 }
 
 // WebhookConfig is one system of others that is told by signed calls (Standard Webhooks), or a channel of Slack.
@@ -317,6 +333,9 @@ func (c *Config) complete(dir string) {
 	}
 	if c.People != nil {
 		paths = append(paths, &c.People.CAFile)
+	}
+	if c.Console != nil {
+		paths = append(paths, &c.Console.CertFile, &c.Console.KeyFile, &c.Console.ClientSecretFile)
 	}
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]

@@ -55,6 +55,12 @@ func (c *Config) check() error {
 		_, err := c.People.open()
 		errs = append(errs, err)
 	}
+	if c.Console != nil {
+		errs = append(errs, c.Console.check())
+		if c.People == nil {
+			errs = append(errs, errors.New("console: needs people, or nobody could log in"))
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -85,6 +85,10 @@ with the same variables, and agree:
   brevet login
   brevet approvals list
 
+or do it in the console, as alice, bob, carol (an auditor too) or dave, without a password:
+
+  %s
+
 Be the auditor:
 
   SPIFFE_ENDPOINT_SOCKET=%s brevet audit list
@@ -93,5 +97,5 @@ Change scopes and policies in %s, check them with
   brevet catalog check %s
 and have an admin (bob) apply them:
   brevet login && brevet catalog apply %s --person --reason "try it"
-`, local.socket("auditor"), local.path("catalog"), local.path("catalog"), local.path("catalog"))
+`, cfg.Console.URL, local.socket("auditor"), local.path("catalog"), local.path("catalog"), local.path("catalog"))
 }

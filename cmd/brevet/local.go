@@ -239,6 +239,14 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	pagesAddress, err := freeAddress(ctx, l.earlierConsole())
+	if err != nil {
+		return err
+	}
+	_, pagesPort, err := net.SplitHostPort(pagesAddress)
+	if err != nil {
+		return err
+	}
 	cfg := Config{
 		Listen: address,
 		Issuer: "https://localhost:" + port,
@@ -252,6 +260,7 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 			Admins:   []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + localWorkloads["admin"]}},
 		}},
 		People:    &PeopleConfig{Issuer: l.people.Issuer(), ClientID: localClient, Roles: localRoles},
+		Console:   &ConsoleConfig{Listen: pagesAddress, URL: "http://localhost:" + pagesPort},
 		Catalogue: "catalog",
 		Postgres:  PostgresConfig{URLFile: "database-url"},
 		Vault: VaultConfig{
@@ -273,6 +282,13 @@ func (l *localStack) earlier() Config {
 		return Config{}
 	}
 	return cfg
+}
+
+func (l *localStack) earlierConsole() string {
+	if earlier := l.earlier().Console; earlier != nil {
+		return earlier.Listen
+	}
+	return ""
 }
 
 // freeAddress is the given one when it can be had, and else another.

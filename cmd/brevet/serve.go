@@ -150,6 +150,9 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := s.serveConsole(ctx, cfg, core, voters.verifier, book); err != nil {
+		return nil, nil, err
+	}
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter, Proofs: book, LogKeys: logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),

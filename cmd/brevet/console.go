@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	pages "github.com/brevet-dev/brevet/console"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/secret"
+)
+
+func (c *ConsoleConfig) check() error {
+	errs := []error{checkAddress("console.listen", c.Listen)}
+	if _, err := pages.ParseURL(c.URL); err != nil {
+		errs = append(errs, fmt.Errorf("console.url: %w", err))
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("console: cert_file and key_file go together"))
+	}
+	if c.CertFile == "" && !onLoopback(c.Listen) {
+		errs = append(errs, errors.New("console.cert_file: needed, unless listen is of loopback: who sees a cookie in the clear is logged in"))
+	}
+	return errors.Join(errs...)
+}
+
+func onLoopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
+}
+
+// serveConsole serves the pages, where the configuration has any.
+func (s *service) serveConsole(ctx context.Context, cfg Config, core *broker.Broker, verifier *people.Verifier, book *ledger.Ledger) error {
+	if cfg.Console == nil {
+		return nil
+	}
+	web, err := s.openConsole(cfg, core, verifier, book)
+	if err != nil {
+		return err
+	}
+	var secured *tls.Config
+	if cfg.Console.CertFile != "" {
+		certificate, err := s.openCertificate(ctx, TLSConfig{CertFile: cfg.Console.CertFile, KeyFile: cfg.Console.KeyFile})
+		if err != nil {
+			return fmt.Errorf("console: %w", err)
+		}
+		secured = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Console.Listen)
+	if err != nil {
+		return fmt.Errorf("listening on %s for the console: %w", cfg.Console.Listen, err)
+	}
+	srv := web.HTTP(secured)
+	s.run(ctx, srv, func() error {
+		if secured == nil {
+			return srv.Serve(listener)
+		}
+		return srv.ServeTLS(listener, "", "")
+	})
+	s.log.InfoContext(ctx, "serving the console", "address", listener.Addr().String(), "url", cfg.Console.URL)
+	return nil
+}
+
+func (s *service) openConsole(cfg Config, core *broker.Broker, verifier *people.Verifier, book *ledger.Ledger) (*pages.Console, error) {
+	carrier, err := cfg.People.carrier()
+	if err != nil {
+		return nil, fmt.Errorf("people: %w", err)
+	}
+	var clientSecret secret.Text
+	if file := cfg.Console.ClientSecretFile; file != "" {
+		text, err := readSecretFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("console.client_secret_file: %w", err)
+		}
+		clientSecret = secret.New(text)
+	}
+	var domains []string
+	for _, domain := range cfg.TrustDomains {
+		domains = append(domains, domain.Name)
+	}
+	return pages.New(pages.Config{
+		Broker: core, People: verifier, ClientID: cfg.People.ClientID, ClientSecret: clientSecret, HTTPClient: carrier,
+		Sessions: book, URL: cfg.Console.URL, TrustDomains: domains, Key: book.CursorKey(), Log: s.log, Now: time.Now,
+	})
+}

@@ -1,0 +1,89 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/people"
+)
+
+var (
+	errNobody      = errors.New("nobody is logged in")
+	errPace        = errors.New("too many calls of one person")
+	errNotAllowed  = errors.New("the role is missing")
+	errForeignPage = errors.New("a page of another site calls")
+	errForm        = errors.New("the form cannot be read")
+	errMethod      = errors.New("the method is not allowed here")
+)
+
+// trouble is how one kind of failure is told. The texts are fixed: what happened, what it means, and what to do next.
+type trouble struct {
+	err    error
+	code   string // as the API has it
+	status int
+	Title  string
+	Means  string
+	Next   string
+}
+
+// troubles is the one table from errors to pages. The first row that matches answers; mishap is for the rest.
+var troubles = []trouble{
+	{errNobody, "unauthenticated", http.StatusUnauthorized, "You are not logged in", "Your login has ended, so nothing was done.", "Log in, and do it again."},
+	{errLogin, "unauthenticated", http.StatusBadRequest, "The login did not come to its end", "It took too long, was begun in another window, or was not begun here. You are not logged in.", "Log in again."},
+	{errDeclined, "unauthenticated", http.StatusForbidden, "The provider did not log you in", "It was cancelled, or you may not use this console. You are not logged in.", "Log in again, or ask whoever runs the provider."},
+	{people.ErrToken, "unauthenticated", http.StatusUnauthorized, "The login proves nobody", "What the provider sent is not accepted. You are not logged in.", "Log in again. If it stays so, tell the operator."},
+	{people.ErrProviderUnavailable, "provider_unavailable", http.StatusServiceUnavailable, "The provider does not answer", "Who you are cannot be told without it. Nothing was done.", "Try again in some seconds."},
+	{errPace, "rate_limited", http.StatusTooManyRequests, "Too many calls", "More calls come by your login than a person makes. Nothing was done.", "Wait some seconds. If these are not your calls, log out and tell the operator."},
+	{errForeignPage, "not_allowed", http.StatusForbidden, "Another site called", "Your browser made this call for a page of another site. Nothing was done, and the call is recorded.", "Open the console by itself."},
+	{errNotAllowed, "not_allowed", http.StatusForbidden, "This is not for you to see or to do", "It takes a role that your groups do not have. Nothing was done, and the call is recorded.", "Ask an admin which group it takes."},
+	{errForm, "invalid_request", http.StatusUnprocessableEntity, "The form is not complete", "Something that is needed is missing or too long. Nothing was done.", "Go back, and look at it again."},
+	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "That is not how this page is used", "Nothing was done.", "Begin with the page itself."},
+	{broker.ErrNotFound, "not_found", http.StatusNotFound, "There is no such thing", "Nothing is here that you may see.", "Check the address, or begin with one of the pages above."},
+	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "The record does not answer", "PostgreSQL cannot be asked at the moment, and without it nothing is shown or done.", "Try again in some seconds."},
+	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault does not answer", "What takes Vault is not done. What was ordered is recorded, and is carried out when Vault is back.", "Look again in some seconds."},
+}
+
+var mishap = trouble{
+	nil, "internal", http.StatusInternalServerError, "Something went wrong here", "The console met a fault of its own. It is in the log.", "Try again. If it stays so, tell the operator.",
+}
+
+func troubleOf(err error) trouble {
+	for _, t := range troubles {
+		if errors.Is(err, t.err) {
+			return t
+		}
+	}
+	return mishap
+}
+
+// fail shows what went wrong, and records it when it is a refusal. who is nil until somebody is logged in.
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err error) {
+	t := troubleOf(err)
+	switch {
+	case t.status >= http.StatusInternalServerError:
+		c.cfg.Log.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "code", t.code, "error", err)
+	case t.status == http.StatusForbidden || errors.Is(err, people.ErrToken) || errors.Is(err, errPace):
+		c.refuse(r, who, t, err)
+	}
+	if t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "5")
+	}
+	c.show(w, r, who, view{page: "trouble", title: t.Title, data: t, status: t.status})
+}
+
+// refuse records a call that was turned away. The answer is a refusal with or without it.
+func (c *Console) refuse(r *http.Request, who *visitor, t trouble, cause error) {
+	ref := broker.Refusal{Code: t.code, Detail: people.Reason(cause), Remote: r.RemoteAddr, Operation: "console"}
+	if !errors.Is(cause, people.ErrToken) {
+		ref.Detail = "console"
+	}
+	if who != nil {
+		ref.Person = who.ID()
+	}
+	ctx := context.WithoutCancel(r.Context())
+	if err := c.cfg.Broker.Refuse(ctx, ref); err != nil {
+		c.cfg.Log.ErrorContext(ctx, "refusal not recorded", "code", t.code, "error", err)
+	}
+}

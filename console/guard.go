@@ -1,0 +1,76 @@
+package console
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// policy is the Content-Security-Policy of every page: nothing runs, loads or frames but what is in this binary.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// mostBody is the most bytes that a form may have.
+const mostBody = 2 << 20
+
+// guarded is what holds for every call: its host, where it comes from, how much it may send, and what browsers may do with
+// the answer.
+func (c *Console) guarded(next http.Handler) http.Handler {
+	crossing := http.NewCrossOriginProtection()
+	crossing.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errForeignPage) }))
+	checked := crossing.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.protect(w.Header())
+		if !strings.EqualFold(r.Host, c.origin.Host) {
+			http.Error(w, "This is not the console of that host. Open "+c.origin.String(), http.StatusMisdirectedRequest)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
+		checked.ServeHTTP(w, r)
+	})
+}
+
+func (c *Console) protect(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), publickey-credentials-create=(self), publickey-credentials-get=(self)")
+	h.Set("Cache-Control", "no-store")
+	if c.origin.Scheme == "https" {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+}
+
+// A person's calls, as at the API: beyond that it is no person.
+const (
+	callsPerSecond = 20
+	callsAtOnce    = 200
+	// mostPaced bounds the memory. They are few, and who is forgotten begins anew.
+	mostPaced = 10_000
+)
+
+// pace holds back each one who calls too often. The zero value is ready.
+type pace struct {
+	mu sync.Mutex
+	of map[string]*rate.Limiter
+}
+
+func (p *pace) allows(who string, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil || len(p.of) >= mostPaced {
+		p.of = map[string]*rate.Limiter{}
+	}
+	limiter := p.of[who]
+	if limiter == nil {
+		limiter = rate.NewLimiter(callsPerSecond, callsAtOnce)
+		p.of[who] = limiter
+	}
+	return limiter.AllowN(now, 1)
+}

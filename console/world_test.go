@@ -1,0 +1,266 @@
+package console_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+var shots = flag.String("shots", "", "folder to keep a picture of each page in")
+
+const catalogue = `
+scopes:
+  - name: github.issues.read
+    title: Read issues of one repository
+    authority: read
+    params:
+      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: 'https://github-gateway.test'}
+  - name: github.issues.write
+    title: Comment on issues of one repository
+    authority: write
+    params:
+      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 1, expires: 10m}
+    credential: {kind: jwt, audience: 'https://github-gateway.test'}
+`
+
+const policies = `
+@id("agents-may-read")
+permit (principal in Path::"spiffe://acme.test/agents", action == Action::"github.issues.read", resource);
+
+@id("agents-may-write")
+permit (principal in Path::"spiffe://acme.test/agents", action == Action::"github.issues.write", resource);
+
+@id("writes-need-a-person")
+forbid (principal, action in Action::"authority:write", resource) unless { context.approved };
+`
+
+// world is a whole Brevet with its console, a provider that people log in at, and a browser.
+type world struct {
+	*brevettest.Stack
+
+	console string
+	browser context.Context
+	axe     string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	oidc := brevettest.Provider(t)
+	w := &world{Stack: brevettest.NewStack(t, brevettest.Options{
+		Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(catalogue)}, {Name: "policy.cedar", Data: []byte(policies)}},
+		Applied:   true,
+		OIDC:      oidc,
+		Rules: []people.Rule{
+			{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleAuditor, Group: "auditors"},
+			{Role: people.RoleAdmin, Group: "admins"}, {Role: people.RoleAuditor, Group: "admins"},
+		},
+	})}
+	w.console = w.Stack.Console(t)
+	w.browser = brevettest.Browser(t)
+	w.axe = brevettest.Axe(t)
+	return w
+}
+
+// agent is a sandbox of acme.test.
+func (w *world) agent(t *testing.T, name string) *client.Client {
+	t.Helper()
+	return w.Client(t, "spiffe://acme.test/agents/"+name)
+}
+
+// tab is somebody's browser, with cookies of its own.
+type tab struct {
+	t     *testing.T
+	world *world
+	ctx   context.Context
+
+	mu       sync.Mutex
+	reported []string // what the page has complained of: errors of scripts, and of the policy
+}
+
+// tab opens a browser of somebody's own, who is not logged in.
+func (w *world) tab(t *testing.T) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(w.browser, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	b := &tab{t: t, world: w, ctx: ctx}
+	if err := chromedp.Listen(ctx, b.hear); err != nil {
+		t.Fatalf("opening a tab: %v", err)
+	}
+	call(b, log.Enable, cdp.Empty{})
+	t.Cleanup(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, one := range b.reported {
+			t.Errorf("the page complains: %s", one)
+		}
+	})
+	return b
+}
+
+// hear keeps what a page complains of.
+func (b *tab) hear(event any) {
+	var text string
+	switch e := event.(type) {
+	case *log.EventEntryAdded:
+		if !strings.HasPrefix(e.Entry.URL, b.world.console) && e.Entry.URL != "" {
+			return // the provider's
+		}
+		if e.Entry.Source == log.EntrySourceNetwork && strings.HasPrefix(e.Entry.Text, "Failed to load resource: the server responded with a status of 4") {
+			return // pages of troubles have such a status
+		}
+		text = string(e.Entry.Source) + ": " + e.Entry.Text + " " + e.Entry.URL
+	case *runtime.EventExceptionThrown:
+		text = fmt.Sprintf("%s %+v", e.ExceptionDetails.Text, e.ExceptionDetails.Exception)
+	default:
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reported = append(b.reported, text)
+}
+
+// patience is how long one step may take.
+const patience = 20 * time.Second
+
+func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	for i, step := range steps {
+		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		_, err := chromedp.Run(ctx, step)
+		cancel()
+		if err != nil {
+			where, _ := chromedp.Run(b.ctx, chromedp.Location())
+			body, _ := chromedp.Run(b.ctx, chromedp.Text("body"))
+			b.t.Fatalf("step %d: got %v at %s:\n%s", i+1, err, where, body)
+		}
+	}
+}
+
+// get is what an action finds.
+func get[T any](b *tab, action chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	found, err := chromedp.Run(ctx, action)
+	if err != nil {
+		b.t.Fatalf("got %v", err)
+	}
+	return found
+}
+
+// call has the browser do what pages cannot.
+func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
+	b.t.Helper()
+	result, err := chromedp.Call(b.ctx, command, params)
+	if err != nil {
+		b.t.Fatalf("got %v", err)
+	}
+	return result
+}
+
+// login is what somebody does at the provider when the console sends them there.
+func (b *tab) login(who string) {
+	b.t.Helper()
+	b.run(
+		chromedp.Navigate(b.world.console+"/login?return=/you"),
+		chromedp.WaitVisible(`input[name="login"]`), chromedp.SendKeys(`input[name="login"]`, who), chromedp.SendKeys(`input[name="password"]`, "any"),
+		chromedp.Click(`button[type="submit"]`), chromedp.WaitNotPresent(`input[name="login"]`),
+		chromedp.WaitVisible(`button[type="submit"], main#main`),
+	)
+	if get(b, chromedp.Evaluate[bool](`!document.querySelector("main#main")`)) {
+		b.run(chromedp.Click(`button[type="submit"]`))
+	}
+	b.run(chromedp.WaitVisible("main#main"))
+	if got := b.title(); got != "You" {
+		b.t.Fatalf("after the login got the page %q:\n%s", got, b.text("body"))
+	}
+}
+
+// open goes to a page, and checks it as anybody finds it.
+func (b *tab) open(path string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(b.world.console+path), chromedp.WaitVisible("main#main"))
+	b.check(path)
+}
+
+func (b *tab) title() string { return b.text("h1") }
+
+func (b *tab) text(selector string) string {
+	b.t.Helper()
+	return strings.TrimSpace(get(b, chromedp.Text(selector, chromedp.NodeVisible)))
+}
+
+// check holds the page to WCAG 2.2 AA as far as axe-core can, in light and dark and on a narrow screen, and keeps pictures of it.
+func (b *tab) check(name string) {
+	b.t.Helper()
+	for _, look := range []struct {
+		name   string
+		scheme string
+		width  int64
+	}{{"light", "light", 1280}, {"dark", "dark", 1280}, {"narrow", "light", 320}} {
+		call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: look.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+		}})
+		b.run(chromedp.EmulateViewport(look.width, 900))
+		b.accessible(name + " " + look.name)
+		b.shoot(name, look.name)
+	}
+	b.run(chromedp.ResetViewport())
+}
+
+// accessible has axe-core look at the page, and fails when it is wider than the screen.
+func (b *tab) accessible(name string) {
+	b.t.Helper()
+	b.run(chromedp.Evaluate[chromedp.Void](b.world.axe + ";0"))
+	found := get(b, chromedp.Evaluate[string](`axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then(r => JSON.stringify(
+		r.violations.map(v => v.id + ": " + v.help + " " + v.nodes.map(n => n.html + " " + n.failureSummary).join(" | "))))`, chromedp.EvalAwaitPromise))
+	wide := get(b, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > document.documentElement.clientWidth`))
+	var violations []string
+	if err := json.Unmarshal([]byte(found), &violations); err != nil {
+		b.t.Fatalf("reading what axe-core found: %v", err)
+	}
+	for _, v := range violations {
+		b.t.Errorf("%s: %s", name, v)
+	}
+	if wide {
+		b.t.Errorf("%s: the page is wider than the screen", name)
+	}
+}
+
+func (b *tab) shoot(name, look string) {
+	b.t.Helper()
+	if *shots == "" {
+		return
+	}
+	picture := get(b, chromedp.FullScreenshot(90))
+	file := strings.Trim(strings.NewReplacer("/", "-", "?", "-", "&", "-", "=", "-", ":", "-", "%", "-").Replace(name), "-")
+	if file == "" {
+		file = "home"
+	}
+	if err := os.WriteFile(filepath.Join(*shots, file+"."+look+".png"), picture, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}

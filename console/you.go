@@ -1,0 +1,34 @@
+package console
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// office is a role, and where somebody holds it.
+type office struct {
+	Name  string
+	Where []string
+}
+
+func officeOf(name string, reach broker.Reach) office {
+	o := office{Name: name}
+	for _, domain := range reach.TrustDomains {
+		o.Where = append(o.Where, "spiffe://"+domain)
+	}
+	o.Where = append(o.Where, reach.Within...)
+	return o
+}
+
+// you shows somebody to themselves.
+func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
+	return view{page: "you", title: "You", data: struct{ Approver, Auditor, Admin office }{
+		officeOf("Approver", who.Approver), officeOf("Auditor", who.Auditor), officeOf("Admin", who.Admin),
+	}}, nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
