@@ -100,8 +100,14 @@ func middle[T int64 | float64](loads []load, of func(load) T) T {
 // grow measures all of it.
 func grow(ctx context.Context, o options, out io.Writer) (err error) {
 	var g growth
-	for _, part := range []func(context.Context, options, *growth) error{byScopes, byRows, byUse} {
-		if err := part(ctx, o, &g); err != nil {
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context, options, *growth) error
+	}{{"scopes", byScopes}, {"rows", byRows}, {"use", byUse}} {
+		if o.part != "" && o.part != part.name {
+			continue
+		}
+		if err := part.measure(ctx, o, &g); err != nil {
 			return err
 		}
 	}

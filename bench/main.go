@@ -27,6 +27,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
 	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
 	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
+	flag.StringVar(&o.part, "part", "", "measure one part of -growth alone: scopes, rows or use")
 	o.grown = fully
 	flag.Parse()
 	measure := run
@@ -40,9 +41,9 @@ func main() {
 }
 
 type options struct {
-	binary, json, plots string
-	rounds, connections int
-	lasts               time.Duration
+	binary, json, plots, part string
+	rounds, connections       int
+	lasts                     time.Duration
 	grown
 }
 
