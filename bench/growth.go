@@ -396,5 +396,7 @@ func (g *growth) print(out io.Writer) {
 		}
 	}
 	fmt.Fprintf(out, "an idle connection takes %d KiB\n", g.Idle>>10)
-	g.Overload.print(out)
+	if g.Overload != (overload{}) {
+		g.Overload.print(out)
+	}
 }

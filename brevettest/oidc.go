@@ -103,7 +103,21 @@ func (o *OIDC) post(t testing.TB, path string, form url.Values, into any) {
 func (o *OIDC) Approve(t testing.TB, verificationURI, username string) {
 	t.Helper()
 	browser, page := o.confirm(t, verificationURI, url.Values{"confirm": {"yes"}})
-	for range 2 { // the login, and the consent
+	if page = logIn(t, browser, page, username); !strings.Contains(page, "Sign-in Success") {
+		t.Fatalf("got another page than that of a success:\n%s", page)
+	}
+}
+
+// LogIn is what username does who is sent here from elsewhere. The browser keeps cookies.
+func (o *OIDC) LogIn(t testing.TB, browser *http.Client, address, username string) (page string) {
+	t.Helper()
+	return logIn(t, browser, visit(t, browser, address, nil), username)
+}
+
+// logIn fills in the forms of the login and the consent.
+func logIn(t testing.TB, browser *http.Client, page, username string) string {
+	t.Helper()
+	for range 2 {
 		form := formAction.FindStringSubmatch(page)
 		if form == nil {
 			t.Fatalf("got no form:\n%s", page)
@@ -114,9 +128,7 @@ func (o *OIDC) Approve(t testing.TB, verificationURI, username string) {
 		}
 		page = visit(t, browser, form[1], fields)
 	}
-	if !strings.Contains(page, "Sign-in Success") {
-		t.Fatalf("got another page than that of a success:\n%s", page)
-	}
+	return page
 }
 
 // Decline is what somebody does in the browser who has not asked for the code.

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,6 +66,7 @@ type world struct {
 	*brevettest.Stack
 
 	console string
+	oidc    *brevettest.OIDC
 	browser context.Context
 	axe     string
 }
@@ -78,10 +83,67 @@ func newWorld(t *testing.T) *world {
 			{Role: people.RoleAdmin, Group: "admins"}, {Role: people.RoleAuditor, Group: "admins"},
 		},
 	})}
-	w.console = w.Stack.Console(t)
-	w.browser = brevettest.Browser(t)
-	w.axe = brevettest.Axe(t)
+	w.console, w.oidc = w.Stack.Console(t), oidc
 	return w
+}
+
+// program is a browser without scripts, in which somebody is logged in; nobody is with an empty name. It follows no redirect.
+func (w *world) program(t *testing.T, who string) *http.Client {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: insecure{jar}, Timeout: patience}
+	if who != "" {
+		if page := w.oidc.LogIn(t, browser, w.console+"/login?return=/you", who); !strings.Contains(page, "<h1>You</h1>") {
+			t.Fatalf("after the login got:\n%s", page)
+		}
+	}
+	browser.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return browser
+}
+
+// insecure sends cookies to localhost as browsers do: though they are for secure places only.
+type insecure struct{ http.CookieJar }
+
+func (j insecure) SetCookies(u *url.URL, cookies []*http.Cookie) {
+	for _, cookie := range cookies {
+		cookie.Secure = cookie.Secure && u.Scheme == "https"
+	}
+	j.CookieJar.SetCookies(u, cookies)
+}
+
+// ask sends one call, with headers in pairs, and returns the status and the body. A form is posted.
+func (w *world) ask(t *testing.T, browser *http.Client, path string, form url.Values, headers ...string) (status int, body string) {
+	t.Helper()
+	method, sent := http.MethodGet, io.Reader(http.NoBody)
+	if form != nil {
+		method, sent = http.MethodPost, strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, w.console+path, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	return answer(t, browser, req)
+}
+
+func answer(t *testing.T, browser *http.Client, req *http.Request) (status int, body string) {
+	t.Helper()
+	resp, err := browser.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
 }
 
 // agent is a sandbox of acme.test.
@@ -103,6 +165,9 @@ type tab struct {
 // tab opens a browser of somebody's own, who is not logged in.
 func (w *world) tab(t *testing.T) *tab {
 	t.Helper()
+	if w.browser == nil {
+		w.browser, w.axe = brevettest.Browser(t), brevettest.Axe(t)
+	}
 	ctx, cancel := chromedp.NewContext(w.browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &tab{t: t, world: w, ctx: ctx}
