@@ -109,9 +109,18 @@ func (h *held) status() BundleStatus {
 	st := BundleStatus{TrustDomain: h.domain, Source: h.name, Available: err == nil, Fetched: h.fetched}
 	if h.current != nil {
 		st.Sequence, _ = h.current.SequenceNumber()
+		st.X509Authorities, st.JWTAuthorities = len(h.current.X509Authorities()), len(h.current.JWTAuthorities())
+		for _, authority := range h.current.X509Authorities() {
+			if authority.NotAfter.After(st.Expires) {
+				st.Expires = authority.NotAfter
+			}
+		}
 	}
 	if h.err != nil {
 		st.Err = h.err.Error()
+		if h.current != nil {
+			st.Until = h.since.Add(MaxStale)
+		}
 	}
 	return st
 }

@@ -44,8 +44,14 @@ type BundleStatus struct {
 	Sequence uint64
 	// Fetched is when the source last gave a bundle; the zero time if never.
 	Fetched time.Time
+	// X509Authorities and JWTAuthorities are how many keys the bundle has of each kind.
+	X509Authorities, JWTAuthorities int
+	// Expires is when the last of the X.509 authorities does; the zero time if there is none.
+	Expires time.Time
 	// Err is what is wrong with the source now, and "" if nothing is.
 	Err string
+	// Until is when the bundle is no longer gone by unless the source works again; the zero time while it does.
+	Until time.Time
 }
 
 // source keeps the bundle of one trust domain.

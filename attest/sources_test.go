@@ -224,6 +224,9 @@ func TestStaleBundleIsDropped(t *testing.T) {
 	write(t, path, []byte("{"))
 	clock.advance(time.Hour)
 	wantHeld(t, s, "begins to fail", d, d)
+	if st, want := s.Status()[0], clock.Now().Add(attest.MaxStale); !st.Until.Equal(want) || !st.Available {
+		t.Errorf("got status %+v, want it available until %s", st, want)
+	}
 	clock.advance(attest.MaxStale)
 	wantHeld(t, s, "at the limit", d, d)
 	clock.advance(time.Second)
@@ -234,6 +237,9 @@ func TestStaleBundleIsDropped(t *testing.T) {
 	write(t, path, d.bundleDoc(t, 2))
 	clock.advance(time.Second)
 	wantHeld(t, s, "repaired", d, d)
+	if st := s.Status()[0]; !st.Until.IsZero() {
+		t.Errorf("got status %+v of a source that works, want no end", st)
+	}
 	if got := strings.Count(log.String(), "bundle source fails"); got != 1 {
 		t.Errorf("got %d warnings, want one for one failure:\n%s", got, log.String())
 	}
@@ -252,8 +258,8 @@ func TestStatus(t *testing.T) {
 	s := open(t, clock.Now,
 		attest.BundleSpec{TrustDomain: b.td, File: pathB}, attest.BundleSpec{TrustDomain: a.td, File: pathA})
 	for i, want := range []attest.BundleStatus{
-		{TrustDomain: b.td, Source: "file " + pathB, Available: true, Sequence: 42, Fetched: clock.Now()},
-		{TrustDomain: a.td, Source: "file " + pathA, Available: true, Sequence: 41, Fetched: clock.Now()},
+		{TrustDomain: b.td, Source: "file " + pathB, Available: true, Sequence: 42, Fetched: clock.Now(), X509Authorities: 1, JWTAuthorities: 1, Expires: b.ca.NotAfter},
+		{TrustDomain: a.td, Source: "file " + pathA, Available: true, Sequence: 41, Fetched: clock.Now(), X509Authorities: 1, JWTAuthorities: 1, Expires: a.ca.NotAfter},
 	} {
 		if got := s.Status()[i]; got != want {
 			t.Errorf("got %+v, want %+v", got, want)

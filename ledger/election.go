@@ -22,13 +22,13 @@ const (
 
 // Lead implements [broker.Election]. The lead is a session's lock, so it ends with the connection and not later.
 func (l *Ledger) Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error {
-	return (&candidate{ledger: l, office: "sweeper", assume: newTerm}).run(ctx, do)
+	return (&candidate{ledger: l, office: sweeperOffice, assume: newTerm}).run(ctx, do)
 }
 
 // LeadWitnesses runs do on one replica at a time, for as long as this one leads, as Lead does. What it does may still be
 // under way when another one leads.
 func (l *Ledger) LeadWitnesses(ctx context.Context, do func(ctx context.Context) error) error {
-	c := &candidate{ledger: l, office: "witnesses", assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
+	c := &candidate{ledger: l, office: witnessesOffice, assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
 	return c.run(ctx, func(ctx context.Context, _ int64) error { return do(ctx) })
 }
 
@@ -104,7 +104,7 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 	}
 	var won bool
 	err := c.conn.QueryRow(ctx, `
-		SELECT pg_try_advisory_lock(hashtextextended('brevet/' || @office || '/' || current_schema(), 0))`,
+		SELECT pg_try_advisory_lock(`+officeLock+`)`,
 		pgx.NamedArgs{"office": c.office}).Scan(&won)
 	if err != nil || !won {
 		return 0, err
@@ -145,6 +145,8 @@ func (c *candidate) connect(ctx context.Context) error {
 // lead runs do for as long as the session answers.
 func (c *candidate) lead(ctx context.Context, term int64, do func(context.Context, int64) error) error {
 	leading, resign := context.WithCancelCause(ctx)
+	c.ledger.offices.Store(c.office, true)
+	defer c.ledger.offices.Delete(c.office)
 	probing := make(chan struct{})
 	go func() {
 		defer close(probing)

@@ -107,6 +107,9 @@ type Ledger struct {
 	forgotten   chan struct{} // closed when nothing is remembered any more
 	rounds      rounds
 
+	// offices are the names of those that this replica holds.
+	offices sync.Map
+
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
 

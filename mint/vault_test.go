@@ -10,6 +10,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -409,6 +410,7 @@ func TestRotationInVault(t *testing.T) {
 	if key, err := m.Key(); err != nil || key != first {
 		t.Errorf("before the overlap: got %v, %v; want the first version", key, err)
 	}
+	wantKeys(t, m, "before the overlap", "1 signs published", "2 published")
 	signs(t, m)
 
 	turned.Set(rotated.Add(5*time.Minute + 20*time.Second)) // JWKS max age, refresh and slack
@@ -416,6 +418,7 @@ func TestRotationInVault(t *testing.T) {
 	if got := kids(t, m); !slices.Contains(got, first.ID) || len(got) != 2 {
 		t.Errorf("during the overlap: got JWKS %v, want both versions", got)
 	}
+	wantKeys(t, m, "during the overlap", "1 published", "2 signs published")
 	until(t, "a signature of the new version", func() bool { return trySign(t, m) == nil })
 	if _, err := m.Sign(t.Context(), first, input); err != nil {
 		t.Errorf("an order from just before: got %v", err)
@@ -424,12 +427,65 @@ func TestRotationInVault(t *testing.T) {
 	turned.Set(rotated.Add(21 * time.Minute)) // and the longest life of a token
 	until(t, "the old version to leave", func() bool { return !slices.Contains(kids(t, m), first.ID) })
 	until(t, "a signature after the overlap", func() bool { return trySign(t, m) == nil })
+	wantKeys(t, m, "after the overlap", "1", "2 signs published")
 
 	a.write(t, "transit/keys/turn/config", map[string]any{"min_encryption_version": first.Version + 1, "min_decryption_version": first.Version + 1})
 	if _, err := m.Sign(t.Context(), first, input); !errors.Is(err, broker.ErrVaultUnavailable) {
 		t.Errorf("a version that is gone: got %v, want ErrVaultUnavailable", err)
 	}
 	signs(t, m)
+}
+
+// wantKeys holds what is shown of the versions to what they do.
+func wantKeys(t *testing.T, m *mint.Minter, when string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, key := range m.SigningKeys() {
+		text := strconv.Itoa(key.Version)
+		if key.Signs {
+			text += " signs"
+		}
+		if key.Published {
+			text += " published"
+		}
+		got = append(got, text)
+		if age := time.Since(key.Created); age < -time.Minute || age > time.Hour || key.Settled.Sub(key.Created) < 5*time.Minute || key.ID == "" {
+			t.Errorf("%s: got %+v, want one that was just made and settles after the JWKS' age", when, key)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %q, want %q", when, got, want)
+	}
+}
+
+// TestStatusOfVault asks a Vault that works, that is sealed, and that is not there.
+func TestStatusOfVault(t *testing.T) {
+	a := realVault(t)
+	a.key(t, "status", "ecdsa-p256")
+	auth, _ := a.role(t, "status", nil)
+	m := open(t, dial(t, a, "status", auth))
+	got, err := m.Status(t.Context())
+	if err != nil || got.Sealed || got.Login <= 0 || got.Login > time.Hour || got.Version == "" || got.RoundTrip <= 0 || time.Since(got.Worked) > time.Minute {
+		t.Errorf("it works: got %+v, %v", got, err)
+	}
+	if err := a.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Status(t.Context()); err != nil || !got.Sealed || got.Login != 0 {
+		t.Errorf("it is sealed: got %+v, %v", got, err)
+	}
+	if err := a.Unseal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Status(t.Context()); err != nil || got.Sealed || got.Login <= 0 {
+		t.Errorf("it is unsealed: got %+v, %v", got, err)
+	}
+	v := newImpostor(t, p256(t))
+	away := open(t, knock(t, v.URL))
+	v.Close()
+	if got, err := away.Status(t.Context()); !errors.Is(err, broker.ErrVaultUnavailable) || got.Worked.IsZero() {
+		t.Errorf("it is away: got %+v, %v", got, err)
+	}
 }
 
 func kids(t *testing.T, m *mint.Minter) []string {

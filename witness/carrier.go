@@ -59,6 +59,41 @@ type Carrier struct {
 	cfg Config
 	// own is what every replica does, and led what only one does at a time.
 	own, led []duty
+
+	mu  sync.Mutex
+	all []*Status // each changes under the lock
+}
+
+// Status is how carrying to one witness or anchor is going, as this replica sees it.
+type Status struct {
+	Name   string
+	Anchor bool
+	// Tended tells that this replica carries to it: to witnesses, and to anchors that are not files, one replica does.
+	Tended bool
+	// Failing is why it takes no checkpoints now; empty while it does.
+	Failing Why
+}
+
+// Status tells how each is doing, in the order of the configuration, witnesses first.
+func (c *Carrier) Status() []Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]Status, len(c.all))
+	for i, s := range c.all {
+		all[i] = *s
+	}
+	return all
+}
+
+// notes makes a place for how one is going, and returns what is to be told of it.
+func (c *Carrier) notes(name string, anchor bool) func(tended bool, failing Why) {
+	s := &Status{Name: name, Anchor: anchor}
+	c.all = append(c.all, s)
+	return func(tended bool, failing Why) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		s.Tended, s.Failing = tended, failing
+	}
 }
 
 // duty is something to do whenever there is a new checkpoint.
@@ -69,6 +104,8 @@ type duty struct {
 	// carry tells whether there was a new checkpoint, which is taken now.
 	carry  func(ctx context.Context) (taken bool, err error)
 	failed func(Why)
+	// note is told how it is going.
+	note func(tended bool, failing Why)
 }
 
 var aName = regexp.MustCompile(`^(?:[a-z0-9][a-z0-9_-]{0,62})$`)
@@ -98,7 +135,7 @@ func New(cfg Config) (*Carrier, error) {
 			return nil, fmt.Errorf("anchor: %q is not a name, or there are two: lower-case letters, digits, - and _, at most 63", a.Name)
 		}
 		known[a.Name] = true
-		d := duty{log: cfg.Logger.With("anchor", a.Name), every: max(a.Every, lookEvery), carry: a.carrier(cfg.Log), failed: func(Why) {}}
+		d := duty{log: cfg.Logger.With("anchor", a.Name), every: max(a.Every, lookEvery), carry: a.carrier(cfg.Log), failed: func(Why) {}, note: c.notes(a.Name, true)}
 		if _, file := a.Place.(File); file {
 			c.own = append(c.own, d)
 		} else {
@@ -119,6 +156,7 @@ func (c *Carrier) dutyOf(w *witness) duty {
 			return taken, err
 		},
 		failed: func(why Why) { c.cfg.OnFailure(w.name, why) },
+		note:   c.notes(w.name, false),
 	}
 }
 
@@ -151,6 +189,8 @@ func tend(ctx context.Context, d duty) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = firstRetry, longestRetry
 	var failing Why
+	d.note(true, "")
+	defer d.note(false, "")
 	for ctx.Err() == nil {
 		taken, err := d.carry(ctx)
 		next := lookEvery
@@ -169,6 +209,7 @@ func tend(ctx context.Context, d duty) {
 			retry.Reset()
 			failing = ""
 		}
+		d.note(true, failing)
 		if taken {
 			next = d.every
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,8 +108,14 @@ func TestFailuresBeginAndEnd(t *testing.T) {
 			if got := p.kept(t); got != kept {
 				t.Errorf("got %d cosignatures more", got-kept)
 			}
+			eventually(t, "status", func() bool {
+				return slices.Equal(c.status(), []witness.Status{{Name: "w0", Tended: true, Failing: witness.WhyCall}})
+			})
 			w.Break(nil)
 			eventually(t, "end of the failures", func() bool { return strings.Contains(c.log.String(), "checkpoints are taken again") })
+			eventually(t, "status after it", func() bool {
+				return slices.Equal(c.status(), []witness.Status{{Name: "w0", Tended: true}})
+			})
 			text := c.log.String()
 			if strings.Count(text, "checkpoints are not taken") != 1 || !strings.Contains(text, tc.want.Error()) || !strings.Contains(text, "witness=w0") {
 				t.Errorf("got the log %q, want %q in it once", text, tc.want)

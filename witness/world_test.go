@@ -116,6 +116,7 @@ type carrying struct {
 	cosigned map[string]int64
 	failed   map[witness.Why]int
 	stop     func()
+	status   func() []witness.Status
 }
 
 // carry runs a carrier of a ledger until the test, or stop, ends it.
@@ -137,7 +138,7 @@ func (p *place) carry(t *testing.T, cfg witness.Config) *carrying {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.stop = inBackground(t, carrier.Run)
+	c.stop, c.status = inBackground(t, carrier.Run), carrier.Status
 	return c
 }
 

@@ -1,0 +1,106 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The offices that one replica at a time holds.
+const (
+	sweeperOffice   = "sweeper"
+	witnessesOffice = "witnesses"
+)
+
+// officeLock is the key of the advisory lock of @office.
+const officeLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
+
+// Status tells how the ledger is doing, as far as a reader sees. It asks each time, and waits for nobody who writes.
+func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
+	conn, err := l.read.Acquire(ctx)
+	if err != nil {
+		return broker.LedgerStatus{}, unavailable("connecting", err)
+	}
+	defer conn.Release()
+	var s broker.LedgerStatus
+	for _, part := range []func(context.Context, *pgxpool.Conn, *broker.LedgerStatus) error{
+		l.pingFor, readSizes, readCheckpoints, l.readOffices,
+	} {
+		if err := part(ctx, conn, &s); err != nil {
+			return broker.LedgerStatus{}, unavailable("reading the ledger's status", err)
+		}
+	}
+	return s, nil
+}
+
+func (l *Ledger) pingFor(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
+	if l.now == nil {
+		return conn.Ping(ctx)
+	}
+	began := l.now()
+	err := conn.Ping(ctx)
+	s.RoundTrip = l.now().Sub(began)
+	return err
+}
+
+// readSizes counts as unrevoked what the sweeper raises an alarm for.
+func readSizes(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
+	return conn.QueryRow(ctx, `
+		SELECT current_setting('server_version'), NOT pg_is_in_recovery(), (SELECT size FROM ledger_head), (
+			SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+			WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+		), (
+			SELECT count(*) FROM issuances WHERE status IN ('unknown', 'revoking')
+				AND CASE status WHEN 'revoking' THEN status_time < now() - @revoking::interval ELSE time < now() - @unknown::interval END
+		)`, pgx.NamedArgs{"revoking": broker.UnrevokedAfter, "unknown": broker.UnknownAfter}).
+		Scan(&s.Version, &s.Primary, &s.Entries, &s.Bytes, &s.Unrevoked)
+}
+
+// readCheckpoints looks for cosignatures among the last checkpoints only: of those of all time there are many.
+func readCheckpoints(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
+	rows, err := conn.Query(ctx, `
+		WITH last AS MATERIALIZED (SELECT size, time FROM checkpoints ORDER BY size DESC LIMIT 1000)
+		(SELECT '' AS witness, size, time FROM last ORDER BY size DESC LIMIT 1)
+		UNION ALL
+		(SELECT DISTINCT ON (witness) witness, size, time FROM cosignatures
+		WHERE size >= (SELECT min(size) FROM last) ORDER BY witness, size DESC)`)
+	if err != nil {
+		return err
+	}
+	var witness string
+	var size int64
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&witness, &size, &at}, func() error {
+		c := broker.Checkpoint{Size: size, Time: at.UTC()}
+		if witness == "" {
+			s.Checkpoint = c
+			return nil
+		}
+		s.Cosigned = append(s.Cosigned, broker.Cosigned{Witness: witness, Checkpoint: c})
+		return nil
+	})
+	return err
+}
+
+// readOffices finds who holds the locks that leaders hold.
+func (l *Ledger) readOffices(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
+	for _, o := range []struct {
+		name   string
+		office *broker.Office
+	}{{sweeperOffice, &s.Sweeper}, {witnessesOffice, &s.Witnesses}} {
+		err := conn.QueryRow(ctx, `
+			SELECT EXISTS (
+				SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+					AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+					AND l.classid::bigint << 32 | l.objid::bigint = `+officeLock+`)`,
+			pgx.NamedArgs{"office": o.name}).Scan(&o.office.Held)
+		if err != nil {
+			return err
+		}
+		_, o.office.Here = l.offices.Load(o.name)
+	}
+	return conn.QueryRow(ctx, `SELECT term FROM sweeper_term`).Scan(&s.Sweeper.Term)
+}

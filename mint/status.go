@@ -1,0 +1,63 @@
+package mint
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// Status asks Vault how it is doing, and for how long the broker's login lives on. An error tells why the rest is not known:
+// a Vault that is sealed has an answer, and knows of no login.
+func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
+	m.mu.Lock()
+	s := broker.VaultStatus{Worked: m.health.worked}
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	began := m.cfg.Now()
+	seal, err := m.door.Sys().SealStatusWithContext(ctx)
+	if err != nil {
+		return s, unavailable("asking whether Vault is sealed", err)
+	}
+	s.RoundTrip, s.Version, s.Sealed = m.cfg.Now().Sub(began), clip(seal.Version), seal.Sealed
+	if s.Sealed {
+		return s, nil
+	}
+	s.Login, err = m.lifeLeft(ctx)
+	return s, err
+}
+
+// lifeLeft asks for how long the broker's token lives on. Zero is for ever.
+func (m *Minter) lifeLeft(ctx context.Context) (time.Duration, error) {
+	const doing = "looking up the login"
+	data, err := dataOf(m.client.Logical().ReadWithContext(ctx, "auth/token/lookup-self"))
+	if err != nil {
+		return 0, unavailable(doing, err)
+	}
+	number, _ := data["ttl"].(json.Number)
+	left, err := number.Int64()
+	if err != nil || left < 0 {
+		return 0, unavailable(doing, errNotUnderstood)
+	}
+	return time.Duration(left) * time.Second, nil
+}
+
+// SigningKeys are the versions of the signing key, oldest first, as they were read last. The one that signs next is the
+// first that is yet to settle.
+func (m *Minter) SigningKeys() []broker.SigningKey {
+	ring, now := m.ring.Load(), m.cfg.Now()
+	signs, _ := m.Key()
+	given := map[broker.Key]bool{}
+	for _, v := range published(ring.versions, now, m.wait) {
+		given[v.key] = true
+	}
+	var all []broker.SigningKey
+	for _, v := range ring.versions {
+		all = append(all, broker.SigningKey{
+			Key: v.key, Created: v.created, Settled: v.created.Add(m.wait.settle), Signs: v.key == signs, Published: given[v.key],
+		})
+	}
+	return all
+}
