@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -107,6 +106,9 @@ func ParseURL(text string) (*url.URL, error) {
 		return nil, errors.New("the URL names an address: passkeys take a name")
 	}
 	u.Path = ""
+	if port := u.Port(); u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
+		u.Host = u.Hostname() // as browsers name it
+	}
 	return u, nil
 }
 
@@ -124,7 +126,8 @@ func (c *Console) HTTP(tlsConfig *tls.Config) *http.Server {
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          log.New(slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug).Writer(), "", 0),
+		// What goes wrong below a call is for anyone to cause at will, so it must not fill the log.
+		ErrorLog: slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	srv.RegisterOnShutdown(func() { c.closing.Do(func() { close(c.closed) }) })
 	return srv
@@ -134,12 +137,14 @@ func (c *Console) routes() http.Handler {
 	mux := chi.NewRouter()
 	mux.NotFound(c.visit(func(*http.Request, *visitor) (view, error) { return view{}, broker.ErrNotFound }))
 	mux.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errMethod) })
-	mux.Get("/static/{hash}/{name}", c.static.serve)
 	mux.Get("/login", c.beginLogin)
 	mux.Get("/callback", c.endLogin)
 	mux.Get("/signed-out", c.signedOut)
 	mux.Post("/logout", c.logout)
 	mux.Get("/", c.visit(c.home))
 	mux.Get("/you", c.visit(c.you))
-	return c.sessions.LoadAndSave(mux)
+	all := chi.NewRouter()
+	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody
+	all.Mount("/", c.sessions.LoadAndSave(mux))
+	return all
 }

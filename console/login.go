@@ -10,13 +10,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/people"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -34,8 +36,8 @@ type login struct {
 	client *http.Client
 	box    cipher.AEAD
 
-	mu       sync.Mutex
-	provider *oidc.Provider // once it could be asked
+	asking   singleflight.Group
+	provider atomic.Pointer[oidc.Provider] // once it could be asked
 }
 
 // begun is a login under way.
@@ -61,30 +63,43 @@ func newLogin(cfg Config, origin *url.URL) (*login, error) {
 	}, nil
 }
 
-// open asks the provider for its addresses, once.
-func (l *login) open(ctx context.Context) (oauth2.Config, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.provider == nil {
-		provider, err := oidc.NewProvider(oidc.ClientContext(ctx, l.client), l.issuer)
-		if err != nil {
-			return oauth2.Config{}, fmt.Errorf("%w: asking where to log in", people.ErrProviderUnavailable)
+// find asks the provider for its addresses, once. Those who come while it is asked wait for the same answer.
+func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
+	if known := l.provider.Load(); known != nil {
+		return known, nil
+	}
+	_, err, _ := l.asking.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), providerTimeout)
+		defer cancel()
+		found, err := oidc.NewProvider(oidc.ClientContext(ctx, l.client), l.issuer)
+		if err == nil {
+			l.provider.Store(found)
 		}
-		l.provider = provider
+		return nil, err
+	})
+	if err != nil { // it quotes all that the provider answered
+		return nil, fmt.Errorf("%w: asking where to log in", people.ErrProviderUnavailable)
+	}
+	return l.provider.Load(), nil
+}
+
+// open is the flow of a login, with those scopes that name people and their groups which the provider has.
+func (l *login) open(ctx context.Context) (oauth2.Config, error) {
+	provider, err := l.find(ctx)
+	if err != nil {
+		return oauth2.Config{}, err
 	}
 	var knows struct {
 		Scopes []string `json:"scopes_supported"`
 	}
-	if err := l.provider.Claims(&knows); err != nil {
+	if err := provider.Claims(&knows); err != nil {
 		return oauth2.Config{}, fmt.Errorf("%w: reading what it can", people.ErrProviderUnavailable)
 	}
 	flow := l.oauth
-	flow.Endpoint, flow.Scopes = l.provider.Endpoint(), []string{oidc.ScopeOpenID}
+	flow.Endpoint, flow.Scopes = provider.Endpoint(), []string{oidc.ScopeOpenID}
 	for _, wanted := range []string{"profile", "groups"} {
-		for _, has := range knows.Scopes {
-			if has == wanted {
-				flow.Scopes = append(flow.Scopes, wanted)
-			}
+		if slices.Contains(knows.Scopes, wanted) {
+			flow.Scopes = append(flow.Scopes, wanted)
 		}
 	}
 	return flow, nil
@@ -137,6 +152,10 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	c.setLoginCookie(w, "", -1)
 	if err != nil {
 		c.fail(w, r, nil, err)
+		return
+	}
+	if !c.pace.allows("", c.cfg.Now()) { // anybody can make the provider be asked
+		c.fail(w, r, nil, errPace)
 		return
 	}
 	raw, person, err := c.exchange(r, b)

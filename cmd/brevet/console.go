@@ -54,7 +54,7 @@ func (s *service) serveConsole(ctx context.Context, cfg Config, core *broker.Bro
 		if err != nil {
 			return fmt.Errorf("console: %w", err)
 		}
-		secured = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12}
+		secured = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS13}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Console.Listen)
 	if err != nil {
