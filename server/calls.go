@@ -72,7 +72,9 @@ func (s *Server) noted(next http.Handler) http.Handler {
 		h.Set("Request-Id", c.id)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		if s.aged(r) {
+		// With a transfer coding, and maybe a length beside it, what somebody in between takes for the end of the call may be
+		// another place than where Go sees it: what follows is nobody's call (RFC 9112, section 6.1).
+		if s.aged(r) || len(r.TransferEncoding) > 0 {
 			h.Set("Connection", "close")
 		}
 		next.ServeHTTP(out, r)

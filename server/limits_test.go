@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -161,6 +162,32 @@ func TestOldConnectionsClose(t *testing.T) {
 		if got := dials.Load(); got != 2 {
 			t.Errorf("%s: a call after the old connection's last took %d connections in all, want 2", protocol, got)
 		}
+	}
+}
+
+// H43: what follows a call with a transfer coding is not taken for another call, on no path.
+func TestNothingFollowsATransferCoding(t *testing.T) {
+	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+	inner := wire{}.bytes(t, s)
+	for name, outer := range map[string]wire{
+		"a length beside it": {headers: []string{"Transfer-Encoding: chunked"}, length: strconv.Itoa(len(inner)), body: "0\r\n\r\n" + inner},
+		"alone":              {headers: []string{"Transfer-Encoding: chunked"}, length: "none", body: "0\r\n\r\n" + inner},
+		"where no body is":   {method: "GET", target: "/v1/whoami", headers: []string{"Transfer-Encoding: chunked"}, body: "0\r\n\r\n" + inner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, s, nil)
+			if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(conn, outer.bytes(t, s))
+			all, _ := io.ReadAll(conn) // ends when the server closes
+			if n := strings.Count(string(all), "HTTP/1.1 "); n != 1 {
+				t.Errorf("got %d answers, want 1:\n%s", n, all)
+			}
+		})
+	}
+	if n := s.Signings(t); n != 0 {
+		t.Errorf("Vault signed %d times, want 0", n)
 	}
 }
 
