@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/scopes"
@@ -21,6 +22,8 @@ type drawn struct {
 // decode takes a credential out of Vault's answer and holds it against the intent (I7).
 func decode(intent broker.Intent, answer *api.Secret) (drawn, error) {
 	switch leased := answer.LeaseID != ""; {
+	case leased && !ofOrder(intent, answer):
+		return drawn{}, fmt.Errorf("%w: its lease is of something else", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased && intent.Kind == scopes.KindPKI:
 		return drawn{}, fmt.Errorf("%w: the certificate has no lease: its role needs generate_lease=true", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased:
@@ -42,6 +45,11 @@ func decode(intent broker.Intent, answer *api.Secret) (drawn, error) {
 	default:
 		return drawn{}, fmt.Errorf("%w: nobody here makes what the intent asks for", broker.ErrMintMismatch)
 	}
+}
+
+// ofOrder tells whether a lease is of what was asked for: Vault names it after the path.
+func ofOrder(intent broker.Intent, answer *api.Secret) bool {
+	return strings.HasPrefix(answer.LeaseID, intent.Grant.Path+"/")
 }
 
 // read takes the members of an answer that T names.

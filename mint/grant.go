@@ -152,7 +152,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if err == nil && (answer == nil || answer.RequestID == "" || len(answer.Data) == 0) {
 		err = unavailable(doing, errNotUnderstood)
 	}
-	if answer != nil && answer.RequestID != "" {
+	if answer != nil && answer.RequestID != "" && ofOrder(w.intent, answer) { // another's lease is not ours to end
 		w.handle.Lease, w.short = answer.LeaseID, m.shortLease(w.intent, answer)
 	}
 	if err == nil {
