@@ -34,6 +34,10 @@ func groups() []group {
 	return []group{
 		{"JWT-SVIDs", "jwt_test.go", jwtRows},
 		{"X.509-SVIDs and TLS", "x509_test.go", x509Rows},
+		{"SPIFFE IDs", "ids_test.go", idRows},
+		{"HTTP and JSON", "http_test.go", httpRows},
+		{"Scopes and parameters", "scopes_test.go", scopeRows},
+		{"Vault's answers", "vault_test.go", vaultRows},
 	}
 }
 

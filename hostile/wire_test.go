@@ -112,9 +112,13 @@ func read(t *testing.T, conn io.Reader, method string) answer {
 		t.Fatalf("reading the answer: %v", err)
 	}
 	a := answer{status: resp.StatusCode, header: resp.Header, text: string(text)}
-	var problem struct{ Code, Detail, Error string }
-	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") && json.Unmarshal(text, &problem) == nil {
-		a.code, a.detail = or(problem.Code, problem.Error), problem.Detail
+	type problem struct{ Code, Detail string }
+	var said struct {
+		problem
+		Problem problem // in OAuth's words
+	}
+	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") && json.Unmarshal(text, &said) == nil {
+		a.code, a.detail = or(said.Code, said.Problem.Code), or(said.Detail, said.Problem.Detail)
 	}
 	return a
 }

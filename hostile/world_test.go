@@ -181,12 +181,17 @@ func (g *gate) lie(prefix string, answer http.HandlerFunc) {
 // eventually waits for what others do meanwhile.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	eventuallyWithin(t, patience, what, ok)
+}
+
+func eventuallyWithin(t *testing.T, patience time.Duration, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for !ok() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within 20 s", what)
+			t.Fatalf("%s: not within %s", what, patience)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
