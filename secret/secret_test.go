@@ -36,3 +36,14 @@ func TestTextShowsNothing(t *testing.T) {
 		t.Errorf("got %q from the zero value", got)
 	}
 }
+
+func TestShaped(t *testing.T) {
+	for text, want := range map[string]bool{
+		"see hvs.CAESIJ0000000000000000000000 there": true, "-----BEGIN EC PRIVATE KEY-----": true,
+		"eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhIn19.c2ln": true, "hvs.short": false, "close the milestone of #42": false,
+	} {
+		if got := secret.Shaped(text); got != want {
+			t.Errorf("%q: got %t, want %t", text, got, want)
+		}
+	}
+}

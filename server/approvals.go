@@ -2,11 +2,8 @@ package server
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"net/http"
-	"path"
 
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
@@ -97,7 +94,7 @@ func (s *Server) caseOf(c *broker.Case) ApprovalCase {
 	hash := c.Hash()
 	out := ApprovalCase{
 		ID: c.ID, Status: Status(c.Status), StatusAt: c.StatusTime, Canonical: c.Canonical, Hash: hex.EncodeToString(hash[:]),
-		Like: likeness(c), Time: c.Time, SpiffeID: c.Subject.ID.String(), Scope: c.Scope,
+		Like: c.Likeness(), Time: c.Time, SpiffeID: c.Subject.ID.String(), Scope: c.Scope,
 		Title: s.cfg.Broker.Title(c.Scope, c.Catalogue), Authority: c.Authority, Resource: c.Resource, Params: c.Params,
 		TTL: seconds(c.TTL), Task: c.Task, Reason: c.Reason, Policies: list(c.Policies),
 		Approval: approvalOf(&c.View), Votes: make([]Vote, 0, len(c.Cast)),
@@ -112,17 +109,4 @@ func (s *Server) caseOf(c *broker.Case) ApprovalCase {
 		})
 	}
 	return out
-}
-
-// likeness is the same for requests of sandboxes beside each other that ask for the same thing.
-func likeness(c *broker.Case) string {
-	siblings := c.Subject.ID.TrustDomain().Name() + path.Dir(c.Subject.ID.Path())
-	same, err := json.Marshal([]any{
-		siblings, c.Scope, c.Params, c.Resource, seconds(c.TTL), c.Catalogue, c.ApprovalGroup, broker.PersonOf(c.User),
-	})
-	if err != nil {
-		return c.ID // like nothing else
-	}
-	digest := sha256.Sum256(same)
-	return hex.EncodeToString(digest[:8])
 }

@@ -1,25 +1,13 @@
 package server
 
-import "regexp"
-
-// secretShaped finds what people and programs paste by mistake: keys and tokens that are known by how they look. What
-// is found is refused and not recorded, because a record is for good.
-var secretShaped = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.` + // JWTs
-	`|-----BEGIN [A-Z ]*PRIVATE KEY` +
-	`|\bhv[sbr]\.[A-Za-z0-9_-]{20,}` + // Vault and OpenBao
-	`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b` + // AWS
-	`|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}|\bglpat-[A-Za-z0-9_-]{20,}` +
-	`|\bxox[abposr]-[A-Za-z0-9-]{10,}` + // Slack
-	`|\bAIza[A-Za-z0-9_-]{35}` + // Google
-	`|\bsk-[A-Za-z0-9_-]{20,}|\b[rs]k_live_[A-Za-z0-9]{16,}` + // OpenAI and its like, Stripe
-	`|\bwhsec_[A-Za-z0-9+/=]{20,}`)
+import "github.com/brevet-dev/brevet/secret"
 
 // checkText bounds somebody's free text, in bytes, and keeps secrets out of it (H82).
 func checkText(field, text string) error {
 	switch {
 	case len(text) > maxReason:
 		return &finding{kind: errInvalid, field: field, detail: field}
-	case secretShaped.MatchString(text):
+	case secret.Shaped(text):
 		return &finding{
 			kind: errInvalid, field: field, detail: field + "_secret",
 			why: "It holds what looks like a secret, and records are kept for good. It was not kept. Say it without.",

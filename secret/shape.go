@@ -1,0 +1,17 @@
+package secret
+
+import "regexp"
+
+// shaped finds what people and programs paste by mistake: keys and tokens that are known by how they look.
+var shaped = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.` + // JWTs
+	`|-----BEGIN [A-Z ]*PRIVATE KEY` +
+	`|\bhv[sbr]\.[A-Za-z0-9_-]{20,}` + // Vault and OpenBao
+	`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b` + // AWS
+	`|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}|\bglpat-[A-Za-z0-9_-]{20,}` +
+	`|\bxox[abposr]-[A-Za-z0-9-]{10,}` + // Slack
+	`|\bAIza[A-Za-z0-9_-]{35}` + // Google
+	`|\bsk-[A-Za-z0-9_-]{20,}|\b[rs]k_live_[A-Za-z0-9]{16,}` + // OpenAI and its like, Stripe
+	`|\bwhsec_[A-Za-z0-9+/=]{20,}`)
+
+// Shaped tells whether a text holds what looks like a secret. It is refused and not recorded, because a record is for good.
+func Shaped(text string) bool { return shaped.MatchString(text) }
