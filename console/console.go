@@ -143,6 +143,7 @@ func (c *Console) routes() http.Handler {
 	mux.Post("/logout", c.logout)
 	mux.Get("/", c.visit(c.home))
 	mux.Get("/you", c.visit(c.you))
+	c.approvalsRoutes(mux)
 	all := chi.NewRouter()
 	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody
 	all.Mount("/", c.sessions.LoadAndSave(mux))

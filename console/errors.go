@@ -40,6 +40,14 @@ var troubles = []trouble{
 	{errForeignPage, "not_allowed", http.StatusForbidden, "Another site called", "Your browser made this call for a page of another site. Nothing was done, and the call is recorded.", "Open the console by itself."},
 	{errNotAllowed, "not_allowed", http.StatusForbidden, "This is not for you to see or to do", "It takes a role that your groups do not have. Nothing was done, and the call is recorded.", "Ask an admin which group it takes."},
 	{errForm, "invalid_request", http.StatusUnprocessableEntity, "The form is not complete", "Something that is needed is missing or too long. Nothing was done.", "Go back, and look at it again."},
+	{errSecretText, "invalid_request", http.StatusUnprocessableEntity, "The text holds what looks like a secret", "Records are kept for good, so it was not kept. Nothing was done.", "Go back, and say it without. If it was a secret, change it."},
+	{broker.ErrStale, "stale", http.StatusConflict, "It is not what you looked at", "What would be issued is not, byte for byte, what your page showed. Your vote was not counted.", "Look at it again, and decide on what is there."},
+	{broker.ErrDecided, "decided", http.StatusConflict, "It is decided already", "The request does not wait for votes any more: it was decided, redeemed, withdrawn or has expired. Your vote was not counted.", "Look at what became of it."},
+	{broker.ErrOwnRequest, "own_request", http.StatusForbidden, "It is your own request", "Nobody decides on what their own sandbox asks for, nor on what is asked on their behalf.", "Ask somebody else of the group. A try is recorded."},
+	{broker.ErrNotEligible, "not_eligible", http.StatusForbidden, "You are not in the group that decides", "It waits for a group that your login does not say you are in.", "If you have joined the group since, log out and in again. A try is recorded."},
+	{broker.ErrNotRemembered, "invalid_request", http.StatusUnprocessableEntity, "It cannot cover the task", "The scope lets nobody's yes stand for the same ask again. Your vote was not counted.", "Vote on this request alone."},
+	{broker.ErrNoNote, "invalid_request", http.StatusUnprocessableEntity, "Say why you break the glass", "Who approves in place of the group that was asked has to say why. Your vote was not counted.", "Go back, and say it in the note."},
+	{broker.ErrOvertaken, "ledger_unavailable", http.StatusServiceUnavailable, "Too many vote at once", "Others moved the request each time that your vote was to be recorded. It was not counted.", "Look at it again in some seconds."},
 	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "That is not how this page is used", "Nothing was done.", "Begin with the page itself."},
 	{broker.ErrNotFound, "not_found", http.StatusNotFound, "There is no such thing", "Nothing is here that you may see.", "Check the address, or begin with one of the pages above."},
 	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "The record does not answer", "PostgreSQL cannot be asked at the moment, and without it nothing is shown or done.", "Try again in some seconds."},
@@ -49,6 +57,15 @@ var troubles = []trouble{
 var mishap = trouble{
 	nil, "internal", http.StatusInternalServerError, "Something went wrong here", "The console met a fault of its own. It is in the log.", "Try again. If it stays so, tell the operator.",
 }
+
+// returning is a failure after which somebody best goes on at a page of the console.
+type returning struct {
+	error
+
+	to string
+}
+
+func (r *returning) Unwrap() error { return r.error }
 
 func troubleOf(err error) trouble {
 	for _, t := range troubles {
@@ -71,7 +88,14 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 	if t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "5")
 	}
-	c.show(w, r, who, view{page: "trouble", title: t.Title, data: t, status: t.status})
+	data := struct {
+		trouble
+		Back string
+	}{trouble: t}
+	if back := (*returning)(nil); errors.As(err, &back) {
+		data.Back = back.to
+	}
+	c.show(w, r, who, view{page: "trouble", title: t.Title, data: data, status: t.status})
 }
 
 // refuse records a call that was turned away. The answer is a refusal with or without it.
