@@ -45,6 +45,15 @@ type body struct {
 	Calls      int64   `json:"calls"`
 	LastUsedAt *string `json:"last_used_at"`
 
+	Credential string `json:"credential"`
+	Assertion  string `json:"assertion"`
+	PublicKey  string `json:"public_key"`
+	Name       string `json:"name"`
+	Site       string `json:"relying_party"`
+	Algorithm  int64  `json:"algorithm"`
+	SignCount  int64  `json:"sign_count"`
+	Passkey    string `json:"passkey"`
+
 	Target target `json:"target"`
 	Reason string `json:"reason"`
 

@@ -91,8 +91,10 @@ var (
 
 	Quarantines = table("quarantines", 1, "spiffe_id", "since", "actor", "reason", "command", "entry_index")
 	People      = table("people", 1, "id", "name", "handle", "groups", "said_at", "entry", "entry_index")
-	Votes       = table("votes", 3, "request", "voter", "verdict", "covers", "time", "note", "entry_index")
-	Uses        = table("uses", 1, "issuance", "began", "calls", "last_used_at", "time", "entry_index")
+	Votes       = table("votes", 3, "request", "voter", "verdict", "covers", "time", "note", "entry_index", "credential", "assertion")
+	Passkeys    = table("passkeys", 1, "id", "person", "credential", "public_key", "digest", "algorithm", "sign_count", "name",
+		"time", "entry_index", "removed_at", "removed_index")
+	Uses = table("uses", 1, "issuance", "began", "calls", "last_used_at", "time", "entry_index")
 
 	CatalogueChanges = table("catalogue_changes", 1, "id", "kind", "digest", "base", "version", "proposal", "proposer",
 		"actor", "reason", "time", "entry_index")
@@ -100,7 +102,7 @@ var (
 	Catalogues    = table("catalogues", 1, "digest", "names", "contents")
 
 	// Tables are those whose rows come last.
-	Tables = []*Table{TaskEnds, Quarantines, People, Votes, Uses, CatalogueChanges, CatalogueHead, Catalogues}
+	Tables = []*Table{TaskEnds, Quarantines, People, Passkeys, Votes, Uses, CatalogueChanges, CatalogueHead, Catalogues}
 )
 
 var (

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 )
 
@@ -23,10 +24,16 @@ type asked struct {
 	params      []byte
 	ttl, quorum int64
 	hash        string // that votes name
+	passkey     bool   // a yes has to be signed by one
 }
 
 // ballot is one vote that counts for a request.
-type ballot struct{ voter, verdict, covers, note string }
+type ballot struct {
+	voter, verdict, covers, note string
+	// credential is that of the passkey that has signed the assertion; both are empty where none has.
+	credential, assertion string
+	index                 int64 // of the entry
+}
 
 func askedOf(b *body) *asked {
 	a := &asked{
@@ -49,6 +56,10 @@ func askedOf(b *body) *asked {
 	}
 	hash := sha256.Sum256([]byte(text))
 	a.hash = hex.EncodeToString(hash[:])
+	var s struct {
+		Passkey string `json:"passkey"`
+	}
+	a.passkey = json.Unmarshal([]byte(text), &s) == nil && s.Passkey == "required"
 	return a
 }
 
@@ -94,7 +105,9 @@ func (s *state) step(b *body, index int64) {
 		fallthrough
 	default:
 		if b.Kind == "approval.vote" {
-			s.cast(r, b, ballot{b.actor(), b.Verdict, b.Covers, b.Note}, index)
+			v := ballot{b.actor(), b.Verdict, b.Covers, b.Note, b.Credential, b.Assertion, index}
+			s.signs(r.asked, v)
+			s.cast(r, b, v, index)
 		}
 	}
 	code := s.approvedBy(r.asked)
@@ -108,7 +121,8 @@ func (s *state) step(b *body, index int64) {
 func (s *state) cast(r *record, b *body, v ballot, index int64) {
 	r.now[votes] = strconv.FormatInt(r.number(votes)+1, 10)
 	s.ballots[b.ID] = append(s.ballots[b.ID], v)
-	s.votes.set(index, b.ID, v.voter, v.verdict, v.covers, b.Time, v.note, strconv.FormatInt(index, 10))
+	s.votes.set(index, b.ID, v.voter, v.verdict, v.covers, b.Time, v.note, strconv.FormatInt(index, 10),
+		orNull(v.credential), orNull(v.assertion))
 }
 
 // remember lets the votes on an earlier request stand for another.
@@ -176,6 +190,7 @@ func (s *state) approvedBy(a *asked) string {
 	yes, broken := map[string]bool{}, map[string]bool{}
 	for _, v := range s.ballots[a.id] {
 		switch groups := s.groups[v.voter]; {
+		case a.passkey && !s.holds(v):
 		case v.verdict == "approve" && slices.Contains(groups, a.group):
 			yes[v.voter] = true
 		case v.verdict == "break_glass" && a.breakGlass != "" && slices.Contains(groups, a.breakGlass):

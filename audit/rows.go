@@ -109,7 +109,7 @@ func same(column, a, b string) bool {
 	switch column {
 	case "params":
 		return sameJSON(a, b)
-	case "time", "expires_at", "status_time", "ends_at", "since", "said_at", "last_used_at":
+	case "time", "expires_at", "status_time", "ends_at", "since", "said_at", "last_used_at", "removed_at":
 		was, err := time.Parse(time.RFC3339Nano, a)
 		is, errToo := time.Parse(time.RFC3339Nano, b)
 		return err == nil && errToo == nil && was.Equal(is)

@@ -14,18 +14,20 @@ type state struct {
 	unmatched *projection
 	strays    []Row
 
-	tasks, quarantines, people, votes, changes, head *projection
-	ends                                             map[string]taskEnd // by key of tasks
-	catalogue                                        string
-	version                                          int64
-	catalogues                                       map[string]int64
-	decided                                          map[string]bool     // the proposals that are
-	ballots                                          map[string][]ballot // by request
+	tasks, quarantines, people, passkeys, votes, changes, head *projection
+	ends                                                       map[string]taskEnd // by key of tasks
+	catalogue                                                  string
+	version                                                    int64
+	catalogues                                                 map[string]int64
+	decided                                                    map[string]bool     // the proposals that are
+	ballots                                                    map[string][]ballot // by request
 
 	met    map[string]time.Time // when the provider last spoke of somebody
 	groups map[string][]string  // of people, as it said then
 
 	uses map[uuid.UUID]use // by issuance
+	keys map[string]*held  // by the id of the passkey
+	owns map[string]*held  // by its credential
 
 	pruned int64 // the entries before it were, but for those that are there
 
@@ -40,10 +42,11 @@ type taskEnd struct {
 func newState() *state {
 	s := &state{
 		records: map[uuid.UUID]*record{}, unmatched: project(Issuances), tasks: project(TaskEnds),
-		quarantines: project(Quarantines), people: project(People), votes: project(Votes), changes: project(CatalogueChanges),
+		quarantines: project(Quarantines), people: project(People), passkeys: project(Passkeys), votes: project(Votes), changes: project(CatalogueChanges),
 		head: project(CatalogueHead), ends: map[string]taskEnd{},
 		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]ballot{}, met: map[string]time.Time{},
 		groups: map[string][]string{}, uses: map[uuid.UUID]use{},
+		keys: map[string]*held{}, owns: map[string]*held{},
 	}
 	s.head.set(-1, "true", "0", Null, Null)
 	return s
@@ -65,6 +68,10 @@ func (s *state) apply(p *parsed) {
 		s.changeCatalogue(b, index)
 	case "issuance.reported":
 		s.report(b, index)
+	case "passkey.registered":
+		s.register(b, index)
+	case "passkey.removed":
+		s.unregister(b, index)
 	case "person.seen":
 		s.meet(b, index)
 	case "task.end":
@@ -193,7 +200,7 @@ func (s *state) table(row Row) {
 	case Uses:
 		s.useRow(row)
 	default:
-		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.votes, s.changes, s.head} {
+		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.passkeys, s.votes, s.changes, s.head} {
 			if p.table == row.Table {
 				p.compare(row, &s.projections)
 			}
@@ -221,7 +228,7 @@ func (s *state) end() {
 	for _, r := range sortedBy(differ, func(r *record) int64 { return r.index }) {
 		r.compare(&s.projections)
 	}
-	for _, p := range []*projection{s.unmatched, s.tasks, s.quarantines, s.people, s.votes, s.changes, s.head} {
+	for _, p := range []*projection{s.unmatched, s.tasks, s.quarantines, s.people, s.passkeys, s.votes, s.changes, s.head} {
 		p.rest(&s.projections)
 	}
 	s.filesLeft()

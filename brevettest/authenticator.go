@@ -14,6 +14,8 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/brevet-dev/brevet/passkey"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/go-webauthn/webauthn/protocol/webauthncbor"
 )
 
@@ -164,3 +166,35 @@ func inJSON(t testing.TB, value any) []byte {
 }
 
 func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+// Site is the relying party of a Stack: its host, and the one page on it.
+var Site = passkey.RelyingParty{ID: "brevet.test", Origins: []string{Audience}}
+
+// Passkey registers a new authenticator of somebody.
+func (s *Stack) Passkey(t testing.TB, username string) *Authenticator {
+	t.Helper()
+	return s.PasskeyOf(t, username, NewAuthenticator(t, Site.ID, Site.Origins[0]))
+}
+
+// PasskeyOf registers an authenticator as somebody's.
+func (s *Stack) PasskeyOf(t testing.TB, username string, a *Authenticator) *Authenticator {
+	t.Helper()
+	challenge := make([]byte, 32)
+	if _, err := rand.Read(challenge); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Broker.AddPasskey(t.Context(), s.Somebody(t, username), challenge, a.Register(t, challenge), "key of "+username); err != nil {
+		t.Fatalf("registering a passkey of %s: %v", username, err)
+	}
+	return a
+}
+
+// Somebody is one of the people whom the stack's provider knows, logged in.
+func (s *Stack) Somebody(t testing.TB, username string) people.Person {
+	t.Helper()
+	who, err := s.verifier(t).Identify(t.Context(), s.IDToken(t, username))
+	if err != nil {
+		t.Fatalf("recognising %s: %v", username, err)
+	}
+	return who
+}

@@ -182,7 +182,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	}
 	catalogue = s.openCatalogue(t, o, catalogue)
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Usage: s.ledger, Survey: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Proofs: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Usage: s.ledger, Survey: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: Site, Proofs: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -70,6 +71,10 @@ type Vote struct {
 	Covers  Cover
 	Time    time.Time
 	Note    string // free text of the voter: untrusted
+	// Assertion is what a passkey has signed for it, as [passkey.Assertion] writes it; empty where nothing has to be signed.
+	// Key is the one of the voter that it names, if they had it then and have it still.
+	Assertion string
+	Key       *passkey.Key
 }
 
 // Case is a request that waits for people, or has, with the votes on it.
@@ -80,6 +85,8 @@ type Case struct {
 	Recalled int
 	// Voted tells that the call which returns it has recorded a vote.
 	Voted bool
+	// of is the request whose votes are remembered, where they have to be signed.
+	of *Case
 }
 
 // heard tells whether a person has said the same to a request before: a second yes adds nothing, of whichever kind.
@@ -97,6 +104,8 @@ func (c *Case) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
 type Electorate struct {
 	Rules  people.Rules
 	Owners people.Owners
+
+	site passkey.RelyingParty // the broker's
 }
 
 // Within is where somebody holds a role, as in [people.Rules.Within].
@@ -124,11 +133,11 @@ func (e Electorate) entitled(v Voter, says Verdict, c *Case) error {
 	return nil
 }
 
-// saying counts the distinct people who say something to a request and are entitled to.
+// saying counts the distinct people who say something to a request, are entitled to, and have signed it where that is asked.
 func (e Electorate) saying(says Verdict, c *Case) int {
 	distinct := map[string]bool{}
 	for _, v := range c.Cast {
-		if v.Verdict == says && e.entitled(v.Voter, says, c) == nil {
+		if v.Verdict == says && e.entitled(v.Voter, says, c) == nil && e.signed(v, c) == nil {
 			distinct[v.Voter.ID] = true
 		}
 	}
@@ -169,6 +178,9 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 	case v.Verdict == BreakGlass && strings.TrimSpace(v.Note) == "":
 		return "", ErrNoNote
 	}
+	if err := e.signed(v, c); err != nil {
+		return "", err
+	}
 	with := *c
 	with.Cast = append(slices.Clone(c.Cast), v)
 	if e.approvedBy(&with) != "" {
@@ -179,18 +191,29 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 
 // remembers tells whether the yes to an earlier request stands for one that is asked now.
 func (e Electorate) remembers(earlier *Case, now Record) bool {
-	var then, asked shown
-	if json.Unmarshal([]byte(earlier.Canonical), &then) != nil || json.Unmarshal([]byte(now.Canonical), &asked) != nil {
+	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" ||
+		!now.Time.Before(earlier.Time.Add(rememberFor)) {
 		return false
 	}
-	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" || asked.TTL > then.TTL ||
-		!now.Time.Before(earlier.Time.Add(rememberFor)) {
+	return sameAsk(earlier.Canonical, now.Canonical) && e.standing(earlier) >= earlier.ApprovalQuorum
+}
+
+// sameAsk tells from what people were shown whether it is the same ask again, for no longer, within rememberFor.
+func sameAsk(before, now string) bool {
+	then, ok := shownIn(before)
+	asked, okToo := shownIn(now)
+	if !ok || !okToo || asked.TTL > then.TTL || asked.Expires-then.Expires >= int64(rememberFor/time.Second) {
 		return false
 	}
 	for _, s := range []*shown{&then, &asked} {
 		s.Request, s.Digest, s.Expires, s.TTL = "", nil, 0, 0
 	}
-	return reflect.DeepEqual(then, asked) && e.standing(earlier) >= earlier.ApprovalQuorum
+	return reflect.DeepEqual(then, asked)
+}
+
+func shownIn(canonical string) (s shown, ok bool) {
+	ok = json.Unmarshal([]byte(canonical), &s) == nil
+	return s, ok
 }
 
 // standing counts the distinct people whose yes covers the task and who are entitled to it; none once anybody said no.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
@@ -31,6 +32,10 @@ type Config struct {
 	Signer Signer
 	// Electorate says which people may decide. The zero value lets nobody.
 	Electorate Electorate
+	// Passkeys keeps those of people, and RelyingParty is the site that they are for. Without either nobody can say yes to
+	// what has to be signed.
+	Passkeys     Passkeys
+	RelyingParty passkey.RelyingParty
 	// Catalogue returns the catalogue to decide by until one is found in force in Catalogues; one call is one snapshot.
 	Catalogue func() *scopes.Catalogue
 	// Catalogues keeps those that admins apply. With nil the catalogue does not change that way.
@@ -79,6 +84,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
 	}
+	cfg.Electorate.site = cfg.RelyingParty
 	return &Broker{
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),

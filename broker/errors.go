@@ -43,6 +43,16 @@ var (
 	ErrNotEligible = errors.New("person is not in the group that decides")
 	// ErrNotRemembered: the scope does not let a yes cover the task.
 	ErrNotRemembered = errors.New("approval cannot cover the task")
+	// ErrPasskey: a yes to this has to be signed by a passkey of the voter, and is not. It wraps what is wrong with it.
+	ErrPasskey = errors.New("vote is not signed by a passkey of the voter")
+	// ErrNoPasskeys: there is no site on which people could sign.
+	ErrNoPasskeys = errors.New("passkeys are not configured")
+	// ErrNotRegistered: what was to be registered is no passkey. It wraps why.
+	ErrNotRegistered = errors.New("passkey is not registered")
+	// ErrPasskeyName: a passkey's name is one line of visible text, of 64 characters at most.
+	ErrPasskeyName = errors.New("passkey has no name")
+	// ErrTooManyPasskeys: the person has MaxPasskeys.
+	ErrTooManyPasskeys = errors.New("person has too many passkeys")
 	// ErrNoNote: who breaks the glass has to say why.
 	ErrNoNote = errors.New("break-glass vote has no note")
 	// ErrOvertaken: somebody else has moved the request meanwhile.

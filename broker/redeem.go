@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +20,9 @@ type Ballot struct {
 	Verdict Verdict
 	Covers  Cover
 	Note    string
+	// Assertion is what the voter's browser answers when a passkey has signed the hash, where a yes has to be signed; else
+	// it is not looked at.
+	Assertion []byte
 }
 
 // mostOvertaken bounds how often a vote is cast anew because others were quicker. Each of them brings the request
@@ -28,7 +30,7 @@ type Ballot struct {
 const mostOvertaken = 32
 
 // Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
-// on one that is not what the person saw ErrStale. A no to what has been redeemed revokes it, and is ErrDecided still. With
+// on one that is not what the person saw ErrStale; a yes that has to be signed by a passkey and is not is ErrPasskey. A no to what has been redeemed revokes it, and is ErrDecided still. With
 // an error too the request says whether a vote was recorded, where there is one.
 func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*Case, error) {
 	voter, err := b.meet(ctx, who)
@@ -46,9 +48,11 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*C
 		if ballot.Covers == CoverTask && (ballot.Verdict == BreakGlass || !remembers(c)) {
 			return nil, ErrNotRemembered
 		}
-		err = b.cast(ctx, c, Vote{
-			Voter: voter, Verdict: ballot.Verdict, Covers: ballot.Covers, Time: b.cfg.Now().UTC(), Note: ballot.Note,
-		})
+		vote, err := b.filled(ctx, c, voter, ballot)
+		if err != nil {
+			return nil, err
+		}
+		err = b.cast(ctx, c, vote)
 		if errors.Is(err, ErrOvertaken) {
 			continue
 		}
@@ -89,8 +93,8 @@ func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
 
 // remembers tells whether the scope lets a yes to a request cover the task, as people were shown.
 func remembers(c *Case) bool {
-	var s shown
-	return json.Unmarshal([]byte(c.Canonical), &s) == nil && s.Remember == scopes.RememberTask
+	s, ok := shownIn(c.Canonical)
+	return ok && s.Remember == scopes.RememberTask
 }
 
 // takeBackTimeout bounds what a no does about what was issued. What is left then is left to the sweeper.
@@ -198,8 +202,18 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error)
 	return c, err
 }
 
-// readCase reads a request, and then its votes: votes that come between are none that the request's count has.
+// readCase reads a request with its votes, and with that of which they are remembered where they have to be signed.
 func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Case, error) {
+	c, err := b.readVotes(ctx, id, reach)
+	if err != nil || c.Remembered == "" || !c.NeedsPasskey() {
+		return c, err
+	}
+	c.of, err = b.readVotes(ctx, c.Remembered, reach)
+	return c, err
+}
+
+// readVotes reads a request, and then its votes: votes that come between are none that the request's count has.
+func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*Case, error) {
 	view, err := b.cfg.Ledger.Get(ctx, id, reach)
 	if err != nil {
 		return nil, err

@@ -96,6 +96,7 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 		openapi.CodeNotSealed:            client.ErrUnavailable,
 		openapi.CodeOwnRequest:           client.ErrNotAllowed,
 		openapi.CodeNotEligible:          client.ErrNotAllowed,
+		openapi.CodePasskeyRequired:      client.ErrNotAllowed,
 		openapi.CodeDecided:              client.ErrDecided,
 		openapi.CodeNotApproved:          client.ErrDecided,
 		openapi.CodeStale:                client.ErrStale,

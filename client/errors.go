@@ -78,6 +78,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeProviderUnavailable:  ErrUnavailable,
 	openapi.CodeOwnRequest:           ErrNotAllowed,
 	openapi.CodeNotEligible:          ErrNotAllowed,
+	openapi.CodePasskeyRequired:      ErrNotAllowed,
 	openapi.CodeDecided:              ErrDecided,
 	openapi.CodeNotApproved:          ErrDecided,
 	openapi.CodeStale:                ErrStale,

@@ -116,7 +116,7 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	}
 	core, err := broker.New(broker.Config{
 		Electorate: voters,
-		Ledger:     faultyLedger{book, f}, Estate: book, Tokens: book, Approvals: book, Proofs: book, Minter: faultyMinter{minter, f},
+		Ledger:     faultyLedger{book, f}, Estate: book, Tokens: book, Approvals: book, Passkeys: book, Proofs: book, Minter: faultyMinter{minter, f},
 		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: brevettest.Audience, Now: time.Now, Log: log,
 	})
 	if err != nil {

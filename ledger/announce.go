@@ -9,7 +9,7 @@ import (
 )
 
 // announceSQL appends a batch of commands, of which no two concern the same task, quarantine, request or person,
-// or the catalogue. What holders report comes the same way: appending what is issued has no time for it. What they order is projected in the same statement.
+// or the catalogue, or passkeys. What holders report comes the same way: appending what is issued has no time for it. What they order is projected in the same statement.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT FROM ledger_head FOR UPDATE
@@ -41,6 +41,8 @@ WITH locked AS MATERIALIZED (
 		SELECT item.*, CASE
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
 			WHEN kind LIKE 'approval.%' THEN n IN (SELECT n FROM moved)
+			WHEN kind = 'passkey.registered' THEN may_register(doc #>> '{actor,id}', doc ->> 'credential')
+			WHEN kind = 'passkey.removed' THEN may_unregister(doc #>> '{actor,id}', (doc ->> 'passkey')::uuid)
 			WHEN kind = 'issuance.reported' THEN may_report(id, doc #>> '{actor,spiffe_id}')
 			WHEN kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected') THEN may_change_catalogue(kind, doc)
 			ELSE true END AS accepted
@@ -81,14 +83,25 @@ WITH locked AS MATERIALIZED (
 		entry = excluded.entry, entry_index = excluded.entry_index
 	WHERE excluded.said_at > p.said_at
 ), voted AS (
-	INSERT INTO votes (request, voter, verdict, covers, time, note, entry_index)
-	SELECT id, doc #>> '{actor,id}', doc ->> 'verdict', doc ->> 'covers', time, doc ->> 'note', head.base + place
+	INSERT INTO votes (request, voter, verdict, covers, time, note, entry_index, credential, assertion)
+	SELECT id, doc #>> '{actor,id}', doc ->> 'verdict', doc ->> 'covers', time, doc ->> 'note', head.base + place,
+		doc ->> 'credential', doc ->> 'assertion'
 	FROM judged, head
 	WHERE accepted AND kind = 'approval.vote'
 	UNION ALL
-	SELECT j.id, v.voter, v.verdict, v.covers, j.time, v.note, head.base + j.place
+	SELECT j.id, v.voter, v.verdict, v.covers, j.time, v.note, head.base + j.place, v.credential, v.assertion
 	FROM judged AS j JOIN votes AS v ON v.request = (j.doc ->> 'of')::uuid, head
 	WHERE j.accepted AND j.kind = 'approval.remembered' AND v.verdict = 'approve' AND v.covers = 'task'
+), registered AS (
+	INSERT INTO passkeys (id, person, credential, public_key, digest, algorithm, sign_count, name, time, entry_index)
+	SELECT id, doc #>> '{actor,id}', doc ->> 'credential', doc ->> 'public_key', doc ->> 'digest',
+		(doc ->> 'algorithm')::integer, (doc ->> 'sign_count')::bigint, doc ->> 'name', time, head.base + place
+	FROM judged, head
+	WHERE accepted AND kind = 'passkey.registered'
+), removed AS (
+	UPDATE passkeys AS k SET removed_at = j.time, removed_index = head.base + j.place
+	FROM judged AS j, head
+	WHERE j.accepted AND j.kind = 'passkey.removed' AND k.id = (j.doc ->> 'passkey')::uuid
 ), reported AS (
 	INSERT INTO uses (issuance, began, calls, last_used_at, time, entry_index)
 	SELECT j.id, i.entry_index, (j.doc ->> 'calls')::bigint, (j.doc ->> 'last_used_at')::timestamptz, j.time, head.base + j.place

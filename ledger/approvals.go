@@ -35,9 +35,12 @@ type stepBody struct {
 	Of      string    `json:"of,omitzero"` // the request whose votes are remembered
 	Hash    string    `json:"hash,omitzero"`
 	Note    string    `json:"note"`
-	Was     string    `json:"was"`
-	Votes   int       `json:"votes"` // before
-	Status  string    `json:"status"`
+	// Assertion is what a passkey has signed, as JSON, and Credential the id of that, in base64url.
+	Credential string `json:"credential,omitzero"`
+	Assertion  string `json:"assertion,omitzero"`
+	Was        string `json:"was"`
+	Votes      int    `json:"votes"` // before
+	Status     string `json:"status"`
 }
 
 type actorBody struct {
@@ -91,7 +94,10 @@ func stepEntry(step broker.Step) (entry, error) {
 	}
 	if v := step.Vote; v != nil {
 		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, broker.CoverRequest))
-		body.Note, body.Hash = v.Note, hex.EncodeToString(step.Hash[:])
+		body.Note, body.Hash, body.Assertion = v.Note, hex.EncodeToString(step.Hash[:]), v.Assertion
+		if v.Key != nil {
+			body.Credential = inBase64.EncodeToString(v.Key.Credential)
+		}
 	}
 	return e.with(body)
 }
@@ -188,14 +194,20 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	}
 	type voteRow struct {
 		member
-		Verdict string
-		Covers  string
-		Time    time.Time
-		Note    string
+		passkeyRow
+		Verdict   string
+		Covers    string
+		Time      time.Time
+		Note      string
+		Assertion string
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.covers, v.time, v.note
+		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.covers, v.time, v.note,
+			coalesce(v.assertion, '') AS assertion, `+passkeyColumns+`
 		FROM votes AS v JOIN people AS p ON p.id = v.voter
+			LEFT JOIN passkeys AS k ON k.person = v.voter AND k.credential = v.credential AND k.removed_index IS NULL
+				AND k.entry_index < v.entry_index
+			`+passkeyEntry+`
 		WHERE v.request = @request
 		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
 	if err != nil {
@@ -203,9 +215,14 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	}
 	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
 		v, err := pgx.RowToStructByName[voteRow](r)
-		return broker.Vote{
+		vote := broker.Vote{
 			Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Covers: broker.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
-		}, err
+			Assertion: v.Assertion,
+		}
+		if p := v.passkey(); p != nil {
+			vote.Key = &p.Key
+		}
+		return vote, err
 	})
 	if err != nil {
 		return nil, unavailable("reading votes", err)

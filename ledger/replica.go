@@ -171,7 +171,7 @@ func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
 			SELECT index, id, kind, body FROM entries
 			WHERE index >= greatest(@seen, h.size - @most) AND index < h.size AND kind NOT IN (
 				'request.denied', 'request.pending', 'issuance.intent', 'issuance.issued', 'issuance.reported', 'call.refused', 'quarantine.remove',
-				'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen',
+				'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen', 'passkey.registered', 'passkey.removed',
 				'catalogue.proposed', 'catalogue.applied', 'catalogue.rejected')
 			ORDER BY index
 		) AS e ON true`, pgx.NamedArgs{"seen": r.seen, "most": int64(mostUnread), "id": r.id})

@@ -303,6 +303,7 @@ const (
 	CodeOverloaded           ProblemCode = "overloaded"
 	CodeOwnProposal          ProblemCode = "own_proposal"
 	CodeOwnRequest           ProblemCode = "own_request"
+	CodePasskeyRequired      ProblemCode = "passkey_required"
 	CodePreconditionFailed   ProblemCode = "precondition_failed"
 	CodePreconditionRequired ProblemCode = "precondition_required"
 	CodeProviderUnavailable  ProblemCode = "provider_unavailable"
@@ -373,6 +374,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeOwnProposal:
 		return true
 	case CodeOwnRequest:
+		return true
+	case CodePasskeyRequired:
 		return true
 	case CodePreconditionFailed:
 		return true

@@ -123,6 +123,14 @@ var answers = []answer{
 		"The request waits for members of the group that approval names, or of the one that may break the glass, and your login does not say that you are one of those who may vote so. Your vote was not counted. If you have joined the group since, log in again.",
 	},
 	{
+		broker.ErrPasskey, CodePasskeyRequired, http.StatusForbidden, "This scope asks for a passkey",
+		"A yes to this has to be signed by a passkey of yours, in a browser: approve it in the console, on the page of the request. Your vote was not counted. A no needs no passkey.",
+	},
+	{
+		broker.ErrNoPasskeys, CodePasskeyRequired, http.StatusForbidden, "Nobody can sign this here",
+		"A yes to this has to be signed by a passkey, in the console, and the operator has configured no console. Your vote was not counted. Tell the operator, or the admin whose scope it is.",
+	},
+	{
 		broker.ErrDecided, CodeDecided, http.StatusConflict, "It is decided already",
 		"The request does not wait for votes any more: it was decided, redeemed, withdrawn or has expired. Your vote was not counted. A no to what was redeemed has revoked it. Read the request to see where it stands.",
 	},

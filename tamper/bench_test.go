@@ -52,7 +52,7 @@ func grown(b *testing.B, size int64) *world {
 	db := brevettest.NewDB(b)
 	w := &world{
 		t: b, l: db.Ledger(b), url: db.AdminURL, conn: brevettest.Connect(b, db.AdminURL), log: newLog(b, "log.test"),
-		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee",
+		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*brevettest.Authenticator{},
 	}
 	for n := 0; w.log.size(b, w.conn) < worldSize; n++ {
 		if n%kinds != 0 && n%kinds != 6 && n%kinds != 9 { // what concerns one request only

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
@@ -43,7 +45,59 @@ func (w *world) approval(n int) {
 		w.cast(broker.Step{
 			Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusWithdrawn, Actor: asked.Subject.ID.String(),
 		})
+		w.removed(voters[2])
+	case 4:
+		w.signing(n)
 	}
+}
+
+// signing is a request that two people approve with their passkeys.
+func (w *world) signing(n int) {
+	w.t.Helper()
+	asked := w.record(n, func(rec *broker.Record) {
+		pending(rec)
+		rec.Canonical = fmt.Sprintf(`{"what":"people see","n":%d,"break_glass":"leads","passkey":"required"}`, n)
+	})
+	w.begin(asked)
+	hash := (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash()
+	for i, who := range voters[:2] {
+		p, a := w.registered(who)
+		assertion, err := passkey.ParseAssertion(a.Assert(w.t, hash[:]))
+		w.must(err)
+		w.vote(asked, who, broker.Step{
+			Was: broker.StatusPending, Votes: i, Becomes: []broker.Status{broker.StatusPending, broker.StatusApproved}[i],
+			Vote: &broker.Vote{Verdict: broker.Approve, Assertion: assertion.String(), Key: &p.Key},
+		})
+	}
+	w.begin(w.redeeming(n, asked, scopes.ReasonApproved))
+}
+
+// registered is a passkey of somebody, who has it from then on.
+func (w *world) registered(who broker.Voter) (broker.Passkey, *brevettest.Authenticator) {
+	w.t.Helper()
+	if has, err := w.l.Passkeys(w.t.Context(), who.ID); err != nil || len(has) > 0 {
+		w.must(err)
+		return has[0], w.keys[who.ID]
+	}
+	who.SaidAt = w.begun
+	_, err := w.l.Meet(w.t.Context(), who, w.begun)
+	w.must(err)
+	a, challenge := brevettest.NewAuthenticator(w.t, brevettest.Site.ID, brevettest.Audience), []byte("of nobody's choosing")
+	key, err := passkey.Register(a.Register(w.t, challenge), challenge, brevettest.Site)
+	w.must(err)
+	p := broker.Passkey{
+		ID: uuid.Must(uuid.NewV7()).String(), Person: who.ID, Name: "of " + who.Name, Time: w.begun, Site: brevettest.Site.ID, Key: key,
+	}
+	w.must(w.l.AddPasskey(w.t.Context(), p, who))
+	w.keys[who.ID] = a
+	return p, a
+}
+
+// removed registers a passkey of somebody, and removes it.
+func (w *world) removed(who broker.Voter) {
+	w.t.Helper()
+	p, _ := w.registered(who)
+	w.must(w.l.RemovePasskey(w.t.Context(), p.ID, who, w.begun.Add(time.Second)))
 }
 
 // redeeming is what is issued on the word of those whom the code names.
@@ -60,14 +114,15 @@ func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Step) {
 	_, err := w.l.Meet(w.t.Context(), who, w.begun)
 	w.must(err)
 	step.Request, step.Actor = asked.ID, who.ID
-	verdict, covers := broker.Approve, broker.CoverTask
+	verdict, covers, signed := broker.Approve, broker.CoverTask, broker.Vote{}
 	switch {
 	case step.Vote != nil:
 		verdict, covers = step.Vote.Verdict, broker.CoverRequest
+		signed = *step.Vote
 	case step.Becomes == broker.StatusRejected:
 		verdict, covers = broker.Deny, broker.CoverRequest
 	}
-	step.Vote = &broker.Vote{Voter: who, Verdict: verdict, Covers: covers, Note: "well"}
+	step.Vote = &broker.Vote{Voter: who, Verdict: verdict, Covers: covers, Note: "well", Assertion: signed.Assertion, Key: signed.Key}
 	step.Hash = (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash()
 	w.cast(step)
 }

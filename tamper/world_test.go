@@ -39,6 +39,7 @@ type world struct {
 	digest string // of the catalogue that decides
 	kept   audit.Checkpoint
 	backup []audit.Item
+	keys   map[string]*brevettest.Authenticator // by whose they are
 }
 
 // newWorld fills a schema, and takes away what would keep its owner from changing it.
@@ -54,7 +55,7 @@ func grownWorld(t testing.TB, db *brevettest.DB) *world {
 	t.Helper()
 	w := &world{
 		t: t, l: db.Ledger(t), url: db.AdminURL, conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
-		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee",
+		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*brevettest.Authenticator{},
 	}
 	for n := 0; ; n += kinds {
 		size := w.log.sealUpTo(t, w.conn, sealEvery)

@@ -161,11 +161,19 @@ type agreed struct {
 	Passkey    string         `json:"passkey"`
 }
 
-// printCase shows the facts first, and what others wrote last and apart: nothing in it can look like a fact.
-func printCase(out io.Writer, one openapi.ApprovalCase) error {
+func agreedIn(one openapi.ApprovalCase) (agreed, error) {
 	var a agreed
 	if err := json.Unmarshal([]byte(one.Canonical), &a); err != nil {
-		return fmt.Errorf("reading what the request asks for: %w", err)
+		return agreed{}, fmt.Errorf("reading what the request asks for: %w", err)
+	}
+	return a, nil
+}
+
+// printCase shows the facts first, and what others wrote last and apart: nothing in it can look like a fact.
+func printCase(out io.Writer, one openapi.ApprovalCase) error {
+	a, err := agreedIn(one)
+	if err != nil {
+		return err
 	}
 	for _, line := range [][2]string{
 		{"request", one.ID},

@@ -135,8 +135,12 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
+	site, err := relyingParty(cfg.Console)
+	if err != nil {
+		return nil, nil, err
+	}
 	core, err := broker.New(broker.Config{
-		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Usage: book, Survey: book, Tokens: book, Approvals: book, Proofs: book,
+		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Usage: book, Survey: book, Tokens: book, Approvals: book, Passkeys: book, RelyingParty: site, Proofs: book,
 		Minter: watch.Minter(minter), Signer: minter, Electorate: voters.electorate, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: book, SecondAdmin: cfg.CatalogueSecondAdmin, Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
 	})
@@ -144,6 +148,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	s.onClose(func() { s.closeBroker(ctx, core) })
+	warnUnsignable(ctx, s.log, core, catalogue)
 	s.tasks.Go(func() error { return ended(ctx, core.Sweep(ctx, book)) })
 	s.tasks.Go(func() error { return ended(ctx, core.FollowCatalogue(ctx)) })
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)

@@ -81,6 +81,9 @@ func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict
 		return explain(con, b.hint(err), "")
 	}
 	for _, one := range cases {
+		if err := unsignable(one, verdict); err != nil {
+			return err
+		}
 		if !b.Yes {
 			if err := confirm(con, one, verdict); err != nil {
 				return err

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+
+	"github.com/brevet-dev/brevet/broker"
+	pages "github.com/brevet-dev/brevet/console"
+	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/passkey"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// relyingParty is the site that passkeys are for: the console's host, and its one origin. Without a console there is none.
+func relyingParty(c *ConsoleConfig) (passkey.RelyingParty, error) {
+	if c == nil {
+		return passkey.RelyingParty{}, nil
+	}
+	u, err := pages.ParseURL(c.URL)
+	if err != nil {
+		return passkey.RelyingParty{}, fmt.Errorf("console: %w", err)
+	}
+	origin := url.URL{Scheme: u.Scheme, Host: u.Host}
+	return passkey.RelyingParty{ID: u.Hostname(), Origins: []string{origin.String()}}, nil
+}
+
+// warnUnsignable says which scopes nobody can approve, because there is no console to sign in.
+func warnUnsignable(ctx context.Context, log *slog.Logger, core *broker.Broker, catalogue *scopes.Catalogue) {
+	if core.RelyingParty().Configured() {
+		return
+	}
+	for _, s := range catalogue.Scopes() {
+		if s.Approval != nil && s.Approval.Passkey == scopes.PasskeyRequired {
+			log.WarnContext(ctx, "nobody can approve a scope: it asks for passkeys, and no console is configured", "scope", s.Name)
+		}
+	}
+}
+
+// unsignable is why a yes cannot be said on the command line to what asks for a passkey.
+func unsignable(one openapi.ApprovalCase, verdict openapi.Verdict) error {
+	if verdict == openapi.VerdictDeny {
+		return nil
+	}
+	a, err := agreedIn(one)
+	if err != nil || a.Passkey != scopes.PasskeyRequired {
+		return err
+	}
+	return fmt.Errorf("a yes to %s has to be signed by a passkey: open the page of that request in the console", inert.Text(one.ID))
+}
