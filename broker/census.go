@@ -10,6 +10,9 @@ import (
 type Survey interface {
 	// Census counts what is alive within reach. ErrTooBroad when that takes longer than searches may.
 	Census(ctx context.Context, reach Reach) (Census, error)
+	// Rates counts what was recorded within reach, by time. It answers with what is known by then, soon: the rest is counted
+	// meanwhile, for the next who ask.
+	Rates(ctx context.Context, q RatesQuery, reach Reach) (Rates, error)
 }
 
 // Census is what is alive: credentials that are, or may be, in force, and whose time is not over.

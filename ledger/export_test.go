@@ -53,3 +53,18 @@ func Told(tokens int) (n int) {
 	}
 	return n + len(k.young)
 }
+
+// TallyInChunks has tallies count so many entries at a time, and begin again when they are so far behind, until the test
+// ends.
+func TallyInChunks(t interface{ Cleanup(func()) }, chunk, behind int64) {
+	beforeChunk, beforeBehind := tallyChunk, mostBehind
+	tallyChunk, mostBehind = chunk, behind
+	t.Cleanup(func() { tallyChunk, mostBehind = beforeChunk, beforeBehind })
+}
+
+// Tallies is how many reaches are counted.
+func (l *Ledger) Tallies() int {
+	l.tallies.mu.Lock()
+	defer l.tallies.mu.Unlock()
+	return len(l.tallies.of)
+}

@@ -107,6 +107,12 @@ type Ledger struct {
 	forgotten   chan struct{} // closed when nothing is remembered any more
 	rounds      rounds
 
+	// tallies are what was counted for those who ask for rates, and tallying is told which of them to count on.
+	tallies      tallies
+	tallying     chan *tally
+	leaveTallies context.CancelFunc
+	tallied      chan struct{} // closed when nobody counts any more
+
 	// offices are the names of those that this replica holds.
 	offices sync.Map
 
@@ -139,6 +145,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
 		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), counting: make(chan struct{}, 1), roomEnded: make(chan struct{}),
+		tallying: make(chan *tally, mostTallies), tallied: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
 	if err == nil {
@@ -156,6 +163,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	memory, leaveMemory := context.WithCancel(lasting)
 	l.leaveMemory = leaveMemory
 	go l.keepMemory(memory)
+	tallying, leaveTallies := context.WithCancel(lasting)
+	l.leaveTallies = leaveTallies
+	go l.keepTallies(tallying)
 	return l, nil
 }
 
@@ -205,6 +215,8 @@ func (l *Ledger) Close() {
 	<-l.roomEnded
 	l.leaveMemory()
 	<-l.forgotten
+	l.leaveTallies()
+	<-l.tallied
 	l.rounds.ended.Wait()
 	l.disconnect()
 }

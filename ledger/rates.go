@@ -1,0 +1,150 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// ratesWait is how long whoever asks for rates waits for what is not counted yet.
+	ratesWait = 20 * time.Millisecond
+	// outOfOrder is by how much an entry may be earlier than those before it: clocks of replicas differ.
+	outOfOrder = time.Minute
+	// tallyTimeout is how long one statement that counts may take, and its connection before that.
+	tallyTimeout = 5 * time.Second
+	// mostTallies bounds the reaches that are counted, of which each takes some hundred kilobytes at most.
+	mostTallies = 64
+)
+
+var (
+	// tallyChunk is how many entries one statement counts: the next who waits has a turn after each.
+	tallyChunk int64 = 1 << 13
+	// mostBehind is how many entries a tally reads on; one that is further behind begins again, at the end.
+	mostBehind int64 = 1 << 17
+)
+
+// Rates implements [broker.Survey]. To count an hour can take seconds, so nobody waits for it: what was counted once is kept in
+// memory, what is not counted yet is, by one goroutine and chunk by chunk, and the answer is what is known by then.
+func (l *Ledger) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Reach) (broker.Rates, error) {
+	starts := q.Starts()
+	if reachesNothing(reach) || len(starts) == 0 {
+		return q.Nothing(), nil
+	}
+	t := l.tallies.tally(reach)
+	done, first := t.begin(starts[0], q.Until)
+	if first {
+		select {
+		case l.tallying <- t:
+		default: // others are asked about, too many at once
+			t.end(nil)
+		}
+	}
+	patience := time.NewTimer(ratesWait)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return t.rates(q), t.fault()
+	case <-patience.C:
+		return t.rates(q), nil
+	case <-ctx.Done():
+		return broker.Rates{}, unavailable("waiting for rates", ctx.Err())
+	}
+}
+
+func (t *tally) fault() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// keepTallies counts for those who ask, in turn, until ctx ends.
+func (l *Ledger) keepTallies(ctx context.Context) {
+	defer close(l.tallied)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case t := <-l.tallying:
+			more, err := l.countOn(ctx, t)
+			if more && err == nil {
+				select {
+				case l.tallying <- t:
+					continue
+				default:
+				}
+			}
+			t.end(err)
+		}
+	}
+}
+
+// countOn counts the next chunk, and tells whether there is more.
+func (l *Ledger) countOn(ctx context.Context, t *tally) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tallyTimeout)
+	defer cancel()
+	conn, err := l.poolFor(t.reach).Acquire(ctx)
+	if err != nil {
+		return false, unavailable("connecting", err)
+	}
+	defer conn.Release()
+	var size int64
+	if err := conn.QueryRow(ctx, `SELECT size FROM ledger_head`).Scan(&size); err != nil {
+		return false, searching("counting entries", err)
+	}
+	t.goal(size)
+	first, beyond := t.next()
+	if first == beyond {
+		return false, nil
+	}
+	counted, err := countChunk(ctx, conn, t.reach, first, beyond)
+	var at time.Time
+	if err == nil {
+		at, err = recordedAt(ctx, conn, first)
+	}
+	if err != nil {
+		return false, searching("counting entries", err)
+	}
+	t.add(first, beyond, at, counted)
+	first, beyond = t.next()
+	return first < beyond, nil
+}
+
+// recordedAt is when an entry was recorded. One that was pruned was so before all that there is.
+func recordedAt(ctx context.Context, conn *pgxpool.Conn, index int64) (at time.Time, err error) {
+	err = conn.QueryRow(ctx, `SELECT time FROM entries WHERE index = @index`, pgx.NamedArgs{"index": index}).Scan(&at)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Unix(0, 0).UTC(), nil
+	}
+	return at.UTC(), err
+}
+
+// countChunk counts by minute what the entries with these indexes have decided or ended.
+func countChunk(ctx context.Context, conn *pgxpool.Conn, reach broker.Reach, first, beyond int64) (map[int64]broker.Rate, error) {
+	args := pgx.NamedArgs{"first": first, "beyond": beyond}
+	where := within(reach, "trust_domain", args)
+	rows, err := conn.Query(ctx, `
+		SELECT floor(extract(epoch FROM time) / 60)::bigint AS minute, count(*) FILTER (WHERE decision = 'allow'),
+			count(*) FILTER (WHERE decision = 'deny'), count(*) FILTER (WHERE decision = 'pending'), 0::bigint
+		FROM issuances WHERE entry_index >= @first AND entry_index < @beyond AND `+where+` GROUP BY minute
+		UNION ALL
+		SELECT floor(extract(epoch FROM e.time) / 60)::bigint AS minute, 0, 0, 0, count(*)
+		FROM entries AS e JOIN issuances AS i ON i.id = e.id
+		WHERE e.index >= @first AND e.index < @beyond AND e.kind IN ('issuance.revoked', 'issuance.released', 'issuance.used')
+			AND `+where+` GROUP BY minute`, args)
+	if err != nil {
+		return nil, err
+	}
+	counted := map[int64]broker.Rate{}
+	var minute int64
+	var r broker.Rate
+	_, err = pgx.ForEachRow(rows, []any{&minute, &r.Issued, &r.Denied, &r.Pending, &r.Ended}, func() error {
+		counted[minute] = plus(counted[minute], r)
+		return nil
+	})
+	return counted, err
+}
