@@ -2,14 +2,48 @@ package hostile_test
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
+
+var approvalRows = []row{
+	{h: "H83", sent: "a vote on one's own sandbox", then: "403", tries: []try{{"yes", ownVote(openapi.VerdictApprove)}, {"no", ownVote(openapi.VerdictDeny)}}},
+	{h: "H84", sent: "one person twice", then: "counts once", tries: []try{{"on both replicas", twice}}},
+	{h: "H85", sent: "an approver who has left the group since", then: "the approval is void: 409", tries: []try{{"left", left}}},
+	{h: "H86", sent: "a vote for another hash", then: "409", tries: []try{{"of another request", stale}}},
+	{h: "H87", sent: "a vote after the end, a no or a withdrawal", then: "409", tries: []try{
+		{"a no", afterwards(func(t *testing.T, w *world, id string, _ *client.Client) {
+			if _, err := vote(t, w.s[1].Person(t, "carol"), id, openapi.VerdictDeny); err != nil {
+				t.Fatal(err)
+			}
+		})},
+		{"a withdrawal", afterwards(func(t *testing.T, _ *world, id string, sandbox *client.Client) {
+			if err := sandbox.Withdraw(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		})},
+		{"its time", afterItsTime},
+	}},
+	{h: "H88", sent: "a no after the issue", then: "409, and revoked", tries: []try{{"a no", lateNo}}},
+	{h: "H89", sent: "a webhook that is old, ahead of time, changed, signed by another, or sent again", then: "401 by whoever goes by `client.VerifyWebhook`", apart: true, tries: []try{{"of a real one", replayedWebhook}}},
+	{h: "H90", sent: "a link that is fetched in advance", then: "votes on nothing", tries: []try{{"over the API", prefetched}}},
+	{h: "H91", sent: "a call for a page of another site, or for a frame, or with an ID token in a cookie", then: "403; 401", tries: crossings()},
+	{h: "H92", sent: "a foreign id", then: "404, the same as for what is nowhere", tries: []try{{"to read and to vote", foreignID}}},
+	{h: "H93", sent: "a hundred votes at once", then: "one issuance", apart: true, tries: []try{{"over both replicas", hundredVotes}}},
+	{h: "H94", sent: "a vote with an SVID", then: "403", tries: []try{{"of any kind", voteBySVID}}},
+	{h: "H95", sent: "a flood of requests, and of calls of a person", then: "429", apart: true, tries: []try{{"over both replicas", flood}}},
+}
 
 // writing is an ask that one person of oncall has to agree to.
 func writing(task string) client.Ask {
@@ -57,4 +91,356 @@ func changedFiles(t *testing.T, files []scopes.File, from, to string) []scopes.F
 		t.Fatalf("%q is not in the catalogue", from)
 	}
 	return out
+}
+
+// sandbox is one that nobody has asked as before, below a path that may write.
+func (w *world) sandbox(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("spiffe://acme.test/agents/a/%d", w.tried.Add(2))
+}
+
+// pending asks as a new sandbox for what one person has to agree to.
+func (w *world) pending(t *testing.T) (id string, sandbox *client.Client) {
+	t.Helper()
+	sandbox = w.s[0].Client(t, w.sandbox(t))
+	return waiting(t, sandbox, writing("t-1")), sandbox
+}
+
+// uncounted holds what came of a vote to a refusal: Vault not asked, and one entry that says so.
+func (w *world) uncounted(t *testing.T, code openapi.ProblemCode, do func() error) {
+	t.Helper()
+	w.added(t)
+	asked := len(w.vault.since(0))
+	wants(t, "voting", do(), code)
+	if calls := w.vault.since(asked); len(calls) != 0 {
+		t.Errorf("Vault was asked for %v, want nothing", calls)
+	}
+	entries := w.added(t)
+	if len(entries) != 1 || entries[0].Kind != "call.refused" || entries[0].Body["code"] != string(code) {
+		t.Errorf("got %+v, want one entry of %s", entries, code)
+	}
+}
+
+func ownVote(verdict openapi.Verdict) func(*testing.T, *world) {
+	return func(t *testing.T, w *world) {
+		id := waiting(t, w.s[0].Client(t, aliceBot), writing("t-1"))
+		alice := w.s[1].Person(t, "alice")
+		shown, err := alice.Approval(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.uncounted(t, openapi.CodeOwnRequest, func() error {
+			_, err := alice.Vote(t.Context(), shown, verdict, "")
+			return err
+		})
+	}
+}
+
+func twice(t *testing.T, w *world) {
+	sandbox := w.s[0].Client(t, w.sandbox(t))
+	ask := writing("t-1")
+	ask.Scope = "git.repo.delete"
+	id := waiting(t, sandbox, ask)
+	for _, s := range []*brevettest.Stack{w.s[0], w.s[1], w.s[0]} {
+		after, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictApprove)
+		if err != nil || after.Status != openapi.StatusPending || len(after.Votes) != 1 {
+			t.Errorf("got %+v, %v, want it pending with one vote", after, err)
+		}
+	}
+	if got, err := sandbox.Redeem(t.Context(), id, ask); err != nil || got.Token != nil || got.Pending == nil {
+		t.Errorf("redeeming: got %+v, %v, want it pending", got, err)
+	}
+}
+
+func left(t *testing.T, w *world) {
+	id, sandbox := w.pending(t)
+	if _, err := vote(t, w.s[0].Person(t, "bob"), id, openapi.VerdictApprove); err != nil {
+		t.Fatal(err)
+	}
+	bob := devstack.DevPerson{Username: "bob", Name: "Bob"}
+	w.s[0].Know(bob)
+	w.later() // what an ID token says counts by the second it was made in
+	t.Cleanup(func() {
+		bob.Groups = []string{"oncall"}
+		w.s[0].Know(bob)
+		w.later()
+		_, _ = w.s[0].Person(t, "bob").Approvals(t.Context(), 1)
+	})
+	if _, err := w.s[1].Person(t, "bob").Approvals(t.Context(), 1); err != nil { // looks at what waits, and is nobody now
+		t.Fatal(err)
+	}
+	asked := len(w.vault.since(0))
+	for range w.s {
+		_, err := sandbox.Redeem(t.Context(), id, writing("t-1"))
+		wants(t, "redeeming", err, openapi.CodeNotApproved)
+	}
+	if calls := w.vault.since(asked); len(calls) != 0 {
+		t.Errorf("Vault was asked for %v, want nothing", calls)
+	}
+}
+
+func stale(t *testing.T, w *world) {
+	one, _ := w.pending(t)
+	other, _ := w.pending(t)
+	carol := w.s[1].Person(t, "carol")
+	shown, err := carol.Approval(t.Context(), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another, err := carol.Approval(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown.Hash = another.Hash
+	w.uncounted(t, openapi.CodeStale, func() error {
+		_, err := carol.Vote(t.Context(), shown, openapi.VerdictApprove, "")
+		return err
+	})
+}
+
+// afterwards votes on what is decided already.
+func afterwards(decide func(t *testing.T, w *world, id string, sandbox *client.Client)) func(*testing.T, *world) {
+	return func(t *testing.T, w *world) {
+		id, sandbox := w.pending(t)
+		bob := w.s[0].Person(t, "bob")
+		shown, err := bob.Approval(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decide(t, w, id, sandbox)
+		w.uncounted(t, openapi.CodeDecided, func() error {
+			_, err := bob.Vote(t.Context(), shown, openapi.VerdictApprove, "")
+			return err
+		})
+		if got, err := sandbox.Redeem(t.Context(), id, writing("t-1")); err == nil && got.Token != nil {
+			t.Errorf("redeeming: got %+v, want nothing", got)
+		}
+	}
+}
+
+// afterItsTime moves the clock, so it takes replicas of its own.
+func afterItsTime(t *testing.T, _ *world) {
+	w := newWorld(t, staffed)
+	afterwards(func(*testing.T, *world, string, *client.Client) { w.ahead.Store(int64(11 * time.Minute)) })(t, w)
+}
+
+func lateNo(t *testing.T, w *world) {
+	id, sandbox := w.pending(t)
+	carol := w.s[0].Person(t, "carol")
+	shown, err := vote(t, carol, id, openapi.VerdictApprove)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := sandbox.Redeem(t.Context(), id, writing("t-1"))
+	if err != nil || got.Token == nil {
+		t.Fatalf("got %+v, %v, want a credential", got, err)
+	}
+	if seen := w.introspect(t, 1, got.Token.Secret.Reveal()); !strings.Contains(seen, `"active":true`) {
+		t.Fatalf("before: got %s", seen)
+	}
+	_, err = w.s[1].Person(t, "alice").Vote(t.Context(), shown, openapi.VerdictDeny, "")
+	wants(t, "a no afterwards", err, openapi.CodeDecided)
+	for n := range w.s {
+		if seen := w.introspect(t, n, got.Token.Secret.Reveal()); seen != inactive {
+			t.Errorf("replica %d: got %s, want it inactive", n, seen)
+		}
+	}
+	if state, err := sandbox.State(t.Context(), got.Token.ID); err != nil || state.Status != openapi.StatusRevoked {
+		t.Errorf("got %+v, %v, want it revoked", state, err)
+	}
+}
+
+// prefetched is what mail programs and chats do with a link.
+func prefetched(t *testing.T, w *world) {
+	id, _ := w.pending(t)
+	w.added(t)
+	before := len(w.vault.since(0))
+	for _, path := range []string{"/v1/approvals/" + id, "/v1/approvals/" + id + "/votes", "/v1/approvals/" + id + "/votes?verdict=approve"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
+			s := w.next()
+			call{method: method, target: path, auth: "Bearer " + s.IDToken(t, "bob")}.send(t, s)
+		}
+	}
+	shown, err := w.s[0].Person(t, "bob").Approval(t.Context(), id)
+	if err != nil || shown.Status != openapi.StatusPending || shown.VotesCast != 0 {
+		t.Errorf("got %+v, %v, want no vote", shown, err)
+	}
+	for _, e := range w.added(t) {
+		if strings.Contains(e.Kind, "vote") || strings.Contains(e.Kind, "approved") {
+			t.Errorf("got the entry %+v", e)
+		}
+	}
+	if asked := w.vault.since(before); len(asked) != 0 {
+		t.Errorf("Vault was asked for %v", asked)
+	}
+}
+
+// crossings are votes that a browser sends for a page of somebody else.
+func crossings() []try {
+	crossing := refusal{403, "not_allowed", "cross_origin"}
+	voting := func(name string, want refusal, headers ...string) try {
+		return refusedBy(name, func(t *testing.T, w *world, s *brevettest.Stack) call {
+			id, _ := w.pending(t)
+			shown, err := s.Person(t, "bob").Approval(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := call{
+				target: "/v1/approvals/" + id + "/votes", auth: "Bearer " + s.IDToken(t, "bob"), headers: slices.Clone(headers),
+				body: `{"verdict":"approve","hash":"` + shown.Hash + `"}`,
+			}
+			if want.status == http.StatusUnauthorized {
+				c.auth, c.headers = "none", append(c.headers, "Cookie: id_token="+s.IDToken(t, "bob")+"; Authorization=Bearer%20"+s.IDToken(t, "bob"))
+			}
+			return c
+		}, want)
+	}
+	return []try{
+		voting("another site", crossing, "Origin: https://"+marker+".example", "Sec-Fetch-Site: cross-site"),
+		voting("a site beside", crossing, "Origin: https://"+marker+".brevet.test", "Sec-Fetch-Site: same-site"),
+		voting("an old browser", crossing, "Origin: https://"+marker+".example"),
+		voting("no origin", crossing, "Origin: null"),
+		voting("a frame", crossing, "Sec-Fetch-Dest: iframe"),
+		voting("an object", crossing, "Sec-Fetch-Dest: object"),
+		voting("a cookie", refusal{401, "unauthenticated", "no_identity"}),
+		{"answers cannot be framed", func(t *testing.T, w *world) {
+			got := call{method: "GET", target: "/v1/whoami"}.send(t, w.next())
+			if !strings.Contains(got.header.Get("Content-Security-Policy"), "frame-ancestors 'none'") || got.header.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("got %v", got.header)
+			}
+		}},
+	}
+}
+
+func foreignID(t *testing.T, w *world) {
+	theirs := waiting(t, w.s[0].Client(t, foreign), writing("t-1"))
+	const nowhere = "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21"
+	for _, target := range []string{"", "/votes"} {
+		var answers []string
+		for _, id := range []string{theirs, nowhere} {
+			s := w.next()
+			c := call{method: "GET", target: "/v1/approvals/" + id + target, auth: "Bearer " + s.IDToken(t, "bob")}
+			if target != "" {
+				c.method, c.body = "POST", `{"verdict":"approve","hash":"`+strings.Repeat("0", 64)+`"}`
+			}
+			w.added(t)
+			got := c.send(t, s)
+			refusal{404, "not_found", "id"}.check(t, got)
+			answers = append(answers, got.code+got.detail)
+			if entries := w.added(t); len(entries) != 1 {
+				t.Errorf("got %+v, want one entry", entries)
+			}
+		}
+		if answers[0] != answers[1] {
+			t.Errorf("got %q and %q, want the same for what is somebody else's and what is nowhere", answers[0], answers[1])
+		}
+	}
+}
+
+// hundredVotes has a hundred people vote at once, while the sandbox redeems as often.
+func hundredVotes(t *testing.T, _ *world) {
+	o := staffed
+	o.People = nil
+	for i := range 100 {
+		name := fmt.Sprintf("voter-%02d", i)
+		o.People = append(o.People, devstack.DevPerson{Username: name, Name: name, Groups: []string{"oncall"}})
+	}
+	w := newWorld(t, o)
+	ask := writing("t-1")
+	ask.Scope = "git.repo.delete"
+	id := waiting(t, w.s[0].Client(t, agent), ask)
+	shown, err := w.s[0].Person(t, o.People[0].Username).Approval(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, counted := votesAtOnce(t, w, o.People, shown, ask)
+	if len(issued) != 1 || counted != 2 {
+		t.Errorf("got %d issuances by %d votes, want 1 by 2", len(issued), counted)
+	}
+	if asked := w.vault.since(0); len(asked) != 1 {
+		t.Errorf("Vault was asked for %v, want one signature", asked)
+	}
+	w.check(t)
+}
+
+// votesAtOnce has each one vote on one replica, while the sandbox redeems on the other. It returns what was issued, and how
+// many votes counted.
+func votesAtOnce(t *testing.T, w *world, voters []devstack.DevPerson, shown openapi.ApprovalCase, ask client.Ask) (issued map[string]bool, counted int) {
+	t.Helper()
+	issued = map[string]bool{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i, p := range voters {
+		voter, sandbox := w.s[i%2].Person(t, p.Username), w.s[(i+1)%2].Client(t, agent)
+		wg.Go(func() {
+			_, err := voter.Vote(t.Context(), shown, openapi.VerdictApprove, "")
+			got, redeemErr := sandbox.Redeem(t.Context(), shown.ID, ask)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				counted++
+			} else {
+				wants(t, "voting", err, openapi.CodeDecided)
+			}
+			if redeemErr == nil && got.Token != nil {
+				issued[got.Token.ID] = true
+			} else if redeemErr != nil {
+				wants(t, "redeeming", redeemErr, openapi.CodeNotApproved)
+			}
+		})
+	}
+	wg.Wait()
+	return issued, counted
+}
+
+func voteBySVID(t *testing.T, w *world) {
+	id, sandbox := w.pending(t)
+	shown, err := w.s[0].Person(t, "bob").Approval(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*client.Client{
+		sandbox, w.s[0].JWTClient(t, agent), w.s[1].Client(t, admin), w.s[1].JWTClient(t, chief), w.s[0].Client(t, auditor),
+	} {
+		w.uncounted(t, openapi.CodeNotAllowed, func() error {
+			_, err := c.Vote(t.Context(), shown, openapi.VerdictApprove, "")
+			return err
+		})
+	}
+	if after, err := w.s[1].Person(t, "bob").Approval(t.Context(), id); err != nil || after.VotesCast != 0 {
+		t.Errorf("got %+v, %v, want no vote", after, err)
+	}
+}
+
+// flood asks people more than they can read, and calls more than people do.
+func flood(t *testing.T, _ *world) {
+	w := newWorld(t, staffed)
+	for i := range 20 {
+		waiting(t, w.s[i%2].Client(t, agent), writing("t-1"))
+	}
+	var p *client.Problem
+	if _, err := w.s[1].Client(t, agent).Request(t.Context(), writing("t-1")); !errors.As(err, &p) || p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 {
+		t.Errorf("the 21st: got %v, want rate_limited with Retry-After", err)
+	}
+	waiting(t, w.s[0].Client(t, "spiffe://acme.test/agents/a/b"), writing("t-1"))
+	w.stop() // a busy machine is no flood
+	for n, s := range w.s {
+		bob, flooded := s.Person(t, "bob"), false
+		for range 400 {
+			if _, err := bob.Approvals(t.Context(), 1); errors.As(err, &p) && p.Code == openapi.CodeRateLimited {
+				flooded = true
+				break
+			}
+		}
+		if !flooded {
+			t.Errorf("replica %d: 400 calls of one person were answered, want 429 in between", n)
+		}
+		if _, err := s.Person(t, "carol").Approvals(t.Context(), 1); err != nil {
+			t.Errorf("another person: %v", err)
+		}
+	}
+	if asked := w.vault.since(0); len(asked) != 0 {
+		t.Errorf("Vault was asked for %v", asked)
+	}
+	w.check(t)
 }

@@ -38,6 +38,9 @@ func groups() []group {
 		{"HTTP and JSON", "http_test.go", httpRows},
 		{"Scopes and parameters", "scopes_test.go", scopeRows},
 		{"Vault's answers", "vault_test.go", vaultRows},
+		{"Approvals", "approvals_test.go", approvalRows},
+		{"Network, paging and rights", "reading_test.go", readingRows},
+		{"Races", "races_test.go", raceRows},
 	}
 }
 
@@ -78,8 +81,10 @@ func TestRowsAreAll(t *testing.T) {
 			got = append(got, r.h)
 		}
 	}
-	for n := range len(got) {
-		want = append(want, fmt.Sprintf("H%d", n+1))
+	for n := 1; n <= 107; n++ {
+		if n < 71 || n > 82 { // which are about words that people read
+			want = append(want, fmt.Sprintf("H%d", n))
+		}
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got the rows %v", got)

@@ -29,8 +29,10 @@ type world struct {
 	// ahead is how far the clock of the replicas is.
 	ahead atomic.Int64
 	tried atomic.Int64
-	conn  *pgx.Conn
-	last  int64
+	// stopped is when the clock was stopped, in nanoseconds, if it was.
+	stopped atomic.Int64
+	conn    *pgx.Conn
+	last    int64
 
 	// forged is an authority of acme.test that signs anything, and bundle are its keys with it.
 	forged forgery
@@ -81,8 +83,17 @@ func unvisited(t *testing.T) string {
 const pace = 12 * time.Millisecond
 
 func (w *world) now() time.Time {
+	if at := w.stopped.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
 	return time.Now().Add(time.Duration(w.ahead.Load()) + time.Duration(w.tried.Load())*pace)
 }
+
+// stop has no more time pass for the replicas.
+func (w *world) stop() { w.stopped.Store(w.now().UnixNano()) }
+
+// later has two seconds pass for the replicas.
+func (w *world) later() { w.tried.Add(int64(2 * time.Second / pace / 2 * 2)) }
 
 // next is the replica whose turn it is.
 func (w *world) next() *brevettest.Stack { return w.s[w.tried.Add(1)%2] }
