@@ -21,6 +21,7 @@ const mostAsks = 100
 
 func (c *Console) approvalsRoutes(mux chi.Router) {
 	mux.Get("/approvals", c.visit(c.inbox))
+	mux.Get("/approvals/events", c.tellApprovals)
 	mux.Get("/approvals/{id}", c.visit(c.approval))
 	mux.Post("/approvals/{id}/vote", c.act(c.vote))
 }

@@ -1,12 +1,19 @@
 package console_test
 
 import (
+	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 const writeScope = "github.issues.write"
@@ -83,5 +90,181 @@ func TestSomebodyDecides(t *testing.T) {
 	alice.open("/approvals/" + first)
 	alice.presses(deny, "Approvals")
 	alice.has("what had been issued for it is revoked")
+	w.DB.Check(t)
+}
+
+// approvalsWorld has scopes for each way in which people agree: two together, others in their place, and for the task.
+func approvalsWorld(t *testing.T) *world {
+	t.Helper()
+	oidc := brevettest.Provider(t)
+	w := &world{oidc: oidc, Stack: brevettest.NewStack(t, brevettest.Options{
+		Catalogue: []scopes.File{
+			{Name: "scopes.yaml", Data: []byte(catalogue + `
+  - name: hosts.shell.open
+    title: Log in to a host
+    authority: permission
+    params:
+      host: {type: string, pattern: '[a-z0-9-]+', max_length: 100}
+    resource: host:{host}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: admins, quorum: 1, break_glass: oncall, expires: 10m}
+    credential: {kind: jwt, audience: 'https://hosts.test'}
+  - name: github.repo.delete
+    title: Delete one repository
+    authority: delete
+    params:
+      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 2, remember: task, expires: 10m}
+    credential: {kind: jwt, audience: 'https://github-gateway.test'}
+`)},
+			{Name: "policy.cedar", Data: []byte(`@id("agents") permit (principal, action, resource);
+@id("people") forbid (principal, action, resource) unless { context.approved };`)},
+		},
+		Applied: true, OIDC: oidc, Owners: []string{"spiffe://acme.test/users/{owner}/**"}, Auditors: []string{auditor},
+		Rules: []people.Rule{
+			{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}, {Role: people.RoleAuditor, Group: "auditors"},
+		},
+	})}
+	w.console = w.Stack.Console(t)
+	return w
+}
+
+const auditor = "spiffe://acme.test/auditor"
+
+func shell(host string) client.Ask {
+	return client.Ask{Scope: "hosts.shell.open", Params: map[string]any{"host": host}, Task: "outage-3"}
+}
+
+func deletion(repo string) client.Ask {
+	return client.Ask{Scope: "github.repo.delete", Params: map[string]any{"repo": repo}, Task: "tidy-1"}
+}
+
+func (b *tab) sees(what string) {
+	b.t.Helper()
+	b.run(chromedp.WaitVisible(what))
+}
+
+func TestWhatComesShowsByItself(t *testing.T) {
+	w := newWorld(t)
+	alice, agent := w.tab(t), w.agent(t, "triage-1")
+	alice.login("alice")
+	alice.open("/approvals")
+	first := waits(t, agent, comment("acme/api", ""))
+	alice.sees("#ask-" + first)
+	alice.sees(`//p[@id="said"][.="1 request came. 1 request in all."]`)
+	if got := get(alice, chromedp.Title()); got != "(1) Approvals · Brevet" {
+		t.Errorf("got the title %q, want it to count what waits", got)
+	}
+	// Nothing moves while somebody decides, and nothing that they have written is lost.
+	note := "#ask-" + first + " form:has(" + approve + ") textarea"
+	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.SendKeys(note, "jk? for the release", chromedp.NodeVisible))
+	second := waits(t, agent, comment("acme/web", ""))
+	alice.sees(`//button[@id="show-new"][.="Show 1 new"]`)
+	if got := get(alice, chromedp.Title()); got != "(2) Approvals · Brevet" {
+		t.Errorf("got the title %q, want it to count what waits", got)
+	}
+	alice.check("/approvals new")
+	if get(alice, chromedp.Evaluate[bool](`!!document.getElementById("ask-`+second+`")`)) {
+		t.Error("the list has moved while somebody decides")
+	}
+	alice.run(chromedp.Click("#show-new"), chromedp.WaitVisible("#ask-"+second), chromedp.WaitNotVisible("#show-new"))
+	if got := get(alice, chromedp.Value(note)); got != "jk? for the release" {
+		t.Errorf("got %q, want what was written", got)
+	}
+	if get(alice, chromedp.Evaluate[bool](`document.getElementById("keys").open`)) {
+		t.Error("a key did something while somebody was writing")
+	}
+	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.WaitNotPresent("#ask-"+first+" > details[open]"))
+	// What somebody else decides on goes by itself.
+	bob := w.program(t, "bob")
+	if status, body := w.ask(t, bob, "/approvals/"+first+"/vote", w.ballot(t, bob, first, "deny")); status != http.StatusSeeOther {
+		t.Fatalf("got %d, want the vote taken:\n%s", status, body)
+	}
+	alice.run(chromedp.WaitNotPresent("#ask-" + first))
+	alice.sees(`//p[@id="said"][.="1 request decided or over. 1 request in all."]`)
+	keys(t, alice, second, waits(t, agent, comment("acme/docs", "")))
+}
+
+// keys holds that they move between requests and do nothing else, and that they can be turned off.
+func keys(t *testing.T, b *tab, first, second string) {
+	t.Helper()
+	b.sees("#ask-" + second)
+	b.run(chromedp.Evaluate[chromedp.Void](`document.activeElement.blur()`))
+	at := func(want string) {
+		t.Helper()
+		if got := get(b, chromedp.Evaluate[string](`document.activeElement.closest("article")?.id ?? ""`)); got != want {
+			t.Errorf("got to %q, want %q", got, want)
+		}
+	}
+	for _, step := range []struct{ key, want string }{
+		{"j", first}, {"j", second}, {"j", second}, {"k", first}, {"k", first}, {"y", first}, {"a", first}, {"n", first}, {"d", first},
+	} {
+		b.run(chromedp.KeyEvent(step.key))
+		at("ask-" + step.want)
+	}
+	b.run(chromedp.KeyEvent("?"), chromedp.WaitVisible("#keys"))
+	b.check("/approvals keys")
+	b.run(chromedp.KeyEvent("j"), chromedp.Click("#use-keys"), chromedp.Click("#keys form button"), chromedp.WaitNotVisible("#keys"), chromedp.KeyEvent("?"), chromedp.KeyEvent("j"))
+	if get(b, chromedp.Evaluate[bool](`document.getElementById("keys").open`)) {
+		t.Error("a key that was turned off does something")
+	}
+	b.run(chromedp.Focus("#ask-"+second+" h2 a"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(`//h1[.="Comment on issues of one repository"]`))
+}
+
+var hashField = regexp.MustCompile(`name="hash" value="([0-9a-f]{64})"`)
+
+// ballot is what the form of a request's page would send.
+func (w *world) ballot(t *testing.T, browser *http.Client, id, verdict string) url.Values {
+	t.Helper()
+	_, page := w.ask(t, browser, "/approvals/"+id, nil)
+	found := hashField.FindStringSubmatch(page)
+	if found == nil {
+		t.Fatalf("there is no form on the page:\n%s", page)
+	}
+	return url.Values{"verdict": {verdict}, "hash": {found[1]}}
+}
+
+func TestPeopleDecideTogether(t *testing.T) {
+	w := approvalsWorld(t)
+	agent := w.agent(t, "tidy")
+	alice, bob := w.tab(t), w.tab(t)
+	alice.login("alice")
+	bob.login("bob")
+	two := waits(t, agent, deletion("acme/old"))
+	alice.open("/approvals/" + two)
+	bob.open("/approvals/" + two)
+	alice.has("2 of oncall; nobody has voted", "the same ask again too")
+	alice.run(chromedp.Click(`input[value="task"]`))
+	alice.presses(approve, "Approvals")
+	alice.has("1 of 2. It waits for 1 more of oncall")
+	alice.open("/approvals/" + two)
+	alice.has("You have said yes already", "for the task")
+	bob.presses(approve, "Approvals")
+	bob.has("Approved: the sandbox may take its credential now")
+	if got, err := agent.Redeem(t.Context(), two, deletion("acme/old")); err != nil || got.Token == nil {
+		t.Errorf("got %+v, %v, want a credential", got, err)
+	}
+
+	down := waits(t, agent, shell("web-1"))
+	alice.open("/approvals/" + down)
+	const breaks = `button[value="break_glass"]`
+	if get(alice, chromedp.Evaluate[bool](`!!document.querySelector('`+approve+`')`)) {
+		t.Error("who may only stand in is offered to approve")
+	}
+	alice.run(chromedp.SendKeys("form:has("+breaks+") textarea", "admins do not answer"))
+	alice.presses(breaks, "Approvals")
+	alice.has("The glass is broken, and everybody is told: 1 of 2 of oncall", "If this is no emergency, deny it now")
+	alice.check("/approvals broken")
+	bob.open("/approvals/" + down)
+	bob.has("The glass is broken.", "admins do not answer", "Yes, by breaking the glass")
+	bob.run(chromedp.SendKeys("form:has("+breaks+") textarea", "it burns"))
+	bob.presses(breaks, "Approvals")
+	bob.has("Approved by breaking the glass")
+	got, err := agent.Redeem(t.Context(), down, shell("web-1"))
+	if err != nil || got.Token == nil || !got.Token.BreakGlass {
+		t.Errorf("got %+v, %v, want a credential by breaking the glass", got, err)
+	}
 	w.DB.Check(t)
 }

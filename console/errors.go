@@ -48,6 +48,7 @@ var troubles = []trouble{
 	{broker.ErrNotRemembered, "invalid_request", http.StatusUnprocessableEntity, "It cannot cover the task", "The scope lets nobody's yes stand for the same ask again. Your vote was not counted.", "Vote on this request alone."},
 	{broker.ErrNoNote, "invalid_request", http.StatusUnprocessableEntity, "Say why you break the glass", "Who approves in place of the group that was asked has to say why. Your vote was not counted.", "Go back, and say it in the note."},
 	{broker.ErrOvertaken, "ledger_unavailable", http.StatusServiceUnavailable, "Too many vote at once", "Others moved the request each time that your vote was to be recorded. It was not counted.", "Look at it again in some seconds."},
+	{broker.ErrCrowded, "rate_limited", http.StatusTooManyRequests, "Too many listen", "So many pages of yours, or of everybody, are live that this one is not.", "Close the others, and load this one again."},
 	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "That is not how this page is used", "Nothing was done.", "Begin with the page itself."},
 	{broker.ErrNotFound, "not_found", http.StatusNotFound, "There is no such thing", "Nothing is here that you may see.", "Check the address, or begin with one of the pages above."},
 	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "The record does not answer", "PostgreSQL cannot be asked at the moment, and without it nothing is shown or done.", "Try again in some seconds."},

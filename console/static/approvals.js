@@ -1,0 +1,56 @@
+"use strict";
+
+// What comes to wait shows by itself. The list is made on the server: here is only told when to fetch it, and that is not while
+// somebody decides, because nothing may move below a finger.
+(() => {
+  const inbox = () => document.getElementById("inbox");
+  if (!inbox()) return;
+  const said = document.getElementById("said"), show = document.getElementById("show-new");
+  const plain = document.title;
+  let fresh = 0;
+
+  const count = (n) => { document.title = n > 0 ? `(${n}) ${plain}` : plain; };
+  const requests = (n) => n === 1 ? "1 request" : `${n} requests`;
+
+  const deciding = () => {
+    const at = document.activeElement;
+    return inbox().querySelector("details[open]") || (inbox().contains(at) && at.closest("form"));
+  };
+
+  const refresh = () => {
+    fresh = 0;
+    show.hidden = true;
+    htmx.trigger(inbox(), "refresh");
+  };
+
+  const tell = (news) => {
+    count(news.waiting);
+    const parts = [];
+    if (news.come > 0) parts.push(`${requests(news.come)} came.`);
+    if (news.gone > 0) parts.push(`${requests(news.gone)} decided or over.`);
+    said.textContent = parts.length > 0 ? parts.join(" ") + ` ${requests(news.waiting)} in all.` : "";
+    if (news.state === inbox().dataset.state) return;
+    if (!deciding()) return refresh();
+    fresh += news.come;
+    show.textContent = fresh > 0 ? `Show ${fresh} new` : "Show what has changed";
+    show.hidden = false;
+  };
+
+  // Another try comes by itself after what was cut off, but not after an answer that is no stream: then it comes from here.
+  let source;
+  const listen = () => {
+    source = new EventSource("/approvals/events");
+    source.addEventListener("changed", (e) => tell(JSON.parse(e.data)));
+    source.addEventListener("error", () => {
+      said.textContent = "This page is not live at the moment. It tries again; if it stays so, load it again.";
+      if (source.readyState === EventSource.CLOSED) setTimeout(listen, 10000);
+    });
+    source.addEventListener("open", () => { said.textContent = ""; });
+  };
+
+  show.addEventListener("click", refresh);
+  addEventListener("pagehide", () => source.close());
+  addEventListener("pageshow", (e) => { if (e.persisted) location.reload(); });
+  count(Number(inbox().dataset.count));
+  listen();
+})();

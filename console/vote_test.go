@@ -1,0 +1,111 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// H83, H84, H86, H87, H90 to H92: nobody votes on what they have not seen, on their own, twice, too late, or without wanting to.
+func TestVotesThatAreRefused(t *testing.T) {
+	w := approvalsWorld(t)
+	agent, alice, bob := w.agent(t, "tidy"), w.program(t, "alice"), w.program(t, "bob")
+	open, other := waits(t, agent, comment("acme/api", "")), waits(t, agent, comment("acme/web", ""))
+	own := waits(t, w.Client(t, "spiffe://acme.test/users/alice/agent"), comment("acme/api", ""))
+	glass, withdrawn := waits(t, agent, shell("web-1")), waits(t, agent, comment("acme/gone", ""))
+	foreign := waits(t, agent, comment("acme/other", ""))
+	gone := w.ballot(t, bob, withdrawn, "approve")
+	if err := agent.Withdraw(t.Context(), withdrawn); err != nil {
+		t.Fatal(err)
+	}
+	form := func(id, verdict string, more ...string) url.Values {
+		f := w.ballot(t, bob, id, verdict)
+		for i := 0; i < len(more); i += 2 {
+			f.Set(more[i], more[i+1])
+		}
+		return f
+	}
+	for _, tc := range []struct {
+		name, id string
+		as       *http.Client
+		form     url.Values
+		headers  []string
+		status   int
+		says     string
+	}{
+		{"the hash of another request", open, alice, form(other, "approve"), nil, 409, "It is not what you looked at"},
+		{"no hash", open, alice, url.Values{"verdict": {"approve"}}, nil, 422, "not complete"},
+		{"a hash that is too long", open, alice, form(open, "approve", "hash", strings.Repeat("0", 66)), nil, 422, "not complete"},
+		{"no verdict", open, alice, form(open, ""), nil, 422, "not complete"},
+		{"two forms at once", open, alice, form(open, "approve", "also", other), nil, 422, "not complete"},
+		{"their own sandbox's", own, alice, form(own, "approve"), nil, 403, "It is your own request"},
+		{"for the task, which the scope does not let", open, alice, form(open, "approve", "covers", "task"), nil, 422, "It cannot cover the task"},
+		{"a no for the task", open, alice, form(open, "deny", "covers", "task"), nil, 422, "not complete"},
+		{"not of the group", glass, alice, form(glass, "approve"), nil, 403, "You are not in the group"},
+		{"breaking the glass without a note", glass, alice, form(glass, "break_glass", "note", "  "), nil, 422, "Say why you break the glass"},
+		{"breaking a glass that is not there", open, alice, form(open, "break_glass", "note", "now"), nil, 403, "You are not in the group"},
+		{"a note that is too long", open, alice, form(open, "approve", "note", strings.Repeat("n", 1001)), nil, 422, "not complete"},
+		{"a note with a secret (H82)", open, alice, form(open, "approve", "note", "hvs.CAESIJ0123456789abcdefghij"), nil, 422, "looks like a secret"},
+		{"withdrawn", withdrawn, alice, gone, nil, 409, "It is decided already"},
+		{"nothing", "01a201c0-0000-7000-8000-000000000000", alice, form(open, "approve"), nil, 404, "no such thing"},
+		{"no id", "x", alice, form(open, "approve"), nil, 404, "no such thing"},
+		{"a page of another site", open, alice, form(open, "approve"), []string{"Sec-Fetch-Site", "cross-site"}, 403, "Another site called"},
+		{"a page of a neighbour", open, alice, form(open, "approve"), []string{"Origin", "http://127.0.0.1:1"}, 403, "Another site called"},
+		{"a prefetch", open, alice, nil, nil, 405, "That is not how this page is used"},
+		{"no role", foreign, w.program(t, "dave"), form(open, "approve"), nil, 403, "This is not for you"},
+		{"nobody", foreign, w.program(t, ""), form(open, "approve"), nil, 401, "You are not logged in"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if status, body := w.ask(t, tc.as, "/approvals/"+tc.id+"/vote", tc.form, tc.headers...); status != tc.status || !strings.Contains(body, tc.says) {
+				t.Errorf("got %d, want %d and %q:\n%s", status, tc.status, tc.says, body)
+			}
+		})
+	}
+	for _, id := range []string{open, other, own, glass, foreign} {
+		if _, page := w.ask(t, bob, "/approvals/"+id, nil); !strings.Contains(page, "nobody has voted") {
+			t.Errorf("somebody has voted on %s:\n%s", id, page)
+		}
+	}
+	// A second yes of the same person counts once (H84).
+	two := waits(t, agent, deletion("acme/old"))
+	for _, says := range []string{"1 of 2", "nothing has changed"} {
+		if status, body := w.ask(t, alice, "/approvals/"+two+"/vote", form(two, "approve")); status != http.StatusSeeOther {
+			t.Fatalf("got %d, want the vote taken:\n%s", status, body)
+		}
+		if _, page := w.ask(t, alice, "/approvals", nil); !strings.Contains(page, says) {
+			t.Errorf("%q is not on the page:\n%s", says, page)
+		}
+	}
+	w.DB.Check(t)
+}
+
+// Pages for approvers are for nobody else, and who tries is recorded.
+func TestApprovalsAreForApprovers(t *testing.T) {
+	w := approvalsWorld(t)
+	id := waits(t, w.agent(t, "tidy"), comment("acme/api", ""))
+	dave := w.program(t, "dave")
+	for _, path := range []string{"/approvals", "/approvals/" + id, "/approvals/events"} {
+		if status, body := w.ask(t, dave, path, nil); status != http.StatusForbidden || strings.Contains(body, "acme/api") {
+			t.Errorf("%s: got %d, want 403 and nothing of the request:\n%s", path, status, body)
+		}
+		if status, _ := w.ask(t, w.program(t, ""), path, nil, "Sec-Fetch-Dest", "empty"); status != http.StatusUnauthorized {
+			t.Errorf("%s: got %d to nobody, want 401", path, status)
+		}
+	}
+	refused := 0
+	for _, e := range w.DB.Entries(t) {
+		if body := fmt.Sprint(e.Body); strings.Contains(body, "not_allowed") && strings.Contains(body, "#dave") {
+			refused++
+		}
+	}
+	if refused != 3 {
+		t.Errorf("got %d refusals of Dave in the record, want 3", refused)
+	}
+	// Alice is an approver in acme.test alone (H92).
+	foreign := waits(t, w.Client(t, "spiffe://other.test/agents/a"), comment("acme/api", ""))
+	if status, _ := w.ask(t, w.program(t, "alice"), "/approvals/"+foreign, nil); status != http.StatusNotFound {
+		t.Errorf("got %d for a request of another trust domain, want 404", status)
+	}
+}
