@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/console"
+	"github.com/brevet-dev/brevet/server"
 )
 
 // Console serves the pages of this replica until the test ends, and returns where: http on localhost.
@@ -23,6 +24,9 @@ func (s *Stack) Console(t testing.TB) string {
 	cfg := console.Config{
 		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, URL: "http://localhost:" + port,
 		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now,
+	}
+	for _, p := range server.ProblemTexts() {
+		cfg.Problems = append(cfg.Problems, console.Problem(p))
 	}
 	c, err := console.New(cfg)
 	if err != nil {

@@ -36,8 +36,10 @@ type Config struct {
 	TrustDomains []string
 	// Key seals what the console gives browsers to keep: at least 32 secret bytes, the same on every replica.
 	Key []byte
-	Log *slog.Logger
-	Now func() time.Time
+	// Problems are what the API says when something goes wrong.
+	Problems []Problem
+	Log      *slog.Logger
+	Now      func() time.Time
 }
 
 // Sessions keeps sealed sessions for all replicas. Errors are broker.ErrNotFound and broker.ErrLedgerUnavailable.
@@ -60,6 +62,9 @@ type Console struct {
 	handler  http.Handler
 	closing  sync.Once
 	closed   chan struct{} // when this replica stops
+
+	reference  *reference
+	catalogues shelf
 }
 
 // New checks cfg and returns a Console. It asks the provider nothing, which may be down.
@@ -81,6 +86,9 @@ func New(cfg Config) (*Console, error) {
 		return nil, err
 	}
 	if c.pages, err = c.parsePages(); err != nil {
+		return nil, err
+	}
+	if c.reference, err = newReference(); err != nil {
 		return nil, err
 	}
 	if c.login, err = newLogin(cfg, origin); err != nil {
@@ -144,6 +152,8 @@ func (c *Console) routes() http.Handler {
 	mux.Get("/", c.visit(c.home))
 	mux.Get("/you", c.visit(c.you))
 	c.approvalsRoutes(mux)
+	c.catalogueRoutes(mux)
+	c.referenceRoutes(mux)
 	all := chi.NewRouter()
 	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody
 	all.Mount("/", c.sessions.LoadAndSave(mux))

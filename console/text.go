@@ -7,24 +7,31 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // functions are what templates call.
 func (c *Console) functions() template.FuncMap {
 	return template.FuncMap{
-		"static":  c.static.address,
-		"inert":   inert.Text,
-		"pieces":  inert.Pieces,
-		"utc":     utc,
-		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"left":    func(t time.Time) string { return left(t, c.cfg.Now()) },
-		"ago":     func(t time.Time) string { return ago(t, c.cfg.Now()) },
-		"lasting": lasting,
-		"params":  paramsOf,
-		"short":   short,
-		"list":    func(of ...string) []string { return of },
-		"mixes":   inert.MixesAlphabets,
+		"static":   c.static.address,
+		"inert":    inert.Text,
+		"pieces":   inert.Pieces,
+		"utc":      utc,
+		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"left":     func(t time.Time) string { return left(t, c.cfg.Now()) },
+		"ago":      func(t time.Time) string { return ago(t, c.cfg.Now()) },
+		"lasting":  lasting,
+		"params":   paramsOf,
+		"short":    short,
+		"list":     func(of ...string) []string { return of },
+		"mixes":    inert.MixesAlphabets,
+		"prose":    prose,
+		"reach":    func(r scopes.Reach) string { return reaches[r] },
+		"outcome":  func(s broker.CatalogueState) string { return outcomes[s] },
+		"textdiff": textDiff,
+		"these":    func(of ...any) []any { return of },
 	}
 }
 

@@ -73,8 +73,14 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldWith(t, func(*brevettest.Options) {})
+}
+
+// newWorldWith is a world that differs.
+func newWorldWith(t *testing.T, change func(*brevettest.Options)) *world {
+	t.Helper()
 	oidc := brevettest.Provider(t)
-	w := &world{Stack: brevettest.NewStack(t, brevettest.Options{
+	options := brevettest.Options{
 		Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(catalogue)}, {Name: "policy.cedar", Data: []byte(policies)}},
 		Applied:   true,
 		OIDC:      oidc,
@@ -82,7 +88,9 @@ func newWorld(t *testing.T) *world {
 			{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleAuditor, Group: "auditors"},
 			{Role: people.RoleAdmin, Group: "admins"}, {Role: people.RoleAuditor, Group: "admins"},
 		},
-	})}
+	}
+	change(&options)
+	w := &world{Stack: brevettest.NewStack(t, options)}
 	w.console, w.oidc = w.Stack.Console(t), oidc
 	return w
 }
@@ -271,7 +279,10 @@ func (b *tab) open(path string) {
 	b.check(path)
 }
 
-func (b *tab) title() string { return b.text("h1") }
+func (b *tab) title() string {
+	b.t.Helper()
+	return get(b, chromedp.Evaluate[string](`document.querySelector("h1")?.innerText ?? ""`))
+}
 
 func (b *tab) text(selector string) string {
 	b.t.Helper()

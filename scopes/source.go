@@ -33,6 +33,22 @@ func (c *Catalogue) Policy(id string) (Policy, bool) {
 	return c.policies[i].source(), true
 }
 
+// PoliciesAbout returns the policies whose head may be about asks for a scope, sorted by id. What their conditions say is not
+// looked at.
+func (c *Catalogue) PoliciesAbout(scope string) []Policy {
+	def, ok := c.scopes[scope]
+	if !ok {
+		return nil
+	}
+	var about []Policy
+	for _, p := range c.policies {
+		if o := (outlook{def: def}); p.admits(def) && o.resource(p.tree().Resource).yes {
+			about = append(about, p.source())
+		}
+	}
+	return about
+}
+
 func (p policy) source() Policy {
 	return Policy{ID: p.id, Effect: p.effect(), File: p.file, Line: p.line, Text: p.text}
 }

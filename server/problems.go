@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,6 +32,22 @@ type answer struct {
 
 // retryAfter is the seconds that a caller is asked to wait when the trouble may pass.
 const retryAfter = 5
+
+// ProblemText is what a problem says, always.
+type ProblemText struct {
+	Code          string
+	Status        int
+	Title, Detail string
+}
+
+// ProblemTexts are all that the API can answer with, for who documents it.
+func ProblemTexts() []ProblemText {
+	var all []ProblemText
+	for _, a := range append(slices.Clone(answers), internal) {
+		all = append(all, ProblemText{string(a.code), a.status, a.title, a.detail})
+	}
+	return all
+}
 
 // answers is the one table from errors to problems. The first row that matches answers; internal is for the rest.
 var answers = []answer{

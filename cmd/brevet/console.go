@@ -14,6 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/server"
 )
 
 func (c *ConsoleConfig) check() error {
@@ -88,8 +89,12 @@ func (s *service) openConsole(cfg Config, core *broker.Broker, verifier *people.
 	for _, domain := range cfg.TrustDomains {
 		domains = append(domains, domain.Name)
 	}
+	var problems []pages.Problem
+	for _, p := range server.ProblemTexts() {
+		problems = append(problems, pages.Problem(p))
+	}
 	return pages.New(pages.Config{
 		Broker: core, People: verifier, ClientID: cfg.People.ClientID, ClientSecret: clientSecret, HTTPClient: carrier,
-		Sessions: book, URL: cfg.Console.URL, TrustDomains: domains, Key: book.CursorKey(), Log: s.log, Now: time.Now,
+		Sessions: book, URL: cfg.Console.URL, TrustDomains: domains, Key: book.CursorKey(), Problems: problems, Log: s.log, Now: time.Now,
 	})
 }

@@ -1,0 +1,317 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/go-chi/chi/v5"
+)
+
+// Problem is what the API says when something goes wrong.
+type Problem struct {
+	Code          string
+	Status        int
+	Title, Detail string
+}
+
+// reference is openapi.yaml as pages: one for each tag, so that each of them is light.
+type reference struct {
+	Tags  []referenceTag
+	Types []shape // named, which members refer to
+}
+
+type referenceTag struct {
+	Name, About string
+	Operations  []operation
+}
+
+// operation is one call of the API.
+type operation struct {
+	ID, Method, Path, Summary string
+	Description               string
+	Callers                   []string // how who calls is proven, in words; any one of them
+	Parameters                []member
+	Body                      *payload // nil when there is none
+	Answers                   []payload
+	Curl                      string
+}
+
+// payload is a body that is sent or comes back. Type is the name of a shape, and empty when its members are listed here.
+type payload struct {
+	Status  string // of an answer
+	About   string
+	Media   string
+	Type    string
+	Members []member
+	Must    bool
+}
+
+// shape is what JSON of a named type looks like.
+type shape struct {
+	Name, About string
+	Kind        kind
+	Members     []member
+}
+
+// member is one parameter, or one member of a body.
+type member struct {
+	Name, In string
+	Must     bool
+	About    string
+	Kind     kind
+}
+
+// kind is a type, what limits it, and the named shape that it is or is a list of.
+type kind struct {
+	Text, Of string
+	Limits   []string
+}
+
+func newReference() (*reference, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openapi.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("console: reading openapi.yaml: %w", err)
+	}
+	ref := &reference{}
+	for _, tag := range doc.Tags {
+		ref.Tags = append(ref.Tags, referenceTag{Name: tag.Name, About: tag.Description})
+	}
+	for _, path := range doc.Paths.InMatchingOrder() {
+		item := doc.Paths.Value(path)
+		for _, method := range sortedKeys(item.Operations()) {
+			op := item.Operations()[method]
+			i := slices.IndexFunc(ref.Tags, func(t referenceTag) bool { return slices.Contains(op.Tags, t.Name) })
+			if i < 0 {
+				return nil, fmt.Errorf("console: %s of openapi.yaml has no tag", op.OperationID)
+			}
+			made := operationOf(doc, method, path, append(slices.Clone(item.Parameters), op.Parameters...), op)
+			ref.Tags[i].Operations = append(ref.Tags[i].Operations, made)
+		}
+	}
+	for _, tag := range ref.Tags {
+		slices.SortFunc(tag.Operations, func(a, b operation) int { return strings.Compare(a.Path+" "+a.Method, b.Path+" "+b.Method) })
+	}
+	for _, name := range sortedKeys(doc.Components.Schemas) {
+		schema := doc.Components.Schemas[name].Value
+		ref.Types = append(ref.Types, shape{name, schema.Description, kindOf(&openapi3.SchemaRef{Value: schema}), membersOf(schema)})
+	}
+	return ref, nil
+}
+
+func operationOf(doc *openapi3.T, method, path string, parameters openapi3.Parameters, op *openapi3.Operation) operation {
+	made := operation{
+		ID: op.OperationID, Method: method, Path: path, Summary: op.Summary, Description: op.Description, Callers: callersOf(doc, op),
+		Curl: curlOf(doc, method, path, parameters, op),
+	}
+	for _, p := range parameters {
+		made.Parameters = append(made.Parameters, member{p.Value.Name, p.Value.In, p.Value.Required, p.Value.Description, kindOf(p.Value.Schema)})
+	}
+	if op.RequestBody != nil {
+		body := payloadOf("", op.RequestBody.Value.Description, op.RequestBody.Value.Content)
+		body.Must = op.RequestBody.Value.Required
+		made.Body = &body
+	}
+	answers := op.Responses.Map()
+	for _, status := range sortedKeys(answers) {
+		about := ""
+		if text := answers[status].Value.Description; text != nil {
+			about = *text
+		}
+		made.Answers = append(made.Answers, payloadOf(status, about, answers[status].Value.Content))
+	}
+	return made
+}
+
+// payloadOf is the first of the forms that a body may have. Problems are alike everywhere, and told at their type.
+func payloadOf(status, about string, content openapi3.Content) payload {
+	p := payload{Status: status, About: about}
+	for _, media := range sortedKeys(content) {
+		p.Media = media
+		schema := content[media].Schema
+		if schema == nil {
+			return p
+		}
+		p.Type = refName(schema)
+		if status < "300" {
+			p.Members = membersOf(schema.Value)
+		}
+		return p
+	}
+	return p
+}
+
+// proofs are the ways in which a caller is proven, in words.
+var proofs = map[string]string{"svid": "a workload, by its SVID", "person": "a person, by their ID token"}
+
+func callersOf(doc *openapi3.T, op *openapi3.Operation) []string {
+	security := doc.Security
+	if op.Security != nil {
+		security = *op.Security
+	}
+	var callers []string
+	for _, one := range security {
+		for _, name := range sortedKeys(one) {
+			if words := proofs[name]; words != "" {
+				name = words
+			}
+			callers = append(callers, name)
+		}
+	}
+	return callers
+}
+
+func refName(schema *openapi3.SchemaRef) string {
+	name, _ := strings.CutPrefix(schema.Ref, "#/components/schemas/")
+	return name
+}
+
+// membersOf are the members of an object, or of those that a list holds.
+func membersOf(schema *openapi3.Schema) []member {
+	var all []member
+	for _, part := range schema.AllOf {
+		all = append(all, membersOf(part.Value)...)
+	}
+	if schema.Items != nil && refName(schema.Items) == "" {
+		return membersOf(schema.Items.Value)
+	}
+	for _, name := range sortedKeys(schema.Properties) {
+		of := schema.Properties[name]
+		all = append(all, member{Name: name, Must: slices.Contains(schema.Required, name), About: of.Value.Description, Kind: kindOf(of)})
+	}
+	slices.SortStableFunc(all, func(a, b member) int {
+		switch {
+		case a.Must == b.Must:
+			return 0
+		case a.Must:
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+func kindOf(schema *openapi3.SchemaRef) kind {
+	if schema == nil || schema.Value == nil {
+		return kind{Text: "anything"}
+	}
+	s := schema.Value
+	k := kind{Text: strings.Join(s.Type.Slice(), " or "), Of: refName(schema), Limits: limitsOf(s)}
+	switch {
+	case s.Items != nil:
+		item := kindOf(s.Items)
+		k.Text, k.Of = "array of "+item.Text, item.Of
+		k.Limits = append(k.Limits, item.Limits...)
+	case len(s.AllOf) == 1 && k.Of == "":
+		k.Of = refName(s.AllOf[0])
+	case len(s.AnyOf) > 0:
+		var any []string
+		for _, one := range s.AnyOf {
+			any = append(any, kindOf(one).Text)
+		}
+		k.Text = strings.Join(any, " or ")
+	}
+	if k.Text == "" {
+		k.Text = "object"
+	}
+	if s.Format != "" {
+		k.Text += " (" + s.Format + ")"
+	}
+	return k
+}
+
+// limitsOf are what a value is held to, in words.
+func limitsOf(s *openapi3.Schema) []string {
+	var all []string
+	say := func(format string, value any) { all = append(all, fmt.Sprintf(format, value)) }
+	if len(s.Enum) > 0 && len(s.Enum) <= 12 {
+		var values []string
+		for _, v := range s.Enum {
+			values = append(values, fmt.Sprint(v))
+		}
+		say("one of %s", strings.Join(values, ", "))
+	}
+	if s.Min != nil {
+		say("at least %.0f", *s.Min)
+	}
+	if s.Max != nil {
+		say("at most %.0f", *s.Max)
+	}
+	if s.MinLength > 0 {
+		say("%d characters and more", s.MinLength)
+	}
+	if s.MaxLength != nil {
+		say("%d characters at most", *s.MaxLength)
+	}
+	if s.Pattern != "" {
+		say("matches %s", s.Pattern)
+	}
+	if s.MaxItems != nil {
+		say("%d items at most", *s.MaxItems)
+	}
+	if s.MaxProps != nil {
+		say("%d members at most", *s.MaxProps)
+	}
+	if s.Default != nil {
+		say("default %v", s.Default)
+	}
+	return all
+}
+
+// referenceRoutes are open to whoever is logged in: openapi.yaml is no secret.
+func (c *Console) referenceRoutes(mux chi.Router) {
+	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
+		return view{page: "reference", title: "API", data: c.reference}, nil
+	}))
+	mux.Get("/reference/openapi.yaml", c.visitRaw)
+	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
+		return view{page: "reference-types", title: "Types of the API", data: c.reference.Types}, nil
+	}))
+	mux.Get("/reference/problems", c.visit(func(*http.Request, *visitor) (view, error) {
+		return view{page: "reference-problems", title: "Problems of the API", data: byStatus(c.cfg.Problems)}, nil
+	}))
+	mux.Get("/reference/{tag}", c.visit(func(r *http.Request, _ *visitor) (view, error) {
+		i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })
+		if i < 0 {
+			return view{}, broker.ErrNotFound
+		}
+		return view{page: "reference-tag", title: "API: " + c.reference.Tags[i].Name, data: c.reference.Tags[i]}, nil
+	}))
+}
+
+// visitRaw sends openapi.yaml as it is.
+func (c *Console) visitRaw(w http.ResponseWriter, r *http.Request) {
+	_, err := c.visitor(r)
+	switch {
+	case errors.Is(err, errNobody):
+		toLogin(w, r)
+	case err != nil:
+		c.fail(w, r, nil, err)
+	default:
+		w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
+		w.Header().Set("Content-Disposition", `attachment; filename="openapi.yaml"`)
+		_, _ = w.Write(openapi.Spec) // who hangs up needs none
+	}
+}
+
+// problemsOf are the problems of one status.
+type problemsOf struct {
+	Status   int
+	Problems []Problem
+}
+
+func byStatus(all []Problem) []problemsOf {
+	var groups []problemsOf
+	for _, p := range slices.SortedStableFunc(slices.Values(all), func(a, b Problem) int { return a.Status - b.Status }) {
+		if len(groups) == 0 || groups[len(groups)-1].Status != p.Status {
+			groups = append(groups, problemsOf{Status: p.Status})
+		}
+		groups[len(groups)-1].Problems = append(groups[len(groups)-1].Problems, p)
+	}
+	return groups
+}
