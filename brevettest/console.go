@@ -22,7 +22,7 @@ func (s *Stack) Console(t testing.TB) string {
 		t.Fatal(err)
 	}
 	cfg := console.Config{
-		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, URL: "http://localhost:" + port,
+		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Proofs: s.ledger, LogKeys: s.LogKey, URL: "http://localhost:" + port,
 		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now,
 	}
 	for _, p := range server.ProblemTexts() {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/alexedwards/scs/v2"
+	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
@@ -28,6 +29,9 @@ type Config struct {
 	ClientSecret secret.Text
 	// HTTPClient carries the calls to the provider; nil is one of our own.
 	HTTPClient *http.Client
+	// Proofs proves what is on record, and LogKeys gives the public keys that its checkpoints are signed with.
+	Proofs  Proofs
+	LogKeys LogKeys
 	// Sessions keeps who is logged in.
 	Sessions Sessions
 	// URL is where people find the console: https, or http of localhost; an origin without a path.
@@ -50,6 +54,18 @@ type Sessions interface {
 	DropSession(ctx context.Context, id [32]byte) error
 }
 
+// Proofs is the log, which proves itself. Errors are audit.ErrNotYet for what no checkpoint covers yet, broker.ErrNotFound and
+// broker.ErrLedgerUnavailable.
+type Proofs interface {
+	// Receipt proves all that there is of one record, whosever it is.
+	Receipt(ctx context.Context, id string) (audit.Receipt, error)
+}
+
+// LogKeys gives public keys in the form of c2sp.org/signed-note.
+type LogKeys interface {
+	Keys(ctx context.Context) ([]string, error)
+}
+
 // Console answers browsers. It is safe for concurrent use.
 type Console struct {
 	cfg      Config
@@ -63,15 +79,16 @@ type Console struct {
 	closing  sync.Once
 	closed   chan struct{} // when this replica stops
 
-	reference  *reference
-	catalogues shelf
+	reference    *reference
+	catalogues   shelf
+	mostExported int // records in one file
 }
 
 // New checks cfg and returns a Console. It asks the provider nothing, which may be down.
 func New(cfg Config) (*Console, error) {
 	switch {
-	case cfg.Broker == nil, cfg.People == nil, cfg.Sessions == nil, cfg.ClientID == "":
-		return nil, errors.New("console: broker, people with the id of their client, and sessions are all required")
+	case cfg.Broker == nil, cfg.People == nil, cfg.Sessions == nil, cfg.Proofs == nil, cfg.LogKeys == nil, cfg.ClientID == "":
+		return nil, errors.New("console: broker, people with the id of their client, proofs, keys of the log and sessions are all required")
 	case cfg.Log == nil, cfg.Now == nil:
 		return nil, errors.New("console: log and clock are both required")
 	case len(cfg.Key) < minKey:
@@ -81,7 +98,7 @@ func New(cfg Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{})}
+	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{}), mostExported: mostExported}
 	if c.static, err = newStatic(); err != nil {
 		return nil, err
 	}
@@ -154,6 +171,7 @@ func (c *Console) routes() http.Handler {
 	c.approvalsRoutes(mux)
 	c.catalogueRoutes(mux)
 	c.referenceRoutes(mux)
+	c.recordRoutes(mux)
 	all := chi.NewRouter()
 	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody
 	all.Mount("/", c.sessions.LoadAndSave(mux))

@@ -50,6 +50,8 @@ var troubles = []trouble{
 	{broker.ErrOvertaken, "ledger_unavailable", http.StatusServiceUnavailable, "Too many vote at once", "Others moved the request each time that your vote was to be recorded. It was not counted.", "Look at it again in some seconds."},
 	{broker.ErrCrowded, "rate_limited", http.StatusTooManyRequests, "Too many listen", "So many pages of yours, or of everybody, are live that this one is not.", "Close the others, and load this one again."},
 	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "That is not how this page is used", "Nothing was done.", "Begin with the page itself."},
+	{errCursor, "invalid_cursor", http.StatusBadRequest, "The list has no such place", "The address belongs to another search, to somebody else, or to what you could see before.", "Search again."},
+	{broker.ErrTooBroad, "too_broad", http.StatusUnprocessableEntity, "That took too long", "The search was given up after two seconds, so that others do not wait for it.", "Narrow it by a time, a scope or a sandbox."},
 	{broker.ErrNotFound, "not_found", http.StatusNotFound, "There is no such thing", "Nothing is here that you may see.", "Check the address, or begin with one of the pages above."},
 	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "The record does not answer", "PostgreSQL cannot be asked at the moment, and without it nothing is shown or done.", "Try again in some seconds."},
 	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault does not answer", "What takes Vault is not done. What was ordered is recorded, and is carried out when Vault is back.", "Look again in some seconds."},

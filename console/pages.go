@@ -37,7 +37,7 @@ type framed struct {
 
 // parsePages reads each page together with the layout and the parts that pages share.
 func (c *Console) parsePages() (map[string]*page, error) {
-	shared, err := template.New("layout").Funcs(c.functions()).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
+	shared, err := template.New("layout").Funcs(c.functions()).Funcs(termFunctions).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}

@@ -9,10 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/brevet-dev/brevet/broker"
 	pages "github.com/brevet-dev/brevet/console"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/brevet-dev/brevet/server"
 )
@@ -40,12 +37,12 @@ func onLoopback(listen string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
-// serveConsole serves the pages, where the configuration has any.
-func (s *service) serveConsole(ctx context.Context, cfg Config, core *broker.Broker, verifier *people.Verifier, book *ledger.Ledger) error {
+// serveConsole serves the pages, where the configuration has any. Of is what they are of; the rest is in the configuration.
+func (s *service) serveConsole(ctx context.Context, cfg Config, of pages.Config) error {
 	if cfg.Console == nil {
 		return nil
 	}
-	web, err := s.openConsole(cfg, core, verifier, book)
+	web, err := s.openConsole(cfg, of)
 	if err != nil {
 		return err
 	}
@@ -72,29 +69,24 @@ func (s *service) serveConsole(ctx context.Context, cfg Config, core *broker.Bro
 	return nil
 }
 
-func (s *service) openConsole(cfg Config, core *broker.Broker, verifier *people.Verifier, book *ledger.Ledger) (*pages.Console, error) {
+func (s *service) openConsole(cfg Config, of pages.Config) (*pages.Console, error) {
 	carrier, err := cfg.People.carrier()
 	if err != nil {
 		return nil, fmt.Errorf("people: %w", err)
 	}
-	var clientSecret secret.Text
 	if file := cfg.Console.ClientSecretFile; file != "" {
 		text, err := readSecretFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("console.client_secret_file: %w", err)
 		}
-		clientSecret = secret.New(text)
+		of.ClientSecret = secret.New(text)
 	}
-	var domains []string
 	for _, domain := range cfg.TrustDomains {
-		domains = append(domains, domain.Name)
+		of.TrustDomains = append(of.TrustDomains, domain.Name)
 	}
-	var problems []pages.Problem
 	for _, p := range server.ProblemTexts() {
-		problems = append(problems, pages.Problem(p))
+		of.Problems = append(of.Problems, pages.Problem(p))
 	}
-	return pages.New(pages.Config{
-		Broker: core, People: verifier, ClientID: cfg.People.ClientID, ClientSecret: clientSecret, HTTPClient: carrier,
-		Sessions: book, URL: cfg.Console.URL, TrustDomains: domains, Key: book.CursorKey(), Problems: problems, Log: s.log, Now: time.Now,
-	})
+	of.ClientID, of.HTTPClient, of.URL, of.Log, of.Now = cfg.People.ClientID, carrier, cfg.Console.URL, s.log, time.Now
+	return pages.New(of)
 }

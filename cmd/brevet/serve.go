@@ -16,6 +16,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	pages "github.com/brevet-dev/brevet/console"
 	"github.com/brevet-dev/brevet/ledger"
 	"github.com/brevet-dev/brevet/mint"
 	"github.com/brevet-dev/brevet/scopes"
@@ -155,7 +156,9 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.serveConsole(ctx, cfg, core, voters.verifier, book); err != nil {
+	if err := s.serveConsole(ctx, cfg, pages.Config{
+		Broker: core, People: voters.verifier, Proofs: book, LogKeys: logKey, Sessions: book, Key: book.CursorKey(),
+	}); err != nil {
 		return nil, nil, err
 	}
 	srv, err := server.New(server.Config{

@@ -1,0 +1,89 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/go-chi/chi/v5"
+)
+
+// recordRoutes are of pages that read the record.
+func (c *Console) recordRoutes(mux chi.Router) {
+	mux.Get("/history", c.visit(audits(c.history)))
+	mux.Get("/history/export", c.export)
+	mux.Get("/issuances/{id}", c.visit(audits(c.issuance)))
+	mux.Get("/tasks", c.visit(audits(c.task)))
+	mux.Get("/whose", c.visit(audits(c.whose)))
+}
+
+// audits lets auditors in.
+func audits(do func(*http.Request, *visitor) (view, error)) func(*http.Request, *visitor) (view, error) {
+	return func(r *http.Request, who *visitor) (view, error) {
+		if !who.Audits() {
+			return view{}, errNotAllowed
+		}
+		return do(r, who)
+	}
+}
+
+// historyPage is a search and what it has found.
+type historyPage struct {
+	search
+
+	TooBroad   bool
+	Records    []broker.View
+	Query      url.Values // what is searched for, without a place in it
+	Next, Prev string     // addresses
+}
+
+// history is the search of the record. Its address is the search: it can be kept, and passed on.
+func (c *Console) history(r *http.Request, who *visitor) (view, error) {
+	values := r.URL.Query()
+	p := historyPage{search: readSearch(values), Query: given(values)}
+	v := view{page: "history", title: "History"}
+	if p.Bad {
+		v.data, v.status = p, http.StatusUnprocessableEntity
+		return v, nil
+	}
+	name, err := listing(who, p.query)
+	if err != nil {
+		return view{}, err
+	}
+	place, err := c.openPlace(values.Get("cursor"), name)
+	if err != nil {
+		return view{}, err
+	}
+	p.query.Before, p.query.From = max(place, 0), max(-place, 0)
+	found, err := c.cfg.Broker.List(r.Context(), p.query, who.Auditor)
+	switch {
+	case errors.Is(err, broker.ErrTooBroad):
+		p.TooBroad, v.data, v.status = true, p, http.StatusUnprocessableEntity
+		return v, nil
+	case err != nil:
+		return view{}, err
+	}
+	p.Records = found.Records
+	if p.Next, err = c.further(p.Query, found.Next, name); err == nil {
+		p.Prev, err = c.further(p.Query, -found.Prev, name)
+	}
+	v.data = p
+	return v, err
+}
+
+// further is the address of another page of a search; empty for the place zero.
+func (c *Console) further(query url.Values, place int64, of []byte) (string, error) {
+	if place == 0 {
+		return "", nil
+	}
+	cursor, err := c.sealPlace(place, of)
+	if err != nil {
+		return "", err
+	}
+	next := url.Values{"cursor": {cursor}}
+	for name, values := range query {
+		next[name] = values
+	}
+	return "/history?" + next.Encode(), nil
+}

@@ -1,0 +1,158 @@
+package console_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+)
+
+// sealed waits until the log proves a record.
+func (w *world) sealed(t *testing.T, dave *tab, id string) {
+	t.Helper()
+	eventually(t, "the proof of "+id, func() bool {
+		dave.visit("/issuances/" + id)
+		return get(dave, chromedp.Evaluate[bool](`!!document.querySelector("#proof-data")`))
+	})
+}
+
+// checked is what the page says once it has checked its proof, with the steps.
+func (b *tab) checked(t *testing.T) (verdict, steps string) {
+	t.Helper()
+	eventually(t, "verdict", func() bool { return b.said("#proof-verdict.notice, #proof-verdict.warning") != "" })
+	return b.said("#proof-verdict"), b.said("#proof-steps")
+}
+
+// I8, in a browser: the proof of a record holds, and no byte of it can be changed.
+func TestProofsAreCheckedInTheBrowser(t *testing.T) {
+	w := newWorld(t)
+	for i := range 6 { // a tree with some depth
+		w.issue(t, "reader", fmt.Sprint("other-", i), "")
+	}
+	id := w.issue(t, "reader", "triage", "needle").ID
+	w.issue(t, "reader", "later", "")
+	b := w.tab(t)
+	b.login("dave")
+	w.sealed(t, b, id)
+	verdict, steps := b.checked(t)
+	if !strings.Contains(verdict, "has checked it") || strings.Count(steps, "Holds:") != 2 || strings.Contains(steps, "not") || !strings.Contains(steps, "is signed by a key of the log") {
+		t.Fatalf("got %q:\n%s", verdict, steps)
+	}
+	b.check("/issuances/proven")
+	b.run(chromedp.Evaluate[chromedp.Void](`document.getElementById("proof-verdict").className = ""; document.getElementById("proof-change").click()`))
+	if _, steps := b.checked(t); strings.Count(steps, "Does not hold:") != 1 {
+		t.Errorf("with one byte of the entry changed:\n%s", steps)
+	}
+	b.check("/issuances/changed")
+	for name, change := range map[string]string{
+		"a byte of the proof":     `d.receipt.entries[0].proof[0] = (d.receipt.entries[0].proof[0][0] === "A" ? "B" : "A") + d.receipt.entries[0].proof[0].slice(1)`,
+		"the end of the proof":    `d.receipt.entries[0].proof.pop()`,
+		"a longer proof":          `d.receipt.entries[0].proof.push(d.receipt.entries[0].proof[0])`,
+		"another place":           `d.receipt.entries[0].index -= 1`,
+		"a place beyond the log":  `d.receipt.entries[0].index += 1000`,
+		"the root":                `d.receipt.checkpoint = d.receipt.checkpoint.replace(/\n(.)([^\n]*)\n\n/, (_, c, rest) => "\n" + (c === "A" ? "B" : "A") + rest + "\n\n")`,
+		"the size":                `d.receipt.checkpoint = d.receipt.checkpoint.replace(/\n\d+\n/, "\n999\n")`,
+		"the signature":           `d.receipt.checkpoint = d.receipt.checkpoint.replace(/(.)(.)(=*)\n$/, (_, c, e, pad) => (c === "A" ? "B" : "A") + e + pad + "\n")`,
+		"a checkpoint unsigned":   `d.receipt.checkpoint = d.receipt.checkpoint.slice(0, d.receipt.checkpoint.indexOf("\n\n") + 2)`,
+		"the keys of another log": `d.keys = d.keys.map(k => k.slice(0, -2) + (k.at(-2) === "A" ? "B" : "A") + k.slice(-1))`,
+		"another issuance":        `d.receipt.issuance = "0"`,
+		"no note at all":          `d.receipt.checkpoint = "x"`,
+	} {
+		b.run(chromedp.Evaluate[chromedp.Void](`(() => { const e = document.getElementById("proof-data"); e.dataset.was ??= e.textContent;
+			const d = JSON.parse(e.dataset.was); ` + change + `; e.textContent = JSON.stringify(d);
+			document.getElementById("proof-verdict").className = ""; document.getElementById("proof-again").click(); })()`))
+		if verdict, steps := b.checked(t); !strings.Contains(verdict, "does not hold") {
+			t.Errorf("%s: got %q:\n%s", name, verdict, steps)
+		}
+	}
+	b.run(chromedp.Evaluate[chromedp.Void](`(() => { const e = document.getElementById("proof-data"); const d = JSON.parse(e.dataset.was);
+		d.keys = null; e.textContent = JSON.stringify(d); document.getElementById("proof-verdict").className = ""; document.getElementById("proof-again").click(); })()`))
+	if verdict, steps := b.checked(t); !strings.Contains(verdict, "has checked it") || !strings.Contains(steps, "Not checked:") {
+		t.Errorf("without keys got %q:\n%s", verdict, steps)
+	}
+}
+
+// Whoever has found a token learns whose it is, and nobody learns the token.
+func TestWhoseIsAToken(t *testing.T) {
+	w := newWorld(t)
+	token := w.issue(t, "reader", "triage", "needle")
+	b := w.tab(t)
+	b.login("dave")
+	sent := b.sent(t)
+	b.open("/whose")
+	b.run(
+		chromedp.SetValue("#secret", token.Secret.Reveal()+"\n"), chromedp.Click("#finder button"),
+	)
+	eventually(t, "answer", func() bool { return b.said("main h2") != "" })
+	if got := b.said("main"); !strings.Contains(got, "jwt of spiffe://acme.test/agents/reader") || !strings.Contains(got, token.ID) {
+		t.Errorf("got %q, want whose the token is", got)
+	}
+	b.check("/whose/found")
+	parts := strings.Split(token.Secret.Reveal(), ".")
+	for _, one := range sent() {
+		for _, part := range append(parts[1:], token.Secret.Reveal()) {
+			if strings.Contains(one, part) {
+				t.Errorf("the browser has sent a part of the token: %s", one)
+			}
+		}
+	}
+	if page := get(b, chromedp.Evaluate[string]("document.documentElement.outerHTML")); strings.Contains(page, parts[2]) {
+		t.Error("the page holds the token")
+	}
+	for found, want := range map[string]string{
+		client.DigestOf(token.Secret): "agents/reader", "SHA256:" + strings.ToUpper(client.DigestOf(token.Secret)): "agents/reader", strings.Repeat("0", 64): "Nobody's that you may see",
+		"abc": "That is no digest",
+	} {
+		b.visit("/whose?credential=" + found)
+		if got := b.said("main"); !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", found, got, want)
+		}
+	}
+	if status, _ := w.ask(t, w.program(t, "bob"), "/whose?credential="+client.DigestOf(token.Secret), nil); status != 403 {
+		t.Errorf("an approver learns it: %d", status)
+	}
+}
+
+// sent collects what the browser sends from now on: addresses and bodies.
+func (b *tab) sent(t *testing.T) func() []string {
+	t.Helper()
+	var all []string
+	err := chromedp.Listen(b.ctx, func(event any) {
+		if e, ok := event.(*network.EventRequestWillBeSent); ok {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			all = append(all, fmt.Sprintf("%s %s %+v %+v", e.Request.Method, e.Request.URL, e.Request.Headers, e.Request.PostDataEntries))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call(b, network.Enable, network.EnableParams{})
+	return func() []string {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(all) == 0 {
+			t.Error("nothing was heard of what the browser sends")
+		}
+		return all
+	}
+}
+
+// eventually waits for what happens by itself.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("no %s", what)
+		}
+	}
+}

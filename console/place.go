@@ -1,0 +1,59 @@
+package console
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// errCursor is of a place in a listing that is not of this listing, or not of this reader.
+var errCursor = errors.New("the place is of another listing")
+
+var placeText = base64.RawURLEncoding.Strict()
+
+// listing names what is paged through: who reads, how far they get, and what they look for. A place in one is none in another.
+func listing(who *visitor, of any) ([]byte, error) {
+	name, err := json.Marshal(struct {
+		Reader string
+		Reach  broker.Reach
+		Of     any
+	}{who.ID(), who.Auditor, of})
+	if err != nil {
+		return nil, fmt.Errorf("naming a listing: %w", err)
+	}
+	return name, nil
+}
+
+// sealPlace makes a cursor of an index, which counts the entries of all trust domains.
+func (c *Console) sealPlace(index int64, of []byte) (string, error) {
+	box, err := sealer(c.cfg.Key, "listing")
+	if err != nil {
+		return "", err
+	}
+	sealed := box.Seal(nil, nil, binary.BigEndian.AppendUint64(nil, uint64(index)), of) //nolint:gosec // this AEAD makes its own nonces
+	return placeText.EncodeToString(sealed), nil
+}
+
+// openPlace is zero for no cursor, and errCursor for what sealPlace has not made for the same listing (H98).
+func (c *Console) openPlace(cursor string, of []byte) (int64, error) {
+	if cursor == "" {
+		return 0, nil
+	}
+	box, err := sealer(c.cfg.Key, "listing")
+	if err != nil {
+		return 0, err
+	}
+	sealed, err := placeText.DecodeString(cursor)
+	if err != nil || placeText.EncodeToString(sealed) != cursor {
+		return 0, errCursor
+	}
+	place, err := box.Open(nil, nil, sealed, of)
+	if err != nil || len(place) != 8 {
+		return 0, errCursor
+	}
+	return int64(binary.BigEndian.Uint64(place)), nil
+}

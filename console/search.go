@@ -1,0 +1,188 @@
+package console
+
+import (
+	"encoding/hex"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// pageSize is how many records or events a page of the console has.
+const pageSize = 50
+
+// filter is one way to narrow a search. Its name is that of the API, so that both have the same addresses.
+type filter struct {
+	Name, Label, Hint string
+	Type              string // of the input; "select" for Options
+	Options           []choice
+	most              int // bytes
+	// put is false when the text is not what it should be.
+	put func(q *broker.Query, text string) bool
+}
+
+type choice struct{ Value, Text string }
+
+// control is a filter as the form shows it.
+type control struct {
+	filter
+
+	Value string
+	Bad   bool
+}
+
+func textFilter(name, label, hint string, most int, of func(*broker.Query) *string) filter {
+	return filter{Name: name, Label: label, Hint: hint, Type: "text", most: most, put: func(q *broker.Query, text string) bool {
+		*of(q) = text
+		return true
+	}}
+}
+
+func timeFilter(name, label string, of func(*broker.Query) *time.Time) filter {
+	return filter{Name: name, Label: label, Type: "datetime-local", most: 40, put: func(q *broker.Query, text string) bool {
+		then, ok := readTime(text)
+		*of(q) = then
+		return ok
+	}}
+}
+
+// readTime takes what browsers send for a time, which is of UTC here, and RFC 3339.
+func readTime(text string) (time.Time, bool) {
+	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano} {
+		if then, err := time.Parse(form, text); err == nil {
+			return then.UTC(), true
+		}
+	}
+	return time.Time{}, false
+}
+
+func choose(name, label string, options []choice, put func(*broker.Query, string)) filter {
+	return filter{Name: name, Label: label, Type: "select", Options: options, most: 40, put: func(q *broker.Query, text string) bool {
+		put(q, text)
+		return slices.ContainsFunc(options, func(o choice) bool { return o.Value == text })
+	}}
+}
+
+// usualFilters are what most searches take, rareFilters the others.
+var (
+	usualFilters = []filter{
+		{Name: "spiffe_id_prefix", Label: "Sandbox, or a path above", Hint: "spiffe://acme.example/research", Type: "text", most: 2048, put: func(q *broker.Query, text string) bool {
+			q.SPIFFEIDPrefix = strings.TrimSuffix(text, "/")
+			_, err := spiffeid.FromString(q.SPIFFEIDPrefix)
+			return err == nil
+		}},
+		textFilter("scope", "Scope", "github.issues.write", 128, func(q *broker.Query) *string { return &q.Scope }),
+		textFilter("task", "Task", "triage-4711", 128, func(q *broker.Query) *string { return &q.Task }),
+		textFilter("q", "Words of the reason", "flaky test", 200, func(q *broker.Query) *string { return &q.Words }),
+		choose("status", "Status", statusChoices, func(q *broker.Query, text string) { q.Status = broker.Status(text) }),
+		choose("decision", "Decision", decisionChoices, func(q *broker.Query, text string) { q.Decision = text }),
+		timeFilter("since", "From (UTC)", func(q *broker.Query) *time.Time { return &q.Since }),
+		timeFilter("until", "Until (UTC)", func(q *broker.Query) *time.Time { return &q.Until }),
+	}
+	rareFilters = []filter{
+		textFilter("decision_code", "Why it was decided so", "no_permit", 64, func(q *broker.Query) *string { return &q.DecisionCode }),
+		textFilter("authority", "Authority", "payment", 64, func(q *broker.Query) *string { return &q.Authority }),
+		textFilter("resource", "Resource", "github:repo/acme/api", 4096, func(q *broker.Query) *string { return &q.Resource }),
+		textFilter("group", "Group that was asked", "oncall", 256, func(q *broker.Query) *string { return &q.Group }),
+		textFilter("approver", "Who voted, by id", "https://idp.example#alice", 512, func(q *broker.Query) *string { return &q.Approver }),
+		textFilter("on_behalf_of", "On behalf of, by id", "https://idp.example#alice", 512, func(q *broker.Query) *string { return &q.User }),
+		textFilter("name", "Name at the far side", "database user or serial number", 512, func(q *broker.Query) *string { return &q.Name }),
+		textFilter("key_id", "Key that signed it", "RFC 7638 thumbprint", 128, func(q *broker.Query) *string { return &q.KeyID }),
+		textFilter("catalogue", "Catalogue that decided", "sha256:…", 128, func(q *broker.Query) *string { return &q.Catalogue }),
+		{Name: "credential", Label: "SHA-256 of the credential", Hint: "64 hex digits", Type: "text", most: 64, put: func(q *broker.Query, text string) bool {
+			digest, err := hex.DecodeString(text)
+			q.Credential = digest
+			return err == nil && len(digest) == 32 && text == strings.ToLower(text)
+		}},
+		{Name: "spiffe_id", Label: "This very sandbox", Hint: "spiffe://acme.example/research/a", Type: "text", most: 2048, put: func(q *broker.Query, text string) bool {
+			id, err := spiffeid.FromString(text)
+			q.SPIFFEID = text
+			return err == nil && id.Path() != ""
+		}},
+		{Name: "trust_domain", Label: "Trust domain", Hint: "acme.example", Type: "text", most: 255, put: func(q *broker.Query, text string) bool {
+			domain, err := spiffeid.TrustDomainFromString(text)
+			q.TrustDomain = text
+			return err == nil && domain.Name() == text
+		}},
+	}
+)
+
+// mostParams is how many filters on parameters a search takes, each up to longestParam bytes of name and value.
+const mostParams, longestParam = 8, 2048
+
+// search is a form that was filled in, and what it asks for.
+type search struct {
+	Usual, Rare []control
+	Params      []control
+	More        bool // one of the rare ones is used
+	Bad         bool
+	query       broker.Query
+}
+
+// readSearch reads what an address searches for. Filters without a value do not narrow.
+func readSearch(values url.Values) search {
+	s := search{query: broker.Query{Limit: pageSize}}
+	read := func(f filter) control {
+		one := control{filter: f, Value: values.Get(f.Name)}
+		if one.Value == "" {
+			return one
+		}
+		one.Bad = len(one.Value) > f.most || len(values[f.Name]) > 1 || !f.put(&s.query, one.Value)
+		s.Bad = s.Bad || one.Bad
+		return one
+	}
+	for _, f := range usualFilters {
+		s.Usual = append(s.Usual, read(f))
+	}
+	for _, f := range rareFilters {
+		one := read(f)
+		s.More = s.More || one.Value != ""
+		s.Rare = append(s.Rare, one)
+	}
+	s.readParams(values["param"])
+	if q := s.query; !q.Since.IsZero() && !q.Until.IsZero() && q.Until.Before(q.Since) {
+		s.Usual[len(s.Usual)-1].Bad, s.Bad = true, true
+	}
+	return s
+}
+
+// readParams reads filters on parameters, as NAME=VALUE. The form has room for one more than are given.
+func (s *search) readParams(texts []string) {
+	f := filter{Name: "param", Label: "Parameter", Hint: "repo=acme/api", Type: "text", most: longestParam}
+	for _, text := range texts {
+		if text == "" {
+			continue
+		}
+		name, value, found := strings.Cut(text, "=")
+		if s.query.Params == nil {
+			s.query.Params = map[string]string{}
+		}
+		_, twice := s.query.Params[name]
+		bad := !found || name == "" || twice || len(text) > longestParam || len(s.query.Params) == mostParams
+		s.query.Params[name] = value
+		s.Params = append(s.Params, control{filter: f, Value: text, Bad: bad})
+		s.Bad, s.More = s.Bad || bad, true
+	}
+	if len(s.Params) < mostParams {
+		s.Params = append(s.Params, control{filter: f})
+	}
+}
+
+// given is the part of an address that says what is searched for, without the place in it.
+func given(values url.Values) url.Values {
+	kept := url.Values{}
+	for name, all := range values {
+		if name == "cursor" || name == "format" {
+			continue
+		}
+		for _, value := range all {
+			if value != "" {
+				kept.Add(name, value)
+			}
+		}
+	}
+	return kept
+}
