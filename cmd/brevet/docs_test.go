@@ -41,7 +41,7 @@ var (
 	blocks     = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 	inlineCode = regexp.MustCompile("`([^`\n]+)`")
 	// A command of ours, in a line of shell or behind a container's name.
-	commands = regexp.MustCompile(`(?:^|[\s/])brevet +((?:serve|ready|dev|demo|scopes|request|exec|egress|git-credential|kube-credential|mcp|audit|catalog|ledger|migrate|bootstrap|version)\b[^|&;#]*)`)
+	commands = regexp.MustCompile(`(?:^|[\s/])brevet +((?:serve|ready|probe|dev|demo|scopes|request|exec|egress|git-credential|kube-credential|mcp|audit|catalog|ledger|migrate|bootstrap|version)\b[^|&;#]*)`)
 	links    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	targets  = regexp.MustCompile("(?m)(?:^|`)make ([a-z]+)")
 )

@@ -23,6 +23,7 @@ type CLI struct {
 	Serve          ServeCmd          `cmd:"" help:"Serve the broker."`
 	Ready          ReadyCmd          `cmd:"" help:"Ask a server on this machine whether it is ready, for health checks."`
 	Dev            DevCmd            `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
+	Probe          ProbeCmd          `cmd:"" help:"Try on a running deployment what must not work, and the one thing that must, for cron and alerts."`
 	Demo           DemoCmd           `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
 	Scopes         ScopesCmd         `cmd:"" help:"List the scopes that the sandbox this runs in may ask for."`
 	Request        RequestCmd        `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/inert"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+// ProbeCmd is `brevet probe`.
+type ProbeCmd struct {
+	Server      string   `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
+	ServerID    string   `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	WorkloadAPI string   `help:"Workload API socket to get the SVIDs of the prober from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
+	Audience    string   `help:"The broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
+	Scope       string   `help:"A scope that the prober may have, whose credential is a JWT." required:""`
+	Param       []string `help:"A parameter of it: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
+	Foreign     string   `help:"Id of an issuance in another trust domain, which must not be seen. Default: one that is nowhere." name:"foreign-issuance"`
+	Console     string   `help:"URL of the console, to try that too."`
+	ConsoleCA   string   `help:"PEM file with the authorities that may vouch for the console, instead of the web's." name:"console-ca" type:"existingfile"`
+}
+
+const (
+	// probeWithin bounds a pass, and probeCleanUp what is done after it: together ten seconds.
+	probeWithin  = 8 * time.Second
+	probeCleanUp = 2 * time.Second
+	// probeCall bounds one call.
+	probeCall = 3 * time.Second
+	// probeTask and probeReason mark in the record what a prober did.
+	probeTask   = "brevet-probe"
+	probeReason = "brevet probe"
+	// probeLife is how long what it asks for could live if nobody released it.
+	probeLife = time.Minute
+)
+
+// exitUntold is the exit code of a probe that could not tell.
+const exitUntold = 3
+
+// outcome is what became of a check.
+type outcome string
+
+const (
+	held   outcome = "held"
+	broken outcome = "broken"
+	untold outcome = "untold" // no answer, or one that says nothing about what was tried
+)
+
+// sight is what a check has seen.
+type sight struct {
+	outcome outcome
+	saw     string
+}
+
+// probeCheck is one thing that has to hold.
+type probeCheck struct {
+	name  string // for alerts: it does not change
+	holds string
+	means string // when it does not hold
+	try   func(context.Context, *prober) sight
+}
+
+// Run makes one pass. It fails when something that must not work does, or what must work does not.
+func (c *ProbeCmd) Run(ctx context.Context, con *console) error {
+	params, err := parseParams(c.Param)
+	if err != nil {
+		return err
+	}
+	pass, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
+	p, done, err := c.open(pass)
+	if err != nil {
+		return c.unreached(con, err)
+	}
+	defer done()
+	p.params = params
+	defer p.cleanUp(ctx)
+	if err := p.reach(pass); err != nil {
+		return c.unreached(con, c.caller().hint(err))
+	}
+	var report probeReport
+	for _, check := range c.checks() {
+		got := sight{untold, "there was no time left"}
+		if pass.Err() == nil {
+			got = check.try(pass, p)
+		}
+		report.add(check, got)
+	}
+	return report.print(con)
+}
+
+func (c *ProbeCmd) caller() CallerFlags {
+	return CallerFlags{Server: c.Server, ServerID: c.ServerID, WorkloadAPI: c.WorkloadAPI, Audience: c.Audience}
+}
+
+// unreached says why nothing could be tried.
+func (c *ProbeCmd) unreached(con *console, err error) error {
+	explained := exitError{err: err, code: exitUntold}
+	if con.json {
+		if err := con.encode(probeReport{Result: untold, Checks: []probeResult{}, Error: explained.Error()}); err != nil {
+			return err
+		}
+		return explained
+	}
+	fmt.Fprintf(con.err, "brevet: nothing could be tried: %s\n", inert.Text(err.Error()))
+	return explained
+}
+
+// open gets the prober's SVID, and reads the flags.
+func (c *ProbeCmd) open(ctx context.Context) (*prober, func(), error) {
+	base, err := url.Parse(c.Server)
+	if err != nil || base.Scheme != "https" || base.Host == "" {
+		return nil, nil, errors.New("--server: it must be https://host[:port]")
+	}
+	if socket, ok := strings.CutPrefix(c.WorkloadAPI, "unix://"); ok {
+		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, fmt.Errorf("there is no Workload API at %s: is the agent running?", c.WorkloadAPI)
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, probeCall)
+	defer cancel()
+	source, err := workloadapi.NewX509Source(waiting, workloadapi.WithClientOptions(workloadapi.WithAddr(c.WorkloadAPI)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("the Workload API at %s gave no SVID: %w", c.WorkloadAPI, err)
+	}
+	p, err := c.prober(base, source)
+	if err != nil {
+		_ = source.Close()
+		return nil, nil, err
+	}
+	return p, func() {
+		p.broker.Close()
+		_ = source.Close()
+	}, nil
+}
+
+func (c *ProbeCmd) prober(base *url.URL, source *workloadapi.X509Source) (*prober, error) {
+	svid, err := source.GetX509SVID()
+	if err != nil {
+		return nil, err
+	}
+	p := &prober{cmd: *c, base: base, id: svid.ID, own: tlsPair(svid)}
+	setDefault(&p.cmd.Audience, c.Server)
+	setDefault(&p.cmd.Foreign, nowhere)
+	if p.broker, err = c.caller().clientAs(source, source); err != nil {
+		return nil, err
+	}
+	p.trust = &tls.Config{MinVersion: tls.VersionTLS13}
+	if c.ServerID != "" {
+		id, err := c.caller().serverID()
+		if err != nil {
+			return nil, err
+		}
+		p.trust = tlsconfig.TLSClientConfig(source, tlsconfig.AuthorizeID(id))
+	}
+	if c.Console == "" {
+		return p, nil
+	}
+	p.console, err = openPages(c.Console, c.ConsoleCA)
+	return p, err
+}
+
+// cleanUp ends what a pass that was cut short has left alive.
+func (p *prober) cleanUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeCleanUp)
+	defer cancel()
+	for _, token := range []*client.Token{p.token, p.brief} {
+		if token != nil {
+			_, _ = p.broker.Release(ctx, token.ID) // else it dies within a minute
+		}
+	}
+}
+
+// probeReport is what a pass has found.
+type probeReport struct {
+	Result outcome       `json:"result"`
+	Checks []probeResult `json:"checks"`
+	Error  string        `json:"error,omitempty"`
+}
+
+type probeResult struct {
+	Name   string  `json:"name"`
+	Holds  string  `json:"holds"`
+	Result outcome `json:"result"`
+	Saw    string  `json:"saw"`
+	Means  string  `json:"means,omitempty"`
+}
+
+func (r *probeReport) add(check probeCheck, got sight) {
+	result := probeResult{Name: check.name, Holds: check.holds, Result: got.outcome, Saw: inert.Text(got.saw)}
+	if got.outcome == broken {
+		result.Means = check.means
+	}
+	r.Checks = append(r.Checks, result)
+}
+
+func (r *probeReport) count(o outcome) int {
+	n := 0
+	for _, check := range r.Checks {
+		if check.Result == o {
+			n++
+		}
+	}
+	return n
+}
+
+var ticks = map[outcome]string{held: "✓", broken: "✗", untold: "?"}
+
+// print prints a line for each check, and what it means where one does not hold.
+func (r *probeReport) print(con *console) error {
+	wrong, open, all := r.count(broken), r.count(untold), len(r.Checks)
+	var failed error
+	r.Result = held
+	switch {
+	case wrong > 0:
+		r.Result, failed = broken, exitError{err: fmt.Errorf("%d of %d do not hold", wrong, all), code: 1}
+	case open > 0:
+		r.Result, failed = untold, exitError{err: fmt.Errorf("%d of %d could not be told", open, all), code: exitUntold}
+	}
+	if con.json {
+		return errors.Join(con.encode(r), failed)
+	}
+	for _, check := range r.Checks {
+		if _, err := fmt.Fprintf(con.out, "%s  %-62s %s\n", ticks[check.Result], check.Holds, check.Saw); err != nil {
+			return err
+		}
+		if check.Means != "" {
+			fmt.Fprintf(con.out, "   %s (%s)\n", check.Means, check.Name)
+		}
+	}
+	fmt.Fprintf(con.out, "%d hold, %d do not, %d could not be told\n", all-wrong-open, wrong, open)
+	return failed
+}

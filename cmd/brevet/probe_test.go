@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+var probed = []string{"probe", "--scope", "github.issues.read", "--param", "repo=acme/api"}
+
+// A deployment that is as it should be holds against everything, and the pass can be told in its record.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	s := startDev(t, t.TempDir()+"/state")
+	pages := consoleOf(t, s)
+	began := time.Now()
+	got := brevet(t, s.env, append(probed, "--console", pages)...)
+	got.want(t, 0, "✓  a call that proves nobody gets 401", "✓  a form of another site gets 403 at the console", " hold, 0 do not, 0 could not be told")
+	if took := time.Since(began); took > probeWithin+probeCleanUp {
+		t.Errorf("it took %s", took)
+	}
+	got = brevet(t, s.env, append(probed, "-o", "json")...)
+	got.want(t, 0)
+	report := readReport(t, got.out)
+	if report.Result != held || len(report.Checks) != len((&ProbeCmd{}).checks()) || strings.Contains(got.out, "eyJ") {
+		t.Errorf("got %s", got.out)
+	}
+	marks := objects(t, brevet(t, s.as("auditor"), "audit", "list", "--task", probeTask, "-o", "json").out)
+	for _, mark := range marks {
+		if mark["reason"] != probeReason {
+			t.Errorf("got the record %v, want the reason %q", mark, probeReason)
+		}
+	}
+	if len(marks) != 6 { // two that are issued and one that is denied, twice
+		t.Errorf("got %d records", len(marks))
+	}
+	alive := brevet(t, s.as("auditor"), "audit", "list", "--task", probeTask, "--status", "issued", "-o", "json")
+	if alive.code != 0 || alive.out != "" {
+		t.Errorf("left alive: %+v", alive)
+	}
+	brevet(t, s.env, "probe", "--scope", "github.repo.delete", "--param", "repo=acme/api").want(t, 1,
+		"✗  the scope is issued to the prober's own SVID", "403 Policy does not allow this", "brevet request says why", "? ")
+	brevet(t, s.env, "probe", "--scope", "github.issues.write", "--param", "repo=acme/api").want(t, 1, "people have to agree first")
+	brevet(t, s.env, "probe", "--scope", "reports.orders.read").want(t, 1, "the credential is no JWT")
+	s.stop(t, syscall.SIGTERM)
+	brevet(t, s.env, probed...).want(t, exitUntold, "nothing could be tried", "is the agent running?")
+}
+
+func consoleOf(t *testing.T, s *session) string {
+	t.Helper()
+	cfg, err := loadConfig(s.dir + "/brevet.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg.Console.URL
+}
+
+func readReport(t *testing.T, text string) probeReport {
+	t.Helper()
+	var report probeReport
+	if err := json.Unmarshal([]byte(text), &report); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return report
+}
+
+// A server with every hole there is: each check finds the one that it is about.
+func TestProbeFindsHoles(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":true}`, http.StatusOK))
+	got := f.probe(t, "--console", strings.Replace(f.url, "https://127.0.0.1", "http://localhost", 1))
+	f.sees(t, got, 1, func(name string) outcome {
+		if name == "issues" || name == "active" || name == "released" {
+			return held
+		}
+		return broken
+	})
+}
+
+// What must work is missed when it does not.
+func TestProbeMissesWhatMustWork(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":false}`, http.StatusForbidden))
+	got := f.probe(t)
+	f.sees(t, got, 1, func(name string) outcome {
+		switch name {
+		case "issues", "prolonged", "dead", "expired", "tls_1_1", "tls_1_2":
+			return held
+		}
+		return broken // "active" and "released" among them
+	})
+}
+
+// Who is out of order is not called open: what could not be told is told as that.
+func TestProbeThatCannotTell(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/livez" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	f.closed = true
+	got := f.probe(t)
+	f.sees(t, got, exitUntold, func(name string) outcome {
+		switch name {
+		case "plain_http", "tls_1_1", "tls_1_2":
+			return held
+		}
+		return untold
+	})
+	f.stop()
+	got = f.probe(t)
+	if report := readReport(t, got.out); got.code != exitUntold || report.Result != untold || report.Error == "" || len(report.Checks) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	f.env = append(f.env, "--server-id", "spiffe://acme.example/other")
+	if got := f.probe(t); got.code != exitUntold {
+		t.Errorf("got %+v of a server that is another", got)
+	}
+}
+
+// fake is a server that a prober takes for the broker, and answers whoever calls.
+type fake struct {
+	url    string
+	env    []string
+	closed bool // to HTTP without TLS
+	stop   func()
+}
+
+func newFake(t *testing.T, cfg *tls.Config, handler http.Handler) *fake {
+	t.Helper()
+	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString(localDomain)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint, err := issuer.ServeWorkload(t.TempDir()+"/s", spiffeid.RequireFromString(researcher))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = endpoint.Close() })
+	svid, err := issuer.X509SVID(spiffeid.RequireFromString("spiffe://" + localDomain + "/brevet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Certificates = []tls.Certificate{{Certificate: [][]byte{svid.Certificates[0].Raw}, PrivateKey: svid.PrivateKey}}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{url: "https://" + listener.Addr().String()}
+	f.env = []string{"--server", f.url, "--server-id", "spiffe://" + localDomain + "/brevet", "--workload-api", endpoint.Addr()}
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = srv.Serve(eitherListener{listener, cfg, f})
+	}()
+	f.stop = sync.OnceFunc(func() { _ = srv.Close(); <-ended })
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *fake) probe(t *testing.T, more ...string) result {
+	t.Helper()
+	return inProcess(t, append(append(append([]string(nil), probed...), append(f.env, "-o", "json")...), more...)...)
+}
+
+func (f *fake) sees(t *testing.T, got result, code int, want func(name string) outcome) {
+	t.Helper()
+	report := readReport(t, got.out)
+	if got.code != code || len(report.Checks) < 20 {
+		t.Fatalf("got %+v", got)
+	}
+	for _, check := range report.Checks {
+		if check.Result != want(check.Name) {
+			t.Errorf("%s: got %s (%s), want %s", check.Name, check.Result, check.Saw, want(check.Name))
+		}
+		if (check.Result == broken) != (check.Means != "") {
+			t.Errorf("%s is %s, and means %q", check.Name, check.Result, check.Means)
+		}
+	}
+}
+
+// openToAll issues to everybody, and answers everything else with a yes.
+func openToAll(introspection string, released int) http.Handler {
+	token := encode([]byte(`{"alg":"ES256"}`)) + "." + encode([]byte(`{"exp":1}`)) + ".c2ln"
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/tokens", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, `{"id":"one","kind":"jwt","token":%q,"token_type":"Bearer","ttl":1}`, token)
+	})
+	mux.HandleFunc("/oauth2/introspect", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, introspection) })
+	mux.HandleFunc("/v1/issuances/one/release", func(w http.ResponseWriter, _ *http.Request) {
+		var body any = struct{}{}
+		w.Header().Set("Content-Type", "application/json")
+		if released >= http.StatusBadRequest {
+			w.Header().Set("Content-Type", "application/problem+json")
+			body = openapi.Problem{Code: openapi.CodeNotAllowed, Type: openapi.CodeNotAllowed.Type(), Status: released}
+		}
+		w.WriteHeader(released)
+		_ = json.NewEncoder(w).Encode(body)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+	return mux
+}
+
+// eitherListener takes HTTP with TLS and without on one port.
+type eitherListener struct {
+	net.Listener
+	cfg *tls.Config
+	f   *fake
+}
+
+func (l eitherListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return &eitherConn{Conn: conn, by: l}, err
+}
+
+type eitherConn struct {
+	net.Conn
+	by    eitherListener
+	once  sync.Once
+	inner net.Conn
+}
+
+func (c *eitherConn) Read(p []byte) (int, error) {
+	c.once.Do(func() {
+		in := bufio.NewReader(c.Conn)
+		c.inner = readFirst{c.Conn, in}
+		if first, _ := in.Peek(1); c.by.f.closed || len(first) == 1 && first[0] == 0x16 {
+			c.inner = tls.Server(c.inner, c.by.cfg)
+		}
+	})
+	return c.inner.Read(p)
+}
+
+func (c *eitherConn) Write(p []byte) (int, error) { return c.inner.Write(p) }
+
+type readFirst struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (c readFirst) Read(p []byte) (int, error) { return c.in.Read(p) }
