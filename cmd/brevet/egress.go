@@ -51,6 +51,9 @@ const releaseWithin = 10 * time.Second
 
 // Run serves until ctx ends.
 func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
+	if err := closed(); err != nil {
+		return err
+	}
 	defer ballast()()
 	scopes, err := scopesInOrder(c.Scope, c.Param)
 	if err != nil {

@@ -88,9 +88,15 @@ func launch(t *testing.T, env []string, args ...string) *process {
 // launchWith is launch with what the system is to be told.
 func launchWith(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *process {
 	t.Helper()
+	return start(t, attr, env, append([]string{binary}, args...)...)
+}
+
+// start is launchWith for any program.
+func start(t *testing.T, attr *syscall.SysProcAttr, env []string, line ...string) *process {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &process{
-		cmd: exec.CommandContext(ctx, binary, args...), out: newStream(), err: newStream(), ended: make(chan struct{}),
+		cmd: exec.CommandContext(ctx, line[0], line[1:]...), out: newStream(), err: newStream(), ended: make(chan struct{}),
 	}
 	p.cmd.Env, p.cmd.SysProcAttr = append(os.Environ(), env...), attr
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err

@@ -38,6 +38,9 @@ type ServeCmd struct {
 
 // Run serves until ctx ends.
 func (c *ServeCmd) Run(ctx context.Context, con *console) error {
+	if err := closed(); err != nil {
+		return err
+	}
 	cfg, err := loadConfig(c.Config)
 	if err != nil {
 		return err
