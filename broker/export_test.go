@@ -1,6 +1,10 @@
 package broker
 
-import "time"
+import (
+	"time"
+
+	"github.com/brevet-dev/brevet/passkey"
+)
 
 // Next is the state machine of what waits for people, for tests of what it says without a ledger.
 func (e Electorate) Next(c *Case, v Vote) (Status, error) { return e.next(c, v) }
@@ -12,4 +16,20 @@ type Places struct{ places }
 func (p *Places) Take(trustDomain string, now time.Time) (string, int, error) {
 	in, err := p.take(trustDomain, now)
 	return in.list, in.index, err
+}
+
+// At is an electorate that signs on a site.
+func At(e Electorate, site passkey.RelyingParty) Electorate {
+	e.site = site
+	return e
+}
+
+// Redeemable is what redeeming a request begins with.
+func Redeemable(e Electorate, c *Case, now time.Time) error { return e.redeemable(c, now) }
+
+// RememberedOf is a request with the one of which its votes are remembered.
+func RememberedOf(c, before *Case) *Case {
+	with := *c
+	with.of = before
+	return &with
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/url"
 
-	"github.com/brevet-dev/brevet/broker"
 	pages "github.com/brevet-dev/brevet/console"
 	"github.com/brevet-dev/brevet/inert"
 	"github.com/brevet-dev/brevet/openapi"
@@ -28,8 +27,8 @@ func relyingParty(c *ConsoleConfig) (passkey.RelyingParty, error) {
 }
 
 // warnUnsignable says which scopes nobody can approve, because there is no console to sign in.
-func warnUnsignable(ctx context.Context, log *slog.Logger, core *broker.Broker, catalogue *scopes.Catalogue) {
-	if core.RelyingParty().Configured() {
+func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingParty, catalogue *scopes.Catalogue) {
+	if site.Configured() {
 		return
 	}
 	for _, s := range catalogue.Scopes() {

@@ -152,7 +152,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	s.onClose(func() { s.closeBroker(ctx, core) })
-	warnUnsignable(ctx, s.log, core, catalogue)
+	warnUnsignable(ctx, s.log, site, catalogue)
 	s.tasks.Go(func() error { return ended(ctx, core.Sweep(ctx, book)) })
 	s.tasks.Go(func() error { return ended(ctx, core.FollowCatalogue(ctx)) })
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
