@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"mint":       {"broker", "jws", "scopes", "secret"},
 	"ledger":     {"audit", "broker", "dpop", "passkey", "scopes", "attest", "people", "migrations"},
 	"server":     {"audit", "broker", "dpop", "scopes", "attest", "jws", "people", "openapi", "secret", "token"},
-	"console":    {"audit", "broker", "export", "inert", "openapi", "people", "scopes", "secret"},
+	"console":    {"audit", "broker", "export", "inert", "openapi", "passkey", "people", "scopes", "secret"},
 	"client":     {"dpop", "openapi", "secret"},
 	"resource":   {"dpop", "jws", "token"},
 	"outbound":   {"secret"},

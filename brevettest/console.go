@@ -7,22 +7,47 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/console"
+	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/server"
 )
 
-// Console serves the pages of this replica until the test ends, and returns where: http on localhost.
-func (s *Stack) Console(t testing.TB) string {
+// Pages is an address for Options.Pages.
+func Pages(t testing.TB) net.Listener {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return listener
+}
+
+func originOf(t testing.TB, listener net.Listener) string {
+	t.Helper()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return "http://localhost:" + port
+}
+
+// site is what the stack's passkeys are for.
+func (s *Stack) site(t testing.TB) passkey.RelyingParty {
+	t.Helper()
+	if s.options.Pages == nil {
+		return Site
+	}
+	return passkey.RelyingParty{ID: "localhost", Origins: []string{originOf(t, s.options.Pages)}}
+}
+
+// Console serves the pages of this replica until the test ends, and returns where: http on localhost.
+func (s *Stack) Console(t testing.TB) string {
+	t.Helper()
+	listener := s.options.Pages
+	if listener == nil {
+		listener = Pages(t)
+	}
 	cfg := console.Config{
-		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Proofs: s.ledger, LogKeys: s.LogKey, URL: "http://localhost:" + port,
+		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Proofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
 		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now,
 	}
 	for _, p := range server.ProblemTexts() {

@@ -99,6 +99,8 @@ type Options struct {
 	VaultVia func(addr string) string
 	// OnUnrevoked is as in broker.Config.
 	OnUnrevoked func(n int)
+	// Pages is where Console serves, if that is to be known before: passkeys are for those pages then, and else for Site.
+	Pages net.Listener
 	// Now is the clock of the server; nil is the system's.
 	Now func() time.Time
 }
@@ -182,7 +184,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	}
 	catalogue = s.openCatalogue(t, o, catalogue)
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Usage: s.ledger, Survey: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: Site, Proofs: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Usage: s.ledger, Survey: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: s.site(t), Proofs: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})

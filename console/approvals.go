@@ -62,6 +62,8 @@ type ask struct {
 	Bar                  string
 	// Like are others that are alike, on the request's own page.
 	Like []ask
+	// Signing is set on the request's own page where a yes has to be signed.
+	Signing *signing
 }
 
 func (c *Console) askOf(one *broker.Case, who *visitor) (ask, error) {
@@ -99,6 +101,10 @@ func (c *Console) offer(a *ask, who *visitor) {
 		a.Bar = troubleOf(no).Means
 	}
 }
+
+// MayApprove and MayBreak tell what the reader is offered: not what takes a passkey that they do not have.
+func (a *ask) MayApprove() bool { return a.Approve && (a.Signing == nil || a.Signing.Keys > 0) }
+func (a *ask) MayBreak() bool   { return a.Break && (a.Signing == nil || a.Signing.Keys > 0) }
 
 // Left is when the wait ends.
 func (a *ask) Left() time.Time { return time.Unix(a.Agreed.Expires, 0) }
@@ -252,6 +258,9 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 		if a.Like, err = c.alike(r, who, &a); err != nil {
 			return view{}, err
 		}
+	}
+	if err := c.sign(r.Context(), who, &a); err != nil {
+		return view{}, err
 	}
 	return view{page: "approval", title: short(a.Title, 80), data: &a}, nil
 }

@@ -109,6 +109,15 @@ func approvalsWorld(t *testing.T) *world {
     ttl: {default: 5m, max: 15m}
     approval: {group: admins, quorum: 1, break_glass: oncall, expires: 10m}
     credential: {kind: jwt, audience: 'https://hosts.test'}
+  - name: payments.refund
+    title: Refund one payment
+    authority: payment
+    params:
+      payment: {type: string, pattern: '[a-z0-9]+', max_length: 100}
+    resource: payment:{payment}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 1, passkey: required, expires: 10m}
+    credential: {kind: jwt, audience: 'https://payments.test'}
   - name: github.repo.delete
     title: Delete one repository
     authority: delete
@@ -122,7 +131,7 @@ func approvalsWorld(t *testing.T) *world {
 			{Name: "policy.cedar", Data: []byte(`@id("agents") permit (principal, action, resource);
 @id("people") forbid (principal, action, resource) unless { context.approved };`)},
 		},
-		Applied: true, OIDC: oidc, Owners: []string{"spiffe://acme.test/users/{owner}/**"}, Auditors: []string{auditor},
+		Applied: true, OIDC: oidc, Pages: brevettest.Pages(t), Owners: []string{"spiffe://acme.test/users/{owner}/**"}, Auditors: []string{auditor},
 		Rules: []people.Rule{
 			{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}, {Role: people.RoleAuditor, Group: "auditors"},
 		},

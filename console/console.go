@@ -169,6 +169,7 @@ func (c *Console) routes() http.Handler {
 	mux.Get("/", c.visit(c.home))
 	mux.Get("/you", c.visit(c.you))
 	c.approvalsRoutes(mux)
+	c.passkeysRoutes(mux)
 	c.catalogueRoutes(mux)
 	c.referenceRoutes(mux)
 	c.recordRoutes(mux)

@@ -80,7 +80,7 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.Ballo
 func ballotsOf(r *http.Request, id string) ([]broker.Ballot, error) {
 	b := broker.Ballot{
 		Request: id, Verdict: broker.Verdict(r.PostForm.Get("verdict")), Note: strings.TrimSpace(r.PostForm.Get("note")),
-		Covers: broker.Cover(cmp.Or(r.PostForm.Get("covers"), string(broker.CoverRequest))),
+		Covers: broker.Cover(cmp.Or(r.PostForm.Get("covers"), string(broker.CoverRequest))), Assertion: []byte(r.PostForm.Get("assertion")),
 	}
 	switch b.Verdict {
 	case broker.Approve, broker.Deny, broker.BreakGlass:
@@ -104,6 +104,7 @@ func ballotsOf(r *http.Request, id string) ([]broker.Ballot, error) {
 	ballots := []broker.Ballot{b}
 	for _, text := range also {
 		other := b
+		other.Assertion = nil // it is of one request
 		var hash string
 		other.Request, hash, _ = strings.Cut(text, ".")
 		if other.Hash, err = hashOf(hash); err != nil {

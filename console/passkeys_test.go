@@ -1,0 +1,108 @@
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/chromedp/cdproto/webauthn"
+	"github.com/chromedp/chromedp"
+)
+
+func refund(payment string) client.Ask {
+	return client.Ask{Scope: "payments.refund", Params: map[string]any{"payment": payment}, Task: "refunds-1"}
+}
+
+// authenticator gives a tab a device with passkeys, whose user is verified.
+func (b *tab) authenticator() webauthn.AuthenticatorID {
+	b.t.Helper()
+	call(b, webauthn.Enable, webauthn.EnableParams{})
+	return call(b, webauthn.AddVirtualAuthenticator, webauthn.AddVirtualAuthenticatorParams{Options: &webauthn.VirtualAuthenticatorOptions{
+		Protocol: webauthn.AuthenticatorProtocolCtap2, Transport: webauthn.AuthenticatorTransportInternal, HasResidentKey: true,
+		HasUserVerification: true, IsUserVerified: true, AutomaticPresenceSimulation: true,
+	}}).AuthenticatorID
+}
+
+func TestAPasskeySignsAYes(t *testing.T) {
+	w := approvalsWorld(t)
+	agent, alice, bob := w.agent(t, "refunds"), w.tab(t), w.program(t, "bob")
+	device := alice.authenticator()
+	alice.login("alice")
+	first := waits(t, agent, refund("p1"))
+	alice.open("/approvals")
+	alice.has("signed by a passkey", "Decide on its page")
+	alice.open("/approvals/" + first)
+	alice.has("you have none yet")
+	if get(alice, chromedp.Evaluate[bool](`!!document.querySelector('`+approve+`')`)) {
+		t.Error("a yes is offered that nobody could sign")
+	}
+	alice.run(chromedp.Click(`main a[href="/you/passkeys"]`), chromedp.WaitVisible(`//h1[.="Your passkeys"]`))
+	alice.has("You have no passkey here yet")
+	const add = `form[data-makes] button`
+	alice.run(chromedp.SendKeys(`input[name="name"]`, "work laptop"), chromedp.Click(add), chromedp.WaitVisible(`//p[@role="status"][contains(., "work laptop")]`))
+	alice.check("/you/passkeys")
+	alice.run(chromedp.SendKeys(`input[name="name"]`, "once more"), chromedp.Click(add), chromedp.WaitVisible(`[data-says]`))
+	alice.has("This device has a passkey of yours for this console already. Nothing was sent.")
+
+	// Whoever has the device and is not its owner signs nothing.
+	alice.open("/approvals/" + first)
+	call(alice, webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: device, IsUserVerified: false})
+	alice.run(chromedp.Click(approve), chromedp.WaitVisible(`[data-says]`))
+	alice.has("It was cancelled, took too long, or no passkey of yours is at hand. Nothing was sent.")
+	call(alice, webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: device, IsUserVerified: true})
+	alice.presses(approve, "Approvals")
+	alice.has("Approved: the sandbox may take its credential now")
+	if got, err := agent.Redeem(t.Context(), first, refund("p1")); err != nil || got.Token == nil {
+		t.Errorf("got %+v, %v, want a credential", got, err)
+	}
+
+	second := waits(t, agent, refund("p2"))
+	ballot := url.Values{"verdict": {"approve"}, "hash": {hashOf(t, w, bob, second)}}
+	for name, assertion := range map[string]string{"none": "", "of another request": assertionOf(t, w, first), "not one": "{}"} {
+		ballot.Set("assertion", assertion)
+		if status, body := w.ask(t, bob, "/approvals/"+second+"/vote", ballot); status != http.StatusForbidden || !strings.Contains(body, "not signed by your passkey") {
+			t.Errorf("%s: got %d, want it refused:\n%s", name, status, body)
+		}
+	}
+	withoutChallenge := url.Values{"name": {"x"}, "response": {"{}"}}
+	if status, body := w.ask(t, bob, "/you/passkeys", withoutChallenge); status != http.StatusUnprocessableEntity || !strings.Contains(body, "was not added") {
+		t.Errorf("got %d to a registration that nobody began:\n%s", status, body)
+	}
+	remove(alice)
+	w.DB.Check(t)
+}
+
+// remove has somebody type the name of their passkey, wrong and then right.
+func remove(b *tab) {
+	b.t.Helper()
+	b.open("/you/passkeys")
+	for _, step := range []struct{ typed, then string }{{"laptop", "That is not what was to be typed"}, {"work laptop", "Your passkeys"}} {
+		b.run(chromedp.Click(`//summary[.="Remove work laptop"]`), chromedp.SendKeys(`input[name="confirm"]`, step.typed, chromedp.NodeVisible))
+		b.presses(`button.danger`, step.then)
+		if step.then != "Your passkeys" {
+			b.run(chromedp.Click(`main a[role="button"]`), chromedp.WaitVisible(`//h1[.="Your passkeys"]`))
+		}
+	}
+	b.run(chromedp.WaitVisible(`//p[@role="status"][contains(., "is removed")]`))
+	b.has("You have no passkey here yet")
+}
+
+// hashOf is what a vote on a request names. Who could not sign a yes can still say no.
+func hashOf(t *testing.T, w *world, browser *http.Client, id string) string {
+	t.Helper()
+	return w.ballot(t, browser, id, "deny").Get("hash")
+}
+
+// assertionOf is what was signed for a request, which is no secret: the record has it.
+func assertionOf(t *testing.T, w *world, id string) string {
+	t.Helper()
+	for _, e := range w.DB.Entries(t) {
+		if text, ok := e.Body["assertion"].(string); ok && e.ID == id {
+			return text
+		}
+	}
+	t.Fatal("the record has no signature")
+	return ""
+}

@@ -1,0 +1,74 @@
+"use strict";
+
+// What a passkey does happens in the browser: making one, and signing exactly what somebody approves. The server checks both.
+(() => {
+  const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
+  const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+  const known = (list) => list.map((one) => ({ ...one, id: bytes(one.id) }));
+
+  const words = {
+    NotAllowedError: "It was cancelled, took too long, or no passkey of yours is at hand.",
+    InvalidStateError: "This device has a passkey of yours for this console already.",
+    SecurityError: "Passkeys are not for this address of the console. Open it by the address that your operator gave out.",
+    NotSupportedError: "This device can make no passkey of a kind that is accepted.",
+  };
+
+  const answer = (credential, response) => JSON.stringify({
+    id: credential.id, rawId: text(credential.rawId), type: credential.type,
+    authenticatorAttachment: credential.authenticatorAttachment ?? undefined, clientExtensionResults: {}, response,
+  });
+
+  const make = async (form) => {
+    const reply = await fetch("/you/passkeys/challenge", { method: "POST" });
+    if (!reply.ok) throw new Error("The console did not begin it. Load this page again.");
+    const options = await reply.json();
+    options.challenge = bytes(options.challenge);
+    options.user.id = bytes(options.user.id);
+    options.excludeCredentials = known(options.excludeCredentials);
+    const made = await navigator.credentials.create({ publicKey: options });
+    form.elements.response.value = answer(made, {
+      clientDataJSON: text(made.response.clientDataJSON), attestationObject: text(made.response.attestationObject),
+      transports: made.response.getTransports(),
+    });
+  };
+
+  const sign = async (form) => {
+    const signed = await navigator.credentials.get({ publicKey: {
+      challenge: bytes(form.dataset.challenge), rpId: form.dataset.site, allowCredentials: known(JSON.parse(form.dataset.credentials)),
+      userVerification: "required", timeout: 120000,
+    } });
+    form.elements.assertion.value = answer(signed, {
+      clientDataJSON: text(signed.response.clientDataJSON), authenticatorData: text(signed.response.authenticatorData),
+      signature: text(signed.response.signature), userHandle: signed.response.userHandle ? text(signed.response.userHandle) : undefined,
+    });
+  };
+
+  const told = (form, what) => {
+    const says = form.querySelector("[data-says]");
+    says.textContent = what;
+    says.hidden = what === "";
+  };
+
+  for (const [selector, act] of [["form[data-makes]", make], ["form[data-challenge]", sign]]) {
+    for (const form of document.querySelectorAll(selector)) {
+      let ready = false;
+      form.addEventListener("submit", async (e) => {
+        if (ready) return;
+        e.preventDefault();
+        const button = e.submitter;
+        told(form, "");
+        button.setAttribute("aria-busy", "true");
+        try {
+          if (!window.PublicKeyCredential) throw new Error("This browser has no passkeys. Take one that has.");
+          await act(form);
+          ready = true;
+          form.requestSubmit(button);
+        } catch (error) {
+          told(form, (words[error.name] ?? error.message) + " Nothing was sent.");
+        } finally {
+          button.removeAttribute("aria-busy");
+        }
+      });
+    }
+  }
+})();
