@@ -43,3 +43,9 @@ func (b *Broker) Census(ctx context.Context, reach Reach) (Census, error) {
 	}
 	return b.cfg.Survey.Census(ctx, reach)
 }
+
+// Holding returns up to limit of what is alive, matches and is within reach: what Revoke would end now, for who wants to see that
+// first.
+func (b *Broker) Holding(ctx context.Context, sel Selector, reach Reach, limit int) ([]Held, error) {
+	return b.cfg.Estate.Live(ctx, sel, reach, LivePage{Limit: limit})
+}

@@ -78,7 +78,7 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
 		return Receipt{}, fmt.Errorf("recording a quarantine: %w", err)
 	}
-	cmd.Target = confined(c.SPIFFEID)
+	cmd.Target = Confined(c.SPIFFEID)
 	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)
 }
 
@@ -125,8 +125,8 @@ func (b *Broker) confine(kind string, c Confinement) (Command, error) {
 	return b.command(kind, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
 }
 
-// confined selects what a quarantine holds: everything that is called so, or below it.
-func confined(id string) Selector {
+// Confined selects what a quarantine holds: everything that is called so, or below it.
+func Confined(id string) Selector {
 	if domain, isDomain := strings.CutPrefix(id, "spiffe://"); isDomain && !strings.Contains(domain, "/") {
 		return Selector{TrustDomain: domain}
 	}

@@ -173,6 +173,7 @@ func (c *Console) routes() http.Handler {
 	c.catalogueRoutes(mux)
 	c.referenceRoutes(mux)
 	c.recordRoutes(mux)
+	c.endingRoutes(mux)
 	all := chi.NewRouter()
 	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody
 	all.Mount("/", c.sessions.LoadAndSave(mux))

@@ -11,6 +11,8 @@ import (
 
 // recordRoutes are of pages that read the record.
 func (c *Console) recordRoutes(mux chi.Router) {
+	mux.Get("/live", c.visit(audits(c.live)))
+	mux.Get("/live/rates.json", c.rates)
 	mux.Get("/history", c.visit(audits(c.history)))
 	mux.Get("/history/export", c.export)
 	mux.Get("/issuances/{id}", c.visit(audits(c.issuance)))

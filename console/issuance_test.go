@@ -84,9 +84,8 @@ func TestWhoseIsAToken(t *testing.T) {
 	b.login("dave")
 	sent := b.sent(t)
 	b.open("/whose")
-	b.run(
-		chromedp.SetValue("#secret", token.Secret.Reveal()+"\n"), chromedp.Click("#finder button"),
-	)
+	b.run(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(
+		`document.getElementById("secret").value = %s; document.querySelector("#finder button").click()`, quoted(t, token.Secret.Reveal()+"\n"))))
 	eventually(t, "answer", func() bool { return b.said("main h2") != "" })
 	if got := b.said("main"); !strings.Contains(got, "jwt of spiffe://acme.test/agents/reader") || !strings.Contains(got, token.ID) {
 		t.Errorf("got %q, want whose the token is", got)

@@ -60,6 +60,14 @@ var (
 		{"vault_refused", "Vault refused"},
 		{"mint_mismatch", "Vault made something else"},
 	}
+	// whyChoices say why something is not over.
+	whyChoices = []choice{
+		{"vault_unavailable", "Vault does not answer; it is tried again"},
+		{"vault_refused", "Vault refuses; it is tried again, and somebody has to look at its configuration"},
+		{"ledger_unavailable", "the record does not answer; it is tried again"},
+		{"unfinished", "its making is under way or lost; it dies undelivered"},
+		{"static", "a stored secret: only its owner can change it"},
+	}
 	eventChoices = []choice{
 		{"request.denied", "Asked, and denied"},
 		{"request.pending", "Asked, and left to people"},
@@ -87,7 +95,7 @@ var (
 // termFunctions are what templates say terms by.
 var termFunctions = template.FuncMap{
 	"status": inWords(statusChoices), "decision": inWords(decisionChoices), "code": inWords(codeChoices),
-	"detail": inWords(detailChoices), "event": inWords(eventChoices),
+	"detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
 }
 
 // inWords is how a list says a term; a term that it lacks, harmless.

@@ -1,0 +1,302 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/go-chi/chi/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const (
+	keyReceipt = "receipt"
+	// orderTimeout bounds what was ordered, which is carried out whether or not the browser waits.
+	orderTimeout = 25 * time.Second
+	// mostHit is up to how many credentials are counted that an order would end, mostListed how many a page lists.
+	mostHit, mostListed = 500, 50
+)
+
+var (
+	errConfirmation = errors.New("what was typed is not the name")
+	errSelection    = errors.New("the form selects nothing, or what cannot be")
+)
+
+// kindOfOrder is something that admins can order, in words.
+type kindOfOrder struct {
+	Title, Does, Button, Done string
+	// of reads what the order is about, and do carries it out.
+	of func(url.Values) (broker.Selector, error)
+	do func(*broker.Broker, context.Context, broker.Revocation) (broker.Receipt, error)
+}
+
+var ordersByName = map[string]kindOfOrder{
+	"task": {
+		"End a task", "The task gets no credential any more, and those that it holds end now. That cannot be taken back: the sandbox goes on under another task.", "End the task", "The task has ended.",
+		taskOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
+			return b.EndTask(ctx, broker.TaskEnd{Actor: o.Actor, SPIFFEID: o.Target.SPIFFEID, Task: o.Target.Task, Reason: o.Reason})
+		},
+	},
+	"revoke": {
+		"Revoke credentials", "What matches at that moment ends now. It does not keep anybody from asking again: for that, end the task or put the sandbox into quarantine.", "Revoke", "What matched is revoked.",
+		selected, (*broker.Broker).Revoke,
+	},
+	"quarantine": {
+		"Put into quarantine", "Whoever has this name, or one below it, gets no credential until the quarantine is lifted, and what they hold ends now.", "Put into quarantine", "The quarantine stands.",
+		pathOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
+			return b.Quarantine(ctx, broker.Confinement{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
+		},
+	},
+	"lift": {
+		"Lift a quarantine", "Whoever has this name, or one below it, may get credentials again, as policy says. What was ended stays ended.", "Lift the quarantine", "The quarantine is lifted.",
+		pathOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
+			return broker.Receipt{}, b.Unquarantine(ctx, broker.Confinement{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
+		},
+	},
+}
+
+// endingRoutes are of what admins end.
+func (c *Console) endingRoutes(mux chi.Router) {
+	mux.Get("/endings/receipt", c.visit(c.receipt))
+	mux.Get("/endings/{order}", c.visit(c.beforeOrder))
+	mux.Post("/endings/{order}", c.act(c.order))
+}
+
+// selected is what a revocation is about.
+func selected(values url.Values) (broker.Selector, error) {
+	s := broker.Selector{
+		ID: values.Get("id"), SPIFFEID: values.Get("spiffe_id"), SPIFFEIDPrefix: values.Get("spiffe_id_prefix"),
+		TrustDomain: values.Get("trust_domain"), Task: values.Get("task"), Scope: values.Get("scope"),
+	}
+	for _, id := range []string{s.SPIFFEID, s.SPIFFEIDPrefix} {
+		if _, err := spiffeid.FromString(id); id != "" && err != nil {
+			return s, errSelection
+		}
+	}
+	if _, err := spiffeid.TrustDomainFromString(s.TrustDomain); s.TrustDomain != "" && err != nil || s == (broker.Selector{}) {
+		return s, errSelection
+	}
+	return s, nil
+}
+
+// taskOf is the one task of one sandbox.
+func taskOf(values url.Values) (broker.Selector, error) {
+	s := broker.Selector{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}
+	if id, err := spiffeid.FromString(s.SPIFFEID); err != nil || id.Path() == "" || s.Task == "" || len(s.Task) > 128 {
+		return s, errSelection
+	}
+	return s, nil
+}
+
+// pathOf is a sandbox, or a path or trust domain above some.
+func pathOf(values url.Values) (broker.Selector, error) {
+	id := values.Get("spiffe_id")
+	if _, err := spiffeid.FromString(id); err != nil {
+		return broker.Selector{}, errSelection
+	}
+	return broker.Confined(id), nil
+}
+
+// nameOf is what a selection goes by, which whoever orders something about it has to type.
+func nameOf(s broker.Selector) string {
+	if s.TrustDomain != "" && s == (broker.Selector{TrustDomain: s.TrustDomain}) {
+		return "spiffe://" + s.TrustDomain
+	}
+	return cmp.Or(s.ID, s.Task, s.SPIFFEID, s.SPIFFEIDPrefix, s.Scope)
+}
+
+// covered tells whether an order's target is within an admin's reach as a whole. What a revocation reaches, it ends; the others
+// are of one name.
+func covered(order string, s broker.Selector, reach broker.Reach) bool {
+	switch order {
+	case "task":
+		return reach.Covers(s.SPIFFEID)
+	case "quarantine", "lift":
+		return reach.Covers(nameOf(s))
+	}
+	return true
+}
+
+// orderPage says what an order would do, before it is given.
+type orderPage struct {
+	kindOfOrder
+
+	Order    string
+	Selector broker.Selector
+	Name     string
+	Fields   url.Values // what selects it
+	Hit      []broker.Held
+	Count    int
+	More     bool // than are counted
+	Standing *broker.Quarantine
+}
+
+// Lifts and Ends are for the page: the one has nothing to end.
+func (p orderPage) Lifts() bool { return p.Order == "lift" }
+
+// Possible tells whether there is anything to be done.
+func (p orderPage) Possible() bool {
+	switch p.Order {
+	case "revoke":
+		return p.Count > 0
+	case "lift":
+		return p.Standing != nil
+	}
+	return true
+}
+
+// beforeOrder shows what an order would hit, and asks for it to be typed.
+func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
+	name, values := chi.URLParam(r, "order"), given(r.URL.Query())
+	kind, known := ordersByName[name]
+	switch {
+	case !who.Administers():
+		return view{}, errNotAllowed
+	case !known:
+		return view{}, broker.ErrNotFound
+	case len(values) == 0:
+		return view{page: "select", title: kind.Title, data: orderPage{kindOfOrder: kind, Order: name}}, nil
+	}
+	target, err := kind.of(values)
+	if err != nil {
+		return view{}, err
+	}
+	if !covered(name, target, who.Admin) {
+		return view{}, broker.ErrNotFound
+	}
+	p := orderPage{kindOfOrder: kind, Order: name, Selector: target, Name: nameOf(target), Fields: values}
+	if err := c.hits(r.Context(), &p, who.Admin); err != nil {
+		return view{}, err
+	}
+	return view{page: "order", title: kind.Title, data: p}, nil
+}
+
+// hits finds what an order would end, and the quarantine that stands.
+func (c *Console) hits(ctx context.Context, p *orderPage, reach broker.Reach) error {
+	standing, err := c.cfg.Broker.Quarantines(ctx, reach)
+	if err != nil {
+		return err
+	}
+	for _, q := range standing {
+		if q.SPIFFEID == p.Name {
+			p.Standing = &q
+		}
+	}
+	if p.Lifts() {
+		return nil
+	}
+	if p.Hit, err = c.cfg.Broker.Holding(ctx, p.Selector, reach, mostHit+1); err != nil {
+		return err
+	}
+	p.More = len(p.Hit) > mostHit
+	p.Count = min(len(p.Hit), mostHit)
+	p.Hit = p.Hit[:min(p.Count, mostListed)]
+	return nil
+}
+
+// order carries out what an admin has typed the name of.
+func (c *Console) order(r *http.Request, who *visitor) (done, error) {
+	name := chi.URLParam(r, "order")
+	kind, known := ordersByName[name]
+	switch {
+	case !who.Administers():
+		return done{}, errNotAllowed
+	case !known:
+		return done{}, broker.ErrNotFound
+	}
+	target, err := kind.of(r.PostForm)
+	if err != nil {
+		return done{}, err
+	}
+	if !covered(name, target, who.Admin) {
+		return done{}, broker.ErrNotFound
+	}
+	reason := strings.TrimSpace(r.PostForm.Get("reason"))
+	if err := checkOrder(r, target, reason); err != nil {
+		return done{}, &returning{err, r.URL.Path + "?" + selection(r.PostForm).Encode()}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+	defer cancel()
+	receipt, err := kind.do(c.cfg.Broker, ctx, broker.Revocation{
+		Actor: broker.PersonActor(who.Person), Target: target, Reach: who.Admin, Reason: reason,
+	})
+	if err != nil {
+		return done{}, err
+	}
+	if name == "lift" {
+		return done{"/live", kind.Done}, nil
+	}
+	return done{"/endings/receipt", kind.Done}, c.keepReceipt(r.Context(), kind.Title+": "+nameOf(target), receipt)
+}
+
+// checkOrder tells whether the name was typed, and why.
+func checkOrder(r *http.Request, target broker.Selector, reason string) error {
+	switch {
+	case strings.TrimSpace(r.PostForm.Get("confirmation")) != nameOf(target):
+		return errConfirmation
+	case reason == "":
+		return errForm
+	}
+	return checkText(reason)
+}
+
+// selection is the part of a form that says what an order is about.
+func selection(form url.Values) url.Values {
+	kept := given(form)
+	kept.Del("confirmation")
+	kept.Del("reason")
+	return kept
+}
+
+// receiptPage is what an order did.
+type receiptPage struct {
+	About   string
+	Receipt broker.Receipt
+	Dead    int
+	Open    int // that are not over yet
+	Offline int // that who does not ask may still accept
+	Cut     bool
+}
+
+// keepReceipt keeps what an order did for the page that the browser is sent to.
+func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.Receipt) error {
+	p := receiptPage{About: about, Cut: receipt.More || len(receipt.Ended) > mostListed}
+	for _, e := range receipt.Ended {
+		switch {
+		case e.Why != "":
+			p.Open++
+		case !e.UsableUntil.IsZero():
+			p.Offline++
+		default:
+			p.Dead++
+		}
+	}
+	receipt.Ended = receipt.Ended[:min(len(receipt.Ended), mostListed)]
+	p.Receipt = receipt
+	data, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("keeping a receipt: %w", err)
+	}
+	c.sessions.Put(ctx, keyReceipt, data)
+	return nil
+}
+
+// receipt shows what the last order did.
+func (c *Console) receipt(r *http.Request, _ *visitor) (view, error) {
+	data := c.sessions.GetBytes(r.Context(), keyReceipt)
+	if data == nil {
+		return view{}, broker.ErrNotFound
+	}
+	var p receiptPage
+	if err := json.Unmarshal(data, &p); err != nil {
+		return view{}, fmt.Errorf("reading a receipt: %w", err)
+	}
+	return view{page: "receipt", title: "What was ended", data: p}, nil
+}

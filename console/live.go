@@ -1,0 +1,89 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+)
+
+// livePage is what is alive now, what was recorded of late, and who gets nothing.
+type livePage struct {
+	broker.Census
+
+	TooBroad    bool
+	Window      string
+	Rates       []broker.Rate // newest first
+	Step        time.Duration
+	Quarantines []broker.Quarantine
+}
+
+// live counts what is alive. The page asks for itself again, every few seconds while somebody sees it.
+func (c *Console) live(r *http.Request, who *visitor) (view, error) {
+	p := livePage{Window: windowOf(r.URL.Query())}
+	var err error
+	if p.Census, err = c.cfg.Broker.Census(r.Context(), who.Auditor); errors.Is(err, broker.ErrTooBroad) {
+		p.TooBroad, err = true, nil
+	}
+	if err != nil {
+		return view{}, err
+	}
+	found, err := c.ratesOf(r.Context(), p.Window, who.Auditor)
+	if err != nil {
+		return view{}, err
+	}
+	p.Rates, p.Step = slices.Clone(found.Steps), found.Step
+	slices.Reverse(p.Rates)
+	p.Quarantines, err = c.cfg.Broker.Quarantines(r.Context(), who.Auditor)
+	return view{page: "live", title: "Live", data: p}, err
+}
+
+// windowOf is over which time rates are looked at: an hour, unless it is a day.
+func windowOf(values url.Values) string {
+	if values.Get("window") == "day" {
+		return "day"
+	}
+	return "hour"
+}
+
+func (c *Console) ratesOf(ctx context.Context, window string, reach broker.Reach) (broker.Rates, error) {
+	if window == "day" {
+		return c.cfg.Broker.Rates(ctx, c.cfg.Now().Add(-24*time.Hour), 30*time.Minute, reach)
+	}
+	return c.cfg.Broker.Rates(ctx, c.cfg.Now().Add(-time.Hour), time.Minute, reach)
+}
+
+// rates are what the chart of the live page shows, column by column.
+func (c *Console) rates(w http.ResponseWriter, r *http.Request) {
+	who, err := c.visitor(r)
+	if errors.Is(err, errNobody) {
+		toLogin(w, r)
+		return
+	}
+	if err == nil && !who.Audits() {
+		err = errNotAllowed
+	}
+	var found broker.Rates
+	if err == nil {
+		found, err = c.ratesOf(r.Context(), windowOf(r.URL.Query()), who.Auditor)
+	}
+	if err != nil {
+		c.fail(w, r, who, err)
+		return
+	}
+	out := map[string][]int64{"times": {}, "issued": {}, "denied": {}, "pending": {}, "ended": {}}
+	for _, step := range found.Steps {
+		for name, n := range map[string]int64{
+			"times": step.Start.Unix(), "issued": step.Issued, "denied": step.Denied, "pending": step.Pending, "ended": step.Ended,
+		} {
+			out[name] = append(out[name], n)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out) // who hangs up needs none
+}
