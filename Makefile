@@ -38,6 +38,25 @@ check: ## Lint, and see that what is generated or tidied is current
 	GOOS=darwin $(GO) vet ./...
 	$(GO) fix -diff ./...
 
+# What tells of known vulnerabilities: an address, or file:// and a folder with a copy.
+VULNDB ?= https://vuln.go.dev
+
+.PHONY: supply
+supply: reproducible vuln ## See what the binary is made of, that anybody can make the same, and that no hole in it is known (minutes)
+	$(GO) test . -count=1 -run TestLicences -args -sbom bin/brevet.cdx.json -notices bin/brevet.notices.txt
+	@echo "bin/brevet.cdx.json and bin/brevet.notices.txt go with the binary"
+
+.PHONY: reproducible
+reproducible: ## Build the last commit twice, in two folders, the second time from nothing, and compare (minutes)
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+		git clone -q . "$$tmp/one" && git clone -q . "$$tmp/and/another/one" && \
+		$(MAKE) -s -C "$$tmp/one" build && GOCACHE="$$tmp/cache" $(MAKE) -s -C "$$tmp/and/another/one" build && \
+		cmp "$$tmp/one/bin/brevet" "$$tmp/and/another/one/bin/brevet" && sha256sum <"$$tmp/one/bin/brevet" | sed 's/-/the same twice/'
+
+.PHONY: vuln
+vuln: ## Ask whether the binary calls anything with a known vulnerability (needs the network, or VULNDB=file:///a/copy)
+	$(TOOL) govulncheck -db $(VULNDB) ./cmd/brevet
+
 .PHONY: faults
 faults: deps ## Break everything at every point, and write docs/faults.md (ten minutes or more)
 	$(GO) build -o bin/brevet ./cmd/brevet

@@ -53,8 +53,25 @@ func TestBuildContextHoldsWhatIsEmbedded(t *testing.T) {
 		t.Fatalf("saw %d embedded files: the list is not being read", len(files))
 	}
 	for _, file := range files {
-		if pattern := "!**/*" + filepath.Ext(file); !strings.Contains(ignore, pattern+"\n") {
+		pattern := "!**/*" + filepath.Ext(file)
+		if filepath.Ext(file) == "" {
+			pattern = "!**/" + filepath.Base(file)
+		}
+		if !strings.Contains(ignore, pattern+"\n") {
 			t.Errorf("%s is embedded, but Dockerfile.dockerignore has no %s", file, pattern)
+		}
+	}
+}
+
+// The image holds the binary that `make reproducible` compares: it is built with the same flags.
+func TestImageIsBuiltLikeTheBinary(t *testing.T) {
+	makefile, dockerfile := string(read(t, "../Makefile")), string(read(t, "Dockerfile"))
+	for _, want := range [][2]string{
+		{"CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'", "ENV CGO_ENABLED=0 GOFLAGS=-trimpath"},
+		{"LDFLAGS := -s -w\n", "go build -ldflags '-s -w' "},
+	} {
+		if !strings.Contains(makefile, want[0]) || !strings.Contains(dockerfile, want[1]) {
+			t.Errorf("got other flags than %q in the Makefile and %q in the Dockerfile", want[0], want[1])
 		}
 	}
 }
