@@ -104,6 +104,12 @@ e2e: ## Have a browser approve, deny, search, revoke and prove in the console, a
 	@rm -rf .e2e && mkdir .e2e
 	$(GO) test -json -count=1 -timeout 20m ./console -args -shots "$(CURDIR)/.e2e" | awk -f tools/count.awk
 
+.PHONY: assurance
+assurance: ## Run all suites, keep what they end with in docs/results.txt, and write docs/assurance.md (hours)
+	for suite in hostile faults tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
+	$(GO) test . -count=1 -run TestAssurance -update
+	@! grep -v ' passed, 0 failed$$' docs/results.txt
+
 .PHONY: bench
 bench: deps ## Measure what a credential costs, beside a login at Vault without policy or record (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet
@@ -127,9 +133,10 @@ bench-audit: deps ## Fill a ledger with ten million issuances (20 GB, an hour), 
 	$(GO) test ./server -run TestSearchesAreFast -count=1 -v -timeout 4h -args -searched 10000000
 
 .PHONY: generate
-generate: ## Write again what is generated: API types, routes, the configuration reference
+generate: ## Write again what is generated: API types, routes, the configuration reference, where promises are shown
 	./openapi/generate.sh
 	$(GO) test ./cmd/brevet -run TestConfigurationReference -update
+	$(GO) test . -run TestAssurance -update
 
 .PHONY: build
 build: ## Build bin/brevet

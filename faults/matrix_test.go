@@ -39,7 +39,7 @@ var allPoints = []point{
 	afterQuorum,
 }
 
-// TestFaults breaks things, and looks what is left of them. One world goes through all of it, so that every later
+// TestFaults breaks things, and looks what is left of them (I1, I2, I10). One world goes through all of it, so that every later
 // check looks at what every earlier fault has left behind.
 func TestFaults(t *testing.T) {
 	w := newWorld(t)

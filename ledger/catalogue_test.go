@@ -137,7 +137,7 @@ func TestStepsThatDoNotFollow(t *testing.T) {
 	db.Check(t)
 }
 
-// Whatever was decided by another catalogue than the one in force is not begun, and counts against nothing.
+// I11: whatever was decided by another catalogue than the one in force is not begun, and counts against nothing.
 func TestRecordsOfAnotherCatalogue(t *testing.T) {
 	db := brevettest.NewDB(t)
 	l := db.Ledger(t)

@@ -209,7 +209,7 @@ func tamper(t *testing.T, db *brevettest.DB, statements ...string) {
 	}
 }
 
-// What a replica, or a checkpoint, knows of is gone or changed: nothing is appended, by that replica at least.
+// I15: what a replica, or a checkpoint, knows of is gone or changed: nothing is appended, by that replica at least.
 func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		damage string

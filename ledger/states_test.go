@@ -76,7 +76,7 @@ func bring(t *testing.T, l *ledger.Ledger, kind string, way []broker.Status, cha
 	return rec
 }
 
-// Every move that there is and every one that there is not, through the ledger and as SQL by the broker's own role
+// I13: every move that there is and every one that there is not, through the ledger and as SQL by the broker's own role
 // and by the owner.
 func TestStatesMoveForwardOnly(t *testing.T) {
 	db := brevettest.NewDB(t)
@@ -244,7 +244,7 @@ func TestBadOutcomes(t *testing.T) {
 	db.Check(t)
 }
 
-// Many who want to move the same records at once, over two replicas: each record takes one way through its states.
+// I13: many who want to move the same records at once, over two replicas: each record takes one way through its states.
 func TestMovesRace(t *testing.T) {
 	db := brevettest.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}

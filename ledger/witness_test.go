@@ -27,7 +27,7 @@ func lastOf(t *testing.T, l *ledger.Ledger, n notary) audit.Checkpoint {
 	return c
 }
 
-// Replicas that know nothing of an older backup notice it by a checkpoint that was kept elsewhere.
+// I15: replicas that know nothing of an older backup notice it by a checkpoint that was kept elsewhere.
 func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		damage string

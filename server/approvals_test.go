@@ -153,7 +153,7 @@ func TestAWriteThatAPersonApproves(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H83 to H88, H92 and H94: who may vote on what, and when.
+// T7, with H83 to H88, H92 and H94: who may vote on what, and when.
 func TestVotesThatDoNotCount(t *testing.T) {
 	s := brevettest.NewStack(t, withPeople)
 	sandbox, other := s.Client(t, agent), s.Replica(t)

@@ -189,7 +189,7 @@ func audience(t *testing.T, s *brevettest.Stack) string {
 	return token
 }
 
-// H92: to somebody limited to a path, what is elsewhere answers as what is nowhere, to the letter; and nothing of it is
+// H92 and I14: to somebody limited to a path, what is elsewhere answers as what is nowhere, to the letter; and nothing of it is
 // told by how a call fails that is wrong in itself.
 func TestElsewhereIsNowhere(t *testing.T) {
 	s := brevettest.NewStack(t, staffed)

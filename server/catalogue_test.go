@@ -379,7 +379,7 @@ func (l restless) Begin(context.Context, broker.Record) (*broker.View, error) {
 	return nil, broker.ErrSuperseded
 }
 
-// What cannot be decided by the catalogue in force is not decided at all.
+// I11: what cannot be decided by the catalogue in force is not decided at all.
 func TestCatalogueThatNeverRests(t *testing.T) {
 	var begun atomic.Int64
 	o := kept

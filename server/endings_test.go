@@ -248,6 +248,7 @@ func askReplica(t *testing.T, s *brevettest.Stack, srv *httptest.Server, id stri
 	return resp.StatusCode, p.Reason
 }
 
+// T9: a sandbox in quarantine gets nothing, and what it holds ends.
 func TestQuarantine(t *testing.T) {
 	s := brevettest.NewStack(t, officers)
 	other, boss := replica(t, s), s.Client(t, admin)

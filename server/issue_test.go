@@ -289,7 +289,7 @@ func TestFaultsAreAnswered(t *testing.T) {
 	}
 }
 
-// A store that is really down: a clear 503, no token, no signature without a record; and service again once it is up.
+// I10: a store that is really down: a clear 503, no token, no signature without a record; and service again once it is up.
 func TestStoresThatAreDown(t *testing.T) {
 	// Readiness is looked at once a second.
 	var ahead atomic.Int64

@@ -89,7 +89,7 @@ var officials = map[string]holds{
 	labAdmin:   {nil, sandboxes[:2]},
 }
 
-// H92, H100: who sees and ends what. What is not theirs is not there.
+// H92, H100 and T6: who sees and ends what. What is not theirs is not there.
 func TestWhoSeesAndEndsWhat(t *testing.T) {
 	s := brevettest.NewStack(t, staffed)
 	replicas := []*brevettest.Stack{s, s.Replica(t)}

@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// H102: with a second admin, nobody widens their own reach.
+// H102 and T2: with a second admin, nobody widens their own reach.
 func TestCatalogueNeedsASecondAdmin(t *testing.T) {
 	o := kept
 	o.SecondAdmin = true

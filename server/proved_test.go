@@ -213,7 +213,7 @@ func TestProofNeedsTheServersNonce(t *testing.T) {
 	}
 }
 
-// H17: what is no proof of this call, or was used before, leaves an entry, costs no signature, and says why.
+// H17 and T8: what is no proof of this call, or was used before, leaves an entry, costs no signature, and says why.
 func TestProofsThatAreRefused(t *testing.T) {
 	s := brevettest.NewStack(t, bindsKeys)
 	key, body := signer(t), `{"scope":"news.read","task":"t-1"}`
@@ -286,7 +286,7 @@ func nonceOf(t *testing.T, s *brevettest.Stack) string {
 	}.send(t, s).nonce
 }
 
-// One proof, sent many times at once and to two replicas, gets one token. The nonce of one is good on the other.
+// T8: one proof, sent many times at once and to two replicas, gets one token. The nonce of one is good on the other.
 func TestProofGetsOneToken(t *testing.T) {
 	s := brevettest.NewStack(t, bindsKeys)
 	replica := s.Replica(t)

@@ -49,6 +49,7 @@ func askAs(t *testing.T, s *brevettest.Stack, who string) error {
 	return err
 }
 
+// T9: whoever asks more often than the scope says is told when to come back.
 func TestLimitedRequests(t *testing.T) {
 	s := brevettest.NewStack(t, brevettest.Options{Catalogue: limited})
 	keyed := wire{headers: []string{"Idempotency-Key: k"}}
@@ -104,7 +105,7 @@ func TestLimitedRequests(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What cannot be counted is not given, and nobody is told that a limit was reached.
+// I10: what cannot be counted is not given, and nobody is told that a limit was reached.
 func TestLimitsFailClosed(t *testing.T) {
 	s := brevettest.NewStack(t, brevettest.Options{Catalogue: limited})
 	u, err := url.Parse(s.DB.BrokerURL)

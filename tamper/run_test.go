@@ -28,7 +28,7 @@ type tampering struct {
 	keeps func(w *world) []audit.Checkpoint
 }
 
-// TestTampering does everything to a world, and to as many copies of it as there are processors.
+// TestTampering is I8 and T3: it does everything to a world, and to as many copies of it as there are processors.
 func TestTampering(t *testing.T) {
 	worlds := []*world{newWorld(t)}
 	for len(worlds) < runtime.GOMAXPROCS(0) {

@@ -19,7 +19,7 @@ import (
 )
 
 // One deployment, and everything that can be taken from it. After each fault: clear words, no token without its
-// record, and all is well again.
+// record (I1, I10), no secret where it stays (I9, I16), and all is well again.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)

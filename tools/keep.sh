@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Passes on what a suite prints, and keeps the line that it ends with, "N passed, N failed", in a file that has one line a suite:
+#   make hostile | tools/keep.sh hostile docs/results.txt
+# It takes the output of an earlier run as well.
+set -euo pipefail
+suite=$1 file=$2
+ended=$(tee /dev/stderr | grep -Eo '^[0-9]+ passed, [0-9]+ failed$' | tail -n 1) || {
+	echo "$suite has not said how many passed and failed: nothing is kept" >&2
+	exit 1
+}
+touch "$file"
+{
+	grep -v "^$suite " "$file" || true
+	echo "$suite $(date -u +%F) $(git rev-parse --short HEAD) $ended"
+} | sort >"$file.new"
+mv "$file.new" "$file"
