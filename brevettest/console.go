@@ -48,7 +48,7 @@ func (s *Stack) Console(t testing.TB) string {
 	}
 	cfg := console.Config{
 		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Proofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
-		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now,
+		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now, Voted: s.Server.CountVote,
 	}
 	for _, p := range server.ProblemTexts() {
 		cfg.Problems = append(cfg.Problems, console.Problem(p))

@@ -17,7 +17,7 @@ import (
 )
 
 // mostAsks is how many requests are listed. Who has so many before them decides on these first.
-const mostAsks = 100
+const mostAsks = 50
 
 func (c *Console) approvalsRoutes(mux chi.Router) {
 	mux.Get("/approvals", c.visit(c.inbox))

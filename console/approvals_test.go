@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -274,6 +275,13 @@ func TestPeopleDecideTogether(t *testing.T) {
 	got, err := agent.Redeem(t.Context(), down, shell("web-1"))
 	if err != nil || got.Token == nil || !got.Token.BreakGlass {
 		t.Errorf("got %+v, %v, want a credential by breaking the glass", got, err)
+	}
+	metrics := httptest.NewRecorder()
+	w.Server.Metrics().ServeHTTP(metrics, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	for _, want := range []string{`brevet_break_glass_total{step="vote"} 2`, `brevet_votes_total{approver="alice",group="oncall",verdict="approve"} 1`} {
+		if got := metrics.Body.String(); !strings.Contains(got, want) {
+			t.Errorf("got no %s, want what is voted here counted:\n%s", want, got)
+		}
 	}
 	w.DB.Check(t)
 }

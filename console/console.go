@@ -42,8 +42,10 @@ type Config struct {
 	Key []byte
 	// Problems are what the API says when something goes wrong.
 	Problems []Problem
-	Log      *slog.Logger
-	Now      func() time.Time
+	// Voted counts a vote that was recorded; nil does not.
+	Voted func(c *broker.Case, verdict broker.Verdict, who people.Person)
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // Sessions keeps sealed sessions for all replicas. Errors are broker.ErrNotFound and broker.ErrLedgerUnavailable.

@@ -51,6 +51,9 @@ func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 // cast is a vote. A no that comes too late is heeded all the same, which is no error to whoever said it.
 func (c *Console) cast(r *http.Request, who *visitor, b broker.Ballot) (*broker.Case, error) {
 	after, err := c.cfg.Broker.Vote(r.Context(), who.Person, b)
+	if after != nil && after.Voted && c.cfg.Voted != nil {
+		c.cfg.Voted(after, b.Verdict, who.Person)
+	}
 	if errors.Is(err, broker.ErrDecided) && after != nil && after.Voted {
 		return after, nil
 	}

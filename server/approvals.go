@@ -73,7 +73,7 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 		}
 		c, err := s.cfg.Broker.Vote(r.Context(), who, ballot)
 		if c != nil && c.Voted {
-			s.countVote(ask.Verdict, c.ApprovalGroup, who)
+			s.CountVote(c, ballot.Verdict, who)
 		}
 		if err != nil {
 			return nil, notFound(err, "id")
@@ -82,9 +82,10 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	})
 }
 
-func (s *Server) countVote(verdict Verdict, group string, who people.Person) {
-	s.metrics.votes.WithLabelValues(string(verdict), group, who.Subject()).Inc()
-	if verdict == VerdictBreakGlass {
+// CountVote counts a vote that was recorded, here or in the console.
+func (s *Server) CountVote(c *broker.Case, verdict broker.Verdict, who people.Person) {
+	s.metrics.votes.WithLabelValues(string(verdict), c.ApprovalGroup, who.Subject()).Inc()
+	if verdict == broker.BreakGlass {
 		s.metrics.broken.WithLabelValues("vote").Inc()
 	}
 }

@@ -159,11 +159,6 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.serveConsole(ctx, cfg, pages.Config{
-		Broker: core, People: voters.verifier, Proofs: book, LogKeys: logKey, Sessions: book, Key: book.CursorKey(),
-	}); err != nil {
-		return nil, nil, err
-	}
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter, Proofs: book, LogKeys: logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
@@ -177,6 +172,11 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		Log: s.log, Registry: registry, Now: time.Now,
 	})
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.serveConsole(ctx, cfg, pages.Config{
+		Broker: core, People: voters.verifier, Proofs: book, LogKeys: logKey, Sessions: book, Key: book.CursorKey(), Voted: srv.CountVote,
+	}); err != nil {
 		return nil, nil, err
 	}
 	certificate, err := s.openCertificate(ctx, cfg.TLS)
