@@ -96,6 +96,16 @@ hostile: ## Send what must not work to two replicas, on real parts (minutes)
 	$(GO) test -c -o bin/hostile.test ./hostile
 	cd hostile && ../bin/hostile.test -test.timeout 15m
 
+SEEDS ?= 100
+
+.PHONY: history
+history: ## Hold what many callers of two replicas saw, while things fail, to models: SEEDS=100 runs (ten minutes)
+	@./devstack/deps.sh test
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test -c -o bin/history.test ./history
+	cd history && ../bin/history.test -test.timeout 60m -seeds $(SEEDS)
+
 .PHONY: e2e
 e2e: ## Have a browser approve, deny, search, revoke and prove in the console, and keep pictures of each page in .e2e (minutes)
 	@./devstack/deps.sh test

@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"examples":   {},
 	"export":     {},
 	"faults":     {},
+	"history":    {},
 	"hostile":    {},
 	"bench":      {"devstack"},
 	"tamper":     {},

@@ -1,0 +1,134 @@
+package history_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// revived fails the test unless the model refuses calls of which one that began after an end was confirmed tells of an active
+// token. Where there is none there is nothing to try.
+func revived(t *testing.T, calls []call) {
+	t.Helper()
+	issue := calls[slices.IndexFunc(calls, func(c call) bool { return c.does == "issue" })]
+	for i, c := range calls {
+		over := slices.ContainsFunc(calls, func(e call) bool { return e.got == "done" && e.from > issue.to && e.to < c.from })
+		if c.got != "inactive" || !over {
+			continue
+		}
+		spoiled := slices.Clone(calls)
+		spoiled[i].got = "active"
+		if held(token, phases(spoiled)) != porcupine.Illegal {
+			t.Errorf("the model takes a token that came alive again:\n%s", written(spoiled))
+		}
+		return
+	}
+}
+
+// parsed reads calls, one after the other: "does who: got". Those in brackets are at the same time.
+func parsed(text string) []call {
+	var calls []call
+	now, within := int64(0), false
+	for part := range strings.SplitSeq(text, ", ") {
+		opens, closes := strings.HasPrefix(part, "["), strings.HasSuffix(part, "]")
+		if opens || !within {
+			now += 10 * int64(longestLease)
+		}
+		within = (within || opens) && !closes
+		what, got, _ := strings.Cut(strings.Trim(part, "[]"), ": ")
+		does, who, _ := strings.Cut(what, " by ")
+		calls = append(calls, call{does: does, who: who, got: got, from: now, to: now + 1})
+	}
+	return calls
+}
+
+// What each model must take, and what it must not: a checker that takes everything has checked nothing.
+func TestModels(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		model    porcupine.Model
+		parse    func(string) []call
+		ok, lies []string
+	}{
+		{"token", token, func(text string) []call { return phases(parsed(text)) }, []string{
+			"issue: issued, ask: active, end task: done, ask: inactive, ask: inactive",
+			"issue: issued, [release: done, ask: inactive, ask: active], ask: inactive",
+			"issue: issued, revoke: unknown, ask: active, ask: active",
+			"issue: issued, revoke: unknown, ask: active, ask: inactive, ask: inactive",
+			"quarantine: done, issue: issued, ask: active",
+			"[quarantine: done, issue: issued], ask: active",
+			"[quarantine: done, issue: issued], ask: inactive",
+		}, []string{
+			"issue: issued, ask: active, end task: done, ask: active",
+			"issue: issued, ask: inactive",
+			"issue: issued, ask: inactive, release: done",
+			"issue: issued, revoke: unknown, ask: inactive, ask: active",
+			"issue: issued, [release: done, ask: inactive], ask: active",
+			"[quarantine: done, issue: issued], ask: inactive, ask: active",
+		}},
+		{"task", gate, parsed, []string{
+			"issue: issued, quarantine: done, issue: denied, lift: done, issue: issued, end task: done, issue: denied",
+			"[end task: done, issue: issued], issue: denied",
+			"quarantine: unknown, issue: issued, issue: denied, issue: denied",
+		}, []string{
+			"issue: denied",
+			"end task: done, issue: issued",
+			"quarantine: done, issue: issued",
+			"quarantine: unknown, issue: denied, issue: issued",
+			"quarantine: done, lift: done, issue: denied",
+		}},
+		{"request", request, parsed, []string{
+			"redeem: pending, approve by a: pending, approve by a: pending, approve by b: approved, approve by c: decided, redeem: token, redeem: refused, look: redeemed",
+			"approve by a: pending, [approve by b: unknown, redeem: token], redeem: refused",
+			"approve by a: pending, approve by b: approved, redeem: unknown, look: redeemed, redeem: token, redeem: refused",
+			"stranger by m: refused, approve by a: pending, deny by b: rejected, approve by c: decided, redeem: refused",
+			"approve by a: pending, withdraw: withdrawn, approve by b: decided, redeem: refused",
+			"approve by a: pending, approve by b: approved, [redeem: token, withdraw: decided, deny by c: decided], look: redeemed",
+		}, []string{
+			"redeem: token",
+			"approve by a: pending, redeem: token",
+			"approve by a: pending, approve by a: approved",
+			"approve by a: pending, stranger by m: approved",
+			"approve by a: pending, approve by b: pending",
+			"approve by a: pending, approve by b: approved, redeem: token, redeem: token",
+			"approve by a: pending, approve by b: approved, [redeem: token, redeem: token]",
+			"approve by a: pending, approve by b: approved, redeem: unknown, redeem: token, redeem: token",
+			"approve by a: pending, approve by b: approved, deny by c: rejected, redeem: token",
+			"deny by a: rejected, approve by b: pending",
+			"approve by a: pending, approve by b: approved, look: pending",
+			"withdraw: withdrawn, look: pending",
+		}},
+		{"key", key, parsed, []string{
+			"issue by x: issued, issue by x: conflict, issue by y: mismatch",
+			"[issue by x: issued, issue by y: mismatch, issue by x: conflict]",
+			"issue by x: unknown, issue by x: conflict, issue by x: conflict",
+			"issue by x: unknown, issue by x: issued, issue by x: conflict",
+			"issue by x: unknown, issue by x: conflict, issue by y: mismatch, issue by y: issued, issue by x: mismatch",
+		}, []string{
+			"issue by x: issued, issue by x: issued",
+			"[issue by x: issued, issue by x: issued]",
+			"issue by x: unknown, issue by x: issued, issue by x: issued",
+			"issue by x: conflict, issue by x: issued",
+			"issue by x: mismatch",
+			"issue by x: issued, issue by y: conflict",
+		}},
+		{"one-shot token", shot, parsed, []string{
+			"use: active, use: inactive", "[use: inactive, use: active]", "use: unknown, use: inactive", "use: unknown, use: active, use: inactive",
+		}, []string{
+			"use: active, use: active", "[use: active, use: active]", "use: inactive", "use: inactive, use: active", "use: unknown, use: active, use: active",
+		}},
+	} {
+		for _, text := range tc.ok {
+			if got := held(tc.model, tc.parse(text)); got != porcupine.Ok {
+				t.Errorf("%s: %s is %s, want it taken", tc.name, text, got)
+			}
+		}
+		for _, text := range tc.lies {
+			if got := held(tc.model, tc.parse(text)); got != porcupine.Illegal {
+				t.Errorf("%s: %s is %s, want it refused", tc.name, text, got)
+			}
+		}
+	}
+}
