@@ -33,7 +33,7 @@ func TestMemoryOfServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := d.configure(t, func(cfg *Config) { 
+	config := d.configure(t, func(cfg *Config) {
 		cfg.Listen, cfg.MetricsListen, cfg.Console, cfg.Hosts = "127.0.0.1:0", metrics, nil, append(cfg.Hosts, "localhost")
 	})
 	broker := start(t, nil, nil, peer(binary, "serve", "--config", config)...)
