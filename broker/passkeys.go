@@ -66,8 +66,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, challenge, r
 	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
 	}
-	unseen := func(c rune) bool { return !unicode.IsPrint(c) }
-	if strings.TrimSpace(name) == "" || utf8.RuneCountInString(name) > maxPasskeyName || !utf8.ValidString(name) || strings.ContainsFunc(name, unseen) {
+	if !isPasskeyName(name) {
 		return Passkey{}, ErrPasskeyName
 	}
 	key, err := passkey.Register(response, challenge, b.cfg.RelyingParty)
@@ -101,6 +100,12 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, challenge, r
 	}
 	b.cfg.Log.WarnContext(ctx, "a passkey was registered", "person", voter.ID, "passkey", p.ID)
 	return p, nil
+}
+
+func isPasskeyName(name string) bool {
+	unseen := func(c rune) bool { return !unicode.IsPrint(c) }
+	return strings.TrimSpace(name) != "" && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxPasskeyName &&
+		!strings.ContainsFunc(name, unseen)
 }
 
 // RemovePasskey takes a passkey from a person who has it, else it is ErrNotFound. What it has signed counts no more from

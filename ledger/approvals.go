@@ -186,20 +186,22 @@ func (l *Ledger) Recalled(ctx context.Context, request string) ([]string, error)
 	return issuances, unavailable("reading what an approval stood for", err)
 }
 
+// voteRow is a row of votes, with who has cast it and the passkey that they have signed with.
+type voteRow struct {
+	member
+	passkeyRow
+	Verdict   string
+	Covers    string
+	Time      time.Time
+	Note      string
+	Assertion string
+}
+
 // Votes implements [broker.Approvals].
 func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
 	id, err := parseID(request)
 	if err != nil {
 		return nil, broker.ErrNotFound
-	}
-	type voteRow struct {
-		member
-		passkeyRow
-		Verdict   string
-		Covers    string
-		Time      time.Time
-		Note      string
-		Assertion string
 	}
 	rows, err := l.read.Query(ctx, `
 		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.covers, v.time, v.note,
