@@ -69,6 +69,8 @@ type Stack struct {
 
 // Options change a Stack from what NewStack makes of itself.
 type Options struct {
+	// DB, if set, is the schema, which may hold something already; nil is a new one.
+	DB *DB
 	Catalogue []scopes.File
 	// Applied puts Catalogue in force in the ledger, as `brevet serve` does, and has replicas follow what is. SecondAdmin
 	// is as in broker.Config.
@@ -111,7 +113,10 @@ func NewStack(t testing.TB, o Options) *Stack {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: NewDB(t), options: o}
+	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: o.DB, options: o}
+	if s.DB == nil {
+		s.DB = NewDB(t)
+	}
 	s.Acme, s.Other = s.issuer(t, "acme.test"), s.issuer(t, "other.test")
 	s.log = slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error

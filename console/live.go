@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"golang.org/x/sync/errgroup"
 )
 
 // livePage is what is alive now, what was recorded of late, and who gets nothing.
@@ -26,21 +27,24 @@ type livePage struct {
 // live counts what is alive. The page asks for itself again, every few seconds while somebody sees it.
 func (c *Console) live(r *http.Request, who *visitor) (view, error) {
 	p := livePage{Window: windowOf(r.URL.Query())}
-	var err error
-	if p.Census, err = c.cfg.Broker.Census(r.Context(), who.Auditor); errors.Is(err, broker.ErrTooBroad) {
-		p.TooBroad, err = true, nil
-	}
-	if err != nil {
-		return view{}, err
-	}
-	found, err := c.ratesOf(r.Context(), p.Window, who.Auditor)
-	if err != nil {
-		return view{}, err
-	}
-	p.Rates, p.Step = slices.Clone(found.Steps), found.Step
-	slices.Reverse(p.Rates)
-	p.Quarantines, err = c.cfg.Broker.Quarantines(r.Context(), who.Auditor)
-	return view{page: "live", title: "Live", data: p}, err
+	reads, ctx := errgroup.WithContext(r.Context())
+	reads.Go(func() (err error) {
+		if p.Census, err = c.cfg.Broker.Census(ctx, who.Auditor); errors.Is(err, broker.ErrTooBroad) {
+			p.TooBroad, err = true, nil
+		}
+		return err
+	})
+	reads.Go(func() error {
+		found, err := c.ratesOf(ctx, p.Window, who.Auditor)
+		p.Rates, p.Step = slices.Clone(found.Steps), found.Step
+		slices.Reverse(p.Rates)
+		return err
+	})
+	reads.Go(func() (err error) {
+		p.Quarantines, err = c.cfg.Broker.Quarantines(ctx, who.Auditor)
+		return err
+	})
+	return view{page: "live", title: "Live", data: &p}, reads.Wait()
 }
 
 // windowOf is over which time rates are looked at: an hour, unless it is a day.
