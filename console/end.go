@@ -104,7 +104,14 @@ func pathOf(values url.Values) (broker.Selector, error) {
 	return broker.Confined(id), nil
 }
 
-// nameOf is what a selection goes by, which whoever orders something about it has to type.
+// toType is what whoever orders something has to type: the name that the selection goes by, or the end of an id, which is the
+// same for few and can be typed on a phone.
+func toType(s broker.Selector) string {
+	const enough = 8
+	return cmp.Or(s.ID[max(0, len(s.ID)-enough):], nameOf(s))
+}
+
+// nameOf is what a selection goes by.
 func nameOf(s broker.Selector) string {
 	if s.TrustDomain != "" && s == (broker.Selector{TrustDomain: s.TrustDomain}) {
 		return "spiffe://" + s.TrustDomain
@@ -131,6 +138,7 @@ type orderPage struct {
 	Order    string
 	Selector broker.Selector
 	Name     string
+	ToType   string
 	Fields   url.Values // what selects it
 	Hit      []broker.Held
 	Count    int
@@ -171,7 +179,7 @@ func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	if !covered(name, target, who.Admin) {
 		return view{}, broker.ErrNotFound
 	}
-	p := orderPage{kindOfOrder: kind, Order: name, Selector: target, Name: nameOf(target), Fields: values}
+	p := orderPage{kindOfOrder: kind, Order: name, Selector: target, Name: nameOf(target), ToType: toType(target), Fields: values}
 	if err := c.hits(r.Context(), &p, who.Admin); err != nil {
 		return view{}, err
 	}
@@ -239,7 +247,7 @@ func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 // checkOrder tells whether the name was typed, and why.
 func checkOrder(r *http.Request, target broker.Selector, reason string) error {
 	switch {
-	case strings.TrimSpace(r.PostForm.Get("confirmation")) != nameOf(target):
+	case strings.TrimSpace(r.PostForm.Get("confirmation")) != toType(target):
 		return errConfirmation
 	case reason == "":
 		return errForm

@@ -56,7 +56,7 @@ var troubles = []trouble{
 	{broker.ErrPasskeyName, "invalid_request", http.StatusUnprocessableEntity, "The passkey has no name", "A name is one line of visible text, of 64 characters at most. Nothing was added.", "Try again, with a name."},
 	{broker.ErrTooManyPasskeys, "too_many", http.StatusConflict, "You have too many passkeys", "You have as many as you can. Nothing was added.", "Remove one first."},
 	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "That is not how this page is used", "Nothing was done.", "Begin with the page itself."},
-	{errConfirmation, "invalid_request", http.StatusUnprocessableEntity, "It was not confirmed", "What you typed is not the name of what the order is about. Nothing was done.", "Look again at what it is about, and type its name exactly."},
+	{errConfirmation, "invalid_request", http.StatusUnprocessableEntity, "It was not confirmed", "What you typed is not what the form asks for. Nothing was done.", "Look again at what it is about, and type what is asked for exactly."},
 	{errSelection, "invalid_request", http.StatusUnprocessableEntity, "It is not clear what this is about", "Nothing is selected, or something that is no name. Nothing was done.", "SPIFFE IDs begin with spiffe://, and a task goes with its sandbox."},
 	{errCursor, "invalid_cursor", http.StatusBadRequest, "The list has no such place", "The address belongs to another search, to somebody else, or to what you could see before.", "Search again."},
 	{broker.ErrTooBroad, "too_broad", http.StatusUnprocessableEntity, "That took too long", "The search was given up after two seconds, so that others do not wait for it.", "Narrow it by a time, a scope or a sandbox."},

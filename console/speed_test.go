@@ -1,6 +1,8 @@
 package console_test
 
 import (
+	"encoding/csv"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -70,6 +72,40 @@ func TestPagesAreQuickAndLight(t *testing.T) {
 		site.measure(t, path, table)
 	}
 	_ = table.Flush()
+	if *paged >= 100_000 {
+		cutShort(t, w)
+	}
+}
+
+// cutShort saves more than a file may have. Its last line says so, and where to go on.
+func cutShort(t *testing.T, w *world) {
+	t.Helper()
+	dave := w.program(t, "dave")
+	dave.Timeout = 10 * patience
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.console+"/history/export?format=csv", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := dave.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	rows, lines := csv.NewReader(resp.Body), 0
+	var last []string
+	for {
+		row, err := rows.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d lines: %v", lines, err)
+		}
+		lines, last = lines+1, row
+	}
+	if want := 100_000 + 2; lines != want || !slices.Contains(last, "export.cut") || !strings.Contains(strings.Join(last, " "), "Search again with until=") {
+		t.Errorf("got %d lines, want %d with the header, and the last that says it is cut: %q", lines, want, last)
+	}
 }
 
 // site is the console as somebody walks through it.
