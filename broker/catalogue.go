@@ -252,3 +252,6 @@ func (b *Broker) CatalogueChanges(ctx context.Context, limit int) ([]CatalogueCh
 	}
 	return b.cfg.Catalogues.CatalogueChanges(ctx, limit)
 }
+
+// NeedsSecondAdmin tells whether a catalogue waits for the approval of another admin than the one who brings it.
+func (b *Broker) NeedsSecondAdmin() bool { return b.cfg.SecondAdmin }

@@ -1,7 +1,6 @@
 package console_test
 
 import (
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -128,16 +127,8 @@ func TestReference(t *testing.T) {
 // read is a page as a program gets it.
 func (w *world) read(t *testing.T, as *http.Client, path string) string {
 	t.Helper()
-	answer, err := as.Get(w.console + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	page, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(page)
+	_, page := w.ask(t, as, path, nil)
+	return page
 }
 
 // goTo goes to a page without a closer look.

@@ -40,6 +40,8 @@ type Config struct {
 	TrustDomains []string
 	// Key seals what the console gives browsers to keep: at least 32 secret bytes, the same on every replica.
 	Key []byte
+	// Past reads again what was decided, for replays; nil has none.
+	Past Past
 	// Problems are what the API says when something goes wrong.
 	Problems []Problem
 	// Voted counts a vote that was recorded; nil does not.
@@ -83,6 +85,7 @@ type Console struct {
 
 	reference    *reference
 	catalogues   shelf
+	replayer     replaying
 	mostExported int // records in one file
 }
 
@@ -173,6 +176,9 @@ func (c *Console) routes() http.Handler {
 	c.approvalsRoutes(mux)
 	c.passkeysRoutes(mux)
 	c.catalogueRoutes(mux)
+	c.draftRoutes(mux)
+	c.explainRoutes(mux)
+	c.replayRoutes(mux)
 	c.referenceRoutes(mux)
 	c.recordRoutes(mux)
 	c.endingRoutes(mux)

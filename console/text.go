@@ -30,6 +30,7 @@ func (c *Console) functions() template.FuncMap {
 		"prose":    prose,
 		"reach":    func(r scopes.Reach) string { return reaches[r] },
 		"outcome":  func(s broker.CatalogueState) string { return outcomes[s] },
+		"shiftsof": shiftsOf,
 		"textdiff": textDiff,
 		"these":    func(of ...any) []any { return of },
 	}

@@ -63,6 +63,28 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 	return h, nil
 }
 
+// Decisions passes what was decided since some time to visit, in the order of the record, until all of it has been or visit
+// returns false, and tells how many there are. It reads on a connection of its own, as an auditor.
+func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error) {
+	h, err := OpenHistory(ctx, l.audit.Config().ConnString(), since, 1)
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	enough := false
+	err = h.Read(ctx, func(rec scopes.Recorded) {
+		if enough = enough || !visit(rec); enough {
+			stop()
+		}
+	})
+	if enough {
+		err = nil
+	}
+	return h.Total(), err
+}
+
 func (h *History) survey(ctx context.Context) error {
 	if err := h.pool.Ping(ctx); err != nil {
 		return unavailable("connecting", err)

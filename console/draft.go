@@ -1,0 +1,343 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/go-chi/chi/v5"
+)
+
+const (
+	// mostProblems is how many problems of a draft are told.
+	mostProblems = 100
+	// mostEdited is the largest file that can be edited in a page, in bytes.
+	mostEdited = 100 << 10
+	// wordToApply is what is typed before another catalogue comes in force.
+	wordToApply = "apply"
+)
+
+var (
+	errConfirm  = errors.New("the word was not typed")
+	errNoReason = errors.New("there is no reason")
+	errNoDraft  = errors.New("the draft is not what was shown, or is none")
+)
+
+func (c *Console) draftRoutes(mux chi.Router) {
+	mux.Get("/catalogue/draft", c.visit(c.draft))
+	mux.Post("/catalogue/draft", c.look(c.checkDraft))
+	mux.Post("/catalogue/apply", c.act(c.apply))
+	mux.Get("/catalogue/proposals/{digest}", c.visit(c.proposal))
+	mux.Post("/catalogue/proposals/{digest}", c.act(c.decideProposal))
+}
+
+// look answers a form with a page, where nothing is done but looked at what was sent.
+func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := c.visitor(r)
+		if err != nil {
+			c.fail(w, r, nil, err)
+			return
+		}
+		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+			c.fail(w, r, who, errForm)
+			return
+		}
+		v, err := do(r, who)
+		if err != nil {
+			c.fail(w, r, who, err)
+			return
+		}
+		c.show(w, r, who, v)
+	}
+}
+
+// draft is a catalogue that somebody would have: what is in force, with some files changed and some gone. Pages carry only
+// what differs.
+type draft struct {
+	Base    string
+	Changed []draftFile
+	Gone    []string
+	files   []scopes.File
+}
+
+type draftFile struct{ Name, Text string }
+
+// editView is what a draft begins with.
+type editView struct {
+	Base     string
+	Names    []string
+	Editing  string
+	Text     string
+	TooLarge bool
+}
+
+// draft shows the form in which a draft begins.
+func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
+	if err := c.changesCatalogue(who); err != nil {
+		return view{}, err
+	}
+	head, files, err := c.cfg.Broker.CatalogueInForce(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	v := editView{Base: head.Digest, Editing: r.URL.Query().Get("file")}
+	for _, f := range files {
+		v.Names = append(v.Names, f.Name)
+		if f.Name == v.Editing {
+			v.Text, v.TooLarge = string(f.Data), len(f.Data) > mostEdited
+		}
+	}
+	if v.TooLarge {
+		v.Text = ""
+	}
+	return view{page: "draft", title: "Draft of a catalogue", data: v}, nil
+}
+
+// readDraft reads a draft from a form: its base, and what of that is changed, is new or is gone.
+func (c *Console) readDraft(r *http.Request) (draft, error) {
+	d := draft{Base: r.PostFormValue("base"), Gone: r.PostForm["gone"]}
+	if !digestForm.MatchString(d.Base) {
+		return d, errNoDraft
+	}
+	before, err := c.cfg.Broker.CatalogueFiles(r.Context(), d.Base)
+	if err != nil {
+		return d, err
+	}
+	uploaded, err := uploads(r, before)
+	if err != nil {
+		return d, err
+	}
+	names, texts := r.PostForm["name"], r.PostForm["text"]
+	if len(names) != len(texts) || len(names) > scopes.MaxFiles {
+		return d, errForm
+	}
+	now := map[string]string{}
+	if r.PostForm.Get("all") == "" || len(uploaded) == 0 {
+		for _, f := range before {
+			now[f.Name] = string(f.Data)
+		}
+	}
+	for i, name := range names {
+		if name != "" {
+			now[name] = unixLines(texts[i])
+		}
+	}
+	for _, f := range uploaded {
+		now[f.Name] = f.Text
+	}
+	for _, name := range d.Gone {
+		delete(now, name)
+	}
+	d.settle(before, now)
+	return d, nil
+}
+
+// settle finds what differs from the base.
+func (d *draft) settle(before []scopes.File, now map[string]string) {
+	was := map[string]string{}
+	d.Gone = nil
+	for _, f := range before {
+		was[f.Name] = string(f.Data)
+		if _, kept := now[f.Name]; !kept {
+			d.Gone = append(d.Gone, f.Name)
+		}
+	}
+	for _, name := range sortedKeys(now) {
+		d.files = append(d.files, scopes.File{Name: name, Data: []byte(now[name])})
+		if text, known := was[name]; !known || text != now[name] {
+			d.Changed = append(d.Changed, draftFile{name, now[name]})
+		}
+	}
+}
+
+// unixLines ends lines as catalogues do: browsers send every line of a field with CR LF.
+func unixLines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
+
+// uploads are the files that came with a form. Browsers tell no folders: a file of which one in force has the name takes its
+// place, wherever that is.
+func uploads(r *http.Request, before []scopes.File) ([]draftFile, error) {
+	if r.MultipartForm == nil {
+		return nil, nil
+	}
+	var all []draftFile
+	for _, header := range r.MultipartForm.File["upload"] {
+		if header.Filename == "" {
+			continue
+		}
+		file, err := header.Open()
+		if err != nil {
+			return nil, errForm
+		}
+		data, err := io.ReadAll(io.LimitReader(file, mostBody))
+		_ = file.Close() // it was only read
+		if err != nil || len(all) == scopes.MaxFiles {
+			return nil, errForm
+		}
+		name := header.Filename
+		if i := slices.IndexFunc(before, func(f scopes.File) bool { return path.Base(f.Name) == name }); i >= 0 {
+			name = before[i].Name
+		}
+		all = append(all, draftFile{name, unixLines(string(data))})
+	}
+	return all, nil
+}
+
+// draftView is what a draft would do, or what is wrong with it.
+type draftView struct {
+	draft
+
+	Digest   string
+	Problems scopes.Problems
+	More     int // problems that are not listed
+	Diff     diffView
+	Vote     bool // whether another admin has to agree
+}
+
+// checkDraft shows what a draft would do. It changes nothing.
+func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
+	if err := c.changesCatalogue(who); err != nil {
+		return view{}, err
+	}
+	d, err := c.readDraft(r)
+	if err != nil {
+		return view{}, &returning{err, "/catalogue/draft"}
+	}
+	v := draftView{draft: d, Vote: c.cfg.Broker.NeedsSecondAdmin()}
+	loaded, err := scopes.Load(d.files)
+	switch {
+	case errors.As(err, &v.Problems):
+		if v.More = len(v.Problems) - mostProblems; v.More > 0 {
+			v.Problems = v.Problems[:mostProblems]
+		}
+		return view{page: "draft-refused", title: "The draft is no catalogue", data: v, status: http.StatusUnprocessableEntity}, nil
+	case err != nil:
+		return view{}, err
+	}
+	base, err := c.catalogueOf(r.Context(), d.Base)
+	if err != nil && !unreadable(err) {
+		return view{}, err
+	}
+	v.Digest = loaded.Digest()
+	v.Diff = diffView{From: d.Base, To: v.Digest, Unread: unreadable(err), Files: diffFiles(base.files, d.files)}
+	if !v.Diff.Unread {
+		v.Diff.plan(base.Catalogue, loaded)
+	}
+	return view{page: "draft-checked", title: "What the draft would do", data: v}, nil
+}
+
+// consent reads that somebody means it, and why.
+func consent(r *http.Request, word string) (reason string, err error) {
+	reason = strings.TrimSpace(r.PostForm.Get("reason"))
+	switch {
+	case strings.TrimSpace(r.PostForm.Get("confirm")) != word:
+		return "", errConfirm
+	case reason == "":
+		return "", errNoReason
+	}
+	return reason, checkText(reason)
+}
+
+// apply puts a draft in force, or proposes it. It has to be the very one that was shown.
+func (c *Console) apply(r *http.Request, who *visitor) (done, error) {
+	if err := c.changesCatalogue(who); err != nil {
+		return done{}, err
+	}
+	reason, err := consent(r, wordToApply)
+	if err != nil {
+		return done{}, &returning{err, "/catalogue/draft"}
+	}
+	d, err := c.readDraft(r)
+	if err != nil {
+		return done{}, &returning{err, "/catalogue/draft"}
+	}
+	loaded, err := scopes.Load(d.files)
+	if err != nil || loaded.Digest() != r.PostForm.Get("digest") {
+		return done{}, &returning{errNoDraft, "/catalogue/draft"}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+	defer cancel()
+	change, _, err := c.cfg.Broker.ApplyCatalogue(ctx, broker.CatalogueOrder{
+		Actor: broker.PersonActor(who.Person).ID(), Base: d.Base, Files: d.files, Reason: reason,
+	})
+	switch {
+	case unreadable(err):
+		return done{}, &returning{errNoDraft, "/catalogue/draft"}
+	case err != nil:
+		return done{}, &returning{err, "/catalogue/draft"}
+	case change.State == broker.CatalogueProposed:
+		return done{"/catalogue", "Proposed. It comes in force when another admin has approved it."}, nil
+	}
+	return done{"/catalogue", "Applied: it is in force, and nothing is issued by another any more."}, nil
+}
+
+// proposalView is a proposal, and what it would do to what is in force.
+type proposalView struct {
+	Change broker.CatalogueChange
+	Base   string // what is in force
+	Own    bool   // whether the reader has proposed it
+	Decide bool   // whether the reader may decide
+	Diff   diffView
+}
+
+// proposal shows what waits for another admin.
+func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
+	if err := c.readsCatalogue(who); err != nil {
+		return view{}, err
+	}
+	head, _, err := c.inForce(r.Context())
+	if err != nil && !unreadable(err) {
+		return view{}, err
+	}
+	open, err := c.openProposals(r.Context(), head)
+	if err != nil {
+		return view{}, err
+	}
+	i := slices.IndexFunc(open, func(change broker.CatalogueChange) bool { return change.Digest == chi.URLParam(r, "digest") })
+	if i < 0 {
+		return view{}, &returning{broker.ErrNotFound, "/catalogue/versions"}
+	}
+	v := proposalView{
+		Change: open[i], Base: head.Digest, Own: open[i].Actor == broker.PersonActor(who.Person).ID(), Decide: c.changesCatalogue(who) == nil,
+	}
+	v.Diff, err = c.compare(r, head.Digest, open[i].Digest)
+	return view{page: "proposal", title: "A proposed catalogue", data: v}, err
+}
+
+// decideProposal takes what an admin says to a proposal.
+func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
+	if err := c.changesCatalogue(who); err != nil {
+		return done{}, err
+	}
+	digest := chi.URLParam(r, "digest")
+	back := "/catalogue/proposals/" + digest
+	if !digestForm.MatchString(digest) {
+		return done{}, broker.ErrNotFound
+	}
+	verdict := broker.CatalogueVerdict{Actor: broker.PersonActor(who.Person).ID(), Digest: digest, Base: r.PostForm.Get("base")}
+	word, notice := "", "Rejected: what was in force stays so."
+	switch r.PostForm.Get("verdict") {
+	case "approve":
+		verdict.Verdict, word, notice = broker.Approve, wordToApply, "Approved: it is in force, and nothing is issued by another any more."
+	case "reject":
+		verdict.Verdict = broker.Deny
+	default:
+		return done{}, &returning{errForm, back}
+	}
+	var err error
+	if verdict.Reason, err = consent(r, word); err != nil {
+		return done{}, &returning{err, back}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+	defer cancel()
+	if _, err := c.cfg.Broker.DecideCatalogue(ctx, verdict); err != nil {
+		return done{}, &returning{err, back}
+	}
+	return done{"/catalogue", notice}, nil
+}

@@ -1,0 +1,151 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/go-chi/chi/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const (
+	// mostOffered is how many scopes are offered to choose from. Beyond it their names are typed.
+	mostOffered = 500
+	// longSVID is how long the SVID of an explained ask lives: longer than any credential, so that it bounds none.
+	longSVID = 48 * time.Hour
+)
+
+func (c *Console) explainRoutes(mux chi.Router) { mux.Get("/catalogue/explain", c.visit(c.explain)) }
+
+// explainView is an ask that somebody wonders about, and what would become of it.
+type explainView struct {
+	SPIFFEID, SVID, Scope, TTL, Task, User, Groups string
+	Names                                          []string // of scopes; none when there are too many to choose from
+	Params                                         []askedParam
+	Wrong                                          string // what is wrong with the form, or with the ask itself
+	Decision                                       *scopes.Decision
+	Policies                                       []scopes.Policy
+	Limits                                         []string
+}
+
+// askedParam is one parameter of the scope, and its field.
+type askedParam struct {
+	Name, Value, About string
+	Values             []string // to choose from
+	Number             bool
+}
+
+// explain decides as if somebody asked. Nothing is recorded and nothing issued.
+func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
+	if err := c.readsCatalogue(who); err != nil {
+		return view{}, err
+	}
+	_, catalogue, err := c.inForce(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	query := r.URL.Query()
+	v := explainView{
+		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"), Task: query.Get("task"),
+		User: query.Get("user"), Groups: query.Get("groups"),
+	}
+	if v.Task == "" {
+		v.Task = "example"
+	}
+	for _, s := range catalogue.Scopes() {
+		v.Names = append(v.Names, s.Name)
+	}
+	if len(v.Names) > mostOffered {
+		v.Names = nil
+	}
+	asked := map[string]any{}
+	if s, known := catalogue.Scope(v.Scope); known {
+		v.Params = paramFields(s, query.Get)
+		asked = v.asked()
+	}
+	if query.Get("explain") != "" {
+		v.assess(catalogue.Catalogue, asked, c.cfg.Now())
+	}
+	return view{page: "explain", title: "What would policy say?", data: v}, nil
+}
+
+// paramFields are the fields of a scope's parameters.
+func paramFields(s *scopes.Scope, given func(string) string) []askedParam {
+	var all []askedParam
+	for _, name := range sortedKeys(s.Params) {
+		p := s.Params[name]
+		field := askedParam{Name: name, Value: given("p." + name), Values: p.Values}
+		switch p.Type {
+		case scopes.ParamString:
+			field.About = "text that matches " + p.Pattern + ", at most " + strconv.Itoa(p.MaxLength) + " bytes"
+		case scopes.ParamEnum:
+			field.About = "one of these"
+		case scopes.ParamInt:
+			field.Number, field.About = true, "a whole number from "+strconv.FormatInt(p.Min, 10)+" to "+strconv.FormatInt(p.Max, 10)
+		case scopes.ParamBool:
+			field.Values, field.About = []string{"true", "false"}, "true or false"
+		}
+		all = append(all, field)
+	}
+	return all
+}
+
+// asked are the parameters as an ask has them. What is no number stays text, which the scope refuses in words.
+func (v *explainView) asked() map[string]any {
+	params := map[string]any{}
+	for _, p := range v.Params {
+		params[p.Name] = p.Value
+		switch n, err := strconv.ParseInt(p.Value, 10, 64); {
+		case p.Number && err == nil:
+			params[p.Name] = n
+		case slices.Equal(p.Values, []string{"true", "false"}):
+			params[p.Name] = p.Value == "true"
+		}
+	}
+	return params
+}
+
+func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any, now time.Time) {
+	id, err := spiffeid.FromString(v.SPIFFEID)
+	if err != nil || id.Path() == "" {
+		v.Wrong = "Who asks is a SPIFFE ID with a path, such as spiffe://acme.example/agents/a."
+		return
+	}
+	var ttl time.Duration
+	if v.TTL != "" {
+		if ttl, err = time.ParseDuration(v.TTL); err != nil || ttl <= 0 {
+			v.Wrong = "How long is a time such as 90s, 5m or 1h."
+			return
+		}
+	}
+	who := scopes.Subject{ID: id, Bound: v.SVID != "jwt", Expires: now.Add(longSVID)}
+	if v.User != "" {
+		who.User = &scopes.User{ID: v.User, Groups: strings.FieldsFunc(v.Groups, func(r rune) bool { return r == ',' || r == ' ' })}
+	}
+	d, err := catalogue.Assess(who, scopes.Ask{Scope: v.Scope, Params: params, TTL: ttl, Task: v.Task}, now)
+	var invalid *scopes.InvalidAsk
+	switch {
+	case errors.As(err, &invalid):
+		v.Wrong = "The ask would be refused as it is: " + invalid.Error()
+		return
+	case err != nil:
+		v.Wrong = "There is nobody to decide about."
+		return
+	}
+	v.Decision = &d
+	for _, id := range d.Policies {
+		if p, ok := catalogue.Policy(id); ok {
+			v.Policies = append(v.Policies, p)
+		}
+	}
+	if d.Scope != nil {
+		for _, limit := range d.Scope.Limits {
+			v.Limits = append(v.Limits, limit.String())
+		}
+	}
+}

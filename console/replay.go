@@ -1,0 +1,166 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/go-chi/chi/v5"
+)
+
+const (
+	// replayTime and mostReplayed bound a replay: in time, below that of answers, and in decisions.
+	replayTime   = 20 * time.Second
+	mostReplayed = 500_000
+	// mostGroups is how many scopes, and how many sandboxes, a replay lists.
+	mostGroups = 20
+)
+
+var errReplaying = errors.New("a replay is under way")
+
+// Past reads again what was decided, with what auditors may read. Errors are broker.ErrLedgerUnavailable.
+type Past interface {
+	// Decisions passes what was decided since then to visit, in the order of the record, until that returns false or the
+	// context ends, and tells how many there are.
+	Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error)
+}
+
+func (c *Console) replayRoutes(mux chi.Router) {
+	mux.Get("/catalogue/replay", c.visit(c.replayProposal))
+	mux.Post("/catalogue/replay", c.look(c.replayDraft))
+}
+
+// replayView is what a catalogue would have answered.
+type replayView struct {
+	Digest string
+	Since  time.Time
+	Total  int64 // decisions that there are
+	// Cut is set when not all of them were replayed, and Until is the time of the last that was.
+	Cut    bool
+	Until  time.Time
+	Report scopes.Replay
+	Shifts []shiftCount
+}
+
+type shiftCount struct {
+	shiftWords
+
+	Count int64
+}
+
+// Changed is how many decisions would be others.
+func (v replayView) Changed() int64 {
+	return v.Report.Decisions - v.Report.Counts[scopes.Unchanged] - v.Report.Counts[scopes.NotByPolicies]
+}
+
+// shiftWords say what a shift is.
+type shiftWords struct {
+	Shift         scopes.Shift
+	Name, Meaning string
+}
+
+// shifts are in the order in which people should look at them: what would be had more easily comes first.
+var shifts = []shiftWords{
+	{scopes.NewlyAllowed, "newly allowed", "were denied, and would be allowed"},
+	{scopes.NewlyUngated, "newly ungated", "waited for a person, and would be allowed without one"},
+	{scopes.NewlyAskable, "newly askable", "were denied, and a person could approve them"},
+	{scopes.NowLonger, "now longer", "would be as before, for a longer time"},
+	{scopes.NewlyDenied, "newly denied", "were allowed, or waited for a person, and would be denied"},
+	{scopes.NewlyGated, "newly gated", "were allowed, and a person would have to approve them"},
+	{scopes.NowShorter, "now shorter", "would be as before, for a shorter time"},
+	{scopes.Undecidable, "undecidable", "would not be asks any more: the draft refuses their parameters"},
+	{scopes.NotByPolicies, "not by policies", "were denied by a limit, a quarantine or the end of a task; would be again"},
+	{scopes.Unchanged, "unchanged", "would be answered as before"},
+}
+
+// spans are how far back a replay goes.
+var spans = map[string]time.Duration{"24h": 24 * time.Hour, "168h": 7 * 24 * time.Hour}
+
+// replays is nil for who may replay: an admin who is an auditor too, as decisions of all sandboxes are read.
+func (c *Console) replays(who *visitor) error {
+	if err := c.changesCatalogue(who); err != nil {
+		return err
+	}
+	return c.overAll(who.Auditor.TrustDomains)
+}
+
+// replayProposal replays a catalogue that was proposed or applied.
+func (c *Console) replayProposal(r *http.Request, who *visitor) (view, error) {
+	if err := c.replays(who); err != nil {
+		return view{}, err
+	}
+	catalogue, err := c.catalogueOf(r.Context(), r.URL.Query().Get("digest"))
+	if err != nil {
+		return view{}, err
+	}
+	return c.replay(r, catalogue.Catalogue, r.URL.Query().Get("since"))
+}
+
+// replayDraft replays a draft that is in the form.
+func (c *Console) replayDraft(r *http.Request, who *visitor) (view, error) {
+	if err := c.replays(who); err != nil {
+		return view{}, err
+	}
+	d, err := c.readDraft(r)
+	if err != nil {
+		return view{}, &returning{err, "/catalogue/draft"}
+	}
+	loaded, err := scopes.Load(d.files)
+	if err != nil {
+		return view{}, &returning{errNoDraft, "/catalogue/draft"}
+	}
+	return c.replay(r, loaded, r.PostForm.Get("since"))
+}
+
+// replaying is held by whoever replays: one at a time is enough for a database that has other work to do.
+type replaying struct{ sync.Mutex }
+
+func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue, span string) (view, error) {
+	back, known := spans[span]
+	if !known || c.cfg.Past == nil {
+		return view{}, errForm
+	}
+	if !c.replayer.TryLock() {
+		return view{}, errReplaying
+	}
+	defer c.replayer.Unlock()
+	v, err := c.replayAll(r.Context(), catalogue, back)
+	return view{page: "replay", title: "What it would have answered", data: v}, err
+}
+
+func (c *Console) replayAll(ctx context.Context, catalogue *scopes.Catalogue, back time.Duration) (replayView, error) {
+	v := replayView{Digest: catalogue.Digest(), Since: c.cfg.Now().Add(-back)}
+	ctx, cancel := context.WithTimeout(ctx, replayTime)
+	defer cancel()
+	again, done := scopes.NewReplayer(catalogue), 0
+	var err error
+	v.Total, err = c.cfg.Past.Decisions(ctx, v.Since, func(rec scopes.Recorded) bool {
+		if done == mostReplayed {
+			return false
+		}
+		done++
+		again.Add(rec)
+		v.Until = rec.Time
+		return true
+	})
+	if err != nil && (ctx.Err() == nil || v.Total == 0) {
+		return v, err
+	}
+	v.Cut, v.Report = int64(done) < v.Total, again.Report(mostGroups)
+	v.Shifts = shiftsOf(v.Report.Counts)
+	return v, nil
+}
+
+// shiftsOf are those that there are, in words.
+func shiftsOf(counts map[scopes.Shift]int64) []shiftCount {
+	var all []shiftCount
+	for _, s := range shifts {
+		if n := counts[s.Shift]; n > 0 {
+			all = append(all, shiftCount{s, n})
+		}
+	}
+	return all
+}
