@@ -43,7 +43,7 @@ var (
 	// A command of ours, in a line of shell or behind a container's name.
 	commands = regexp.MustCompile(`(?:^|[\s/])brevet +((?:serve|ready|probe|dev|demo|scopes|request|exec|egress|git-credential|kube-credential|mcp|audit|catalog|ledger|migrate|bootstrap|version)\b[^|&;#]*)`)
 	links    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	targets  = regexp.MustCompile("(?m)(?:^|`)make ([a-z]+)")
+	targets  = regexp.MustCompile("(?m)(?:^|`)make ([a-z0-9]+(?:-[a-z0-9]+)*)")
 )
 
 // Every command that a document tells people to type is one that this binary takes.
