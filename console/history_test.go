@@ -129,11 +129,12 @@ func TestHistory(t *testing.T) {
 	if got := b.said("main"); !strings.Contains(got, "Asked, and denied") || !slices.Contains(b.found(), first.ID) {
 		t.Errorf("the task reads %q", got)
 	}
-	saves(t, w, 4)
+	b.visit("/history")
+	saves(t, w, b.found())
 }
 
-// saves holds each form of an export to what is on record.
-func saves(t *testing.T, w *world, want int) {
+// saves holds each form of an export to what the page shows.
+func saves(t *testing.T, w *world, want []string) {
 	t.Helper()
 	dave := w.program(t, "dave")
 	_, text := w.ask(t, dave, "/history/export?format=csv&task=triage-1", nil)
@@ -145,11 +146,22 @@ func saves(t *testing.T, w *world, want int) {
 	if !strings.HasPrefix(reason, "'=1+1") {
 		t.Errorf("a spreadsheet takes the reason %q for a formula", reason)
 	}
+	_, text = w.ask(t, dave, "/history/export?format=csv", nil)
+	if rows, err = csv.NewReader(strings.NewReader(text)).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, row := range rows[1:] {
+		ids = append(ids, row[slices.Index(rows[0], "id")])
+	}
+	if diff := cmp.Diff(want, ids); diff != "" {
+		t.Errorf("the file and the page (-want +got):\n%s", diff)
+	}
 	for _, format := range []string{"ndjson", "cloudevents", "ocsf"} {
 		status, text := w.ask(t, dave, "/history/export?format="+format, nil)
 		lines := strings.Split(strings.TrimSpace(text), "\n")
-		if status != http.StatusOK || len(lines) != want {
-			t.Errorf("%s: got %d and %d lines, want %d", format, status, len(lines), want)
+		if status != http.StatusOK || len(lines) != len(want) {
+			t.Errorf("%s: got %d and %d lines, want %d", format, status, len(lines), len(want))
 		}
 		for _, line := range lines {
 			if !json.Valid([]byte(line)) {

@@ -41,7 +41,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("got %q, want what it would end", got)
 	}
 	b.order("triage-1", "found in a log")
-	if got := b.said("h1"); got != "It was not confirmed" || w.status(t, token) != "issued" {
+	if got := b.said("h1"); got != "It was not confirmed" || w.status(t, token) != "issued" || !w.active(t, token) {
 		t.Errorf("with another name typed got %q, and the token is %s", got, w.status(t, token))
 	}
 	b.check("/endings/not-confirmed")
@@ -51,7 +51,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("got the receipt %q", got)
 	}
 	b.check("/endings/receipt")
-	if got := w.status(t, token); got != "revoked" || w.status(t, other) != "issued" {
+	if got := w.status(t, token); got != "revoked" || w.active(t, token) || !w.active(t, other) {
 		t.Errorf("got %s for what was revoked and %s for the other", got, w.status(t, other))
 	}
 	b.visit("/endings/revoke?id=" + token.ID)
@@ -61,7 +61,7 @@ func TestLive(t *testing.T) {
 
 	b.visit("/endings/task?task=triage-2&spiffe_id=spiffe://acme.test/agents/reader")
 	b.order("triage-2", "done")
-	if got := w.status(t, other); got != "revoked" {
+	if got := w.status(t, other); got != "revoked" || w.active(t, other) {
 		t.Errorf("after the end of its task it is %s", got)
 	}
 	b.open("/endings/quarantine")
@@ -104,6 +104,24 @@ func quoted(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+// active tells whether a token is in force, as whoever introspects it learns (RFC 7662).
+func (w *world) active(t *testing.T, token *client.Token) bool {
+	t.Helper()
+	browser := w.HTTP(t, w.X509(t, "spiffe://acme.test/agents/reader"))
+	form := url.Values{"token": {token.Secret.Reveal()}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.URL+"/oauth2/introspect", strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	status, body := answer(t, browser, req)
+	var said struct{ Active *bool }
+	if err := json.Unmarshal([]byte(body), &said); err != nil || status != http.StatusOK || said.Active == nil {
+		t.Fatalf("introspecting: got %d %s", status, body)
+	}
+	return *said.Active
 }
 
 // status is where a credential stands, as its auditors read it.
