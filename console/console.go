@@ -40,6 +40,10 @@ type Config struct {
 	TrustDomains []string
 	// Key seals what the console gives browsers to keep: at least 32 secret bytes, the same on every replica.
 	Key []byte
+	// Ledger is the log, Vault what signs and mints, and Bundles, unless nil, the keys by which SVIDs are verified.
+	Ledger  Log
+	Vault   Vault
+	Bundles func() []Bundle
 	// Past reads again what was decided, for replays; nil has none.
 	Past Past
 	// Problems are what the API says when something goes wrong.
@@ -92,6 +96,8 @@ type Console struct {
 // New checks cfg and returns a Console. It asks the provider nothing, which may be down.
 func New(cfg Config) (*Console, error) {
 	switch {
+	case cfg.Ledger == nil, cfg.Vault == nil:
+		return nil, errors.New("console: ledger and vault are both required")
 	case cfg.Broker == nil, cfg.People == nil, cfg.Sessions == nil, cfg.Proofs == nil, cfg.LogKeys == nil, cfg.ClientID == "":
 		return nil, errors.New("console: broker, people with the id of their client, proofs, keys of the log and sessions are all required")
 	case cfg.Log == nil, cfg.Now == nil:
@@ -179,6 +185,8 @@ func (c *Console) routes() http.Handler {
 	c.draftRoutes(mux)
 	c.explainRoutes(mux)
 	c.replayRoutes(mux)
+	c.ledgerRoutes(mux)
+	c.systemRoutes(mux)
 	c.referenceRoutes(mux)
 	c.recordRoutes(mux)
 	c.endingRoutes(mux)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/people"
 )
@@ -67,6 +68,7 @@ var troubles = []trouble{
 	{errCursor, "invalid_cursor", http.StatusBadRequest, "The list has no such place", "The address belongs to another search, to somebody else, or to what you could see before.", "Search again."},
 	{broker.ErrTooBroad, "too_broad", http.StatusUnprocessableEntity, "That took too long", "The search was given up after two seconds, so that others do not wait for it.", "Narrow it by a time, a scope or a sandbox."},
 	{broker.ErrNotFound, "not_found", http.StatusNotFound, "There is no such thing", "Nothing is here that you may see.", "Check the address, or begin with one of the pages above."},
+	{audit.ErrNotYet, "not_sealed", http.StatusServiceUnavailable, "It is not signed yet", "No checkpoint covers it at the moment.", "Try again in some seconds."},
 	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "The record does not answer", "PostgreSQL cannot be asked at the moment, and without it nothing is shown or done.", "Try again in some seconds."},
 	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault does not answer", "What takes Vault is not done. What was ordered is recorded, and is carried out when Vault is back.", "Look again in some seconds."},
 }

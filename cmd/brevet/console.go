@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	pages "github.com/brevet-dev/brevet/console"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/brevet-dev/brevet/server"
@@ -89,4 +90,19 @@ func (s *service) openConsole(cfg Config, of pages.Config) (*pages.Console, erro
 	}
 	of.ClientID, of.HTTPClient, of.URL, of.Log, of.Now = cfg.People.ClientID, carrier, cfg.Console.URL, s.log, time.Now
 	return pages.New(of)
+}
+
+// bundlesFor tells the console how the keys are by which SVIDs are verified.
+func bundlesFor(sources *attest.Sources) func() []pages.Bundle {
+	return func() []pages.Bundle {
+		var all []pages.Bundle
+		for _, s := range sources.Status() {
+			b := pages.Bundle{TrustDomain: s.TrustDomain.Name(), Problem: s.Err}
+			if s.Available {
+				b.Fetched = s.Fetched
+			}
+			all = append(all, b)
+		}
+		return all
+	}
 }

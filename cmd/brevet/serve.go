@@ -175,7 +175,7 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	if err := s.serveConsole(ctx, cfg, pages.Config{
-		Broker: core, People: voters.verifier, Proofs: book, LogKeys: logKey, Sessions: book, Past: book, Key: book.CursorKey(), Voted: srv.CountVote,
+		Broker: core, People: voters.verifier, Proofs: book, LogKeys: logKey, Sessions: book, Past: book, Ledger: book, Vault: minter, Bundles: bundlesFor(bundles), Key: book.CursorKey(), Voted: srv.CountVote,
 	}); err != nil {
 		return nil, nil, err
 	}

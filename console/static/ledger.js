@@ -1,0 +1,69 @@
+"use strict";
+
+// A witness of its own: this browser remembers the last checkpoint that it has seen of a log, and checks that the next one
+// continues it (RFC 9162, 2.1.4.2). Who changes or cuts off the past is found out by everybody who has looked before.
+(() => {
+  const data = document.getElementById("checkpoint");
+  const verdict = document.getElementById("growth");
+  if (!data || !verdict) return;
+  const now = { size: Number(data.dataset.size), root: data.dataset.root };
+  const place = `brevet-checkpoint:${data.dataset.origin}`;
+
+  const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const same = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
+  const node = async (left, right) => new Uint8Array(await crypto.subtle.digest("SHA-256", new Uint8Array([1, ...left, ...right])));
+
+  // continues tells whether a tree of one size and root is the beginning of that of another.
+  const continues = async (before, after, hashes) => {
+    let path = hashes.map(bytesOf);
+    const [first, second] = [bytesOf(before.root), bytesOf(after.root)];
+    if (Number.isInteger(Math.log2(before.size))) path = [first, ...path];
+    if (path.length === 0) return false;
+    let [fn, sn] = [before.size - 1, after.size - 1];
+    const up = () => { [fn, sn] = [Math.floor(fn / 2), Math.floor(sn / 2)]; };
+    while (fn % 2 === 1) up();
+    let [fr, sr] = [path[0], path[0]];
+    for (const hash of path.slice(1)) {
+      if (sn === 0) return false;
+      if (fn % 2 === 1 || fn === sn) {
+        [fr, sr] = [await node(hash, fr), await node(hash, sr)];
+        while (fn % 2 === 0 && fn !== 0) up();
+      } else {
+        sr = await node(sr, hash);
+      }
+      up();
+    }
+    return sn === 0 && same(fr, first) && same(sr, second);
+  };
+
+  const say = (good, text) => {
+    verdict.className = good ? "notice" : "warning";
+    verdict.setAttribute("role", good ? "status" : "alert");
+    verdict.textContent = text;
+  };
+  const alarm = (text) => say(false, `THE RECORD WAS CHANGED, or this is another log by the same name. ${text} Do not trust what it says; keep this browser as it is, and tell whoever audits it. Compare with a witness, and run brevet audit verify.`);
+  const keep = () => localStorage.setItem(place, JSON.stringify(now));
+
+  const check = async () => {
+    const text = localStorage.getItem(place);
+    if (text === null) {
+      keep();
+      say(true, `This browser has seen no checkpoint of this log before. From now on it remembers this one, of ${now.size} entries, and checks each later one against it.`);
+      return;
+    }
+    const before = JSON.parse(text);
+    const seen = `This browser has seen a checkpoint of ${before.size} entries with the root ${before.root}`;
+    if (now.size < before.size) return alarm(`${seen}, and now there are ${now.size}.`);
+    if (now.size === before.size) {
+      if (now.root !== before.root) return alarm(`${seen}, and now the root of as many is ${now.root}.`);
+      say(true, `Nothing was added since this browser looked last: the checkpoint of ${now.size} entries is the same.`);
+      return;
+    }
+    const answer = await fetch(`/ledger/growth?from=${before.size}&to=${now.size}`);
+    if (!answer.ok) return say(false, "The proof of growth could not be had. That proves nothing yet: load the page again.");
+    if (!(await continues(before, now, await answer.json()))) return alarm(`${seen}, and the log of now does not begin with it.`);
+    keep();
+    say(true, `Checked in this browser: the log of ${now.size} entries begins with the ${before.size} that it had when this browser looked last. Nothing of them was changed or taken away.`);
+  };
+  check().catch((e) => alarm(`What this browser remembers, or the proof, cannot be read (${e.message}).`));
+})();
