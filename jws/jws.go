@@ -105,7 +105,7 @@ func SoleAudience(aud jsontext.Value) (string, bool) {
 	} else if aud.Kind() != '[' || json.Unmarshal(aud, &list) != nil {
 		return "", false
 	}
-	if len(list) != 1 {
+	if len(list) != 1 || list[0] == "" { // which null would be, too
 		return "", false
 	}
 	return list[0], true
