@@ -13,6 +13,12 @@ var (
 	ErrMalformed = errMalformedBody
 )
 
+// ReadDetails is the type that authorization_details name.
+func ReadDetails(text string) (string, error) {
+	d, err := readDetails(form{"authorization_details": text})
+	return d.Type, err
+}
+
 // DetailOf is the fixed code that would be recorded of err.
 func DetailOf(err error) string { return findingOf(err).detail }
 

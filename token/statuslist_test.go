@@ -141,3 +141,36 @@ func TestStatusListsThatSayNothing(t *testing.T) {
 		t.Errorf("a list as an access token: got %v, want %v", err, token.ErrMalformed)
 	}
 }
+
+// What is accepted as a status list is bounded, in force, of its URI, and tells of nothing beyond its end.
+func FuzzStatusList(f *testing.F) {
+	a := newAuthority(f)
+	v := a.verifier(gateway)
+	good, err := token.NewStatusList(64, []int{3, 17}).Payload(listURI, now)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(good))
+	f.Add(string(marshal(f, packed("eNrbuRgAAhcBXQ"))))
+	f.Add(string(marshal(f, packed("eNr\n"))))
+	f.Add(`{"sub":"` + listURI + `","iat":1,"exp":99999999999,"ttl":20,"status_list":{"bits":2,"lst":""}}`)
+	f.Fuzz(func(t *testing.T, payload string) {
+		signer := *a
+		signer.t = t
+		list, err := v.StatusList(signer.sign("ES256", listHeader, payload), listURI)
+		if err != nil {
+			if token.Reason(err) == "internal" {
+				t.Errorf("got %v, want a refusal", err)
+			}
+			return
+		}
+		if !list.Expires.After(now) || list.TTL <= 0 {
+			t.Errorf("accepted %+v", list)
+		}
+		for _, beyond := range []int64{-1, 8 << 17, 1 << 62} {
+			if _, err := list.Ended(beyond); !errors.Is(err, token.ErrStatusList) {
+				t.Errorf("place %d: got %v", beyond, err)
+			}
+		}
+	})
+}
