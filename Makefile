@@ -89,7 +89,7 @@ egress: deps ## Try every way around the egress gateway, and the tools of others
 	{ $(GO) test -json -count=1 -timeout 20m ./egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
 
 .PHONY: hostile
-hostile: ## Send what must not work to two replicas, on real parts (minutes)
+hostile: ## Send everything that must not work, H1 to H107, to two replicas, and look at it everywhere (minutes; needs npm, Chromium)
 	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare

@@ -13,6 +13,7 @@ const (
 	aliceBot  = "spiffe://acme.test/users/alice/bot"
 	foreign   = "spiffe://other.test/agents/a"
 	auditor   = "spiffe://acme.test/audit"
+	inspector = "spiffe://acme.test/inspector"
 	admin     = "spiffe://acme.test/admin"
 	chief     = "spiffe://acme.test/chief"
 	deputy    = "spiffe://other.test/deputy"
@@ -139,7 +140,8 @@ when { context.params.rows > 5000 && context.params.rows * 9223372036854775807 >
 var staffed = brevettest.Options{
 	Catalogue: catalogue, Applied: true, SecondAdmin: true,
 	Auditors: []string{auditor}, Admins: []string{admin}, CatalogueAdmins: []string{chief, deputy},
-	ResourceServers: map[string][]string{gitServer: {"https://git.test", "https://mail.test"}},
+	CatalogueAuditors: []string{inspector},
+	ResourceServers:   map[string][]string{gitServer: {"https://git.test", "https://mail.test"}},
 	People: []devstack.DevPerson{
 		{Username: "alice", Name: "Alice", Groups: []string{"oncall", "admins"}},
 		{Username: "bob", Name: "Bob", Groups: []string{"oncall"}},

@@ -259,14 +259,17 @@ func reset(framer *http2.Framer, host string) int {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, f := range []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: host},
-		{Name: ":path", Value: "/v1/tokens"}, {Name: "content-type", Value: "application/json"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: host},
+		{Name: ":path", Value: "/v1/tokens"},
+		{Name: "content-type", Value: "application/json"},
 	} {
 		_ = encoder.WriteField(f)
 	}
 	headers := block.Bytes()
 	for n := 0; ; n++ {
-		id := uint32(2*n + 1) //nolint:gosec // far below
+		id := uint32(2*n + 1)
 		err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true})
 		if err != nil || framer.WriteRSTStream(id, http2.ErrCodeCancel) != nil {
 			return n

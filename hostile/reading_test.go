@@ -102,7 +102,9 @@ func foreignRecord(t *testing.T, w *world) {
 	mine := w.token(t, agent, issues)
 	const nowhere = "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21"
 	for _, c := range []call{
-		{method: "GET", target: "/v1/issuances/%s"}, {method: "GET", target: "/v1/requests/%s"}, {method: "DELETE", target: "/v1/requests/%s"},
+		{method: "GET", target: "/v1/issuances/%s"},
+		{method: "GET", target: "/v1/requests/%s"},
+		{method: "DELETE", target: "/v1/requests/%s"},
 		{method: "POST", target: "/v1/issuances/%s/release", body: nothing},
 	} {
 		for _, who := range []string{twin, foreign, deputy} {

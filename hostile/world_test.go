@@ -26,13 +26,18 @@ type world struct {
 	s     [2]*brevettest.Stack
 	vault *gate
 
-	// ahead is how far the clock of the replicas is.
-	ahead atomic.Int64
-	tried atomic.Int64
+	// ahead is how far the clock of the replicas is, and floor what it is not behind, in nanoseconds.
+	ahead, floor atomic.Int64
+	tried        atomic.Int64
 	// stopped is when the clock was stopped, in nanoseconds, if it was.
 	stopped atomic.Int64
 	conn    *pgx.Conn
 	last    int64
+
+	// root is the test of all rows, and desk what it opens for those of words.
+	root     *testing.T
+	deskOnce sync.Once
+	desk     *desk
 
 	// forged is an authority of acme.test that signs anything, and bundle are its keys with it.
 	forged forgery
@@ -42,7 +47,7 @@ type world struct {
 // newWorld starts two replicas that end with the test.
 func newWorld(t *testing.T, o brevettest.Options) *world {
 	t.Helper()
-	w := &world{vault: &gate{}}
+	w := &world{vault: &gate{}, root: t}
 	o.Now = w.now
 	o.VaultVia = func(addr string) string { return w.vault.open(t, addr) }
 	first := brevettest.NewStack(t, o)
@@ -79,24 +84,36 @@ func unvisited(t *testing.T) string {
 	return server.URL
 }
 
-// pace is how much later each try finds the clock: of what is refused, a replica records 50 each second.
+// pace is how much time passes for the replicas with each try, at least: of what is refused, each records 50 a second.
 const pace = 12 * time.Millisecond
 
 func (w *world) now() time.Time {
 	if at := w.stopped.Load(); at != 0 {
 		return time.Unix(0, at)
 	}
-	return time.Now().Add(time.Duration(w.ahead.Load()) + time.Duration(w.tried.Load())*pace)
+	now := time.Now()
+	if floor := time.Unix(0, w.floor.Load()); floor.After(now) {
+		now = floor
+	}
+	return now.Add(time.Duration(w.ahead.Load()))
+}
+
+// pass has time pass for the replicas.
+func (w *world) pass(by time.Duration) {
+	w.floor.Store(max(w.floor.Load(), time.Now().UnixNano()) + int64(by))
 }
 
 // stop has no more time pass for the replicas.
 func (w *world) stop() { w.stopped.Store(w.now().UnixNano()) }
 
 // later has two seconds pass for the replicas.
-func (w *world) later() { w.tried.Add(int64(2 * time.Second / pace / 2 * 2)) }
+func (w *world) later() { w.pass(2 * time.Second) }
 
 // next is the replica whose turn it is.
-func (w *world) next() *brevettest.Stack { return w.s[w.tried.Add(1)%2] }
+func (w *world) next() *brevettest.Stack {
+	w.pass(pace)
+	return w.s[w.tried.Add(1)%2]
+}
 
 // added are the entries since it was asked last.
 func (w *world) added(t *testing.T) []brevettest.Entry {
@@ -132,6 +149,7 @@ type gate struct {
 }
 
 func (g *gate) open(t testing.TB, addr string) string {
+	t.Helper()
 	target, err := url.Parse(addr)
 	if err != nil {
 		t.Fatal(err)

@@ -187,7 +187,8 @@ var x509Rows = []row{
 		{"HTTP/2", liveConnection("h2")}, {"HTTP/1.1", liveConnection("http/1.1")},
 	}},
 	{h: "H27", sent: "TLS below 1.3, RSA below 2048 bits, SHA-1", then: "the handshake fails", tries: []try{
-		{"TLS 1.1", oldVersion(tls.VersionTLS11)}, {"TLS 1.2", oldVersion(tls.VersionTLS12)},
+		{"TLS 1.1", oldVersion(tls.VersionTLS11)},
+		{"TLS 1.2", oldVersion(tls.VersionTLS12)},
 		unshaken("RSA 1024", "svid_weak_key", keyOf(rsaOf(1024))),
 		unshaken("P-224", "svid_weak_key", keyOf(curve(elliptic.P224()))),
 		unshaken("an authority of RSA 1024", unverified, byAuthority(1024, x509.SHA256WithRSA)),
