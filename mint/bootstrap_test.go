@@ -17,7 +17,7 @@ func bootstrap(addr, token string) mint.Bootstrap {
 	}
 }
 
-// What Run prepares is what the minter needs, also when it is run on top of itself.
+// What Run prepares is what the minter needs and no more (T4), also when it is run on top of itself.
 func TestBootstrapMakesALoginThatCanSign(t *testing.T) {
 	a := realVault(t)
 	for _, name := range []string{"first", "again"} {
