@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
@@ -61,6 +62,8 @@ func unforwarded(next http.Handler) http.Handler {
 func (s *Server) noted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{id: uuid.NewString(), operation: "none"}
+		// What a caller puts into a path may be anything: a token, say. The name of the span tells the route.
+		trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("url.path", ""), attribute.String("url.query", ""))
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		out, start := middleware.NewWrapResponseWriter(w, r.ProtoMajor), s.cfg.Now()
 		s.metrics.inFlight.Inc()
