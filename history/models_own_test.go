@@ -14,7 +14,7 @@ func revived(t *testing.T, calls []call) {
 	t.Helper()
 	issue := calls[slices.IndexFunc(calls, func(c call) bool { return c.does == "issue" })]
 	for i, c := range calls {
-		over := slices.ContainsFunc(calls, func(e call) bool { return e.got == "done" && e.from > issue.to && e.to < c.from })
+		over := slices.ContainsFunc(calls, func(e call) bool { return e.got == "done" && e.does != "lift" && e.from > issue.to && e.to < c.from })
 		if c.got != "inactive" || !over {
 			continue
 		}
@@ -60,12 +60,14 @@ func TestModels(t *testing.T) {
 			"quarantine: done, issue: issued, ask: active",
 			"[quarantine: done, issue: issued], ask: active",
 			"[quarantine: done, issue: issued], ask: inactive",
+			"issue: issued, quarantine: unknown, ask: inactive, lift: done, ask: active",
 		}, []string{
 			"issue: issued, ask: active, end task: done, ask: active",
 			"issue: issued, ask: inactive",
 			"issue: issued, ask: inactive, release: done",
 			"issue: issued, revoke: unknown, ask: inactive, ask: active",
 			"issue: issued, [release: done, ask: inactive], ask: active",
+			"issue: issued, quarantine: done, ask: inactive, lift: done, ask: active",
 			"[quarantine: done, issue: issued], ask: inactive, ask: active",
 		}},
 		{"task", gate, parsed, []string{

@@ -90,8 +90,9 @@ type tokenState struct {
 const longestLease = time.Second
 
 // phases are the calls of a token as its model knows them: an end has a beginning and, between it and the answer, an effect on
-// every replica. When the first is told inactive, an end was recorded. What is unknown may have begun, and one of that is as
-// much as any number of it: more would only be more orders to look through.
+// every replica. When the first is told inactive, an end was recorded: for good, unless it was a quarantine that somebody lifted
+// before it was confirmed, which is none until it is. What is unknown may have begun, and one of that is as much as any number of
+// it: more would only be more orders to look through.
 func phases(calls []call) []call {
 	var out []call
 	var known, lost *call
@@ -102,6 +103,7 @@ func phases(calls []call) []call {
 		switch {
 		case c.does == "issue", c.does == "ask":
 			out = append(out, c)
+		case c.does == "lift":
 		case c.got != unknown:
 			out = append(out, begun, done)
 			n++
@@ -112,6 +114,9 @@ func phases(calls []call) []call {
 		if c.got == "inactive" && (known == nil || c.to < known.from) {
 			known = &call{does: "known", got: "inactive", on: c.on, from: c.to, to: c.to + int64(longestLease)}
 		}
+	}
+	if known != nil && slices.ContainsFunc(calls, func(c call) bool { return c.does == "lift" && (c.to > known.from || c.got == unknown) }) {
+		known = nil
 	}
 	for _, c := range []*call{known, lost} {
 		if c != nil {

@@ -209,7 +209,7 @@ func (s *tokenStory) write(c call, one *slot) {
 		}
 	}
 	for _, other := range s.slots {
-		if c.does == "quarantine" || c.does == "end task" && other.task == one.task || c.does != "lift" && other == one {
+		if c.does == "quarantine" || c.does == "lift" || c.does == "end task" && other.task == one.task || other == one {
 			other.calls.add(c)
 		}
 	}
