@@ -96,6 +96,13 @@ hostile: ## Send everything that must not work, H1 to H107, to two replicas, and
 	$(GO) test -c -o bin/hostile.test ./hostile
 	cd hostile && ../bin/hostile.test -test.timeout 15m
 
+.PHONY: canary
+canary: ## Look for secrets, in every spelling, in all logs, files, traces and metrics that a broker's work leaves behind (a minute)
+	@./devstack/deps.sh test
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test -json -count=1 ./canary | awk -f tools/count.awk
+
 SEEDS ?= 100
 
 .PHONY: history

@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"examples":   {},
 	"export":     {},
 	"faults":     {},
+	"canary":     {},
 	"history":    {},
 	"hostile":    {},
 	"bench":      {"devstack"},

@@ -213,3 +213,10 @@ func mustParse(t testing.TB, raw string) *url.URL {
 	}
 	return u
 }
+
+// Folder is where the servers of this test process keep their files and their logs.
+func Folder(t testing.TB) string {
+	t.Helper()
+	Devstack(t)
+	return shared.dir
+}

@@ -1,0 +1,101 @@
+package canary_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// spellings are how a secret may have been written: as it is, in base64 wherever it began in what was encoded, in hex, and as in
+// a URL.
+func spellings(secret string) map[string]string {
+	all := map[string]string{
+		"as it is": secret, "hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
+		"URL": url.QueryEscape(secret), "%": percent(secret),
+	}
+	for name, encoding := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "base64url": base64.RawURLEncoding} {
+		for before := range 3 {
+			all[fmt.Sprintf("%s+%d", name, before)] = inside(encoding, secret, before)
+		}
+	}
+	return all
+}
+
+func percent(secret string) string {
+	var out strings.Builder
+	for _, b := range []byte(secret) {
+		fmt.Fprintf(&out, "%%%02X", b)
+	}
+	return out.String()
+}
+
+// inside is what the secret alone decides of an encoding of something longer, in which so many bytes come before it.
+func inside(encoding *base64.Encoding, secret string, before int) string {
+	encoded := encoding.EncodeToString([]byte(strings.Repeat("\x00", before) + secret))
+	return encoded[(before*8+5)/6 : (before+len(secret))*8/6]
+}
+
+// written is a text in which the secret is in every spelling, in the midst of other things.
+func written(secret string) string {
+	longer := "-" + secret + "-"
+	parts := []string{secret, hex.EncodeToString([]byte(longer)), strings.ToUpper(hex.EncodeToString([]byte(longer))), url.QueryEscape(longer), percent(secret)}
+	for before := range 3 {
+		text := []byte(strings.Repeat("x", before) + secret + "yz")
+		parts = append(parts, base64.StdEncoding.EncodeToString(text), base64.URLEncoding.EncodeToString(text))
+	}
+	return strings.Join(parts, " ")
+}
+
+// hay looks for many needles at once: at each place by two bytes first, and then by six.
+type hay struct {
+	starts [1 << 16]bool
+	by     map[[6]byte][]needle
+}
+
+type needle struct{ of, spelling, text string }
+
+func lookFor(secrets map[string]string) *hay {
+	h := &hay{by: map[[6]byte][]needle{}}
+	for of, secret := range secrets {
+		for spelling, text := range spellings(secret) {
+			start := [6]byte([]byte(text))
+			h.starts[int(start[0])<<8|int(start[1])] = true
+			h.by[start] = append(h.by[start], needle{of, spelling, text})
+		}
+	}
+	return h
+}
+
+// in adds to found what is in a text, and returns it.
+func (h *hay) in(text []byte, found map[needle]bool) map[needle]bool {
+	for i := 0; i+6 <= len(text); i++ {
+		if !h.starts[int(text[i])<<8|int(text[i+1])] {
+			continue
+		}
+		for _, n := range h.by[[6]byte(text[i:i+6])] {
+			if bytes.HasPrefix(text[i:], []byte(n.text)) {
+				found[n] = true
+			}
+		}
+	}
+	return found
+}
+
+// Every spelling of a secret is found wherever it stands, and nothing is in a text without it.
+func TestSpellings(t *testing.T) {
+	const secret, other = "correct/horse+battery=staple", "correct/horse+battery=stable"
+	h := lookFor(map[string]string{"it": secret})
+	want := len(spellings(secret))
+	for before := range 7 {
+		if got := len(h.in([]byte(strings.Repeat("A", before)+written(secret)), map[needle]bool{})); got != want {
+			t.Errorf("found %d spellings of %d", got, want)
+		}
+	}
+	if got := h.in([]byte(written(other)), map[needle]bool{}); len(got) != 0 {
+		t.Errorf("found %v where there is none", got)
+	}
+}
