@@ -70,7 +70,7 @@ type Stack struct {
 // Options change a Stack from what NewStack makes of itself.
 type Options struct {
 	// DB, if set, is the schema, which may hold something already; nil is a new one.
-	DB *DB
+	DB        *DB
 	Catalogue []scopes.File
 	// Applied puts Catalogue in force in the ledger, as `brevet serve` does, and has replicas follow what is. SecondAdmin
 	// is as in broker.Config.

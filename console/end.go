@@ -89,10 +89,16 @@ func selected(values url.Values) (broker.Selector, error) {
 // taskOf is the one task of one sandbox.
 func taskOf(values url.Values) (broker.Selector, error) {
 	s := broker.Selector{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}
-	if id, err := spiffeid.FromString(s.SPIFFEID); err != nil || id.Path() == "" || s.Task == "" || len(s.Task) > 128 {
+	if !isTask(s.SPIFFEID, s.Task) {
 		return s, errSelection
 	}
 	return s, nil
+}
+
+// isTask tells whether a task of a sandbox can be called so.
+func isTask(sandbox, task string) bool {
+	id, err := spiffeid.FromString(sandbox)
+	return err == nil && id.Path() != "" && task != "" && len(task) <= 128
 }
 
 // pathOf is a sandbox, or a path or trust domain above some.

@@ -81,7 +81,7 @@ func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exportin
 	control := http.NewResponseController(w)
 	out, err := export.NewWriter(w, e.format, c.origin.Host+"/history")
 	for written := 0; err == nil; {
-		if err := control.SetWriteDeadline(time.Now().Add(exportPatience)); err != nil {
+		if err := control.SetWriteDeadline(c.cfg.Now().Add(exportPatience)); err != nil {
 			return err
 		}
 		for i := range page.Records {
@@ -142,10 +142,7 @@ func recordOf(v *broker.View) (export.Event, error) {
 
 // entryKind is the kind of the entry that a record stands at.
 func entryKind(v *broker.View) string {
-	switch v.Status {
-	case broker.StatusDenied:
-		return "request.denied"
-	case broker.StatusPending, broker.StatusApproved, broker.StatusRejected, broker.StatusWithdrawn, broker.StatusRedeemed:
+	if v.Decision == "pending" || v.Status == broker.StatusDenied {
 		return "request." + string(v.Status)
 	}
 	return "issuance." + string(v.Status)

@@ -12,7 +12,6 @@ import (
 	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/go-chi/chi/v5"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // mostEvents is how many events of a time line one page has.
@@ -130,7 +129,7 @@ func (c *Console) task(r *http.Request, who *visitor) (view, error) {
 	if p.SPIFFEID == "" && p.Task == "" {
 		return view{page: "tasks", title: "Task", data: p}, nil
 	}
-	if id, err := spiffeid.FromString(p.SPIFFEID); err != nil || id.Path() == "" || p.Task == "" || len(p.Task) > 128 {
+	if !isTask(p.SPIFFEID, p.Task) {
 		return view{page: "tasks", title: "Task", data: p, status: http.StatusUnprocessableEntity}, nil
 	}
 	var err error

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"net/url"
 	"slices"
@@ -59,6 +60,12 @@ func readTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
+// readDigest reads a SHA-256 in hex.
+func readDigest(text string) (digest []byte, ok bool) {
+	digest, err := hex.DecodeString(text)
+	return digest, err == nil && len(digest) == sha256.Size
+}
+
 func choose(name, label string, options []choice, put func(*broker.Query, string)) filter {
 	return filter{Name: name, Label: label, Type: "select", Options: options, most: 40, put: func(q *broker.Query, text string) bool {
 		put(q, text)
@@ -92,10 +99,9 @@ var (
 		textFilter("name", "Name at the far side", "database user or serial number", 512, func(q *broker.Query) *string { return &q.Name }),
 		textFilter("key_id", "Key that signed it", "RFC 7638 thumbprint", 128, func(q *broker.Query) *string { return &q.KeyID }),
 		textFilter("catalogue", "Catalogue that decided", "sha256:…", 128, func(q *broker.Query) *string { return &q.Catalogue }),
-		{Name: "credential", Label: "SHA-256 of the credential", Hint: "64 hex digits", Type: "text", most: 64, put: func(q *broker.Query, text string) bool {
-			digest, err := hex.DecodeString(text)
-			q.Credential = digest
-			return err == nil && len(digest) == 32 && text == strings.ToLower(text)
+		{Name: "credential", Label: "SHA-256 of the credential", Hint: "64 hex digits", Type: "text", most: 64, put: func(q *broker.Query, text string) (ok bool) {
+			q.Credential, ok = readDigest(text)
+			return ok && text == strings.ToLower(text)
 		}},
 		{Name: "spiffe_id", Label: "This very sandbox", Hint: "spiffe://acme.example/research/a", Type: "text", most: 2048, put: func(q *broker.Query, text string) bool {
 			id, err := spiffeid.FromString(text)

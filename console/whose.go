@@ -1,7 +1,6 @@
 package console
 
 import (
-	"encoding/hex"
 	"net/http"
 	"strings"
 
@@ -27,8 +26,8 @@ func (c *Console) whose(r *http.Request, who *visitor) (view, error) {
 		v.data = p
 		return v, nil
 	}
-	digest, err := hex.DecodeString(p.Digest)
-	if err != nil || len(digest) != 32 {
+	digest, ok := readDigest(p.Digest)
+	if !ok {
 		p.Digest, p.Bad = "", true // it may be what nobody should see again
 		v.data, v.status = p, http.StatusUnprocessableEntity
 		return v, nil
