@@ -37,7 +37,7 @@ var approvalRows = []row{
 	}},
 	{h: "H88", sent: "a no after the issue", then: "409, and revoked", tries: []try{{"a no", lateNo}}},
 	{h: "H89", sent: "a webhook that is old, ahead of time, changed, signed by another, or sent again", then: "401 by whoever goes by `client.VerifyWebhook`", apart: true, tries: []try{{"of a real one", replayedWebhook}}},
-	{h: "H90", sent: "a link that is fetched in advance", then: "votes on nothing", tries: []try{{"over the API", prefetched}}},
+	{h: "H90", sent: "a link that is fetched in advance", then: "votes on nothing", tries: []try{{"over the API", prefetched}, {"in the console", prefetchedPage}}},
 	{h: "H91", sent: "a call for a page of another site, or for a frame, or with an ID token in a cookie", then: "403; 401", tries: crossings()},
 	{h: "H92", sent: "a foreign id", then: "404, the same as for what is nowhere", tries: []try{{"to read and to vote", foreignID}}},
 	{h: "H93", sent: "a hundred votes at once", then: "one issuance", apart: true, tries: []try{{"over both replicas", hundredVotes}}},
@@ -303,6 +303,7 @@ func crossings() []try {
 		voting("a frame", crossing, "Sec-Fetch-Dest: iframe"),
 		voting("an object", crossing, "Sec-Fetch-Dest: object"),
 		voting("a cookie", refusal{401, "unauthenticated", "no_identity"}),
+		{"forms of the console", crossingForms},
 		{"answers cannot be framed", func(t *testing.T, w *world) {
 			got := call{method: "GET", target: "/v1/whoami"}.send(t, w.next())
 			if !strings.Contains(got.header.Get("Content-Security-Policy"), "frame-ancestors 'none'") || got.header.Get("Access-Control-Allow-Origin") != "" {

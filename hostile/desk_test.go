@@ -32,6 +32,7 @@ import (
 type desk struct {
 	*world
 
+	oidc         *brevettest.OIDC
 	program      string
 	env, auditor []string // of alice, and of a workload that audits
 	idToken      string   // of alice
@@ -75,7 +76,7 @@ func newDesk(t *testing.T) *desk {
 	t.Helper()
 	o := staffed
 	o.People, o.OIDC = nil, brevettest.Provider(t)
-	d := &desk{world: newWorld(t, o), chat: make(chan string, 1000), hooks: newReceiver(t), told: map[string]string{}, said: map[string]string{}}
+	d := &desk{world: newWorld(t, o), oidc: o.OIDC, chat: make(chan string, 1000), hooks: newReceiver(t), told: map[string]string{}, said: map[string]string{}}
 	d.program = filepath.Join(t.TempDir(), "brevet")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", d.program, "../cmd/brevet").CombinedOutput(); err != nil {
 		t.Fatalf("building brevet: %v\n%s", err, out)
