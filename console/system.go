@@ -91,7 +91,7 @@ func (c *Console) ledgerParts(ctx context.Context) []part {
 		fmt.Sprintf("%d entries, %s on disk", s.Entries, megabytes(s.Bytes)),
 	}, ""}
 	switch {
-	case !s.Primary && s.RoundTrip > slowDatabase, s.RoundTrip > slowDatabase:
+	case s.RoundTrip > slowDatabase:
 		postgres.Word, postgres.Next = wordLookAt, "It takes long to answer, and so does every request. Look at its load and at the network."
 	case !s.Primary:
 		postgres.Facts = append(postgres.Facts, "what was asked is a standby")
@@ -123,7 +123,7 @@ func unrevokedPart(s broker.LedgerStatus) part {
 	p := part{"Unrevoked credentials", wordWell, []string{"none"}, ""}
 	if s.Unrevoked > 0 {
 		p.Word, p.Facts = wordBad, []string{fmt.Sprintf("%d that should be dead and are not known to be", s.Unrevoked)}
-		p.Next = "Look at what Vault says of their leases, and at the systems behind them. brevet unrevoked lists them."
+		p.Next = "Look at what Vault says of their leases, and at the systems behind them. brevet audit unrevoked lists them."
 	}
 	return p
 }
