@@ -94,7 +94,7 @@ func TestAssurance(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(assuranceDoc, []byte(assurance(t, shown)), 0o644); err != nil { //nolint:gosec // documentation
+		if err := os.WriteFile(assuranceDoc, []byte(assurance(t, shown)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

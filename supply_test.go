@@ -251,7 +251,7 @@ func writeTo(t *testing.T, path, text string) {
 	if path == "" {
 		return
 	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // for everybody to read
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
