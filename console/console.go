@@ -18,6 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/go-chi/chi/v5"
+	"golang.org/x/time/rate"
 )
 
 // Config is what a Console needs. ClientSecret and HTTPClient may be left out.
@@ -82,10 +83,12 @@ type Console struct {
 	login    *login
 	pages    map[string]*page
 	static   *static
-	pace     pace
-	handler  http.Handler
-	closing  sync.Once
-	closed   chan struct{} // when this replica stops
+	// pace is for people who are logged in, strangers for addresses before anybody is known.
+	pace, strangers pace
+	complaints      rate.Sometimes // of a provider that does not answer, which anybody can have asked
+	handler         http.Handler
+	closing         sync.Once
+	closed          chan struct{} // when this replica stops
 
 	reference    *reference
 	catalogues   shelf
@@ -110,6 +113,9 @@ func New(cfg Config) (*Console, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{}), mostExported: mostExported}
+	c.pace.limit, c.pace.burst = callsPerSecond, callsAtOnce
+	c.strangers.limit, c.strangers.burst = addressCallsPerSecond, addressCallsAtOnce
+	c.complaints.Interval = complaintsEvery
 	if c.static, err = newStatic(); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
@@ -95,10 +96,15 @@ func troubleOf(err error) trouble {
 	return mishap
 }
 
+// complaintsEvery is how often the log says that a provider does not answer: anybody can have it asked.
+const complaintsEvery = 5 * time.Second
+
 // fail shows what went wrong, and records it when it is a refusal. who is nil until somebody is logged in.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err error) {
 	t := troubleOf(err)
 	switch {
+	case who == nil && errors.Is(err, people.ErrProviderUnavailable):
+		c.complaints.Do(func() { c.cfg.Log.ErrorContext(r.Context(), "people cannot log in", "code", t.code, "error", err) })
 	case t.status >= http.StatusInternalServerError:
 		c.cfg.Log.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "code", t.code, "error", err)
 	case t.status == http.StatusForbidden || errors.Is(err, people.ErrToken) || errors.Is(err, errPace):

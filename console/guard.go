@@ -28,9 +28,26 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			http.Error(w, "This is not the console of that host. Open "+c.origin.String(), http.StatusMisdirectedRequest)
 			return
 		}
+		if foreign(r) {
+			c.fail(w, r, nil, errForeignPage)
+			return
+		}
+		if !c.strangers.allows(remoteIP(r), c.cfg.Now()) {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "More calls come from your address than people make. Wait a second.", http.StatusTooManyRequests)
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
 		checked.ServeHTTP(w, r)
 	})
+}
+
+// foreign tells of a call that a browser makes for another site, and that is no link which somebody follows: nothing here is to be
+// had from within the pages of others, nor to be done by them.
+func foreign(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return (site == "cross-site" || site == "same-site") && !follows
 }
 
 func (c *Console) protect(h http.Header) {
@@ -47,18 +64,22 @@ func (c *Console) protect(h http.Header) {
 	}
 }
 
-// A person's calls, as at the API: beyond that it is no person.
+// A person's calls, as at the API: beyond that it is no person. An address may be that of many, behind a proxy.
 const (
-	callsPerSecond = 20
-	callsAtOnce    = 200
+	callsPerSecond        = 20
+	callsAtOnce           = 200
+	addressCallsPerSecond = 200
+	addressCallsAtOnce    = 1000
 	// mostPaced bounds the memory. They are few, and who is forgotten begins anew.
 	mostPaced = 10_000
 )
 
-// pace holds back each one who calls too often. The zero value is ready.
+// pace holds back each one who calls too often.
 type pace struct {
-	mu sync.Mutex
-	of map[string]*rate.Limiter
+	limit rate.Limit
+	burst int
+	mu    sync.Mutex
+	of    map[string]*rate.Limiter
 }
 
 func (p *pace) allows(who string, now time.Time) bool {
@@ -69,7 +90,7 @@ func (p *pace) allows(who string, now time.Time) bool {
 	}
 	limiter := p.of[who]
 	if limiter == nil {
-		limiter = rate.NewLimiter(callsPerSecond, callsAtOnce)
+		limiter = rate.NewLimiter(p.limit, p.burst)
 		p.of[who] = limiter
 	}
 	return limiter.AllowN(now, 1)

@@ -29,6 +29,9 @@ func TestPagesAreGuarded(t *testing.T) {
 		{"a form of a sibling host", alice, "/logout", url.Values{}, []string{"Sec-Fetch-Site", "same-site"}, http.StatusForbidden, "Another site called"},
 		{"a form of another origin, from an old browser", alice, "/logout", url.Values{}, []string{"Origin", "https://evil.test"}, http.StatusForbidden, "Another site called"},
 		{"a form of a frame without an origin", alice, "/logout", url.Values{}, []string{"Origin", "null"}, http.StatusForbidden, "Another site called"},
+		{"a page within that of another site", alice, "/you", nil, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, http.StatusForbidden, "Another site called"},
+		{"a script of a sibling host", alice, "/you", nil, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}, http.StatusForbidden, "Another site called"},
+		{"a link on another site", alice, "/you", nil, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusOK, "Alice Archer"},
 		{"a prefetch of what a form does", alice, "/logout", nil, []string{"Sec-Purpose", "prefetch"}, http.StatusMethodNotAllowed, ""},
 		{"another host", alice, "/you", nil, []string{"Host", "evil.test"}, http.StatusMisdirectedRequest, "not the console of that host"},
 		{"what is not there", alice, "/static/0000/console.js", nil, nil, http.StatusNotFound, ""},
@@ -140,4 +143,76 @@ func TestRefusalsAreRecorded(t *testing.T) {
 	if err != nil || n != 1 {
 		t.Errorf("got %d entries, %v, want one", n, err)
 	}
+}
+
+// A login comes back once: nobody has the provider asked again and again by one that they have begun.
+func TestLoginComesBackOnce(t *testing.T) {
+	w := newWorld(t)
+	nobody := w.program(t, "")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.console+"/login", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := nobody.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	to, err := resp.Location()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookies := resp.Cookies()
+	at, err := url.Parse(w.console)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := "/callback?code=guessed&state=" + url.QueryEscape(to.Query().Get("state"))
+	for _, want := range []string{"The provider did not log you in", "The login did not come to its end"} {
+		nobody.Jar.SetCookies(at, cookies)
+		if status, body := w.ask(t, nobody, back, nil); status == http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("got %d, want %q:\n%s", status, want, body)
+		}
+	}
+}
+
+// What somebody's session holds is not the next one's who logs in with the same browser.
+func TestSessionsAreOfOnePerson(t *testing.T) {
+	w := newWorld(t)
+	browser := w.program(t, "dave")
+	before := sessionOf(t, w, browser)
+	browser.CheckRedirect = nil
+	jar := browser.Jar.(insecure)
+	other := w.program(t, "")
+	other.CheckRedirect = nil
+	at, err := url.Parse(w.console)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Jar.SetCookies(at, jar.Cookies(at))
+	if page := w.oidc.LogIn(t, other, w.console+"/login?return=/you", "alice"); !strings.Contains(page, "Alice Archer") {
+		t.Fatalf("got:\n%s", page)
+	}
+	if after := sessionOf(t, w, other); after == before {
+		t.Error("the session of the one who was logged in goes on")
+	}
+	browser.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if status, _ := w.ask(t, browser, "/you", nil); status != http.StatusSeeOther {
+		t.Errorf("the session before opens a page: %d", status)
+	}
+}
+
+func sessionOf(t *testing.T, w *world, browser *http.Client) string {
+	t.Helper()
+	at, err := url.Parse(w.console)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cookie := range browser.Jar.Cookies(at) {
+		if cookie.Name == "brevet-session" {
+			return cookie.Value
+		}
+	}
+	t.Fatal("got no session")
+	return ""
 }

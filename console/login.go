@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,10 @@ const (
 	// loginLife is how long somebody may take at the provider.
 	loginLife       = 10 * time.Minute
 	providerTimeout = 10 * time.Second
+	// providerPause is how long a provider that did not answer is left alone.
+	providerPause = 2 * time.Second
+	// mostUsed bounds the memory of logins that have come back: whoever comes with one that is forgotten asks the provider once more.
+	mostUsed = 10_000
 )
 
 // login is the code flow with PKCE (RFC 7636). What is to be known at its end lies sealed in the browser, so that nobody who has
@@ -38,6 +43,11 @@ type login struct {
 
 	asking   singleflight.Group
 	provider atomic.Pointer[oidc.Provider] // once it could be asked
+	failed   atomic.Int64                  // when it could not be last, in nanoseconds of the clock
+	now      func() time.Time
+
+	mu   sync.Mutex
+	used map[string]bool // the states of logins that have come back
 }
 
 // begun is a login under way.
@@ -56,7 +66,7 @@ func newLogin(cfg Config, origin *url.URL) (*login, error) {
 		client.Transport = cfg.HTTPClient.Transport
 	}
 	return &login{
-		issuer: cfg.People.Issuer(), box: box, client: client,
+		issuer: cfg.People.Issuer(), box: box, client: client, now: cfg.Now,
 		oauth: oauth2.Config{
 			ClientID: cfg.ClientID, ClientSecret: cfg.ClientSecret.Reveal(), RedirectURL: origin.String() + "/callback",
 		},
@@ -68,14 +78,19 @@ func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
 	if known := l.provider.Load(); known != nil {
 		return known, nil
 	}
+	if l.now().UnixNano()-l.failed.Load() < int64(providerPause) {
+		return nil, fmt.Errorf("%w: it was asked where to log in just now", people.ErrProviderUnavailable)
+	}
 	_, err, _ := l.asking.Do("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), providerTimeout)
 		defer cancel()
 		found, err := oidc.NewProvider(oidc.ClientContext(ctx, l.client), l.issuer)
-		if err == nil {
-			l.provider.Store(found)
+		if err != nil {
+			l.failed.Store(l.now().UnixNano())
+			return nil, err
 		}
-		return nil, err
+		l.provider.Store(found)
+		return nil, nil
 	})
 	if err != nil { // it quotes all that the provider answered
 		return nil, fmt.Errorf("%w: asking where to log in", people.ErrProviderUnavailable)
@@ -103,6 +118,18 @@ func (l *login) open(ctx context.Context) (oauth2.Config, error) {
 		}
 	}
 	return flow, nil
+}
+
+// once is true for the first who comes back with a login: nobody has the provider asked again and again by one.
+func (l *login) once(state string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used == nil || len(l.used) >= mostUsed {
+		l.used = map[string]bool{}
+	}
+	again := l.used[state]
+	l.used[state] = true
+	return !again
 }
 
 // beginLogin sends a browser to the provider.
@@ -154,8 +181,8 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, nil, err)
 		return
 	}
-	if !c.pace.allows("", c.cfg.Now()) { // anybody can make the provider be asked
-		c.fail(w, r, nil, errPace)
+	if !c.login.once(b.State) {
+		c.fail(w, r, nil, errLogin)
 		return
 	}
 	raw, person, err := c.exchange(r, b)
@@ -163,8 +190,8 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, nil, err)
 		return
 	}
-	// A session that somebody else may have begun in this browser is not this person's.
-	if err := c.sessions.RenewToken(r.Context()); err != nil {
+	// A session that somebody else may have begun in this browser is not this person's, nor is what it holds.
+	if err := errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context())); err != nil {
 		c.fail(w, r, nil, err)
 		return
 	}
@@ -227,6 +254,10 @@ func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.
 
 // logout ends the session here; the one at the provider is the provider's.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
+	if c.sessions.GetString(r.Context(), keyIDToken) == "" {
+		http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
+		return
+	}
 	if err := c.sessions.Destroy(r.Context()); err != nil {
 		c.fail(w, r, nil, err)
 		return

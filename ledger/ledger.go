@@ -44,6 +44,8 @@ const (
 	tokenConns  = 4
 	// proofConns are for remembering proofs, each of which is a commit of its own.
 	proofConns = 3
+	// sessionConns are for the sessions of the console.
+	sessionConns = 3
 )
 
 // Config says which Postgres to use, and how.
@@ -78,9 +80,9 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// Only write, seals, estate, tokens and proofs are sure to be on the primary. Seals are for checkpoints: nobody who
+	// Only write, seals, estate, tokens, proofs and sessions are sure to be on the primary. Seals are for checkpoints: nobody who
 	// writes may have to wait for a connection because of them.
-	write, seals, read, estate, tokens, proofs, audit *pgxpool.Pool
+	write, seals, read, estate, tokens, proofs, sessions, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
@@ -179,6 +181,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 		{&l.estate, forEstate},
 		{&l.tokens, l.forTokens},
 		{&l.proofs, l.forProofs},
+		{&l.sessions, l.forSessions},
 		{&l.audit, forAuditing},
 		{&l.seals, l.forSealing},
 	} {
@@ -195,7 +198,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.tokens, l.proofs, l.audit} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.tokens, l.proofs, l.sessions, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -265,6 +268,12 @@ func (l *Ledger) forSealing(pc *pgxpool.Config, cfg Config) {
 func (l *Ledger) forProofs(pc *pgxpool.Config, cfg Config) {
 	l.forWriting(pc, cfg)
 	pc.MaxConns = proofConns
+}
+
+// forSessions is for the console alone: anybody can have it look for a session, and nobody else may wait for that.
+func (l *Ledger) forSessions(pc *pgxpool.Config, cfg Config) {
+	l.forWriting(pc, cfg)
+	pc.MaxConns = sessionConns
 }
 
 func forReading(pc *pgxpool.Config, cfg Config) {

@@ -12,8 +12,12 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	pages "github.com/brevet-dev/brevet/console"
 	"github.com/brevet-dev/brevet/secret"
+	"golang.org/x/net/netutil"
 	"github.com/brevet-dev/brevet/server"
 )
+
+// mostConsoleConnections leaves files to be opened for everybody else.
+const mostConsoleConnections = 2048
 
 func (c *ConsoleConfig) check() error {
 	errs := []error{checkAddress("console.listen", c.Listen)}
@@ -59,6 +63,7 @@ func (s *service) serveConsole(ctx context.Context, cfg Config, of pages.Config)
 	if err != nil {
 		return fmt.Errorf("listening on %s for the console: %w", cfg.Console.Listen, err)
 	}
+	listener = netutil.LimitListener(listener, mostConsoleConnections)
 	srv := web.HTTP(secured)
 	s.run(ctx, srv, func() error {
 		if secured == nil {
