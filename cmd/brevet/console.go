@@ -12,8 +12,8 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	pages "github.com/brevet-dev/brevet/console"
 	"github.com/brevet-dev/brevet/secret"
-	"golang.org/x/net/netutil"
 	"github.com/brevet-dev/brevet/server"
+	"golang.org/x/net/netutil"
 )
 
 // mostConsoleConnections leaves files to be opened for everybody else.
