@@ -108,8 +108,10 @@ func crossingForms(t *testing.T, w *world) {
 	id, _ := d.pending(t)
 	browser, ballot := d.alice(t), d.ballot(t, id)
 	for _, headers := range [][]string{
-		{"Origin", "https://" + marker + ".example", "Sec-Fetch-Site", "cross-site"}, {"Origin", "https://" + marker + ".example"},
-		{"Sec-Fetch-Site", "same-site"}, {"Origin", "null"},
+		{"Origin", "https://" + marker + ".example", "Sec-Fetch-Site", "cross-site"},
+		{"Origin", "https://" + marker + ".example"},
+		{"Sec-Fetch-Site", "same-site"},
+		{"Origin", "null"},
 	} {
 		d.added(t)
 		resp, text := d.visits(t, browser, "/approvals/"+id+"/vote", ballot, headers...)
