@@ -5,22 +5,32 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"path"
-	"time"
 
 	"github.com/brevet-dev/brevet/people"
 )
 
-// Likeness is the same for requests of sandboxes beside each other that ask for the same thing.
+// Likeness is the same for requests of sandboxes beside each other that ask for the same thing: all that people are shown of
+// them is the same, but for the sandbox's name, its task, the time and the keys that it is bound to. It is a whole SHA-256 of
+// that, since sandboxes choose what they ask for, and whoever found two alike would have one approved with the other (T7).
 func (c *Case) Likeness() string {
-	siblings := c.Subject.ID.TrustDomain().Name() + path.Dir(c.Subject.ID.Path())
-	same, err := json.Marshal([]any{
-		siblings, c.Scope, c.Params, c.Resource, int(c.TTL / time.Second), c.Catalogue, c.ApprovalGroup, PersonOf(c.User),
-	})
-	if err != nil {
+	var s struct {
+		shown
+
+		Params json.RawMessage `json:"params"` // as they are written: a number read as a float could be another
+	}
+	if err := json.Unmarshal([]byte(c.Canonical), &s); err != nil {
 		return c.ID // like nothing else
 	}
+	s.Request, s.Task, s.Digest, s.Expires, s.SPIFFEID = "", "", nil, 0, path.Dir(s.SPIFFEID)
+	for _, bound := range []*string{&s.Thumbprint, &s.JKT, &s.Key} {
+		*bound = map[bool]string{true: "to its own"}[*bound != ""]
+	}
+	same, err := json.Marshal(s)
+	if err != nil {
+		return c.ID
+	}
 	digest := sha256.Sum256(same)
-	return hex.EncodeToString(digest[:8])
+	return hex.EncodeToString(digest[:])
 }
 
 // Entitled is nil when a person may say something to a request, as far as who they are goes. It is for what they are

@@ -109,3 +109,19 @@ func TestApprovalsAreForApprovers(t *testing.T) {
 		t.Errorf("got %d for a request of another trust domain, want 404", status)
 	}
 }
+
+// Whoever says the same to what is alike has seen all of each (T7).
+func TestWhatIsAlikeIsShownWhole(t *testing.T) {
+	w := approvalsWorld(t)
+	repo := "acme/" + strings.Repeat("long-", 15) + "tail"
+	first := waits(t, w.agent(t, "tidy-1"), comment(repo, ""))
+	waits(t, w.agent(t, "tidy-2"), comment(repo, ""))
+	_, page := w.ask(t, w.program(t, "alice"), "/approvals/"+first, nil)
+	_, also, found := strings.Cut(page, `name="also"`)
+	also, _, _ = strings.Cut(also, "</label>")
+	for _, want := range []string{"<code>github:repo/" + repo + "</code>", "repo = <code>" + repo + "</code>", "nothing: whoever has it can use it"} {
+		if !found || !strings.Contains(also, want) {
+			t.Errorf("%q is not said of the one that is alike:\n%s", want, also)
+		}
+	}
+}

@@ -609,7 +609,7 @@ type ApprovalCase struct {
 	Hash string `json:"hash"`
 	ID   string `json:"id"`
 
-	// Like The same for the same ask of sibling sandboxes.
+	// Like The same for the same ask of sibling sandboxes: a SHA-256, in hex, of what is the same.
 	Like string `json:"like"`
 
 	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
