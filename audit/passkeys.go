@@ -35,7 +35,7 @@ func (s *state) register(b *body, index int64) {
 	}
 	h := &held{
 		id: b.ID, person: b.actor(), site: b.Site, since: index,
-		key: passkey.Key{Credential: credential, PublicKey: public, Algorithm: b.Algorithm, SignCount: uint32(b.SignCount)}, //nolint:gosec // it is held to its row
+		key: passkey.Key{Credential: credential, PublicKey: public, Algorithm: b.Algorithm, SignCount: uint32(b.SignCount)},
 		row: []string{
 			b.ID, b.actor(), b.Credential, b.PublicKey, b.Digest, strconv.FormatInt(b.Algorithm, 10), strconv.FormatInt(b.SignCount, 10),
 			b.Name, b.Time, strconv.FormatInt(index, 10), Null, Null,

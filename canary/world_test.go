@@ -176,9 +176,10 @@ func (w *world) subscribe(t *testing.T) <-chan struct{} {
 	told, calls := make(chan struct{}), 0
 	receiver := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		calls++ // one after the other
-		if calls == 1 {
+		switch calls {
+		case 1:
 			rw.WriteHeader(http.StatusInternalServerError)
-		} else if calls == 2 {
+		case 2:
 			close(told)
 		}
 	}))

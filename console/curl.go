@@ -56,20 +56,20 @@ func proofOf(doc *openapi3.T, op *openapi3.Operation) string {
 }
 
 func dataOf(content openapi3.Content) string {
-	for _, media := range sortedKeys(content) {
-		schema := content[media].Schema
-		if !strings.HasSuffix(media, "json") {
-			return " \\\n  -H 'Content-Type: " + media + "' --data-binary @-"
-		}
-		var data bytes.Buffer
-		encoder := json.NewEncoder(&data)
-		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(exampleOf(schema, 0)); err != nil {
-			return "" // examples come from YAML, which JSON can say
-		}
-		return " \\\n  -H 'Content-Type: " + media + "' \\\n  -d '" + strings.TrimSpace(data.String()) + "'"
+	if len(content) == 0 {
+		return ""
 	}
-	return ""
+	media := sortedKeys(content)[0]
+	if !strings.HasSuffix(media, "json") {
+		return " \\\n  -H 'Content-Type: " + media + "' --data-binary @-"
+	}
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(exampleOf(content[media].Schema, 0)); err != nil {
+		return "" // examples come from YAML, which JSON can say
+	}
+	return " \\\n  -H 'Content-Type: " + media + "' \\\n  -d '" + strings.TrimSpace(data.String()) + "'"
 }
 
 // deepest bounds examples, as types may hold themselves.

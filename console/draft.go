@@ -45,6 +45,7 @@ func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.Hand
 			c.fail(w, r, nil, err)
 			return
 		}
+		//nolint:gosec // every body is bounded before
 		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 			c.fail(w, r, who, errForm)
 			return

@@ -131,17 +131,17 @@ func operationOf(doc *openapi3.T, method, path string, parameters openapi3.Param
 // payloadOf is the first of the forms that a body may have. Problems are alike everywhere, and told at their type.
 func payloadOf(status, about string, content openapi3.Content) payload {
 	p := payload{Status: status, About: about}
-	for _, media := range sortedKeys(content) {
-		p.Media = media
-		schema := content[media].Schema
-		if schema == nil {
-			return p
-		}
-		p.Type = refName(schema)
-		if status < "300" {
-			p.Members = membersOf(schema.Value)
-		}
+	if len(content) == 0 {
 		return p
+	}
+	p.Media = sortedKeys(content)[0]
+	schema := content[p.Media].Schema
+	if schema == nil {
+		return p
+	}
+	p.Type = refName(schema)
+	if status < "300" {
+		p.Members = membersOf(schema.Value)
 	}
 	return p
 }

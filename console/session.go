@@ -65,7 +65,7 @@ func (s store) FindCtx(ctx context.Context, cookie string) (data []byte, found b
 		return nil, false, err
 	}
 	data, err = unseal(box, sealed)
-	return data, err == nil, nil //nolint:nilerr // what was not sealed with the cookie is no session
+	return data, err == nil, nil // what was not sealed with the cookie is no session
 }
 
 // CommitCtx implements scs.CtxStore.
@@ -113,7 +113,9 @@ func sealer(from []byte, purpose string) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-func seal(box cipher.AEAD, data []byte) []byte { return box.Seal(nil, nil, data, nil) }
+func seal(box cipher.AEAD, data []byte) []byte {
+	return box.Seal(nil, nil, data, nil) //nolint:gosec // it draws a nonce itself
+}
 
 func unseal(box cipher.AEAD, sealed []byte) ([]byte, error) { return box.Open(nil, nil, sealed, nil) }
 

@@ -67,7 +67,7 @@ type world struct {
 
 	console string
 	oidc    *brevettest.OIDC
-	browser context.Context
+	browser context.Context //nolint:containedctx // it is how chromedp holds a browser
 	axe     string
 }
 
@@ -85,8 +85,10 @@ func newWorldWith(t *testing.T, change func(*brevettest.Options)) *world {
 		Applied:   true,
 		OIDC:      oidc,
 		Rules: []people.Rule{
-			{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleAuditor, Group: "auditors"},
-			{Role: people.RoleAdmin, Group: "admins"}, {Role: people.RoleAuditor, Group: "admins"},
+			{Role: people.RoleApprover, Group: "oncall"},
+			{Role: people.RoleAuditor, Group: "auditors"},
+			{Role: people.RoleAdmin, Group: "admins"},
+			{Role: people.RoleAuditor, Group: "admins"},
 		},
 	}
 	change(&options)
@@ -164,7 +166,7 @@ func (w *world) agent(t *testing.T, name string) *client.Client {
 type tab struct {
 	t     *testing.T
 	world *world
-	ctx   context.Context
+	ctx   context.Context //nolint:containedctx // it is how chromedp holds a tab
 
 	mu       sync.Mutex
 	reported []string // what the page has complained of: errors of scripts, and of the policy

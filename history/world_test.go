@@ -64,8 +64,10 @@ var options = brevettest.Options{
 	},
 	Admins: []string{admin}, ResourceServers: map[string][]string{service: {"https://git.test"}},
 	People: []devstack.DevPerson{
-		{Username: "alice", Groups: []string{"oncall"}}, {Username: "bob", Groups: []string{"oncall"}},
-		{Username: "carol", Groups: []string{"oncall"}}, {Username: "mallory", Groups: []string{"staff"}},
+		{Username: "alice", Groups: []string{"oncall"}},
+		{Username: "bob", Groups: []string{"oncall"}},
+		{Username: "carol", Groups: []string{"oncall"}},
+		{Username: "mallory", Groups: []string{"staff"}},
 	},
 	Rules: []people.Rule{{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleApprover, Group: "staff"}},
 }

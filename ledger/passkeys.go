@@ -103,6 +103,8 @@ type passkeyRow struct {
 }
 
 // passkeyColumns are those of passkeyRow; the tables are k and e.
+//
+//nolint:gosec // names of columns
 const (
 	passkeyColumns = `k.id AS passkey, k.person, k.credential, k.public_key, e.body AS registered`
 	passkeyEntry   = `LEFT JOIN entries AS e ON e.index = k.entry_index AND e.id = k.id AND e.kind = 'passkey.registered'`

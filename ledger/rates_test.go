@@ -91,8 +91,11 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 	now := start.Add(time.Minute)
 	random := rand.New(rand.NewPCG(7, 7))
 	reaches := []broker.Reach{
-		{All: true}, {TrustDomains: []string{"acme.test"}}, {Within: []string{"spiffe://acme.test/a", "spiffe://other.test"}},
-		{Subject: "spiffe://acme.test/a/b/s"}, {TrustDomains: []string{"nowhere.test"}},
+		{All: true},
+		{TrustDomains: []string{"acme.test"}},
+		{Within: []string{"spiffe://acme.test/a", "spiffe://other.test"}},
+		{Subject: "spiffe://acme.test/a/b/s"},
+		{TrustDomains: []string{"nowhere.test"}},
 	}
 	queries := []broker.RatesQuery{
 		{Since: now.Add(-time.Hour), Until: now, Step: time.Minute},

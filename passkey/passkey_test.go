@@ -123,8 +123,8 @@ func TestAnAssertionIsGoodForOneChallengeAndOneKey(t *testing.T) {
 	for name, maker := range makers {
 		a, b := maker(t, site, origin), maker(t, site, origin)
 		mine, other := registered(t, a), registered(t, b)
-		c, answer := challenge(t), []byte(nil)
-		answer = a.Assert(t, c)
+		c := challenge(t)
+		answer := a.Assert(t, c)
 		renamed := other
 		renamed.Credential = mine.Credential // as if somebody had put another public key in the place of the one
 		counted := mine

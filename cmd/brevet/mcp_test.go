@@ -17,9 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/brevet-dev/brevet/inert"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // model is a model's side of `brevet mcp`, with all that went over standard input, output and error.

@@ -113,61 +113,83 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	return nil
 }
 
-// build wires the packages together, each from what it needs and no more.
-func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
-	registry := prometheus.NewRegistry()
-	watch, gauges, err := openMeters(registry)
-	if err != nil {
-		return nil, nil, err
+// parts are what a broker is made of, each opened from what it needs and no more.
+type parts struct {
+	watch     *server.Stopwatch
+	gauges    *server.Gauges
+	book      *ledger.Ledger
+	minter    *mint.Minter
+	logKey    notary
+	catalogue *scopes.Catalogue
+	voters    electors
+}
+
+func (s *service) open(ctx context.Context, cfg Config, registry *prometheus.Registry) (p parts, err error) {
+	if p.watch, p.gauges, err = openMeters(registry); err != nil {
+		return p, err
 	}
-	book, err := s.openLedger(ctx, cfg.Postgres, gauges)
-	if err != nil {
-		return nil, nil, err
+	if p.book, err = s.openLedger(ctx, cfg.Postgres, p.gauges); err != nil {
+		return p, err
 	}
-	minter, logKey, err := s.openMinter(ctx, cfg)
-	if err != nil {
-		return nil, nil, err
+	if p.minter, p.logKey, err = s.openMinter(ctx, cfg); err != nil {
+		return p, err
 	}
-	if err := s.seal(ctx, cfg, book, logKey, gauges); err != nil {
-		return nil, nil, err
+	if err = s.seal(ctx, cfg, p.book, p.logKey, p.gauges); err != nil {
+		return p, err
 	}
-	catalogue, err := s.openCatalogue(ctx, cfg.Catalogue, book)
-	if err != nil {
-		return nil, nil, err
+	if p.catalogue, err = s.openCatalogue(ctx, cfg.Catalogue, p.book); err != nil {
+		return p, err
 	}
-	voters, err := s.openElectors(ctx, cfg.People, book)
-	if err != nil {
-		return nil, nil, err
-	}
+	p.voters, err = s.openElectors(ctx, cfg.People, p.book)
+	return p, err
+}
+
+// openBroker makes the broker, and has it sweep and follow the catalogue.
+func (s *service) openBroker(ctx context.Context, cfg Config, p parts) (*broker.Broker, error) {
 	site, err := relyingParty(cfg.Console)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	core, err := broker.New(broker.Config{
-		Ledger: watch.Ledger(book), Estate: watch.Estate(book), Chronicle: book, Usage: book, Survey: book, Tokens: book, Approvals: book, Passkeys: book, RelyingParty: site, Proofs: book,
-		Minter: watch.Minter(minter), Signer: minter, Electorate: voters.electorate, Catalogue: func() *scopes.Catalogue { return catalogue },
-		Catalogues: book, SecondAdmin: cfg.CatalogueSecondAdmin, Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: gauges.Unrevoked,
+		Ledger: p.watch.Ledger(p.book), Estate: p.watch.Estate(p.book), Chronicle: p.book, Usage: p.book, Survey: p.book, Tokens: p.book,
+		Approvals: p.book, Passkeys: p.book, RelyingParty: site, Proofs: p.book,
+		Minter: p.watch.Minter(p.minter), Signer: p.minter, Electorate: p.voters.electorate, Catalogue: func() *scopes.Catalogue { return p.catalogue },
+		Catalogues: p.book, SecondAdmin: cfg.CatalogueSecondAdmin, Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: p.gauges.Unrevoked,
 	})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(func() { s.closeBroker(ctx, core) })
+	warnUnsignable(ctx, s.log, site, p.catalogue)
+	s.tasks.Go(func() error { return ended(ctx, core.Sweep(ctx, p.book)) })
+	s.tasks.Go(func() error { return ended(ctx, core.FollowCatalogue(ctx)) })
+	return core, nil
+}
+
+// build wires the packages together.
+func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
+	registry := prometheus.NewRegistry()
+	p, err := s.open(ctx, cfg, registry)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.onClose(func() { s.closeBroker(ctx, core) })
-	warnUnsignable(ctx, s.log, site, catalogue)
-	s.tasks.Go(func() error { return ended(ctx, core.Sweep(ctx, book)) })
-	s.tasks.Go(func() error { return ended(ctx, core.FollowCatalogue(ctx)) })
+	core, err := s.openBroker(ctx, cfg, p)
+	if err != nil {
+		return nil, nil, err
+	}
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
 	if err != nil {
 		return nil, nil, err
 	}
 	srv, err := server.New(server.Config{
-		Broker: core, Attestor: attestor, People: voters.verifier, Keys: minter, Proofs: book, LogKeys: logKey,
-		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: book.CursorKey(),
+		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, Proofs: p.book, LogKeys: p.logKey,
+		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: p.book.CursorKey(),
 		Auditors:        roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
 		Admins:          roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
 		Orchestrators:   roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
-		ResourceServers: resourceServers(cfg), BootstrapAdmin: voters.bootstrap, Bootstrap: book,
+		ResourceServers: resourceServers(cfg), BootstrapAdmin: p.voters.bootstrap, Bootstrap: p.book,
 		Ready: []server.Check{
-			{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
+			{Name: "ledger", Probe: p.book.Ready}, {Name: "vault", Probe: p.minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},
 		Log: s.log, Registry: registry, Now: time.Now,
 	})
@@ -175,7 +197,8 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		return nil, nil, err
 	}
 	if err := s.serveConsole(ctx, cfg, pages.Config{
-		Broker: core, People: voters.verifier, Proofs: book, LogKeys: logKey, Sessions: book, Past: book, Ledger: book, Vault: minter, Bundles: bundlesFor(bundles), Key: book.CursorKey(), Voted: srv.CountVote,
+		Broker: core, People: p.voters.verifier, Proofs: p.book, LogKeys: p.logKey, Sessions: p.book, Past: p.book, Ledger: p.book, Vault: p.minter,
+		Bundles: bundlesFor(bundles), Key: p.book.CursorKey(), Voted: srv.CountVote,
 	}); err != nil {
 		return nil, nil, err
 	}
