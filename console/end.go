@@ -168,7 +168,7 @@ func (p orderPage) Possible() bool {
 
 // beforeOrder shows what an order would hit, and asks for it to be typed.
 func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
-	name, values := chi.URLParam(r, "order"), given(r.URL.Query())
+	name, values := chi.URLParam(r, "order"), selection(r.URL.Query())
 	kind, known := ordersByName[name]
 	switch {
 	case !who.Administers():
@@ -252,20 +252,28 @@ func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 
 // checkOrder tells whether the name was typed, and why.
 func checkOrder(r *http.Request, target broker.Selector, reason string) error {
+	confirmed := r.PostForm["confirmation"]
 	switch {
-	case strings.TrimSpace(r.PostForm.Get("confirmation")) != toType(target):
+	case len(confirmed) != 1 || strings.TrimSpace(confirmed[0]) != toType(target):
 		return errConfirmation
-	case reason == "":
+	case reason == "" || len(r.PostForm["reason"]) != 1:
 		return errForm
 	}
 	return checkText(reason)
 }
 
-// selection is the part of a form that says what an order is about.
-func selection(form url.Values) url.Values {
-	kept := given(form)
-	kept.Del("confirmation")
-	kept.Del("reason")
+// selectors are the names in links and forms that say what an order is about.
+var selectors = []string{"id", "spiffe_id", "spiffe_id_prefix", "trust_domain", "task", "scope"}
+
+// selection is the part of a link or of a form that says what an order is about. No link fills in the rest of the form: who
+// gives the order types that.
+func selection(values url.Values) url.Values {
+	kept := url.Values{}
+	for _, name := range selectors {
+		if value := values.Get(name); value != "" {
+			kept.Set(name, value)
+		}
+	}
 	return kept
 }
 

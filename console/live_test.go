@@ -168,6 +168,8 @@ func TestOrdersAreForAdmins(t *testing.T) {
 		{"without a reason", "carol", "/endings/revoke", form("id", token.ID, "confirmation", token.ID[28:], "reason", " "), 422},
 		{"with a secret as the reason", "carol", "/endings/revoke", form("id", token.ID, "confirmation", token.ID[28:], "reason", "ghp_"+strings.Repeat("a", 36)), 422},
 		{"with a long reason", "carol", "/endings/revoke", form("id", token.ID, "confirmation", token.ID[28:], "reason", strings.Repeat("a", 1001)), 422},
+		{"with two confirmations", "carol", "/endings/revoke", url.Values{"id": {token.ID}, "reason": {"because"}, "confirmation": {token.ID[28:], ""}}, 422},
+		{"with two reasons", "carol", "/endings/revoke", url.Values{"id": {token.ID}, "reason": {"because", ""}, "confirmation": {token.ID[28:]}}, 422},
 		{"of nothing", "carol", "/endings/revoke", form("confirmation", ""), 422},
 		{"of no name", "carol", "/endings/quarantine", form("spiffe_id", "acme", "confirmation", "acme"), 422},
 		{"of no order", "carol", "/endings/everything", revoke, 404},
@@ -190,6 +192,10 @@ func TestOrdersAreForAdmins(t *testing.T) {
 		t.Errorf("an admin of elsewhere looks: got %d\n%s", status, body)
 	}
 	if got := w.status(t, token); got != "issued" {
+	filled := "/endings/revoke?id=" + token.ID + "&confirmation=" + token.ID[28:] + "&reason=routine"
+	if status, body := w.ask(t, programs["carol"], filled, nil); status != 200 || strings.Count(body, `name="confirmation"`) != 1 || strings.Contains(body, "routine") {
+		t.Errorf("a link that fills in the form: got %d\n%s", status, body)
+	}
 		t.Errorf("after all that the credential is %s", got)
 	}
 	w.DB.Check(t)
