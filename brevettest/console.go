@@ -50,6 +50,12 @@ func (s *Stack) Console(t testing.TB) string {
 		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Past: s.ledger, Ledger: s.ledger, Vault: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
 		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now, Voted: s.Server.CountVote,
 	}
+	fetched := s.options.Now()
+	cfg.Bundles = func() []console.Bundle {
+		return []console.Bundle{
+			{TrustDomain: s.Acme.TrustDomain().Name(), Fetched: fetched}, {TrustDomain: s.Other.TrustDomain().Name(), Fetched: fetched},
+		}
+	}
 	for _, p := range server.ProblemTexts() {
 		cfg.Problems = append(cfg.Problems, console.Problem(p))
 	}

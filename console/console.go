@@ -93,6 +93,7 @@ type Console struct {
 	reference    *reference
 	catalogues   shelf
 	replayer     replaying
+	lately       lately
 	mostExported int // records in one file
 }
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -13,6 +16,8 @@ import (
 const (
 	// healthTimeout is how long a page waits for something to say how it is.
 	healthTimeout = 3 * time.Second
+	// statusLasts is how long what the ledger says of itself is told to others too.
+	statusLasts = 3 * time.Second
 	// Beyond these something is to be looked at.
 	slowDatabase   = 250 * time.Millisecond
 	shortLogin     = 5 * time.Minute
@@ -55,6 +60,8 @@ type systemView struct {
 	Parts   []part
 	Keys    []broker.SigningKey
 	Trouble int // parts that are not well
+	// Everywhere tells whether the reader may know of all trust domains.
+	Everywhere bool
 }
 
 // system shows auditors and admins how Brevet is doing.
@@ -64,11 +71,13 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
 	defer cancel()
-	v := systemView{Parts: c.ledgerParts(ctx)}
-	v.Parts = append(v.Parts, c.vaultPart(ctx))
+	v := systemView{Everywhere: c.readsCatalogue(who) == nil}
+	v.Parts = append(c.ledgerParts(ctx, v.Everywhere), c.vaultPart(ctx))
 	if c.cfg.Bundles != nil {
 		for _, b := range c.cfg.Bundles() {
-			v.Parts = append(v.Parts, bundlePart(b, c.cfg.Now()))
+			if touches(who.Auditor, b.TrustDomain) || touches(who.Admin, b.TrustDomain) {
+				v.Parts = append(v.Parts, bundlePart(b, c.cfg.Now()))
+			}
 		}
 	}
 	v.Keys = c.cfg.Vault.SigningKeys()
@@ -80,27 +89,63 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 	return view{page: "system", title: "System", data: v}, nil
 }
 
-// ledgerParts are PostgreSQL, and what is known by asking it.
-func (c *Console) ledgerParts(ctx context.Context) []part {
-	s, err := c.cfg.Ledger.Status(ctx)
+// touches tells whether something of a trust domain is within reach.
+func touches(reach broker.Reach, domain string) bool {
+	return slices.Contains(reach.TrustDomains, domain) || slices.ContainsFunc(reach.Within, func(prefix string) bool {
+		return strings.HasPrefix(prefix, "spiffe://"+domain+"/")
+	})
+}
+
+// lately is what the ledger has last said of itself. It counts for that, so everybody who looks within some seconds is told the
+// same. The zero value is ready.
+type lately struct {
+	mu     sync.Mutex
+	asked  time.Time
+	status broker.LedgerStatus
+	err    error
+}
+
+// ask returns what was said, and asks again once that is old. It waits on for who asks no more: others wait for the same.
+func (l *lately) ask(ctx context.Context, of Log, now func() time.Time) (broker.LedgerStatus, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if since := now().Sub(l.asked); since < 0 || since >= statusLasts {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
+		defer cancel()
+		l.status, l.err = of.Status(ctx)
+		l.asked = now()
+	}
+	return l.status, l.err
+}
+
+// ledgerParts are PostgreSQL, and what is known by asking it. How much there is in all trust domains together is told to who may
+// know it of each.
+func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
+	s, err := c.lately.ask(ctx, c.cfg.Ledger, c.cfg.Now)
 	if err != nil {
 		return []part{{"PostgreSQL", wordUnanswered, nil, "Nothing is issued, decided or ended without it. Look at the server and the connections to it; what was ordered goes on when it is back."}}
 	}
 	postgres := part{"PostgreSQL", wordWell, []string{
 		"version " + s.Version, fmt.Sprintf("answered in %s", s.RoundTrip.Round(10*time.Microsecond)),
-		fmt.Sprintf("%d entries, %s on disk", s.Entries, megabytes(s.Bytes)),
 	}, ""}
+	if everywhere {
+		postgres.Facts = append(postgres.Facts, fmt.Sprintf("%d entries, %s on disk", s.Entries, megabytes(s.Bytes)))
+	}
 	switch {
 	case s.RoundTrip > slowDatabase:
 		postgres.Word, postgres.Next = wordLookAt, "It takes long to answer, and so does every request. Look at its load and at the network."
 	case !s.Primary:
 		postgres.Facts = append(postgres.Facts, "what was asked is a standby")
 	}
-	return []part{postgres, c.checkpointPart(s), sweeperPart(s), unrevokedPart(s)}
+	parts := []part{postgres, c.checkpointPart(s), sweeperPart(s)}
+	if everywhere {
+		parts = append(parts, unrevokedPart(s))
+	}
+	return parts
 }
 
 func (c *Console) checkpointPart(s broker.LedgerStatus) part {
-	p := part{"Checkpoint", wordWell, []string{fmt.Sprintf("signs for %d of %d entries, %s", s.Checkpoint.Size, s.Entries, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
+	p := part{"Checkpoint", wordWell, []string{fmt.Sprintf("signs for %d entries, %s", s.Checkpoint.Size, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
 	behind := s.Entries - s.Checkpoint.Size
 	if behind > mostUnsigned || behind > 0 && c.cfg.Now().Sub(s.Checkpoint.Time) > oldCheckpoint {
 		p.Word, p.Next = wordBad, "Entries are written and not signed for. Look in the log for why checkpoints fail: mostly the log's key in Vault."

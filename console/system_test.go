@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/people"
 	"github.com/chromedp/chromedp"
 )
 
@@ -101,4 +102,27 @@ func TestSystemShowsAVaultThatIsAway(t *testing.T) {
 	way.Close()
 	b.open("/system")
 	b.has("does not answer", "Nothing dynamic is issued, and neither are JWTs", "Look at Vault and at the network to it.")
+}
+
+// I14: who audits one path learns nothing of other trust domains, and not how much there is in all of them together.
+func TestSystemAndLedgerKeepToReach(t *testing.T) {
+	w := newWorldWith(t, func(o *brevettest.Options) {
+		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAuditor, Group: "engineers", Within: []string{"spiffe://other.test/lab"}})
+	})
+	w.issue(t, "reader", "triage", "")
+	w.signed(t)
+	alice, dave := w.program(t, "alice"), w.program(t, "dave")
+	for path, some := range map[string][]string{
+		"/system": {"Keys of acme.test", "MiB", "Unrevoked"}, "/ledger": {"<dt>Entries</dt>"},
+	} {
+		mine, all := w.read(t, alice, path), w.read(t, dave, path)
+		for _, text := range some {
+			if strings.Contains(mine, text) || !strings.Contains(all, text) {
+				t.Errorf("%s: %q is in what the auditor of a path is shown: %t, and in what that of everything is: %t", path, text, strings.Contains(mine, text), strings.Contains(all, text))
+			}
+		}
+		if !strings.Contains(mine, "Keys of other.test") && !strings.Contains(mine, "<dt>Signed for</dt>") {
+			t.Errorf("%s: the auditor of a path is not shown what is theirs:\n%s", path, mine)
+		}
+	}
 }
