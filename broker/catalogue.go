@@ -233,7 +233,7 @@ func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scop
 	if head.Version == 0 {
 		return head, nil, ErrNotFound
 	}
-	files, err := b.cfg.Catalogues.CatalogueFiles(ctx, head.Digest)
+	files, err := keptFiles(ctx, b.cfg.Catalogues, head.Digest)
 	return head, files, err
 }
 
@@ -242,7 +242,7 @@ func (b *Broker) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 	if b.cfg.Catalogues == nil {
 		return nil, ErrNotFound
 	}
-	return b.cfg.Catalogues.CatalogueFiles(ctx, digest)
+	return keptFiles(ctx, b.cfg.Catalogues, digest)
 }
 
 // CatalogueChanges lists what became of catalogues, newest first.

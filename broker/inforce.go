@@ -72,20 +72,30 @@ func (b *Broker) reload(ctx context.Context, than string) error {
 	return nil
 }
 
-// loadKept loads a catalogue that the store keeps, and holds it to its name.
+// loadKept loads a catalogue that the store keeps.
 func loadKept(ctx context.Context, store Catalogues, digest string) (*scopes.Catalogue, error) {
-	files, err := store.CatalogueFiles(ctx, digest)
+	files, err := keptFiles(ctx, store, digest)
 	if err != nil {
 		return nil, err
 	}
 	catalogue, err := scopes.Load(files)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("catalogue %s, which the ledger keeps, is none for this version of Brevet: %w", digest, err)
-	case catalogue.Digest() != digest:
-		return nil, fmt.Errorf("%w: the files of catalogue %s are not its own", ErrLedgerUnavailable, digest)
 	}
 	return catalogue, nil
+}
+
+// keptFiles reads the files of a catalogue that the store keeps, and holds them to its name: nobody is shown, or decides by,
+// others in their place.
+func keptFiles(ctx context.Context, store Catalogues, digest string) ([]scopes.File, error) {
+	files, err := store.CatalogueFiles(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	if scopes.Digest(files) != digest {
+		return nil, fmt.Errorf("%w: the files of catalogue %s are not its own", ErrLedgerUnavailable, digest)
+	}
+	return files, nil
 }
 
 // FollowCatalogue keeps this replica at the catalogue in force until ctx ends, whose error it returns. Requests do not

@@ -146,3 +146,23 @@ func (b *tab) weight() int {
 // hostile is what somebody may write as a reason (H71 to H81).
 const hostile = "\x1b[2J\x1b]8;;https://evil.test\x07click\x1b]8;;\x07\x1b]52;c;ZXZpbA==\x07\u202egnp.exe\u200b\U000E0041<img src=x onerror=alert(1)> javascript:alert(1) " +
 	"![x](https://evil.test/x.png)\r\nAPPROVED BY alice\r\n=1+1 '; DROP TABLE issuances; --"
+
+// T3: nobody agrees to a catalogue by files that are not its own, whoever owns the database.
+func TestCataloguesAreHeldToTheirNames(t *testing.T) {
+	w := newWorldWith(t, twoAdmins)
+	first, second := digestOf(t, files(catalogue, policies)), digestOf(t, files(catalogue, wider))
+	w.apply(t, "carol", "less waiting", files(catalogue, wider))
+	_, err := brevettest.Connect(t, w.DB.AdminURL).Exec(t.Context(), `
+		ALTER TABLE catalogues DISABLE TRIGGER USER;
+		ALTER TABLE catalogues DROP CONSTRAINT catalogues_digest;
+		UPDATE catalogues SET (names, contents) = (SELECT names, contents FROM catalogues WHERE digest = '`+first+`') WHERE digest = '`+second+`'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice := w.program(t, "alice")
+	for _, path := range []string{"/catalogue/proposals/" + second, "/catalogue/diff?from=" + first + "&to=" + second} {
+		if status, page := w.ask(t, alice, path, nil); status != http.StatusServiceUnavailable || strings.Contains(page, "Nothing differs") {
+			t.Errorf("%s: got %d, want %d:\n%s", path, status, http.StatusServiceUnavailable, page)
+		}
+	}
+}

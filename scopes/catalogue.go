@@ -53,7 +53,7 @@ type Catalogue struct {
 func Load(files []File) (*Catalogue, error) {
 	var problems Problems
 	files = checkFiles(files, &problems)
-	c := &Catalogue{digest: digest(files), scopes: map[string]*definition{}}
+	c := &Catalogue{digest: Digest(files), scopes: map[string]*definition{}}
 	for _, f := range files {
 		if isScopeFile(f.Name) {
 			c.readScopes(f, &problems)
@@ -219,9 +219,9 @@ func (c *Catalogue) readScopes(f File, problems *Problems) {
 	}
 }
 
-// digest is what `LC_ALL=C sha256sum FILES... | sha256sum` prints in the
-// catalogue's folder, with the files sorted by name.
-func digest(files []File) string {
+// Digest is what `LC_ALL=C sha256sum FILES... | sha256sum` prints in the
+// catalogue's folder, with the files sorted by name, as they have to be.
+func Digest(files []File) string {
 	h := sha256.New()
 	for _, f := range files {
 		fmt.Fprintf(h, "%x  %s\n", sha256.Sum256(f.Data), f.Name)
