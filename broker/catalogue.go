@@ -223,18 +223,24 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 
 // CatalogueInForce returns the catalogue in force with its files; ErrNotFound when none ever was applied.
 func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scopes.File, error) {
-	if b.cfg.Catalogues == nil {
-		return CatalogueVersion{}, nil, ErrNotFound
-	}
-	head, err := b.cfg.Catalogues.InForce(ctx)
+	head, err := b.CatalogueHead(ctx)
 	if err != nil {
 		return head, nil, err
 	}
-	if head.Version == 0 {
-		return head, nil, ErrNotFound
-	}
 	files, err := keptFiles(ctx, b.cfg.Catalogues, head.Digest)
 	return head, files, err
+}
+
+// CatalogueHead tells which catalogue is in force; ErrNotFound when none ever was applied.
+func (b *Broker) CatalogueHead(ctx context.Context) (CatalogueVersion, error) {
+	if b.cfg.Catalogues == nil {
+		return CatalogueVersion{}, ErrNotFound
+	}
+	head, err := b.cfg.Catalogues.InForce(ctx)
+	if err == nil && head.Version == 0 {
+		err = ErrNotFound
+	}
+	return head, err
 }
 
 // CatalogueFiles returns the files of a catalogue that was proposed or applied, else ErrNotFound.

@@ -111,22 +111,14 @@ func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, err
 	return one, nil
 }
 
-// inForce reads the catalogue in force.
+// inForce reads the catalogue in force. Its files are fetched once: the ledger is asked only which one it is.
 func (c *Console) inForce(ctx context.Context) (broker.CatalogueVersion, *shelved, error) {
-	head, files, err := c.cfg.Broker.CatalogueInForce(ctx)
+	head, err := c.cfg.Broker.CatalogueHead(ctx)
 	if err != nil {
 		return head, nil, err
 	}
-	if one := c.catalogues.find(head.Digest); one != nil {
-		return head, one, nil
-	}
-	loaded, err := scopes.Load(files)
-	if err != nil {
-		return head, nil, err
-	}
-	one := &shelved{Catalogue: loaded, files: files}
-	c.catalogues.put(one)
-	return head, one, nil
+	one, err := c.catalogueOf(ctx, head.Digest)
+	return head, one, err
 }
 
 // catalogueView is what is in force, or that of it which has the words that were asked for.
