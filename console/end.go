@@ -311,7 +311,10 @@ func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.
 }
 
 // receipt shows what the last order did.
-func (c *Console) receipt(r *http.Request, _ *visitor) (view, error) {
+func (c *Console) receipt(r *http.Request, who *visitor) (view, error) {
+	if !who.Administers() {
+		return view{}, errNotAllowed
+	}
 	data := c.sessions.GetBytes(r.Context(), keyReceipt)
 	if data == nil {
 		return view{}, broker.ErrNotFound

@@ -178,6 +178,7 @@ func TestOrdersAreForAdmins(t *testing.T) {
 		{"a look, by an admin of elsewhere", "alice", "/endings/task?task=triage&spiffe_id=" + reader, nil, 404},
 		{"a look at rates, by an approver", "bob", "/live/rates.json", nil, 403},
 		{"a look at what is alive, by an approver", "bob", "/live", nil, 403},
+		{"a look at a receipt, by an auditor", "dave", "/endings/receipt", nil, 403},
 		{"a look at no receipt", "carol", "/endings/receipt", nil, 404},
 	} {
 		status, body := w.ask(t, programs[tc.who], tc.path, tc.form)
