@@ -22,6 +22,8 @@ const (
 	orderTimeout = 25 * time.Second
 	// mostHit is up to how many credentials are counted that an order would end, mostListed how many a page lists.
 	mostHit, mostListed = 500, 50
+	// mostReceipt is how many bytes of a session a receipt takes, of 64 KiB.
+	mostReceipt = 32 << 10
 )
 
 var (
@@ -302,12 +304,23 @@ func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.
 	}
 	receipt.Ended = receipt.Ended[:min(len(receipt.Ended), mostListed)]
 	p.Receipt = receipt
-	data, err := json.Marshal(p)
+	data, err := p.pack()
 	if err != nil {
 		return fmt.Errorf("keeping a receipt: %w", err)
 	}
 	c.sessions.Put(ctx, keyReceipt, data)
 	return nil
+}
+
+// pack writes as much of a receipt as a session has room for: names can be long, and what was done is to be said in any case.
+func (p receiptPage) pack() ([]byte, error) {
+	for {
+		data, err := json.Marshal(p)
+		if err != nil || len(data) <= mostReceipt || len(p.Receipt.Ended) == 0 {
+			return data, err
+		}
+		p.Cut, p.Receipt.Ended = true, p.Receipt.Ended[:len(p.Receipt.Ended)/2]
+	}
 }
 
 // receipt shows what the last order did.

@@ -192,12 +192,32 @@ func TestOrdersAreForAdmins(t *testing.T) {
 	if status, body := w.ask(t, programs["alice"], "/endings/revoke?id="+token.ID, nil); status != 200 || strings.Contains(body, "agents/reader") || !strings.Contains(body, "nothing to revoke") {
 		t.Errorf("an admin of elsewhere looks: got %d\n%s", status, body)
 	}
-	if got := w.status(t, token); got != "issued" {
 	filled := "/endings/revoke?id=" + token.ID + "&confirmation=" + token.ID[28:] + "&reason=routine"
 	if status, body := w.ask(t, programs["carol"], filled, nil); status != 200 || strings.Count(body, `name="confirmation"`) != 1 || strings.Contains(body, "routine") {
 		t.Errorf("a link that fills in the form: got %d\n%s", status, body)
 	}
+	if got := w.status(t, token); got != "issued" {
 		t.Errorf("after all that the credential is %s", got)
 	}
 	w.DB.Check(t)
+}
+
+// What was done is said, however long the names are of what it was done to.
+func TestReceiptsOfLongNamesAreKept(t *testing.T) {
+	w := newWorld(t)
+	name := strings.Repeat("a", 1900)
+	for range 40 {
+		ask := client.Ask{Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "long"}
+		if got := w.request(t, name, ask); got.Token == nil {
+			t.Fatalf("got %+v, want a credential", got)
+		}
+	}
+	carol := w.program(t, "carol")
+	order := url.Values{"task": {"long"}, "confirmation": {"long"}, "reason": {"over"}}
+	if status, page := w.ask(t, carol, "/endings/revoke", order); status != http.StatusSeeOther {
+		t.Fatalf("got %d, want to be sent to the receipt:\n%s", status, page)
+	}
+	if status, page := w.ask(t, carol, "/endings/receipt", nil); status != http.StatusOK || !strings.Contains(page, "There were more than are listed") || !strings.Contains(page, "<dd>40;") {
+		t.Errorf("got %d and a receipt that does not count 40:\n%s", status, page)
+	}
 }
