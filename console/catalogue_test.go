@@ -87,6 +87,12 @@ func TestCatalogueIsShown(t *testing.T) {
 	b.has("narrows reach")
 	b.open("/catalogue/diff?from=" + first + "&to=" + first)
 	b.has("Nothing differs.")
+	long := strings.Replace(policies, "unless {", "unless {"+strings.Repeat("\n// a line", 1100)+"\n", 1)
+	w.apply(t, "carol", "longer", files(catalogue, long))
+	_, page := w.ask(t, w.program(t, "dave"), "/catalogue/diff?from="+first+"&to="+digestOf(t, files(catalogue, long)), nil)
+	if n := strings.Count(page, "There is more of it than a page holds"); n != 2 {
+		t.Errorf("got %d parts that say they are cut, want the policy and its file", n)
+	}
 	for _, bad := range []string{"/catalogue/diff?from=" + first + "&to=sha256:" + strings.Repeat("0", 64), "/catalogue/diff?from=x&to=y", "/catalogue/scopes/nothing.such"} {
 		b.goTo(bad)
 		b.has("There is no such thing")

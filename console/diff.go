@@ -176,9 +176,9 @@ func signOf(kind udiff.OpKind) string {
 }
 
 // textDiff compares two texts of one policy.
-func textDiff(before, after string) []diffLine {
+func textDiff(before, after string) fileDiff {
 	room := room{lines: mostLines, bytes: mostDiff}
-	return room.diff("", before, after).Lines
+	return room.diff("", before, after)
 }
 
 // outcomes say what became of a change.
