@@ -120,6 +120,12 @@ func TestCatalogueRefuses(t *testing.T) {
 	if status, _ := w.ask(t, carol, "/catalogue/apply", draft()); status != http.StatusSeeOther {
 		t.Errorf("got %d, want the proposal taken", status)
 	}
+	if status, _ := w.ask(t, carol, "/catalogue/replay?since=24h&digest="+second, nil); status != http.StatusMethodNotAllowed {
+		t.Errorf("a link to a replay: got %d, want %d", status, http.StatusMethodNotAllowed)
+	}
+	if status, page := w.ask(t, carol, "/catalogue/proposals/"+second+"/replay", url.Values{"since": {"24h"}}); status != http.StatusOK || !strings.Contains(page, "What it would have answered") {
+		t.Errorf("a replay of the proposal: got %d\n%s", status, page)
+	}
 	vote := func(base string) url.Values {
 		return url.Values{"base": {base}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}
 	}

@@ -29,8 +29,8 @@ type Past interface {
 }
 
 func (c *Console) replayRoutes(mux chi.Router) {
-	mux.Get("/catalogue/replay", c.visit(c.replayProposal))
 	mux.Post("/catalogue/replay", c.look(c.replayDraft))
+	mux.Post("/catalogue/proposals/{digest}/replay", c.look(c.replayProposal))
 }
 
 // replayView is what a catalogue would have answered.
@@ -87,16 +87,17 @@ func (c *Console) replays(who *visitor) error {
 	return c.overAll(who.Auditor.TrustDomains)
 }
 
-// replayProposal replays a catalogue that was proposed or applied.
+// replayProposal replays a catalogue that was proposed or applied. It takes a form, as it takes the one replay that there is:
+// links lead here from anywhere.
 func (c *Console) replayProposal(r *http.Request, who *visitor) (view, error) {
 	if err := c.replays(who); err != nil {
 		return view{}, err
 	}
-	catalogue, err := c.catalogueOf(r.Context(), r.URL.Query().Get("digest"))
+	catalogue, err := c.catalogueOf(r.Context(), chi.URLParam(r, "digest"))
 	if err != nil {
 		return view{}, err
 	}
-	return c.replay(r, catalogue.Catalogue, r.URL.Query().Get("since"))
+	return c.replay(r, catalogue.Catalogue, r.PostForm.Get("since"))
 }
 
 // replayDraft replays a draft that is in the form.
