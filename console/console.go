@@ -94,6 +94,7 @@ type Console struct {
 	catalogues   shelf
 	replayer     replaying
 	lately       lately
+	exporters    exporters
 	mostExported int // records in one file
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -19,6 +20,8 @@ const (
 	mostExported, exportBatch = 100_000, 500
 	// exportPatience is how long a browser may take for one batch.
 	exportPatience = 30 * time.Second
+	// exportsAtOnce is how many exports one person has under way at most, on one replica.
+	exportsAtOnce = 2
 )
 
 // exports are the forms that a search can be saved in, with their media types.
@@ -46,6 +49,11 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request) {
 	}
 	var first broker.Page
 	if err == nil {
+		if !c.exporters.enter(who.ID()) {
+			c.fail(w, r, who, errExporting)
+			return
+		}
+		defer c.exporters.leave(who.ID())
 		search.query.Limit = exportBatch
 		first, err = c.cfg.Broker.List(r.Context(), search.query, who.Auditor)
 	}
@@ -69,6 +77,37 @@ func extension(format export.Format) string {
 	return "." + string(format) + ".jsonl"
 }
 
+// errExporting: somebody has as many exports under way as they can have.
+var errExporting = errors.New("too many exports at a time")
+
+// exporters counts the exports that are under way, by whose they are. The zero value is ready.
+type exporters struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter tells whether somebody may begin one more; whoever may has to leave.
+func (e *exporters) enter(person string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of[person] == exportsAtOnce {
+		return false
+	}
+	if e.of == nil {
+		e.of = map[string]int{}
+	}
+	e.of[person]++
+	return true
+}
+
+func (e *exporters) leave(person string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of[person]--; e.of[person] == 0 {
+		delete(e.of, person)
+	}
+}
+
 // exporting is who exports what, and how.
 type exporting struct {
 	who    *visitor
@@ -76,7 +115,7 @@ type exporting struct {
 	format export.Format
 }
 
-// writeExport writes page after page. The last line says so when there is more than it may have.
+// writeExport writes page after page, as long as the login lasts. The last line says so when there is more than it may have.
 func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exporting, page broker.Page) error {
 	control := http.NewResponseController(w)
 	out, err := export.NewWriter(w, e.format, c.origin.Host+"/history")
@@ -97,6 +136,8 @@ func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exportin
 		switch {
 		case page.Next == 0:
 			return out.Close()
+		case !c.cfg.Now().Before(e.who.Expires()):
+			return errNobody
 		case written >= c.mostExported:
 			return errors.Join(out.Write(cutOff(&page.Records[len(page.Records)-1])), out.Close())
 		}
