@@ -29,7 +29,7 @@ func (s *state) register(b *body, index int64) {
 	case err != nil || errToo != nil || b.Digest != hex.EncodeToString(digest[:]):
 		s.impossible(index, "it registers what is no passkey")
 		return
-	case s.keys[b.ID] != nil || s.owns[b.Credential] != nil:
+	case s.keys[b.ID] != nil || s.owns[b.Credential] != nil || s.once[b.Digest]:
 		s.impossible(index, "it registers a passkey that was registered before")
 		return
 	}
@@ -41,7 +41,7 @@ func (s *state) register(b *body, index int64) {
 			b.Name, b.Time, strconv.FormatInt(index, 10), Null, Null,
 		},
 	}
-	s.keys[b.ID], s.owns[b.Credential] = h, h
+	s.keys[b.ID], s.owns[b.Credential], s.once[b.Digest] = h, h, true
 	s.passkeys.set(index, h.row...)
 }
 

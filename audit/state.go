@@ -28,6 +28,7 @@ type state struct {
 	uses map[uuid.UUID]use // by issuance
 	keys map[string]*held  // by the id of the passkey
 	owns map[string]*held  // by its credential
+	once map[string]bool   // digests of public keys
 
 	pruned int64 // the entries before it were, but for those that are there
 
@@ -46,7 +47,7 @@ func newState() *state {
 		head: project(CatalogueHead), ends: map[string]taskEnd{},
 		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]ballot{}, met: map[string]time.Time{},
 		groups: map[string][]string{}, uses: map[uuid.UUID]use{},
-		keys: map[string]*held{}, owns: map[string]*held{},
+		keys: map[string]*held{}, owns: map[string]*held{}, once: map[string]bool{},
 	}
 	s.head.set(-1, "true", "0", Null, Null)
 	return s

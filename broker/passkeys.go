@@ -38,7 +38,8 @@ type Passkey struct {
 type Passkeys interface {
 	// Passkeys returns those of a person that are not removed, oldest first: the few that entries say are theirs.
 	Passkeys(ctx context.Context, person string) ([]Passkey, error)
-	// AddPasskey commits one. ErrOvertaken when the person has MaxPasskeys, or its credential was ever somebody's.
+	// AddPasskey commits one. ErrOvertaken when the person has MaxPasskeys, or its credential or its public key was ever
+	// somebody's.
 	AddPasskey(ctx context.Context, p Passkey, by Voter) error
 	// RemovePasskey commits that a person does not have one any more. ErrOvertaken when they have none of that id.
 	RemovePasskey(ctx context.Context, id string, by Voter, at time.Time) error

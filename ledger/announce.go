@@ -41,7 +41,7 @@ WITH locked AS MATERIALIZED (
 		SELECT item.*, CASE
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
 			WHEN kind LIKE 'approval.%' THEN n IN (SELECT n FROM moved)
-			WHEN kind = 'passkey.registered' THEN may_register(doc #>> '{actor,id}', doc ->> 'credential')
+			WHEN kind = 'passkey.registered' THEN may_register(doc #>> '{actor,id}', doc ->> 'credential', doc ->> 'digest')
 			WHEN kind = 'passkey.removed' THEN may_unregister(doc #>> '{actor,id}', (doc ->> 'passkey')::uuid)
 			WHEN kind = 'issuance.reported' THEN may_report(id, doc #>> '{actor,spiffe_id}')
 			WHEN kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected') THEN may_change_catalogue(kind, doc)

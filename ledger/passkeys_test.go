@@ -38,6 +38,14 @@ func adds(t *testing.T, l *ledger.Ledger, who broker.Voter) (broker.Passkey, *br
 	return p, a
 }
 
+// keyOfAnother is a passkey of somebody with a public key that another has already, under a credential of its own.
+func keyOfAnother(t *testing.T, who broker.Voter, another broker.Passkey) broker.Passkey {
+	t.Helper()
+	p, _ := keyOf(t, who)
+	p.Key.PublicKey = another.Key.PublicKey
+	return p
+}
+
 // Ten are the most, however many are registered at once, and what was removed makes room.
 func TestPasskeysAreCounted(t *testing.T) {
 	db := brevettest.NewDB(t)
@@ -82,6 +90,14 @@ func TestPasskeysAreCounted(t *testing.T) {
 	if err := l.AddPasskey(t.Context(), again, bobVotes); !errors.Is(err, broker.ErrOvertaken) {
 		t.Errorf("registering what was removed: got %v, want ErrOvertaken", err)
 	}
+	renamed := keyOfAnother(t, bobVotes, has[1])
+	if err := l.AddPasskey(t.Context(), renamed, bobVotes); !errors.Is(err, broker.ErrOvertaken) {
+		t.Errorf("registering one's public key by another name: got %v, want ErrOvertaken", err)
+	}
+	renamed = keyOfAnother(t, carolVotes, has[1])
+	if err := l.AddPasskey(t.Context(), renamed, carolVotes); !errors.Is(err, broker.ErrOvertaken) {
+		t.Errorf("registering somebody's public key as one's own: got %v, want ErrOvertaken", err)
+	}
 	adds(t, l, bobVotes)
 	db.Check(t)
 }
@@ -99,8 +115,9 @@ func TestPasskeysAreNotForged(t *testing.T) {
 	conn := brevettest.Connect(t, db.BrokerURL)
 	const copied = `INSERT INTO passkeys (id, person, credential, public_key, digest, algorithm, sign_count, name, time, entry_index) `
 	for name, sql := range map[string]string{
-		"of no entry":              copied + `SELECT gen_random_uuid(), person, 'AAAA', public_key, digest, algorithm, sign_count, name, time, entry_index FROM passkeys WHERE id <> $1`,
-		"of another person":        copied + `SELECT gen_random_uuid(), person || 'x', 'AAAA', public_key, digest, algorithm, sign_count, name, time, entry_index FROM passkeys WHERE id <> $1`,
+		"of no entry":              copied + `SELECT gen_random_uuid(), person, 'AAAA', 'AAAA', encode(sha256(decode('AAAA', 'base64')), 'hex'), algorithm, sign_count, name, time, entry_index FROM passkeys WHERE id <> $1`,
+		"of another person":        copied + `SELECT gen_random_uuid(), person || 'x', 'AAAA', 'AAAA', encode(sha256(decode('AAAA', 'base64')), 'hex'), algorithm, sign_count, name, time, entry_index FROM passkeys WHERE id <> $1`,
+		"of the same public key":   copied + `SELECT gen_random_uuid(), person, 'AAAA', public_key, digest, algorithm, sign_count, name, time, entry_index FROM passkeys WHERE id <> $1`,
 		"with another digest":      copied + `SELECT gen_random_uuid(), person, 'AAAA', 'AAAA', digest, algorithm, sign_count, name, time, entry_index FROM passkeys WHERE id <> $1`,
 		"removed by no entry":      `UPDATE passkeys SET removed_at = now(), removed_index = 99 WHERE id <> $1`,
 		"removed before it was":    `UPDATE passkeys SET removed_at = now(), removed_index = entry_index WHERE id <> $1`,
@@ -111,7 +128,7 @@ func TestPasskeysAreNotForged(t *testing.T) {
 		"a key that signs nothing": `INSERT INTO votes SELECT id, 'https://idp.test#bob', 'approve', 'request', now(), '', entry_index, 'AAAA', NULL FROM issuances WHERE id = $1`,
 		"a no that is signed":      `INSERT INTO votes SELECT id, 'https://idp.test#bob', 'deny', 'request', now(), '', entry_index, 'AAAA', '{"id":"AAAA"}' FROM issuances WHERE id = $1`,
 	} {
-		if got := refusedBy(t, conn, sql, request.ID); got != violation && (name != "of another person" || got != noParent) {
+		if got := refusedBy(t, conn, sql, request.ID); got != violation && (name != "of another person" || got != noParent) && (name != "of the same public key" || got != notUnique) {
 			t.Errorf("%s: got %q, want %q", name, got, violation)
 		}
 	}

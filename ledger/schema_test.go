@@ -211,6 +211,7 @@ func TestGrants(t *testing.T) {
 		{"owner", `TRUNCATE passkeys`, noRight},
 		{"auditor", `INSERT INTO passkeys SELECT * FROM passkeys` + nothing, noRight},
 		{"auditor", `SELECT may_register('x', 'x')`, noRight},
+		{"auditor", `SELECT may_register('x', 'x', 'x')`, noRight},
 		{"auditor", `SELECT may_unregister('x', gen_random_uuid())`, noRight},
 		{"broker", `UPDATE votes SET assertion = 'x'` + nothing, noRight},
 		{"auditor", `INSERT INTO votes SELECT * FROM votes` + nothing, noRight},

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/go-webauthn/webauthn/protocol"
+	"github.com/go-webauthn/webauthn/protocol/webauthncbor"
 	"github.com/go-webauthn/webauthn/protocol/webauthncose"
 )
 
@@ -89,16 +90,24 @@ func sound(publicKey []byte) (algorithm int64, err error) {
 	if err != nil {
 		return 0, ErrKey
 	}
+	// A key is written in one way, by which it is known again: in the canonical CBOR of CTAP 2, with nothing optional and no
+	// zeros before its numbers.
+	again, err := webauthncbor.Marshal(parsed)
+	if err != nil || !bytes.Equal(again, publicKey) {
+		return 0, ErrKey
+	}
+	once := false
 	switch key := parsed.(type) {
 	case webauthncose.EC2PublicKeyData:
-		algorithm = key.Algorithm
+		algorithm, once = key.Algorithm, key.Curve != 0
 	case webauthncose.OKPPublicKeyData:
-		algorithm = key.Algorithm
+		algorithm, once = key.Algorithm, key.Curve != 0
 	case webauthncose.RSAPublicKeyData:
 		algorithm = key.Algorithm
-		if len(bytes.TrimLeft(key.Modulus, "\x00")) < minRSAModulus {
-			return 0, ErrKey
-		}
+		once = len(key.Modulus) >= minRSAModulus && key.Modulus[0] != 0 && len(key.Exponent) > 0 && key.Exponent[0] != 0
+	}
+	if !once {
+		return 0, ErrKey
 	}
 	if !slices.Contains(algorithms, webauthncose.COSEAlgorithmIdentifier(algorithm)) {
 		return 0, ErrKey

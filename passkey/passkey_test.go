@@ -199,6 +199,25 @@ func TestNoAnswersAreRefused(t *testing.T) {
 	}
 }
 
+// A public key that could be written in two ways could be registered twice.
+func TestAKeyIsWrittenInOneWay(t *testing.T) {
+	for name, maker := range makers {
+		a, c := maker(t, site, origin), challenge(t)
+		key := registered(t, a)
+		for what, rest := range map[string][]byte{
+			"a length in two bytes": append([]byte{0xb8, key.PublicKey[0] & 0x1f}, key.PublicKey[1:]...),
+			"one thing more":        append(append([]byte{key.PublicKey[0] + 1}, key.PublicKey[1:]...), 0x04, 0x80),
+			"no curve":              append([]byte{key.PublicKey[0] - 1}, bytes.Replace(key.PublicKey[1:], []byte{0x20, 0x01}, nil, 1)...),
+		} {
+			again := key
+			again.PublicKey = rest
+			if err := verify(t, again, a.Assert(t, c), c, party); !errors.Is(err, passkey.ErrKey) {
+				t.Errorf("%s, %s: got %v, want ErrKey", name, what, err)
+			}
+		}
+	}
+}
+
 func TestWeakKeysAreRefused(t *testing.T) {
 	a, c := brevettest.NewRSAAuthenticator(1024)(t, site, origin), challenge(t)
 	if _, err := passkey.Register(a.Register(t, c), c, party); !errors.Is(err, passkey.ErrKey) {

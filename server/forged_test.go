@@ -21,7 +21,7 @@ const lawless = `
 	ALTER TABLE passkeys DISABLE TRIGGER USER;
 	ALTER TABLE issuances DISABLE TRIGGER USER;
 	ALTER TABLE votes DROP CONSTRAINT votes_assertion;
-	ALTER TABLE passkeys DROP CONSTRAINT passkeys_digest;
+	ALTER TABLE passkeys DROP CONSTRAINT passkeys_digest, DROP CONSTRAINT passkeys_once;
 	CREATE OR REPLACE FUNCTION approved_by(asked uuid) RETURNS text LANGUAGE sql VOLATILE AS $$ SELECT 'approved' $$;
 	CREATE OR REPLACE FUNCTION redeemable(asked uuid, subject text, code text) RETURNS boolean LANGUAGE sql VOLATILE AS $$ SELECT true $$;`
 
