@@ -195,6 +195,7 @@ type voteRow struct {
 	Time      time.Time
 	Note      string
 	Assertion string
+	Denied    bool // an entry has somebody's no to the request, whatever the rows say
 }
 
 // Votes implements [broker.Approvals].
@@ -205,11 +206,14 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	}
 	rows, err := l.read.Query(ctx, `
 		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.covers, v.time, v.note,
-			coalesce(v.assertion, '') AS assertion, `+passkeyColumns+`
+			coalesce(v.assertion, '') AS assertion, d.denied, `+passkeyColumns+`
 		FROM votes AS v JOIN people AS p ON p.id = v.voter
 			LEFT JOIN passkeys AS k ON k.person = v.voter AND k.credential = v.credential AND k.removed_index IS NULL
 				AND k.entry_index < v.entry_index
 			`+passkeyEntry+`
+			CROSS JOIN (SELECT EXISTS (
+				SELECT FROM entries AS n
+				WHERE n.id = @request AND n.kind = 'approval.vote' AND convert_from(n.body, 'UTF8')::jsonb ->> 'verdict' = 'deny')) AS d (denied)
 		WHERE v.request = @request
 		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
 	if err != nil {
@@ -221,7 +225,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 			Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Covers: broker.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
 			Assertion: v.Assertion,
 		}
-		if p := v.passkey(); p != nil {
+		if p := v.passkey(); p != nil && !v.Denied {
 			vote.Key = &p.Key
 		}
 		return vote, err

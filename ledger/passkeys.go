@@ -102,12 +102,17 @@ type passkeyRow struct {
 	Registered []byte
 }
 
-// passkeyColumns are those of passkeyRow; the tables are k and e.
+// passkeyColumns are those of passkeyRow; the tables are k and e. There is no e once another entry removes the passkey, whatever
+// the row says of that.
 //
 //nolint:gosec // names of columns
 const (
 	passkeyColumns = `k.id AS passkey, k.person, k.credential, k.public_key, e.body AS registered`
-	passkeyEntry   = `LEFT JOIN entries AS e ON e.index = k.entry_index AND e.id = k.id AND e.kind = 'passkey.registered'`
+	passkeyEntry   = `LEFT JOIN entries AS e ON e.index = k.entry_index AND e.id = k.id AND e.kind = 'passkey.registered'
+		AND NOT EXISTS (
+			SELECT FROM entries AS r
+			WHERE r.kind = 'passkey.removed' AND r.index > k.entry_index
+				AND convert_from(r.body, 'UTF8')::jsonb ->> 'passkey' = k.id::text)`
 )
 
 // passkey is what the entry says, if the row says so too; else nil. A row alone makes nobody have a passkey.

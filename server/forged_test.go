@@ -136,6 +136,31 @@ var forgeries = []struct {
 		f.exec(t, `UPDATE issuances SET canonical = replace(canonical, ',"passkey":"required"', '') WHERE id = @request::uuid`, pgx.NamedArgs{"request": f.request})
 		f.writes(t, nil, "")
 	}, openapi.CodeStale},
+	{"a key that Carol has removed, revived", func(t *testing.T, f *forger) {
+		lost := f.s.Passkey(t, "carol")
+		f.exec(t, `ALTER TABLE passkeys ENABLE TRIGGER USER`, nil)
+		person := f.s.Somebody(t, "carol")
+		has, err := f.s.Broker.Passkeys(t.Context(), person)
+		if err != nil || len(has) != 2 {
+			t.Fatalf("got %+v, %v, want two passkeys", has, err)
+		}
+		if err := f.s.Broker.RemovePasskey(t.Context(), person, has[1].ID); err != nil {
+			t.Fatal(err)
+		}
+		f.exec(t, `ALTER TABLE passkeys DISABLE TRIGGER USER`, nil)
+		f.exec(t, `UPDATE passkeys SET removed_at = NULL, removed_index = NULL`, nil)
+		f.writes(t, lost.ID, keptOf(t, lost.Assert(t, f.hash[:])))
+	}, openapi.CodeNotApproved},
+	{"a no taken out from beside Carol's yes", func(t *testing.T, f *forger) {
+		if _, err := signing(t, f.s, "carol", f.request, f.carol, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := vote(t, f.s.Person(t, "bob"), f.request, openapi.VerdictDeny); err != nil {
+			t.Fatal(err)
+		}
+		f.exec(t, `DELETE FROM votes WHERE request = @request::uuid AND verdict = 'deny'`, pgx.NamedArgs{"request": f.request})
+		f.exec(t, `UPDATE issuances SET status = 'approved', votes = 1 WHERE id = @request::uuid`, pgx.NamedArgs{"request": f.request})
+	}, openapi.CodeNotApproved},
 	{"remembered of another request", func(t *testing.T, f *forger) {
 		f.exec(t, `UPDATE issuances SET remembered = (SELECT request FROM votes WHERE assertion = @genuine) WHERE id = @request::uuid`,
 			pgx.NamedArgs{"request": f.request, "genuine": f.genuine})
