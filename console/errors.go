@@ -108,7 +108,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 		c.complaints.Do(func() { c.cfg.Log.ErrorContext(r.Context(), "people cannot log in", "code", t.code, "error", err) })
 	case t.status >= http.StatusInternalServerError:
 		c.cfg.Log.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "code", t.code, "error", err)
-	case t.status == http.StatusForbidden || errors.Is(err, people.ErrToken) || errors.Is(err, errPace):
+	case t.status == http.StatusForbidden || errors.Is(err, people.ErrToken) || errors.Is(err, errPace) || errors.Is(err, broker.ErrNotRegistered):
 		c.refuse(r, who, t, err)
 	}
 	if t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests {

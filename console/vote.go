@@ -61,6 +61,7 @@ func (c *Console) cast(r *http.Request, who *visitor, b broker.Ballot) (*broker.
 }
 
 // castAlso says how many more were voted on. Each was named with what was seen of it, and one that has changed is left as it is.
+// Who may not vote on one of them is recorded, as if they had tried it alone.
 func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.Ballot) string {
 	if len(ballots) == 0 {
 		return ""
@@ -68,6 +69,9 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.Ballo
 	n := 0
 	for _, b := range ballots {
 		if _, err := c.cast(r, who, b); err != nil {
+			if t := troubleOf(err); t.status == http.StatusForbidden {
+				c.refuse(r, who, t, err)
+			}
 			c.cfg.Log.WarnContext(r.Context(), "one of several votes was not taken", "request", b.Request, "error", err)
 			continue
 		}

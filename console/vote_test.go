@@ -125,3 +125,37 @@ func TestWhatIsAlikeIsShownWhole(t *testing.T) {
 		}
 	}
 }
+
+// Who ticks what they may not vote on beside what they may is in the record, as one who tries it alone.
+func TestRefusedVotesBesideAnotherAreRecorded(t *testing.T) {
+	w := approvalsWorld(t)
+	alice, bob := w.program(t, "alice"), w.program(t, "bob")
+	open := waits(t, w.agent(t, "tidy"), comment("acme/api", ""))
+	own := waits(t, w.Client(t, "spiffe://acme.test/users/alice/agent"), comment("acme/api", ""))
+	ballot := w.ballot(t, bob, open, "approve")
+	ballot.Set("also", own+"."+w.ballot(t, bob, own, "approve").Get("hash"))
+	if status, body := w.ask(t, alice, "/approvals/"+open+"/vote", ballot); status != http.StatusSeeOther {
+		t.Fatalf("got %d:\n%s", status, body)
+	}
+	if n := refusals(t, w, "own_request", "#alice"); n != 1 {
+		t.Errorf("got %d refusals of Alice's own in the record, want 1", n)
+	}
+	if status, _ := w.ask(t, bob, "/you/passkeys", url.Values{"name": {"x"}, "response": {"{}"}}); status != http.StatusUnprocessableEntity {
+		t.Errorf("got %d to a registration that nobody began", status)
+	}
+	if n := refusals(t, w, "not_registered", "#bob"); n != 1 {
+		t.Errorf("got %d refusals of Bob's passkey in the record, want 1", n)
+	}
+	w.DB.Check(t)
+}
+
+// refusals counts the entries about calls that were turned away.
+func refusals(t *testing.T, w *world, code, who string) (n int) {
+	t.Helper()
+	for _, e := range w.DB.Entries(t) {
+		if body := fmt.Sprint(e.Body); strings.Contains(body, "call.refused") && strings.Contains(body, code) && strings.Contains(body, who) {
+			n++
+		}
+	}
+	return n
+}
