@@ -37,6 +37,15 @@ type issuancePage struct {
 type proof struct {
 	Receipt *audit.Receipt `json:"receipt"` // nil while the log does not prove it yet
 	Keys    []string       `json:"keys"`    // none when they cannot be asked
+	Shown   shown          `json:"shown"`
+}
+
+// shown is what the page says of a record, by tables that are no proof: the browser holds it to the entries.
+type shown struct {
+	SPIFFEID string `json:"spiffe_id"`
+	Scope    string `json:"scope"`
+	Task     string `json:"task"`
+	Decision string `json:"decision"`
 }
 
 // issuance shows one record: what was asked, what was decided, what was made, and what became of it.
@@ -55,6 +64,7 @@ func (c *Console) issuance(r *http.Request, who *visitor) (view, error) {
 		}
 	}
 	p.Proof, err = c.proof(r.Context(), record.ID)
+	p.Proof.Shown = shown{SPIFFEID: record.Subject.ID.String(), Scope: record.Scope, Task: record.Task, Decision: record.Decision}
 	return view{page: "issuance", title: titleOf(record), data: p}, err
 }
 

@@ -23,7 +23,9 @@ func (w *world) sealed(t *testing.T, dave *tab, id string) {
 // checked is what the page says once it has checked its proof, with the steps.
 func (b *tab) checked(t *testing.T) (verdict, steps string) {
 	t.Helper()
-	eventually(t, "verdict", func() bool { return b.said("#proof-verdict.notice, #proof-verdict.warning") != "" })
+	eventually(t, "verdict", func() bool {
+		return b.said("#proof-verdict.notice, #proof-verdict.unchecked, #proof-verdict.warning") != ""
+	})
 	return b.said("#proof-verdict"), b.said("#proof-steps")
 }
 
@@ -37,9 +39,14 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 	w.issue(t, "reader", "later", "")
 	b := w.tab(t)
 	b.login("dave")
+	waits := w.request(t, "writer", client.Ask{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/writer"}, Task: "triage", Reason: "to answer"})
+	w.sealed(t, b, waits.Pending.ID)
+	if verdict, steps := b.checked(t); !strings.Contains(verdict, "has checked it") {
+		t.Errorf("of what waits for people got %q:\n%s", verdict, steps)
+	}
 	w.sealed(t, b, id)
 	verdict, steps := b.checked(t)
-	if !strings.Contains(verdict, "has checked it") || strings.Count(steps, "Holds:") != 2 || strings.Contains(steps, "not") || !strings.Contains(steps, "is signed by a key of the log") {
+	if !strings.Contains(verdict, "has checked it") || strings.Count(steps, "Holds:") != 3 || strings.Contains(steps, "not") || !strings.Contains(steps, "is signed by a key of the log") {
 		t.Fatalf("got %q:\n%s", verdict, steps)
 	}
 	b.check("/issuances/proven")
@@ -61,6 +68,10 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 		"the keys of another log": `d.keys = d.keys.map(k => k.slice(0, -2) + (k.at(-2) === "A" ? "B" : "A") + k.slice(-1))`,
 		"another issuance":        `d.receipt.issuance = "0"`,
 		"no note at all":          `d.receipt.checkpoint = "x"`,
+		"another sandbox shown":   `d.shown.spiffe_id += "x"`,
+		"another scope shown":     `d.shown.scope += "x"`,
+		"another task shown":      `d.shown.task = ""`,
+		"another decision shown":  `d.shown.decision = "deny"`,
 	} {
 		b.run(chromedp.Evaluate[chromedp.Void](`(() => { const e = document.getElementById("proof-data"); e.dataset.was ??= e.textContent;
 			const d = JSON.parse(e.dataset.was); ` + change + `; e.textContent = JSON.stringify(d);
@@ -71,7 +82,7 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 	}
 	b.run(chromedp.Evaluate[chromedp.Void](`(() => { const e = document.getElementById("proof-data"); const d = JSON.parse(e.dataset.was);
 		d.keys = null; e.textContent = JSON.stringify(d); document.getElementById("proof-verdict").className = ""; document.getElementById("proof-again").click(); })()`))
-	if verdict, steps := b.checked(t); !strings.Contains(verdict, "has checked it") || !strings.Contains(steps, "Not checked:") {
+	if verdict, steps := b.checked(t); !strings.Contains(verdict, "has checked a part of it") || !strings.Contains(steps, "Not checked:") {
 		t.Errorf("without keys got %q:\n%s", verdict, steps)
 	}
 }

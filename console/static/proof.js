@@ -7,19 +7,7 @@
   const steps = document.getElementById("proof-steps");
   if (!verdict || !steps) return;
 
-  const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-  const utf8 = (text) => new TextEncoder().encode(text);
-  const same = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
-
-  const sha256 = async (...parts) => {
-    const all = new Uint8Array(parts.reduce((n, p) => n + p.length, 0));
-    let at = 0;
-    for (const p of parts) {
-      all.set(p, at);
-      at += p.length;
-    }
-    return new Uint8Array(await crypto.subtle.digest("SHA-256", all));
-  };
+  const { bytesOf, utf8, same, sha256, readNote, signed } = signedNotes;
 
   // rootFrom is the root that a leaf and its proof lead to (RFC 9162, 2.1.3.2), or null when the proof is not for that place.
   const rootFrom = async (leaf, index, size, path) => {
@@ -36,44 +24,6 @@
       [fn, sn] = [Math.floor(fn / 2), Math.floor(sn / 2)];
     }
     return sn === 0 ? r : null;
-  };
-
-  // readNote takes a signed note apart into its text and its signatures, each with name, key hash and bytes.
-  const readNote = (note) => {
-    const end = note.lastIndexOf("\n\n");
-    if (end < 0) throw new Error("it is no signed note");
-    const signatures = note.slice(end + 2).split("\n").filter(Boolean).map((line) => {
-      const [, name, value] = line.split(" ");
-      const all = bytesOf(value);
-      return { name, hash: all.slice(0, 4), bytes: all.slice(4) };
-    });
-    return { text: note.slice(0, end + 1), signatures };
-  };
-
-  // readKey takes a verifier's key apart: name+hash+base64. Its hash is of its name, its kind and its bytes.
-  const readKey = async (text) => {
-    const [name, hash] = text.split("+", 2);
-    const key = bytesOf(text.slice(name.length + hash.length + 2));
-    const digest = await sha256(utf8(name + "\n"), key);
-    return { name, hash: digest.slice(0, 4), kind: key[0], bytes: key.slice(1) };
-  };
-
-  // signed tells whether a key of the log has signed the note: true, false, or null when this browser cannot tell.
-  const signed = async (note, keys) => {
-    for (const text of keys) {
-      const key = await readKey(text);
-      for (const s of note.signatures.filter((s) => s.name === key.name && same(s.hash, key.hash))) {
-        if (key.kind !== 1) return null;
-        let imported;
-        try {
-          imported = await crypto.subtle.importKey("raw", key.bytes, { name: "Ed25519" }, false, ["verify"]);
-        } catch {
-          return null;
-        }
-        if (await crypto.subtle.verify({ name: "Ed25519" }, imported, s.bytes, utf8(note.text))) return true;
-      }
-    }
-    return keys.length === 0 ? null : false;
   };
 
   const marks = new Map([[true, ["✓", "Holds: "]], [false, ["✗", "Does not hold: "]], [null, ["–", "Not checked: "]]]);
@@ -113,6 +63,29 @@
       : `entry ${entry.index} is of something else.`);
   };
 
+  // inBody is where the entry that begins a record says what the page shows.
+  const inBody = new Map([
+    ["spiffe_id", (body) => body.subject.spiffe_id], ["scope", (body) => body.request.scope],
+    ["task", (body) => body.request.task], ["decision", (body) => body.decision.outcome],
+  ]);
+
+  // checkShown holds what the page shows to what the entries say.
+  const checkShown = (receipt, shown) => {
+    const bodies = receipt.entries.map((entry) => JSON.parse(entry.body));
+    const begun = bodies.find((body) => body.id === receipt.issuance && body.subject && body.request && body.decision);
+    if (!begun) return say(false, "no entry says who has asked for what, and what was decided.");
+    const others = [...inBody].filter(([name, read]) => shown[name] !== read(begun)).map(([name]) => name);
+    return say(others.length === 0, others.length === 0
+      ? "sandbox, task, scope and decision are on this page as its entry says."
+      : `this page shows something else than its entry says: ${others.join(", ")}.`);
+  };
+
+  const verdicts = {
+    holds: ["notice", "This browser has checked it: the entries of this record are in the log, byte for byte."],
+    open: ["unchecked", "This browser has checked a part of it: whether the log has signed for these entries is not known. Load the page again, or check the receipt with brevet audit verify."],
+    broken: ["warning", "This proof does not hold. What came here is not what the log has: tell whoever audits it."],
+  };
+
   const check = async (data) => {
     steps.replaceChildren();
     const results = [];
@@ -121,14 +94,12 @@
       const ids = [data.receipt.issuance, data.receipt.approves].filter(Boolean);
       results.push(await checkSignature(note, data.keys || []));
       for (const entry of data.receipt.entries) results.push(await checkEntry(entry, ids, note));
+      results.push(checkShown(data.receipt, data.shown));
     } catch (e) {
       results.push(say(false, `the proof cannot be read (${e.message}).`));
     }
-    const broken = results.includes(false);
-    verdict.className = broken ? "warning" : "notice";
-    verdict.textContent = broken
-      ? "This proof does not hold. What came here is not what the log has: tell whoever audits it."
-      : "This browser has checked it: the entries of this record are in the log, byte for byte.";
+    const found = results.includes(false) ? "broken" : results.includes(null) ? "open" : "holds";
+    [verdict.className, verdict.textContent] = verdicts[found];
   };
 
   const read = () => JSON.parse(document.getElementById("proof-data").textContent);
