@@ -49,6 +49,14 @@ func (v ledgerView) Lag() int64 { return max(0, v.Status.Entries-v.Checkpoint.N)
 // Root is that of the checkpoint.
 func (v ledgerView) Root() string { return v.Checkpoint.Hash.String() }
 
+// Signed is what the browser checks for itself: the note, and the keys of the log.
+func (v ledgerView) Signed() any {
+	return struct {
+		Note string   `json:"note"`
+		Keys []string `json:"keys"` // none when they cannot be asked
+	}{v.Note, v.Keys}
+}
+
 // entryView is one entry, less what it says.
 type entryView struct {
 	Index int64

@@ -1,16 +1,16 @@
 "use strict";
 
 // A witness of its own: this browser remembers the last checkpoint that it has seen of a log, and checks that the next one
-// continues it (RFC 9162, 2.1.4.2). Who changes or cuts off the past is found out by everybody who has looked before.
+// continues it (RFC 9162, 2.1.4.2). It takes none that the log has not signed. Who changes or cuts off the past is found out by everybody who has looked before.
 (() => {
-  const data = document.getElementById("checkpoint");
+  const data = document.getElementById("log-note");
   const verdict = document.getElementById("growth");
   if (!data || !verdict) return;
-  const now = { size: Number(data.dataset.size), root: data.dataset.root };
-  const place = `brevet-checkpoint:${data.dataset.origin}`;
-
-  const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-  const same = (a, b) => a.length === b.length && a.every((byte, i) => byte === b[i]);
+  const { bytesOf, same, readNote, signed } = signedNotes;
+  const { note, keys } = JSON.parse(data.textContent);
+  const [origin, size, root] = note.split("\n");
+  const now = { size: Number(size), root };
+  const place = `brevet-checkpoint:${origin}`;
   const node = async (left, right) => new Uint8Array(await crypto.subtle.digest("SHA-256", new Uint8Array([1, ...left, ...right])));
 
   // continues tells whether a tree of one size and root is the beginning of that of another.
@@ -45,6 +45,9 @@
   const keep = () => localStorage.setItem(place, JSON.stringify(now));
 
   const check = async () => {
+    const vouched = await signed(readNote(note), keys || []);
+    if (vouched === false) return alarm(`The checkpoint of ${size} entries is signed by no key of the log.`);
+    if (vouched === null) return say(false, "Whether the log has signed this checkpoint cannot be told: this browser has no Ed25519, or the keys of the log cannot be asked at the moment. It is neither compared nor remembered: load the page again.");
     const text = localStorage.getItem(place);
     if (text === null) {
       keep();
