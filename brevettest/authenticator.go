@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/go-webauthn/webauthn/protocol/webauthncbor"
@@ -183,9 +184,17 @@ func (s *Stack) PasskeyOf(t testing.TB, username string, a *Authenticator) *Auth
 	if _, err := rand.Read(challenge); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Broker.AddPasskey(t.Context(), s.Somebody(t, username), challenge, a.Register(t, challenge), "key of "+username); err != nil {
+	r := broker.Registration{Challenge: challenge, Response: a.Register(t, challenge), Name: "key of " + username}
+	if first := s.vouches[username]; first != nil {
+		r.Assertion = first.Assert(t, challenge)
+	}
+	if _, err := s.Broker.AddPasskey(t.Context(), s.Somebody(t, username), r); err != nil {
 		t.Fatalf("registering a passkey of %s: %v", username, err)
 	}
+	if s.vouches == nil {
+		s.vouches = map[string]*Authenticator{}
+	}
+	s.vouches[username] = a
 	return a
 }
 

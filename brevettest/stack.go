@@ -45,9 +45,10 @@ type Stack struct {
 	// CloseServer ends the server before the test does.
 	CloseServer func()
 	// Config is what Server was made from.
-	Config server.Config
-	Broker *broker.Broker
-	Minter *mint.Minter
+	Config  server.Config
+	Broker  *broker.Broker
+	Minter  *mint.Minter
+	vouches map[string]*Authenticator // the last passkey of each person, which adds the next
 	// LogKey signs the checkpoints of the ledger, as LogName.
 	LogKey *mint.LogKey
 	// DB is the schema that the ledger writes to.

@@ -49,6 +49,10 @@ var (
 	ErrNoPasskeys = errors.New("passkeys are not configured")
 	// ErrNotRegistered: what was to be registered is no passkey. It wraps why.
 	ErrNotRegistered = errors.New("passkey is not registered")
+	// ErrNotVouched: who has a passkey adds another by showing it, and has not. It wraps what is wrong.
+	ErrNotVouched = errors.New("no passkey of the person vouches for another")
+	// ErrOldLogin: a first passkey takes a login of the last minutes.
+	ErrOldLogin = errors.New("login is too old for a first passkey")
 	// ErrPasskeyName: a passkey's name is one line of visible text, of 64 characters at most.
 	ErrPasskeyName = errors.New("passkey has no name")
 	// ErrTooManyPasskeys: the person has MaxPasskeys.

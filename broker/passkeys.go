@@ -60,17 +60,30 @@ func (b *Broker) Passkeys(ctx context.Context, who people.Person) ([]Passkey, er
 	return found, nil
 }
 
-// AddPasskey registers a passkey for a person by what their browser answers to a challenge: one of chance, that only their
-// session has. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, and ErrNotRegistered when it is no answer to that
-// challenge on a page of the site by an authenticator that has verified its user, or the passkey was somebody's before.
-func (b *Broker) AddPasskey(ctx context.Context, who people.Person, challenge, response []byte, name string) (Passkey, error) {
+// freshLogin is how old a login may be that registers somebody's first passkey.
+const freshLogin = 5 * time.Minute
+
+// Registration is what somebody's browser answers to be given a passkey.
+type Registration struct {
+	Challenge []byte // of chance, that only their session has
+	Response  []byte // the new passkey's
+	// Assertion is over the same challenge, by a passkey that they have, where they have one; else it is not looked at.
+	Assertion []byte
+	Name      string
+}
+
+// AddPasskey registers a passkey for a person. A session is not enough for it: one of their passkeys has to say so, or, where
+// they have none, a login of the last minutes. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, ErrOldLogin,
+// ErrNotVouched, and ErrNotRegistered when it is no answer to that challenge on a page of the site by an authenticator that has
+// verified its user, or the passkey was somebody's before.
+func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registration) (Passkey, error) {
 	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
 	}
-	if !isPasskeyName(name) {
+	if !isPasskeyName(r.Name) {
 		return Passkey{}, ErrPasskeyName
 	}
-	key, err := passkey.Register(response, challenge, b.cfg.RelyingParty)
+	key, err := passkey.Register(r.Response, r.Challenge, b.cfg.RelyingParty)
 	if err != nil {
 		return Passkey{}, fmt.Errorf("%w: %w", ErrNotRegistered, err)
 	}
@@ -78,19 +91,15 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, challenge, r
 	if err != nil {
 		return Passkey{}, err
 	}
-	has, err := b.Passkeys(ctx, who)
-	switch {
-	case err != nil:
+	if err := b.mayAdd(ctx, who, r); err != nil {
 		return Passkey{}, err
-	case len(has) >= MaxPasskeys:
-		return Passkey{}, ErrTooManyPasskeys
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Passkey{}, fmt.Errorf("making an id: %w", err)
 	}
 	p := Passkey{
-		ID: id.String(), Person: voter.ID, Name: name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key,
+		ID: id.String(), Person: voter.ID, Name: r.Name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key,
 	}
 	err = b.cfg.Passkeys.AddPasskey(ctx, p, voter)
 	switch {
@@ -101,6 +110,35 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, challenge, r
 	}
 	b.cfg.Log.WarnContext(ctx, "a passkey was registered", "person", voter.ID, "passkey", p.ID)
 	return p, nil
+}
+
+// mayAdd is nil when a person may be given a passkey more, and more than their session says so.
+func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) error {
+	has, err := b.Passkeys(ctx, who)
+	switch {
+	case err != nil:
+		return err
+	case len(has) >= MaxPasskeys:
+		return ErrTooManyPasskeys
+	case len(has) == 0 && b.cfg.Now().Sub(who.Issued()) > freshLogin:
+		return ErrOldLogin
+	case len(has) == 0:
+		return nil
+	}
+	assertion, err := passkey.ParseAssertion(r.Assertion)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotVouched, err)
+	}
+	err = passkey.ErrOtherKey
+	for _, p := range has {
+		if bytes.Equal(p.Key.Credential, assertion.Credential()) {
+			err = passkey.Verify(p.Key, assertion, r.Challenge, b.cfg.RelyingParty)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotVouched, err)
+	}
+	return nil
 }
 
 func isPasskeyName(name string) bool {

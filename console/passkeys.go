@@ -147,7 +147,10 @@ func (c *Console) addPasskey(r *http.Request, who *visitor) (done, error) {
 	if err != nil {
 		return done{}, &returning{broker.ErrNotRegistered, here}
 	}
-	p, err := c.cfg.Broker.AddPasskey(r.Context(), who.Person, challenge, []byte(r.PostForm.Get("response")), strings.TrimSpace(r.PostForm.Get("name")))
+	p, err := c.cfg.Broker.AddPasskey(r.Context(), who.Person, broker.Registration{
+		Challenge: challenge, Response: []byte(r.PostForm.Get("response")), Assertion: []byte(r.PostForm.Get("assertion")),
+		Name: strings.TrimSpace(r.PostForm.Get("name")),
+	})
 	if err != nil {
 		return done{}, &returning{err, here}
 	}

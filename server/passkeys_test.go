@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
@@ -16,9 +18,13 @@ import (
 )
 
 // signed is a stack whose scopes ask for passkeys.
-func signed(t *testing.T) *brevettest.Stack {
+func signed(t *testing.T) *brevettest.Stack { return signedAt(t, nil) }
+
+// signedAt is signed, by a clock.
+func signedAt(t *testing.T, now func() time.Time) *brevettest.Stack {
 	t.Helper()
 	o := withPeople
+	o.Now = now
 	o.Catalogue = []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(strings.NewReplacer(
 			"approval: {group: oncall, quorum: 1}", "approval: {group: oncall, quorum: 1, passkey: required, break_glass: leads}",
@@ -176,9 +182,11 @@ func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
 		t.Errorf("got %q, %v, want not_approved", problem, done)
 	}
 	// Another key makes no old vote good, and nobody registers the same again.
-	s.Passkey(t, "carol")
+	newer := s.Passkey(t, "carol")
 	challenge := []byte("a challenge of nobody's choosing")
-	if _, err := s.Broker.AddPasskey(t.Context(), carol, challenge, a.Register(t, challenge), "again"); !errors.Is(err, broker.ErrNotRegistered) {
+	if _, err := s.Broker.AddPasskey(t.Context(), carol, broker.Registration{
+		Challenge: challenge, Response: a.Register(t, challenge), Assertion: newer.Assert(t, challenge), Name: "again",
+	}); !errors.Is(err, broker.ErrNotRegistered) {
 		t.Errorf("registering it again: got %v", err)
 	}
 	if problem, done := redeemed(t, s, id, "git.issues.write"); problem != openapi.CodeNotApproved || done {
@@ -216,8 +224,16 @@ func TestAYesForTheTaskIsSignedOnce(t *testing.T) {
 func TestPasskeysOfAPerson(t *testing.T) {
 	s := signed(t)
 	bob, challenge := s.Somebody(t, "bob"), []byte("a challenge of nobody's choosing")
+	var first *brevettest.Authenticator // vouches for the others
 	adding := func(a *brevettest.Authenticator, name string) error {
-		_, err := s.Broker.AddPasskey(t.Context(), bob, challenge, a.Register(t, challenge), name)
+		r := broker.Registration{Challenge: challenge, Response: a.Register(t, challenge), Name: name}
+		if first != nil {
+			r.Assertion = first.Assert(t, challenge)
+		}
+		_, err := s.Broker.AddPasskey(t.Context(), bob, r)
+		if err == nil && first == nil {
+			first = a
+		}
 		return err
 	}
 	fresh := func() *brevettest.Authenticator {
@@ -228,7 +244,9 @@ func TestPasskeysOfAPerson(t *testing.T) {
 			t.Errorf("%q: got %v, want ErrPasskeyName", name, err)
 		}
 	}
-	if _, err := s.Broker.AddPasskey(t.Context(), bob, []byte("another challenge"), fresh().Register(t, challenge), "x"); !errors.Is(err, broker.ErrNotRegistered) || !errors.Is(err, passkey.ErrChallenge) {
+	if _, err := s.Broker.AddPasskey(t.Context(), bob, broker.Registration{
+		Challenge: []byte("another challenge"), Response: fresh().Register(t, challenge), Name: "x",
+	}); !errors.Is(err, broker.ErrNotRegistered) || !errors.Is(err, passkey.ErrChallenge) {
 		t.Errorf("another challenge: got %v", err)
 	}
 	for n := range broker.MaxPasskeys {
@@ -240,4 +258,44 @@ func TestPasskeysOfAPerson(t *testing.T) {
 		t.Errorf("the eleventh: got %v, want ErrTooManyPasskeys", err)
 	}
 	s.DB.Check(t)
+}
+
+// A session that somebody finds open is not enough for a passkey: that takes one of the person's, or a login of just now.
+func TestASessionAloneAddsNoPasskey(t *testing.T) {
+	var ahead atomic.Int64 // of the clock, in seconds
+	s := signedAt(t, func() time.Time { return time.Now().Add(time.Duration(ahead.Load()) * time.Second) })
+	bob, challenge := s.Somebody(t, "bob"), []byte("a challenge of nobody's choosing")
+	fresh := func() *brevettest.Authenticator {
+		return brevettest.NewAuthenticator(t, brevettest.Site.ID, brevettest.Audience)
+	}
+	adding := func(assertion []byte) error {
+		_, err := s.Broker.AddPasskey(t.Context(), bob, broker.Registration{
+			Challenge: challenge, Response: fresh().Register(t, challenge), Assertion: assertion, Name: "stolen",
+		})
+		return err
+	}
+	ahead.Store(301)
+	if err := adding(nil); !errors.Is(err, broker.ErrOldLogin) {
+		t.Errorf("the first, by an old login: got %v, want ErrOldLogin", err)
+	}
+	ahead.Store(0)
+	a := s.Passkey(t, "bob")
+	for name, assertion := range map[string][]byte{
+		"nothing": nil, "no assertion": []byte("{}"), "a key of the thief's": fresh().Assert(t, challenge),
+		"another challenge": a.Assert(t, []byte("of a vote")), "a key by the name of Bob's": named(fresh(), a.ID).Assert(t, challenge),
+	} {
+		if err := adding(assertion); !errors.Is(err, broker.ErrNotVouched) {
+			t.Errorf("%s: got %v, want ErrNotVouched", name, err)
+		}
+	}
+	ahead.Store(3600)
+	if err := adding(a.Assert(t, challenge)); err != nil {
+		t.Errorf("by a passkey that Bob has: %v", err)
+	}
+	s.DB.Check(t)
+}
+
+func named(a *brevettest.Authenticator, id []byte) *brevettest.Authenticator {
+	a.ID = id
+	return a
 }

@@ -18,6 +18,16 @@
     authenticatorAttachment: credential.authenticatorAttachment ?? undefined, clientExtensionResults: {}, response,
   });
 
+  const assert = async (challenge, rpId, allowCredentials) => {
+    const signed = await navigator.credentials.get({ publicKey: {
+      challenge, rpId, allowCredentials, userVerification: "required", timeout: 120000,
+    } });
+    return answer(signed, {
+      clientDataJSON: text(signed.response.clientDataJSON), authenticatorData: text(signed.response.authenticatorData),
+      signature: text(signed.response.signature), userHandle: signed.response.userHandle ? text(signed.response.userHandle) : undefined,
+    });
+  };
+
   const make = async (form) => {
     const reply = await fetch("/you/passkeys/challenge", { method: "POST" });
     if (!reply.ok) throw new Error("The console did not begin it. Load this page again.");
@@ -25,6 +35,8 @@
     options.challenge = bytes(options.challenge);
     options.user.id = bytes(options.user.id);
     options.excludeCredentials = known(options.excludeCredentials);
+    // Who has a passkey shows it: a session alone adds none.
+    if (options.excludeCredentials.length > 0) form.elements.assertion.value = await assert(options.challenge, options.rp.id, options.excludeCredentials);
     const made = await navigator.credentials.create({ publicKey: options });
     form.elements.response.value = answer(made, {
       clientDataJSON: text(made.response.clientDataJSON), attestationObject: text(made.response.attestationObject),
@@ -33,14 +45,8 @@
   };
 
   const sign = async (form) => {
-    const signed = await navigator.credentials.get({ publicKey: {
-      challenge: bytes(form.dataset.challenge), rpId: form.dataset.site, allowCredentials: known(JSON.parse(form.dataset.credentials)),
-      userVerification: "required", timeout: 120000,
-    } });
-    form.elements.assertion.value = answer(signed, {
-      clientDataJSON: text(signed.response.clientDataJSON), authenticatorData: text(signed.response.authenticatorData),
-      signature: text(signed.response.signature), userHandle: signed.response.userHandle ? text(signed.response.userHandle) : undefined,
-    });
+    form.elements.assertion.value = await assert(
+      bytes(form.dataset.challenge), form.dataset.site, known(JSON.parse(form.dataset.credentials)));
   };
 
   const told = (form, what) => {
