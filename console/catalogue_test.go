@@ -158,14 +158,18 @@ func TestCataloguesAreHeldToTheirNames(t *testing.T) {
 	w := newWorldWith(t, twoAdmins)
 	first, second := digestOf(t, files(catalogue, policies)), digestOf(t, files(catalogue, wider))
 	w.apply(t, "carol", "less waiting", files(catalogue, wider))
+	alice := w.program(t, "alice")
+	inForce := w.read(t, alice, "/catalogue")
 	_, err := brevettest.Connect(t, w.DB.AdminURL).Exec(t.Context(), `
 		ALTER TABLE catalogues DISABLE TRIGGER USER;
 		ALTER TABLE catalogues DROP CONSTRAINT catalogues_digest;
-		UPDATE catalogues SET (names, contents) = (SELECT names, contents FROM catalogues WHERE digest = '`+first+`') WHERE digest = '`+second+`'`)
+		UPDATE catalogues AS c SET (names, contents) = (SELECT names, contents FROM catalogues AS o WHERE o.digest <> c.digest)`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	alice := w.program(t, "alice")
+	if status, page := w.ask(t, alice, "/catalogue", nil); status != http.StatusOK || !strings.Contains(inForce, first) {
+		t.Errorf("the files of what is in force are read again, though they are known: got %d:\n%s", status, page)
+	}
 	for _, path := range []string{"/catalogue/proposals/" + second, "/catalogue/diff?from=" + first + "&to=" + second} {
 		if status, page := w.ask(t, alice, path, nil); status != http.StatusServiceUnavailable || strings.Contains(page, "Nothing differs") {
 			t.Errorf("%s: got %d, want %d:\n%s", path, status, http.StatusServiceUnavailable, page)
