@@ -34,10 +34,11 @@ func waits(t *testing.T, c *client.Client, ask client.Ask) string {
 	return answer.Pending.ID
 }
 
-// presses presses a button of a form, and waits for the page after it.
+// presses presses a button of a form, and waits for the page after it, which may have the same title.
 func (b *tab) presses(button, then string) {
 	b.t.Helper()
-	b.run(chromedp.Click(button, chromedp.NodeVisible), chromedp.WaitVisible(`//h1[.="`+then+`"]`))
+	b.run(chromedp.Evaluate[chromedp.Void](`document.documentElement.dataset.before = "yes"; 0`),
+		chromedp.Click(button, chromedp.NodeVisible), chromedp.WaitVisible(`//html[not(@data-before)]//h1[.="`+then+`"]`))
 }
 
 func (b *tab) has(what ...string) {

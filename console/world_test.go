@@ -333,7 +333,7 @@ func (b *tab) shoot(name, look string) {
 	if *shots == "" {
 		return
 	}
-	picture := get(b, chromedp.FullScreenshot(90))
+	picture := get(b, chromedp.FullScreenshot(100))
 	file := strings.Trim(strings.NewReplacer("/", "-", "?", "-", "&", "-", "=", "-", ":", "-", "%", "-").Replace(name), "-")
 	if file == "" {
 		file = "home"
