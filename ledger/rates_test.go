@@ -105,6 +105,13 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 	var all []happened
 	begin(t, l, pending(as("spiffe://acme.test/a/b/s", "git.read", "t", -200)))
 	all = append(all, happened{"spiffe://acme.test/a/b/s", start.Add(-200 * time.Minute), broker.Rate{Pending: 1}})
+	// Each asks a moment later than all before: what was known until an earlier one is not what is known until this.
+	var passed time.Duration
+	later := func(q broker.RatesQuery) broker.RatesQuery {
+		passed += time.Millisecond
+		q.Since, q.Until = q.Since.Add(passed), q.Until.Add(passed)
+		return q
+	}
 	about := start.Add(-3 * time.Hour)
 	for round := range 12 {
 		for range random.IntN(40) { // now and then more than a tally reads on
@@ -115,7 +122,7 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 			if i > 0 && random.IntN(3) == 0 && round < 11 {
 				continue // it is behind, the next time
 			}
-			q := queries[random.IntN(len(queries))]
+			q := later(queries[random.IntN(len(queries))])
 			if diff := cmp.Diff(expected(q, reach, all), rates(t, l, q, reach).Steps); diff != "" {
 				t.Fatalf("round %d, %+v since %s (-want +got):\n%s", round, reach, q.Since, diff)
 			}
@@ -123,6 +130,7 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 	}
 	for _, reach := range slices.Concat(reaches, []broker.Reach{{}}) {
 		for _, q := range queries {
+			q = later(q)
 			if diff := cmp.Diff(expected(q, reach, all), rates(t, l, q, reach).Steps); diff != "" {
 				t.Errorf("%+v since %s (-want +got):\n%s", reach, q.Since, diff)
 			}

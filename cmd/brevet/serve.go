@@ -87,7 +87,7 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 		return err
 	}
 	s.onClose(shutdown)
-	srv, tlsConfig, err := s.build(ctx, cfg)
+	srv, tlsConfig, shown, err := s.build(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -100,6 +100,9 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	}
 	api := srv.HTTP(tlsConfig)
 	s.run(ctx, api, func() error { return api.ServeTLS(listener, "", "") })
+	if err := s.serveConsole(ctx, cfg, shown); err != nil {
+		return err
+	}
 	if cfg.MetricsListen != "" {
 		metrics, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.MetricsListen)
 		if err != nil {
@@ -166,20 +169,20 @@ func (s *service) openBroker(ctx context.Context, cfg Config, p parts) (*broker.
 	return core, nil
 }
 
-// build wires the packages together.
-func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.Config, error) {
+// build wires the packages together. Shown is what the console is made of.
+func (s *service) build(ctx context.Context, cfg Config) (_ *server.Server, _ *tls.Config, shown pages.Config, err error) {
 	registry := prometheus.NewRegistry()
 	p, err := s.open(ctx, cfg, registry)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, shown, err
 	}
 	core, err := s.openBroker(ctx, cfg, p)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, shown, err
 	}
 	bundles, attestor, err := s.openAttestor(ctx, cfg, core)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, shown, err
 	}
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, Proofs: p.book, LogKeys: p.logKey,
@@ -194,19 +197,17 @@ func (s *service) build(ctx context.Context, cfg Config) (*server.Server, *tls.C
 		Log: s.log, Registry: registry, Now: time.Now,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, shown, err
 	}
-	if err := s.serveConsole(ctx, cfg, pages.Config{
+	shown = pages.Config{
 		Broker: core, People: p.voters.verifier, Proofs: p.book, LogKeys: p.logKey, Sessions: p.book, Past: p.book, Ledger: p.book, Vault: p.minter,
 		Bundles: bundlesFor(bundles), Key: p.book.CursorKey(), Voted: srv.CountVote,
-	}); err != nil {
-		return nil, nil, err
 	}
 	certificate, err := s.openCertificate(ctx, cfg.TLS)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, shown, err
 	}
-	return srv, attestor.TLSConfig(certificate), nil
+	return srv, attestor.TLSConfig(certificate), shown, nil
 }
 
 func openMeters(registry *prometheus.Registry) (*server.Stopwatch, *server.Gauges, error) {
