@@ -122,19 +122,19 @@ func TestAssurance(t *testing.T) {
 // A document that leads to nothing, or leaves a claim out, is found.
 func TestStaleAssurance(t *testing.T) {
 	shown := map[string]evidence{}
-	whole := ""
+	var whole strings.Builder
 	for _, c := range claims {
 		shown[c.name] = evidence{"a_test.go": {"TestA", "TestB"}}
-		whole += "### " + c.name + "\n\n- [a_test.go](../a_test.go): TestA, TestB\n\n"
+		whole.WriteString("### " + c.name + "\n\n- [a_test.go](../a_test.go): TestA, TestB\n\n")
 	}
-	if faults := stale(whole, shown); len(faults) != 0 {
+	if faults := stale(whole.String(), shown); len(faults) != 0 {
 		t.Errorf("got %v of a document that is right", faults)
 	}
 	for name, text := range map[string]string{
-		"a file that is gone":      strings.Replace(whole, "a_test.go", "b_test.go", 2),
-		"a test that is gone":      strings.Replace(whole, "TestA", "TestGone", 1),
-		"a claim without a test":   strings.Replace(whole, "- [a_test.go](../a_test.go): TestA, TestB\n", "", 1),
-		"a claim that is left out": strings.Replace(whole, "### I1\n", "", 1),
+		"a file that is gone":      strings.Replace(whole.String(), "a_test.go", "b_test.go", 2),
+		"a test that is gone":      strings.Replace(whole.String(), "TestA", "TestGone", 1),
+		"a claim without a test":   strings.Replace(whole.String(), "- [a_test.go](../a_test.go): TestA, TestB\n", "", 1),
+		"a claim that is left out": strings.Replace(whole.String(), "### I1\n", "", 1),
 	} {
 		if len(stale(text, shown)) == 0 {
 			t.Errorf("%s is not found", name)

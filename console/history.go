@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 
@@ -84,8 +85,6 @@ func (c *Console) further(query url.Values, place int64, of []byte) (string, err
 		return "", err
 	}
 	next := url.Values{"cursor": {cursor}}
-	for name, values := range query {
-		next[name] = values
-	}
+	maps.Copy(next, query)
 	return "/history?" + next.Encode(), nil
 }

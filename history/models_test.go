@@ -185,7 +185,7 @@ type requestState struct {
 
 func with(set, who string) string {
 	names := map[string]bool{who: true}
-	for _, name := range strings.Fields(set) {
+	for name := range strings.FieldsSeq(set) {
 		names[name] = true
 	}
 	return strings.Join(slices.Sorted(maps.Keys(names)), " ")
