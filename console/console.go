@@ -15,6 +15,7 @@ import (
 	"github.com/alexedwards/scs/v2"
 	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/pace"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/secret"
 	"github.com/go-chi/chi/v5"
@@ -84,7 +85,7 @@ type Console struct {
 	pages    map[string]*page
 	static   *static
 	// pace is for people who are logged in, strangers for addresses before anybody is known.
-	pace, strangers pace
+	pace, strangers *pace.Pace
 	complaints      rate.Sometimes // of a provider that does not answer, which anybody can have asked
 	handler         http.Handler
 	closing         sync.Once
@@ -115,8 +116,8 @@ func New(cfg Config) (*Console, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{}), mostExported: mostExported}
-	c.pace.limit, c.pace.burst = callsPerSecond, callsAtOnce
-	c.strangers.limit, c.strangers.burst = addressCallsPerSecond, addressCallsAtOnce
+	c.pace = pace.New(callsPerSecond, callsAtOnce)
+	c.strangers = pace.New(addressCallsPerSecond, addressCallsAtOnce)
 	c.complaints.Interval = complaintsEvery
 	if c.static, err = newStatic(); err != nil {
 		return nil, err

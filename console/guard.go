@@ -3,10 +3,6 @@ package console
 import (
 	"net/http"
 	"strings"
-	"sync"
-	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // policy is the Content-Security-Policy of every page: nothing runs, loads or frames but what is in this binary.
@@ -32,7 +28,7 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			c.fail(w, r, nil, errForeignPage)
 			return
 		}
-		if !c.strangers.allows(remoteIP(r), c.cfg.Now()) {
+		if !c.strangers.Allows(remoteIP(r), c.cfg.Now()) {
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "More calls come from your address than people make. Wait a second.", http.StatusTooManyRequests)
 			return
@@ -70,28 +66,4 @@ const (
 	callsAtOnce           = 200
 	addressCallsPerSecond = 200
 	addressCallsAtOnce    = 1000
-	// mostPaced bounds the memory. They are few, and who is forgotten begins anew.
-	mostPaced = 10_000
 )
-
-// pace holds back each one who calls too often.
-type pace struct {
-	limit rate.Limit
-	burst int
-	mu    sync.Mutex
-	of    map[string]*rate.Limiter
-}
-
-func (p *pace) allows(who string, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of == nil || len(p.of) >= mostPaced {
-		p.of = map[string]*rate.Limiter{}
-	}
-	limiter := p.of[who]
-	if limiter == nil {
-		limiter = rate.NewLimiter(p.limit, p.burst)
-		p.of[who] = limiter
-	}
-	return limiter.AllowN(now, 1)
-}

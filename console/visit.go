@@ -37,7 +37,7 @@ func (c *Console) visitor(r *http.Request) (*visitor, error) {
 		return nil, err
 	case err != nil:
 		return nil, errNobody
-	case !c.pace.allows(person.ID(), c.cfg.Now()):
+	case !c.pace.Allows(person.ID(), c.cfg.Now()):
 		return nil, errPace
 	}
 	return &visitor{

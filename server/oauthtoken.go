@@ -242,7 +242,7 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 		return broker.Result{}, badMember("auth_req_id", OAuthInvalidRequest, "is required")
 	case !ourID(id):
 		return broker.Result{}, &finding{kind: broker.ErrNotFound, detail: "auth_req_id"}
-	case !s.polls.allows(who.ID().String()+" "+id, s.cfg.Now()):
+	case !s.polls.Allows(who.ID().String()+" "+id, s.cfg.Now()):
 		return broker.Result{}, &awaited{name: OAuthSlowDown, id: id}
 	}
 	result, err := s.cfg.Broker.Redeem(ctx, who, broker.Redemption{

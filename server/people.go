@@ -33,7 +33,7 @@ func (s *Server) prove(r *http.Request, operation string) (caller, error) {
 	}
 	person, noToken := s.cfg.People.Identify(r.Context(), bearer)
 	switch {
-	case noToken == nil && !s.pace.allows(person.ID(), s.cfg.Now()):
+	case noToken == nil && !s.pace.Allows(person.ID(), s.cfg.Now()):
 		return nobody, &finding{kind: errPace, detail: "pace"}
 	case noToken == nil:
 		return person, nil

@@ -14,7 +14,7 @@ func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = s.rules.check(r, who, operation, nil)
 	}
-	if err == nil && !s.offers.allows(who.ID().String(), s.cfg.Now()) {
+	if err == nil && !s.offers.Allows(who.ID().String(), s.cfg.Now()) {
 		err = &finding{kind: errPace, detail: "pace"}
 	}
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/pace"
 	"github.com/brevet-dev/brevet/people"
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -92,7 +93,7 @@ type Server struct {
 	handler   http.Handler
 	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
 	// Reports are of uses.
-	pace, polls, offers, reports pace
+	pace, polls, offers, reports *pace.Pace
 	// making holds those who ask for credentials.
 	making  lane
 	ownKeys atomic.Pointer[ownKeys]
@@ -112,11 +113,11 @@ func New(cfg Config) (*Server, error) {
 		cfg.JWKSMaxAge = time.Minute
 	}
 	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
-	s.pace.limit, s.pace.burst = callsPerSecond, callsAtOnce
-	s.polls.limit, s.polls.burst = pollsPerSecond, 1
+	s.pace = pace.New(callsPerSecond, callsAtOnce)
+	s.polls = pace.New(pollsPerSecond, 1)
 	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne
-	s.offers.limit, s.offers.burst = offersPerSecond, offersAtOnce
-	s.reports.limit, s.reports.burst = reportsPerSecond, reportsAtOnce
+	s.offers = pace.New(offersPerSecond, offersAtOnce)
+	s.reports = pace.New(reportsPerSecond, reportsAtOnce)
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
 	}

@@ -31,7 +31,7 @@ func (s *Server) reportUses(w http.ResponseWriter, r *http.Request, who attest.I
 	switch {
 	case !ourID(id):
 		return broker.Use{}, &finding{kind: broker.ErrNotFound, detail: "id"}
-	case !s.reports.allows(who.ID().String(), s.cfg.Now()):
+	case !s.reports.Allows(who.ID().String(), s.cfg.Now()):
 		return broker.Use{}, &finding{kind: errPace, detail: "pace"}
 	}
 	ask, err := readOrder[UseRequest](s, w, r, who, "reportUses")
