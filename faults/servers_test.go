@@ -310,8 +310,9 @@ func (w *world) postgresStopped(t *testing.T) string {
 
 // postgresSlow puts half a second before every answer of Postgres.
 func (w *world) postgresSlow(t *testing.T) string {
-	relay := slowRelay(t, w.stack.DB.BrokerURL, 500*time.Millisecond)
-	r := w.startReplica(t, &fault{}, func(s map[string]any) { s["Database"] = relay })
+	relay, through := brevettest.RelayTo(t, w.stack.DB.BrokerURL)
+	relay.Slow(500 * time.Millisecond)
+	r := w.startReplica(t, &fault{}, func(s map[string]any) { s["Database"] = through })
 	s := w.sandbox(t)
 	var slowest time.Duration
 	for _, k := range kinds {

@@ -61,13 +61,13 @@ func (w *world) begin(t *testing.T, f fault) {
 			t.Errorf("killing connections: %v", err)
 		}
 	case "cut from Postgres":
-		w.back[f.on].cut()
+		w.back[f.on].Cut()
 	case "slow Postgres":
-		w.back[f.on].slow(f.by)
+		w.back[f.on].Slow(f.by)
 	case "silent Postgres":
-		w.back[f.on].hush()
+		w.back[f.on].Hush()
 	case "cut from callers":
-		w.front[f.on].cut()
+		w.front[f.on].Cut()
 	case "restarted":
 		w.now[f.on].CloseServer()
 	case "Vault":
@@ -79,11 +79,11 @@ func (w *world) end(t *testing.T, f fault) {
 	t.Helper()
 	switch f.what {
 	case "cut from Postgres", "slow Postgres", "silent Postgres":
-		w.back[f.on].restore()
+		w.back[f.on].Restore()
 	case "cut from callers":
-		w.front[f.on].restore()
+		w.front[f.on].Restore()
 	case "restarted":
-		w.front[f.on].lead(w.serve(t, f.on))
+		w.front[f.on].Lead(w.serve(t, f.on))
 	case "Vault":
 		w.vault[f.on].Store(0)
 	}

@@ -75,13 +75,15 @@ var options = brevettest.Options{
 // world is two replicas, each behind a relay, and with a relay between it and Postgres. A third one keeps out of all of it.
 type world struct {
 	stack *brevettest.Stack
-	front [2]*relay
-	back  [2]*relay
-	vault [2]atomic.Int64      // how many calls to it fail from now on
-	now   [2]*brevettest.Stack // who serves
-	admin *pgx.Conn
-	start time.Time
-	tally tally
+	front [2]*brevettest.Relay
+	back  [2]*brevettest.Relay
+	// database is Postgres's URL through the relay.
+	database [2]string
+	vault    [2]atomic.Int64      // how many calls to it fail from now on
+	now      [2]*brevettest.Stack // who serves
+	admin    *pgx.Conn
+	start    time.Time
+	tally    tally
 	// before tells when the time before each fault begins, during when the fault does, and over when the last one has ended.
 	before, during []chan struct{}
 	over           chan struct{}
@@ -94,13 +96,9 @@ func newWorld(t *testing.T, faults int) *world {
 	for range faults {
 		w.before, w.during = append(w.before, make(chan struct{})), append(w.during, make(chan struct{}))
 	}
-	u, err := url.Parse(w.stack.DB.BrokerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range w.front {
-		w.back[i] = newRelay(t, u.Host)
-		w.front[i] = newRelay(t, w.serve(t, i))
+		w.back[i], w.database[i] = brevettest.RelayTo(t, w.stack.DB.BrokerURL)
+		w.front[i] = brevettest.NewRelay(t, w.serve(t, i))
 	}
 	return w
 }
@@ -108,13 +106,8 @@ func newWorld(t *testing.T, faults int) *world {
 // serve starts a replica, and returns its address.
 func (w *world) serve(t *testing.T, i int) string {
 	t.Helper()
-	u, err := url.Parse(w.stack.DB.BrokerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Host = w.back[i].addr()
 	behind, db, o := *w.stack, *w.stack.DB, options
-	db.BrokerURL, behind.DB = u.String(), &db
+	db.BrokerURL, behind.DB = w.database[i], &db
 	o.Minter = func(m broker.Minter) broker.Minter { return &faultyMinter{Minter: m, left: &w.vault[i]} }
 	w.now[i] = behind.ReplicaWith(t, o)
 	return w.now[i].Addr
@@ -123,7 +116,7 @@ func (w *world) serve(t *testing.T, i int) string {
 // at is the replica as its callers reach it, whoever serves then.
 func (w *world) at(i int) *brevettest.Stack {
 	s := *w.stack
-	s.Addr, s.URL = w.front[i].addr(), "https://"+w.front[i].addr()
+	s.Addr, s.URL = w.front[i].Addr(), "https://"+w.front[i].Addr()
 	return &s
 }
 

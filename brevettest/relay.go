@@ -1,15 +1,16 @@
-package history_test
+package brevettest
 
 import (
 	"io"
 	"net"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
 )
 
-// relay stands between two parties, who both keep their addresses whatever happens to the other.
-type relay struct {
+// Relay stands between two parties on loopback, who both keep their addresses whatever happens to the other.
+type Relay struct {
 	listener net.Listener
 
 	mu     sync.Mutex
@@ -20,13 +21,26 @@ type relay struct {
 	conns  map[net.Conn]bool
 }
 
-func newRelay(t *testing.T, target string) *relay {
+// RelayTo makes a relay to the host of a URL, and returns the URL of the way through it too.
+func RelayTo(t testing.TB, of string) (relay *Relay, through string) {
+	t.Helper()
+	u, err := url.Parse(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relay = NewRelay(t, u.Host)
+	u.Host = relay.Addr()
+	return relay, u.String()
+}
+
+// NewRelay carries connections to target, a host:port, until the test ends.
+func NewRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{listener: listener, target: target, conns: map[net.Conn]bool{}}
+	r := &Relay{listener: listener, target: target, conns: map[net.Conn]bool{}}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -39,23 +53,24 @@ func newRelay(t *testing.T, target string) *relay {
 	})
 	t.Cleanup(func() {
 		_ = listener.Close()
-		r.cut()
+		r.Cut()
 		serving.Wait()
 	})
 	return r
 }
 
-func (r *relay) addr() string { return r.listener.Addr().String() }
+// Addr is where it listens, as host:port.
+func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// lead has connections from now on go elsewhere.
-func (r *relay) lead(target string) {
+// Lead has connections from now on go elsewhere.
+func (r *Relay) Lead(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.target = target
 }
 
-// cut ends all connections and lets none through until restore.
-func (r *relay) cut() {
+// Cut ends all connections and lets none through until Restore.
+func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shut = true
@@ -65,21 +80,22 @@ func (r *relay) cut() {
 	}
 }
 
-// slow has each piece of an answer come so much later.
-func (r *relay) slow(by time.Duration) {
+// Slow has each piece of an answer come so much later.
+func (r *Relay) Slow(by time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.delay = by
 }
 
-// hush holds all answers back until restore. Connections stay.
-func (r *relay) hush() {
+// Hush holds all answers back until Restore. Connections stay.
+func (r *Relay) Hush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hushed = make(chan struct{})
 }
 
-func (r *relay) restore() {
+// Restore has it carry everything at once again.
+func (r *Relay) Restore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shut, r.delay = false, 0
@@ -87,7 +103,7 @@ func (r *relay) restore() {
 }
 
 // speak lets answers go on. The lock is held.
-func (r *relay) speak() {
+func (r *Relay) speak() {
 	if r.hushed != nil {
 		close(r.hushed)
 		r.hushed = nil
@@ -95,7 +111,7 @@ func (r *relay) speak() {
 }
 
 // enter takes connections in, unless it is shut.
-func (r *relay) enter(conns ...net.Conn) bool {
+func (r *Relay) enter(conns ...net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range conns {
@@ -104,7 +120,7 @@ func (r *relay) enter(conns ...net.Conn) bool {
 	return !r.shut
 }
 
-func (r *relay) leave(conns ...net.Conn) {
+func (r *Relay) leave(conns ...net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range conns {
@@ -113,7 +129,7 @@ func (r *relay) leave(conns ...net.Conn) {
 	}
 }
 
-func (r *relay) carry(near net.Conn) {
+func (r *Relay) carry(near net.Conn) {
 	r.mu.Lock()
 	target := r.target
 	r.mu.Unlock()
@@ -137,7 +153,7 @@ func (r *relay) carry(near net.Conn) {
 }
 
 // back carries answers.
-func (r *relay) back(near, far net.Conn) {
+func (r *Relay) back(near, far net.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := far.Read(buffer)
