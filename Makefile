@@ -113,6 +113,13 @@ history: ## Hold what many callers of two replicas saw, while things fail, to mo
 	$(GO) test -c -o bin/history.test ./history
 	cd history && ../bin/history.test -test.timeout 60m -seeds $(SEEDS)
 
+.PHONY: soak
+soak: deps ## Keep two replicas at work for an hour while something goes wrong each minute (SOAK=1h; SEED=7 does a run again)
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test -c -o bin/soak.test ./bench
+	cd bench && ../bin/soak.test -test.run TestSoak -test.timeout 12h -soak $(or $(SOAK),1h) -every 1m -seed $(or $(SEED),0)
+
 .PHONY: e2e
 e2e: ## Have a browser approve, deny, search, revoke and prove in the console, and keep pictures of each page in .e2e (minutes)
 	@./devstack/deps.sh test
@@ -123,7 +130,7 @@ e2e: ## Have a browser approve, deny, search, revoke and prove in the console, a
 
 .PHONY: assurance
 assurance: ## Run all suites, keep what they end with in docs/results.txt, and write docs/assurance.md (hours)
-	for suite in hostile faults tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
+	for suite in hostile faults canary history soak tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
 	$(GO) test . -count=1 -run TestAssurance -update
 	@! grep -v ' passed, 0 failed$$' docs/results.txt
 

@@ -75,6 +75,9 @@ var assuranceParts = []struct{ letter, title, about string }{
 var suites = []struct{ name, does string }{
 	{"hostile", "what must not work, sent to two replicas: [hostile-inputs.md](hostile-inputs.md)"},
 	{"faults", "everything is broken at every point: [faults.md](faults.md)"},
+	{"canary", "secrets are looked for, in every spelling, in all that a broker's work leaves behind: [canary](../canary/canary_test.go)"},
+	{"history", "what many callers of two replicas saw while things failed, held to models: [history](../history/models_test.go)"},
+	{"soak", "two replicas at work for an hour, while something goes wrong each minute: [soak](../bench/soak_test.go)"},
 	{"tamper", "a ledger is changed as its owner could: [audit.md](audit.md)"},
 	{"conformance", "the OAuth surface against its specifications: [oauth.md](oauth.md)"},
 	{"egress", "every way around the egress gateway: [egress.md](egress.md)"},

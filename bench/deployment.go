@@ -7,6 +7,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -33,16 +34,39 @@ type deployment struct {
 	servers *devstack.Stack
 	issuer  *devstack.Issuer
 	socket  *devstack.Endpoint
-	brokers []*exec.Cmd
+	brokers []*replica
 	// url is that of the first broker.
 	url    string
 	dir    string
 	binary string
+	// password is the broker's at PostgreSQL.
+	password string
+	log      io.Writer // of the brokers
+}
+
+// replica is one broker's process, and where it is reached.
+type replica struct {
+	process *exec.Cmd
+	url     string
+	metrics string // host:port
+	config  string // its file
 }
 
 // start brings all of it up, with one broker. Binary is the broker's, and files are its catalogue.
-func start(ctx context.Context, binary string, files fs.FS) (_ *deployment, err error) {
-	d := &deployment{binary: binary}
+func start(ctx context.Context, binary string, files fs.FS) (*deployment, error) {
+	d, err := prepare(ctx, binary, files)
+	if err != nil {
+		return nil, err
+	}
+	if d.url, err = d.serve(ctx); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// prepare brings up all but the broker.
+func prepare(ctx context.Context, binary string, files fs.FS) (_ *deployment, err error) {
+	d := &deployment{binary: binary, log: os.Stderr}
 	if d.dir, err = os.MkdirTemp("", "bench-"); err != nil {
 		return nil, err
 	}
@@ -69,8 +93,7 @@ func start(ctx context.Context, binary string, files fs.FS) (_ *deployment, err 
 		"--vault-approle-dir", d.path("approle"), "--catalogue", d.path("catalog")); err != nil {
 		return nil, fmt.Errorf("preparing the deployment: %w", err)
 	}
-	d.url, err = d.serve(ctx)
-	return d, err
+	return d, nil
 }
 
 func (d *deployment) path(name string) string { return filepath.Join(d.dir, name) }
@@ -86,15 +109,9 @@ func (d *deployment) serveIdentity() (err error) {
 
 // configure writes what the broker reads.
 func (d *deployment) configure(files fs.FS) error {
-	admin, err := url.Parse(d.servers.Postgres.TCPURL())
-	if err != nil {
-		return err
-	}
-	password := rand.Text()
-	broker := *admin
-	broker.User = url.UserPassword("brevet", password)
+	d.password = rand.Text()
 	for name, text := range map[string]string{
-		"admin-url": admin.String(), "password": password, "broker-url": broker.String(), "root-token": d.servers.Vault.RootToken(),
+		"admin-url": d.servers.Postgres.TCPURL(), "password": d.password, "root-token": d.servers.Vault.RootToken(),
 	} {
 		if err := os.WriteFile(d.path(name), []byte(text+"\n"), 0o600); err != nil {
 			return err
@@ -111,13 +128,14 @@ func asBuilt() fs.FS {
 
 const configuration = `
 listen: ADDRESS
+metrics_listen: METRICS
 issuer: https://bench.example
 hosts: [ADDRESS]
 tls: {workload_api: "SOCKET"}
 trust_domains: [{name: bench.example, workload_api: "SOCKET", admins: ["spiffe://bench.example/ops/admin"]}]
 catalogue: catalog
 resource_servers: [{id: "spiffe://bench.example/gateway", audiences: ["https://gateway.bench.example"]}]
-postgres: {url_file: broker-url}
+postgres: {url_file: DATABASE}
 vault: {address: "VAULT", approle: {role_id_file: approle/role_id, secret_id_file: approle/secret_id}}
 log: {level: warn}
 `
@@ -132,30 +150,71 @@ func (d *deployment) run(ctx context.Context, args ...string) error {
 
 // serve starts a broker more, and returns its URL when it is ready.
 func (d *deployment) serve(ctx context.Context) (string, error) {
+	r, err := d.serveFrom(ctx, d.servers.Postgres.TCPURL())
+	if err != nil {
+		return "", err
+	}
+	return r.url, nil
+}
+
+// serveFrom starts a broker more, which reaches PostgreSQL where the URL says, and returns when it is ready.
+func (d *deployment) serveFrom(ctx context.Context, database string) (*replica, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return nil, err
+	}
+	u.User = url.UserPassword("brevet", d.password)
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &replica{url: "https://" + address, metrics: metrics, config: d.path(fmt.Sprintf("brevet-%d.yaml", len(d.brokers)))}
+	text := strings.NewReplacer(
+		"ADDRESS", address, "METRICS", metrics, "SOCKET", d.socket.Addr(), "VAULT", d.servers.Vault.Addr(), "DATABASE", r.config+".url",
+	).Replace(configuration)
+	if err := errors.Join(os.WriteFile(r.config+".url", []byte(u.String()), 0o600), os.WriteFile(r.config, []byte(text), 0o600)); err != nil {
+		return nil, err
+	}
+	d.brokers = append(d.brokers, r)
+	return r, d.launch(ctx, r)
+}
+
+// launch starts the process of a replica, which has none or one that has ended, and returns when it is ready.
+func (d *deployment) launch(ctx context.Context, r *replica) error {
+	r.process = exec.CommandContext(ctx, d.binary, "serve", "--config", r.config) //nolint:gosec // the broker's own binary
+	r.process.Stderr = d.log
+	r.process.Cancel = func() error { return r.process.Process.Signal(syscall.SIGTERM) }
+	if err := r.process.Start(); err != nil {
+		return err
+	}
+	return d.ready(ctx, r.url)
+}
+
+// freeAddress is one of loopback, as host:port, that nobody listens on now.
+func freeAddress(ctx context.Context) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	address, file := listener.Addr().String(), d.path(fmt.Sprintf("brevet-%d.yaml", len(d.brokers)))
-	text := strings.NewReplacer("ADDRESS", address, "SOCKET", d.socket.Addr(), "VAULT", d.servers.Vault.Addr()).Replace(configuration)
-	if err := errors.Join(listener.Close(), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-		return "", err
-	}
-	broker := exec.CommandContext(ctx, d.binary, "serve", "--config", file) //nolint:gosec // the broker's own binary
-	broker.Stderr = os.Stderr
-	broker.Cancel = func() error { return broker.Process.Signal(syscall.SIGTERM) }
-	if err := broker.Start(); err != nil {
-		return "", err
-	}
-	d.brokers = append(d.brokers, broker)
-	return "https://" + address, d.ready(ctx, "https://"+address)
+	return listener.Addr().String(), listener.Close()
+}
+
+// end has a replica finish what it is doing, and waits for that.
+func (r *replica) end() {
+	_ = r.process.Process.Signal(syscall.SIGTERM)
+	_ = r.process.Wait()
 }
 
 // stop ends all brokers.
 func (d *deployment) stop() {
-	for _, broker := range d.brokers {
-		_ = broker.Process.Signal(syscall.SIGTERM)
-		_ = broker.Wait()
+	for _, r := range d.brokers {
+		if r.process.Process != nil {
+			r.end()
+		}
 	}
 	d.brokers = nil
 }

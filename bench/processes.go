@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -76,7 +75,7 @@ func (d *deployment) partOf(pid int, s statistic) string {
 	switch {
 	case pid == os.Getpid():
 		return "generator"
-	case slices.ContainsFunc(d.brokers, func(b *exec.Cmd) bool { return b.Process.Pid == pid }):
+	case slices.ContainsFunc(d.brokers, func(r *replica) bool { return r.process.Process.Pid == pid }):
 		return "broker"
 	case strings.HasPrefix(s.name, "postgres"):
 		return "postgres"
@@ -89,7 +88,7 @@ func (d *deployment) partOf(pid int, s statistic) string {
 
 // memory is what the first broker holds of the machine's, and the most that it ever held, in bytes.
 func (d *deployment) memory() (now, most int64) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.brokers[0].Process.Pid), "status"))
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.brokers[0].process.Process.Pid), "status"))
 	if err != nil {
 		return 0, 0
 	}

@@ -146,9 +146,9 @@ type answer struct {
 	body   []byte
 }
 
-// asking is a client of its own, with one connection that it keeps. Its bodies are JSON unless the header says otherwise.
+// asking is a client of its own, with one connection that it keeps. Its bodies are JSON unless the header says otherwise, which may be
+// changed between two calls.
 func asking(trust *tls.Config, method, url string, header http.Header) func(context.Context, []byte) (answer, error) {
-	header = header.Clone()
 	if header.Get("Content-Type") == "" && method == http.MethodPost {
 		header.Set("Content-Type", "application/json")
 	}

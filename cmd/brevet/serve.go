@@ -22,6 +22,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
@@ -213,7 +214,8 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *server.Server, _ *t
 func openMeters(registry *prometheus.Registry) (*server.Stopwatch, *server.Gauges, error) {
 	watch, watchErr := server.NewStopwatch(registry, time.Now)
 	gauges, err := server.NewGauges(registry, time.Now)
-	return watch, gauges, errors.Join(watchErr, err)
+	return watch, gauges, errors.Join(watchErr, err,
+		registry.Register(collectors.NewGoCollector()), registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})))
 }
 
 func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Broker) (*attest.Sources, *attest.Attestor, error) {

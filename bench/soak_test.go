@@ -1,0 +1,209 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+)
+
+var (
+	soakFor   = flag.Duration("soak", 20*time.Second, "how long the soak lasts")
+	soakEvery = flag.Duration("every", 5*time.Second, "how often something goes wrong in it")
+	soakSeed  = flag.Uint64("seed", 1, "what is drawn in it; 0 draws that too")
+	soakLog   = flag.String("log", os.DevNull, "file for what the replicas log meanwhile")
+)
+
+var passed, failed atomic.Int64
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	fmt.Printf("%d passed, %d failed\n", passed.Load(), failed.Load())
+	os.Exit(code)
+}
+
+const (
+	// soakLoad is the part of what the replicas can do that is asked of them.
+	soakLoad    = 0.6
+	soakCallers = 64
+	// loginEvery is how often a login at the database is asked for, at each replica.
+	loginEvery = time.Second
+	// grace is how long after something went wrong the last failures may be seen.
+	grace = 10 * time.Second
+)
+
+// soak is two replicas under load while one thing after the other goes wrong. The first replica is never restarted, so that what
+// it takes can be followed from the beginning to the end.
+type soak struct {
+	*deployment
+	random  *rand.Rand
+	relays  [2]*brevettest.Relay // between each replica and Postgres
+	journal journal
+	// handed is what was handed out, and has to be on record.
+	handed handed
+	taken  []taken
+}
+
+// TestSoak has two replicas work at three fifths of what they can do while something goes wrong again and again. Afterwards each
+// failure was seen while something was wrong or soon after, nothing was ever said that is not so, what the replica
+// takes has not grown, and the ledger holds (I1, I2, I6, I8, I10, I13). `make soak` does so for an hour.
+func TestSoak(t *testing.T) {
+	seed := cmp.Or(*soakSeed, rand.Uint64())
+	fmt.Fprintf(os.Stderr, "soak: seed %d\n", seed)
+	s := newSoak(t, rand.New(rand.NewPCG(seed, 0)))
+	callers, logins := s.callers(t)
+	s.closed(t.Context(), callers, 2*time.Second) // warms up
+	capacity := s.closed(t.Context(), callers, 5*time.Second).rate()
+	fmt.Fprintf(os.Stderr, "soak: two replicas answer %.0f calls a second; %.0f are asked for\n", capacity, soakLoad*capacity)
+	calm := wrong{what: "nothing", until: time.Now()}
+	for began, n := time.Now(), 1; time.Since(began) < *soakFor; n++ {
+		row(t, fmt.Sprintf("fault %d", n), func(t *testing.T) { calm = s.round(t, callers, logins, soakLoad*capacity, calm) })
+	}
+	row(t, "memory", func(t *testing.T) { s.flat(t, "bytes of memory", func(v taken) float64 { return v.memory }, 16<<20) })
+	row(t, "goroutines", func(t *testing.T) { s.flat(t, "goroutines", func(v taken) float64 { return v.goroutines }, 16) })
+	row(t, "files", func(t *testing.T) { s.flat(t, "open files", func(v taken) float64 { return v.files }, 16) })
+	row(t, "record", s.onRecord)
+	row(t, "states", s.finished)
+	row(t, "ledger", func(t *testing.T) { brevettest.CheckLedger(t, s.database()) })
+}
+
+// row is a line of the result.
+func row(t *testing.T, name string, do func(t *testing.T)) {
+	t.Helper()
+	if t.Run(name, do) {
+		passed.Add(1)
+	} else {
+		failed.Add(1)
+	}
+}
+
+func newSoak(t *testing.T, random *rand.Rand) *soak {
+	t.Helper()
+	log, err := os.Create(*soakLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	d, err := prepare(t.Context(), built(t), asBuilt())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.log = log
+	t.Cleanup(func() {
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &soak{deployment: d, random: random}
+	for i := range s.relays {
+		var through string
+		s.relays[i], through = brevettest.RelayTo(t, d.servers.Postgres.TCPURL())
+		if _, err := d.serveFrom(context.WithoutCancel(t.Context()), through); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.url = d.brokers[0].url
+	return s
+}
+
+// wrong is what is wrong for a while.
+type wrong struct {
+	what        string
+	from, until time.Time
+}
+
+// round is a while of calm, something that goes wrong, and what follows, until it is time for the next.
+func (s *soak) round(t *testing.T, callers, logins []call, rate float64, last wrong) wrong {
+	t.Helper()
+	began, over := time.Now(), make(chan struct{})
+	var now wrong
+	var acting sync.WaitGroup
+	acting.Go(func() {
+		defer close(over)
+		<-time.After(max(*soakEvery/2, time.Until(last.until.Add(grace)))) // the failures before are over, and calm has been seen
+		s.take(t)
+		now = s.goWrong(t)
+		<-time.After(time.Until(began.Add(*soakEvery)))
+	})
+	for _, login := range logins {
+		acting.Go(func() { each(t.Context(), loginEvery, over, login) })
+	}
+	l := s.measure(t.Context(), callers, steady(rate, over))
+	acting.Wait()
+	failures := s.journal.empty()
+	excused := 0
+	for _, f := range failures {
+		switch {
+		case f.wrong:
+			t.Errorf("%s at %s: %v", f.kind, f.from.Format(time.TimeOnly), f.err)
+		case f.during(last), f.during(now):
+			excused++
+		default:
+			t.Errorf("%s failed at %s, when nothing was wrong: %v", f.kind, f.from.Format(time.TimeOnly), f.err)
+		}
+	}
+	if asked := float64(len(l.took)+excused) / l.elapsed.Seconds(); len(l.took) < excused || asked < rate/10 {
+		t.Errorf("%d calls succeeded and %d failed in %s: that is no load", len(l.took), excused, l.elapsed)
+	}
+	fmt.Fprintf(os.Stderr, "%s %-44s %6.0f/s p50 %-8s p99 %-8s %5d failed meanwhile; %s\n",
+		began.Format(time.TimeOnly), now.what, l.rate(), shown(l.at(0.5).Microseconds()), shown(l.at(0.99).Microseconds()), excused, s.taken[len(s.taken)-1])
+	return now
+}
+
+// steady has calls arrive at a rate until over is closed. What nobody was free to ask for in time is not asked for later: agents do
+// other things meanwhile.
+func steady(rate float64, over <-chan struct{}) func() (time.Time, bool) {
+	const patience = time.Second
+	every := time.Duration(float64(time.Second) / rate)
+	var mu sync.Mutex
+	next := time.Now()
+	return func() (time.Time, bool) {
+		mu.Lock()
+		if late := time.Since(next); late > patience {
+			next = next.Add(late)
+		}
+		due := next
+		next = next.Add(every)
+		mu.Unlock()
+		select {
+		case <-over:
+			return due, false
+		case <-time.After(time.Until(due)):
+			return due, true
+		}
+	}
+}
+
+// flat compares the middle of what the first replica took in the first third of the run, after its first minutes, with that of the last third.
+func (s *soak) flat(t *testing.T, what string, of func(taken) float64, most float64) {
+	t.Helper()
+	values := make([]float64, len(s.taken))
+	for i, v := range s.taken {
+		values[i] = of(v)
+	}
+	third := max(1, len(values)/3)
+	if len(values) < 2 {
+		t.Fatalf("%d samples are too few to compare", len(values))
+	}
+	rest := values[min(len(values)/6, len(values)-2*third):]
+	first, last := median(rest[:third]), median(rest[len(rest)-third:])
+	fmt.Fprintf(os.Stderr, "%s: %.0f in the first third, %.0f in the last one\n", what, first, last)
+	if last-first > most {
+		t.Errorf("%s grew from %.0f to %.0f, want %.0f more at most: %.0f", what, first, last, most, values)
+	}
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
