@@ -17,6 +17,9 @@ const (
 	healthLife = time.Second
 )
 
+// going is the state of a replica that is about to stop, whatever its checks say.
+var going = Health{Status: HealthFailing, Checks: map[string]HealthStatus{"running": HealthFailing}}
+
 // health runs the readiness checks, at most once each healthLife.
 type health struct {
 	checks []Check
@@ -67,7 +70,10 @@ func (s *Server) Live(w http.ResponseWriter, r *http.Request) {
 // Ready names each check and whether it passes, and nothing of why.
 func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "ready")
-	state, status := s.health.state(r.Context()), http.StatusOK
+	state, status := going, http.StatusOK
+	if !s.leaving.Load() {
+		state = s.health.state(r.Context())
+	}
 	if state.Status != HealthOK {
 		status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))

@@ -56,8 +56,12 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 	return api
 }
 
+// Leave has /readyz say that this replica goes, and each answer close its connection, so that callers come back by way of those who
+// have read that. Calls are answered as ever: the server has to be shut down later.
+func (s *Server) Leave() { s.leaving.Store(true) }
+
 // aged says whether the call's connection is to close after its answer.
 func (s *Server) aged(r *http.Request) bool {
 	start, ok := r.Context().Value(connectionStart{}).(time.Time)
-	return ok && s.cfg.Now().Sub(start) >= maxConnectionAge
+	return s.leaving.Load() || ok && s.cfg.Now().Sub(start) >= maxConnectionAge
 }

@@ -122,46 +122,70 @@ func headerBlock(host string) []byte {
 
 // A connection is asked to close when it is old, over either protocol.
 func TestOldConnectionsClose(t *testing.T) {
-	var ahead atomic.Int64
-	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Now: now})
 	for _, protocol := range []string{"h2", "http/1.1"} {
-		ahead.Store(0)
-		cfg := s.ClientTLS(s.X509(t, agent))
-		cfg.NextProtos = []string{protocol}
-		var dials atomic.Int64
-		transport := &http.Transport{
-			TLSClientConfig: cfg, ForceAttemptHTTP2: protocol == "h2",
-			DialContext: (&countingDialer{n: &dials}).dial,
+		var ahead atomic.Int64
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue, Now: now})
+		closes(t, s, protocol, func() { ahead.Store(int64(16 * time.Minute)) })
+	}
+}
+
+// A replica that goes says so to whoever asks before leading callers there, however lately it was well, answers all calls, and asks
+// connections to close.
+func TestLeaving(t *testing.T) {
+	for _, protocol := range []string{"h2", "http/1.1"} {
+		s := brevettest.NewStack(t, brevettest.Options{Catalogue: catalogue})
+		if status, _, text := get(t, s, "/readyz"); status != http.StatusOK {
+			t.Fatalf("got %d %s of a replica that stays", status, text)
 		}
-		t.Cleanup(transport.CloseIdleConnections)
-		call := func() {
-			t.Helper()
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/v1/issuances", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := (&http.Client{Transport: transport}).Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			if resp.StatusCode != 200 {
-				t.Errorf("%s: got %d", resp.Proto, resp.StatusCode)
-			}
+		closes(t, s, protocol, s.Server.Leave)
+		status, header, text := get(t, s, "/readyz")
+		if status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || text != `{"checks":{"running":"failing"},"status":"failing"}` {
+			t.Errorf("got %d %s of a replica that goes", status, text)
 		}
-		call()
-		call()
-		if got := dials.Load(); got != 1 {
-			t.Fatalf("%s: two calls took %d connections, want 1", protocol, got)
+		if got, err := s.Client(t, agent).Request(t.Context(), read); err != nil || got.Token == nil {
+			t.Errorf("asking a replica that goes: got %+v, %v", got, err)
 		}
-		ahead.Store(int64(16 * time.Minute))
-		call()
-		call()
-		if got := dials.Load(); got != 2 {
-			t.Errorf("%s: a call after the old connection's last took %d connections in all, want 2", protocol, got)
+	}
+}
+
+// closes holds a server to letting a connection go on, and to closing it with the next answer after something has happened.
+func closes(t *testing.T, s *brevettest.Stack, protocol string, happen func()) {
+	t.Helper()
+	cfg := s.ClientTLS(s.X509(t, agent))
+	cfg.NextProtos = []string{protocol}
+	var dials atomic.Int64
+	transport := &http.Transport{
+		TLSClientConfig: cfg, ForceAttemptHTTP2: protocol == "h2",
+		DialContext: (&countingDialer{n: &dials}).dial,
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	call := func() {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/v1/issuances", nil)
+		if err != nil {
+			t.Fatal(err)
 		}
+		resp, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Errorf("%s: got %d", resp.Proto, resp.StatusCode)
+		}
+	}
+	call()
+	call()
+	if got := dials.Load(); got != 1 {
+		t.Fatalf("%s: two calls took %d connections, want 1", protocol, got)
+	}
+	happen()
+	call()
+	call()
+	if got := dials.Load(); got != 2 {
+		t.Errorf("%s: a call after the old connection's last took %d connections in all, want 2", protocol, got)
 	}
 }
 

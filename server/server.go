@@ -99,6 +99,8 @@ type Server struct {
 	ownKeys atomic.Pointer[ownKeys]
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
+	// leaving is that this replica goes, and still takes calls.
+	leaving atomic.Bool
 	// closed tells those who wait for people that this replica goes.
 	closing sync.Once
 	closed  chan struct{}

@@ -19,6 +19,8 @@ type Config struct {
 	Issuer string `yaml:"issuer"`
 	// Further values of the Host header to answer to, and hosts that DPoP proofs may be for. The issuer's host is always one.
 	Hosts []string `yaml:"hosts,omitempty"`
+	// How long a replica that is told to stop goes on serving while /readyz says 503, so that a balancer sees it before connections are refused. At most 5m. Default 0s, which is for one that has no balancer.
+	LameDuck time.Duration `yaml:"lame_duck,omitempty"`
 	// Name of the ledger in its signed checkpoints. It is for good: another name is another ledger. Default: the issuer without https:// and with /ledger behind it.
 	LedgerName string `yaml:"ledger_name,omitempty"`
 	// Public keys that checkpoints were signed with before, as brevet audit keys prints them: needed when Vault's key for the ledger was lost, or its name changed.

@@ -7,9 +7,12 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"time"
 
 	signednote "golang.org/x/mod/sumdb/note"
 )
+
+const longestLameDuck = 5 * time.Minute
 
 // check reports everything that is wrong at once, so that one edit mends it.
 func (c *Config) check() error {
@@ -24,6 +27,9 @@ func (c *Config) check() error {
 	}
 	if _, err := newLogger(c.Log, io.Discard); err != nil {
 		errs = append(errs, err)
+	}
+	if c.LameDuck < 0 || c.LameDuck > longestLameDuck {
+		errs = append(errs, fmt.Errorf("lame_duck: %s is not between 0s and %s", c.LameDuck, longestLameDuck))
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		errs = append(errs, errors.New("tls: cert_file and key_file go together"))

@@ -35,6 +35,7 @@ func TestFaults(t *testing.T) {
 		{"Postgres stopped", d.postgresStopped},
 		{"broker killed", d.brokerKilled},
 		{"broker stopped while it answers", d.brokerStopped},
+		{"broker leaves before it stops", d.brokerLeaves},
 		{"secrets stay secret", d.keepsSecrets},
 	} {
 		if !t.Run(part.name, part.run) && part.name != "bad starts" {
@@ -93,6 +94,7 @@ func (d *deployment) badStarts(t *testing.T) {
 		}, []string{"opening Vault at", "`brevet bootstrap` makes"}},
 		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "`brevet bootstrap` makes"}},
 		{"address is taken", func(*Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
+		{"lame duck", func(c *Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h0m0s is not between 0s and 5m0s"}},
 		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is none of debug, info, warn, error`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -297,6 +299,28 @@ func (d *deployment) brokerStopped(t *testing.T) {
 	if got := d.records(t, "t-too-late"); len(got) != 0 {
 		t.Errorf("got %v, want no record of a call that was not taken", got)
 	}
+}
+
+// A replica behind a balancer says that it goes, and serves on for as long as it was told to.
+func (d *deployment) brokerLeaves(t *testing.T) {
+	d.broker.signal(t, syscall.SIGTERM)
+	d.broker.finish(t).want(t, 0)
+	d.cfg.LameDuck = 2 * time.Second
+	d.serve(t)
+	d.isReady(t)
+	began := time.Now()
+	d.broker.signal(t, syscall.SIGTERM)
+	within(t, time.Second, "it says that it goes", func() bool {
+		got := brevet(t, nil, "ready", "--config", d.config)
+		return got.code == 1 && strings.Contains(got.out, "running  failing")
+	})
+	d.request(t, "t-leaving").want(t, 0)
+	d.broker.finish(t).want(t, 0)
+	if took := time.Since(began); took < d.cfg.LameDuck {
+		t.Errorf("it went after %s, want %s at least", took, d.cfg.LameDuck)
+	}
+	d.cfg.LameDuck = 0
+	d.serve(t)
 }
 
 // I9: what proves or grants anything is in no log, no table and no file, whether it was accepted or not.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -37,7 +38,7 @@ type ServeCmd struct {
 	Config string `help:"Configuration file (docs/configuration.md)." default:"brevet.yaml" type:"path" env:"BREVET_CONFIG"`
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends, and the time of a lame duck after that.
 func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 	if err := closed(); err != nil {
 		return err
@@ -56,6 +57,7 @@ func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 // service is a running broker and everything that ends with it.
 type service struct {
 	log     *slog.Logger
+	api     atomic.Pointer[server.Server] // once it is served
 	closers []func()
 	tasks   *errgroup.Group
 }
@@ -67,19 +69,37 @@ func ballast() (drop func()) {
 	return func() { runtime.KeepAlive(spare) }
 }
 
-// serve runs the broker until ctx ends. ready is called with the address it listens on.
-func serve(ctx context.Context, cfg Config, log *slog.Logger, ready func(address string)) error {
+// serve runs the broker until ctx ends, and cfg.LameDuck longer. ready is called with the address it listens on.
+func serve(asked context.Context, cfg Config, log *slog.Logger, ready func(address string)) error {
 	defer ballast()()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(asked))
 	tasks, ctx := errgroup.WithContext(ctx)
 	s := &service{log: log, tasks: tasks}
 	defer s.close()
+	defer context.AfterFunc(asked, func() {
+		s.leave(ctx, cfg.LameDuck)
+		cancel()
+	})()
 	startErr := s.start(ctx, cfg, ready)
 	if startErr != nil {
 		cancel()
 	}
 	defer cancel()
 	return errors.Join(startErr, tasks.Wait())
+}
+
+// leave tells balancers that this replica goes, and returns when they have had the time to see it.
+func (s *service) leave(ctx context.Context, lameDuck time.Duration) {
+	api := s.api.Load()
+	if api == nil || lameDuck == 0 {
+		return
+	}
+	s.log.InfoContext(ctx, "leaving", "lame_duck", lameDuck)
+	api.Leave()
+	select {
+	case <-time.After(lameDuck):
+	case <-ctx.Done():
+	}
 }
 
 func (s *service) start(ctx context.Context, cfg Config, ready func(string)) error {
@@ -101,6 +121,7 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	}
 	api := srv.HTTP(tlsConfig)
 	s.run(ctx, api, func() error { return api.ServeTLS(listener, "", "") })
+	s.api.Store(srv)
 	if err := s.serveConsole(ctx, cfg, shown); err != nil {
 		return err
 	}
