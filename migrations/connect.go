@@ -79,7 +79,10 @@ func withProvider(cfg *pgx.ConnConfig, f func(*goose.Provider) error) error {
 	if err != nil {
 		return fmt.Errorf("preparing the migration lock: %w", err)
 	}
-	db := stdlib.OpenDB(*cfg)
+	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SET lock_timeout = '`+lockPatience+`'`)
+		return err
+	}))
 	defer func() { _ = db.Close() }()
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
 		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))

@@ -45,18 +45,57 @@ func Up(ctx context.Context, databaseURL string, report func(line string)) error
 		return err
 	}
 	return withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
-		done, err := p.Up(ctx)
-		for _, step := range done {
-			report(fmt.Sprintf("applied %s in %s", step.Source.Path, step.Duration.Round(time.Millisecond)))
-		}
+		current := true
+		err := patiently(ctx, report, func() error {
+			done, err := p.Up(ctx)
+			var partial *goose.PartialError
+			if errors.As(err, &partial) {
+				done = partial.Applied
+			}
+			for _, step := range done {
+				report(fmt.Sprintf("applied %s in %s", step.Source.Path, step.Duration.Round(time.Millisecond)))
+				current = false
+			}
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("migrating: %w", err)
 		}
-		if len(done) == 0 {
+		if current {
 			report("the schema is current")
 		}
 		return nil
 	})
+}
+
+const (
+	// lockPatience is how long a migration waits for a table. Two who wait for each other are found out after a second
+	// (deadlock_timeout), and one of them fails: by then it was the migration that has given way, and not somebody's call. Those
+	// who come meanwhile wait behind it.
+	lockPatience = "500ms"
+	lockTries    = 100
+	lockEvery    = time.Second
+)
+
+// patiently does again what had to wait for others for too long, of which nothing is left.
+func patiently(ctx context.Context, report func(line string), do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+		var refused *pgconn.PgError
+		switch {
+		case err == nil, !errors.As(err, &refused), refused.Code != "55P03" && refused.Code != "40P01": // lock_not_available, deadlock_detected
+			return err
+		case try == lockTries:
+			return fmt.Errorf("%w: %w", ErrBusy, err)
+		case try == 1:
+			report("others work on what is to change: trying again each second")
+		}
+		select {
+		case <-time.After(lockEvery):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
 }
 
 // Down takes back the newest applied migration. Without one it returns ErrNothingApplied.
@@ -66,7 +105,10 @@ func Down(ctx context.Context, databaseURL string) error {
 		return err
 	}
 	return withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
-		_, err := p.Down(ctx)
+		err := patiently(ctx, func(string) {}, func() error {
+			_, err := p.Down(ctx)
+			return err
+		})
 		if errors.Is(err, goose.ErrNoNextVersion) {
 			return ErrNothingApplied
 		}

@@ -18,43 +18,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
 
-// dump describes everything in the schema of conn, one line each, but goose's own table's rows.
-func dump(t *testing.T, conn *pgx.Conn) []string {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), `
-		WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		SELECT format('%s %s %s', c.relkind, c.relname, c.relacl) FROM pg_class AS c, ours WHERE c.relnamespace = ours.oid
-		UNION ALL
-		SELECT format('column %s.%s %s %s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
-			a.attnotnull, a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid), a.attacl)
-		FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN ours ON ours.oid = c.relnamespace
-			LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-		WHERE a.attnum > 0
-		UNION ALL
-		SELECT format('constraint %s %s', conname, pg_get_constraintdef(pg_constraint.oid))
-		FROM pg_constraint, ours WHERE connamespace = ours.oid
-		UNION ALL
-		SELECT format('index %s', indexdef) FROM pg_indexes WHERE schemaname = current_schema()
-		UNION ALL
-		SELECT format('trigger %s %s', c.relname, pg_get_triggerdef(t.oid))
-		FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid JOIN ours ON ours.oid = c.relnamespace
-		WHERE NOT t.tgisinternal
-		UNION ALL
-		SELECT format('function %s %s %s', proname, proacl, pg_get_functiondef(pg_proc.oid))
-		FROM pg_proc, ours WHERE pronamespace = ours.oid
-		UNION ALL
-		SELECT format('schema %s', nspacl) FROM pg_namespace WHERE nspname = current_schema()
-		ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines
-}
-
 func applied(t *testing.T, databaseURL string) (done, all int) {
 	t.Helper()
 	status, err := migrations.Status(t.Context(), databaseURL)
@@ -83,7 +46,7 @@ func TestUpDownUp(t *testing.T) {
 		t.Fatalf("got %d of %d applied, and was told %q", done, all, told)
 	}
 	conn := brevettest.Connect(t, db.AdminURL)
-	first := dump(t, conn)
+	first := brevettest.Schema(t, conn)
 	if len(first) < 100 {
 		t.Fatalf("got a dump of %d lines: it does not see the schema", len(first))
 	}
@@ -98,7 +61,7 @@ func TestUpDownUp(t *testing.T) {
 	if err := migrations.Down(t.Context(), db.AdminURL); !errors.Is(err, migrations.ErrNothingApplied) {
 		t.Errorf("Down on nothing: got %v, want ErrNothingApplied", err)
 	}
-	for _, line := range dump(t, conn) {
+	for _, line := range brevettest.Schema(t, conn) {
 		if !strings.Contains(line, "goose") && !strings.HasPrefix(line, "schema") {
 			t.Errorf("left after all was taken back: %s", line)
 		}
@@ -106,8 +69,56 @@ func TestUpDownUp(t *testing.T) {
 	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
 		t.Fatalf("Up again: %v", err)
 	}
-	if diff := cmp.Diff(first, dump(t, conn)); diff != "" {
+	if diff := cmp.Diff(first, brevettest.Schema(t, conn)); diff != "" {
 		t.Errorf("up, down, up made another schema (-first +second):\n%s", diff)
+	}
+}
+
+// A migration that finds a table in use gives way, whatever else it has locked: a broker that has the one table and comes to need
+// the other goes on, and is not ended for a deadlock.
+func TestUpGivesWay(t *testing.T) {
+	db := brevettest.NewDB(t)
+	for done := 25; done >= 25; done, _ = applied(t, db.AdminURL) { // the one that changes passkeys, then indexes entries
+		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn := brevettest.Connect(t, db.AdminURL)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE entries IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	waits, migrated := make(chan string, 100), make(chan error, 1)
+	go func() { migrated <- migrations.Up(t.Context(), db.AdminURL, func(line string) { waits <- line }) }()
+	holds(t, brevettest.Connect(t, db.AdminURL), "passkeys")
+	if _, err := tx.Exec(t.Context(), `SELECT FROM passkeys`); err != nil {
+		t.Errorf("reading what the migration has locked: %v", err)
+	}
+	if line := <-waits; !strings.Contains(line, "trying again") {
+		t.Errorf("got %q of a migration that cannot go on", line)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-migrated; err != nil {
+		t.Errorf("Up: %v", err)
+	}
+	if done, all := applied(t, db.AdminURL); done != all {
+		t.Errorf("got %d of %d applied", done, all)
+	}
+}
+
+// holds returns when somebody has the lock on a table that nobody else can read.
+func holds(t *testing.T, conn *pgx.Conn, table string) {
+	t.Helper()
+	for held := false; !held; {
+		if err := conn.QueryRow(t.Context(), `
+			SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND mode = 'AccessExclusiveLock' AND granted)`, table).Scan(&held); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -125,7 +136,7 @@ func TestUpAtOnce(t *testing.T) {
 	wg.Wait()
 	var dumps [][]string
 	for _, db := range all[2:] {
-		lines := dump(t, brevettest.Connect(t, db.AdminURL))
+		lines := brevettest.Schema(t, brevettest.Connect(t, db.AdminURL))
 		schema := schemaOf(t, db.AdminURL)
 		for i := range lines {
 			lines[i] = strings.ReplaceAll(lines[i], schema, "SCHEMA")
