@@ -23,9 +23,22 @@ import (
 type fault struct {
 	what        string
 	begin, mend func(ctx context.Context) error
+	// excuses tells what a replica may fail to do meanwhile.
+	excuses func(op string, on int) bool
+	// bites tells that some calls fail meanwhile, or wait: else the fault was none.
+	bites bool
 }
 
 func nothing(context.Context) error { return nil }
+
+// What is wrong with one replica, with Vault, or with none of what is needed. No replica confirms a revocation before the other one
+// knows.
+func ofReplica(n int) func(string, int) bool {
+	return func(op string, on int) bool { return on == n || op == opRevoke || op == opLogout }
+}
+func ofVault(op string, _ int) bool  { return op == opIssue || op == opLogin || op == opLogout }
+func ofDatabase(string, int) bool    { return true }
+func ofWhatIsSpare(string, int) bool { return false }
 
 // faults are those of which one is drawn. What befalls a process befalls the second replica.
 func (s *soak) faults() []fault {
@@ -36,23 +49,24 @@ func (s *soak) faults() []fault {
 	}
 	relaunch := func(ctx context.Context) error { return s.launch(context.WithoutCancel(ctx), second) }
 	do := func(f func()) func(context.Context) error { return func(context.Context) error { f(); return nil } }
+	try := func(f func() error) func(context.Context) error { return func(context.Context) error { return f() } }
 	postgres, vault := s.servers.Postgres, s.servers.Vault
 	return []fault{
 		{"the second replica is killed", func(context.Context) error {
 			err := second.process.Process.Kill()
 			_ = second.process.Wait()
 			return err
-		}, relaunch},
-		{"the second replica is restarted", do(second.end), relaunch},
-		{"the second replica stands still", send(syscall.SIGSTOP), send(syscall.SIGCONT)},
-		{"connections to Postgres are ended", s.terminate, nothing},
-		{"Postgres is away", do(func() { _ = postgres.Stop() }), postgres.Start},
-		{fmt.Sprintf("replica %d is cut from Postgres", on+1), do(relay.Cut), do(relay.Restore)},
-		{fmt.Sprintf("Postgres is %s slower for replica %d", by, on+1), do(func() { relay.Slow(by) }), do(relay.Restore)},
-		{fmt.Sprintf("replica %d hears nothing of Postgres", on+1), do(relay.Hush), do(relay.Restore)},
-		{"Vault is killed", do(func() { _ = vault.Kill() }), vault.Start},
-		{"Vault is sealed", vault.Seal, vault.Unseal},
-		{"the Workload API is away", do(func() { _ = s.socket.Close() }), s.serveAgain},
+		}, relaunch, ofReplica(1), true},
+		{"the second replica is restarted", do(second.end), relaunch, ofReplica(1), true},
+		{"the second replica stands still", send(syscall.SIGSTOP), send(syscall.SIGCONT), ofReplica(1), true},
+		{"connections to Postgres are ended", s.terminate, nothing, ofDatabase, false},
+		{"Postgres is away", try(postgres.Stop), postgres.Start, ofDatabase, true},
+		{fmt.Sprintf("replica %d is cut from Postgres", on+1), do(relay.Cut), do(relay.Restore), ofReplica(on), true},
+		{fmt.Sprintf("Postgres is %s slower for replica %d", by, on+1), do(func() { relay.Slow(by) }), do(relay.Restore), ofReplica(on), false},
+		{fmt.Sprintf("replica %d hears nothing of Postgres", on+1), do(relay.Hush), do(relay.Restore), ofReplica(on), true},
+		{"Vault is killed", try(vault.Kill), vault.Start, ofVault, true},
+		{"Vault is sealed", vault.Seal, vault.Unseal, ofVault, true},
+		{"the Workload API is away", try(s.socket.Close), s.serveAgain, ofWhatIsSpare, false},
 	}
 }
 
@@ -76,7 +90,7 @@ func (s *soak) goWrong(t *testing.T) wrong {
 	t.Helper()
 	all := s.faults()
 	f, lasts := all[s.random.IntN(len(all))], min(time.Second+time.Duration(s.random.Int64N(int64(7*time.Second))), *soakEvery/5)
-	now := wrong{what: f.what, from: time.Now()}
+	now := wrong{fault: f, from: time.Now()}
 	if err := f.begin(t.Context()); err != nil {
 		t.Errorf("%s: %v", f.what, err)
 	}
