@@ -147,6 +147,9 @@ func TestStaleAssurance(t *testing.T) {
 
 var claimName = regexp.MustCompile(`\b(I(?:[1-9]|1[0-6])|T(?:[1-9]|10)|C[1-9])\b`)
 
+// otherC is what only looks like a crash point: bytes of UTF-8 in a URL, and control characters.
+var otherC = regexp.MustCompile(`%C\d|\bC1 controls?|OSC 52, C1`)
+
 // namedInTests finds the claims that comments and texts of tests name.
 func namedInTests(t *testing.T) map[string]evidence {
 	t.Helper()
@@ -184,7 +187,7 @@ func namedIn(path string, shown map[string]evidence) error {
 		return err
 	}
 	note := func(text string, at token.Pos) {
-		for _, name := range claimName.FindAllString(text, -1) {
+		for _, name := range claimName.FindAllString(otherC.ReplaceAllString(text, ""), -1) {
 			if shown[name] == nil {
 				shown[name] = evidence{}
 			}
@@ -288,7 +291,7 @@ What is promised, and the tests that show it: those that name it in their commen
 	return b.String()
 }
 
-var resultLine = regexp.MustCompile(`^([a-z0-9]+) (\d{4}-\d\d-\d\d) ([0-9a-f]{7,40}) (\d+ passed, \d+ failed)$`)
+var resultLine = regexp.MustCompile(`^([a-z0-9]+) (\d{4}-\d\d-\d\d) ([0-9a-f]{7,40}) ([1-9]\d* passed, 0 failed)$`)
 
 // resultsTable is what was kept of each suite.
 func resultsTable(t *testing.T) string {
@@ -301,7 +304,7 @@ func resultsTable(t *testing.T) string {
 	for line := range strings.Lines(string(text)) {
 		said := resultLine.FindStringSubmatch(strings.TrimSpace(line))
 		if said == nil {
-			t.Fatalf("%s: %q is not a suite, a day, a commit and how many passed and failed", resultsFile, line)
+			t.Fatalf("%s: %q is not a suite, a day, a commit without changes and how many passed, none failed", resultsFile, line)
 		}
 		kept[said[1]] = fmt.Sprintf("%s, at %s on %s", said[4], said[3], said[2])
 	}

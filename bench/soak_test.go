@@ -28,8 +28,7 @@ var passed, failed atomic.Int64
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	fmt.Printf("%d passed, %d failed\n", passed.Load(), failed.Load())
-	os.Exit(code)
+	os.Exit(brevettest.Ended(code, int(passed.Load()), int(failed.Load())))
 }
 
 const (

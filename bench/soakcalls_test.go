@@ -172,13 +172,14 @@ func (s *soak) bearer(i int, at string) func(context.Context, []byte) (answer, e
 	}
 }
 
-// kept writes down what does not succeed.
+// kept writes down what does not succeed. Who got nothing waits a moment, as an agent would.
 func (s *soak) kept(ask call) call {
 	return func(ctx context.Context) error {
 		from := time.Now()
 		err := ask(ctx)
 		if err != nil {
 			s.journal.add(failure{from, time.Now(), err})
+			<-time.After(50 * time.Millisecond)
 		}
 		return err
 	}

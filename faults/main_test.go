@@ -36,8 +36,7 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	passed, failed := results.count()
-	fmt.Printf("%d passed, %d failed\n", passed, failed)
-	os.Exit(code)
+	os.Exit(brevettest.Ended(code, passed, failed))
 }
 
 // results are the cases of this run.

@@ -30,8 +30,7 @@ var passed, failed atomic.Int64
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := brevettest.Main(m)
-	fmt.Printf("%d passed, %d failed\n", passed.Load(), failed.Load())
-	os.Exit(code)
+	os.Exit(brevettest.Ended(code, int(passed.Load()), int(failed.Load())))
 }
 
 func TestHistories(t *testing.T) {

@@ -26,10 +26,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := brevettest.Main(m)
-	if passed, failed := results.count(); passed+failed > 0 {
-		fmt.Printf("%d passed, %d failed\n", passed, failed)
-	}
-	os.Exit(code)
+	passed, failed := results.count()
+	os.Exit(brevettest.Ended(code, passed, failed))
 }
 
 // results are the rows of this run.

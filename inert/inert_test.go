@@ -16,7 +16,7 @@ func TestText(t *testing.T) {
 		{"colour", "\x1b[31mred", `\u001b[31mred`},
 		{"link (OSC 8)", "\x1b]8;;https://evil\x07here", `\u001b]8;;https://evil\u0007here`},
 		{"clipboard (OSC 52)", "\x1b]52;c;eA==\x1b\\", `\u001b]52;c;eA==\u001b\`},
-		{"C1", "\u009b31m", `\u009b31m`},
+		{"C1 control", "\u009b31m", `\u009b31m`},
 		{"right to left", "abc\u202egpj", `abc\u202egpj`},
 		{"isolates", "\u2066x\u2069", `\u2066x\u2069`},
 		{"zero width", "a\u200bb\u200dc\ufeff", `a\u200bb\u200dc\ufeff`},

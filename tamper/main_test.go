@@ -6,7 +6,6 @@ package tamper_test
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -21,6 +20,5 @@ var passed, failed atomic.Int64
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := brevettest.Main(m)
-	fmt.Printf("%d passed, %d failed\n", passed.Load(), failed.Load())
-	os.Exit(code)
+	os.Exit(brevettest.Ended(code, int(passed.Load()), int(failed.Load())))
 }

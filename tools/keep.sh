@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Passes on what a suite prints, and keeps the line that it ends with, "N passed, N failed", in a file that has one line a suite:
 #   make hostile | tools/keep.sh hostile docs/results.txt
-# It takes the output of an earlier run as well.
+# The output has to be of the commit that is checked out: what differs from it is told as dirty.
 set -euo pipefail
 suite=$1 file=$2
 ended=$(tee /dev/stderr | grep -Eo '^[0-9]+ passed, [0-9]+ failed$' | tail -n 1) || {
@@ -11,6 +11,6 @@ ended=$(tee /dev/stderr | grep -Eo '^[0-9]+ passed, [0-9]+ failed$' | tail -n 1)
 touch "$file"
 {
 	grep -v "^$suite " "$file" || true
-	echo "$suite $(date -u +%F) $(git rev-parse --short HEAD) $ended"
+	echo "$suite $(date -u +%F) $(git describe --always --dirty) $ended"
 } | sort >"$file.new"
 mv "$file.new" "$file"
