@@ -117,7 +117,7 @@ func (h *held) status() BundleStatus {
 		}
 	}
 	if h.err != nil {
-		st.Err = h.err.Error()
+		st.Err, st.Since = h.err.Error(), h.since
 		if h.current != nil {
 			st.Until = h.since.Add(MaxStale)
 		}

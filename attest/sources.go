@@ -48,8 +48,9 @@ type BundleStatus struct {
 	X509Authorities, JWTAuthorities int
 	// Expires is when the last of the X.509 authorities does; the zero time if there is none.
 	Expires time.Time
-	// Err is what is wrong with the source now, and "" if nothing is.
-	Err string
+	// Err is what is wrong with the source now, and "" if nothing is; Since is when that began, else the zero time.
+	Err   string
+	Since time.Time
 	// Until is when the bundle is no longer gone by unless the source works again; the zero time while it does.
 	Until time.Time
 }

@@ -224,21 +224,22 @@ func TestStaleBundleIsDropped(t *testing.T) {
 	write(t, path, []byte("{"))
 	clock.advance(time.Hour)
 	wantHeld(t, s, "begins to fail", d, d)
-	if st, want := s.Status()[0], clock.Now().Add(attest.MaxStale); !st.Until.Equal(want) || !st.Available {
+	began := clock.Now()
+	if st, want := s.Status()[0], began.Add(attest.MaxStale); !st.Until.Equal(want) || !st.Available {
 		t.Errorf("got status %+v, want it available until %s", st, want)
 	}
 	clock.advance(attest.MaxStale)
 	wantHeld(t, s, "at the limit", d, d)
 	clock.advance(time.Second)
 	wantHeld(t, s, "past the limit", nil, d)
-	if st := s.Status()[0]; st.Available || st.Err == "" || st.Sequence != 1 {
-		t.Errorf("got status %+v, want it unavailable, with an error, at sequence 1", st)
+	if st := s.Status()[0]; st.Available || st.Err == "" || st.Sequence != 1 || !st.Since.Equal(began) {
+		t.Errorf("got status %+v, want it unavailable, with an error since %s, at sequence 1", st, began)
 	}
 	write(t, path, d.bundleDoc(t, 2))
 	clock.advance(time.Second)
 	wantHeld(t, s, "repaired", d, d)
-	if st := s.Status()[0]; !st.Until.IsZero() {
-		t.Errorf("got status %+v of a source that works, want no end", st)
+	if st := s.Status()[0]; !st.Until.IsZero() || !st.Since.IsZero() {
+		t.Errorf("got status %+v of a source that works, want no end and no failure", st)
 	}
 	if got := strings.Count(log.String(), "bundle source fails"); got != 1 {
 		t.Errorf("got %d warnings, want one for one failure:\n%s", got, log.String())

@@ -27,6 +27,9 @@ type IssuerConfig struct {
 	Now func() time.Time
 	// X509TTL and JWTTTL are how long SVIDs live; zero means one hour and five minutes.
 	X509TTL, JWTTTL time.Duration
+	// RefreshHint is how often whoever federates with us is told to fetch our bundle; zero means each minute, which is often,
+	// since a developer who rotates wants to see it happen.
+	RefreshHint time.Duration
 }
 
 // Issuer issues X.509-SVIDs and JWT-SVIDs of one trust domain, as the SPIFFE standards define them. It attests
@@ -39,9 +42,6 @@ type Issuer struct {
 	federated map[spiffeid.TrustDomain]*spiffebundle.Bundle
 	changed   chan struct{} // closed, and replaced, at each change of any bundle
 }
-
-// refreshHint is short, since a developer who rotates wants to see it happen.
-const refreshHint = time.Minute
 
 // NewIssuer creates an issuer, or resumes the one that Dir holds.
 func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
@@ -56,6 +56,9 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	}
 	if cfg.JWTTTL == 0 {
 		cfg.JWTTTL = 5 * time.Minute
+	}
+	if cfg.RefreshHint == 0 {
+		cfg.RefreshHint = time.Minute
 	}
 	i := &Issuer{
 		cfg: cfg, federated: make(map[spiffeid.TrustDomain]*spiffebundle.Bundle), changed: make(chan struct{}),
@@ -90,7 +93,7 @@ func (i *Issuer) bundle() *spiffebundle.Bundle {
 		_ = bundle.AddJWTAuthority(authority.kid, authority.jwt.Public())
 	}
 	bundle.SetSequenceNumber(i.state.sequence)
-	bundle.SetRefreshHint(refreshHint)
+	bundle.SetRefreshHint(i.cfg.RefreshHint)
 	return bundle
 }
 

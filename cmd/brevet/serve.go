@@ -206,6 +206,9 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *server.Server, _ *t
 	if err != nil {
 		return nil, nil, shown, err
 	}
+	if err := server.MeterBundles(registry, bundles.Status, time.Now); err != nil {
+		return nil, nil, shown, err
+	}
 	srv, err := server.New(server.Config{
 		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, Proofs: p.book, LogKeys: p.logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: p.book.CursorKey(),
