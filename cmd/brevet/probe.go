@@ -25,7 +25,7 @@ type ProbeCmd struct {
 	Audience    string   `help:"The broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 	Scope       string   `help:"A scope that the prober may have, whose credential is a JWT." required:""`
 	Param       []string `help:"A parameter of it: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
-	Foreign     string   `help:"Id of an issuance in another trust domain, which must not be seen. Default: one that is nowhere." name:"foreign-issuance"`
+	Foreign     string   `help:"Id of an issuance in another trust domain, to try whether it is seen." name:"foreign-issuance"`
 	Console     string   `help:"URL of the console, to try that too."`
 	ConsoleCA   string   `help:"PEM file with the authorities that may vouch for the console, instead of the web's." name:"console-ca" type:"existingfile"`
 }
@@ -150,7 +150,6 @@ func (c *ProbeCmd) prober(base *url.URL, source *workloadapi.X509Source) (*probe
 	}
 	p := &prober{cmd: *c, base: base, id: svid.ID, own: tlsPair(svid)}
 	setDefault(&p.cmd.Audience, c.Server)
-	setDefault(&p.cmd.Foreign, nowhere)
 	if p.broker, err = c.caller().clientAs(source, source); err != nil {
 		return nil, err
 	}

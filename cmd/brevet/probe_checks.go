@@ -25,6 +25,9 @@ func (c *ProbeCmd) checks() []probeCheck {
 	all = append(all, callerChecks...)
 	all = append(all, wireChecks...)
 	all = append(all, bodyChecks...)
+	if c.Foreign != "" { // without one that is there, a 404 says nothing
+		all = append(all, foreignChecks...)
+	}
 	if c.Console != "" {
 		all = append(all, consoleChecks...)
 	}
@@ -142,6 +145,9 @@ var bodyChecks = []probeCheck{
 			return p.refusedWith(ctx, attempt{method: http.MethodGet, path: "/v1/approvals/" + nowhere + "/votes", as: p.own}, http.StatusMethodNotAllowed)
 		},
 	},
+}
+
+var foreignChecks = []probeCheck{
 	{
 		"foreign_issuance", "an issuance of another trust domain gets 404", "Trust domains see each other's records.",
 		func(ctx context.Context, p *prober) sight {
@@ -238,12 +244,6 @@ func (p *prober) shows(ctx context.Context, forge func() (tls.Certificate, error
 		return sight{untold, err.Error()}
 	}
 	return p.handshake(ctx, p.knows(&pair))
-}
-
-// speaks tries one version of TLS alone. Whose certificate it is does not matter to that.
-func (p *prober) speaks(ctx context.Context, version uint16) sight {
-	//nolint:gosec // what must be refused has to be tried, and nothing is sent over it
-	return p.handshake(ctx, &tls.Config{MinVersion: version, MaxVersion: version, InsecureSkipVerify: true})
 }
 
 // issues asks for what is to be released, and for what is to expire.

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -81,13 +83,40 @@ func readReport(t *testing.T, text string) probeReport {
 func TestProbeFindsHoles(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":true}`, http.StatusOK))
-	got := f.probe(t, "--console", strings.Replace(f.url, "https://127.0.0.1", "http://localhost", 1))
+	got := f.probe(t, "--foreign-issuance", "one", "--console", strings.Replace(f.url, "https://127.0.0.1", "http://localhost", 1))
 	f.sees(t, got, 1, func(name string) outcome {
 		if name == "issues" || name == "active" || name == "released" {
 			return held
 		}
 		return broken
 	})
+}
+
+// A version is taken by who wants a certificate over it, and not refused by who says no to something else.
+func TestProbeKnowsVersionsFromOtherRefusals(t *testing.T) {
+	t.Parallel()
+	cfg := &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		switch slices.Max(hello.SupportedVersions) {
+		case tls.VersionTLS11:
+			return nil, errors.New("no") // an alert about anything but the version
+		case tls.VersionTLS12:
+			wants := cfg.Clone()
+			wants.GetConfigForClient, wants.ClientAuth = nil, tls.RequireAnyClientCert
+			return wants, nil
+		}
+		return nil, nil //nolint:nilnil // as it is
+	}
+	f := newFake(t, cfg, openToAll(`{"active":true}`, http.StatusOK))
+	for _, check := range readReport(t, f.probe(t).out).Checks {
+		want := map[string]outcome{"tls_1_1": untold, "tls_1_2": broken}[check.Name]
+		if want != "" && check.Result != want {
+			t.Errorf("%s: got %s (%s), want %s", check.Name, check.Result, check.Saw, want)
+		}
+		if check.Name == "foreign_issuance" {
+			t.Errorf("got %s, and no issuance was named", check.Result)
+		}
+	}
 }
 
 // What must work is missed when it does not.

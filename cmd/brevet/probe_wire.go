@@ -153,10 +153,43 @@ func (p *prober) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// alerted tells whether the far side has said no in TLS.
-func alerted(err error) bool {
+// alertOf is how the far side has said no in TLS, nil where it has not.
+func alertOf(err error) error {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "remote error"
+	if errors.As(err, &op) && op.Op == "remote error" {
+		return op.Err
+	}
+	return nil
+}
+
+func alerted(err error) bool { return alertOf(err) != nil }
+
+// badVersion is what TLS says of a version that is not taken (RFC 8446, 6.2).
+const badVersion tls.AlertError = 70
+
+// speaks tries one version of TLS alone. Who chooses it has taken it, whatever is wanted of the caller then. Only an alert about
+// the version says that it is not taken: any other may be about something else that was shown or was not.
+func (p *prober) speaks(ctx context.Context, version uint16) sight {
+	raw, err := p.dial(ctx)
+	if err != nil {
+		return sight{untold, err.Error()}
+	}
+	defer func() { _ = raw.Close() }()
+	taken := false
+	err = tls.Client(raw, &tls.Config{
+		MinVersion: version, MaxVersion: version, ServerName: p.base.Hostname(),
+		InsecureSkipVerify: true, //nolint:gosec // whose certificate it is does not matter, and nothing is sent over it
+		VerifyConnection:   func(tls.ConnectionState) error { taken = true; return nil },
+	}).HandshakeContext(ctx)
+	switch {
+	case taken:
+		return sight{broken, "the version is taken"}
+	case alerted(err) && alertOf(err).Error() == badVersion.Error():
+		return sight{held, "the version is not taken"}
+	case err == nil:
+		return sight{untold, "a handshake without a certificate"}
+	}
+	return sight{untold, err.Error()}
 }
 
 // handshake tries one that has to fail.
