@@ -70,12 +70,16 @@ func vote(t *testing.T, c *client.Client, id string, verdict openapi.Verdict) (o
 	return c.Vote(t.Context(), shown, verdict, "")
 }
 
-func wants(t *testing.T, what string, err error, want openapi.ProblemCode) {
+// wants is a problem of that status and code. The client takes nothing for one that has not its code's type and the answer's
+// own status.
+func wants(t *testing.T, what string, err error, status int, code openapi.ProblemCode) *client.Problem {
 	t.Helper()
 	var p *client.Problem
-	if !errors.As(err, &p) || p.Code != want {
-		t.Errorf("%s: got %v, want %s", what, err, want)
+	if !errors.As(err, &p) || p.Status != status || p.Code != code {
+		t.Errorf("%s: got %v, want %d %s", what, err, status, code)
+		return &client.Problem{}
 	}
+	return p
 }
 
 // changedFiles is a catalogue with one text in the place of another.
@@ -106,12 +110,20 @@ func (w *world) pending(t *testing.T) (id string, sandbox *client.Client) {
 	return waiting(t, sandbox, writing("t-1")), sandbox
 }
 
-// uncounted holds what came of a vote to a refusal: Vault not asked, and one entry that says so.
-func (w *world) uncounted(t *testing.T, code openapi.ProblemCode, do func() error) {
+// meet has the replicas see somebody for the first time, which is recorded, before it counts what is.
+func (w *world) meet(t *testing.T, username string) {
+	t.Helper()
+	if _, err := w.s[0].Person(t, username).Approvals(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fruitless holds what came of a vote, or of what it was for, to a refusal: Vault not asked, and one entry that says so.
+func (w *world) fruitless(t *testing.T, status int, code openapi.ProblemCode, do func() error) {
 	t.Helper()
 	w.added(t)
 	asked := len(w.vault.since(0))
-	wants(t, "voting", do(), code)
+	wants(t, "what is in vain", do(), status, code)
 	if calls := w.vault.since(asked); len(calls) != 0 {
 		t.Errorf("Vault was asked for %v, want nothing", calls)
 	}
@@ -129,7 +141,7 @@ func ownVote(verdict openapi.Verdict) func(*testing.T, *world) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.uncounted(t, openapi.CodeOwnRequest, func() error {
+		w.fruitless(t, http.StatusForbidden, openapi.CodeOwnRequest, func() error {
 			_, err := alice.Vote(t.Context(), shown, verdict, "")
 			return err
 		})
@@ -169,13 +181,11 @@ func left(t *testing.T, w *world) {
 	if _, err := w.s[1].Person(t, "bob").Approvals(t.Context(), 1); err != nil { // looks at what waits, and is nobody now
 		t.Fatal(err)
 	}
-	asked := len(w.vault.since(0))
 	for range w.s {
-		_, err := sandbox.Redeem(t.Context(), id, writing("t-1"))
-		wants(t, "redeeming", err, openapi.CodeNotApproved)
-	}
-	if calls := w.vault.since(asked); len(calls) != 0 {
-		t.Errorf("Vault was asked for %v, want nothing", calls)
+		w.fruitless(t, http.StatusConflict, openapi.CodeNotApproved, func() error {
+			_, err := sandbox.Redeem(t.Context(), id, writing("t-1"))
+			return err
+		})
 	}
 }
 
@@ -192,7 +202,7 @@ func stale(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	shown.Hash = another.Hash
-	w.uncounted(t, openapi.CodeStale, func() error {
+	w.fruitless(t, http.StatusConflict, openapi.CodeStale, func() error {
 		_, err := carol.Vote(t.Context(), shown, openapi.VerdictApprove, "")
 		return err
 	})
@@ -208,7 +218,7 @@ func afterwards(decide func(t *testing.T, w *world, id string, sandbox *client.C
 			t.Fatal(err)
 		}
 		decide(t, w, id, sandbox)
-		w.uncounted(t, openapi.CodeDecided, func() error {
+		w.fruitless(t, http.StatusConflict, openapi.CodeDecided, func() error {
 			_, err := bob.Vote(t.Context(), shown, openapi.VerdictApprove, "")
 			return err
 		})
@@ -239,7 +249,7 @@ func lateNo(t *testing.T, w *world) {
 		t.Fatalf("before: got %s", seen)
 	}
 	_, err = w.s[1].Person(t, "alice").Vote(t.Context(), shown, openapi.VerdictDeny, "")
-	wants(t, "a no afterwards", err, openapi.CodeDecided)
+	wants(t, "a no afterwards", err, http.StatusConflict, openapi.CodeDecided)
 	for n := range w.s {
 		if seen := w.introspect(t, n, got.Token.Secret.Reveal()); seen != inactive {
 			t.Errorf("replica %d: got %s, want it inactive", n, seen)
@@ -252,23 +262,40 @@ func lateNo(t *testing.T, w *world) {
 
 // prefetched is what mail programs and chats do with a link.
 func prefetched(t *testing.T, w *world) {
+	w.meet(t, "bob")
 	id, _ := w.pending(t)
 	w.added(t)
 	before := len(w.vault.since(0))
-	for _, path := range []string{"/v1/approvals/" + id, "/v1/approvals/" + id + "/votes", "/v1/approvals/" + id + "/votes?verdict=approve"} {
+	page := "/v1/approvals/" + id
+	for _, target := range []string{page, page + "/votes", page + "/votes?verdict=approve"} {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
 			s := w.next()
-			call{method: method, target: path, auth: "Bearer " + s.IDToken(t, "bob")}.send(t, s)
+			c := call{method: method, target: target, auth: "Bearer " + s.IDToken(t, "bob")}
+			switch {
+			case method == http.MethodHead: // of which the answer has no body
+				got := c.send(t, s)
+				givesNothingAway(t, fmt.Sprint(got.header))
+				if got.status != http.StatusMethodNotAllowed || got.text != "" {
+					t.Errorf("%s %s: got %d %q, want 405 and nothing", method, target, got.status, got.text)
+				}
+				refusal{405, "method_not_allowed", "method"}.recorded(t, w.added(t))
+			case method == http.MethodGet && target == page: // what it is for
+				got := c.send(t, s)
+				givesNothingAway(t, got.text)
+				if entries := w.added(t); got.status != http.StatusOK || len(entries) != 0 {
+					t.Errorf("%s %s: got %d and the entries %+v, want 200 and none", method, target, got.status, entries)
+				}
+			default:
+				refusal{405, "method_not_allowed", "method"}.of(t, w, c, s)
+			}
 		}
 	}
 	shown, err := w.s[0].Person(t, "bob").Approval(t.Context(), id)
 	if err != nil || shown.Status != openapi.StatusPending || shown.VotesCast != 0 {
 		t.Errorf("got %+v, %v, want no vote", shown, err)
 	}
-	for _, e := range w.added(t) {
-		if strings.Contains(e.Kind, "vote") || strings.Contains(e.Kind, "approved") {
-			t.Errorf("got the entry %+v", e)
-		}
+	if entries := w.added(t); len(entries) != 0 {
+		t.Errorf("got the entries %+v, want none but of the methods", entries)
 	}
 	if asked := w.vault.since(before); len(asked) != 0 {
 		t.Errorf("Vault was asked for %v", asked)
@@ -314,6 +341,7 @@ func crossings() []try {
 }
 
 func foreignID(t *testing.T, w *world) {
+	w.meet(t, "bob")
 	theirs := waiting(t, w.s[0].Client(t, foreign), writing("t-1"))
 	const nowhere = "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21"
 	for _, target := range []string{"", "/votes"} {
@@ -324,13 +352,8 @@ func foreignID(t *testing.T, w *world) {
 			if target != "" {
 				c.method, c.body = "POST", `{"verdict":"approve","hash":"`+strings.Repeat("0", 64)+`"}`
 			}
-			w.added(t)
-			got := c.send(t, s)
-			refusal{404, "not_found", "id"}.check(t, got)
+			got := refusal{404, "not_found", "id"}.of(t, w, c, s)
 			answers = append(answers, got.code+got.detail)
-			if entries := w.added(t); len(entries) != 1 {
-				t.Errorf("got %+v, want one entry", entries)
-			}
 		}
 		if answers[0] != answers[1] {
 			t.Errorf("got %q and %q, want the same for what is somebody else's and what is nowhere", answers[0], answers[1])
@@ -381,12 +404,12 @@ func votesAtOnce(t *testing.T, w *world, voters []devstack.DevPerson, shown open
 			if err == nil {
 				counted++
 			} else {
-				wants(t, "voting", err, openapi.CodeDecided)
+				wants(t, "voting", err, http.StatusConflict, openapi.CodeDecided)
 			}
 			if redeemErr == nil && got.Token != nil {
 				issued[got.Token.ID] = true
 			} else if redeemErr != nil {
-				wants(t, "redeeming", redeemErr, openapi.CodeNotApproved)
+				wants(t, "redeeming", redeemErr, http.StatusConflict, openapi.CodeNotApproved)
 			}
 		})
 	}
@@ -403,7 +426,7 @@ func voteBySVID(t *testing.T, w *world) {
 	for _, c := range []*client.Client{
 		sandbox, w.s[0].JWTClient(t, agent), w.s[1].Client(t, admin), w.s[1].JWTClient(t, chief), w.s[0].Client(t, auditor),
 	} {
-		w.uncounted(t, openapi.CodeNotAllowed, func() error {
+		w.fruitless(t, http.StatusForbidden, openapi.CodeNotAllowed, func() error {
 			_, err := c.Vote(t.Context(), shown, openapi.VerdictApprove, "")
 			return err
 		})
@@ -419,23 +442,23 @@ func flood(t *testing.T, _ *world) {
 	for i := range 20 {
 		waiting(t, w.s[i%2].Client(t, agent), writing("t-1"))
 	}
-	var p *client.Problem
-	if _, err := w.s[1].Client(t, agent).Request(t.Context(), writing("t-1")); !errors.As(err, &p) || p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 {
-		t.Errorf("the 21st: got %v, want rate_limited with Retry-After", err)
+	w.added(t)
+	_, err := w.s[1].Client(t, agent).Request(t.Context(), writing("t-1"))
+	if p := wants(t, "the 21st", err, http.StatusTooManyRequests, openapi.CodeRateLimited); p.RetryAfter == 0 {
+		t.Errorf("the 21st: got %v, want Retry-After", err)
 	}
+	decided(t, w.added(t), agent, "deny", "limited")
 	waiting(t, w.s[0].Client(t, "spiffe://acme.test/agents/a/b"), writing("t-1"))
 	w.stop() // a busy machine is no flood
 	for n, s := range w.s {
-		bob, flooded := s.Person(t, "bob"), false
-		for range 400 {
-			if _, err := bob.Approvals(t.Context(), 1); errors.As(err, &p) && p.Code == openapi.CodeRateLimited {
-				flooded = true
-				break
-			}
+		bob := s.Person(t, "bob")
+		_, err := bob.Approvals(t.Context(), 1) // which records once that bob was seen
+		w.added(t)
+		for n := 1; n < 400 && err == nil; n++ {
+			_, err = bob.Approvals(t.Context(), 1)
 		}
-		if !flooded {
-			t.Errorf("replica %d: 400 calls of one person were answered, want 429 in between", n)
-		}
+		wants(t, fmt.Sprintf("one of 400 calls of one person to replica %d", n), err, http.StatusTooManyRequests, openapi.CodeRateLimited)
+		refusal{429, "rate_limited", "pace"}.recorded(t, w.added(t))
 		if _, err := s.Person(t, "carol").Approvals(t.Context(), 1); err != nil {
 			t.Errorf("another person: %v", err)
 		}

@@ -115,6 +115,7 @@ func deniedAsk(name, who, body, reason string) try {
 			t.Errorf("Vault was asked for %v, want nothing", calls)
 		}
 		decided(t, w.added(t), who, "deny", reason)
+		w.hush(t)
 	}}
 }
 

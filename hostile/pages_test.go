@@ -89,10 +89,22 @@ func prefetchedPage(t *testing.T, w *world) {
 	d := w.openDesk(t)
 	id, sandbox := d.pending(t)
 	browser, ballot := d.alice(t), d.ballot(t, id)
-	for _, path := range []string{"/approvals", "/approvals/" + id, "/approvals/" + id + "/vote", "/approvals/" + id + "/vote?" + ballot.Encode()} {
+	d.added(t)
+	before := len(d.vault.since(0))
+	for path, want := range map[string]int{
+		"/approvals": http.StatusOK, "/approvals/" + id: http.StatusOK,
+		"/approvals/" + id + "/vote": http.StatusMethodNotAllowed, "/approvals/" + id + "/vote?" + ballot.Encode(): http.StatusMethodNotAllowed,
+	} {
 		for _, headers := range [][]string{nil, {"Sec-Purpose", "prefetch;prerender"}} {
-			d.visits(t, browser, path, nil, headers...)
+			resp, text := d.visits(t, browser, path, nil, headers...)
+			if resp.StatusCode != want {
+				t.Errorf("%s %v: got %d, want %d", path, headers, resp.StatusCode, want)
+			}
+			givesNothingAway(t, text)
 		}
+	}
+	if entries, asked := d.added(t), d.vault.since(before); len(entries)+len(asked) != 0 {
+		t.Errorf("got the entries %+v, and Vault was asked for %v: want nothing", entries, asked)
 	}
 	if got := d.status(t, id); got != string(openapi.StatusPending) {
 		t.Errorf("it is %s", got)

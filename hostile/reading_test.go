@@ -85,12 +85,9 @@ func cursorOfAnother(t *testing.T, w *world) {
 		t.Errorf("its own reader on the other replica: got %d %s", got.status, got.text)
 	}
 	for who, target := range map[string]string{agent: "", foreign: "", auditor: "&scope=git.issues.read"} {
-		w.added(t)
 		s := w.next()
-		got := call{method: "GET", target: "/v1/issuances?limit=1&cursor=" + next + target, auth: "Bearer " + s.JWT(t, who)}.send(t, s)
-		want := refusal{400, "invalid_cursor", "cursor_seal"}
-		want.check(t, got)
-		want.recorded(t, w.added(t))
+		c := call{method: "GET", target: "/v1/issuances?limit=1&cursor=" + next + target, auth: "Bearer " + s.JWT(t, who)}
+		refusal{400, "invalid_cursor", "cursor_seal"}.of(t, w, c, s)
 	}
 }
 
@@ -116,13 +113,8 @@ func foreignRecord(t *testing.T, w *world) {
 				if who == deputy {
 					one.auth = "Bearer " + s.JWT(t, twin+"/x")
 				}
-				w.added(t)
-				got := one.send(t, s)
-				refusal{404, "not_found", "id"}.check(t, got)
+				got := refusal{404, "not_found", "id"}.of(t, w, one, s)
 				texts = append(texts, got.code+got.detail)
-				if entries := w.added(t); len(entries) != 1 || entries[0].Kind != "call.refused" {
-					t.Errorf("%s %s: got %+v, want one entry", one.method, one.target, entries)
-				}
 			}
 			if texts[0] != texts[1] {
 				t.Errorf("%s: got %q and %q, want the same", c.target, texts[0], texts[1])
@@ -149,24 +141,21 @@ func ownProposal(t *testing.T, w *world) {
 	if proposed.status != http.StatusAccepted || !strings.Contains(proposed.text, `"proposed"`) {
 		t.Fatalf("proposing: got %d %s", proposed.status, proposed.text)
 	}
-	w.added(t)
-	decide := func(s *brevettest.Stack, who, verdict string) answer {
+	deciding := func(s *brevettest.Stack, who, verdict string) call {
 		return call{
 			target: "/v1/catalogue/proposals/" + digest(t, wider), auth: "Bearer " + s.JWT(t, who),
 			headers: []string{`If-Match: "` + digest(t, catalogue) + `"`}, body: `{"verdict":"` + verdict + `","reason":"` + marker + `"}`,
-		}.send(t, s)
+		}
 	}
-	want := refusal{403, "own_proposal", "own_proposal"}
 	for _, s := range w.s {
-		want.check(t, decide(s, chief, "approve"))
-		want.recorded(t, w.added(t))
+		refusal{403, "own_proposal", "own_proposal"}.of(t, w, deciding(s, chief, "approve"), s)
 	}
 	denied("as before", chief, issues.Scope, "no_permit").do(t, w)
 	for _, who := range []string{agent, auditor, admin} {
-		w.added(t)
-		refusal{403, "not_allowed", "role"}.check(t, decide(w.next(), who, "approve"))
+		s := w.next()
+		refusal{403, "not_allowed", "role"}.of(t, w, deciding(s, who, "approve"), s)
 	}
-	if got := decide(w.s[1], deputy, "reject"); got.status != http.StatusOK {
+	if got := deciding(w.s[1], deputy, "reject").send(t, w.s[1]); got.status != http.StatusOK {
 		t.Errorf("a second admin rejects: got %d %s", got.status, got.text)
 	}
 	denied("after the no", chief, issues.Scope, "no_permit").do(t, w)

@@ -56,6 +56,7 @@ func TestHostile(t *testing.T) {
 			})
 		}
 	}
+	w.still(t)
 	w.check(t)
 	texts.check(t)
 }
@@ -70,6 +71,7 @@ func (r row) run(t *testing.T, w *world) {
 		w = nil
 	}
 	for _, one := range r.tries {
+		w.still(t)
 		t.Run(one.name, func(t *testing.T) { one.do(t, w) })
 	}
 }

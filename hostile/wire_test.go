@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/openapi"
 )
 
 // marker is in the input of every call, and must be nowhere in the answer nor in what is recorded of it.
@@ -79,6 +80,9 @@ type answer struct {
 	header       http.Header
 	text         string
 	code, detail string
+	// target is what was called, and problem what the answer says of itself as one.
+	target  string
+	problem openapi.Problem
 }
 
 func (c call) send(t *testing.T, s *brevettest.Stack) answer {
@@ -98,7 +102,9 @@ func (c call) send(t *testing.T, s *brevettest.Stack) answer {
 	}
 	// The server may answer and close before it has read everything, which is an error here and no failure.
 	_, _ = io.WriteString(conn, c.bytes(t, s))
-	return read(t, conn, or(c.method, "POST"))
+	got := read(t, conn, or(c.method, "POST"))
+	got.target = c.target
+	return got
 }
 
 const patience = 20 * time.Second
@@ -115,15 +121,28 @@ func read(t *testing.T, conn io.Reader, method string) answer {
 		t.Fatalf("reading the answer: %v", err)
 	}
 	a := answer{status: resp.StatusCode, header: resp.Header, text: string(text)}
-	type problem struct{ Code, Detail string }
-	var said struct {
-		problem
-		Problem problem // in OAuth's words
-	}
-	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") && json.Unmarshal(text, &said) == nil {
-		a.code, a.detail = or(said.Code, said.Problem.Code), or(said.Detail, said.Problem.Detail)
+	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") {
+		var oauth openapi.OAuthError
+		if json.Unmarshal(text, &a.problem) == nil && a.problem.Code == "" && json.Unmarshal(text, &oauth) == nil {
+			a.problem = oauth.Problem
+		}
+		a.code, a.detail = string(a.problem.Code), a.problem.Detail
 	}
 	return a
+}
+
+// isProblem holds a failure to RFC 9457: its type is that of its code, and its status is the answer's. OAuth's errors are of
+// another media type, and hold one.
+func (a answer) isProblem(t *testing.T) {
+	t.Helper()
+	media := "application/problem+json"
+	if strings.HasPrefix(a.target, "/oauth2/") {
+		media = "application/json"
+	}
+	if got := a.header.Get("Content-Type"); got != media || a.problem.Type != a.problem.Code.Type() || a.problem.Status != a.status {
+		t.Errorf("got %s of the type %q and the status %d with the answer %d, want %s of its code's type and the same status\n%s",
+			got, a.problem.Type, a.problem.Status, a.status, media, a.text)
+	}
 }
 
 // refusal is what is to come of a call that nothing is decided about: an answer of fixed text and one entry.
@@ -146,16 +165,23 @@ func refused(name string, c call, want refusal) try {
 func refusedBy(name string, build func(*testing.T, *world, *brevettest.Stack) call, want refusal) try {
 	return try{name, func(t *testing.T, w *world) {
 		s := w.next()
-		c := build(t, w, s)
-		w.added(t)
-		before := len(w.vault.since(0))
-		got := c.send(t, s)
-		want.check(t, got)
-		if asked := w.vault.since(before); len(asked) != 0 {
-			t.Errorf("Vault was asked for %v, want nothing", asked)
-		}
-		want.recorded(t, w.added(t))
+		want.of(t, w, build(t, w, s), s)
+		w.hush(t)
 	}}
+}
+
+// of sends a call and holds the answer, Vault and the ledger to the refusal.
+func (r refusal) of(t *testing.T, w *world, c call, s *brevettest.Stack) answer {
+	t.Helper()
+	w.added(t)
+	before := len(w.vault.since(0))
+	got := c.send(t, s)
+	r.check(t, got)
+	if asked := w.vault.since(before); len(asked) != 0 {
+		t.Errorf("Vault was asked for %v, want nothing", asked)
+	}
+	r.recorded(t, w.added(t))
+	return got
 }
 
 func (r refusal) check(t *testing.T, got answer) {
@@ -167,6 +193,7 @@ func (r refusal) check(t *testing.T, got answer) {
 	if r.detail == "" {
 		return // of Go's server
 	}
+	got.isProblem(t)
 	texts.saw(got.code, got.detail)
 	if got.header.Get("Cache-Control") != "no-store" || got.header.Get("X-Content-Type-Options") != "nosniff" ||
 		len(got.header.Get("Request-Id")) != 36 || got.header.Get("Location") != "" {

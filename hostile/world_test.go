@@ -34,6 +34,10 @@ type world struct {
 	conn    *pgx.Conn
 	last    int64
 
+	// hushed is the try after which nothing more is to come, and heard how often Vault had been asked by then.
+	hushed string
+	heard  int
+
 	// root is the test of all rows, and desk what it opens for those of words.
 	root     *testing.T
 	deskOnce sync.Once
@@ -131,6 +135,24 @@ func (w *world) added(t *testing.T) []brevettest.Entry {
 		w.last = entries[len(entries)-1].Index + 1
 	}
 	return entries
+}
+
+// hush is the end of a try whose call has had all its consequences.
+func (w *world) hush(t *testing.T) {
+	t.Helper()
+	w.hushed, w.heard = t.Name(), len(w.vault.since(0))
+}
+
+// still holds the last try to having had no consequence since, should it have been one that hushed.
+func (w *world) still(t *testing.T) {
+	t.Helper()
+	if w == nil || w.hushed == "" {
+		return
+	}
+	if late, asked := w.added(t), w.vault.since(w.heard); len(late)+len(asked) != 0 {
+		t.Errorf("after the answer to %s came the entries %+v, and Vault was asked for %v: want nothing", w.hushed, late, asked)
+	}
+	w.hushed = ""
 }
 
 // check holds the ledger to its promises.

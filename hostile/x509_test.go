@@ -27,17 +27,20 @@ type certMaker func(t *testing.T, w *world) tls.Certificate
 // unshaken is a handshake that fails with one entry, or with none where detail is "": Go's TLS refuses by itself then.
 func unshaken(name, detail string, make certMaker) try {
 	return try{name, func(t *testing.T, w *world) {
-		w.fails(t, detail, func(s *brevettest.Stack) *tls.Config { return showing(s, make(t, w)) })
+		_ = w.fails(t, detail, func(s *brevettest.Stack) *tls.Config { return showing(s, make(t, w)) })
+		w.hush(t)
 	}}
 }
 
-// fails holds a handshake to failing, and Vault and the ledger to what is to come of it.
-func (w *world) fails(t *testing.T, detail string, cfg func(*brevettest.Stack) *tls.Config) {
+// fails holds a handshake to failing, and Vault and the ledger to what is to come of it. It returns what the client was told.
+func (w *world) fails(t *testing.T, detail string, cfg func(*brevettest.Stack) *tls.Config) error {
 	t.Helper()
 	s := w.next()
 	asked := len(w.vault.since(0))
-	if err := shake(t, s, cfg(s)); err == nil {
-		t.Error("the handshake went well")
+	failure := shake(t, s, cfg(s))
+	var late net.Error
+	if failure == nil || errors.As(failure, &late) && late.Timeout() {
+		t.Errorf("got %v, want the handshake to fail", failure)
 	}
 	if calls := w.vault.since(asked); len(calls) != 0 {
 		t.Errorf("Vault was asked for %v, want nothing", calls)
@@ -52,6 +55,7 @@ func (w *world) fails(t *testing.T, detail string, cfg func(*brevettest.Stack) *
 			t.Errorf("the entry says %v, want a handshake of nobody", e.Body)
 		}
 	}
+	return failure
 }
 
 // shake connects and reads: in TLS 1.3 a client learns only so that it was refused.
@@ -258,7 +262,7 @@ func resumption(t *testing.T, w *world) {
 	w.trust(t, w.s[0].Acme.Bundle()) // without what was forged
 	w.tried.Add(w.tried.Load() % 2)
 	w.tried.Add(1) // the next is the replica that the client has been at
-	w.fails(t, unverified, func(*brevettest.Stack) *tls.Config { return cfg })
+	_ = w.fails(t, unverified, func(*brevettest.Stack) *tls.Config { return cfg })
 }
 
 // liveConnection calls twice over one connection, of which the SVID expires in between.
@@ -300,11 +304,15 @@ func liveConnection(protocol string) func(*testing.T, *world) {
 
 func oldVersion(version uint16) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
-		w.fails(t, "", func(s *brevettest.Stack) *tls.Config {
+		err := w.fails(t, "", func(s *brevettest.Stack) *tls.Config {
 			cfg := showing(s, *shown(t, s, agent))
 			cfg.MinVersion, cfg.MaxVersion = version, version
 			return cfg
 		})
+		var said *net.OpError // an alert of the replica; what the client refuses by itself is none
+		if !errors.As(err, &said) || said.Op != "remote error" || !strings.Contains(said.Err.Error(), "protocol version") {
+			t.Errorf("got %v, want the replica to refuse the version", err)
+		}
 	}
 }
 
