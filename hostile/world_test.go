@@ -1,7 +1,11 @@
 package hostile_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -168,7 +172,11 @@ type gate struct {
 	mu    sync.Mutex
 	asked []string
 	lies  map[string]http.HandlerFunc // by the beginning of a path
+	made  []grant
 }
+
+// grant is what Vault made, as it says itself: a token by its accessor, or a lease.
+type grant struct{ accessor, lease string }
 
 func (g *gate) open(t testing.TB, addr string) string {
 	t.Helper()
@@ -177,12 +185,36 @@ func (g *gate) open(t testing.TB, addr string) string {
 		t.Fatal(err)
 	}
 	g.proxy = &httputil.ReverseProxy{
-		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		ModifyResponse: g.note,
+		ErrorLog:       slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	front := httptest.NewServer(g)
 	t.Cleanup(front.Close)
 	return front.URL
+}
+
+// note keeps what Vault has made, whatever becomes of its answer.
+func (g *gate) note(resp *http.Response) error {
+	path := strings.TrimPrefix(resp.Request.URL.Path, "/v1/")
+	if !strings.HasPrefix(path, wrapping) && !strings.HasPrefix(path, logins) {
+		return nil
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	var made struct {
+		Auth  struct{ Accessor string }
+		Lease string `json:"lease_id"`
+	}
+	if json.Unmarshal(text, &made) == nil && made.Auth.Accessor+made.Lease != "" {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.made = append(g.made, grant{made.Auth.Accessor, made.Lease})
+	}
+	return nil
 }
 
 // ServeHTTP passes a call on, or lies.
@@ -217,6 +249,13 @@ func (g *gate) since(n int) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string{}, g.asked[n:]...)
+}
+
+// grants are what Vault made, from the nth on.
+func (g *gate) grants(n int) []grant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]grant{}, g.made[n:]...)
 }
 
 // lie has one answer instead of Vault, below a path; nil ends that.
