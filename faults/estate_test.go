@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -164,8 +167,8 @@ func (e *estate) tokens(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
 	for _, accessor := range e.list(ctx, t, "auth/token/accessors") {
-		secret, err := e.vault.Logical().WriteWithContext(ctx, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
-		if err != nil || secret == nil {
+		secret := e.token(ctx, t, accessor)
+		if secret == nil {
 			continue // it has just ended
 		}
 		meta, _ := secret.Data["meta"].(map[string]any)
@@ -178,13 +181,23 @@ func (e *estate) tokens(ctx context.Context, t testing.TB) []living {
 	return found
 }
 
+// token is what Vault knows of a token, nil when it has ended.
+func (e *estate) token(ctx context.Context, t testing.TB, accessor string) *api.Secret {
+	t.Helper()
+	return told(ctx, t, "token "+accessor, func() (*api.Secret, error) {
+		return e.vault.Logical().WriteWithContext(ctx, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
+	})
+}
+
 func (e *estate) leases(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
 	const prefix = "database/creds/reporting/"
 	for _, id := range e.list(ctx, t, "sys/leases/lookup/"+prefix) {
-		secret, err := e.vault.Logical().WriteWithContext(ctx, "sys/leases/lookup", map[string]any{"lease_id": prefix + id})
-		if err != nil || secret == nil {
+		secret := told(ctx, t, "lease "+id, func() (*api.Secret, error) {
+			return e.vault.Logical().WriteWithContext(ctx, "sys/leases/lookup", map[string]any{"lease_id": prefix + id})
+		})
+		if secret == nil {
 			continue
 		}
 		text, _ := secret.Data["issue_time"].(string)
@@ -234,23 +247,52 @@ func (e *estate) certificates(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
 	for _, serial := range e.list(ctx, t, "pki/certs") {
-		secret, err := e.vault.Logical().ReadWithContext(ctx, "pki/cert/"+serial)
-		if err != nil || secret == nil {
+		secret := told(ctx, t, "certificate "+serial, func() (*api.Secret, error) {
+			return e.vault.Logical().ReadWithContext(ctx, "pki/cert/"+serial)
+		})
+		if secret == nil || fmt.Sprint(secret.Data["revocation_time"]) != "0" {
 			continue
 		}
 		text, _ := secret.Data["certificate"].(string)
 		block, _ := pem.Decode([]byte(text))
-		if block == nil || fmt.Sprint(secret.Data["revocation_time"]) != "0" {
+		if block == nil {
+			t.Errorf("certificate %s: got %q", serial, text)
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil || cert.IsCA || time.Now().After(cert.NotAfter) {
+		if err != nil {
+			t.Errorf("certificate %s: %v", serial, err)
+			continue
+		}
+		if cert.IsCA || time.Now().After(cert.NotAfter) {
 			continue
 		}
 		// Vault dates certificates back by half a minute.
 		found = append(found, living{name: strings.ReplaceAll(serial, "-", ":"), since: cert.NotBefore.Add(30 * time.Second)})
 	}
 	return found
+}
+
+// told is what Vault says of something, nil when that is no more. A Vault that is busy or down says nothing about it: it is asked
+// again, and the test fails where that does not help.
+func told(ctx context.Context, t testing.TB, what string, ask func() (*api.Secret, error)) *api.Secret {
+	t.Helper()
+	for began := time.Now(); ; pauseFor(ctx, 200*time.Millisecond) {
+		secret, err := ask()
+		switch {
+		case err == nil, gone(err):
+			return secret
+		case ctx.Err() != nil || time.Since(began) > patience(5*time.Second):
+			t.Errorf("whether the %s lives could not be told: %v", what, err)
+			return nil
+		}
+	}
+}
+
+// gone tells whether Vault has said that what it was asked for is not there, or not for who asks.
+func gone(err error) bool {
+	said, ok := errors.AsType[*api.ResponseError](err)
+	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound}, said.StatusCode)
 }
 
 func (e *estate) list(ctx context.Context, t testing.TB, path string) []string {

@@ -15,11 +15,15 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/hashicorp/vault/api"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -90,11 +94,27 @@ scopes:
 type kind struct {
 	name string
 	body func() map[string]any
-	// works tells whether the credential opens what it is for. Nil where only its own time ends it.
-	works func(ctx context.Context, e *estate, a answer) bool
+	// works tells whether the credential opens what it is for, and an error that this cannot be told. Nil where only its own time
+	// ends it.
+	works func(ctx context.Context, e *estate, a answer) (bool, error)
 }
 
-func (k kind) leased() bool  { return k.works != nil }
+func (k kind) leased() bool { return k.works != nil }
+
+// opens is works, asked again while it cannot be told: a server that is down lets nobody in either.
+func (k kind) opens(t *testing.T, e *estate, a answer) bool {
+	t.Helper()
+	for began := time.Now(); ; pauseFor(t.Context(), 200*time.Millisecond) {
+		works, err := k.works(t.Context(), e, a)
+		if err == nil {
+			return works
+		}
+		if t.Context().Err() != nil || time.Since(began) > patience(5*time.Second) {
+			t.Fatalf("whether the %s works could not be told: %v", k.name, err)
+		}
+	}
+}
+
 func (k kind) static() bool  { return k.name == "kv" }
 func (k kind) dynamic() bool { return k.name != "jwt" }
 
@@ -189,45 +209,67 @@ func call(ctx context.Context, client *http.Client, target string, body map[stri
 	return a, nil
 }
 
-func tokenWorks(ctx context.Context, e *estate, a answer) bool {
+func tokenWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 	req := e.vault.NewRequest(http.MethodGet, "/v1/secret/data/agents/researcher")
 	req.ClientToken = a.text("token")
 	resp, err := e.vault.RawRequestWithContext(ctx, req) //nolint:staticcheck // the only call that takes a token of its own
 	if resp != nil {
 		_ = resp.Body.Close()
 	}
-	return err == nil
+	if said, ok := errors.AsType[*api.ResponseError](err); ok && said.StatusCode == http.StatusForbidden {
+		return false, nil
+	}
+	return err == nil, err
 }
 
-func loginWorks(ctx context.Context, e *estate, a answer) bool {
+func loginWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 	return login(ctx, e.target, a.text("username"), a.text("password"))
 }
 
-func dataLoginWorks(ctx context.Context, e *estate, a answer) bool {
+func dataLoginWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 	data, _ := a.Credential["data"].(map[string]any)
 	user, _ := data["username"].(string)
 	password, _ := data["password"].(string)
 	return login(ctx, e.target, user, password)
 }
 
-func login(ctx context.Context, target, user, password string) bool {
+// noLogin are what Postgres says of a login that is none: invalid_password, of a role that is gone too, and
+// invalid_authorization_specification, of one that may not log in.
+var noLogin = []string{"28P01", "28000"}
+
+func login(ctx context.Context, target, user, password string) (bool, error) {
 	u, err := url.Parse(target)
 	if err != nil {
-		return false
+		return false, err
 	}
 	u.User = url.UserPassword(user, password)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, u.String())
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(noLogin, said.Code) {
+		return false, nil
+	}
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	var orders int
-	return conn.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&orders) == nil && orders > 0
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&orders); err != nil {
+		return false, err // of a login that ends right now: it is asked again
+	}
+	if orders == 0 {
+		return false, errors.New("there are no orders to see")
+	}
+	return true, nil
 }
 
-func certificateWorks(ctx context.Context, e *estate, a answer) bool {
+func certificateWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 	secret, err := e.vault.Logical().ReadWithContext(ctx, "pki/cert/"+a.text("serial_number"))
-	return err == nil && secret != nil && fmt.Sprint(secret.Data["revocation_time"]) == "0"
+	if err != nil {
+		return false, err
+	}
+	if secret == nil {
+		return false, errors.New("Vault does not know it") //nolint:staticcheck // a name
+	}
+	return fmt.Sprint(secret.Data["revocation_time"]) == "0", nil
 }

@@ -86,7 +86,18 @@ func (s *sandbox) must(t *testing.T, k kind) answer {
 	if !got.has() {
 		t.Fatalf("%s: got status %d %s, want a credential", k.name, got.status, got.Code)
 	}
+	if k.leased() && !k.opens(t, s.estate, got) {
+		t.Errorf("the %s that was given does not work", k.name)
+	}
 	return got
+}
+
+// cannotTell holds the tests themselves to taking nothing for dead that nobody is there to let in.
+func (s *sandbox) cannotTell(t *testing.T, k kind, a answer) {
+	t.Helper()
+	if works, err := k.works(t.Context(), s.estate, a); err == nil {
+		t.Errorf("the %s is said to work by nobody: %t", k.name, works)
+	}
 }
 
 func (s *sandbox) endTask(t *testing.T) answer {
@@ -125,9 +136,12 @@ func (s *sandbox) backAfter(t *testing.T) time.Duration {
 
 func (w *world) vaultSealed(t *testing.T) string {
 	s, vault := w.sandbox(t), brevettest.Devstack(t).Vault
+	token, certificate := s.must(t, kindCalled("vault-token")), s.must(t, kindCalled("pki"))
 	if err := vault.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	s.cannotTell(t, kindCalled("vault-token"), token)
+	s.cannotTell(t, kindCalled("pki"), certificate)
 	s.refusedOf(t)
 	denied, err := call(t.Context(), s.client, s.stack.URL+"/v1/tokens", map[string]any{"scope": "no.such", "task": task})
 	if err != nil || denied.status != http.StatusForbidden {
@@ -155,7 +169,7 @@ func (w *world) vaultDown(t *testing.T) string {
 	}
 	began := time.Now()
 	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
-	if k.works(t.Context(), w.estate, login) {
+	if k.opens(t, w.estate, login) {
 		t.Error("the record says revoked, and the login works")
 	}
 	return fmt.Sprintf("503; revoking meanwhile, revoked %s after Vault was back", time.Since(began).Round(100*time.Millisecond))
@@ -200,13 +214,13 @@ func (w *world) targetDown(t *testing.T) string {
 	}
 	for _, r := range w.estate.rows(t.Context(), t, s.id) {
 		if r.Status != "revoking" {
-			t.Errorf("the record says %s while the login works: %t", r.Status, k.works(t.Context(), w.estate, login))
+			t.Errorf("the record says %s while the login works: %t", r.Status, k.opens(t, w.estate, login))
 		}
 	}
 	restore()
 	began := time.Now()
 	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
-	if k.works(t.Context(), w.estate, login) {
+	if k.opens(t, w.estate, login) {
 		t.Error("the record says revoked, and the login works")
 	}
 	return fmt.Sprintf("revoking and an alarm meanwhile, revoked %s after the database was back", time.Since(began).Round(100*time.Millisecond))
@@ -224,7 +238,7 @@ func (w *world) resistingLogins(t *testing.T) string {
 	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
 	took := time.Since(began)
 	for _, login := range []answer{first, second} {
-		if k.works(t.Context(), w.estate, login) {
+		if k.opens(t, w.estate, login) {
 			t.Errorf("%s works after the end of its task", login.text("username"))
 		}
 	}
@@ -275,11 +289,10 @@ func (w *world) tokenRevoked(t *testing.T) string {
 	s := w.sandbox(t)
 	ended := 0
 	for _, accessor := range w.estate.list(t.Context(), t, "auth/token/accessors") {
-		body := map[string]any{"accessor": accessor}
-		secret, err := w.estate.vault.Logical().WriteWithContext(t.Context(), "auth/token/lookup-accessor", body)
-		if err != nil || secret == nil || secret.Data["path"] != "auth/approle/login" {
+		if secret := w.estate.token(t.Context(), t, accessor); secret == nil || secret.Data["path"] != "auth/approle/login" {
 			continue
 		}
+		body := map[string]any{"accessor": accessor}
 		if _, err := w.estate.vault.Logical().WriteWithContext(t.Context(), "auth/token/revoke-accessor", body); err != nil {
 			t.Fatal(err)
 		}
@@ -293,10 +306,11 @@ func (w *world) tokenRevoked(t *testing.T) string {
 
 func (w *world) postgresStopped(t *testing.T) string {
 	s, postgres := w.sandbox(t), brevettest.Devstack(t).Postgres
-	s.must(t, kindCalled("database"))
+	login := s.must(t, kindCalled("database"))
 	if err := postgres.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	s.cannotTell(t, kindCalled("database"), login)
 	before := w.stack.Asked(t, "auth/token/create/")
 	s.refusedOf(t)
 	if after := w.stack.Asked(t, "auth/token/create/"); after != before {
@@ -338,7 +352,7 @@ func (w *world) quarantineElsewhere(t *testing.T) string {
 	if err != nil || got.status != http.StatusOK {
 		t.Fatalf("quarantine: status %d %s, %v", got.status, got.Code, err)
 	}
-	if k.works(t.Context(), w.estate, login) {
+	if k.opens(t, w.estate, login) {
 		t.Error("the login works in quarantine")
 	}
 	if got := w.ask(t, r, s.id, k); got.status != http.StatusForbidden {
