@@ -26,12 +26,14 @@ var edits = map[string]string{
 
 // ofTables edits every column of every row that follows from entries, and removes and repeats the rows.
 func ofTables(w *world) (todo []tampering) {
+	w.knowsTables()
 	for _, table := range append([]*audit.Table{audit.Issuances}, audit.Tables...) {
 		var rows int
 		w.must(w.conn.QueryRow(w.t.Context(), `SELECT count(*) FROM `+table.Name).Scan(&rows))
 		if rows == 0 {
 			w.t.Fatalf("nothing is in %s", table.Name)
 		}
+		w.knowsColumns(table)
 		most := rows
 		if !*all {
 			most = 1
@@ -43,11 +45,50 @@ func ofTables(w *world) (todo []tampering) {
 			}
 			todo = append(todo, rowsRemoved(s))
 			if table != audit.Catalogues { // the same files twice are the same files
-				todo = append(todo, rowsRepeated(s))
+				todo = append(todo, rowsRepeated(s), rowsInvented(s, w.kindOf(table, table.Columns[0])))
 			}
 		}
 	}
 	return todo
+}
+
+// noRecord are the tables that auditors do not read: they are for the work of the broker, or signed by who is not the broker.
+var noRecord = []string{
+	"cosignatures", "deployment", "dpop_seen", "goose_db_version", "rate_limits", "replicas", "sessions", "sweeper_term",
+	"webhook_notices", "webhooks",
+}
+
+// knowsTables ends the test when there is a table that nobody has said of whether it is a record.
+func (w *world) knowsTables() {
+	w.t.Helper()
+	known := slices.Clone(noRecord)
+	for _, table := range copied {
+		known = append(known, table.Name)
+	}
+	slices.Sort(known)
+	got := w.names(`SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() AND table_type = 'BASE TABLE'`)
+	if !slices.Equal(got, known) {
+		w.t.Fatalf("got the tables %v, want %v: what is new is a record, or no record", got, known)
+	}
+}
+
+// knowsColumns ends the test when the table has a column that auditors do not read: it could say anything.
+func (w *world) knowsColumns(table *audit.Table) {
+	w.t.Helper()
+	got := w.names(`SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = $1`, table.Name)
+	if want := slices.Sorted(slices.Values(table.Columns)); !slices.Equal(got, want) {
+		w.t.Fatalf("%s has the columns %v, auditors read %v", table.Name, got, want)
+	}
+}
+
+func (w *world) names(sql string, args ...any) []string {
+	w.t.Helper()
+	rows, err := w.conn.Query(w.t.Context(), sql, args...)
+	w.must(err)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	w.must(err)
+	slices.Sort(names)
+	return names
 }
 
 // kindOf is the type of a column.
@@ -158,6 +199,20 @@ func rowsRemoved(s some) tampering {
 func rowsRepeated(s some) tampering {
 	sql := `INSERT INTO ` + s.table.Name + ` SELECT * FROM ` + s.table.Name
 	return s.act("rows of "+s.table.Name+" repeated", sql, func(index int64) []audit.Finding {
+		if !s.named() {
+			index = -1
+		}
+		return []audit.Finding{{Code: audit.ProjectionExtra, Index: index, Where: s.table.Name}}
+	})
+}
+
+// rowsInvented adds rows like those that are there, of something else: kind is the type of what names them.
+func rowsInvented(s some, kind string) tampering {
+	columns := strings.Join(s.table.Columns, ", ")
+	values := slices.Clone(s.table.Columns)
+	values[0] = strings.ReplaceAll(edits[kind], "%s", values[0])
+	sql := `INSERT INTO ` + s.table.Name + ` (` + columns + `) SELECT ` + strings.Join(values, ", ") + ` FROM ` + s.table.Name
+	return s.act("rows of "+s.table.Name+" invented", sql, func(index int64) []audit.Finding {
 		if !s.named() {
 			index = -1
 		}
