@@ -42,6 +42,8 @@ type Stack struct {
 	// Addr is the host:port of the API, URL its base URL.
 	Addr, URL string
 	Server    *server.Server
+	// SVID is what the server proves itself with.
+	SVID *x509svid.SVID
 	// CloseServer ends the server before the test does.
 	CloseServer func()
 	// Config is what Server was made from.
@@ -250,7 +252,8 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	if s.Server, err = server.New(cfg); err != nil {
 		t.Fatalf("making the server: %v", err)
 	}
-	tlsConfig := attestor.TLSConfig(tlsconfig.GetCertificate(s.X509(t, "spiffe://acme.test/brevet")))
+	s.SVID = s.X509(t, "spiffe://acme.test/brevet")
+	tlsConfig := attestor.TLSConfig(tlsconfig.GetCertificate(s.SVID))
 	srv := s.Server.HTTP(tlsConfig)
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ServeTLS(listener, "", "") }()

@@ -23,9 +23,12 @@ import (
 func TestCanaries(t *testing.T) {
 	traces := &brevettest.Buffer{}
 	flush := export(t, traces)
-	w := &world{secrets: map[string]string{}}
+	w := &world{secrets: map[string]string{}, gate: gate{tokens: map[string]string{}}}
 	logAll(t)
-	w.Stack = brevettest.NewStack(t, options)
+	watched := options
+	watched.VaultVia = func(addr string) string { return w.gate.open(t, addr) }
+	w.Stack = brevettest.NewStack(t, watched)
+	w.logVault(t)
 	w.work(t)
 	marker := rand.Text()
 	w.plant(t, marker)
@@ -91,6 +94,8 @@ func (w *world) plant(t *testing.T, marker string) {
 	text := written(marker)
 	_, _ = io.WriteString(w.Log, text)
 	_, _ = io.WriteString(&w.answers, text)
+	_, _ = io.WriteString(&w.told, text)
+	appendTo(t, text)
 	_, span := otel.Tracer("planted").Start(t.Context(), "planted")
 	span.SetAttributes(attribute.String("planted", text))
 	span.End()
@@ -130,11 +135,13 @@ func (w *world) places(t *testing.T, traces *brevettest.Buffer) map[string]func(
 	return map[string]func(*testing.T) [][]byte{
 		"log of the broker":     said(w.Log, "call answered"),
 		"answers with an error": said(&w.answers, "application/problem+json"),
+		"webhooks":              said(&w.told, "gated.login"),
 		"traces":                said(traces, "POST /v1/tokens"),
 		"metrics":               w.metrics,
 		"files of Postgres":     tree(filepath.Join(folder, "postgres"), func(path string) bool { return !strings.Contains(path, "pg_wal") }),
 		"write-ahead log":       tree(filepath.Join(folder, "postgres"), func(path string) bool { return strings.Contains(path, "pg_wal") }),
 		"log of Postgres":       tree(folder, func(path string) bool { return strings.HasSuffix(path, "postgres.log") }),
+		"log of Vault":          tree(folder, func(path string) bool { return strings.HasSuffix(path, "vault.log") }),
 		"audit log of Vault":    tree(w.VaultAccess().AuditFile, func(string) bool { return true }),
 	}
 }

@@ -2,20 +2,30 @@ package canary_test
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
+	"math/big"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-// spellings are how a secret may have been written: as it is, in base64 wherever it began in what was encoded, in hex, and as in
-// a URL.
+// spellings are how a secret may have been written: as it is, in base64 wherever it began in what was encoded, in hex, as in a
+// URL, and as Go prints keys and bytes: %v as decimal numbers, slog in quotes.
 func spellings(secret string) map[string]string {
 	all := map[string]string{
 		"as it is": secret, "hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
 		"URL": url.QueryEscape(secret), "%": percent(secret),
+		"number": decimal(secret), "bytes": listed(secret),
+	}
+	if in := quoted(secret); in != secret {
+		all["quoted"] = in
 	}
 	for name, encoding := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "base64url": base64.RawURLEncoding} {
 		for before := range 3 {
@@ -23,6 +33,16 @@ func spellings(secret string) map[string]string {
 		}
 	}
 	return all
+}
+
+// decimal is the number of a private key.
+func decimal(secret string) string { return new(big.Int).SetBytes([]byte(secret)).String() }
+
+func listed(secret string) string { return strings.Trim(fmt.Sprint([]byte(secret)), "[]") }
+
+func quoted(secret string) string {
+	in := strconv.Quote(secret)
+	return in[1 : len(in)-1]
 }
 
 func percent(secret string) string {
@@ -43,6 +63,7 @@ func inside(encoding *base64.Encoding, secret string, before int) string {
 func written(secret string) string {
 	longer := "-" + secret + "-"
 	parts := []string{secret, hex.EncodeToString([]byte(longer)), strings.ToUpper(hex.EncodeToString([]byte(longer))), url.QueryEscape(longer), percent(secret)}
+	parts = append(parts, decimal(secret), fmt.Sprint([]byte(longer)), strconv.Quote(longer))
 	for before := range 3 {
 		text := []byte(strings.Repeat("x", before) + secret + "yz")
 		parts = append(parts, base64.StdEncoding.EncodeToString(text), base64.URLEncoding.EncodeToString(text))
@@ -87,15 +108,50 @@ func (h *hay) in(text []byte, found map[needle]bool) map[needle]bool {
 
 // Every spelling of a secret is found wherever it stands, and nothing is in a text without it.
 func TestSpellings(t *testing.T) {
-	const secret, other = "correct/horse+battery=staple", "correct/horse+battery=stable"
-	h := lookFor(map[string]string{"it": secret})
-	want := len(spellings(secret))
-	for before := range 7 {
-		if got := len(h.in([]byte(strings.Repeat("A", before)+written(secret)), map[needle]bool{})); got != want {
-			t.Errorf("found %d spellings of %d", got, want)
+	for secret, other := range map[string]string{
+		"correct/horse+battery=staple":   "correct/horse+battery=stable",
+		"\xa5\xf1\"raw\x00bytes\x07\xfe": "\xa5\xf1\"row\x00bytes\x07\xfe",
+	} {
+		h := lookFor(map[string]string{"it": secret})
+		want := len(spellings(secret))
+		for before := range 7 {
+			if got := len(h.in([]byte(strings.Repeat("A", before)+written(secret)), map[needle]bool{})); got != want {
+				t.Errorf("found %d spellings of %d", got, want)
+			}
+		}
+		if got := h.in([]byte(written(other)), map[needle]bool{}); len(got) != 0 {
+			t.Errorf("found %v where there is none", got)
 		}
 	}
-	if got := h.in([]byte(written(other)), map[needle]bool{}); len(got) != 0 {
-		t.Errorf("found %v where there is none", got)
+}
+
+// What Go itself prints of a private key is found.
+func TestPrintedKeys(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := key.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := lookFor(map[string]string{"it": string(number)})
+	var log bytes.Buffer
+	to := slog.New(slog.NewTextHandler(&log, nil))
+	for name, print := range map[string]func(){
+		"key in slog":        func() { to.Info("x", "key", key) },
+		"bytes in slog":      func() { to.Info("x", "key", number) },
+		"text in slog":       func() { to.Info("x", "key", string(number)) },
+		"key as %v":          func() { fmt.Fprintf(&log, "%v", key) },
+		"bytes as %v":        func() { fmt.Fprintf(&log, "%v", number) },
+		"bytes as %x":        func() { fmt.Fprintf(&log, "%x", number) },
+		"text as %q":         func() { fmt.Fprintf(&log, "%q", number) },
+		"number as a number": func() { fmt.Fprint(&log, new(big.Int).SetBytes(number)) },
+	} {
+		log.Reset()
+		print()
+		if len(h.in(log.Bytes(), map[needle]bool{})) == 0 {
+			t.Errorf("%s: not found in %d bytes", name, log.Len())
+		}
 	}
 }

@@ -65,6 +65,7 @@ const scopesYAML = `scopes:
 var options = brevettest.Options{
 	Catalogue: []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(scopesYAML)},
+		{Name: "kinds.yaml", Data: []byte(kindsYAML)},
 		{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);
 @id("people") forbid (principal, action in Action::"gated.*", resource) unless { context.approved };`)},
 	},
@@ -78,6 +79,9 @@ type world struct {
 	secrets map[string]string
 	// answers are all bodies that came with an error.
 	answers brevettest.Buffer
+	// told is what webhooks were sent.
+	told brevettest.Buffer
+	gate gate
 }
 
 // work has the broker make and take secrets of every kind.
@@ -99,6 +103,8 @@ func (w *world) work(t *testing.T) {
 	w.secrets["signature of the bound token"] = signature(w.issue(t, sandbox, client.Ask{Scope: "test.jwt", Signer: signer}).Secret.Reveal())
 	w.secrets["password of the login"] = w.issue(t, sandbox, client.Ask{Scope: "test.login"}).Field("password").Reveal()
 	w.secrets["Vault token"] = w.issue(t, sandbox, client.Ask{Scope: "test.vault"}).Field("token").Reveal()
+	w.kinds(t, sandbox)
+	w.keep(t, "private key of the broker", w.SVID.PrivateKey.(*ecdsa.PrivateKey))
 	w.secrets["password of the approved login"] = w.approved(t, sandbox).Field("password").Reveal()
 	secretID, err := os.ReadFile(w.VaultAccess().SecretIDFile)
 	if err != nil {
@@ -114,6 +120,7 @@ func (w *world) work(t *testing.T) {
 	if _, err := sandbox.EndTask(t.Context(), "t-1", client.TaskEnd{}); err != nil {
 		t.Fatal(err)
 	}
+	w.ownTokens(t)
 }
 
 // svidToken names what it is.
@@ -174,7 +181,9 @@ func (w *world) approved(t *testing.T, sandbox *client.Client) *client.Token {
 func (w *world) subscribe(t *testing.T) <-chan struct{} {
 	t.Helper()
 	told, calls := make(chan struct{}), 0
-	receiver := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+	receiver := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_ = r.Header.Write(&w.told)
+		_, _ = io.Copy(&w.told, r.Body)
 		calls++ // one after the other
 		switch calls {
 		case 1:
