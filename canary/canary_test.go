@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,7 +140,7 @@ func (w *world) places(t *testing.T, traces *brevettest.Buffer) map[string]func(
 		"traces":                said(traces, "POST /v1/tokens"),
 		"metrics":               w.metrics,
 		"files of Postgres":     tree(filepath.Join(folder, "postgres"), func(path string) bool { return !strings.Contains(path, "pg_wal") }),
-		"write-ahead log":       tree(filepath.Join(folder, "postgres"), func(path string) bool { return strings.Contains(path, "pg_wal") }),
+		"write-ahead log":       unpaged(tree(filepath.Join(folder, "postgres"), func(path string) bool { return strings.Contains(path, "pg_wal") })),
 		"log of Postgres":       tree(folder, func(path string) bool { return strings.HasSuffix(path, "postgres.log") }),
 		"log of Vault":          tree(folder, func(path string) bool { return strings.HasSuffix(path, "vault.log") }),
 		"audit log of Vault":    tree(w.VaultAccess().AuditFile, func(string) bool { return true }),
@@ -155,6 +156,28 @@ func (w *world) metrics(t *testing.T) [][]byte {
 		t.Errorf("got %d %.100s, want metrics", recorder.Code, text)
 	}
 	return [][]byte{[]byte(text)}
+}
+
+// unpaged is files of the write-ahead log without what Postgres puts at the head of each page (access/xlog_internal.h), which would cut
+// in two what goes on from one page to the next.
+func unpaged(files func(*testing.T) [][]byte) func(*testing.T) [][]byte {
+	const page, short, long, isLong = 8192, 24, 40, 0x2
+	return func(t *testing.T) [][]byte {
+		t.Helper()
+		var all [][]byte
+		for _, file := range files(t) {
+			text := make([]byte, 0, len(file))
+			for p := range slices.Chunk(file, page) {
+				head := short
+				if len(p) > 2 && p[2]&isLong != 0 {
+					head = long
+				}
+				text = append(text, p[min(head, len(p)):]...)
+			}
+			all = append(all, text)
+		}
+		return all
+	}
 }
 
 // tree is the files below a folder that are meant. What ends while it is read is left out.
