@@ -38,7 +38,7 @@ func spellings(secret string) map[string]string {
 // decimal is the number of a private key.
 func decimal(secret string) string { return new(big.Int).SetBytes([]byte(secret)).String() }
 
-func listed(secret string) string { return strings.Trim(fmt.Sprint([]byte(secret)), "[]") }
+func listed(secret string) string { return strings.Trim(fmt.Sprintf("%d", []byte(secret)), "[]") }
 
 func quoted(secret string) string {
 	in := strconv.Quote(secret)
@@ -63,7 +63,7 @@ func inside(encoding *base64.Encoding, secret string, before int) string {
 func written(secret string) string {
 	longer := "-" + secret + "-"
 	parts := []string{secret, hex.EncodeToString([]byte(longer)), strings.ToUpper(hex.EncodeToString([]byte(longer))), url.QueryEscape(longer), percent(secret)}
-	parts = append(parts, decimal(secret), fmt.Sprint([]byte(longer)), strconv.Quote(longer))
+	parts = append(parts, decimal(secret), fmt.Sprintf("%d", []byte(longer)), strconv.Quote(longer))
 	for before := range 3 {
 		text := []byte(strings.Repeat("x", before) + secret + "yz")
 		parts = append(parts, base64.StdEncoding.EncodeToString(text), base64.URLEncoding.EncodeToString(text))

@@ -269,7 +269,7 @@ func certificateWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 		return false, err
 	}
 	if secret == nil {
-		return false, errors.New("Vault does not know it") //nolint:staticcheck // a name
+		return false, errors.New("Vault does not know it")
 	}
 	return fmt.Sprint(secret.Data["revocation_time"]) == "0", nil
 }

@@ -164,8 +164,8 @@ func alertOf(err error) error {
 
 func alerted(err error) bool { return alertOf(err) != nil }
 
-// badVersion is what TLS says of a version that is not taken (RFC 8446, 6.2).
-const badVersion tls.AlertError = 70
+// errBadVersion is what TLS says of a version that is not taken (RFC 8446, 6.2).
+const errBadVersion tls.AlertError = 70
 
 // speaks tries one version of TLS alone. Who chooses it has taken it, whatever is wanted of the caller then. Only an alert about
 // the version says that it is not taken: any other may be about something else that was shown or was not.
@@ -184,7 +184,7 @@ func (p *prober) speaks(ctx context.Context, version uint16) sight {
 	switch {
 	case taken:
 		return sight{broken, "the version is taken"}
-	case alerted(err) && alertOf(err).Error() == badVersion.Error():
+	case alerted(err) && alertOf(err).Error() == errBadVersion.Error():
 		return sight{held, "the version is not taken"}
 	case err == nil:
 		return sight{untold, "a handshake without a certificate"}
