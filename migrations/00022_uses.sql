@@ -1,5 +1,8 @@
 -- +goose Up
 
+-- Whoever appends locks issuances before any other table that this changes: from here on nobody has one of them and waits for another.
+LOCK TABLE issuances IN SHARE ROW EXCLUSIVE MODE;
+
 -- What the holder of a credential says of how often it was used is an entry of the issuance. It moves nothing.
 ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_kind_check CHECK (kind IN (
     'request.denied', 'request.pending', 'issuance.intent', 'call.refused',
@@ -94,6 +97,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
+LOCK TABLE issuances IN SHARE ROW EXCLUSIVE MODE;
 -- This fails once there are entries of what it takes back: they are for good.
 ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_kind_check CHECK (kind IN (
     'request.denied', 'request.pending', 'issuance.intent', 'call.refused',

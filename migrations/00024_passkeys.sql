@@ -1,5 +1,8 @@
 -- +goose Up
 
+-- Whoever appends locks issuances before any other table that this changes: from here on nobody has one of them and waits for another.
+LOCK TABLE issuances IN SHARE ROW EXCLUSIVE MODE;
+
 -- Who has registered which passkey, and has taken it back, is for good.
 ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_kind_check CHECK (kind IN (
     'request.denied', 'request.pending', 'issuance.intent', 'call.refused',
@@ -153,6 +156,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
+LOCK TABLE issuances IN SHARE ROW EXCLUSIVE MODE;
 -- This fails once there are passkeys: what was said about them is for good.
 ALTER TABLE entries DROP CONSTRAINT entries_kind_check, ADD CONSTRAINT entries_kind_check CHECK (kind IN (
     'request.denied', 'request.pending', 'issuance.intent', 'call.refused',

@@ -1,5 +1,8 @@
 -- +goose Up
 
+-- Whoever appends locks issuances before any other table that this changes: from here on nobody has one of them and waits for another.
+LOCK TABLE issuances IN SHARE ROW EXCLUSIVE MODE;
+
 -- A public key is somebody's once too, whatever credential it goes by: else who registers another's as theirs could show that
 -- person's signature for their own.
 ALTER TABLE passkeys ADD CONSTRAINT passkeys_once UNIQUE (digest);
@@ -25,6 +28,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
+LOCK TABLE issuances IN SHARE ROW EXCLUSIVE MODE;
 DROP FUNCTION may_register(text, text, text);
 DROP INDEX entries_of_removals;
 ALTER TABLE passkeys DROP CONSTRAINT passkeys_once;
