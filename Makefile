@@ -113,6 +113,18 @@ history: ## Hold what many callers of two replicas saw, while things fail, to mo
 	$(GO) test -c -o bin/history.test ./history
 	cd history && ../bin/history.test -test.timeout 60m -seeds $(SEEDS)
 
+# The version that make upgrade begins with: the last one without the newest migration, or FROM=ref.
+BEFORE = $(or $(FROM),$(shell git log -1 --diff-filter=A --format=%H^ -- $(lastword $(sort $(wildcard migrations/*.sql)))),HEAD)
+
+.PHONY: upgrade
+upgrade: deps ## Take two replicas under load from the version before the last migration to this one and back: FROM=ref begins elsewhere (minutes)
+	$(GO) build -o bin/brevet ./cmd/brevet
+	./bin/brevet dev --prepare
+	$(GO) test -c -o bin/upgrade.test ./upgrade
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && git archive $(BEFORE) >"$$tmp/tar" && mkdir "$$tmp/tree" && tar -xf "$$tmp/tar" -C "$$tmp/tree" && \
+		(cd "$$tmp/tree" && $(GO) build -o ../brevet ./cmd/brevet) && \
+		cd upgrade && ../bin/upgrade.test -test.timeout 15m -from "$$tmp/brevet" -from-name "$$(git rev-parse --short $(BEFORE))"
+
 .PHONY: soak
 soak: deps ## Keep two replicas at work for an hour while something goes wrong each minute (SOAK=1h; SEED=7 does a run again)
 	$(GO) build -o bin/brevet ./cmd/brevet
@@ -132,7 +144,7 @@ e2e: ## Have a browser approve, deny, search, revoke and prove in the console, a
 assurance: SHELL := bash
 assurance: .SHELLFLAGS := -o pipefail -c
 assurance: ## Run all suites, keep what they end with in docs/results.txt, and write docs/assurance.md (hours)
-	for suite in hostile faults canary history soak tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
+	for suite in hostile faults canary history soak upgrade tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
 	$(GO) test . -count=1 -run TestAssurance -update
 	@! grep -Ev ' [1-9][0-9]* passed, 0 failed$$' docs/results.txt
 

@@ -49,6 +49,7 @@ var arrows = map[string][]string{
 	"canary":     {},
 	"history":    {},
 	"hostile":    {},
+	"upgrade":    {},
 	"bench":      {"devstack"},
 	"tamper":     {},
 	"cmd/brevet": {"attest", "audit", "broker", "client", "console", "devstack", "dpop", "egress", "examples", "export", "inert", "ledger", "migrations", "mint", "openapi", "outbound", "passkey", "people", "scopes", "secret", "server", "webhook", "witness"},

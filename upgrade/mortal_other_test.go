@@ -1,0 +1,7 @@
+//go:build !linux
+
+package upgrade_test
+
+import "syscall"
+
+func mortal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,0 +1,350 @@
+package upgrade_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+)
+
+// svids gives a sandbox a JWT-SVID for each call.
+type svids struct {
+	issuer *devstack.Issuer
+	id     string
+}
+
+func (s svids) FetchJWTSVID(_ context.Context, params jwtsvid.Params) (*jwtsvid.SVID, error) {
+	id, err := spiffeid.FromString(s.id)
+	if err != nil {
+		return nil, err
+	}
+	token, err := s.issuer.JWTSVID(id, params.Audience)
+	if err != nil {
+		return nil, err
+	}
+	return jwtsvid.ParseInsecure(token, []string{params.Audience})
+}
+
+// asker is a gateway.
+type asker struct {
+	at   string
+	http *http.Client
+}
+
+func (a *asker) send(req *http.Request) (string, error) {
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return "", err
+	}
+	if resp.StatusCode != http.StatusOK {
+		after, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		return "", &answerError{resp.StatusCode, time.Duration(after) * time.Second, string(text)}
+	}
+	return string(text), nil
+}
+
+// introspect holds what is said of a token to what is so.
+func (a *asker) introspect(ctx context.Context, token string, want bool) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.at+"/oauth2/introspect", strings.NewReader(url.Values{"token": {token}}.Encode()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	text, err := a.send(req)
+	if err == nil && strings.Contains(text, `"active":true`) != want {
+		err = &wrongError{fmt.Sprintf("got %.300s, want active %t", text, want)}
+	}
+	return err
+}
+
+// check asks whether a call with a token may pass, as nginx does.
+func (a *asker) check(ctx context.Context, token string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.at+"/v1/check", nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("X-Original-Method", http.MethodGet)
+	req.Header.Set("X-Original-URI", "/issues")
+	req.Header.Set("X-Original-Host", "git.test")
+	_, err = a.send(req)
+	return err
+}
+
+// books are what callers were given, to be held against the record.
+type books struct {
+	mu     sync.Mutex
+	handed map[string]string // the kind of credential, by the id of its issuance
+	alive  map[string]*client.Token
+	over   map[string]*client.Token
+}
+
+func newBooks() *books {
+	return &books{handed: map[string]string{}, alive: map[string]*client.Token{}, over: map[string]*client.Token{}}
+}
+
+func (b *books) enter(token *client.Token) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.handed[token.ID] = token.Kind
+	b.alive[token.ID] = token
+}
+
+func (b *books) end(token *client.Token) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.alive, token.ID)
+	b.over[token.ID] = token
+}
+
+// party is who takes part in a story: all at the balancer, or each at a replica.
+type party struct {
+	*tally
+	*books
+	sandbox  *client.Client
+	officer  *client.Client
+	person   *client.Client
+	asker    *asker
+	database string // of the logins, as its administrator reaches it
+}
+
+// hangUp has everybody connect anew with the next call, as after a while they would anyway.
+func (p *party) hangUp() {
+	p.sandbox.Close()
+	p.officer.Close()
+	p.person.Close()
+	p.asker.http.CloseIdleConnections()
+}
+
+// ask has the sandbox ask for something that policy allows.
+func (p *party) ask(kind, scope string) (token *client.Token, err error) {
+	err = p.call(kind, func(ctx context.Context) error {
+		answer, err := p.sandbox.Request(ctx, client.Ask{Scope: scope, Task: "t-1", Reason: "upgrade"})
+		if err == nil && answer.Token == nil {
+			err = &wrongError{fmt.Sprintf("got no credential of %s", scope)}
+		}
+		token = answer.Token
+		return err
+	})
+	if err == nil {
+		p.enter(token)
+	}
+	return token, err
+}
+
+func (p *party) introspect(token *client.Token, want bool) error {
+	kind := map[bool]string{true: "active", false: "inactive"}[want]
+	return p.call(kind, func(ctx context.Context) error { return p.asker.introspect(ctx, token.Secret.Reveal(), want) })
+}
+
+func (p *party) release(token *client.Token) error {
+	err := p.call("released", func(ctx context.Context) error {
+		_, err := p.sandbox.Release(ctx, token.ID)
+		return err
+	})
+	if err == nil {
+		p.end(token)
+	}
+	return err
+}
+
+func (p *party) revoke(token *client.Token) error {
+	err := p.call("revoked", func(ctx context.Context) error {
+		_, err := p.officer.Revoke(ctx, client.Selection{ID: token.ID}, "upgrade")
+		return err
+	})
+	if err == nil {
+		p.end(token)
+	}
+	return err
+}
+
+// tokens has a sandbox get a token that a gateway is asked about while it is in force and after somebody has ended it. Every
+// fourth goes on.
+func (p *party) tokens(kind string) caller {
+	return func(n int) error {
+		if n%8 == 7 {
+			p.hangUp()
+		}
+		token, err := p.ask(kind, "git.issues.read")
+		if err != nil {
+			return err
+		}
+		if err := p.introspect(token, true); err != nil {
+			return err
+		}
+		switch n % 4 {
+		case 0, 1:
+			err = p.revoke(token)
+		case 2:
+			err = p.release(token)
+		case 3:
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return p.introspect(token, false)
+	}
+}
+
+// logins has a sandbox get a login, which opens the database until it is released.
+func (p *party) logins(int) error {
+	token, err := p.ask("logins", "shop.orders.read")
+	if err != nil {
+		return err
+	}
+	err = p.opening(token, true)
+	if err == nil {
+		err = p.release(token)
+	}
+	if err == nil {
+		err = p.opening(token, false)
+	}
+	return err
+}
+
+// opening holds a login to opening the database, or to doing so no more.
+func (p *party) opening(token *client.Token, want bool) error {
+	opens, err := p.opens(token)
+	if err == nil && opens != want {
+		err = &wrongError{fmt.Sprintf("a login opens the database: %t, want %t", opens, want)}
+	}
+	if err != nil {
+		p.note("logins", err)
+	}
+	return err
+}
+
+// opens logs in.
+func (p *party) opens(token *client.Token) (bool, error) {
+	config, err := pgx.ParseConfig(p.database)
+	if err != nil {
+		return false, err
+	}
+	config.User, config.Password = token.Field("username").Reveal(), token.Field("password").Reveal()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false, nil
+	}
+	return true, conn.Close(ctx)
+}
+
+// request has the sandbox ask for what takes a person.
+func (p *party) request() (id string, err error) {
+	err = p.call("asked", func(ctx context.Context) error {
+		answer, err := p.sandbox.Request(ctx, client.Ask{Scope: "git.issues.write", Task: "t-1", Reason: "upgrade"})
+		if err == nil && answer.Pending == nil {
+			err = &wrongError{fmt.Sprintf("got %+v of what takes a person", answer)}
+		}
+		if err == nil {
+			id = answer.Pending.ID
+		}
+		return err
+	})
+	return id, err
+}
+
+// vote has a person look, and say yes.
+func (p *party) vote(id string) error {
+	var shown openapi.ApprovalCase
+	err := p.call("shown", func(ctx context.Context) (err error) {
+		shown, err = p.person.Approval(ctx, id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.call("voted", func(ctx context.Context) error {
+		_, err := p.person.Vote(ctx, shown, openapi.VerdictApprove, "")
+		return err
+	})
+}
+
+func (p *party) redeem(id string) (token *client.Token, err error) {
+	err = p.call("approved", func(ctx context.Context) error {
+		answer, err := p.sandbox.Redeem(ctx, id, client.Ask{Scope: "git.issues.write", Task: "t-1"})
+		if err == nil && answer.Token == nil {
+			err = &wrongError{"got nothing for what was approved"}
+		}
+		token = answer.Token
+		return err
+	})
+	if err == nil {
+		p.enter(token)
+	}
+	return token, err
+}
+
+// approvals has a sandbox wait for a person, and get what was approved. It is another one each time, over a connection of its
+// own: one may not ask people that often.
+func (p *party) approvals(w *world, of string) caller {
+	return func(n int) (err error) {
+		q := *p
+		if q.sandbox, err = w.proved(fmt.Sprintf("spiffe://acme.test/agents/%s-%d", of, n), w.balancer.url()); err != nil {
+			return err
+		}
+		defer q.sandbox.Close()
+		id, err := q.request()
+		if err != nil {
+			return err
+		}
+		waited := make(chan error, 1)
+		go func() {
+			waited <- q.call("waited", func(ctx context.Context) error {
+				state, err := q.sandbox.Wait(ctx, id)
+				if err == nil && state.Status != openapi.StatusApproved {
+					err = &wrongError{fmt.Sprintf("got %s, want approved", state.Status)}
+				}
+				return err
+			})
+		}()
+		voted := q.vote(id)
+		if err := <-waited; err != nil {
+			return err
+		}
+		if voted != nil {
+			return voted
+		}
+		_, err = q.redeem(id)
+		return err
+	}
+}
+
+// checks has a gateway ask about one token for each call that it holds, and searches has an auditor look.
+func (p *party) checks(token *client.Token) caller {
+	return func(int) error {
+		return p.call("checked", func(ctx context.Context) error { return p.asker.check(ctx, token.Secret.Reveal()) })
+	}
+}
+
+func (p *party) searches(auditor *client.Client) caller {
+	return func(int) error {
+		return p.call("searched", func(ctx context.Context) error {
+			page, err := auditor.Page(ctx, client.Filter{Scope: "git.issues.read", Limit: 20})
+			if err == nil && len(page.Issuances) == 0 {
+				err = &wrongError{"found nothing"}
+			}
+			return err
+		})
+	}
+}
