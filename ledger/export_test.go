@@ -40,6 +40,17 @@ func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
 // MostTold bounds how many tokens are remembered.
 const MostTold = mostTold
 
+// ToldLate tells whether a token is remembered as active by who asked before its end, but is told so after somebody else was
+// told of that.
+func ToldLate() bool {
+	m := newMemory(time.Now)
+	m.lease.Store(&lease{taken: time.Now()})
+	m.ended("token", 8)
+	m.keep("token", [32]byte{}, time.Now(), []link{{Size: 7, Left: time.Hour, Active: true}})
+	_, ok := m.standing("token", [32]byte{})
+	return ok
+}
+
 // Told counts those of so many tokens that are remembered after all of them were.
 func Told(tokens int) (n int) {
 	var k told

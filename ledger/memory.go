@@ -39,7 +39,7 @@ type lease struct {
 	catalogue string
 }
 
-// standing is where a token stood.
+// standing is where a token stood. One that was not active had no time left.
 type standing struct {
 	claims [32]byte
 	at     int64 // the position that Postgres answered at
@@ -100,6 +100,10 @@ func (m *memory) keep(id string, claims [32]byte, asked time.Time, chain []link)
 	m.told.put(id, t)
 }
 
+// ended remembers that a token is not active: whoever asked earlier, and is told later, is not to have it remembered as active,
+// and what was remembered before is not to be gone by until the entry that ended it has been read.
+func (m *memory) ended(id string, at int64) { m.told.put(id, standing{at: at}) }
+
 // mark is where the end of something is marked.
 func (m *memory) mark(kind string, names ...string) uint32 {
 	return uint32(maphash.String(m.seed, kind+"\x00"+strings.Join(names, "\x00"))) % endings
@@ -141,10 +145,13 @@ func (k *told) get(id string) (standing, bool) {
 	return t, ok
 }
 
+// put remembers where a token stands, unless Postgres has told more lately.
 func (k *told) put(id string, t standing) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.add(id, t)
+	if max(k.young[id].at, k.old[id].at) <= t.at {
+		k.add(id, t)
+	}
 }
 
 func (k *told) add(id string, t standing) {

@@ -94,6 +94,27 @@ func TestWhatEndsIsForgotten(t *testing.T) {
 	}
 }
 
+// I13: what has asked Postgres and was told of an end leaves nothing to say otherwise, although the end has not spread yet: not
+// what was remembered before, and not the answer of who asked earlier and comes to remember it later.
+func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
+	db := brevettest.NewDB(t)
+	one, other := db.Ledger(t), db.Ledger(t)
+	for n := range 20 {
+		rec := bring(t, one, "jwt", nil, func(rec *broker.Record) { rec.Request.Task = fmt.Sprintf("task-%d", n) })
+		remember(t, other, rec)
+		announce(t, one, taskEnd(sandbox, rec.Request.Task, time.Time{}))
+		if isActive(t, other, rec.ID, rec.Intent.ClaimsDigest) {
+			t.Fatal("active after its task has ended")
+		}
+		if remembers(other, rec) {
+			t.Errorf("token %d: active from memory after it was told to be inactive", n)
+		}
+	}
+	if ledger.ToldLate() {
+		t.Error("active from memory, as somebody was told late who asked before its end")
+	}
+}
+
 // A task's end that was ordered for later comes without anybody telling of it.
 func TestMemoryEndsWithTheTask(t *testing.T) {
 	db := brevettest.NewDB(t)

@@ -45,8 +45,15 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	m, asked := l.remember()
 	tip := l.tip.Load() // before it is asked: others append meanwhile
 	chain, err := l.chainOf(ctx, parsed, claims)
-	if err != nil || len(chain) == 0 || slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
+	if err != nil || len(chain) == 0 {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
+	}
+	if slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
+		// Into the memory of now: one that was made meanwhile may hold what others were told before the end.
+		if m := l.memory.Load(); m != nil {
+			m.ended(id, chain[0].Size)
+		}
+		return broker.TokenStanding{}, nil
 	}
 	if err := tip.within(chain[0].Size); err != nil {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
