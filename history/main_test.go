@@ -47,4 +47,7 @@ func TestHistories(t *testing.T) {
 			play(t, seed)
 		})
 	}
+	if *many >= enough {
+		tried(t, &together, inSome)
+	}
 }

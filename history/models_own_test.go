@@ -27,19 +27,25 @@ func revived(t *testing.T, calls []call) {
 	}
 }
 
-// parsed reads calls, one after the other: "does who: got". Those in brackets are at the same time.
+// parsed reads calls, one after the other: "does by who at replica: got", the replica being a or b, and a where there is none. Those in brackets are at the same time, and others long
+// after the one before unless they come soon.
 func parsed(text string) []call {
 	var calls []call
 	now, within := int64(0), false
 	for part := range strings.SplitSeq(text, ", ") {
 		opens, closes := strings.HasPrefix(part, "["), strings.HasSuffix(part, "]")
-		if opens || !within {
+		part, soon := strings.CutPrefix(part, "soon ")
+		switch {
+		case soon:
+			now += int64(longestLease) / 100
+		case opens || !within:
 			now += 10 * int64(longestLease)
 		}
 		within = (within || opens) && !closes
 		what, got, _ := strings.Cut(strings.Trim(part, "[]"), ": ")
+		what, on, _ := strings.Cut(what, " at ")
 		does, who, _ := strings.Cut(what, " by ")
-		calls = append(calls, call{does: does, who: who, got: got, from: now, to: now + 1})
+		calls = append(calls, call{does: does, who: who, got: got, on: strings.Index("ab", on), from: now, to: now + 1})
 	}
 	return calls
 }
@@ -61,6 +67,9 @@ func TestModels(t *testing.T) {
 			"[quarantine: done, issue: issued], ask: active",
 			"[quarantine: done, issue: issued], ask: inactive",
 			"issue: issued, quarantine: unknown, ask: inactive, lift: done, ask: active",
+			"issue: issued, revoke: unknown, ask: inactive, soon ask at b: active, soon ask at b: inactive, soon ask: inactive",
+			"issue: issued, revoke: unknown, [ask: inactive, ask: active], soon ask at b: active",
+			"issue: issued, quarantine: unknown, ask: inactive, lift: unknown, soon ask: active",
 		}, []string{
 			"issue: issued, ask: active, end task: done, ask: active",
 			"issue: issued, ask: inactive",
@@ -69,6 +78,11 @@ func TestModels(t *testing.T) {
 			"issue: issued, [release: done, ask: inactive], ask: active",
 			"issue: issued, quarantine: done, ask: inactive, lift: done, ask: active",
 			"[quarantine: done, issue: issued], ask: inactive, ask: active",
+			"issue: issued, revoke: unknown, ask: inactive, soon ask: active",
+			"issue: issued, revoke: unknown, ask: inactive, soon ask at b: active, soon ask at b: inactive, soon ask at b: active",
+			"issue: issued, [revoke: unknown, ask: inactive, ask: active], soon ask: active, soon ask: inactive, soon ask: active",
+			"issue: issued, quarantine: unknown, ask: inactive, ask: active, lift: done",
+			"issue: issued, quarantine: unknown, ask: inactive, lift: done, ask: active, ask: inactive, ask: active",
 		}},
 		{"task", gate, parsed, []string{
 			"issue: issued, quarantine: done, issue: denied, lift: done, issue: issued, end task: done, issue: denied",
@@ -88,6 +102,10 @@ func TestModels(t *testing.T) {
 			"stranger by m: refused, approve by a: pending, deny by b: rejected, approve by c: decided, redeem: refused",
 			"approve by a: pending, withdraw: withdrawn, approve by b: decided, redeem: refused",
 			"approve by a: pending, approve by b: approved, [redeem: token, withdraw: decided, deny by c: decided], look: redeemed",
+			"approve by a: pending, approve by b: approved, redeem: unknown, approve by c: decided, look: redeemed, redeem: token",
+			"approve by a: pending, approve by b: approved, redeem: unknown, look: approved, redeem: unknown, look: redeemed, redeem: refused, redeem: token",
+			"approve by a: pending, approve by b: approved, redeem: unknown, deny by c: unknown, redeem: token, deny by c: decided",
+			"approve by a: pending, approve by b: approved, redeem: unknown, approve by a: approved, withdraw: unknown, look: withdrawn, redeem: refused",
 		}, []string{
 			"redeem: token",
 			"approve by a: pending, redeem: token",
@@ -101,6 +119,15 @@ func TestModels(t *testing.T) {
 			"deny by a: rejected, approve by b: pending",
 			"approve by a: pending, approve by b: approved, look: pending",
 			"withdraw: withdrawn, look: pending",
+			"approve by a: pending, approve by b: approved, redeem: unknown, deny by c: rejected, look: redeemed",
+			"approve by a: pending, approve by b: approved, redeem: unknown, withdraw: withdrawn, look: redeemed",
+			"approve by a: pending, approve by b: approved, redeem: unknown, withdraw: withdrawn, redeem: token",
+			"approve by a: pending, approve by b: approved, redeem: unknown, look: redeemed, look: approved, look: redeemed",
+			"approve by a: pending, approve by b: approved, redeem: unknown, look: redeemed, deny by c: rejected",
+			"approve by a: pending, approve by b: approved, redeem: unknown, approve by a: redeemed, look: approved",
+			"approve by a: pending, approve by b: approved, redeem: unknown, redeem: refused, look: approved",
+			"approve by a: pending, approve by b: approved, redeem: unknown, withdraw: decided, withdraw: withdrawn",
+			"approve by a: pending, approve by b: approved, redeem: unknown, deny by c: decided, redeem: token",
 		}},
 		{"key", key, parsed, []string{
 			"issue by x: issued, issue by x: conflict, issue by y: mismatch",

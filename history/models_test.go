@@ -81,9 +81,14 @@ func written(calls []call) string {
 
 // A token is active from its issue on. From when its end was ordered until that is confirmed, replicas may differ in what they
 // say; then it is inactive on each of them (I6), for good (I13). What was ordered before its issue is not about it.
+//
+// None takes its own word back: one that has said inactive has read of an end that is committed, whether anybody was told so or
+// not. One that was restarted since has forgotten only which tokens it took for active, and reads that end again. Only if a
+// quarantine was lifted in between can it be that there is no end any more.
 type tokenState struct {
 	issued, ending, ended bool
 	begun                 uint64 // a bit for each order
+	dead                  uint8  // a bit for each replica that has said inactive
 }
 
 // longestLease is more than replicas may differ for once one of them has read of an end, whether anybody confirms it or not.
@@ -101,9 +106,8 @@ func phases(calls []call) []call {
 		begun, done := c, c
 		begun.does, done.does, begun.nth, done.nth = "begin", "end", n, n
 		switch {
-		case c.does == "issue", c.does == "ask":
+		case c.does == "issue", c.does == "ask", c.does == "lift":
 			out = append(out, c)
-		case c.does == "lift":
 		case c.got != unknown:
 			out = append(out, begun, done)
 			n++
@@ -141,9 +145,12 @@ var token = model(tokenState{}, func(state any, c call) (bool, any) {
 		return s.begun&(1<<c.nth) != 0, s
 	case c.does == "known":
 		s.ended = true
+	case c.does == "lift":
+		s.dead = 0
 	case c.got == "active":
-		return s.issued && !s.ended, s
+		return s.issued && !s.ended && s.dead>>c.on&1 == 0, s
 	case c.got == "inactive":
+		s.dead |= 1 << c.on
 		return s.ending, s
 	}
 	return true, s
@@ -175,12 +182,14 @@ var gate = model(gateState{}, func(state any, c call) (bool, any) {
 // quorum is of the requests here.
 const quorum = 2
 
-// A request waits until as many people as it takes said yes, or one said no, and is redeemed once at most (I4, I5).
+// A request waits until as many people as it takes said yes, or one said no, and is redeemed once at most (I4, I5). It never goes
+// back (I13), whatever is unknown: each such call has done what it does where it stands, or it stands at the end, where nobody
+// sees that it did nothing.
 type requestState struct {
 	status string
 	yes    string // of whom, in order
 	no     string
-	limbo  bool // somebody tried to redeem it, and nobody knows what came of it
+	again  bool // what it was redeemed by may have come to nothing, and then it may be redeemed again
 }
 
 func with(set, who string) string {
@@ -195,40 +204,35 @@ func has(set, who string) bool { return slices.Contains(strings.Fields(set), who
 
 var request = model(requestState{status: "pending"}, func(state any, c call) (bool, any) {
 	s := state.(requestState)
+	want := "decided"
 	switch c.does {
 	case "approve", "deny":
-		after, want := s.voted(c)
-		orElse := map[string]string{"approved": "redeemed", "rejected": "decided"}[want] // where it may have been redeemed
-		return c.got == unknown || c.got == want || s.limbo && c.got == orElse, after
+		s, want = s.voted(c)
 	case "stranger":
-		return c.got == unknown || c.got == "refused", s
+		want = "refused"
+	case "withdraw":
+		if s.open() || s.status == "withdrawn" {
+			s.status, want = "withdrawn", "withdrawn"
+		}
+	case "look":
+		want = s.status
 	case "redeem":
 		return s.redeemed(c.got)
-	case "withdraw":
-		open := s.status == "pending" || s.status == "approved"
-		switch {
-		case s.limbo && c.got == "decided":
-			return true, s
-		case open:
-			s.status = "withdrawn"
-			return c.got != "decided", s
-		}
-		return c.got == unknown || (c.got == "withdrawn") == (s.status == "withdrawn"), s
-	case "look":
-		return c.got == s.status || s.limbo && c.got == "redeemed", s
 	}
-	return false, s
+	return c.got == unknown || c.got == want, s
 })
+
+func (s requestState) open() bool { return s.status == "pending" || s.status == "approved" }
 
 // voted is what a vote makes of it, and what the voter is told.
 func (s requestState) voted(c call) (requestState, string) {
-	open := s.status == "pending" || s.status == "approved"
 	switch {
 	case c.does == "deny" && s.status == "redeemed":
-		return s, "decided" // what was issued has ended all the same
+		s.again = false // what was issued has ended all the same, and nothing else will be
+		return s, "decided"
 	case c.does == "approve" && has(s.yes, c.who), c.does == "deny" && has(s.no, c.who):
 		return s, s.status // it counts already
-	case c.does == "deny" && open:
+	case c.does == "deny" && s.open():
 		s.status, s.no = "rejected", with(s.no, c.who)
 		return s, s.status
 	case c.does == "approve" && s.status == "pending":
@@ -242,17 +246,19 @@ func (s requestState) voted(c call) (requestState, string) {
 
 // redeemed is what trying to redeem it makes of it.
 func (s requestState) redeemed(got string) (bool, any) {
-	is := s.status
+	is := s
 	switch got {
 	case "token":
-		s.status, s.limbo = "redeemed", false
-		return is == "approved", s
+		s.status, s.again = "redeemed", false
+		return is.status == "approved" || is.status == "redeemed" && is.again, s
 	case "pending":
-		return is == "pending", s
+		return is.status == "pending", s
 	case "refused":
-		return is != "pending" && (is != "approved" || s.limbo), s
+		return !is.open(), s
 	}
-	s.limbo = s.limbo || is == "approved"
+	if is.status == "approved" {
+		s.status, s.again = "redeemed", true
+	}
 	return true, s
 }
 

@@ -38,6 +38,8 @@ func play(t *testing.T, seed uint64) {
 	w.strike(t, faults)
 	acting.Wait()
 	t.Logf("%.3f: %s", time.Since(w.start).Seconds(), &w.tally)
+	tried(t, &w.tally, inEach)
+	together.join(&w.tally)
 	w.stack.DB.Check(t)
 }
 

@@ -246,6 +246,66 @@ func (t *tally) add(c call) {
 	t.calls[c.does+" "+cmp.Or(c.got, "turned away")]++
 }
 
+// inEach is what comes of calls in each seed, and inSome in some of enough seeds, whatever the faults: one of those in a line. A
+// history is held to its model only if it has something in it, and what every call was turned away from is none.
+var (
+	inEach = [][]string{
+		{"issue issued"},
+		{"ask active"},
+		{"ask inactive"},
+		{"use active"},
+		{"use inactive"},
+		{"request pending"},
+		{"approve approved", "deny rejected", "withdraw withdrawn"},
+	}
+	inSome = [][]string{
+		{"issue denied"},
+		{"issue conflict"},
+		{"issue mismatch"},
+		{"issue unknown"},
+		{"ask unknown"},
+		{"release done"},
+		{"revoke done"},
+		{"end task done"},
+		{"quarantine done"},
+		{"lift done"},
+		{"approve approved"},
+		{"approve decided"},
+		{"deny rejected"},
+		{"stranger refused"},
+		{"redeem token"},
+		{"redeem pending"},
+		{"redeem refused"},
+		{"redeem unknown"},
+		{"look redeemed"},
+	}
+	// together is what came of the calls of all seeds.
+	together tally
+)
+
+// enough seeds have each of inSome.
+const enough = 20
+
+// tried fails the test where none of what belongs there has come of any call.
+func tried(t *testing.T, calls *tally, want [][]string) {
+	t.Helper()
+	for _, one := range want {
+		if !slices.ContainsFunc(one, func(what string) bool { return calls.calls[what] > 0 }) {
+			t.Errorf("nothing was tried: no call came to %s", strings.Join(one, ", or "))
+		}
+	}
+}
+
+// join adds what came of other calls.
+func (t *tally) join(other *tally) {
+	if t.calls == nil {
+		t.calls = map[string]int{}
+	}
+	for what, n := range other.calls {
+		t.calls[what] += n
+	}
+}
+
 func (t *tally) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
