@@ -256,7 +256,7 @@ var (
 		{"use active"},
 		{"use inactive"},
 		{"request pending"},
-		{"approve approved", "deny rejected", "withdraw withdrawn"},
+		{"approve approved", "approve redeemed", "deny rejected", "withdraw withdrawn"},
 	}
 	inSome = [][]string{
 		{"issue denied"},
