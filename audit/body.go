@@ -56,6 +56,7 @@ type body struct {
 
 	Target target `json:"target"`
 	Reason string `json:"reason"`
+	Lifts  string `json:"lifts"` // which entries did not always say
 
 	Digest   string `json:"digest"`
 	Base     string `json:"base"`

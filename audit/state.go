@@ -82,7 +82,8 @@ func (s *state) apply(p *parsed) {
 			s.quarantines.set(index, b.Target.SPIFFEID, b.Time, b.actor(), b.Reason, b.ID, strconv.FormatInt(index, 10))
 		}
 	case "quarantine.remove":
-		if _, stands := s.quarantines.get(b.Target.SPIFFEID); !stands {
+		const command = 4 // of the columns
+		if row, stands := s.quarantines.get(b.Target.SPIFFEID); !stands || b.Lifts != "" && b.Lifts != row[command] {
 			s.impossible(index, "it lifts a quarantine that does not stand")
 		}
 		delete(s.quarantines.want, b.Target.SPIFFEID)

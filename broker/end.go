@@ -21,10 +21,11 @@ const (
 	revokeTimeout = 5 * time.Second
 )
 
-// ending says why something ends and who wanted it.
+// ending says why something ends and who wanted it. With before it ends nothing that began there in the ledger, or later.
 type ending struct {
 	cause, actor string
 	term         int64
+	before       int64
 }
 
 // final is what a record becomes when all is done.
@@ -57,7 +58,7 @@ func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending
 
 // stopAll is stop for everything that matches.
 func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e ending) (done []Ended, open []Held, _ error) {
-	for page := (LivePage{Limit: endPage}); ; {
+	for page := (LivePage{Limit: endPage, Before: e.before}); ; {
 		held, err := b.cfg.Estate.Live(ctx, sel, reach, page)
 		if err != nil {
 			return nil, nil, fmt.Errorf("finding what is alive: %w", err)

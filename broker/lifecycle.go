@@ -1,8 +1,8 @@
 package broker
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,32 +85,58 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 // Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach, and for a workload
 // that another has put into quarantine.
 func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
-	if confined, err := b.confinedByOthers(ctx, c.Actor); err != nil || confined {
-		return cmp.Or(err, ErrNotFound)
+	for {
+		cmd, err := b.confine(CommandQuarantineRemove, c)
+		if err != nil {
+			return err
+		}
+		standing, err := b.liftable(ctx, c)
+		if err != nil {
+			return err
+		}
+		if err := b.fulfil(ctx, standing, c.Reach); err != nil {
+			return err
+		}
+		cmd.Lifts = standing.Command
+		if err := b.cfg.Estate.Announce(ctx, cmd); err == nil {
+			return nil
+		} else if !errors.Is(err, ErrNotFound) || ctx.Err() != nil {
+			return fmt.Errorf("recording the end of a quarantine: %w", err)
+		}
+		// Somebody else has lifted it meanwhile. If there is another by now, that one was not carried out here.
 	}
-	cmd, err := b.confine(CommandQuarantineRemove, c)
+}
+
+// liftable is the quarantine that somebody may lift.
+func (b *Broker) liftable(ctx context.Context, c Confinement) (Quarantine, error) {
+	standing, err := b.cfg.Estate.Quarantines(ctx, Reach{All: true})
 	if err != nil {
-		return err
+		return Quarantine{}, fmt.Errorf("looking for quarantines: %w", err)
 	}
-	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
-		return fmt.Errorf("recording the end of a quarantine: %w", err)
+	i := slices.IndexFunc(standing, func(q Quarantine) bool { return q.SPIFFEID == c.SPIFFEID })
+	if i < 0 || confinedByOthers(standing, c.Actor) {
+		return Quarantine{}, ErrNotFound
 	}
-	return nil
+	return standing[i], nil
 }
 
 // confinedByOthers tells whether any quarantine holds for a caller that it has not ordered itself: an admin may have to
 // stop a whole trust domain, and is of it. None holds for a person.
-func (b *Broker) confinedByOthers(ctx context.Context, actor Actor) (bool, error) {
-	if actor.Person != "" {
-		return false, nil
-	}
-	standing, err := b.cfg.Estate.Quarantines(ctx, Reach{All: true})
-	if err != nil {
-		return false, fmt.Errorf("looking for quarantines: %w", err)
-	}
-	return slices.ContainsFunc(standing, func(q Quarantine) bool {
+func confinedByOthers(standing []Quarantine, actor Actor) bool {
+	return actor.Person == "" && slices.ContainsFunc(standing, func(q Quarantine) bool {
 		return q.Actor != actor.ID() && below(actor.ID(), q.SPIFFEID)
-	}), nil
+	})
+}
+
+// fulfil ends what a quarantine that is to be lifted should have ended. Mostly that was done long ago; but whoever ordered it may
+// be at it still, or have died, and while it stands what it holds is called inactive already. Without it that would come alive
+// again, and nobody would end it any more.
+func (b *Broker) fulfil(ctx context.Context, q Quarantine, reach Reach) error {
+	_, err := b.endAll(ctx, Confined(q.SPIFFEID), reach, ending{cause: CauseQuarantined, actor: q.Actor, before: q.Index})
+	if err != nil {
+		return fmt.Errorf("carrying out a quarantine before it is lifted: %w", err)
+	}
+	return nil
 }
 
 // Quarantines lists the standing quarantines within reach.

@@ -24,6 +24,7 @@ type lifecycle struct {
 	quarantines []broker.Quarantine
 	alive       bool
 	live        []broker.Held
+	page        broker.LivePage // that was last asked for
 	due         []broker.Held
 	deadlines   []broker.Task
 	commands    []broker.Command
@@ -38,10 +39,14 @@ func (p *tape) say(format string, args ...any) {
 func (p *tape) Announce(_ context.Context, cmd broker.Command) error {
 	p.say("announce %s", cmd.Kind)
 	p.commands = append(p.commands, cmd)
+	if cmd.Kind == broker.CommandQuarantineAdd {
+		p.quarantines = append(p.quarantines, broker.Quarantine{SPIFFEID: cmd.Target.SPIFFEID, Actor: cmd.Actor.ID(), Command: cmd.ID})
+	}
 	return nil
 }
 
 func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page broker.LivePage) ([]broker.Held, error) {
+	p.page = page
 	if page.After != "" && !page.Leased {
 		return nil, nil
 	}
@@ -359,18 +364,46 @@ func TestEndOfWhatWasJustRecorded(t *testing.T) {
 func TestQuarantinedAdminsLiftNothing(t *testing.T) {
 	f := newFixture(t)
 	lift := broker.Confinement{
-		Actor: broker.WorkloadActor(f.who), SPIFFEID: "spiffe://acme.example/research",
+		Actor: broker.WorkloadActor(f.who), SPIFFEID: "spiffe://acme.example/support",
 		Reach: broker.Reach{TrustDomains: []string{"acme.example"}},
 	}
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: lift.SPIFFEID, Actor: "spiffe://acme.example/ops"}}
 	if err := f.Unquarantine(t.Context(), lift); err != nil {
 		t.Errorf("somebody who is free: %v", err)
 	}
-	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example", Actor: f.who.ID().String()}}
+	lift.SPIFFEID = "spiffe://acme.example/research"
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: lift.SPIFFEID, Actor: f.who.ID().String()}}
 	if err := f.Unquarantine(t.Context(), lift); err != nil {
 		t.Errorf("whoever ordered it: %v", err)
 	}
-	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example/research", Actor: "spiffe://acme.example/ops"}}
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: lift.SPIFFEID, Actor: "spiffe://acme.example/ops"}}
 	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrNotFound) || len(f.tape.commands) != 2 {
 		t.Errorf("got %v and %d commands, want ErrNotFound", err, len(f.tape.commands))
+	}
+}
+
+// A quarantine is lifted only once all that it should have ended is known to have: else some of that would come alive again (I13).
+func TestALiftThatCannotEndLiftsNothing(t *testing.T) {
+	f := newFixture(t)
+	const name = "spiffe://acme.example/research"
+	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: name, Actor: "https://idp#bob", Command: "c", Index: 7}}
+	f.tape.live = []broker.Held{{ID: id(t, time.Minute, f.clock), Kind: "jwt", Status: broker.StatusIssued, Expires: f.clock.Add(time.Minute)}}
+	lift := broker.Confinement{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: name, Reach: broker.ReachOf([]string{name})}
+	f.tape.settleErr = map[broker.Status]error{broker.StatusRevoked: broker.ErrLedgerUnavailable}
+	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrLedgerUnavailable) || len(f.tape.commands) != 0 {
+		t.Errorf("got %v and %v, want no lift", err, f.tape.commands)
+	}
+	f.tape.settleErr, f.tape.events, f.tape.outcomes = nil, nil, nil
+	if err := f.Unquarantine(t.Context(), lift); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"settle revoked quarantined", "announce quarantine.remove"}; !slices.Equal(f.tape.events, want) {
+		t.Errorf("got %q, want %q", f.tape.events, want)
+	}
+	if by, cmd := f.tape.outcomes[0].Actor, f.tape.commands[0]; by != "https://idp#bob" || cmd.Lifts != "c" {
+		t.Errorf("got it ended by %s, and %s lifted, want it by who ordered the quarantine, and that one", by, cmd.Lifts)
+	}
+	if got := f.tape.page.Before; got != 7 {
+		t.Errorf("looked for what began before %d, want what began before the quarantine: another lift may have let more begin", got)
 	}
 }

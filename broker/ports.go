@@ -188,6 +188,8 @@ type LivePage struct {
 	Limit int
 	// Leased leaves out what Vault cannot end.
 	Leased bool
+	// Before is an index of the ledger: what began there or later is left out. Zero leaves out nothing.
+	Before int64
 }
 
 // Due says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown

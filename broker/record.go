@@ -220,6 +220,8 @@ type Command struct {
 	At time.Time
 	// Reason is free text of the actor.
 	Reason string
+	// Lifts is the command by which a quarantine stands that is to be lifted.
+	Lifts string
 }
 
 // Quarantine is a standing order that sandboxes get nothing.
@@ -228,6 +230,8 @@ type Quarantine struct {
 	Since    time.Time
 	Actor    string // a SPIFFE ID or a person
 	Reason   string
+	Command  string // by which it stands
+	Index    int64  // of the command's entry: nothing of those sandboxes has begun after it
 }
 
 // Task is one task of one sandbox that has, or had, a deadline.

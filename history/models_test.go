@@ -83,8 +83,7 @@ func written(calls []call) string {
 // say; then it is inactive on each of them (I6), for good (I13). What was ordered before its issue is not about it.
 //
 // None takes its own word back: one that has said inactive has read of an end that is committed, whether anybody was told so or
-// not. One that was restarted since has forgotten only which tokens it took for active, and reads that end again. Only if a
-// quarantine was lifted in between can it be that there is no end any more.
+// not. One that was restarted since has forgotten only which tokens it took for active, and reads that end again.
 type tokenState struct {
 	issued, ending, ended bool
 	begun                 uint64 // a bit for each order
@@ -95,9 +94,9 @@ type tokenState struct {
 const longestLease = time.Second
 
 // phases are the calls of a token as its model knows them: an end has a beginning and, between it and the answer, an effect on
-// every replica. When the first is told inactive, an end was recorded: for good, unless it was a quarantine that somebody lifted
-// before it was confirmed, which is none until it is. What is unknown may have begun, and one of that is as much as any number of
-// it: more would only be more orders to look through.
+// every replica. When the first is told inactive, an end was recorded, and for good: who lifts a quarantine carries it out before,
+// whether anybody was told of it or not. What is unknown may have begun, and one of that is as much as any number of it: more
+// would only be more orders to look through.
 func phases(calls []call) []call {
 	var out []call
 	var known, lost *call
@@ -106,8 +105,9 @@ func phases(calls []call) []call {
 		begun, done := c, c
 		begun.does, done.does, begun.nth, done.nth = "begin", "end", n, n
 		switch {
-		case c.does == "issue", c.does == "ask", c.does == "lift":
+		case c.does == "issue", c.does == "ask":
 			out = append(out, c)
+		case c.does == "lift": // which brings nothing back
 		case c.got != unknown:
 			out = append(out, begun, done)
 			n++
@@ -118,9 +118,6 @@ func phases(calls []call) []call {
 		if c.got == "inactive" && (known == nil || c.to < known.from) {
 			known = &call{does: "known", got: "inactive", on: c.on, from: c.to, to: c.to + int64(longestLease)}
 		}
-	}
-	if known != nil && slices.ContainsFunc(calls, func(c call) bool { return c.does == "lift" && (c.to > known.from || c.got == unknown) }) {
-		known = nil
 	}
 	for _, c := range []*call{known, lost} {
 		if c != nil {
@@ -145,8 +142,6 @@ var token = model(tokenState{}, func(state any, c call) (bool, any) {
 		return s.begun&(1<<c.nth) != 0, s
 	case c.does == "known":
 		s.ended = true
-	case c.does == "lift":
-		s.dead = 0
 	case c.got == "active":
 		return s.issued && !s.ended && s.dead>>c.on&1 == 0, s
 	case c.got == "inactive":

@@ -20,6 +20,7 @@ WITH locked AS MATERIALIZED (
 ), lifted AS (
 	DELETE FROM quarantines AS q USING item
 	WHERE item.kind = 'quarantine.remove' AND q.spiffe_id = item.doc #>> '{target,spiffe_id}'
+		AND (q.command = (item.doc ->> 'lifts')::uuid) IS NOT FALSE -- which entries did not always say
 	RETURNING item.n
 ), moved AS (
 	UPDATE issuances AS i
@@ -131,6 +132,7 @@ type commandBody struct {
 	Target  targetBody `json:"target"`
 	At      time.Time  `json:"at,omitzero"`
 	Reason  string     `json:"reason"`
+	Lifts   string     `json:"lifts,omitzero"` // the command of the quarantine
 }
 
 type targetBody struct {
@@ -144,8 +146,8 @@ type targetBody struct {
 }
 
 // Announce implements [broker.Estate]. A task that is to end twice ends at the earlier time, and a quarantine that
-// stands already stays as it is; the second command is recorded all the same. To lift a quarantine that does not stand
-// is broker.ErrNotFound.
+// stands already stays as it is; the second command is recorded all the same. To lift a quarantine that does not stand,
+// or not by the command that is named, is broker.ErrNotFound.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 	e, err := commandEntry(cmd)
 	if err != nil {
@@ -178,7 +180,7 @@ func commandEntry(cmd broker.Command) (entry, error) {
 		return entry{}, fmt.Errorf("%w: no such command", ErrUnrecordable)
 	}
 	body := commandBody{
-		Version: bodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason,
+		Version: bodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
 	}
 	if !at.IsZero() {
 		body.At = stored(at)

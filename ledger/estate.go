@@ -45,7 +45,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 	args := pgx.NamedArgs{
 		"after": after, "leased": page.Leased, "id": id,
 		"spiffe_id": sel.SPIFFEID, "prefix": strings.TrimSuffix(sel.SPIFFEIDPrefix, "/"), "trust_domain": sel.TrustDomain,
-		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "limit": page.Limit,
+		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "before": page.Before, "limit": page.Limit,
 	}
 	// Three parts, so that each has an index: what has time left, what is unfinished, what Vault may not have ended. Those are
 	// few among all that is over, which Postgres cannot know: OFFSET keeps it from looking for them by their scope.
@@ -72,6 +72,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			AND (@task::text = '' OR task = @task)
 			AND (@scope::text = '' OR scope = @scope)
 			AND (@catalogue::text = '' OR catalogue = @catalogue)
+			AND (@before::bigint = 0 OR entry_index < @before)
 		ORDER BY id
 		LIMIT @limit`, args)
 	return collectHeld(rows, err, "listing what is alive")
@@ -170,7 +171,7 @@ func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.
 	}
 	args := pgx.NamedArgs{}
 	rows, err := l.estate.Query(ctx, `
-		SELECT spiffe_id, since, coalesce(actor, ''), reason FROM quarantines
+		SELECT spiffe_id, since, coalesce(actor, ''), reason, command::text, entry_index FROM quarantines
 		WHERE `+within(reach, "split_part(spiffe_id, '/', 3)", args)+`
 		ORDER BY spiffe_id`, args)
 	if err != nil {

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/ledger"
@@ -142,7 +144,8 @@ func TestQuarantines(t *testing.T) {
 	first, second := quarantine(sandbox), quarantine(sandbox)
 	second.Reason, second.Actor = "again", nil
 	announce(t, l, first)
-	announce(t, other, second, quarantine("spiffe://other.test"), quarantine("spiffe://acme.test/a"))
+	elsewhere, above := quarantine("spiffe://other.test"), quarantine("spiffe://acme.test/a")
+	announce(t, other, second, elsewhere, above)
 	list := func(reach broker.Reach) []broker.Quarantine {
 		t.Helper()
 		got, err := other.Quarantines(t.Context(), reach)
@@ -151,30 +154,40 @@ func TestQuarantines(t *testing.T) {
 		}
 		return got
 	}
-	standing := func(id string) broker.Quarantine {
+	standing := func(cmd broker.Command, index int64) broker.Quarantine {
 		return broker.Quarantine{
-			SPIFFEID: id, Since: start.Truncate(time.Microsecond), Actor: "spiffe://acme.test/admin", Reason: "because",
+			SPIFFEID: cmd.Target.SPIFFEID, Since: start.Truncate(time.Microsecond), Actor: "spiffe://acme.test/admin", Reason: "because",
+			Command: cmd.ID, Index: index,
 		}
 	}
+	one, two, three := standing(above, 3), standing(first, 0), standing(elsewhere, 2)
 	for _, tc := range []struct {
 		name  string
 		reach broker.Reach
 		want  []broker.Quarantine
 	}{
-		{"all", broker.Reach{All: true}, []broker.Quarantine{standing("spiffe://acme.test/a"), standing(sandbox), standing("spiffe://other.test")}},
-		{"a trust domain", broker.Reach{TrustDomains: []string{"other.test"}}, []broker.Quarantine{standing("spiffe://other.test")}},
-		{"a sandbox", broker.Reach{Subject: sandbox}, []broker.Quarantine{standing(sandbox)}},
+		{"all", broker.Reach{All: true}, []broker.Quarantine{one, two, three}},
+		{"a trust domain", broker.Reach{TrustDomains: []string{"other.test"}}, []broker.Quarantine{three}},
+		{"a sandbox", broker.Reach{Subject: sandbox}, []broker.Quarantine{two}},
 		{"nothing", broker.Reach{}, nil},
 	} {
 		if diff := cmp.Diff(tc.want, list(tc.reach), sameView); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 		}
 	}
+	stale := lift(sandbox)
+	if stale.Lifts = second.ID; !errors.Is(l.Announce(t.Context(), stale), broker.ErrNotFound) || len(list(broker.Reach{Subject: sandbox})) != 1 {
+		t.Error("what stands by one command was lifted as if it stood by another")
+	}
 	var lifted, none atomic.Int64
 	var wg sync.WaitGroup
 	for n := range 10 {
 		wg.Go(func() {
-			switch err := []*ledger.Ledger{l, other}[n%2].Announce(t.Context(), lift(sandbox)); {
+			cmd := lift(sandbox)
+			if n%3 > 0 {
+				cmd.Lifts = first.ID
+			}
+			switch err := []*ledger.Ledger{l, other}[n%2].Announce(t.Context(), cmd); {
 			case err == nil:
 				lifted.Add(1)
 			case errors.Is(err, broker.ErrNotFound):
@@ -189,6 +202,27 @@ func TestQuarantines(t *testing.T) {
 		t.Errorf("got %d lifted and %d not found, want 1 and 9", lifted.Load(), none.Load())
 	}
 	db.Check(t)
+}
+
+// Who owns the database can append what the broker never would: an auditor sees that it lifts nothing that stands.
+func TestLiftsThatCannotBe(t *testing.T) {
+	db := brevettest.NewDB(t)
+	stands := quarantine(sandbox)
+	announce(t, db.Ledger(t), stands, quarantine("spiffe://other.test"))
+	const body = `{"id":%q,"kind":"quarantine.remove","lifts":%q,"reason":"","target":{"spiffe_id":%q},"time":"2096-01-01T00:00:00Z","version":1}`
+	for name, text := range map[string]string{
+		"of nothing":         fmt.Sprintf(body, uuid.NewString(), stands.ID, sandbox+"/x"),
+		"by another command": fmt.Sprintf(body, uuid.NewString(), uuid.NewString(), sandbox),
+	} {
+		report := verifyWith(t, db, text)
+		if !slices.ContainsFunc(report.Findings, func(f audit.Finding) bool { return f.Code == audit.Impossible && f.Index == 2 }) {
+			t.Errorf("%s: got %+v, want it impossible", name, report.Findings)
+		}
+	}
+	report := verifyWith(t, db, fmt.Sprintf(body, uuid.NewString(), stands.ID, sandbox))
+	if len(report.Findings) != 1 || report.Findings[0].Code != audit.ProjectionExtra {
+		t.Errorf("what can be: got %+v, want its row to be there still", report.Findings)
+	}
 }
 
 // After a command was answered nothing that it forbids begins, on any replica. The checker looks at what began before.
@@ -351,6 +385,13 @@ func TestLive(t *testing.T) {
 	leased := []string{"intent", "login", "login, lapsed", "unknown, lapsed", "revoking", "revoking, lapsed", "elsewhere"}
 	if diff := cmp.Diff(leased, live(broker.Selector{}, everywhere, broker.LivePage{Limit: 3, Leased: true})); diff != "" {
 		t.Errorf("leased (-want +got):\n%s", diff)
+	}
+	var before int64
+	if err := brevettest.Connect(t, db.AdminURL).QueryRow(t.Context(), `SELECT entry_index FROM issuances WHERE scope = 'git.write'`).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(own, live(broker.Selector{}, everywhere, broker.LivePage{Limit: 3, Before: before})); diff != "" {
+		t.Errorf("before the one below (-want +got):\n%s", diff)
 	}
 	for id, name := range names {
 		want := []string{name}

@@ -230,7 +230,7 @@ func verifyWith(t *testing.T, db *brevettest.DB, body string) audit.Report {
 	if _, err := tx.Exec(t.Context(), `
 		WITH head AS (UPDATE ledger_head SET size = size + 1 RETURNING size - 1 AS index)
 		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
-		SELECT index, ($1::text::jsonb ->> 'id')::uuid, ($1::text::jsonb ->> 'time')::timestamptz, 'issuance.reported', convert_to($1::text, 'UTF8'),
+		SELECT index, ($1::text::jsonb ->> 'id')::uuid, ($1::text::jsonb ->> 'time')::timestamptz, $1::text::jsonb ->> 'kind', convert_to($1::text, 'UTF8'),
 			sha256('\x00'::bytea || convert_to($1::text, 'UTF8'))
 		FROM head`, body); err != nil {
 		t.Fatal(err)
