@@ -45,8 +45,7 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
-	address := workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI))
-	source, err := workloadapi.NewX509Source(ctx, address)
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...))
 	if err != nil {
 		return nil, nil, f.noSVID(err)
 	}
@@ -58,7 +57,7 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	}
 	var tokens *workloadapi.JWTSource
 	if f.JWT {
-		if tokens, err = workloadapi.NewJWTSource(ctx, address); err != nil {
+		if tokens, err = workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...)); err != nil {
 			closeAll()
 			return nil, nil, f.noSVID(err)
 		}

@@ -19,8 +19,7 @@ import (
 
 // serveProven takes calls of all sandboxes whose identities the Workload API gives to the gateway as well.
 func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) error {
-	address := workloadapi.WithAddr(c.WorkloadAPI)
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(address))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(c.WorkloadAPI)...))
 	if err != nil {
 		return c.noSVID(err)
 	}
@@ -35,7 +34,7 @@ func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gatewa
 	all := &sandboxes{gateway: gateway, cfg: cfg, flags: c.CallerFlags, source: source, byID: map[string]*holder{}}
 	defer all.close()
 	watched := make(chan error, 1)
-	go func() { watched <- workloadapi.WatchX509Context(ctx, all, address) }()
+	go func() { watched <- workloadapi.WatchX509Context(ctx, all, insistent(c.WorkloadAPI)...) }()
 	err = gateway.Serve(ctx, tls.NewListener(listener, secured), egress.Proven(source, time.Now, all.lookup))
 	return errors.Join(err, ended(ctx, <-watched))
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ type federation struct {
 	t       *testing.T // whose end is the deployment's
 	cfg     Config
 	broker  *process
+	sockets string // a folder
 	agent   *devstack.Endpoint
 	partner *devstack.Issuer
 	vendor  *bundleEndpoint // https_spiffe
@@ -115,7 +117,7 @@ func publish(t *testing.T, name string) *bundleEndpoint {
 // federate starts all of it, with somebody of each trust domain who calls from now on.
 func federate(t *testing.T) *federation {
 	t.Helper()
-	f := &federation{plan: newPlan(t), t: t, partner: newIssuer(t, "partner.example")}
+	f := &federation{plan: newPlan(t), t: t, sockets: shortDir(t), partner: newIssuer(t, "partner.example")}
 	f.vendor, f.shop = publish(t, "vendor.example"), publish(t, "shop.example")
 	f.issuer = newIssuer(t, localDomain)
 	f.issuer.Federate(f.partner.Bundle())
@@ -137,7 +139,7 @@ func federate(t *testing.T) *federation {
 func (f *federation) serveAgent(t *testing.T) {
 	t.Helper()
 	var err error
-	if f.agent, err = f.issuer.ServeWorkload(f.path("agent.sock"), spiffeid.RequireFromPath(f.issuer.TrustDomain(), "/brevet")); err != nil {
+	if f.agent, err = f.issuer.ServeWorkload(filepath.Join(f.sockets, "agent.sock"), spiffeid.RequireFromPath(f.issuer.TrustDomain(), "/brevet")); err != nil {
 		t.Fatal(err)
 	}
 	f.socket = f.agent.Addr()

@@ -366,7 +366,7 @@ func (s *service) vaultAuth(ctx context.Context, cfg VaultConfig) (mint.Auth, er
 			Mount: cfg.AppRole.Mount, RoleID: roleID, SecretIDFile: cfg.AppRole.SecretIDFile,
 		}}, nil
 	case cfg.JWT != nil && cfg.JWT.WorkloadAPI != "":
-		source, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(cfg.JWT.WorkloadAPI)))
+		source, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(insistent(cfg.JWT.WorkloadAPI)...))
 		if err != nil {
 			return mint.Auth{}, fmt.Errorf("vault.jwt.workload_api: %w", err)
 		}
@@ -388,7 +388,7 @@ func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (func(*tls
 		}
 		return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, nil
 	}
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(cfg.WorkloadAPI)))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(cfg.WorkloadAPI)...))
 	if err != nil {
 		return nil, fmt.Errorf("tls.workload_api: %w", err)
 	}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// fickle is a Workload API that gives one SVID on each stream, and then an answer on which clients may give up for good. Without an
+// issuer it gives only that.
+type fickle struct {
+	workload.UnimplementedSpiffeWorkloadAPIServer
+	issuer  *devstack.Issuer
+	answers chan error
+}
+
+func (f *fickle) FetchX509SVID(_ *workload.X509SVIDRequest, stream grpc.ServerStreamingServer[workload.X509SVIDResponse]) error {
+	if f.issuer == nil {
+		return status.Error(codes.InvalidArgument, "what?")
+	}
+	id := spiffeid.RequireFromPath(f.issuer.TrustDomain(), "/brevet")
+	svid, err := f.issuer.X509SVID(id)
+	if err != nil {
+		return err
+	}
+	chain, key, err := svid.MarshalRaw()
+	if err != nil {
+		return err
+	}
+	authority, _ := f.issuer.CA()
+	err = stream.Send(&workload.X509SVIDResponse{Svids: []*workload.X509SVID{{
+		SpiffeId: id.String(), X509Svid: chain, X509SvidKey: key, Bundle: authority.Raw,
+	}}})
+	if err != nil {
+		return err
+	}
+	select {
+	case answer := <-f.answers:
+		return answer
+	case <-stream.Context().Done():
+		return nil
+	}
+}
+
+// shortDir is a folder for a socket, whose path may not be as long as that of t.TempDir can be.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func serveFickle(t *testing.T) (*fickle, string) {
+	t.Helper()
+	socket := filepath.Join(shortDir(t), "agent.sock")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fickle{issuer: newIssuer(t, localDomain), answers: make(chan error)}
+	server := grpc.NewServer()
+	workload.RegisterSpiffeWorkloadAPIServer(server, f)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return f, "unix://" + socket
+}
+
+// Whatever a Workload API has once answered, the broker asks it again: else it would serve with the certificate that it has
+// until that expires, and with an expired one from then on.
+func TestTheCertificateIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	f, address := serveFickle(t)
+	s := &service{}
+	t.Cleanup(s.close)
+	certificate, err := s.openCertificate(t.Context(), TLSConfig{WorkloadAPI: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial := func() string {
+		pair, err := certificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pair.Certificate[0])
+	}
+	for _, answer := range []error{
+		status.Error(codes.Canceled, "going"), status.Error(codes.InvalidArgument, "what?"), status.Error(codes.PermissionDenied, "no identity"),
+	} {
+		before := serial()
+		f.answers <- answer
+		within(t, 15*time.Second, "another certificate after "+answer.Error(), func() bool { return serial() != before })
+	}
+}
+
+// Whoever begins is told of an answer that asking again would not change.
+func TestTheFirstAnswerStands(t *testing.T) {
+	t.Parallel()
+	f, address := serveFickle(t)
+	f.issuer = nil
+	_, err := (&service{}).openCertificate(t.Context(), TLSConfig{WorkloadAPI: address})
+	if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(err.Error(), "tls.workload_api: ") {
+		t.Errorf("got %v, want what was answered", err)
+	}
+}
