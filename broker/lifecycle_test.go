@@ -46,7 +46,9 @@ func (p *tape) Announce(_ context.Context, cmd broker.Command) error {
 }
 
 func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page broker.LivePage) ([]broker.Held, error) {
-	p.page = page
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.page = page // the sweeper asks at two places at once
 	if page.After != "" && !page.Leased {
 		return nil, nil
 	}
