@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/mint"
@@ -122,4 +123,12 @@ func replaceFile(path, text string) error {
 		_ = os.Remove(fresh.Name())
 	}
 	return err
+}
+
+func longestTTL(catalogue *scopes.Catalogue) time.Duration {
+	var longest time.Duration
+	for _, s := range catalogue.Scopes() {
+		longest = max(longest, s.TTL.Max)
+	}
+	return longest
 }
