@@ -31,6 +31,9 @@ type held struct {
 	VaultLease     string
 }
 
+// ofOne are the parts of a selector that few of all records fit.
+const ofOne = "(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)"
+
 // Live implements [broker.Estate].
 func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.Held, error) {
 	if page.Limit < 1 {
@@ -48,18 +51,18 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "before": page.Before, "limit": page.Limit,
 	}
 	// Three parts, so that each has an index: what has time left, what is unfinished, what Vault may not have ended. Those are
-	// few among all that is over, which Postgres cannot know: OFFSET keeps it from looking for them by their scope.
+	// few among all that is over, which Postgres cannot know: OFFSET keeps it from looking for them by their scope or trust domain.
 	rows, err := l.estate.Query(ctx, `
 		SELECT `+heldColumns+`
 		FROM (
-			SELECT *, NULL AS cause FROM issuances
+			(SELECT *, NULL AS cause FROM issuances
 			WHERE status IN ('intent', 'issued', 'unknown', 'revoking') AND expires_at > now()
 				AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
+				AND `+ofOne+` OFFSET 0)
 			UNION ALL
 			SELECT *, NULL AS cause FROM issuances WHERE status IN ('intent', 'unknown', 'revoking') AND expires_at <= now()
 			UNION ALL
-			(SELECT *, NULL AS cause FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now()
-				AND (@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id) OFFSET 0)
+			(SELECT *, NULL AS cause FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now() AND `+ofOne+` OFFSET 0)
 		) AS alive
 		WHERE `+within(reach, "trust_domain", args)+`
 			AND (@after::uuid IS NULL OR id > @after)

@@ -1,0 +1,100 @@
+package ledger_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/people"
+	"github.com/jackc/pgx/v5"
+)
+
+// What has to end is found among what is alive: whatever was issued before makes no look longer. Here most is over, and
+// PostgreSQL takes a fifth of all for what is issued, in Vault and past its time.
+func TestNoLookReadsWhatIsOver(t *testing.T) {
+	t.Parallel()
+	const all, mostRead = 40_000, 3000 // 1200 or so are alive
+	db := brevettest.NewDB(t)
+	if err := devstack.Fill(t.Context(), db.AdminURL, 0, all, func(string, ...any) {}); err != nil {
+		t.Fatal(err)
+	}
+	owner := brevettest.Connect(t, db.AdminURL)
+	reckonWithADisk(t, owner)
+	for name, look := range map[string]func(l *ledger.Ledger) error{
+		"everything alive":     live(t, broker.Selector{}),
+		"those of a domain":    live(t, broker.Selector{TrustDomain: "other.test"}),
+		"those of a path":      live(t, broker.Selector{SPIFFEIDPrefix: "spiffe://acme.test/team-1"}),
+		"those of a sandbox":   live(t, broker.Selector{SPIFFEID: "spiffe://acme.test/team-1/agent-1"}),
+		"those of a scope":     live(t, broker.Selector{Scope: "app1.verb1"}),
+		"those of a catalogue": live(t, broker.Selector{Catalogue: "sha256:x"}),
+		"what is due": func(l *ledger.Ledger) error {
+			_, err := l.Due(t.Context(), broker.Due{Unfinished: time.Now(), Overdue: time.Now(), Limit: 200})
+			return err
+		},
+		"what waits for people": func(l *ledger.Ledger) error {
+			_, _, err := l.Waiting(t.Context(), broker.WaitingQuery{Groups: []string{"group-1"}, Within: []string{people.Everywhere}, Limit: 100})
+			return err
+		},
+		"the census": func(l *ledger.Ledger) error {
+			_, err := l.Census(t.Context(), everything)
+			return err
+		},
+	} {
+		before := rowsRead(t, owner)
+		l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = look(l)
+		l.Close()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if read := rowsRead(t, owner) - before; read > mostRead {
+			t.Errorf("%s: %d rows read of %d, want %d at most", name, read, all, mostRead)
+		}
+	}
+}
+
+// reckonWithADisk has what connects from now on plan as where more is stored than memory holds: in a ledger of ten million.
+func reckonWithADisk(t *testing.T, owner *pgx.Conn) {
+	t.Helper()
+	var name string
+	if err := owner.QueryRow(t.Context(), "SELECT current_database()").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owner.Exec(t.Context(), "ALTER DATABASE "+pgx.Identifier{name}.Sanitize()+" SET random_page_cost = 20"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func live(t *testing.T, sel broker.Selector) func(*ledger.Ledger) error {
+	return func(l *ledger.Ledger) error {
+		_, err := l.Live(t.Context(), sel, everything, broker.LivePage{Limit: 100})
+		return err
+	}
+}
+
+// rowsRead is how many rows of issuances were read so far, which connections tell when they end.
+func rowsRead(t *testing.T, owner *pgx.Conn) (rows int64) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		var others int
+		err := owner.QueryRow(t.Context(), `
+			SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()),
+				(SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'issuances')`).Scan(&others, &rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if others == 0 {
+			return rows
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("connections of the ledger have not ended")
+		}
+	}
+}
