@@ -40,7 +40,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := map[string]int64{}
-	for _, name := range order {
+	for _, name := range slices.Concat(tokens, []string{alone, half}, logins) {
 		got := saved.Rounds[name]
 		if len(got) != 1 || got[0].Rate <= 0 || got[0].P50 <= 0 {
 			t.Errorf("%s: got %+v, want one round of it, with all figures", name, got)

@@ -79,22 +79,16 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 	}
 	r := report{Connections: o.connections, loads: map[string][]load{}}
-	for round := range o.rounds + 1 { // the first one warms up
-		for _, name := range order {
-			l := d.closed(ctx, callers[name], o.lasts)
-			if err := errors.Join(l.check(), d.endLeases(ctx)); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			if round > 0 {
-				r.loads[name] = append(r.loads[name], l)
-			}
-			fmt.Fprintf(os.Stderr, "\r\033[Kround %d of %d: %s %.0f/s", round, o.rounds, name, l.rate())
-		}
-	}
-	fmt.Fprint(os.Stderr, "\r\033[K")
-	if err := d.halfLoad(ctx, callers["issue"], 2*o.lasts, &r); err != nil {
+	if err := d.rounds(ctx, o, tokens, callers, &r); err != nil {
 		return err
 	}
+	if err := d.halfLoad(ctx, callers["issue"], o, &r); err != nil {
+		return err
+	}
+	if err := d.rounds(ctx, o, logins, callers, &r); err != nil {
+		return err
+	}
+	fmt.Fprint(os.Stderr, "\r\033[K")
 	if err := d.introspection(ctx, o.connections, o.lasts, &r); err != nil {
 		return err
 	}
@@ -105,18 +99,42 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 
 // callersOf are fewer for what makes logins at a database: each of them is a role that is made there.
 func (o options) callersOf(name string) int {
-	if name == "dynamic" || name == "creds" {
+	switch name {
+	case "dynamic", "dynamic-long", "creds":
 		return min(o.connections, 8)
+	default:
+		return o.connections
 	}
-	return o.connections
+}
+
+// rounds asks for each of these targets in turn.
+func (d *deployment) rounds(ctx context.Context, o options, names []string, callers map[string][]call, r *report) error {
+	for round := range o.rounds + 1 { // the first one warms up
+		for _, name := range names {
+			l := d.closed(ctx, callers[name], o.lasts)
+			if err := errors.Join(l.check(), d.endLogins(ctx)); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if round > 0 {
+				r.loads[name] = append(r.loads[name], l)
+			}
+			fmt.Fprintf(os.Stderr, "\r\033[Kround %d of %d: %s %.0f/s", round, o.rounds, name, l.rate())
+		}
+	}
+	return nil
 }
 
 // halfLoad compares the latency of an issue at half of what the broker can do with that of one alone.
-func (d *deployment) halfLoad(ctx context.Context, callers []call, lasts time.Duration, r *report) error {
-	alone := d.closed(ctx, callers[:1], lasts)
-	half := d.open(ctx, callers, r.median("issue").rate()/2, lasts)
-	r.Alone, r.Half = figuresOf(alone), figuresOf(half)
-	return errors.Join(alone.check(), half.check())
+func (d *deployment) halfLoad(ctx context.Context, callers []call, o options, r *report) error {
+	rate := r.median("issue").rate() / 2
+	for range o.rounds {
+		one, some := d.closed(ctx, callers[:1], o.lasts), d.open(ctx, callers, rate, o.lasts)
+		if err := errors.Join(one.check(), some.check()); err != nil {
+			return err
+		}
+		r.loads[alone], r.loads[half] = append(r.loads[alone], one), append(r.loads[half], some)
+	}
+	return nil
 }
 
 func pemOf(key crypto.PublicKey) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,16 +21,15 @@ type target func(n int) ([]call, error)
 
 // targets are what is compared. The first ones are Brevet's, the others are what one would do without it.
 func (d *deployment) targets() map[string]target {
-	orders := map[string]any{"scope": "bench.database", "task": "bench"}
 	return map[string]target{
-		"issue":     func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
-		"issue-jwt": func(n int) ([]call, error) { return d.bearers(n, read) },
-		"dynamic": func(n int) ([]call, error) {
-			return callers(n, func(i int) (call, error) { return d.sandbox(i, d.url, orders) })
-		},
-		"login": d.logins,
-		"sign":  d.signers,
-		"creds": d.creds,
+		"issue":        func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
+		"issue-jwt":    func(n int) ([]call, error) { return d.bearers(n, read) },
+		"dynamic":      func(n int) ([]call, error) { return d.readers(n, "bench.database") },
+		"dynamic-long": func(n int) ([]call, error) { return d.readers(n, "bench.database.long") },
+		"login":        d.logins,
+		"login-once":   d.loginsOnce,
+		"sign":         d.signers,
+		"creds":        d.creds,
 	}
 }
 
@@ -43,6 +43,12 @@ func agent(i int) spiffeid.ID {
 // sandboxes ask for a signed token, of the brokers in turn.
 func (d *deployment) sandboxes(n int, of ...string) ([]call, error) {
 	return callers(n, func(i int) (call, error) { return d.sandbox(i, of[i%len(of)], read) })
+}
+
+// readers ask for database logins.
+func (d *deployment) readers(n int, scope string) ([]call, error) {
+	body := map[string]any{"scope": scope, "task": "bench"}
+	return callers(n, func(i int) (call, error) { return d.sandbox(i, d.url, body) })
 }
 
 // sandbox asks a broker over mutual TLS.
@@ -68,6 +74,34 @@ func (d *deployment) logins(n int) ([]call, error) {
 	return callers(n, func(i int) (call, error) {
 		return d.refreshed(i, "vault", func(token string) (call, error) {
 			return post(nil, d.servers.Vault.Addr()+"/v1/auth/jwt/login", http.Header{}, map[string]any{"role": "bench", "jwt": token}, http.StatusOK)
+		})
+	})
+}
+
+// loginsOnce end the Vault token that a login gives, as one has to whose agent is to have it for one task.
+func (d *deployment) loginsOnce(n int) ([]call, error) {
+	return callers(n, func(i int) (call, error) {
+		header := http.Header{}
+		login := asking(nil, http.MethodPost, d.servers.Vault.Addr()+"/v1/auth/jwt/login", http.Header{})
+		end := asking(nil, http.MethodPost, d.servers.Vault.Addr()+"/v1/auth/token/revoke-self", header)
+		return d.refreshed(i, "vault", func(token string) (call, error) {
+			body, err := json.Marshal(map[string]any{"role": "bench", "jwt": token})
+			return func(ctx context.Context) error {
+				got, err := login(ctx, body)
+				var made struct {
+					Auth struct {
+						Token string `json:"client_token"`
+					}
+				}
+				if err := errors.Join(err, json.Unmarshal(got.body, &made)); err != nil {
+					return fmt.Errorf("logging in: status %d: %w", got.status, err)
+				}
+				header.Set("X-Vault-Token", made.Auth.Token)
+				if got, err = end(ctx, nil); err == nil && got.status != http.StatusNoContent {
+					err = fmt.Errorf("ending a login: status %d: %.300s", got.status, got.body)
+				}
+				return err
+			}, err
 		})
 	})
 }
@@ -170,23 +204,34 @@ func asking(trust *tls.Config, method, url string, header http.Header) func(cont
 	}
 }
 
-// endLeases has Vault end the database logins that have been asked for, which is not counted: else it would do so while the
-// next is measured. The tokens of its own logins outlive the run.
-func (d *deployment) endLeases(ctx context.Context) error {
-	for _, prefix := range []string{"auth/token/create/brevet", "database/creds/reporting"} {
-		url := d.servers.Vault.Addr() + "/v1/sys/leases/revoke-prefix/" + prefix
-		end, err := post(nil, url, d.root(), map[string]any{"sync": true}, http.StatusNoContent)
-		if err != nil {
-			return err
-		}
-		if err := end(ctx); err != nil {
-			return err
+// endLogins ends the database logins that have been asked for, those of Brevet through Brevet: else they would be ended, and found
+// to be, while the next is measured. It is not counted; the tokens of its own logins outlive the run.
+func (d *deployment) endLogins(ctx context.Context) error {
+	officer, err := d.proved(spiffeid.RequireFromString("spiffe://" + domain + "/ops/admin"))
+	if err != nil {
+		return err
+	}
+	revoke := asking(officer, http.MethodPost, d.url+"/v1/revocations", http.Header{})
+	for _, scope := range []string{"bench.database", "bench.database.long"} {
+		for status := http.StatusAccepted; status == http.StatusAccepted; { // Vault has not ended all of it yet
+			got, err := revoke(ctx, fmt.Appendf(nil, `{"scope": %q, "reason": "measured"}`, scope))
+			if err != nil {
+				return err
+			}
+			if status = got.status; status >= http.StatusBadRequest && status != http.StatusNotFound {
+				return fmt.Errorf("ending what %s gave: status %d: %.300s", scope, status, got.body)
+			}
 		}
 	}
-	return nil
+	end, err := post(nil, d.servers.Vault.Addr()+"/v1/sys/leases/revoke-prefix/database/creds/reporting", d.root(), map[string]any{"sync": true}, http.StatusNoContent)
+	if err != nil {
+		return err
+	}
+	return end(ctx)
 }
 
-// prepareVault gives Vault the login method that one would use without Brevet.
+// prepareVault gives Vault the login method that one would use without Brevet, and has database logins live for as long as those
+// that are compared, so that theirs need not be renewed one by one.
 func (d *deployment) prepareVault(ctx context.Context) error {
 	set := d.issuer.Bundle().JWTBundle()
 	var keys []string
@@ -201,6 +246,7 @@ func (d *deployment) prepareVault(ctx context.Context) error {
 		path string
 		body map[string]any
 	}{
+		{"database/roles/reporting", map[string]any{"db_name": "target", "default_ttl": "1m"}},
 		{"sys/auth/jwt", map[string]any{"type": "jwt"}},
 		{"auth/jwt/config", map[string]any{"jwt_validation_pubkeys": keys}},
 		{"auth/jwt/role/bench", map[string]any{
