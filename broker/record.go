@@ -166,10 +166,10 @@ type Minted struct {
 	// Digest is the SHA-256 of the secret, by which it can be recognised. Zero for a static secret, whose digest
 	// could be guessed from.
 	Digest [32]byte
-	// Until is when it ends at the latest, and ShortLease tells that its lease ends before that unless it is renewed too.
-	// Neither is recorded: what is renewed was minted a moment ago.
-	Until      time.Time
-	ShortLease bool
+	// Until is when it ends at the latest. Whole tells that it lives until then without being renewed, ShortLease that its
+	// lease ends before that unless it is renewed too. None is recorded: what is renewed was minted a moment ago.
+	Until             time.Time
+	Whole, ShortLease bool
 }
 
 // Selector picks records that are alive. All the set fields have to match.

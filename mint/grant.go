@@ -24,11 +24,13 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if err := m.mintable(intent); err != nil {
 		return broker.Credential{}, err
 	}
+	left := m.left(intent)
 	wrapper, err := m.wrap(ctx, intent)
 	if wrapper == nil {
 		return broker.Credential{}, err
 	}
 	w := &wrapped{intent: intent, token: wrapper.ClientToken, handle: broker.Handle{Accessor: wrapper.Accessor}}
+	w.whole = wrapper.LeaseDuration >= left-renewSlack
 	if err == nil {
 		err = m.draw(ctx, w)
 	}
@@ -40,7 +42,9 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	}
 	return broker.Credential{
 		Secret: secret.New(w.secret),
-		Minted: &broker.Minted{Handle: w.handle, Name: w.name, Digest: w.digest, Until: intent.Expires, ShortLease: w.short},
+		Minted: &broker.Minted{
+			Handle: w.handle, Name: w.name, Digest: w.digest, Until: intent.Expires, Whole: w.whole && !w.short, ShortLease: w.short,
+		},
 	}, nil
 }
 
@@ -51,8 +55,8 @@ type wrapped struct {
 	handle broker.Handle
 	// unseen tells that Vault may have made something whose lease nobody knows.
 	unseen bool
-	// short tells that its lease has to be renewed with its token.
-	short bool
+	// whole tells that its token lives to the end as it is, and short that its lease has to be renewed with its token.
+	whole, short bool
 	drawn
 }
 

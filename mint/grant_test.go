@@ -235,6 +235,41 @@ func TestLeasedCredentials(t *testing.T) {
 	}
 }
 
+// What is for half a minute at most lives no longer than what nobody has renewed: so it is not renewed, and dies on time.
+func TestBriefCredentialsAreNotRenewed(t *testing.T) {
+	e := realEstate(t)
+	for _, name := range leased {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := wares(t)[name]
+			intent, minted, secret := e.made(t, w, 6*time.Second)
+			if !minted.Whole {
+				t.Fatalf("got %+v, want one that lives to its end", minted)
+			}
+			e.livesUnder(t, minted.Accessor, intent)
+			before := e.life(t, minted.Accessor)
+			if err := e.minter.Renew(t.Context(), minted); err != nil {
+				t.Errorf("renewing: %v", err)
+			}
+			if after := e.life(t, minted.Accessor); after > before || before > time.Until(intent.Expires)+time.Second {
+				t.Errorf("it lives for another %v, and %v before it was renewed, want until %v", after, before, intent.Expires)
+			}
+			if !e.works(t, w, secret) {
+				t.Error("it cannot be used")
+			}
+			for deadline := intent.Expires.Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+				alive, err := e.minter.Alive(t.Context(), minted.Handle)
+				if err == nil && !alive && !e.works(t, w, secret) {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("got alive %t, %v long after its end", alive, err)
+				}
+			}
+		})
+	}
+}
+
 // livesUnder looks at the token of a credential as Vault describes it.
 func (e *estate) livesUnder(t *testing.T, accessor string, intent broker.Intent) {
 	t.Helper()

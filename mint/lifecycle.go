@@ -19,8 +19,8 @@ const renewSlack = 2
 
 // Renew lets the token of a credential, and with it the credential, live until its time. See broker.Minter.
 func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
-	if minted.Accessor == "" {
-		return nil // it lives under nothing
+	if minted.Accessor == "" || minted.Whole {
+		return nil // it lives under nothing, or to its end
 	}
 	const doing = "renewing the token"
 	wanted := m.wanted(minted.Until)
