@@ -31,8 +31,14 @@ type held struct {
 	VaultLease     string
 }
 
-// ofOne are the parts of a selector that few of all records fit.
-const ofOne = "(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)"
+// ofOne are the parts of a selector that few of all records fit. All IDs of a trust domain lie between "spiffe://name/" and
+// "spiffe://name0", as those below a path do.
+const (
+	ofOne  = `(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)`
+	ofMany = `(@prefix::text = '' OR spiffe_id = @prefix OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
+		AND (@trust_domain::text = ''
+			OR (spiffe_id >= 'spiffe://' || @trust_domain || '/' AND spiffe_id < 'spiffe://' || @trust_domain || '0'))`
+)
 
 // Live implements [broker.Estate].
 func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.Held, error) {
@@ -58,7 +64,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			(SELECT *, NULL AS cause FROM issuances
 			WHERE status IN ('intent', 'issued', 'unknown', 'revoking') AND expires_at > now()
 				AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
-				AND `+ofOne+` OFFSET 0)
+				AND `+ofOne+` AND `+ofMany+` AND (@after::uuid IS NULL OR id > @after) OFFSET 0)
 			UNION ALL
 			SELECT *, NULL AS cause FROM issuances WHERE status IN ('intent', 'unknown', 'revoking') AND expires_at <= now()
 			UNION ALL
