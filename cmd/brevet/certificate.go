@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -24,7 +25,7 @@ func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (func(*tls
 		if err := c.read(ctx); err != nil {
 			return nil, fmt.Errorf("tls.cert_file: %w", err)
 		}
-		s.tasks.Go(func() error { return c.follow(ctx, rereadCertificate) })
+		go c.follow(ctx, rereadCertificate) // nobody waits for a file that cannot be read
 		return c.certificate, nil
 	}
 	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(cfg.WorkloadAPI)...))
@@ -52,22 +53,34 @@ func (c *certificateFiles) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := c.current.Swap(&pair)
-	if before != nil && !slices.EqualFunc(before.Certificate, pair.Certificate, slices.Equal) {
-		c.log.InfoContext(ctx, "serving with a new certificate", "file", c.cert, "until", pair.Leaf.NotAfter)
+	before := c.current.Load()
+	switch {
+	case before == nil:
+	case slices.EqualFunc(before.Certificate, pair.Certificate, slices.Equal):
+		return nil
+	default:
+		leaf, err := x509.ParseCertificate(pair.Certificate[0])
+		if err != nil {
+			return err
+		}
+		if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+			return fmt.Errorf("the certificate is good from %s until %s", leaf.NotBefore, leaf.NotAfter)
+		}
+		c.log.InfoContext(ctx, "serving with a new certificate", "file", c.cert, "until", leaf.NotAfter)
 	}
+	c.current.Store(&pair)
 	return nil
 }
 
 // follow reads the files again and again until ctx ends. What cannot be read, such as a certificate whose key has not been
-// written yet, changes nothing.
-func (c *certificateFiles) follow(ctx context.Context, every time.Duration) error {
+// written yet, changes nothing, and neither does one whose time is over.
+func (c *certificateFiles) follow(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 			if err := c.read(ctx); err != nil {
 				c.log.WarnContext(ctx, "the certificate cannot be read again: the last one is served on", "file", c.cert, "error", err)

@@ -26,7 +26,7 @@ func TestRenewedCertificateFiles(t *testing.T) {
 	if err := c.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = c.follow(t.Context(), 5*time.Millisecond) }()
+	go c.follow(t.Context(), 5*time.Millisecond)
 	address := greeter(t, c)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
@@ -40,6 +40,18 @@ func TestRenewedCertificateFiles(t *testing.T) {
 	if got := dialled(t, address, roots).ConnectionState().PeerCertificates[0]; !got.Equal(first) {
 		t.Error("a certificate without its key has changed what is served")
 	}
+	over, overKey := certificate(t, &x509.Certificate{
+		DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	}, ca, caKey)
+	writePEM(t, c.cert, "CERTIFICATE", over.Raw)
+	writePEM(t, c.key, "PRIVATE KEY", privateKey(t, overKey))
+	if err := c.read(t.Context()); err == nil {
+		t.Error("a certificate whose time is over was taken")
+	}
+	if got := dialled(t, address, roots).ConnectionState().PeerCertificates[0]; !got.Equal(first) {
+		t.Error("a certificate whose time is over is served")
+	}
+	writePEM(t, c.cert, "CERTIFICATE", second.Raw)
 	writePEM(t, c.key, "PRIVATE KEY", privateKey(t, secondKey))
 	deadline := time.Now().Add(10 * time.Second)
 	for !dialled(t, address, roots).ConnectionState().PeerCertificates[0].Equal(second) {
