@@ -9,7 +9,7 @@ ended=$(tee /dev/stderr | grep -Eo '^[0-9]+ passed, [0-9]+ failed$' | tail -n 1)
 	exit 1
 }
 commit=$(git describe --always)
-git diff --quiet HEAD -- . ":(exclude)$file" ':(exclude)docs/faults.md' || commit+=-dirty
+git diff --quiet HEAD -- :/ ":(exclude)$file" ':(top,exclude)docs/faults.md' || commit+=-dirty
 touch "$file"
 {
 	grep -v "^$suite " "$file" || true
