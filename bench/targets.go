@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,7 +26,6 @@ func (d *deployment) targets() map[string]target {
 		"dynamic":      func(n int) ([]call, error) { return d.readers(n, "bench.database") },
 		"dynamic-long": func(n int) ([]call, error) { return d.readers(n, "bench.database.long") },
 		"login":        d.logins,
-		"login-once":   d.loginsOnce,
 		"sign":         d.signers,
 		"creds":        d.creds,
 	}
@@ -74,34 +72,6 @@ func (d *deployment) logins(n int) ([]call, error) {
 	return callers(n, func(i int) (call, error) {
 		return d.refreshed(i, "vault", func(token string) (call, error) {
 			return post(nil, d.servers.Vault.Addr()+"/v1/auth/jwt/login", http.Header{}, map[string]any{"role": "bench", "jwt": token}, http.StatusOK)
-		})
-	})
-}
-
-// loginsOnce end the Vault token that a login gives, as one has to whose agent is to have it for one task.
-func (d *deployment) loginsOnce(n int) ([]call, error) {
-	return callers(n, func(i int) (call, error) {
-		header := http.Header{}
-		login := asking(nil, http.MethodPost, d.servers.Vault.Addr()+"/v1/auth/jwt/login", http.Header{})
-		end := asking(nil, http.MethodPost, d.servers.Vault.Addr()+"/v1/auth/token/revoke-self", header)
-		return d.refreshed(i, "vault", func(token string) (call, error) {
-			body, err := json.Marshal(map[string]any{"role": "bench", "jwt": token})
-			return func(ctx context.Context) error {
-				got, err := login(ctx, body)
-				var made struct {
-					Auth struct {
-						Token string `json:"client_token"`
-					}
-				}
-				if err := errors.Join(err, json.Unmarshal(got.body, &made)); err != nil {
-					return fmt.Errorf("logging in: status %d: %w", got.status, err)
-				}
-				header.Set("X-Vault-Token", made.Auth.Token)
-				if got, err = end(ctx, nil); err == nil && got.status != http.StatusNoContent {
-					err = fmt.Errorf("ending a login: status %d: %.300s", got.status, got.body)
-				}
-				return err
-			}, err
 		})
 	})
 }
@@ -211,16 +181,22 @@ func (d *deployment) endLogins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	revoke := asking(officer, http.MethodPost, d.url+"/v1/revocations", http.Header{})
 	for _, scope := range []string{"bench.database", "bench.database.long"} {
-		for status := http.StatusAccepted; status == http.StatusAccepted; { // Vault has not ended all of it yet
+		for { // until nothing is left
 			got, err := revoke(ctx, fmt.Appendf(nil, `{"scope": %q, "reason": "measured"}`, scope))
 			if err != nil {
 				return err
 			}
-			if status = got.status; status >= http.StatusBadRequest && status != http.StatusNotFound {
-				return fmt.Errorf("ending what %s gave: status %d: %.300s", scope, status, got.body)
+			if got.status == http.StatusNotFound {
+				break
 			}
+			if got.status >= http.StatusBadRequest {
+				return fmt.Errorf("ending what %s gave: status %d: %.300s", scope, got.status, got.body)
+			}
+			time.Sleep(50 * time.Millisecond)
 		}
 	}
 	end, err := post(nil, d.servers.Vault.Addr()+"/v1/sys/leases/revoke-prefix/database/creds/reporting", d.root(), map[string]any{"sync": true}, http.StatusNoContent)
@@ -230,8 +206,7 @@ func (d *deployment) endLogins(ctx context.Context) error {
 	return end(ctx)
 }
 
-// prepareVault gives Vault the login method that one would use without Brevet, and has database logins live for as long as those
-// that are compared, so that theirs need not be renewed one by one.
+// prepareVault gives Vault the login method that one would use without Brevet.
 func (d *deployment) prepareVault(ctx context.Context) error {
 	set := d.issuer.Bundle().JWTBundle()
 	var keys []string
@@ -246,7 +221,6 @@ func (d *deployment) prepareVault(ctx context.Context) error {
 		path string
 		body map[string]any
 	}{
-		{"database/roles/reporting", map[string]any{"db_name": "target", "default_ttl": "1m"}},
 		{"sys/auth/jwt", map[string]any{"type": "jwt"}},
 		{"auth/jwt/config", map[string]any{"jwt_validation_pubkeys": keys}},
 		{"auth/jwt/role/bench", map[string]any{
