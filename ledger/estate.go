@@ -31,14 +31,13 @@ type held struct {
 	VaultLease     string
 }
 
-// ofOne are the parts of a selector that few of all records fit. All IDs of a trust domain lie between "spiffe://name/" and
-// "spiffe://name0", as those below a path do.
-const (
-	ofOne  = `(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)`
-	ofMany = `(@prefix::text = '' OR spiffe_id = @prefix OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
-		AND (@trust_domain::text = ''
-			OR (spiffe_id >= 'spiffe://' || @trust_domain || '/' AND spiffe_id < 'spiffe://' || @trust_domain || '0'))`
-)
+// ofOne are the parts of a selector that few of all records fit.
+const ofOne = `(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)`
+
+// ofMany are those that a range of SPIFFE IDs fits: all of a trust domain lie between "spiffe://name/" and "spiffe://name0".
+var ofMany = `(@prefix::text = '' OR ` + below("prefix") + `)
+	AND (@trust_domain::text = ''
+		OR (spiffe_id >= 'spiffe://' || @trust_domain || '/' AND spiffe_id < 'spiffe://' || @trust_domain || '0'))`
 
 // Live implements [broker.Estate].
 func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.Held, error) {
@@ -75,8 +74,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			AND (NOT @leased::boolean OR leased)
 			AND (@id::uuid IS NULL OR id = @id)
 			AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)
-			AND (@prefix::text = '' OR spiffe_id = @prefix
-				OR (spiffe_id >= @prefix || '/' AND spiffe_id < @prefix || '0'))
+			AND (@prefix::text = '' OR `+below("prefix")+`)
 			AND (@trust_domain::text = '' OR trust_domain = @trust_domain)
 			AND (@task::text = '' OR task = @task)
 			AND (@scope::text = '' OR scope = @scope)

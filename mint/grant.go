@@ -30,7 +30,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 		return broker.Credential{}, err
 	}
 	w := &wrapped{intent: intent, token: wrapper.ClientToken, handle: broker.Handle{Accessor: wrapper.Accessor}}
-	w.whole = wrapper.LeaseDuration >= left-renewSlack
+	w.whole = left <= int(broker.Unrenewed/time.Second) && wrapper.LeaseDuration >= left-renewSlack
 	if err == nil {
 		err = m.draw(ctx, w)
 	}
