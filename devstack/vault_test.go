@@ -6,7 +6,10 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"math/big"
+	"math/rand/v2"
 	"net/url"
 	"strings"
 	"testing"
@@ -89,6 +92,47 @@ func TestVaultSignsES256(t *testing.T) {
 	r, s := new(big.Int).SetBytes(raw[:32]), new(big.Int).SetBytes(raw[32:])
 	if !ecdsa.Verify(public.(*ecdsa.PublicKey), sum[:], r, s) {
 		t.Error("the signature does not verify")
+	}
+}
+
+// The files of what is deleted are written again: nothing that stays is in one of them. It is read after a new start, from the files.
+func TestVaultKeepsWhatIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	vault := start(t, t.TempDir()).Vault
+	write(t, vault, "sys/mounts/kept", map[string]any{"type": "kv"})
+	kept := map[string]string{}
+	const names, rounds = 40, 300
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // for the same on each run
+	for i := range rounds {
+		path := fmt.Sprintf("kept/%d/%d", i%3, random.IntN(names))
+		if random.IntN(3) == 0 {
+			if _, err := client(t, vault).Logical().DeleteWithContext(t.Context(), path); err != nil {
+				t.Fatal(err)
+			}
+			delete(kept, path)
+			continue
+		}
+		kept[path] = strings.Repeat(path, 1+random.IntN(200)) // shorter and longer than what was in the file
+		write(t, vault, path, map[string]any{"value": kept[path]})
+	}
+	if err := errors.Join(vault.Stop(), vault.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for folder := range 3 {
+		for name := range names {
+			path := fmt.Sprintf("kept/%d/%d", folder, name)
+			secret, err := client(t, vault).Logical().ReadWithContext(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, there := kept[path]
+			switch {
+			case (secret != nil) != there:
+				t.Errorf("%s: is there: %t, want %t", path, secret != nil, there)
+			case there && secret.Data["value"] != want:
+				t.Errorf("%s: got another value than was written", path)
+			}
+		}
 	}
 }
 

@@ -217,6 +217,7 @@ func TestGrants(t *testing.T) {
 		{"auditor", `INSERT INTO votes SELECT * FROM votes` + nothing, noRight},
 		{"auditor", `SELECT redeemable(gen_random_uuid(), 'x', 'approved')`, noRight},
 		{"auditor", `SELECT approved_by(gen_random_uuid())`, noRight},
+		{"auditor", `SELECT broken_rule(NULL)`, noRight},
 		{"broker", `UPDATE issuances SET break_glass = 'x'` + nothing, noRight},
 		{"owner", `DELETE FROM votes` + nothing, noRight},
 		{"owner", `UPDATE votes SET verdict = 'approve'` + nothing, noRight},
@@ -446,6 +447,36 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("%s with %s: got %q, want %q", tc.of, tc.change, got, tc.want)
 		}
+	}
+}
+
+// Nor can it become one, whatever may move: the name of the rule is in what PostgreSQL says.
+func TestRulesHoldForWhatChanges(t *testing.T) {
+	db := brevettest.NewDB(t)
+	l := db.Ledger(t)
+	rec := dynamic("database", nil)
+	begin(t, l, rec)
+	conn := brevettest.Connect(t, db.AdminURL)
+	exec(t, conn, `DROP TRIGGER issuances_only_forward ON issuances`)
+	for _, tc := range []struct{ change, want string }{
+		{`status = 'issued', vault_lease = 'x'`, ""},
+		{`status = 'issued'`, "issuances_minted"},
+		{`status = 'issued', vault_lease = ''`, "issuances_texts"},
+		{`status = 'issued', vault_lease = 'x', secret_digest = ''`, "issuances_digests"},
+		{`status = 'revoked', vault_lease = 'x'`, "issuances_detail"},
+		{`status = 'denied'`, "issuances_state"},
+		{`votes = 1`, "issuances_votes"},
+	} {
+		_, err := conn.Exec(t.Context(), `BEGIN; UPDATE issuances SET `+tc.change+`; ROLLBACK`)
+		var refused *pgconn.PgError
+		got := ""
+		if errors.As(err, &refused) && refused.Code == violation {
+			got = refused.ConstraintName
+		}
+		if got != tc.want || (err == nil) != (tc.want == "") {
+			t.Errorf("%s: got %q (%v), want %q", tc.change, got, err, tc.want)
+		}
+		exec(t, conn, `ROLLBACK`)
 	}
 }
 
