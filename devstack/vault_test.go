@@ -102,7 +102,7 @@ func TestVaultKeepsWhatIsNotDeleted(t *testing.T) {
 	write(t, vault, "sys/mounts/kept", map[string]any{"type": "kv"})
 	kept := map[string]string{}
 	const names, rounds = 40, 300
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // for the same on each run
+	random := rand.New(rand.NewPCG(1, 2)) // the same on each run
 	for i := range rounds {
 		path := fmt.Sprintf("kept/%d/%d", i%3, random.IntN(names))
 		if random.IntN(3) == 0 {
