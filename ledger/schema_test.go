@@ -340,6 +340,8 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 	}
 	exec(t, brevettest.Connect(t, db.AdminURL), `DROP TRIGGER issuances_have_entries ON issuances`)
 	conn := brevettest.Connect(t, db.BrokerURL)
+	columns := texts(t, conn, `
+		SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = 'issuances'::regclass AND attnum > 0 AND NOT attisdropped`)
 	for _, tc := range []struct{ of, change, want string }{
 		{"allow", `{}`, ""},
 		{"deny", `{}`, ""},
@@ -447,6 +449,16 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("%s with %s: got %q, want %q", tc.of, tc.change, got, tc.want)
 		}
+	}
+	// Whatever statement inserts it, beside others that insert nothing.
+	got := refusedBy(t, conn, `
+		WITH nothing AS (INSERT INTO issuances SELECT * FROM issuances WHERE false)
+		MERGE INTO issuances AS i
+		USING (SELECT (jsonb_populate_record(i, jsonb_build_object('id', gen_random_uuid(), 'entry_index', 1000, 'ttl', 0, 'idempotency_key', NULL))).*
+			FROM issuances AS i WHERE id = '`+recs["allow"].ID+`') AS odd ON false
+		WHEN NOT MATCHED THEN INSERT (`+strings.Join(columns, ", ")+`) VALUES (odd.`+strings.Join(columns, ", odd.")+`)`)
+	if got != violation {
+		t.Errorf("by MERGE: got %q, want %q", got, violation)
 	}
 }
 

@@ -299,6 +299,10 @@ func TestSearchesByTermsFindAll(t *testing.T) {
 	if err := devstack.Fill(t.Context(), db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
 	}
+	// No trigger saw to it while it was filled.
+	if broken := texts(t, brevettest.Connect(t, db.AdminURL), `SELECT DISTINCT broken_rule(i) FROM issuances AS i WHERE broken_rule(i) IS NOT NULL`); len(broken) > 0 {
+		t.Fatalf("what it was filled with breaks rules: %q", broken)
+	}
 	l := db.Ledger(t)
 	conn := brevettest.Connect(t, db.AdminURL)
 	acme := broker.Reach{TrustDomains: []string{"acme.test"}}

@@ -20,7 +20,7 @@ import (
 // lease, and shuts down.
 //
 // A file that is deleted becomes the next one that is written: file systems take long to make one where many have just been
-// deleted, as a Vault does that ends what it gave.
+// deleted, as a Vault does that ends what it gave. What is written survives a Vault that is killed, not a machine that loses its power.
 type storage struct {
 	*file.FileBackend
 	folder, unfinished string
@@ -29,8 +29,11 @@ type storage struct {
 	kept   int      // how many have been spares
 }
 
-// maxSpares is as many files as are kept to be written again.
-const maxSpares = 1 << 13
+// So many files are kept to be written again, of so many bytes each.
+const (
+	maxSpares = 1 << 13
+	maxSpare  = 16 << 10
+)
 
 func newStorage(config map[string]string, log hclog.Logger) (physical.Backend, error) {
 	made, err := file.NewFileBackend(config, log)
@@ -71,21 +74,27 @@ func (s *storage) Put(ctx context.Context, entry *physical.Entry) error {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	target := s.path(entry.Key)
-	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return err
+	err = os.MkdirAll(filepath.Dir(target), 0o700)
+	if err == nil {
+		err = os.Rename(f.Name(), target)
 	}
-	return os.Rename(f.Name(), target)
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
 }
 
-// Delete ends an entry, whose file is written again.
+// Delete ends an entry, whose file is written again, unless it is large.
 func (s *storage) Delete(ctx context.Context, key string) error {
 	s.Lock()
 	defer s.Unlock()
 	if !strings.Contains(key, "..") && ctx.Err() == nil && len(s.spares) < maxSpares {
-		s.kept++
+		file := s.path(key)
 		spare := filepath.Join(s.unfinished, "spare-"+strconv.Itoa(s.kept))
-		if os.Rename(s.path(key), spare) == nil { // else it is not there, or gets deleted
+		info, err := os.Lstat(file)
+		if err == nil && info.Mode().IsRegular() && info.Size() <= maxSpare && os.Rename(file, spare) == nil {
 			s.spares = append(s.spares, spare)
+			s.kept++
 		}
 	}
 	return s.DeleteInternal(ctx, key)
@@ -94,15 +103,18 @@ func (s *storage) Delete(ctx context.Context, key string) error {
 // blank is a file that no entry has, for its owner alone. It is not emptied: file systems write out at once what was emptied and written
 // anew.
 func (s *storage) blank() (*os.File, error) {
-	last := len(s.spares) - 1
-	if last < 0 {
-		return os.CreateTemp(s.unfinished, "entry-")
+	if last := len(s.spares) - 1; last >= 0 {
+		name := s.spares[last]
+		s.spares = s.spares[:last]
+		if f, err := os.OpenFile(name, os.O_WRONLY, 0); err == nil {
+			return f, nil
+		}
 	}
-	name := s.spares[last]
-	s.spares = s.spares[:last]
-	return os.OpenFile(name, os.O_WRONLY, 0)
+	return os.CreateTemp(s.unfinished, "entry-")
 }
 
+// path is the file that the file storage reads an entry from.
 func (s *storage) path(key string) string {
-	return filepath.Join(s.folder, filepath.Dir(key), "_"+filepath.Base(key))
+	path := filepath.Join(s.folder, key)
+	return filepath.Join(filepath.Dir(path), "_"+filepath.Base(path))
 }
