@@ -44,8 +44,8 @@ func figuresOf(l load) figures {
 	return f
 }
 
-// Those that are compared are asked for in turn. Database logins come last: what ends in Vault leaves a file system that has just
-// deleted many files, which takes longer to make one, and a login of Vault's is three.
+// Those that are compared are asked for in turn. Database logins come last: what is compared with a login of Vault's, which makes
+// three files, does not depend on what they left there, or on what was deleted after them.
 var (
 	tokens = []string{"issue", "login", "issue-jwt", "sign"}
 	logins = []string{"dynamic-long", "dynamic", "creds"}
