@@ -84,8 +84,8 @@ func TestGrow(t *testing.T) {
 	if err := json.Unmarshal(text, &g); err != nil {
 		t.Fatal(err)
 	}
-	if len(g.Series) != 4 || g.Idle <= 0 {
-		t.Errorf("got %+v, want scopes, issuances, connections and replicas", g)
+	if len(g.Series) != 5 || g.Idle <= 0 {
+		t.Errorf("got %+v, want scopes, issuances, connections and replicas, those twice", g)
 	}
 	for _, s := range g.Series {
 		for _, p := range s.Points {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing/fstest"
 	"time"
 
@@ -251,59 +250,6 @@ func byUse(ctx context.Context, o options, g *growth) error {
 	})
 }
 
-// byReplicas compares what one broker issues with what several do, on the same PostgreSQL, Vault and processors. What was
-// issued is then on record, all of it.
-func (d *deployment) byReplicas(ctx context.Context, o options, g *growth) error {
-	conn, err := pgx.Connect(ctx, d.database())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	var before, after int64
-	const recorded = `SELECT count(*) FROM issuances WHERE status = 'issued'`
-	if err := conn.QueryRow(ctx, recorded).Scan(&before); err != nil {
-		return err
-	}
-	urls := []string{d.url}
-	var variants []variant
-	var issued atomic.Int64
-	for _, n := range o.replicas {
-		for int64(len(urls)) < n {
-			url, err := d.serve(ctx)
-			if err != nil {
-				return err
-			}
-			urls = append(urls, url)
-		}
-		callers, err := d.sandboxes(o.connections, urls[:n]...)
-		if err != nil {
-			return err
-		}
-		for i, ask := range callers {
-			callers[i] = func(ctx context.Context) error {
-				err := ask(ctx)
-				if err == nil {
-					issued.Add(1)
-				}
-				return err
-			}
-		}
-		variants = append(variants, variant{size: n, d: d, callers: callers})
-	}
-	s, err := compare(ctx, o, "replicas", variants)
-	if err != nil {
-		return err
-	}
-	g.Series = append(g.Series, s)
-	if err := conn.QueryRow(ctx, recorded).Scan(&after); err != nil {
-		return err
-	}
-	if g.Lost = issued.Load() - (after - before); g.Lost != 0 {
-		return fmt.Errorf("of %d issued by replicas, %d are on record", issued.Load(), after-before)
-	}
-	return nil
-}
-
 // database is the owner's URL of the broker's schema.
 func (d *deployment) database() string { return d.servers.Postgres.TCPURL() + "&search_path=brevet" }
 
@@ -395,7 +341,9 @@ func (g *growth) print(out io.Writer) {
 				shown(p.P50), float64(p.P50)/float64(first.P50), shown(p.Busy), float64(p.Busy)/float64(first.Busy), p.Rate, p.Rate/first.Rate)
 		}
 	}
-	fmt.Fprintf(out, "an idle connection takes %d KiB\n", g.Idle>>10)
+	if g.Idle > 0 {
+		fmt.Fprintf(out, "an idle connection takes %d KiB\n", g.Idle>>10)
+	}
 	if g.Overload != (overload{}) {
 		g.Overload.print(out)
 	}

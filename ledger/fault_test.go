@@ -280,6 +280,18 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// TestOpenRefusesVersions goes by server_version_num: there is one PostgreSQL here.
+func TestOpenRefusesVersions(t *testing.T) {
+	for version, want := range map[int]bool{
+		14_00_23: false, 15_00_00: true, 15_00_15: true, 15_00_16: false, 16_00_11: true, 16_00_12: false,
+		17_00_07: true, 17_00_08: false, 18_00_01: true, 18_00_02: false, 19_00_00: false,
+	} {
+		if got := ledger.MergeHides(version); got != want {
+			t.Errorf("%d: got %t, want %t", version, got, want)
+		}
+	}
+}
+
 func TestOpenWarnsOfPower(t *testing.T) {
 	db := brevettest.NewDB(t)
 	for name, tc := range map[string]struct {
