@@ -98,6 +98,10 @@ func middle[T int64 | float64](loads []load, of func(load) T) T {
 
 // grow measures all of it.
 func grow(ctx context.Context, o options, out io.Writer) (err error) {
+	// Replicas are asked by twice as many, which is what one takes at a time on two processors.
+	if o.connections > 64 {
+		return fmt.Errorf("%d callers at a time are too many for -growth: 64 at most", o.connections)
+	}
 	var g growth
 	for _, part := range []struct {
 		name    string

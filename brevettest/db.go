@@ -127,6 +127,21 @@ func (db *DB) SmallPartitions(t testing.TB, many int) {
 	}
 }
 
+// AsVersion is a URL of the database by which its server says that it is of another version (server_version_num): a schema
+// that comes before PostgreSQL's own says so.
+func (db *DB) AsVersion(t testing.TB, databaseURL string, version int) string {
+	t.Helper()
+	run(t, db.AdminURL, "CREATE SCHEMA disguise", "GRANT USAGE ON SCHEMA disguise TO PUBLIC", fmt.Sprintf(`
+		CREATE FUNCTION disguise.current_setting(name text) RETURNS text STABLE LANGUAGE sql AS $$
+			SELECT CASE name WHEN 'server_version_num' THEN '%d' ELSE pg_catalog.current_setting(name) END
+		$$`, version))
+	u := mustParse(t, databaseURL)
+	query := u.Query()
+	query.Set("search_path", query.Get("search_path")+",disguise,pg_catalog")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
 // EmptyDB names a schema that does not exist yet, and is dropped when the test ends.
 func EmptyDB(t testing.TB) *DB {
 	t.Helper()

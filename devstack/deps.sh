@@ -71,5 +71,6 @@ if ! have_postgres && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]
   mkdir -p /etc/postgresql-common
   echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
 fi
-need have_postgres "PostgreSQL" "The PostgreSQL server's programs (initdb, postgres) are missing. Install PostgreSQL 14 or newer, for
-example with: brew install postgresql, or: dnf install postgresql-server, or on Debian and Ubuntu: sudo make deps. Then run this again." postgresql
+need have_postgres "PostgreSQL" "The PostgreSQL server's programs (initdb, postgres) are missing. Install the newest
+minor release of PostgreSQL 14 or newer, for example with: brew install postgresql, or: dnf install postgresql-server, or on
+Debian and Ubuntu: sudo make deps. Then run this again." postgresql

@@ -21,7 +21,8 @@ var (
 	// an older backup, a standby that was behind, a changed entry. Nothing is issued then, since what it knows of
 	// revocations and approvals may be gone too.
 	ErrWentBack = errors.New("the database is not the one that the checkpoints were signed for")
-	// ErrUnsafe: the server's settings let it forget what it has confirmed, or it is not one to write to.
+	// ErrUnsafe: the server's settings let it forget what it has confirmed, its release cannot guard the record, or it is not
+	// one to write to.
 	ErrUnsafe = errors.New("postgres is not safe to write to")
 	// ErrPageSize: a page has 1 to 500 records.
 	ErrPageSize = errors.New("page size is out of range")
@@ -33,7 +34,7 @@ func unavailable(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrUnsafe), errors.Is(err, ErrWentBack), errors.Is(err, migrations.ErrOutdated):
+	case errors.Is(err, ErrUnsafe), errors.Is(err, ErrWentBack), errors.Is(err, migrations.ErrOutdated), errors.Is(err, migrations.ErrServer):
 		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.Canceled)

@@ -79,6 +79,3 @@ func (l *Ledger) Tallies() int {
 	defer l.tallies.mu.Unlock()
 	return len(l.tallies.of)
 }
-
-// MergeHides tells of the versions of PostgreSQL that are refused for their MERGE.
-var MergeHides = mergeHides

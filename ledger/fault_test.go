@@ -269,6 +269,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a wrong password", strings.Replace(db.BrokerURL, "@", "x@", 1), broker.ErrLedgerUnavailable},
 		{"nobody there", nowhere.String(), broker.ErrLedgerUnavailable},
 		{"not a URL", "postgres://brevet:hunter2@[/", migrations.ErrURL},
+		{"a MERGE that hides rows", db.AsVersion(t, db.BrokerURL, 15_00_15), ledger.ErrUnsafe},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, err := ledger.Open(t.Context(), ledger.Config{URL: tc.url, Log: slog.New(slog.DiscardHandler)})
@@ -277,18 +278,6 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			keepsQuiet(t, err, tc.url)
 		})
-	}
-}
-
-// TestOpenRefusesVersions goes by server_version_num: there is one PostgreSQL here.
-func TestOpenRefusesVersions(t *testing.T) {
-	for version, want := range map[int]bool{
-		14_00_23: false, 15_00_00: true, 15_00_15: true, 15_00_16: false, 16_00_11: true, 16_00_12: false,
-		17_00_07: true, 17_00_08: false, 18_00_01: true, 18_00_02: false, 19_00_00: false,
-	} {
-		if got := ledger.MergeHides(version); got != want {
-			t.Errorf("%d: got %t, want %t", version, got, want)
-		}
 	}
 }
 

@@ -342,13 +342,14 @@ func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 		SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on',
 			current_setting('full_page_writes') = 'on', current_setting('synchronous_commit') <> 'off', pg_is_in_recovery()`,
 		pgx.QueryExecModeExec).Scan(&version, &fsync, &pages, &commit, &standby)
+	if err == nil {
+		err = migrations.CheckServer(version)
+	}
 	switch {
+	case errors.Is(err, migrations.ErrServer):
+		return fmt.Errorf("%w: %w", ErrUnsafe, err)
 	case err != nil:
 		return err
-	case version < 140000:
-		return fmt.Errorf("%w: it is older than version 14", ErrUnsafe)
-	case mergeHides(version):
-		return fmt.Errorf("%w: its MERGE can hide rows from the triggers that guard the ledger: update it to 15.16, 16.12, 17.8, 18.2 or later", ErrUnsafe)
 	case !fsync:
 		return fmt.Errorf("%w: fsync is off", ErrUnsafe)
 	case !pages:
@@ -359,13 +360,6 @@ func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("%w: it is a standby", ErrUnsafe)
 	}
 	return nil
-}
-
-// mergeHides tells of the minor releases, by their server_version_num, where the rows of a MERGE beside another command are not in
-// the transition tables of a statement's triggers (PostgreSQL's bug 19380). 14 has no MERGE.
-func mergeHides(version int) bool {
-	mended := map[int]int{15: 16, 16: 12, 17: 8, 18: 2}
-	return version%10_000 < mended[version/10_000]
 }
 
 // inspect looks at the schema, and at what this login could do to it.

@@ -37,6 +37,9 @@ func ensureSchema(ctx context.Context, cfg *pgx.ConnConfig) error {
 		return fmt.Errorf("connecting: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := checkServer(ctx, conn); err != nil {
+		return err
+	}
 	var current *string
 	var wanted string
 	err = conn.QueryRow(ctx, `

@@ -7,6 +7,8 @@ var (
 	ErrURL = errors.New("the database URL is not valid")
 	// ErrOutdated: the schema is older than the binary.
 	ErrOutdated = errors.New("the database schema is outdated: run `brevet migrate` with the owner's URL")
+	// ErrServer: PostgreSQL is of a release that cannot guard the record.
+	ErrServer = errors.New("this release of PostgreSQL cannot guard the record")
 	// ErrBusy: somebody else holds what a migration changes, such as a reader of the whole record.
 	ErrBusy = errors.New("others have worked on what is to change for minutes: nothing was changed by this migration, try again")
 	// ErrNothingApplied: there is no migration to take back.
