@@ -336,18 +336,17 @@ func (l *Ledger) checkPrimary(ctx context.Context, conn *pgx.Conn) error {
 
 // checkDurable runs on each new connection that has to be to the primary: after a failover the next server may be set differently.
 func checkDurable(ctx context.Context, conn *pgx.Conn) error {
-	var version int
+	if err := migrations.CheckServer(ctx, conn); errors.Is(err, migrations.ErrServer) {
+		return fmt.Errorf("%w: %w", ErrUnsafe, err)
+	} else if err != nil {
+		return err
+	}
 	var fsync, pages, commit, standby bool
 	err := conn.QueryRow(ctx, `
-		SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on',
+		SELECT current_setting('fsync') = 'on',
 			current_setting('full_page_writes') = 'on', current_setting('synchronous_commit') <> 'off', pg_is_in_recovery()`,
-		pgx.QueryExecModeExec).Scan(&version, &fsync, &pages, &commit, &standby)
-	if err == nil {
-		err = migrations.CheckServer(version)
-	}
+		pgx.QueryExecModeExec).Scan(&fsync, &pages, &commit, &standby)
 	switch {
-	case errors.Is(err, migrations.ErrServer):
-		return fmt.Errorf("%w: %w", ErrUnsafe, err)
 	case err != nil:
 		return err
 	case !fsync:

@@ -28,7 +28,10 @@ func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) 
 		return nil, unavailable("connecting", err)
 	}
 	var owner bool
-	if err = migrations.Check(ctx, conn); err == nil {
+	if err = migrations.CheckServer(ctx, conn); err == nil {
+		err = migrations.Check(ctx, conn)
+	}
+	if err == nil {
 		err = conn.QueryRow(ctx, `
 			SELECT pg_has_role(c.relowner, 'MEMBER') FROM pg_class AS c WHERE c.oid = 'entries'::regclass`).Scan(&owner)
 	}

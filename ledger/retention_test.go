@@ -356,6 +356,9 @@ func TestOnlyTheOwnerDrops(t *testing.T) {
 			t.Errorf("got %v, want ErrNotOwner", err)
 		}
 	}
+	if _, err := ledger.OpenRetention(t.Context(), db.AsVersion(t, db.AdminURL, 18_00_01)); !errors.Is(err, migrations.ErrServer) {
+		t.Errorf("of an unfit server: got %v, want ErrServer", err)
+	}
 }
 
 // An owner who is no superuser can do all of it, and so can the broker whose partitions it owns.

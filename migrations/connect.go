@@ -37,7 +37,7 @@ func ensureSchema(ctx context.Context, cfg *pgx.ConnConfig) error {
 		return fmt.Errorf("connecting: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := checkServer(ctx, conn); err != nil {
+	if err := CheckServer(ctx, conn); err != nil {
 		return err
 	}
 	var current *string

@@ -159,9 +159,6 @@ func Check(ctx context.Context, on Querier) error {
 	if err != nil {
 		return fmt.Errorf("reading the number of %s: %w", newest, err)
 	}
-	if err := checkServer(ctx, on); err != nil {
-		return err
-	}
 	var have int64
 	err = on.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have)
 	var refused *pgconn.PgError

@@ -3,12 +3,23 @@ package migrations
 import (
 	"context"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
 )
 
-// CheckServer refuses releases of PostgreSQL, by their server_version_num, with ErrServer: those that are too old, and the minor ones
+// CheckServer refuses releases of PostgreSQL that must not be written to, with ErrServer: those that are too old, and the minor ones
 // where the rows of a MERGE beside another command are not in the transition tables of a statement's triggers
 // (PostgreSQL's bug 19380). 14 has no MERGE.
-func CheckServer(version int) error {
+func CheckServer(ctx context.Context, on Querier) error {
+	var version int
+	err := on.QueryRow(ctx, `SELECT current_setting('server_version_num')::int`, pgx.QueryExecModeExec).Scan(&version)
+	if err != nil {
+		return fmt.Errorf("reading the server's version: %w", err)
+	}
+	return checkVersion(version)
+}
+
+func checkVersion(version int) error {
 	major, minor := version/10_000, version%10_000
 	mended := map[int]int{15: 16, 16: 12, 17: 8, 18: 2}[major]
 	switch {
@@ -18,12 +29,4 @@ func CheckServer(version int) error {
 		return fmt.Errorf("%w: in %d.%d a MERGE can hide rows from triggers: update it to %[2]d.%[4]d or later", ErrServer, major, minor, mended)
 	}
 	return nil
-}
-
-func checkServer(ctx context.Context, on Querier) error {
-	var version int
-	if err := on.QueryRow(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
-		return fmt.Errorf("reading the server's version: %w", err)
-	}
-	return CheckServer(version)
 }
