@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"syscall"
@@ -58,43 +59,46 @@ var fully = grown{
 	replicas: []int64{1, 2, 4}, overload: 2 * time.Minute,
 }
 
-// run measures, and writes what it found to out; how far it is goes to standard error.
-func run(ctx context.Context, o options, out io.Writer) (err error) {
-	d, err := start(ctx, o.binary, asBuilt())
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closed := d.close(); err == nil {
-			err = closed
+// run measures, and writes what it found to out; how far it is goes to standard error. Each part has servers of its own: the
+// tokens of thousands of logins, which Vault keeps in its memory, are not what the others are measured beside.
+func run(ctx context.Context, o options, out io.Writer) error {
+	r := report{Connections: o.connections, loads: map[string][]load{}}
+	for _, measure := range []func(*deployment, context.Context, options, *report) error{
+		(*deployment).besideLogins, (*deployment).byItself,
+	} {
+		err := with(ctx, o, []fs.FS{asBuilt()}, func(all []*deployment) error {
+			d := all[0]
+			err := measure(d, ctx, o, &r)
+			_, most := d.memory()
+			r.Memory = max(r.Memory, most)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-	}()
+	}
+	fmt.Fprint(os.Stderr, "\r\033[K")
+	r.print(out)
+	return save(o.json, r.all())
+}
+
+// besideLogins asks for tokens of Brevet and of Vault in turn.
+func (d *deployment) besideLogins(ctx context.Context, o options, r *report) error {
 	if err := d.prepareVault(ctx); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
-	callers := map[string][]call{}
-	for name, make := range d.targets() {
-		if callers[name], err = make(o.callersOf(name)); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	r := report{Connections: o.connections, loads: map[string][]load{}}
-	if err := d.rounds(ctx, o, tokens, callers, &r); err != nil {
+	return d.rounds(ctx, o, tokens, r)
+}
+
+// byItself measures what logins have no part in.
+func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
+	if err := d.halfLoad(ctx, o, r); err != nil {
 		return err
 	}
-	if err := d.halfLoad(ctx, callers["issue"], o, &r); err != nil {
+	if err := d.rounds(ctx, o, logins, r); err != nil {
 		return err
 	}
-	if err := d.rounds(ctx, o, logins, callers, &r); err != nil {
-		return err
-	}
-	fmt.Fprint(os.Stderr, "\r\033[K")
-	if err := d.introspection(ctx, o.connections, o.lasts, &r); err != nil {
-		return err
-	}
-	_, r.Memory = d.memory()
-	r.print(out)
-	return save(o.json, r.all())
+	return d.introspection(ctx, o.connections, o.lasts, r)
 }
 
 // callersOf are fewer for what makes logins at a database: each of them is a role that is made there.
@@ -108,7 +112,14 @@ func (o options) callersOf(name string) int {
 }
 
 // rounds asks for each of these targets in turn.
-func (d *deployment) rounds(ctx context.Context, o options, names []string, callers map[string][]call, r *report) error {
+func (d *deployment) rounds(ctx context.Context, o options, names []string, r *report) error {
+	callers := map[string][]call{}
+	for _, name := range names {
+		var err error
+		if callers[name], err = d.targets()[name](o.callersOf(name)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	for round := range o.rounds + 1 { // the first one warms up
 		for _, name := range names {
 			l := d.closed(ctx, callers[name], o.lasts)
@@ -125,14 +136,21 @@ func (d *deployment) rounds(ctx context.Context, o options, names []string, call
 }
 
 // halfLoad compares the latency of an issue at half of what the broker can do with that of one alone.
-func (d *deployment) halfLoad(ctx context.Context, callers []call, o options, r *report) error {
-	rate := r.median("issue").rate() / 2
-	for range o.rounds {
-		one, some := d.closed(ctx, callers[:1], o.lasts), d.open(ctx, callers, rate, o.lasts)
-		if err := errors.Join(one.check(), some.check()); err != nil {
+func (d *deployment) halfLoad(ctx context.Context, o options, r *report) error {
+	callers, err := d.targets()["issue"](o.connections)
+	if err != nil {
+		return err
+	}
+	for round := range o.rounds + 1 { // the first one warms up
+		full, one := d.closed(ctx, callers, o.lasts), d.closed(ctx, callers[:1], o.lasts)
+		some := d.open(ctx, callers, full.rate()/2, o.lasts)
+		if err := errors.Join(full.check(), one.check(), some.check()); err != nil {
 			return err
 		}
-		r.loads[alone], r.loads[half] = append(r.loads[alone], one), append(r.loads[half], some)
+		if round > 0 {
+			r.loads[alone], r.loads[half] = append(r.loads[alone], one), append(r.loads[half], some)
+		}
+		fmt.Fprintf(os.Stderr, "\r\033[Kround %d of %d: half of %.0f/s", round, o.rounds, full.rate())
 	}
 	return nil
 }
