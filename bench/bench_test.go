@@ -21,7 +21,7 @@ import (
 func TestRun(t *testing.T) {
 	binary, figures := built(t), filepath.Join(t.TempDir(), "figures.json")
 	var out bytes.Buffer
-	o := options{binary: binary, json: figures, rounds: 1, connections: 4, lasts: 300 * time.Millisecond}
+	o := options{binary: binary, json: figures, rounds: 1, connections: 4, lasts: 300 * time.Millisecond, before: 300 * time.Millisecond}
 	if err := run(t.Context(), o, &out); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := map[string]int64{}
-	for _, name := range slices.Concat(tokens, []string{alone, half}, logins) {
+	for _, name := range slices.Concat(first, tokens, []string{alone, half}, logins) {
 		got := saved.Rounds[name]
 		if len(got) != 1 || got[0].Rate <= 0 || got[0].P50 <= 0 {
 			t.Errorf("%s: got %+v, want one round of it, with all figures", name, got)

@@ -25,6 +25,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each is asked in turn")
 	flag.IntVar(&o.connections, "connections", 64, "callers at a time")
 	flag.DurationVar(&o.lasts, "lasts", 3*time.Second, "how long each is asked in a round")
+	flag.DurationVar(&o.before, "before", 30*time.Second, "how long tokens have been asked for before they are compared")
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
 	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
 	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
@@ -44,7 +45,7 @@ func main() {
 type options struct {
 	binary, json, plots, part string
 	rounds, connections       int
-	lasts                     time.Duration
+	lasts, before             time.Duration
 	grown
 }
 
@@ -82,10 +83,24 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return save(o.json, r.all())
 }
 
-// besideLogins asks for tokens of Brevet and of Vault in turn.
+// besideLogins asks for tokens of Brevet and of Vault in turn: while there are none yet, and again when each has given them for a
+// while. What Vault gave it keeps, and Brevet has it on record.
 func (d *deployment) besideLogins(ctx context.Context, o options, r *report) error {
 	if err := d.prepareVault(ctx); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
+	}
+	if err := d.rounds(ctx, o, first, r); err != nil {
+		return err
+	}
+	for _, name := range first {
+		callers, err := d.targets()[name](o.connections)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "\r\033[Kasking for %s before: %s", name, o.before)
+		if err := d.closed(ctx, callers, o.before).check(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	return d.rounds(ctx, o, tokens, r)
 }
