@@ -21,7 +21,7 @@ import (
 func TestRun(t *testing.T) {
 	binary, figures := built(t), filepath.Join(t.TempDir(), "figures.json")
 	var out bytes.Buffer
-	o := options{binary: binary, json: figures, rounds: 1, connections: 4, lasts: 300 * time.Millisecond, before: 300 * time.Millisecond}
+	o := options{binary: binary, json: figures, rounds: 1, connections: 4, lasts: 300 * time.Millisecond, between: 300 * time.Millisecond}
 	if err := run(t.Context(), o, &out); err != nil {
 		t.Fatal(err)
 	}
@@ -33,14 +33,16 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	var saved struct {
-		Rounds map[string][]figuresRead
-		Memory int64 `json:"memory_bytes"`
+		AtFirst map[string][]figuresRead `json:"at_first"`
+		Between map[string]int
+		Rounds  map[string][]figuresRead
+		Memory  int64 `json:"memory_bytes"`
 	}
 	if err := json.Unmarshal(text, &saved); err != nil {
 		t.Fatal(err)
 	}
 	took := map[string]int64{}
-	for _, name := range slices.Concat(first, tokens, []string{alone, half}, logins) {
+	for _, name := range slices.Concat(tokens, []string{alone, half}, logins) {
 		got := saved.Rounds[name]
 		if len(got) != 1 || got[0].Rate <= 0 || got[0].P50 <= 0 {
 			t.Errorf("%s: got %+v, want one round of it, with all figures", name, got)
@@ -50,6 +52,14 @@ func TestRun(t *testing.T) {
 		for _, process := range []string{"generator", "broker", "vault", "postgres"} {
 			took[process] += got[0].Processor[process]
 		}
+	}
+	for _, name := range tokens {
+		if got := saved.AtFirst[name]; len(got) != 1 || got[0].Rate <= 0 {
+			t.Errorf("%s, at first: got %+v, want one round of it", name, got)
+		}
+	}
+	if saved.Between["issue"] <= 0 || saved.Between["login"] <= 0 {
+		t.Errorf("got %v between, want some of each", saved.Between)
 	}
 	if saved.Memory == 0 || len(took) != 4 || slices.Min(slices.Collect(maps.Values(took))) == 0 {
 		t.Errorf("got memory %d and processor time %v: each of them works", saved.Memory, took)

@@ -25,7 +25,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each is asked in turn")
 	flag.IntVar(&o.connections, "connections", 64, "callers at a time")
 	flag.DurationVar(&o.lasts, "lasts", 3*time.Second, "how long each is asked in a round")
-	flag.DurationVar(&o.before, "before", 30*time.Second, "how long tokens have been asked for before they are compared")
+	flag.DurationVar(&o.between, "between", 30*time.Second, "how long issue and login are asked for before tokens are compared again")
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
 	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
 	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
@@ -45,7 +45,7 @@ func main() {
 type options struct {
 	binary, json, plots, part string
 	rounds, connections       int
-	lasts, before             time.Duration
+	lasts, between            time.Duration
 	grown
 }
 
@@ -63,7 +63,7 @@ var fully = grown{
 // run measures, and writes what it found to out; how far it is goes to standard error. Each part has servers of its own: the
 // tokens of thousands of logins, which Vault keeps in its memory, are not what the others are measured beside.
 func run(ctx context.Context, o options, out io.Writer) error {
-	r := report{Connections: o.connections, loads: map[string][]load{}}
+	r := report{Connections: o.connections, Between: map[string]int{}, atFirst: map[string][]load{}, loads: map[string][]load{}}
 	for _, measure := range []func(*deployment, context.Context, options, *report) error{
 		(*deployment).besideLogins, (*deployment).byItself,
 	} {
@@ -83,26 +83,36 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return save(o.json, r.all())
 }
 
-// besideLogins asks for tokens of Brevet and of Vault in turn: while there are none yet, and again when each has given them for a
-// while. What Vault gave it keeps, and Brevet has it on record.
+// besideLogins asks for tokens of Brevet and of Vault in turn: of servers that have just begun, and again when many issuances are on
+// record in the one and many logins alive in the other.
 func (d *deployment) besideLogins(ctx context.Context, o options, r *report) error {
 	if err := d.prepareVault(ctx); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
-	if err := d.rounds(ctx, o, first, r); err != nil {
+	if err := d.rounds(ctx, o, tokens, r.atFirst); err != nil {
 		return err
 	}
-	for _, name := range first {
+	if err := d.age(ctx, o, r); err != nil {
+		return err
+	}
+	return d.rounds(ctx, o, tokens, r.loads)
+}
+
+// age asks for both for a while, which is what servers have done that did not begin just now.
+func (d *deployment) age(ctx context.Context, o options, r *report) error {
+	for _, name := range []string{"issue", "login"} {
 		callers, err := d.targets()[name](o.connections)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "\r\033[Kasking for %s before: %s", name, o.before)
-		if err := d.closed(ctx, callers, o.before).check(); err != nil {
+		fmt.Fprintf(os.Stderr, "\r\033[K%s for %s", name, o.between)
+		l := d.closed(ctx, callers, o.between)
+		if err := l.check(); o.between > 0 && err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		r.Between[name] = len(l.took)
 	}
-	return d.rounds(ctx, o, tokens, r)
+	return nil
 }
 
 // byItself measures what logins have no part in.
@@ -110,7 +120,7 @@ func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
 	if err := d.halfLoad(ctx, o, r); err != nil {
 		return err
 	}
-	if err := d.rounds(ctx, o, logins, r); err != nil {
+	if err := d.rounds(ctx, o, logins, r.loads); err != nil {
 		return err
 	}
 	return d.introspection(ctx, o.connections, o.lasts, r)
@@ -127,7 +137,7 @@ func (o options) callersOf(name string) int {
 }
 
 // rounds asks for each of these targets in turn.
-func (d *deployment) rounds(ctx context.Context, o options, names []string, r *report) error {
+func (d *deployment) rounds(ctx context.Context, o options, names []string, loads map[string][]load) error {
 	callers := map[string][]call{}
 	for _, name := range names {
 		var err error
@@ -142,7 +152,7 @@ func (d *deployment) rounds(ctx context.Context, o options, names []string, r *r
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if round > 0 {
-				r.loads[name] = append(r.loads[name], l)
+				loads[name] = append(loads[name], l)
 			}
 			fmt.Fprintf(os.Stderr, "\r\033[Kround %d of %d: %s %.0f/s", round, o.rounds, name, l.rate())
 		}

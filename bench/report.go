@@ -16,8 +16,11 @@ type report struct {
 	Introspect, Revoke, BusyRevoke figures
 	// Memory is the most that the broker held, in bytes.
 	Memory int64
+	// Between is how many of each were given between the two times that tokens are compared.
+	Between map[string]int
 
-	loads map[string][]load
+	// atFirst is of tokens while the servers have just begun, and loads of everything later.
+	atFirst, loads map[string][]load
 }
 
 // The targets of one caller's issues, and of those at half of the highest rate.
@@ -45,20 +48,21 @@ func figuresOf(l load) figures {
 }
 
 // Those that are compared are asked for in turn. Database logins come last: what is compared with a login of Vault's, which makes
-// three files, does not depend on what they left there, or on what was deleted after them. At first nothing was asked for before.
+// three files, does not depend on what they left there, or on what was deleted after them.
 var (
-	first  = []string{"issue, at first", "login, at first"}
 	tokens = []string{"issue", "login", "issue-jwt", "sign"}
 	logins = []string{"dynamic-long", "dynamic", "creds"}
 )
 
 // ratio is that of the rates of two targets, round by round, sorted.
-func (r *report) ratio(ours, theirs string) []float64 { return r.ratioOf(load.rate, ours, theirs) }
+func ratio(loads map[string][]load, ours, theirs string) []float64 {
+	return ratioOf(loads, load.rate, ours, theirs)
+}
 
-func (r *report) ratioOf(figure func(load) float64, ours, theirs string) []float64 {
+func ratioOf(loads map[string][]load, figure func(load) float64, ours, theirs string) []float64 {
 	var all []float64
-	for i, l := range r.loads[ours] {
-		all = append(all, figure(l)/figure(r.loads[theirs][i]))
+	for i, l := range loads[ours] {
+		all = append(all, figure(l)/figure(loads[theirs][i]))
 	}
 	slices.Sort(all)
 	return all
@@ -66,7 +70,7 @@ func (r *report) ratioOf(figure func(load) float64, ours, theirs string) []float
 
 func p99(l load) float64 { return float64(l.at(0.99)) }
 
-var ratios = [][2]string{{first[0], first[1]}, {"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}}
+var ratios = [][2]string{{"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}}
 
 // print writes the table, and the ratios as the last line.
 func (r *report) print(out io.Writer) {
@@ -76,24 +80,35 @@ func (r *report) print(out io.Writer) {
 		fmt.Fprintf(table, "\t%s", part)
 	}
 	fmt.Fprintln(table, "\t")
-	for _, name := range slices.Concat(first, tokens, []string{alone, half}, logins) {
-		r.row(table, name, figuresOf(r.median(name)))
+	for _, name := range tokens {
+		r.row(table, name+", at first", figuresOf(median(r.atFirst, name)))
+	}
+	for _, name := range slices.Concat(tokens, []string{alone, half}, logins) {
+		r.row(table, name, figuresOf(median(r.loads, name)))
 	}
 	r.row(table, "introspect", r.Introspect)
 	r.row(table, "revoke, one caller", r.Revoke)
 	r.row(table, "revoke, while all introspect", r.BusyRevoke)
 	_ = table.Flush()
-	slower := r.ratioOf(p99, half, alone)
+	slower := ratioOf(r.loads, p99, half, alone)
 	fmt.Fprintf(out, "the broker held %d MiB at most; p99 at half load is %.1f times that of one caller (%.1f to %.1f)\n",
 		r.Memory>>20, slower[len(slower)/2], slower[0], slower[len(slower)-1])
-	for _, pair := range ratios {
-		all := r.ratio(pair[0], pair[1])
-		fmt.Fprintf(out, "%s / %s in %d rounds: %.2f at least, %.2f median, %.2f at most\n",
-			pair[0], pair[1], len(all), all[0], all[len(all)/2], all[len(all)-1])
-	}
-	median := func(ours, theirs string) float64 { all := r.ratio(ours, theirs); return all[len(all)/2] }
+	r.ratios(out, r.atFirst, ", at first")
+	fmt.Fprintf(out, "and when %d more were issued and %d logins made:\n", r.Between["issue"], r.Between["login"])
+	r.ratios(out, r.loads, "")
+	middle := func(ours, theirs string) float64 { all := ratio(r.loads, ours, theirs); return all[len(all)/2] }
 	fmt.Fprintf(out, "ratio issue/login=%.2f issue/sign=%.2f dynamic/creds=%.2f\n",
-		median("issue", "login"), median("issue", "sign"), median("dynamic", "creds"))
+		middle("issue", "login"), middle("issue", "sign"), middle("dynamic", "creds"))
+}
+
+// ratios writes those of what was asked for in these loads.
+func (r *report) ratios(out io.Writer, loads map[string][]load, when string) {
+	for _, pair := range ratios {
+		if all := ratio(loads, pair[0], pair[1]); len(all) > 0 {
+			fmt.Fprintf(out, "%s/%s%s, in %d rounds: %.2f at least, %.2f median, %.2f at most\n",
+				pair[0], pair[1], when, len(all), all[0], all[len(all)/2], all[len(all)-1])
+		}
+	}
 }
 
 func (r *report) row(out io.Writer, name string, f figures) {
@@ -110,29 +125,32 @@ func shown(us int64) time.Duration {
 }
 
 // median is the round of a target whose rate is the middle one; or whose p99 is, where the rate was given.
-func (r *report) median(name string) load {
+func median(loads map[string][]load, name string) load {
 	figure := load.rate
 	if name == half {
 		figure = p99
 	}
-	all := slices.SortedFunc(slices.Values(r.loads[name]), func(a, b load) int { return cmp.Compare(figure(a), figure(b)) })
+	all := slices.SortedFunc(slices.Values(loads[name]), func(a, b load) int { return cmp.Compare(figure(a), figure(b)) })
 	return all[len(all)/2]
 }
 
 // all is what is saved: every round of every target.
 func (r *report) all() map[string]any {
-	rounds := map[string][]figures{}
-	for name, loads := range r.loads {
-		for _, l := range loads {
-			rounds[name] = append(rounds[name], figuresOf(l))
+	rounds := func(of map[string][]load) map[string][]figures {
+		all := map[string][]figures{}
+		for name, loads := range of {
+			for _, l := range loads {
+				all[name] = append(all[name], figuresOf(l))
+			}
 		}
+		return all
 	}
-	median := map[string][]float64{}
+	of := map[string][]float64{}
 	for _, pair := range ratios {
-		median[pair[0]+"/"+pair[1]] = r.ratio(pair[0], pair[1])
+		of[pair[0]+"/"+pair[1]] = ratio(r.loads, pair[0], pair[1])
 	}
 	return map[string]any{
-		"connections": r.Connections, "rounds": rounds, "ratios": median, "introspect": r.Introspect,
-		"revoke": r.Revoke, "busy_revoke": r.BusyRevoke, "memory_bytes": r.Memory,
+		"connections": r.Connections, "at_first": rounds(r.atFirst), "between": r.Between, "rounds": rounds(r.loads), "ratios": of,
+		"introspect": r.Introspect, "revoke": r.Revoke, "busy_revoke": r.BusyRevoke, "memory_bytes": r.Memory,
 	}
 }

@@ -20,11 +20,8 @@ type target func(n int) ([]call, error)
 
 // targets are what is compared. The first ones are Brevet's, the others are what one would do without it.
 func (d *deployment) targets() map[string]target {
-	issue := func(n int) ([]call, error) { return d.sandboxes(n, d.url) }
 	return map[string]target{
-		first[0]:       issue,
-		first[1]:       d.logins,
-		"issue":        issue,
+		"issue":        func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
 		"issue-jwt":    func(n int) ([]call, error) { return d.bearers(n, read) },
 		"dynamic":      func(n int) ([]call, error) { return d.readers(n, "bench.database") },
 		"dynamic-long": func(n int) ([]call, error) { return d.readers(n, "bench.database.long") },
