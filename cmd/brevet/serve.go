@@ -58,7 +58,7 @@ type service struct {
 // ballast is for what serves many calls with little that is alive: the collector would come around all the time, for a tenth of the
 // processor and more. Until the returned function is called it reckons with this too, which is never touched and so takes no memory.
 func ballast() (drop func()) {
-	spare := make([]byte, 64<<20)
+	spare := make([]byte, 56<<20)
 	return func() { runtime.KeepAlive(spare) }
 }
 
