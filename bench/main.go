@@ -98,7 +98,7 @@ func (d *deployment) besideLogins(ctx context.Context, o options, r *report) err
 	return d.rounds(ctx, o, tokens, r.loads)
 }
 
-// age asks for both for a while, which is what servers have done that did not begin just now.
+// age asks for issues and then for logins for a while, so that what is compared next did not begin just now.
 func (d *deployment) age(ctx context.Context, o options, r *report) error {
 	for _, name := range []string{"issue", "login"} {
 		callers, err := d.targets()[name](o.connections)
