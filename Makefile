@@ -6,7 +6,7 @@ RACE   := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 TOOL   := $(GO) tool -modfile=tools/go.mod
 LDFLAGS := -s -w
 # The packages whose tests take longest: they begin first.
-LONG   := ./server ./ledger ./cmd/brevet ./faults
+LONG   := ./server ./ledger ./cmd/brevet ./tests/faults
 
 .DEFAULT_GOAL := help
 
@@ -62,15 +62,15 @@ faults: deps ## Break everything at every point, and write docs/faults.md (ten m
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
 	@rm -f docs/faults.md
-	$(GO) test -c -o bin/faults.test ./faults
-	cd faults && ../bin/faults.test -test.timeout 90m -test.parallel 64 -all -issuances 10000 -kill-every 20s -matrix ../docs/faults.md
+	$(GO) test -c -o bin/faults.test ./tests/faults
+	cd tests/faults && ../../bin/faults.test -test.timeout 90m -test.parallel 64 -all -issuances 10000 -kill-every 20s -matrix ../../docs/faults.md
 
 .PHONY: tamper
 tamper: deps ## Change a ledger in every way that an owner of the database can, and see that auditors find it (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test -c -o bin/tamper.test ./tamper
-	cd tamper && ../bin/tamper.test -test.timeout 60m -all
+	$(GO) test -c -o bin/tamper.test ./tests/tamper
+	cd tests/tamper && ../../bin/tamper.test -test.timeout 60m -all
 
 OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|HandedDown|Metadata|ClientCredentials|Curl|TheDocs|KindOfToken|Proof|Key|TestCheck|TestNginx|Jose|StatusList
 
@@ -93,15 +93,15 @@ hostile: ## Send everything that must not work, H1 to H107, to two replicas, and
 	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test -c -o bin/hostile.test ./hostile
-	cd hostile && ../bin/hostile.test -test.timeout 15m
+	$(GO) test -c -o bin/hostile.test ./tests/hostile
+	cd tests/hostile && ../../bin/hostile.test -test.timeout 15m
 
 .PHONY: canary
 canary: ## Look for secrets, in every spelling, in all logs, files, traces and metrics that a broker's work leaves behind (a minute)
 	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test -json -count=1 ./canary | awk -f tools/count.awk
+	$(GO) test -json -count=1 ./tests/canary | awk -f tools/count.awk
 
 SEEDS ?= 100
 
@@ -110,8 +110,8 @@ history: ## Hold what many callers of two replicas saw, while things fail, to mo
 	@./devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test -c -o bin/history.test ./history
-	cd history && ../bin/history.test -test.timeout 60m -seeds $(SEEDS)
+	$(GO) test -c -o bin/history.test ./tests/history
+	cd tests/history && ../../bin/history.test -test.timeout 60m -seeds $(SEEDS)
 
 # The version that make upgrade begins with: the last one without the newest migration, or FROM=ref.
 BEFORE = $(or $(FROM),$(shell git log -1 --diff-filter=A --format=%H^ -- $(lastword $(sort $(wildcard migrations/*.sql)))),HEAD)
@@ -120,17 +120,17 @@ BEFORE = $(or $(FROM),$(shell git log -1 --diff-filter=A --format=%H^ -- $(lastw
 upgrade: deps ## Take two replicas under load from the version before the last migration to this one and back: FROM=ref begins elsewhere (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test -c -o bin/upgrade.test ./upgrade
+	$(GO) test -c -o bin/upgrade.test ./tests/upgrade
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && git archive $(BEFORE) >"$$tmp/tar" && mkdir "$$tmp/tree" && tar -xf "$$tmp/tar" -C "$$tmp/tree" && \
 		(cd "$$tmp/tree" && $(GO) build -o ../brevet ./cmd/brevet) && \
-		cd upgrade && ../bin/upgrade.test -test.timeout 15m -from "$$tmp/brevet" -from-name "$$(git rev-parse --short $(BEFORE))"
+		cd tests/upgrade && ../../bin/upgrade.test -test.timeout 15m -from "$$tmp/brevet" -from-name "$$(git rev-parse --short $(BEFORE))"
 
 .PHONY: soak
 soak: deps ## Keep two replicas at work for an hour while something goes wrong each minute (SOAK=1h; SEED=7 does a run again)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) test -c -o bin/soak.test ./bench
-	cd bench && ../bin/soak.test -test.run TestSoak -test.timeout 12h -soak $(or $(SOAK),1h) -every 1m -seed $(or $(SEED),0)
+	$(GO) test -c -o bin/soak.test ./tests/bench
+	cd tests/bench && ../../bin/soak.test -test.run TestSoak -test.timeout 12h -soak $(or $(SOAK),1h) -every 1m -seed $(or $(SEED),0)
 
 .PHONY: e2e
 e2e: ## Have a browser approve, deny, search, revoke and prove in the console, and keep pictures of each page in .e2e (minutes)
@@ -152,19 +152,19 @@ assurance: ## Run all suites, keep what they end with in docs/results.txt, and w
 bench: deps ## Measure what a credential costs, beside a login at Vault without policy or record (minutes)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) run ./bench -brevet bin/brevet
+	$(GO) run ./tests/bench -brevet bin/brevet
 
 .PHONY: bench-growth
 bench-growth: deps ## Measure what a credential costs as catalogue, ledger, connections and replicas grow, and under overload (30 GB, an hour)
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
-	$(GO) run ./bench -brevet bin/brevet -growth -plots docs/plots
+	$(GO) run ./tests/bench -brevet bin/brevet -growth -plots docs/plots
 
 .PHONY: bench-parts
 bench-parts: deps ## Time the decision, the record, the whole way of a request, a replay and a verification (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
 	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
-	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tamper
+	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tests/tamper
 
 .PHONY: bench-audit
 bench-audit: deps ## Fill a ledger with ten million issuances (20 GB, an hour), and time what auditors search for

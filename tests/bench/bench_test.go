@@ -69,7 +69,7 @@ func TestRun(t *testing.T) {
 func built(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "brevet")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/brevet").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/brevet").CombinedOutput(); err != nil {
 		t.Fatalf("building the broker: %v\n%s", err, out)
 	}
 	return binary

@@ -43,7 +43,7 @@ func buildAndRun(m *testing.M) int {
 	this = filepath.Join(dir, "brevet")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", this, "../cmd/brevet").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", this, "../../cmd/brevet").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building brevet: %v\n%s", err, out)
 		return 1
 	}

@@ -78,7 +78,7 @@ func newDesk(t *testing.T) *desk {
 	o.People, o.OIDC = nil, brevettest.Provider(t)
 	d := &desk{world: newWorld(t, o), oidc: o.OIDC, chat: make(chan string, 1000), hooks: newReceiver(t), told: map[string]string{}, said: map[string]string{}}
 	d.program = filepath.Join(t.TempDir(), "brevet")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", d.program, "../cmd/brevet").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", d.program, "../../cmd/brevet").CombinedOutput(); err != nil {
 		t.Fatalf("building brevet: %v\n%s", err, out)
 	}
 	d.logIn(t, o.OIDC)

@@ -93,7 +93,7 @@ func TestRowsAreAll(t *testing.T) {
 }
 
 const (
-	doc   = "../docs/hostile-inputs.md"
+	doc   = "../../docs/hostile-inputs.md"
 	begin = "<!-- rows: go test ./hostile -run TestDocumentation -update -->\n"
 	end   = "<!-- end of rows -->\n"
 )
@@ -126,7 +126,7 @@ func documented() string {
 	for _, g := range groups() {
 		fmt.Fprintf(&b, "\n### %s\n\n| | input | outcome | test |\n| --- | --- | --- | --- |\n", g.title)
 		for _, r := range g.rows {
-			fmt.Fprintf(&b, "| %s | %s | %s | [hostile/%s](../hostile/%s) |\n", r.h, r.sent, r.then, g.file, g.file)
+			fmt.Fprintf(&b, "| %s | %s | %s | [tests/hostile/%s](../tests/hostile/%s) |\n", r.h, r.sent, r.then, g.file, g.file)
 		}
 	}
 	return b.String() + "\n"
