@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -34,13 +35,36 @@ func Browser(t testing.TB) context.Context {
 		options = append(options, chromedp.NoSandbox)
 	}
 	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
-	t.Cleanup(stop)
-	browser, end := chromedp.NewContext(allocator)
-	t.Cleanup(end)
-	if err := chromedp.Do(browser); err != nil {
-		t.Fatalf("starting %s: %v", program, err)
+	t.Cleanup(func() { inTime(t, "the end of "+program, func() error { stop(); return nil }) })
+	return Tab(t, allocator)
+}
+
+// Tab opens a tab of a browser, or a browser of an allocator, that closes with the test.
+func Tab(t testing.TB, parent context.Context, options ...chromedp.ContextOption) context.Context {
+	t.Helper()
+	tab, end := chromedp.NewContext(parent, options...)
+	t.Cleanup(func() { inTime(t, "the end of a tab", func() error { end(); return nil }) })
+	// A tab ends with the context of its first action, so that action cannot have a deadline of its own.
+	inTime(t, "a tab of the browser", func() error { return chromedp.Do(tab) })
+	return tab
+}
+
+// browserPatience is how long Chromium may take to start or end on a machine that does much else.
+const browserPatience = time.Minute
+
+// inTime fails the test when something that takes no context fails, or does not end: a Chromium that died under load answers nobody.
+func inTime(t testing.TB, what string, do func() error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+	case <-time.After(browserPatience):
+		t.Fatalf("waited %s for %s", browserPatience, what)
 	}
-	return browser
 }
 
 // Axe is the script of axe-core, which checks a page for what keeps people from using it.

@@ -27,6 +27,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
+func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+
 var shots = flag.String("shots", "", "folder to keep a picture of each page in")
 
 const catalogue = `
@@ -167,6 +169,8 @@ type tab struct {
 	t     *testing.T
 	world *world
 	ctx   context.Context //nolint:containedctx // it is how chromedp holds a tab
+	// patience is how long one step may take.
+	patience time.Duration
 
 	mu       sync.Mutex
 	reported []string // what the page has complained of: errors of scripts, and of the policy
@@ -178,9 +182,8 @@ func (w *world) tab(t *testing.T) *tab {
 	if w.browser == nil {
 		w.browser, w.axe = brevettest.Browser(t), brevettest.Axe(t)
 	}
-	ctx, cancel := chromedp.NewContext(w.browser, chromedp.WithNewBrowserContext())
-	t.Cleanup(cancel)
-	b := &tab{t: t, world: w, ctx: ctx}
+	ctx := brevettest.Tab(t, w.browser, chromedp.WithNewBrowserContext())
+	b := &tab{t: t, world: w, ctx: ctx, patience: patience}
 	if err := chromedp.Listen(ctx, b.hear); err != nil {
 		t.Fatalf("opening a tab: %v", err)
 	}
@@ -217,31 +220,48 @@ func (b *tab) hear(event any) {
 	b.reported = append(b.reported, text)
 }
 
-// patience is how long one step may take.
-const patience = 20 * time.Second
+// patience is how long one step in the browser may take, on a machine that does much else. Every call to the browser has this deadline:
+// a Chromium that died must fail the test, not hang it.
+const patience = 60 * time.Second
 
 func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	for i, step := range steps {
-		ctx, cancel := context.WithTimeout(b.ctx, patience)
-		_, err := chromedp.Run(ctx, step)
-		cancel()
-		if err != nil {
-			where, _ := chromedp.Run(b.ctx, chromedp.Location())
-			body, _ := chromedp.Run(b.ctx, chromedp.Text("body"))
-			b.t.Fatalf("step %d: got %v at %s:\n%s", i+1, err, where, body)
+		if _, err := within(b, step); err != nil {
+			b.t.Fatalf("step %d of %d: got %v%s", i+1, len(steps), err, b.seen())
 		}
 	}
+}
+
+// within runs one action with a deadline.
+func within[T any](b *tab, action chromedp.Action[T]) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(b.ctx, b.patience, fmt.Errorf("the browser did not finish this within %s", b.patience))
+	defer cancel()
+	result, err := chromedp.Run(ctx, action)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return result, err
+}
+
+// seen is what the page shows after a step that failed, as far as the browser still answers.
+func (b *tab) seen() string {
+	ctx, cancel := context.WithTimeout(b.ctx, min(b.patience, 10*time.Second))
+	defer cancel()
+	where, err := chromedp.Run(ctx, chromedp.Location())
+	if err != nil {
+		return fmt.Sprintf("; the browser does not answer any more: %v", err)
+	}
+	body, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body?.innerText ?? ""`))
+	return fmt.Sprintf(" at %s:\n%s", where, body)
 }
 
 // get is what an action finds.
 func get[T any](b *tab, action chromedp.Action[T]) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	found, err := chromedp.Run(ctx, action)
+	found, err := within(b, action)
 	if err != nil {
-		b.t.Fatalf("got %v", err)
+		b.t.Fatalf("got %v%s", err, b.seen())
 	}
 	return found
 }
@@ -249,9 +269,11 @@ func get[T any](b *tab, action chromedp.Action[T]) T {
 // call has the browser do what pages cannot.
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.t.Helper()
-	result, err := chromedp.Call(b.ctx, command, params)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	result, err := chromedp.Call(ctx, command, params)
 	if err != nil {
-		b.t.Fatalf("got %v", err)
+		b.t.Fatalf("got %v within %s", err, patience)
 	}
 	return result
 }

@@ -320,12 +320,7 @@ func wordless(t *testing.T, body string, s sight) {
 // openBrowser logs alice in to the console.
 func (d *desk) openBrowser(t *testing.T) {
 	t.Helper()
-	tab, end := chromedp.NewContext(brevettest.Browser(t), chromedp.WithNewBrowserContext())
-	t.Cleanup(end)
-	d.browser = tab
-	if err := chromedp.Do(tab); err != nil { // a tab ends with the context of its first action
-		t.Fatalf("opening a tab: %v", err)
-	}
+	d.browser = brevettest.Tab(t, brevettest.Browser(t), chromedp.WithNewBrowserContext())
 	d.steps(t, chromedp.Navigate(d.console+"/login?return=/you"),
 		chromedp.WaitVisible(`input[name="login"]`), chromedp.SendKeys(`input[name="login"]`, "alice"), chromedp.SendKeys(`input[name="password"]`, "any"),
 		chromedp.Click(`button[type="submit"]`), chromedp.WaitNotPresent(`input[name="login"]`), chromedp.WaitVisible(`button[type="submit"], main#main`))
