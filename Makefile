@@ -116,7 +116,7 @@ egress: ready ## Try to get around the egress gateway; run common tools through 
 .PHONY: e2e
 e2e: ready ## Use the console in a real browser; keep pictures of each page in .e2e (minutes)
 	@rm -rf .e2e && mkdir .e2e
-	$(GO) test -json -count=1 -timeout 20m ./console -args -shots "$(CURDIR)/.e2e" | awk -f tools/count.awk
+	$(GO) test -json -count=1 -timeout 20m ./console -args -shots "$(CURDIR)/.e2e" -paged 100000 | awk -f tools/count.awk
 
 .PHONY: soak
 soak: ready ## Run two replicas for an hour with a fault each minute: SOAK=1h SEED=7
