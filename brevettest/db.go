@@ -53,7 +53,7 @@ func Devstack(t testing.TB) *devstack.Stack {
 func memory() string {
 	const dir, room = "/dev/shm", 8 << 30
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dir, &fs); err != nil || uint64(fs.Bavail)*uint64(fs.Bsize) < room {
+	if err := syscall.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < room {
 		return ""
 	}
 	return dir
