@@ -6,7 +6,7 @@ RACE   := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 TOOL   := $(GO) tool -modfile=tools/go.mod
 LDFLAGS := -s -w
 # The packages whose tests take longest: they begin first.
-LONG   := ./server ./ledger ./cmd/brevet ./egress ./console
+LONG   := ./internal/httpapi ./internal/ledger ./cmd/brevet ./internal/egress ./internal/console
 # The suites of `make prove`: what tries a whole deployment rather than a package. The soak takes an hour and stands alone.
 SUITES := hostile canary tamper upgrade history faults
 
@@ -34,13 +34,13 @@ build: ## Build bin/brevet
 
 .PHONY: test
 test: ready ## Run the tests of all packages against real servers
-	$(GO) test $(RACE) -p 3 -shuffle=on -count=1 -timeout 60m $(LONG) $$($(GO) list ./... | grep -v /tests/)
+	$(GO) test $(RACE) -p 3 -shuffle=on -count=1 -timeout 60m $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo
 
 .PHONY: check
 check: ## Lint; check that generated code and module files are current
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
-	cd devstack/vaultd && $(GO) mod tidy -diff
+	cd internal/devstack/vaultd && $(GO) mod tidy -diff
 	./openapi/generate.sh --check
 	GOOS=darwin $(GO) vet ./...
 	$(GO) fix -diff ./...
@@ -49,18 +49,18 @@ check: ## Lint; check that generated code and module files are current
 generate: ## Regenerate API types, routes, the configuration reference and docs/assurance.md
 	./openapi/generate.sh
 	$(GO) test ./cmd/brevet -run TestConfigurationReference -update
-	$(GO) test . -run TestAssurance -update
+	$(GO) test ./tests/repo -run TestAssurance -update
 
 # What tests run against: the programs that they need, the binary, and Vault.
 .PHONY: ready
 ready:
-	@./devstack/deps.sh test
+	@./internal/devstack/deps.sh test
 	$(GO) build -o bin/brevet ./cmd/brevet
 	./bin/brevet dev --prepare
 
 .PHONY: deps
 deps: ## Install PostgreSQL where it is missing (Debian and Ubuntu)
-	@./devstack/deps.sh
+	@./internal/devstack/deps.sh
 
 ##@ Prove
 
@@ -107,16 +107,16 @@ faults: ready ## Break replicas, Vault and PostgreSQL at every crash point; writ
 OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|HandedDown|Metadata|ClientCredentials|Curl|TheDocs|KindOfToken|Proof|Key|TestCheck|TestNginx|Jose|StatusList
 .PHONY: conformance
 conformance: ready ## Hold the OAuth API to its specifications, with clients and verifiers of other projects (minutes)
-	{ $(GO) test -json -count=1 ./jws ./token ./dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./server; } | awk -f tools/count.awk
+	{ $(GO) test -json -count=1 ./internal/jws ./internal/token ./internal/dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./internal/httpapi; } | awk -f tools/count.awk
 
 .PHONY: egress
 egress: ready ## Try to get around the egress gateway; run common tools through it (minutes)
-	{ $(GO) test -json -count=1 -timeout 20m ./egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
+	{ $(GO) test -json -count=1 -timeout 20m ./internal/egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
 
 .PHONY: e2e
 e2e: ready ## Use the console in a real browser; keep pictures of each page in .e2e (minutes)
 	@rm -rf .e2e && mkdir .e2e
-	$(GO) test -json -count=1 -timeout 20m ./console -args -shots "$(CURDIR)/.e2e" -paged 100000 | awk -f tools/count.awk
+	$(GO) test -json -count=1 -timeout 20m ./internal/console -args -shots "$(CURDIR)/.e2e" -paged 100000 | awk -f tools/count.awk
 
 .PHONY: soak
 soak: ready ## Run two replicas for an hour with a fault each minute: SOAK=1h SEED=7
@@ -128,7 +128,7 @@ assurance: SHELL := bash
 assurance: .SHELLFLAGS := -o pipefail -c
 assurance: ## Run all suites and the soak; write docs/results.txt and docs/assurance.md (hours)
 	for suite in hostile faults canary history soak upgrade tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
-	$(GO) test . -count=1 -run TestAssurance -update
+	$(GO) test ./tests/repo -count=1 -run TestAssurance -update
 	@! grep -Ev ' [1-9][0-9]* passed, 0 failed$$' docs/results.txt
 
 ##@ Measure
@@ -139,7 +139,7 @@ bench: ready ## Measure what a credential costs, compared with a plain Vault log
 
 .PHONY: bench-parts
 bench-parts: deps ## Time the decision, the append, one request, a replay and a verification (minutes)
-	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./ledger ./server
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./internal/ledger ./internal/httpapi
 	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
 	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tests/tamper
 
@@ -149,7 +149,7 @@ bench-growth: ready ## Measure growth of catalogue, ledger, connections and repl
 
 .PHONY: bench-audit
 bench-audit: deps ## Fill a ledger with ten million issuances and time searches (20 GB, an hour)
-	$(GO) test ./server -run TestSearchesAreFast -count=1 -v -timeout 4h -args -searched 10000000
+	$(GO) test ./internal/httpapi -run TestSearchesAreFast -count=1 -v -timeout 4h -args -searched 10000000
 
 ##@ Release
 
@@ -157,7 +157,7 @@ bench-audit: deps ## Fill a ledger with ten million issuances and time searches 
 VULNDB ?= https://vuln.go.dev
 .PHONY: supply
 supply: reproducible vuln ## Check that the build is reproducible, list licences, look for known vulnerabilities (minutes)
-	$(GO) test . -count=1 -run TestLicences -args -sbom bin/brevet.cdx.json -notices bin/brevet.notices.txt
+	$(GO) test ./tests/repo -count=1 -run TestLicences -args -sbom $(CURDIR)/bin/brevet.cdx.json -notices $(CURDIR)/bin/brevet.notices.txt
 	@echo "bin/brevet.cdx.json and bin/brevet.notices.txt go with the binary"
 
 .PHONY: reproducible

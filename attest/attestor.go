@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/brevet-dev/brevet/jws"
+	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"

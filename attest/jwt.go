@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/brevet-dev/brevet/jws"
+	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"

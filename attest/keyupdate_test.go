@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // H28: a client that does nothing but update its keys is cut off. crypto/tls has no call for that, so the records
@@ -40,7 +40,7 @@ func TestKeyUpdateFlood(t *testing.T) {
 	if err := client.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	flood := brevettest.NewKeyUpdates(t, log.String(), client.ConnectionState().CipherSuite)
+	flood := testkit.NewKeyUpdates(t, log.String(), client.ConnectionState().CipherSuite)
 	_ = raw.SetWriteDeadline(time.Now().Add(patience))
 	for range 100 {
 		if _, err := raw.Write(flood.Next(t)); err != nil {

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/brevet-dev/brevet/jws"
+	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"

@@ -2,7 +2,7 @@ package broker
 
 import (
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/people"
 )
 
 // Actor is who orders something: a workload or a person.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/passkey"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/scopes"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"pgregory.net/rapid"
 )

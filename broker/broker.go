@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/passkey"
+	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )

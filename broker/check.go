@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/scopes"
 )
 

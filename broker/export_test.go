@@ -3,7 +3,7 @@ package broker
 import (
 	"time"
 
-	"github.com/brevet-dev/brevet/passkey"
+	"github.com/brevet-dev/brevet/internal/passkey"
 )
 
 // Next is the state machine of what waits for people, for tests of what it says without a ledger.

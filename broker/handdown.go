@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/token"
 )
 
 // MostActors is how often a token is handed on at most.

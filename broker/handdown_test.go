@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/token"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"path"
 
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/people"
 )
 
 // Likeness is the same for requests of sandboxes beside each other that ask for the same thing: all that people are shown of

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/token"
 )
 
 func subjectOf(who attest.Identity) scopes.Subject {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/people"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/brevet-dev/brevet/passkey"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )

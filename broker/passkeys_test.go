@@ -6,24 +6,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/passkey"
+	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"pgregory.net/rapid"
 )
 
 // keyed is somebody with a passkey.
 type keyed struct {
 	broker.Voter
-	a   *brevettest.Authenticator
+	a   *testkit.Authenticator
 	key passkey.Key
 }
 
 func withKeys(t *testing.T, names ...string) (all []keyed) {
 	t.Helper()
 	for _, name := range names {
-		a, challenge := brevettest.NewAuthenticator(t, brevettest.Site.ID, brevettest.Audience), []byte("of nobody's choosing")
-		key, err := passkey.Register(a.Register(t, challenge), challenge, brevettest.Site)
+		a, challenge := testkit.NewAuthenticator(t, testkit.Site.ID, testkit.Audience), []byte("of nobody's choosing")
+		key, err := passkey.Register(a.Register(t, challenge), challenge, testkit.Site)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ var spoilt = map[string]func(v *broker.Vote, other, before broker.Vote){
 
 // I5 and T3: whatever votes there are, those count that their voters have signed.
 func TestNoVoteCountsWithoutASignature(t *testing.T) {
-	e := broker.At(electorate(t), brevettest.Site)
+	e := broker.At(electorate(t), testkit.Site)
 	people := withKeys(t, "bob", "carol", "dan")
 	kinds := make([]string, 0, len(spoilt))
 	for kind := range spoilt {
@@ -97,7 +97,7 @@ func TestNoVoteCountsWithoutASignature(t *testing.T) {
 
 // What is remembered is signed as it was when it was said, and for nothing but the same ask.
 func TestWhatIsRememberedWasSigned(t *testing.T) {
-	e := broker.At(electorate(t), brevettest.Site)
+	e := broker.At(electorate(t), testkit.Site)
 	carol := withKeys(t, "carol")[0]
 	const text = `{"request":"1","scope":"a.b","ttl":60,"expires":1000,"passkey":"required"}`
 	for name, tc := range map[string]struct {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/secret"
 )
 
 // Ledger keeps every decision for good. All methods are safe for concurrent use, across replicas too.

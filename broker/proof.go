@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
 // proofsPerSecond is how many DPoP proofs one replica takes each second: each is remembered for some minutes. No sandbox has

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/dpop"
-	"github.com/brevet-dev/brevet/token"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/token"
 )
 
 const jkt = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"

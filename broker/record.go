@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/token"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/sync/errgroup"
 )

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/token"
+	"github.com/brevet-dev/brevet/internal/token"
 )
 
 // Shown is a token that was verified, as it was shown to somebody.

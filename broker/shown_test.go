@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/token"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/google/go-cmp/cmp"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/brevet-dev/brevet/token"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/google/uuid"
 )
 

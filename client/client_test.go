@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/secret"
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v4"
 )

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // DigestOf is what a credential is searched for by, the Credential of a Filter: the SHA-256, in hex, of the claims of a

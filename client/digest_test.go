@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 func TestDigestOf(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/secret"
 )
 
 // Ask is what a sandbox wants for one action.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // webhookAge is how old a webhook may be when it arrives, or how far ahead its clock: longer would be a replay.

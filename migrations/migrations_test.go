@@ -9,14 +9,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 func applied(t *testing.T, databaseURL string) (done, all int) {
 	t.Helper()
@@ -36,7 +36,7 @@ func applied(t *testing.T, databaseURL string) (done, all int) {
 }
 
 func TestUpDownUp(t *testing.T) {
-	db := brevettest.EmptyDB(t)
+	db := testkit.EmptyDB(t)
 	var told []string
 	if err := migrations.Up(t.Context(), db.AdminURL, func(line string) { told = append(told, line) }); err != nil {
 		t.Fatalf("Up: %v", err)
@@ -45,8 +45,8 @@ func TestUpDownUp(t *testing.T) {
 	if done != all || all == 0 || len(told) != all {
 		t.Fatalf("got %d of %d applied, and was told %q", done, all, told)
 	}
-	conn := brevettest.Connect(t, db.AdminURL)
-	first := brevettest.Schema(t, conn)
+	conn := testkit.Connect(t, db.AdminURL)
+	first := testkit.Schema(t, conn)
 	if len(first) < 100 {
 		t.Fatalf("got a dump of %d lines: it does not see the schema", len(first))
 	}
@@ -61,7 +61,7 @@ func TestUpDownUp(t *testing.T) {
 	if err := migrations.Down(t.Context(), db.AdminURL); !errors.Is(err, migrations.ErrNothingApplied) {
 		t.Errorf("Down on nothing: got %v, want ErrNothingApplied", err)
 	}
-	for _, line := range brevettest.Schema(t, conn) {
+	for _, line := range testkit.Schema(t, conn) {
 		if !strings.Contains(line, "goose") && !strings.HasPrefix(line, "schema") {
 			t.Errorf("left after all was taken back: %s", line)
 		}
@@ -69,7 +69,7 @@ func TestUpDownUp(t *testing.T) {
 	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
 		t.Fatalf("Up again: %v", err)
 	}
-	if diff := cmp.Diff(first, brevettest.Schema(t, conn)); diff != "" {
+	if diff := cmp.Diff(first, testkit.Schema(t, conn)); diff != "" {
 		t.Errorf("up, down, up made another schema (-first +second):\n%s", diff)
 	}
 }
@@ -77,13 +77,13 @@ func TestUpDownUp(t *testing.T) {
 // A migration that finds a table in use gives way, whatever else it has locked: a broker that has the one table and comes to need
 // the other goes on, and is not ended for a deadlock.
 func TestUpGivesWay(t *testing.T) {
-	db := brevettest.NewDB(t)
+	db := testkit.NewDB(t)
 	for done := 25; done >= 25; done, _ = applied(t, db.AdminURL) { // the one that changes passkeys, then indexes entries
 		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
 			t.Fatal(err)
 		}
 	}
-	conn := brevettest.Connect(t, db.AdminURL)
+	conn := testkit.Connect(t, db.AdminURL)
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestUpGivesWay(t *testing.T) {
 	}
 	waits, migrated := make(chan string, 100), make(chan error, 1)
 	go func() { migrated <- migrations.Up(t.Context(), db.AdminURL, func(line string) { waits <- line }) }()
-	holds(t, brevettest.Connect(t, db.AdminURL), "passkeys")
+	holds(t, testkit.Connect(t, db.AdminURL), "passkeys")
 	if _, err := tx.Exec(t.Context(), `SELECT FROM passkeys`); err != nil {
 		t.Errorf("reading what the migration has locked: %v", err)
 	}
@@ -123,8 +123,8 @@ func holds(t *testing.T, conn *pgx.Conn, table string) {
 }
 
 func TestUpAtOnce(t *testing.T) {
-	same := brevettest.EmptyDB(t)
-	all := []*brevettest.DB{same, same, same, brevettest.EmptyDB(t), brevettest.EmptyDB(t), brevettest.EmptyDB(t)}
+	same := testkit.EmptyDB(t)
+	all := []*testkit.DB{same, same, same, testkit.EmptyDB(t), testkit.EmptyDB(t), testkit.EmptyDB(t)}
 	var wg sync.WaitGroup
 	for _, db := range all {
 		wg.Go(func() {
@@ -136,7 +136,7 @@ func TestUpAtOnce(t *testing.T) {
 	wg.Wait()
 	var dumps [][]string
 	for _, db := range all[2:] {
-		lines := brevettest.Schema(t, brevettest.Connect(t, db.AdminURL))
+		lines := testkit.Schema(t, testkit.Connect(t, db.AdminURL))
 		schema := schemaOf(t, db.AdminURL)
 		for i := range lines {
 			lines[i] = strings.ReplaceAll(lines[i], schema, "SCHEMA")
@@ -173,7 +173,7 @@ func TestCheckVersion(t *testing.T) {
 }
 
 func TestUpChecksServer(t *testing.T) {
-	db := brevettest.NewDB(t)
+	db := testkit.NewDB(t)
 	err := migrations.Up(t.Context(), db.AsVersion(t, db.AdminURL, 17_00_05), nil)
 	const want = "in 17.5 a MERGE can hide rows from triggers: update it to 17.8 or later"
 	if !errors.Is(err, migrations.ErrServer) || !strings.Contains(err.Error(), want) {
@@ -182,7 +182,7 @@ func TestUpChecksServer(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	db := brevettest.NewDB(t)
+	db := testkit.NewDB(t)
 	pool, err := pgxpool.New(t.Context(), db.BrokerURL)
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestCheck(t *testing.T) {
 	if err := migrations.Check(t.Context(), pool); err != nil {
 		t.Errorf("current: got %v", err)
 	}
-	admin := brevettest.Connect(t, db.AdminURL)
+	admin := testkit.Connect(t, db.AdminURL)
 	for _, tc := range []struct {
 		name, sql string
 		want      error
@@ -214,9 +214,9 @@ func TestCheck(t *testing.T) {
 }
 
 func TestEnsureLogin(t *testing.T) {
-	db := brevettest.NewDB(t)
+	db := testkit.NewDB(t)
 	user := schemaOf(t, db.AdminURL) + `_"login`
-	admin := brevettest.Connect(t, db.AdminURL)
+	admin := testkit.Connect(t, db.AdminURL)
 	defer func() {
 		if _, err := admin.Exec(t.Context(), `DROP ROLE `+pgx.Identifier{user}.Sanitize()); err != nil {
 			t.Error(err)
@@ -231,7 +231,7 @@ func TestEnsureLogin(t *testing.T) {
 			t.Fatalf("EnsureLogin: %v", err)
 		}
 		u.User = url.UserPassword(user, password)
-		conn := brevettest.Connect(t, u.String())
+		conn := testkit.Connect(t, u.String())
 		var stored string
 		var super, auditor, broker bool
 		if err := admin.QueryRow(t.Context(), `SELECT rolpassword FROM pg_authid WHERE rolname = $1`, user).Scan(&stored); err != nil {
@@ -258,7 +258,7 @@ func TestEnsureLogin(t *testing.T) {
 }
 
 func TestEnsureLoginRefuses(t *testing.T) {
-	db := brevettest.NewDB(t)
+	db := testkit.NewDB(t)
 	for _, tc := range []struct {
 		user, password string
 		want           error

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 generate() {
 	go tool -modfile=tools/go.mod oapi-codegen -config openapi/codegen.yaml -o "$1/openapi/types.gen.go" openapi/openapi.yaml
-	go tool -modfile=tools/go.mod oapi-codegen -config server/codegen.yaml -o "$1/server/routes.gen.go" openapi/openapi.yaml
+	go tool -modfile=tools/go.mod oapi-codegen -config internal/httpapi/codegen.yaml -o "$1/internal/httpapi/routes.gen.go" openapi/openapi.yaml
 }
 
 if [ "${1:-}" != --check ]; then
@@ -14,10 +14,10 @@ if [ "${1:-}" != --check ]; then
 fi
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
-mkdir "$fresh/openapi" "$fresh/server"
+mkdir -p "$fresh/openapi" "$fresh/internal/httpapi"
 generate "$fresh"
 status=0
-for file in openapi/types.gen.go server/routes.gen.go; do
+for file in openapi/types.gen.go internal/httpapi/routes.gen.go; do
 	diff -u "$file" "$fresh/$file" || status=1
 done
 [ $status = 0 ] || echo "generated code is not current: run make generate" >&2

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -78,12 +78,12 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 			continue // listed with its siblings
 		}
 		alike[one.Like+alarm(one)] = 0
-		who := inert.Text(one.SpiffeID)
+		who := safetext.Text(one.SpiffeID)
 		if n > 1 {
 			who += fmt.Sprintf(" and %d like it", n-1)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d of %d%s\n", inert.Text(one.ID), left(one), who, inert.Text(one.Scope),
-			shorten(inert.Text(one.Resource), 60), one.VotesCast, one.Approval.Quorum, alarm(one))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d of %d%s\n", safetext.Text(one.ID), left(one), who, safetext.Text(one.Scope),
+			shorten(safetext.Text(one.Resource), 60), one.VotesCast, one.Approval.Quorum, alarm(one))
 	}
 	return table.Flush()
 }
@@ -197,11 +197,11 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"hash", one.Hash},
 	} {
 		if line[1] != "" {
-			fmt.Fprintf(out, "%-10s %s\n", line[0], inert.Text(line[1]))
+			fmt.Fprintf(out, "%-10s %s\n", line[0], safetext.Text(line[1]))
 		}
 	}
 	for _, v := range one.Votes {
-		fmt.Fprintf(out, "%-10s %s by %s (%s), %s\n", "vote", v.Verdict, inert.Text(v.Name), inert.Text(v.Voter), v.Time.Local().Format(time.DateTime))
+		fmt.Fprintf(out, "%-10s %s by %s (%s), %s\n", "vote", v.Verdict, safetext.Text(v.Name), safetext.Text(v.Voter), v.Time.Local().Format(time.DateTime))
 		printUntrusted(out, "their note", v.Note)
 	}
 	printUntrusted(out, "the sandbox's own words, which prove nothing", one.Reason)
@@ -246,12 +246,12 @@ func printUntrusted(out io.Writer, whose, text string) {
 		return
 	}
 	warning := ""
-	if inert.MixesAlphabets(text) {
+	if safetext.MixesAlphabets(text) {
 		warning = "; it mixes alphabets, so letters may not be what they look like"
 	}
 	fmt.Fprintf(out, "\n%s%s:\n", whose, warning)
 	for line := range strings.SplitSeq(text, "\n") {
-		fmt.Fprintf(out, "  | %s\n", inert.Text(line))
+		fmt.Fprintf(out, "  | %s\n", safetext.Text(line))
 	}
 }
 
@@ -350,6 +350,6 @@ func announce(con *console, one openapi.ApprovalCase) error {
 		return con.encode(one)
 	}
 	_, err := fmt.Fprintf(con.out, "%s%s  %s on %s by %s, %s left\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly),
-		alarm(one), inert.Text(one.Scope), shorten(inert.Text(one.Resource), 60), inert.Text(one.SpiffeID), left(one), inert.Text(one.ID))
+		alarm(one), safetext.Text(one.Scope), shorten(safetext.Text(one.Resource), 60), safetext.Text(one.SpiffeID), left(one), safetext.Text(one.ID))
 	return err
 }

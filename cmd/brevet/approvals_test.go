@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -154,7 +154,7 @@ func inertWords(t *testing.T, text string) {
 		t.Fatalf("got %q, want the facts before the sandbox's words", text)
 	}
 	for _, r := range text {
-		if r != '\n' && !inert.Visible(r) {
+		if r != '\n' && !safetext.Visible(r) {
 			t.Errorf("got %U in what is printed", r)
 		}
 	}

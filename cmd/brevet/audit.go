@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -126,8 +126,8 @@ func printRecords(con *console, records []openapi.Issuance) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON")
 	for _, r := range records {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, inert.Text(r.DecisionCode), inert.Text(r.Scope),
-			inert.Text(r.Resource), inert.Text(r.SpiffeID), inert.Text(r.Task), seconds(r.TTL), shorten(inert.Text(r.Reason), 40))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, safetext.Text(r.DecisionCode), safetext.Text(r.Scope),
+			safetext.Text(r.Resource), safetext.Text(r.SpiffeID), safetext.Text(r.Task), seconds(r.TTL), shorten(safetext.Text(r.Reason), 40))
 	}
 	return table.Flush()
 }

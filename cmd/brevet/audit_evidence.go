@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // AuditEvidenceCmd is `brevet audit evidence`.
@@ -77,7 +77,7 @@ func (c *AuditEvidenceCmd) collect(ctx context.Context, con *console, broker *cl
 	if err != nil {
 		return nil, err
 	}
-	about := fmt.Sprintf(aboutEvidence, inert.Text(c.Task), inert.Text(c.SPIFFEID), time.Now().UTC().Format(time.RFC1123), name)
+	about := fmt.Sprintf(aboutEvidence, safetext.Text(c.Task), safetext.Text(c.SPIFFEID), time.Now().UTC().Format(time.RFC1123), name)
 	files := []evidence{
 		{"README.txt", []byte(about)}, {"receipt.json", append(proof, '\n')}, {"keys.txt", []byte(strings.Join(append(keys, ""), "\n"))},
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/export"
+	"github.com/brevet-dev/brevet/internal/export"
 	"github.com/brevet-dev/brevet/openapi"
 )
 

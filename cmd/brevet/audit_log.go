@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/brevet-dev/brevet/audit"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	signednote "golang.org/x/mod/sumdb/note"
 )
 
@@ -134,10 +134,10 @@ func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) e
 	if receipt.Task != "" {
 		of = "task " + receipt.Task + " of " + receipt.SPIFFEID
 	}
-	fmt.Fprintf(con.out, "Proven: these %d entries of %s are in the log %s, as it was when it had %d.\n\n", len(receipt.Entries), inert.Text(of),
-		inert.Text(signed.Origin), signed.N)
+	fmt.Fprintf(con.out, "Proven: these %d entries of %s are in the log %s, as it was when it had %d.\n\n", len(receipt.Entries), safetext.Text(of),
+		safetext.Text(signed.Origin), signed.N)
 	for _, e := range receipt.Entries {
-		if _, err := fmt.Fprintf(con.out, "%d  %s\n", e.Index, inert.Text(e.Body)); err != nil {
+		if _, err := fmt.Fprintf(con.out, "%d  %s\n", e.Index, safetext.Text(e.Body)); err != nil {
 			return err
 		}
 	}
@@ -150,7 +150,7 @@ func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error
 	for _, key := range keys {
 		v, err := signednote.NewVerifier(strings.TrimSpace(key))
 		if err != nil {
-			return "", nil, fmt.Errorf("%q is not a public key as brevet audit keys prints it", inert.Text(key))
+			return "", nil, fmt.Errorf("%q is not a public key as brevet audit keys prints it", safetext.Text(key))
 		}
 		name, all = v.Name(), append(all, v)
 	}

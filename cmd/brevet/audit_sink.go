@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/brevet-dev/brevet/export"
+	"github.com/brevet-dev/brevet/internal/export"
 	"github.com/cenkalti/backoff/v5"
 )
 

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/migrations"
-	"github.com/brevet-dev/brevet/mint"
 	"github.com/brevet-dev/brevet/scopes"
 )
 

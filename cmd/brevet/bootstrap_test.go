@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
@@ -24,7 +24,7 @@ import (
 // plan is a deployment made by hand, step by step, with nothing of the dev stack but its PostgreSQL and its Vault.
 type plan struct {
 	dir, schema string
-	db          *brevettest.DB
+	db          *testkit.DB
 	vault       string
 	issuer      *devstack.Issuer
 	config      string
@@ -33,8 +33,8 @@ type plan struct {
 
 func newPlan(t *testing.T) *plan {
 	t.Helper()
-	stack := brevettest.Devstack(t)
-	p := &plan{dir: t.TempDir(), db: brevettest.EmptyDB(t), vault: stack.Vault.Addr()}
+	stack := testkit.Devstack(t)
+	p := &plan{dir: t.TempDir(), db: testkit.EmptyDB(t), vault: stack.Vault.Addr()}
 	p.schema = parse(t, p.db.AdminURL).Query().Get("search_path")
 	p.write(t, "owner-url", p.db.AdminURL)
 	p.write(t, "password", rand.Text())
@@ -172,7 +172,7 @@ func (p *plan) leastPrivilege(t *testing.T) {
 		},
 		"_auditor": {"INSERT INTO ledger_head (size) VALUES (1)", "UPDATE issuances SET status = 'failed'", "SELECT cursor_key FROM deployment"},
 	} {
-		conn := brevettest.Connect(t, p.login(t, user, map[string]string{"_broker": "password", "_auditor": "auditor-password"}[user]))
+		conn := testkit.Connect(t, p.login(t, user, map[string]string{"_broker": "password", "_auditor": "auditor-password"}[user]))
 		if _, err := conn.Exec(t.Context(), "SELECT count(*) FROM entries"); err != nil {
 			t.Errorf("%s may not read the record: %v", user, err)
 		}
@@ -223,8 +223,8 @@ func (p *plan) asks(t *testing.T, cfg Config) {
 		t.Errorf("got %q, want a token", got.out)
 	}
 	brevet(t, env, "request", "github.issues.read", "repo=acme/api", "--task", "t-bootstrap", "--jwt").want(t, 0)
-	brevettest.CheckLedger(t, p.db.AdminURL)
-	conn := brevettest.Connect(t, p.login(t, "_auditor", "auditor-password"))
+	testkit.CheckLedger(t, p.db.AdminURL)
+	conn := testkit.Connect(t, p.login(t, "_auditor", "auditor-password"))
 	rows, _ := conn.Query(t.Context(), "SELECT status FROM issuances WHERE task = 't-bootstrap'")
 	if found, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(found) != 2 {
 		t.Errorf("the auditor's login reads %v, %v, want two records", found, err)

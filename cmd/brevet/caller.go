@@ -13,7 +13,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -141,7 +141,7 @@ func explain(con *console, err error, task string) error {
 		}
 		return explained
 	}
-	fmt.Fprintf(con.err, "%s\n%s\n", inert.Text(problem.Title), inert.Text(problem.Detail))
+	fmt.Fprintf(con.err, "%s\n%s\n", safetext.Text(problem.Title), safetext.Text(problem.Detail))
 	for _, line := range []struct{ label, text string }{
 		{"field", problem.Field},
 		{"why", problem.Explanation},
@@ -151,11 +151,11 @@ func explain(con *console, err error, task string) error {
 		{"request", problem.RequestID},
 	} {
 		if line.text != "" {
-			fmt.Fprintf(con.err, "  %-10s %s\n", line.label, inert.Text(line.text))
+			fmt.Fprintf(con.err, "  %-10s %s\n", line.label, safetext.Text(line.text))
 		}
 	}
 	if ask := problem.Narrowest; ask.Scope != "" {
-		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", inert.Text(commandLine(ask, task)))
+		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", safetext.Text(commandLine(ask, task)))
 	}
 	if problem.RetryAfter > 0 {
 		fmt.Fprintf(con.err, "  %-10s in %s\n", "try again", problem.RetryAfter)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -69,7 +69,7 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 	if err != nil {
 		fmt.Fprintf(con.err, "%s: problems: %d; nothing of this catalogue would be loaded\n\n", c.Folder, len(problems))
 		for _, p := range problems {
-			fmt.Fprintln(con.err, inert.Text(p.String()))
+			fmt.Fprintln(con.err, safetext.Text(p.String()))
 		}
 		return quietly(err)
 	}
@@ -145,7 +145,7 @@ func folderError(doing, folder string, err error) error {
 	}
 	lines := make([]string, len(problems))
 	for i, p := range problems {
-		lines[i] = inert.Text(p.String())
+		lines[i] = safetext.Text(p.String())
 	}
 	return fmt.Errorf("%s %s:\n%s", doing, folder, strings.Join(lines, "\n"))
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -84,14 +84,14 @@ func reportExamples(catalogue *scopes.Catalogue, results []scopes.ExampleResult,
 func printExamples(con *console, results []scopes.ExampleResult, failed int) error {
 	for _, r := range results {
 		if len(r.Failures) == 0 {
-			fmt.Fprintf(con.out, "ok    %s\n", inert.Text(r.Example.Name))
+			fmt.Fprintf(con.out, "ok    %s\n", safetext.Text(r.Example.Name))
 			continue
 		}
-		fmt.Fprintf(con.out, "FAIL  %s (%s:%d)\n", inert.Text(r.Example.Name), r.Example.File, r.Example.Line)
+		fmt.Fprintf(con.out, "FAIL  %s (%s:%d)\n", safetext.Text(r.Example.Name), r.Example.File, r.Example.Line)
 		for _, failure := range r.Failures {
-			fmt.Fprintf(con.out, "      %s\n", inert.Text(failure))
+			fmt.Fprintf(con.out, "      %s\n", safetext.Text(failure))
 		}
-		fmt.Fprintf(con.out, "      %s\n", inert.Text(r.Why))
+		fmt.Fprintf(con.out, "      %s\n", safetext.Text(r.Why))
 	}
 	_, err := fmt.Fprintf(con.out, "\n%d of %d examples hold\n", len(results)-failed, len(results))
 	return err

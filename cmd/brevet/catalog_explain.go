@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -128,10 +128,10 @@ func (c *CatalogExplainCmd) report(catalogue *scopes.Catalogue, d scopes.Decisio
 }
 
 func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
-	fmt.Fprintf(con.out, "%s: %s\n\n", r.Outcome, inert.Text(r.Explanation))
+	fmt.Fprintf(con.out, "%s: %s\n\n", r.Outcome, safetext.Text(r.Explanation))
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(con.out, "  %-11s %s\n", name, inert.Text(value))
+			fmt.Fprintf(con.out, "  %-11s %s\n", name, safetext.Text(value))
 		}
 	}
 	line("who", r.SPIFFEID+map[string]string{"x509": ", by X.509-SVID over mutual TLS", "jwt": ", by JWT-SVID"}[c.SVID])
@@ -156,7 +156,7 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 	for _, p := range r.Policies {
 		fmt.Fprintf(con.out, "\n%s:%d: %s %s\n", p.File, p.Line, p.Effect, p.ID)
 		for _, text := range textLines(p.Text) {
-			fmt.Fprintf(con.out, "    %s\n", inert.Text(strings.TrimSuffix(text, "\r")))
+			fmt.Fprintf(con.out, "    %s\n", safetext.Text(strings.TrimSuffix(text, "\r")))
 		}
 	}
 	if len(r.Policies) == 0 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -99,11 +99,11 @@ func printScopeChange(out io.Writer, s scopes.ScopeChange) error {
 	fmt.Fprintf(out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	for _, f := range s.Fields {
-		value := inert.Text(f.Old) + inert.Text(f.New)
+		value := safetext.Text(f.Old) + safetext.Text(f.New)
 		if s.Change == scopes.Modified {
 			value = orNothing(f.Old) + " -> " + orNothing(f.New) + marks[f.Reach]
 		}
-		fmt.Fprintf(table, "    %s\t%s\n", inert.Text(f.Field), value)
+		fmt.Fprintf(table, "    %s\t%s\n", safetext.Text(f.Field), value)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func orNothing(s string) string {
 	if s == "" {
 		return "(nothing)"
 	}
-	return inert.Text(s)
+	return safetext.Text(s)
 }
 
 func printPolicyChange(out io.Writer, p scopes.PolicyChange) {
@@ -146,7 +146,7 @@ func textLines(text string) []string {
 
 func printLines(out io.Writer, sign string, lines []string) {
 	for _, line := range lines {
-		fmt.Fprintln(out, strings.TrimRight("    "+sign+" "+inert.Text(strings.TrimSuffix(line, "\r")), " "))
+		fmt.Fprintln(out, strings.TrimRight("    "+sign+" "+safetext.Text(strings.TrimSuffix(line, "\r")), " "))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/sync/errgroup"
 )

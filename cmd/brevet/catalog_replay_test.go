@@ -11,11 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -63,7 +63,7 @@ func replayed(t *testing.T, replace ...string) string {
 // and 8 writes that wait; and two more writes, of which one is redeemed once a person has approved it.
 func decided(t *testing.T) (urlFile string) {
 	t.Helper()
-	s := brevettest.NewStack(t, brevettest.Options{
+	s := testkit.NewStack(t, testkit.Options{
 		Catalogue: []scopes.File{
 			{Name: "scopes.yaml", Data: []byte(replayedScopes)}, {Name: "policies.cedar", Data: []byte(replayedPolicies)},
 		},
@@ -160,7 +160,7 @@ func replayForPrograms(t *testing.T, from string) {
 
 func TestCatalogReplayOfNothing(t *testing.T) {
 	urlFile := filepath.Join(t.TempDir(), "url")
-	if err := os.WriteFile(urlFile, []byte(brevettest.NewDB(t).AuditorURL), 0o600); err != nil {
+	if err := os.WriteFile(urlFile, []byte(testkit.NewDB(t).AuditorURL), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	inProcess(t, "catalog", "replay", replayed(t), "--database-url-file", urlFile, "--detailed-exitcode").
@@ -169,7 +169,7 @@ func TestCatalogReplayOfNothing(t *testing.T) {
 
 func TestCatalogReplayRefusals(t *testing.T) {
 	unmigrated := filepath.Join(t.TempDir(), "url")
-	if err := os.WriteFile(unmigrated, []byte(brevettest.EmptyDB(t).AdminURL), 0o600); err != nil {
+	if err := os.WriteFile(unmigrated, []byte(testkit.EmptyDB(t).AdminURL), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	nowhere := filepath.Join(t.TempDir(), "nowhere")

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -101,11 +101,11 @@ func printShifts(out io.Writer, counts map[scopes.Shift]int64) error {
 
 func printGroups(out io.Writer, groups []scopes.ReplayGroup) error {
 	for _, g := range groups {
-		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(inert.Text(g.SPIFFEID)+" "+inert.Text(g.Scope)))
+		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(safetext.Text(g.SPIFFEID)+" "+safetext.Text(g.Scope)))
 		table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 		for _, s := range shifts {
 			if n := g.Counts[s.shift]; n > 0 {
-				fmt.Fprintf(table, "    %s\t%d\tsuch as %s\n", s.name, n, inert.Text(strings.Join(g.Samples[s.shift], ", ")))
+				fmt.Fprintf(table, "    %s\t%d\tsuch as %s\n", s.name, n, safetext.Text(strings.Join(g.Samples[s.shift], ", ")))
 			}
 		}
 		if err := table.Flush(); err != nil {

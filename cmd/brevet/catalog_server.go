@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/term"
@@ -218,7 +218,7 @@ func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
 			since = change.DecidedAt
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", version, change.State, since.Local().Format(time.DateTime),
-			inert.Text(change.Actor), inert.Text(change.Decider), shorten(inert.Text(change.Reason), 40), inert.Text(change.Digest))
+			safetext.Text(change.Actor), safetext.Text(change.Decider), shorten(safetext.Text(change.Reason), 40), safetext.Text(change.Digest))
 	}
 	return table.Flush()
 }
@@ -251,9 +251,9 @@ func loadServed(digest string, files []openapi.CatalogueFile) (*scopes.Catalogue
 	catalogue, err := scopes.Load(all)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("catalogue %s of the server is none to this version of brevet: %s", inert.Text(digest), inert.Text(err.Error()))
+		return nil, fmt.Errorf("catalogue %s of the server is none to this version of brevet: %s", safetext.Text(digest), safetext.Text(err.Error()))
 	case catalogue.Digest() != digest:
-		return nil, fmt.Errorf("the files that the server gave for catalogue %s are those of %s", inert.Text(digest), catalogue.Digest())
+		return nil, fmt.Errorf("the files that the server gave for catalogue %s are those of %s", safetext.Text(digest), catalogue.Digest())
 	}
 	return catalogue, nil
 }
@@ -288,7 +288,7 @@ func sayPolicies(con *console, policies []string) {
 	con.say("Vault needs policies that the catalogue in force does without. Run brevet bootstrap with --catalogue on the new")
 	con.say("folder first: until then, asks for their scopes fail.")
 	for _, name := range policies {
-		con.say("  " + inert.Text(name))
+		con.say("  " + safetext.Text(name))
 	}
 }
 
@@ -308,7 +308,7 @@ func printChange(con *console, change openapi.CatalogueChange) error {
 			text = change.Digest + " is rejected"
 		case openapi.CatalogueApplied, openapi.CatalogueSuperseded:
 		}
-		if _, err := fmt.Fprintln(con.out, inert.Text(text)); err != nil {
+		if _, err := fmt.Fprintln(con.out, safetext.Text(text)); err != nil {
 			return err
 		}
 	}
@@ -324,7 +324,7 @@ func explainCatalogue(con *console, err error) error {
 	explained := explain(con, err, "")
 	if errors.As(err, &problem) && !con.json {
 		for _, p := range problem.Problems {
-			fmt.Fprintf(con.err, "  %s\n", inert.Text(scopes.Problem{File: p.File, Line: p.Line, What: p.What}.String()))
+			fmt.Fprintf(con.err, "  %s\n", safetext.Text(scopes.Problem{File: p.File, Line: p.Line, What: p.What}.String()))
 		}
 	}
 	return explained

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // served is a stack with the example catalogue in force, and two admins who may change it.
-func served(t *testing.T, o brevettest.Options) (s *brevettest.Stack, one, two []string) {
+func served(t *testing.T, o testkit.Options) (s *testkit.Stack, one, two []string) {
 	t.Helper()
 	files, err := scopes.ReadFS(os.DirFS(exampleCatalogue))
 	if err != nil {
@@ -20,7 +20,7 @@ func served(t *testing.T, o brevettest.Options) (s *brevettest.Stack, one, two [
 	}
 	admins := []string{"spiffe://acme.test/admins/one", "spiffe://acme.test/admins/two"}
 	o.Catalogue, o.Applied, o.CatalogueAdmins = files, true, admins
-	s = brevettest.NewStack(t, o)
+	s = testkit.NewStack(t, o)
 	as := func(id string) []string {
 		endpoint, err := s.Acme.ServeWorkload(filepath.Join(t.TempDir(), "api.sock"), spiffeid.RequireFromString(id))
 		if err != nil {
@@ -48,7 +48,7 @@ func digestIn(t *testing.T, folder string) string {
 
 // What a folder changes on the server is shown, applied, listed and taken back.
 func TestCatalogOnTheServer(t *testing.T) {
-	s, admin, _ := served(t, brevettest.Options{})
+	s, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
 	inProcess(t, on(admin, "plan", folder, "--detailed-exitcode")...).want(t, 0, "No changes.")
 	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
@@ -78,7 +78,7 @@ func TestCatalogOnTheServer(t *testing.T) {
 
 // A policy that is new to Vault has to be there before the scope is of use.
 func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
-	_, admin, _ := served(t, brevettest.Options{})
+	_, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
 	if err := os.WriteFile(filepath.Join(folder, "notes.yaml"), []byte(`scopes:
   - name: notes.read
@@ -95,7 +95,7 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 
 // With a second admin, one proposes and the other sees what it is before it is applied.
 func TestCatalogWithASecondAdmin(t *testing.T) {
-	s, one, two := served(t, brevettest.Options{SecondAdmin: true})
+	s, one, two := served(t, testkit.Options{SecondAdmin: true})
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
 	digest := digestIn(t, folder)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/server"
+	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
@@ -62,7 +62,7 @@ func TestRolesOfWorkloads(t *testing.T) {
 	if cfg, err = loadConfig(write(t, string(again))); err != nil {
 		t.Fatal(err)
 	}
-	want := []server.Role{
+	want := []httpapi.Role{
 		{ID: spiffeid.RequireFromString("spiffe://acme.example/ops/admin"), TrustDomains: []spiffeid.TrustDomain{spiffeid.RequireTrustDomainFromString("acme.example")}},
 		{ID: spiffeid.RequireFromString("spiffe://other.example/lab"), Within: []spiffeid.ID{
 			spiffeid.RequireFromString("spiffe://acme.example/research"), spiffeid.RequireFromString("spiffe://acme.example/a/b"),

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	pages "github.com/brevet-dev/brevet/console"
-	"github.com/brevet-dev/brevet/secret"
-	"github.com/brevet-dev/brevet/server"
+	pages "github.com/brevet-dev/brevet/internal/console"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"golang.org/x/net/netutil"
 )
 
@@ -90,7 +90,7 @@ func (s *service) openConsole(cfg Config, of pages.Config) (*pages.Console, erro
 	for _, domain := range cfg.TrustDomains {
 		of.TrustDomains = append(of.TrustDomains, domain.Name)
 	}
-	for _, p := range server.ProblemTexts() {
+	for _, p := range httpapi.ProblemTexts() {
 		of.Problems = append(of.Problems, pages.Problem(p))
 	}
 	of.ClientID, of.HTTPClient, of.URL, of.Log, of.Now = cfg.People.ClientID, carrier, cfg.Console.URL, s.log, time.Now

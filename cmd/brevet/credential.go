@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // HelperFlags are for commands that other programs run to get a credential.
@@ -24,7 +24,7 @@ func (f HelperFlags) obtain(ctx context.Context, con *console, broker *client.Cl
 	if err != nil {
 		return nil, err
 	}
-	news := &partNews{con: con, scope: inert.Text(f.Scope)}
+	news := &partNews{con: con, scope: safetext.Text(f.Scope)}
 	defer news.settle()
 	ask := client.Ask{Scope: f.Scope, Params: parsed, TTL: f.TTL, Task: f.Task, Reason: f.Reason}
 	return broker.Obtain(ctx, ask, news.waits)

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/secret"
 )
 
 // GitCredentialCmd is `brevet git-credential`, a credential helper as gitcredentials(7) describes them.

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
@@ -146,7 +146,7 @@ func (d *deployment) adminURL(t *testing.T) string {
 // everyTokenIsRecorded is I1: whatever was received is in the record, with the digest of exactly its claims.
 func (d *deployment) everyTokenIsRecorded(t *testing.T) {
 	t.Helper()
-	conn := brevettest.Connect(t, d.adminURL(t))
+	conn := testkit.Connect(t, d.adminURL(t))
 	for _, token := range d.tokens {
 		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
 		if err != nil {
@@ -165,7 +165,7 @@ func (d *deployment) everyTokenIsRecorded(t *testing.T) {
 			t.Errorf("token %s: got digest %x, %v in the record, want %x", claims.ID, recorded, err, digest)
 		}
 	}
-	brevettest.CheckLedger(t, d.adminURL(t))
+	testkit.CheckLedger(t, d.adminURL(t))
 }
 
 // kept is one thing that outlives a request.
@@ -181,7 +181,7 @@ func (d *deployment) everythingKept(t *testing.T) []kept {
 	for _, log := range d.logs {
 		all = append(all, kept{"log of the broker", []byte(log.String())})
 	}
-	rows, err := brevettest.Connect(t, d.adminURL(t)).Query(t.Context(), `
+	rows, err := testkit.Connect(t, d.adminURL(t)).Query(t.Context(), `
 		SELECT 'entry ' || index, body FROM entries
 		UNION ALL SELECT 'issuance ' || id, convert_to(i::text, 'UTF8') FROM issuances AS i`)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
 // DevCmd is `brevet dev`.

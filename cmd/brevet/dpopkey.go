@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
 // KeyFlags name the key that tokens are bound to.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
 // jktOf is the thumbprint that a token is bound to; empty when that is none.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/egress"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/egress"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"golang.org/x/sync/errgroup"
 )
 

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/brevet-dev/brevet/egress"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/egress"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // EgressEnvCmd is `brevet egress env`.

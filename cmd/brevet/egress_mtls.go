@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/egress"
+	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/people"
 )
 
 // electors are the people of a configuration: how they are recognised, and what they may do.

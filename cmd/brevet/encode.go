@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // encode prints one JSON document on a line of its own. It is for programs, but people look at it too: what is not
@@ -14,6 +14,6 @@ func (c *console) encode(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(c.out, inert.JSON(string(data)))
+	_, err = fmt.Fprintln(c.out, safetext.JSON(string(data)))
 	return err
 }

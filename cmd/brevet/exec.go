@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // ExecCmd is `brevet exec`.
@@ -181,6 +181,6 @@ func (x *execution) end(ctx context.Context) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		fmt.Fprintf(x.con.err, "brevet: not everything could be ended, and ends by itself: %s\n", inert.Text(err.Error()))
+		fmt.Fprintf(x.con.err, "brevet: not everything could be ended, and ends by itself: %s\n", safetext.Text(err.Error()))
 	}
 }

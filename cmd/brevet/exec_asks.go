@@ -15,7 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // inOrder is a flag that is given many times, and whose place among others says what it is about.
@@ -138,7 +138,7 @@ func isEnv(to place) bool {
 
 // obtain gets the credential, keeps it renewed where that is of use, and puts it where it goes.
 func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) error {
-	news := &partNews{con: con, scope: inert.Text(p.ask.Scope)}
+	news := &partNews{con: con, scope: safetext.Text(p.ask.Scope)}
 	defer news.settle()
 	if p.inEnv() {
 		token, err := p.longest(ctx, broker, news.waits)

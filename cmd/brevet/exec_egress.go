@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/brevet-dev/brevet/egress"
+	"github.com/brevet-dev/brevet/internal/egress"
 )
 
 // ownIdentity begins what leads to the identity of the sandbox. A program with a way out of its own is not told of it; that it

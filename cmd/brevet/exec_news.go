@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // partNews tells people how it stands with one credential, on standard error. Before the program runs it may show a line
@@ -24,7 +24,7 @@ func (n *partNews) say(format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.clear()
-	fmt.Fprintf(n.con.err, "brevet: %s %s\n", n.scope, inert.Text(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(n.con.err, "brevet: %s %s\n", n.scope, safetext.Text(fmt.Sprintf(format, args...)))
 }
 
 // waits says who has to agree.
@@ -34,7 +34,7 @@ func (n *partNews) waits(p client.Pending) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.settled && colourful(n.con.err) {
-		n.stop = showWaiting(n.con, "waiting for "+inert.Text(p.Group), p.Expires)
+		n.stop = showWaiting(n.con, "waiting for "+safetext.Text(p.Group), p.Expires)
 	}
 }
 

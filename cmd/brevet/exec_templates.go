@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 )

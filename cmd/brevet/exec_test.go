@@ -14,7 +14,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/examples"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // startBrief is a stack whose catalogue has credentials that live for seconds, too.

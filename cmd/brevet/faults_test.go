@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
@@ -138,7 +138,7 @@ func (d *deployment) sandboxKilledInVault(t *testing.T) {
 }
 
 func (d *deployment) sandboxKilledInPostgres(t *testing.T) {
-	conn := brevettest.Connect(t, d.adminURL(t))
+	conn := testkit.Connect(t, d.adminURL(t))
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func (d *deployment) sandboxKilledInPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	asking := d.ask(t, "t-killed-2")
-	watch := brevettest.Connect(t, d.adminURL(t))
+	watch := testkit.Connect(t, d.adminURL(t))
 	within(t, 5*time.Second, "an append waits for the lock", func() bool {
 		var waiting int
 		err := watch.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE usename = 'brevet' AND wait_event_type = 'Lock'`).Scan(&waiting)
@@ -275,7 +275,7 @@ func (d *deployment) brokerStopped(t *testing.T) {
 		asking = append(asking, d.ask(t, fmt.Sprintf("t-drain-%d", i)))
 	}
 	// The first of them is at Vault; the others wait for its answer, to be signed with one request.
-	conn := brevettest.Connect(t, d.adminURL(t))
+	conn := testkit.Connect(t, d.adminURL(t))
 	within(t, 10*time.Second, "all are recorded", func() bool {
 		var recorded int
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM issuances WHERE task LIKE 't-drain-%'`).Scan(&recorded)

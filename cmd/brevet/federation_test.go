@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -39,7 +39,7 @@ func TestTrustChangesUnderOpenConnections(t *testing.T) {
 	}
 	f.broker.signal(t, syscall.SIGTERM)
 	f.broker.finish(t).want(t, 0)
-	brevettest.CheckLedger(t, f.db.AdminURL)
+	testkit.CheckLedger(t, f.db.AdminURL)
 }
 
 // authorityComes: the own trust domain gets another authority, which issues from now on, the broker's certificate too.

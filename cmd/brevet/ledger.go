@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger"
 )
 
 // LedgerCmd is `brevet ledger`.

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/devstack"
 	"github.com/brevet-dev/brevet/examples"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/migrations"
-	"github.com/brevet-dev/brevet/mint"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"

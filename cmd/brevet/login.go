@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/inert"
-	"github.com/brevet-dev/brevet/people"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 )
@@ -89,11 +89,11 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 	if address == "" {
 		address = device.VerificationURI
 	}
-	code := inert.Text(device.UserCode)
+	code := safetext.Text(device.UserCode)
 	if colourful(con.err) {
 		code = "\x1b[1m" + code + "\x1b[0m"
 	}
-	_, err := fmt.Fprintf(con.err, "Open this page in a browser, and go on there if it shows the code %s:\n\n  %s\n\n", code, inert.Text(address))
+	_, err := fmt.Fprintf(con.err, "Open this page in a browser, and go on there if it shows the code %s:\n\n  %s\n\n", code, safetext.Text(address))
 	return err
 }
 
@@ -146,7 +146,7 @@ func loginFailed(err error) error {
 }
 
 // quoteProvider makes a line of what a provider said, which may be a whole page.
-func quoteProvider(text string) string { return shorten(inert.Text(text), 300) }
+func quoteProvider(text string) string { return shorten(safetext.Text(text), 300) }
 
 // login is who is logged in, and what proves it.
 type login struct {
@@ -179,7 +179,7 @@ func (l login) print(con *console) error {
 		until += ", and renewed by itself"
 	}
 	_, err := fmt.Fprintf(con.out, "%-8s %s\n%-8s %s\n%-8s %s\n%-8s %s\n",
-		"name", inert.Text(l.Name), "id", inert.Text(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
+		"name", safetext.Text(l.Name), "id", safetext.Text(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
 	return err
 }
 
@@ -262,14 +262,14 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		return nil, fmt.Errorf("asking the provider %s: %s", inert.Text(issuer), quoteProvider(err.Error()))
+		return nil, fmt.Errorf("asking the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
 	}
 	var document struct {
 		Scopes     []string `json:"scopes_supported"`
 		Revocation string   `json:"revocation_endpoint"`
 	}
 	if err := found.Claims(&document); err != nil {
-		return nil, fmt.Errorf("asking the provider %s: %s", inert.Text(issuer), quoteProvider(err.Error()))
+		return nil, fmt.Errorf("asking the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
 	}
 	p.flows = oauth2.Config{ClientID: clientID, Endpoint: found.Endpoint(), Scopes: []string{oidc.ScopeOpenID}}
 	p.flows.Endpoint.AuthStyle = oauth2.AuthStyleInParams // the client has no secret

@@ -20,11 +20,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
-	"github.com/brevet-dev/brevet/people"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/oauth2"
 )
@@ -70,7 +70,7 @@ func logIn(t *testing.T, cmd *LoginCmd, answer func(verificationURI string)) (ma
 
 // The whole life of a login at a certified provider: device flow, renewal, use, logout.
 func TestLoginAtCertifiedProvider(t *testing.T) {
-	provider := brevettest.Provider(t) // before its cache is somewhere else
+	provider := testkit.Provider(t) // before its cache is somewhere else
 	path := home(t)
 	who, err := logIn(t, &LoginCmd{Issuer: provider.Issuer, ClientID: provider.BriefClientID}, func(uri string) { provider.Approve(t, uri, "alice") })
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var (
@@ -55,7 +55,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return brevettest.Main(m)
+	return testkit.Main(m)
 }
 
 // result is what a finished program left: its exit code and what it printed.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -47,7 +47,7 @@ func (c *McpCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer func() {
 		if err := desk.close(context.WithoutCancel(ctx)); err != nil {
-			fmt.Fprintf(con.err, "brevet: not everything could be ended, and ends by itself: %s\n", inert.Text(err.Error()))
+			fmt.Fprintf(con.err, "brevet: not everything could be ended, and ends by itself: %s\n", safetext.Text(err.Error()))
 		}
 	}()
 	if err := desk.server().Run(ctx, &mcp.StdioTransport{}); err != nil && ctx.Err() == nil {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -309,7 +309,7 @@ func (a *model) refused(t *testing.T) {
 		if !a.call(t, "request", args, &got) || got.Status != "refused" || got.File != "" {
 			t.Errorf("%s: got %+v", name, got)
 		}
-		if encoded, _ := json.Marshal(got.Broker); inert.Text(string(encoded)) != string(encoded) {
+		if encoded, _ := json.Marshal(got.Broker); safetext.Text(string(encoded)) != string(encoded) {
 			t.Errorf("%s: %s is not inert", name, encoded)
 		}
 	}

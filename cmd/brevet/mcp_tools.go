@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -87,21 +87,21 @@ func (d *mcpDesk) list(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) 
 		if len(d.scopes) > 0 && !slices.Contains(d.scopes, scope.Name) {
 			continue
 		}
-		out.Scopes = append(out.Scopes, inert.Text(scope.Name))
+		out.Scopes = append(out.Scopes, safetext.Text(scope.Name))
 		out.Broker.Scopes = append(out.Broker.Scopes, inertOffer(scope))
 	}
 	return nil, out, nil
 }
 
 func inertOffer(scope openapi.OfferedScope) openapi.OfferedScope {
-	scope.Name, scope.Title, scope.Authority, scope.Credential = inert.Text(scope.Name), inert.Text(scope.Title), inert.Text(scope.Authority), inert.Text(scope.Credential)
+	scope.Name, scope.Title, scope.Authority, scope.Credential = safetext.Text(scope.Name), safetext.Text(scope.Title), safetext.Text(scope.Authority), safetext.Text(scope.Credential)
 	params := make(map[string]openapi.ScopeParam, len(scope.Params))
 	for name, p := range scope.Params {
-		p.Type, p.Pattern = inert.Text(p.Type), inert.Text(p.Pattern)
+		p.Type, p.Pattern = safetext.Text(p.Type), safetext.Text(p.Pattern)
 		if p.Values != nil {
 			p.Values = inertAll(p.Values)
 		}
-		params[inert.Text(name)] = p
+		params[safetext.Text(name)] = p
 	}
 	scope.Params, scope.Egress = params, nil // what gateways do is of no use to a model
 	return scope
@@ -137,7 +137,7 @@ func (d *mcpDesk) wait(ctx context.Context, _ *mcp.CallToolRequest, in mcpWhich)
 		return refusal(err)
 	}
 	if !decided {
-		return nil, mcpAnswer{Status: string(openapi.StatusPending), ID: inert.Text(in.ID)}, nil
+		return nil, mcpAnswer{Status: string(openapi.StatusPending), ID: safetext.Text(in.ID)}, nil
 	}
 	ctx = context.WithoutCancel(ctx)
 	answer, err := d.broker.Redeem(ctx, in.ID, client.Ask{})
@@ -163,8 +163,8 @@ func (d *mcpDesk) tell(ctx context.Context, answer client.Answer, err error) (*m
 	case answer.Pending != nil:
 		p := answer.Pending
 		return nil, mcpAnswer{
-			Status: string(openapi.StatusPending), ID: inert.Text(p.ID), Expires: &p.Expires,
-			Waits: &mcpWaits{Group: inert.Text(p.Group), Quorum: p.Quorum},
+			Status: string(openapi.StatusPending), ID: safetext.Text(p.ID), Expires: &p.Expires,
+			Waits: &mcpWaits{Group: safetext.Text(p.Group), Quorum: p.Quorum},
 		}, nil
 	}
 	token := answer.Token
@@ -173,22 +173,22 @@ func (d *mcpDesk) tell(ctx context.Context, answer client.Answer, err error) (*m
 		return refusal(err)
 	}
 	return nil, mcpAnswer{
-		Status: string(openapi.StatusIssued), ID: inert.Text(token.ID), File: path, Kind: inert.Text(token.Kind), Fields: inertAll(token.Fields()),
-		Task: inert.Text(token.Task), Expires: &token.Expires,
+		Status: string(openapi.StatusIssued), ID: safetext.Text(token.ID), File: path, Kind: safetext.Text(token.Kind), Fields: inertAll(token.Fields()),
+		Task: safetext.Text(token.Task), Expires: &token.Expires,
 	}, nil
 }
 
 // refusal is an answer that says why not.
 func refusal(err error) (*mcp.CallToolResult, mcpAnswer, error) {
-	said := &mcpRefusal{Title: inert.Text(err.Error())}
+	said := &mcpRefusal{Title: safetext.Text(err.Error())}
 	var problem *client.Problem
 	if errors.As(err, &problem) {
 		said = &mcpRefusal{
-			Code: inert.Text(string(problem.Code)), Title: inert.Text(problem.Title), Field: inert.Text(problem.Field), Why: inert.Text(problem.Explanation),
-			Policies: inertAll(problem.Policies), AskThem: inert.Text(problem.Approvers), RetryAfter: int(problem.RetryAfter.Seconds()),
+			Code: safetext.Text(string(problem.Code)), Title: safetext.Text(problem.Title), Field: safetext.Text(problem.Field), Why: safetext.Text(problem.Explanation),
+			Policies: inertAll(problem.Policies), AskThem: safetext.Text(problem.Approvers), RetryAfter: int(problem.RetryAfter.Seconds()),
 		}
 		if near := problem.Narrowest; near.Scope != "" {
-			said.WouldPass = &mcpNear{Scope: inert.Text(near.Scope), Params: near.Params, TTL: near.TTL}
+			said.WouldPass = &mcpNear{Scope: safetext.Text(near.Scope), Params: near.Params, TTL: near.TTL}
 		}
 	}
 	return &mcp.CallToolResult{IsError: true}, mcpAnswer{Status: "refused", Broker: said}, nil
@@ -197,7 +197,7 @@ func refusal(err error) (*mcp.CallToolResult, mcpAnswer, error) {
 func inertAll(texts []string) []string {
 	out := make([]string, len(texts))
 	for i, text := range texts {
-		out[i] = inert.Text(text)
+		out[i] = safetext.Text(text)
 	}
 	return out
 }
@@ -233,7 +233,7 @@ func tellEnded(receipt openapi.Receipt, err error) (*mcp.CallToolResult, mcpEnde
 	}
 	out := mcpEnded{Ended: len(receipt.Ended), States: map[string]int{}}
 	for _, one := range receipt.Ended {
-		out.States[inert.Text(string(one.Status))]++
+		out.States[safetext.Text(string(one.Status))]++
 	}
 	return nil, out, nil
 }

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"net/url"
 
-	pages "github.com/brevet-dev/brevet/console"
-	"github.com/brevet-dev/brevet/inert"
+	pages "github.com/brevet-dev/brevet/internal/console"
+	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -47,5 +47,5 @@ func unsignable(one openapi.ApprovalCase, verdict openapi.Verdict) error {
 	if err != nil || a.Passkey != scopes.PasskeyRequired {
 		return err
 	}
-	return fmt.Errorf("a yes to %s has to be signed by a passkey: open the page of that request in the console", inert.Text(one.ID))
+	return fmt.Errorf("a yes to %s has to be signed by a passkey: open the page of that request in the console", safetext.Text(one.ID))
 }

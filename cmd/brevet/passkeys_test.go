@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/passkey"
 	"github.com/brevet-dev/brevet/scopes"
 )
 

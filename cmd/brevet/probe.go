@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
@@ -111,7 +111,7 @@ func (c *ProbeCmd) unreached(con *console, err error) error {
 		}
 		return explained
 	}
-	fmt.Fprintf(con.err, "brevet: nothing could be tried: %s\n", inert.Text(err.Error()))
+	fmt.Fprintf(con.err, "brevet: nothing could be tried: %s\n", safetext.Text(err.Error()))
 	return explained
 }
 
@@ -195,7 +195,7 @@ type probeResult struct {
 }
 
 func (r *probeReport) add(check probeCheck, got sight) {
-	result := probeResult{Name: check.name, Holds: check.holds, Result: got.outcome, Saw: inert.Text(got.saw)}
+	result := probeResult{Name: check.name, Holds: check.holds, Result: got.outcome, Saw: safetext.Text(got.saw)}
 	if got.outcome == broken {
 		result.Means = check.means
 	}

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -52,7 +52,7 @@ func (c *QuarantineRemoveCmd) Run(ctx context.Context, con *console) error {
 	if con.json {
 		return con.encode(map[string]any{"spiffe_id": c.SPIFFEID, "lifted": true})
 	}
-	_, err = fmt.Fprintf(con.out, "%s is no longer in quarantine\n", inert.Text(c.SPIFFEID))
+	_, err = fmt.Fprintf(con.out, "%s is no longer in quarantine\n", safetext.Text(c.SPIFFEID))
 	return err
 }
 
@@ -89,7 +89,7 @@ func printQuarantines(con *console, standing []openapi.Quarantine) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "SPIFFE ID\tSINCE\tBY\tREASON")
 	for _, q := range standing {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", inert.Text(q.SpiffeID), q.Since.Local().Format(time.DateTime), inert.Text(q.Actor), shorten(inert.Text(q.Reason), 60))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", safetext.Text(q.SpiffeID), q.Since.Local().Format(time.DateTime), safetext.Text(q.Actor), shorten(safetext.Text(q.Reason), 60))
 	}
 	return table.Flush()
 }

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/brevet-dev/brevet/outbound"
-	"github.com/brevet-dev/brevet/secret"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // check reports what is wrong without reading the file.
@@ -23,8 +23,8 @@ func (r ReachConfig) check(name string) error {
 }
 
 // target reads the file.
-func (r ReachConfig) target(url string) (outbound.Target, error) {
-	t := outbound.Target{URL: secret.New(url)}
+func (r ReachConfig) target(url string) (safehttp.Target, error) {
+	t := safehttp.Target{URL: secret.New(url)}
 	for _, cidr := range r.AllowPrivateCIDRs {
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
@@ -33,7 +33,7 @@ func (r ReachConfig) target(url string) (outbound.Target, error) {
 		t.AllowPrivate = append(t.AllowPrivate, prefix.Masked())
 	}
 	if r.AllowHTTPLoopback {
-		t.Plaintext = outbound.PlaintextLoopback
+		t.Plaintext = safehttp.PlaintextLoopback
 	}
 	if r.CAFile == "" {
 		return t, nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -62,8 +62,8 @@ func printEnded(con *console, ended []openapi.Ended) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "STATUS\tCAUSE\tKIND\tSCOPE\tSANDBOX\tTASK\tID\tNOTE")
 	for _, e := range ended {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Status, orDash(e.Cause), orDash(e.Kind), inert.Text(e.Scope),
-			inert.Text(e.SpiffeID), inert.Text(e.Task), e.ID, note(e))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Status, orDash(e.Cause), orDash(e.Kind), safetext.Text(e.Scope),
+			safetext.Text(e.SpiffeID), safetext.Text(e.Task), e.ID, note(e))
 	}
 	return table.Flush()
 }
@@ -73,7 +73,7 @@ func note(e openapi.Ended) string {
 	case e.Why == whyStatic:
 		return "static: change it where it is stored"
 	case e.Why != "":
-		return inert.Text(e.Why)
+		return safetext.Text(e.Why)
 	case !e.UsableUntil.IsZero():
 		return "accepted by who does not ask until " + e.UsableUntil.Local().Format(time.TimeOnly)
 	default:
@@ -85,5 +85,5 @@ func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return inert.Text(s)
+	return safetext.Text(s)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -27,7 +27,7 @@ func BenchmarkReplay(b *testing.B) {
 		repos int
 	}{{"asks=distinct", benchDecisions}, {"asks=repeated", 2}} {
 		b.Run(tc.name, func(b *testing.B) {
-			db := brevettest.NewDB(b)
+			db := testkit.NewDB(b)
 			recordInBulk(b, db, tc.repos)
 			urlFile := filepath.Join(b.TempDir(), "url")
 			writeFile(b, urlFile, db.AuditorURL)
@@ -106,10 +106,10 @@ func benchLost() int {
 
 // recordInBulk records decisions of the last six days: an entry and a row each, as the ledger does, with every constraint
 // and trigger in force. Ask n is by a sandbox of team n mod 199; one in ten is for another team's repository, and denied.
-func recordInBulk(b *testing.B, db *brevettest.DB, repos int) {
+func recordInBulk(b *testing.B, db *testkit.DB, repos int) {
 	b.Helper()
 	const batch = 50_000
-	conn := brevettest.Connect(b, db.AdminURL)
+	conn := testkit.Connect(b, db.AdminURL)
 	if _, err := conn.Exec(b.Context(), `SELECT add_partition(1 << 22)`); err != nil {
 		b.Fatalf("making room: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -153,7 +153,7 @@ func (c *WithdrawCmd) Run(ctx context.Context, con *console) error {
 	if con.json {
 		return con.encode(map[string]any{"id": c.ID, "status": openapi.StatusWithdrawn})
 	}
-	_, err = fmt.Fprintf(con.out, "%s is withdrawn\n", inert.Text(c.ID))
+	_, err = fmt.Fprintf(con.out, "%s is withdrawn\n", safetext.Text(c.ID))
 	return err
 }
 
@@ -167,7 +167,7 @@ func printToken(con *console, token *client.Token) error {
 	fmt.Fprintf(con.err, "%s on %s until %s, issuance %s\n",
 		token.Scope, token.Resource, token.Expires.Local().Format(time.TimeOnly), token.ID)
 	if token.OnBehalfOf != "" {
-		fmt.Fprintf(con.err, "on behalf of %s\n", inert.Text(token.OnBehalfOf))
+		fmt.Fprintf(con.err, "on behalf of %s\n", safetext.Text(token.OnBehalfOf))
 	}
 	if token.BreakGlass {
 		fmt.Fprintln(con.err, "The glass was broken for it: others have approved it than the group that was asked.")
@@ -227,7 +227,7 @@ func printFields(con *console, token *client.Token) error {
 		if strings.Contains(value, "\n") {
 			separator = "=\n"
 		}
-		if _, err := fmt.Fprintf(con.out, "%s%s%s\n", inert.Text(name), separator, value); err != nil {
+		if _, err := fmt.Fprintf(con.out, "%s%s%s\n", safetext.Text(name), separator, value); err != nil {
 			return err
 		}
 	}

@@ -6,18 +6,18 @@ import (
 	"slices"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/server"
+	"github.com/brevet-dev/brevet/internal/httpapi"
 )
 
-func (c ResourceServerConfig) open() (server.ResourceServer, error) {
+func (c ResourceServerConfig) open() (httpapi.ResourceServer, error) {
 	id, err := attest.ParseID(c.ID)
 	if err != nil {
-		return server.ResourceServer{}, fmt.Errorf("%q is not a SPIFFE ID: %w", c.ID, err)
+		return httpapi.ResourceServer{}, fmt.Errorf("%q is not a SPIFFE ID: %w", c.ID, err)
 	}
 	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
-		return server.ResourceServer{}, fmt.Errorf("%s: audiences is empty, or has an empty one: name those that scopes have", c.ID)
+		return httpapi.ResourceServer{}, fmt.Errorf("%s: audiences is empty, or has an empty one: name those that scopes have", c.ID)
 	}
-	return server.ResourceServer{ID: id, Audiences: c.Audiences}, nil
+	return httpapi.ResourceServer{ID: id, Audiences: c.Audiences}, nil
 }
 
 func (c *Config) checkResourceServers() error {
@@ -36,8 +36,8 @@ func (c *Config) checkResourceServers() error {
 	return errors.Join(errs...)
 }
 
-func resourceServers(cfg Config) []server.ResourceServer {
-	var all []server.ResourceServer
+func resourceServers(cfg Config) []httpapi.ResourceServer {
+	var all []httpapi.ResourceServer
 	for _, rs := range cfg.ResourceServers {
 		opened, err := rs.open()
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -41,9 +41,9 @@ func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "SCOPE\tAUTHORITY\tPARAMETERS\tTTL\tPEOPLE\tCREDENTIAL\tTITLE")
 	for _, scope := range list.Scopes {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", inert.Text(scope.Name), inert.Text(scope.Authority), paramsLine(scope.Params),
-			fmt.Sprintf("%s, max %s", seconds(scope.TTLDefault), seconds(scope.TTLMax)), inert.Text(string(scope.Approval)),
-			credentialLine(scope), shorten(inert.Text(scope.Title), 60))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", safetext.Text(scope.Name), safetext.Text(scope.Authority), paramsLine(scope.Params),
+			fmt.Sprintf("%s, max %s", seconds(scope.TTLDefault), seconds(scope.TTLMax)), safetext.Text(string(scope.Approval)),
+			credentialLine(scope), shorten(safetext.Text(scope.Title), 60))
 	}
 	return table.Flush()
 }
@@ -59,7 +59,7 @@ func paramsLine(params map[string]openapi.ScopeParam) string {
 		case p.Min != nil && p.Max != nil:
 			accepts = fmt.Sprintf("%d..%d", *p.Min, *p.Max)
 		}
-		all = append(all, inert.Text(name+" ("+accepts+")"))
+		all = append(all, safetext.Text(name+" ("+accepts+")"))
 	}
 	if len(all) == 0 {
 		return "-"
@@ -69,7 +69,7 @@ func paramsLine(params map[string]openapi.ScopeParam) string {
 
 func credentialLine(scope openapi.OfferedScope) string {
 	if scope.Bind == openapi.BindNone {
-		return inert.Text(scope.Credential)
+		return safetext.Text(scope.Credential)
 	}
-	return inert.Text(scope.Credential + " (" + string(scope.Bind) + ")")
+	return safetext.Text(scope.Credential + " (" + string(scope.Bind) + ")")
 }

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	pages "github.com/brevet-dev/brevet/console"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/mint"
+	pages "github.com/brevet-dev/brevet/internal/console"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 )
@@ -50,7 +50,7 @@ func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 // service is a running broker and everything that ends with it.
 type service struct {
 	log     *slog.Logger
-	api     atomic.Pointer[server.Server] // once it is served
+	api     atomic.Pointer[httpapi.Server] // once it is served
 	closers []func()
 	tasks   *errgroup.Group
 }
@@ -133,8 +133,8 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 
 // parts are what a broker is made of, each opened from what it needs and no more.
 type parts struct {
-	watch     *server.Stopwatch
-	gauges    *server.Gauges
+	watch     *httpapi.Stopwatch
+	gauges    *httpapi.Gauges
 	book      *ledger.Ledger
 	minter    *mint.Minter
 	logKey    notary
@@ -185,7 +185,7 @@ func (s *service) openBroker(ctx context.Context, cfg Config, p parts) (*broker.
 }
 
 // build wires the packages together. Shown is what the console is made of.
-func (s *service) build(ctx context.Context, cfg Config) (_ *server.Server, _ *tls.Config, shown pages.Config, err error) {
+func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *tls.Config, shown pages.Config, err error) {
 	registry := prometheus.NewRegistry()
 	p, err := s.open(ctx, cfg, registry)
 	if err != nil {
@@ -199,17 +199,17 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *server.Server, _ *t
 	if err != nil {
 		return nil, nil, shown, err
 	}
-	if err := server.MeterBundles(registry, bundles.Status, time.Now); err != nil {
+	if err := httpapi.MeterBundles(registry, bundles.Status, time.Now); err != nil {
 		return nil, nil, shown, err
 	}
-	srv, err := server.New(server.Config{
+	srv, err := httpapi.New(httpapi.Config{
 		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, Proofs: p.book, LogKeys: p.logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: p.book.CursorKey(),
 		Auditors:        roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
 		Admins:          roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
 		Orchestrators:   roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
 		ResourceServers: resourceServers(cfg), BootstrapAdmin: p.voters.bootstrap, Bootstrap: p.book,
-		Ready: []server.Check{
+		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: p.book.Ready}, {Name: "vault", Probe: p.minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
 		},
 		Log: s.log, Registry: registry, Now: time.Now,

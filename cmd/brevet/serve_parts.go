@@ -10,19 +10,19 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-func openMeters(registry *prometheus.Registry) (*server.Stopwatch, *server.Gauges, error) {
-	watch, watchErr := server.NewStopwatch(registry, time.Now)
-	gauges, err := server.NewGauges(registry, time.Now)
+func openMeters(registry *prometheus.Registry) (*httpapi.Stopwatch, *httpapi.Gauges, error) {
+	watch, watchErr := httpapi.NewStopwatch(registry, time.Now)
+	gauges, err := httpapi.NewGauges(registry, time.Now)
 	return watch, gauges, errors.Join(watchErr, err,
 		registry.Register(collectors.NewGoCollector()), registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})))
 }
@@ -39,7 +39,7 @@ func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Bro
 	s.onClose(func() { _ = bundles.Close() })
 	attestor, err := attest.New(attest.Config{
 		Bundles: bundles, TrustDomains: domains, Audience: cfg.Issuer, Now: time.Now,
-		OnRefusal: server.RecordHandshakes(core, s.log),
+		OnRefusal: httpapi.RecordHandshakes(core, s.log),
 	})
 	return bundles, attestor, err
 }
@@ -57,7 +57,7 @@ func anyBundle(bundles *attest.Sources) func(context.Context) error {
 	}
 }
 
-func (s *service) openLedger(ctx context.Context, cfg PostgresConfig, gauges *server.Gauges) (*ledger.Ledger, error) {
+func (s *service) openLedger(ctx context.Context, cfg PostgresConfig, gauges *httpapi.Gauges) (*ledger.Ledger, error) {
 	databaseURL, err := readSecretFile(cfg.URLFile)
 	if err != nil {
 		return nil, fmt.Errorf("postgres.url_file: %w", err)

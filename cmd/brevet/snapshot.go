@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/internal/audit"
 )
 
 // AuditSnapshotCmd is `brevet audit snapshot`.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -47,6 +47,6 @@ func printIssuance(con *console, one openapi.Issuance) error {
 		return con.encode(one)
 	}
 	_, err := fmt.Fprintf(con.out, "%s  %-10s %s on %s by %s, task %s: %s\n", one.StatusAt.Local().Format(time.TimeOnly), one.Status,
-		inert.Text(one.Scope), shorten(inert.Text(one.Resource), 60), inert.Text(one.SpiffeID), inert.Text(one.Task), shorten(inert.Text(one.Reason), 60))
+		safetext.Text(one.Scope), shorten(safetext.Text(one.Resource), 60), safetext.Text(one.SpiffeID), safetext.Text(one.Task), shorten(safetext.Text(one.Reason), 60))
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -57,7 +57,7 @@ func TestEncodeIsInertAndTheSame(t *testing.T) {
 	if err := (&console{out: &out}).encode(map[string]string{"reason": hostile}); err != nil {
 		t.Fatal(err)
 	}
-	if rest := strings.TrimSuffix(out.String(), "\n"); inert.Text(rest) != rest || !strings.Contains(rest, "é") || !strings.Contains(rest, "漢") {
+	if rest := strings.TrimSuffix(out.String(), "\n"); safetext.Text(rest) != rest || !strings.Contains(rest, "é") || !strings.Contains(rest, "漢") {
 		t.Errorf("got %q, want what is visible and escapes for the rest", rest)
 	}
 	var back map[string]string

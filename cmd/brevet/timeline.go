@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -47,8 +47,8 @@ func printTimeline(con *console, events []openapi.TimelineEvent) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "TIME\tWHAT\tBECAME\tBY\tREQUEST\tABOUT")
 	for _, e := range events {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), inert.Text(e.Kind), orDash(inert.Text(e.Status)),
-			orDash(inert.Text(e.By)), inert.Text(e.ID), shorten(inert.Text(aboutOf(e)), 100))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), safetext.Text(e.Kind), orDash(safetext.Text(e.Status)),
+			orDash(safetext.Text(e.By)), safetext.Text(e.ID), shorten(safetext.Text(aboutOf(e)), 100))
 	}
 	return table.Flush()
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/server"
+	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
 )
@@ -88,26 +88,26 @@ func (w WorkloadRoleConfig) MarshalYAML() (any, error) { //nolint:unparam // it 
 }
 
 // role is what the workload may do by it in a trust domain.
-func (w WorkloadRoleConfig) role(trustDomain string) (server.Role, error) {
+func (w WorkloadRoleConfig) role(trustDomain string) (httpapi.Role, error) {
 	id, err := attest.ParseID(w.ID)
 	if err != nil {
-		return server.Role{}, fmt.Errorf("%q is not a SPIFFE ID: %w", w.ID, err)
+		return httpapi.Role{}, fmt.Errorf("%q is not a SPIFFE ID: %w", w.ID, err)
 	}
 	td, err := spiffeid.TrustDomainFromString(trustDomain)
 	if err != nil {
-		return server.Role{}, err
+		return httpapi.Role{}, err
 	}
-	role := server.Role{ID: id}
+	role := httpapi.Role{ID: id}
 	if len(w.Within) == 0 {
 		role.TrustDomains = []spiffeid.TrustDomain{td}
 	}
 	for _, prefix := range w.Within {
 		limit, err := spiffeid.FromString(prefix)
 		if err != nil {
-			return server.Role{}, fmt.Errorf("%s: within %q: %w", w.ID, prefix, err)
+			return httpapi.Role{}, fmt.Errorf("%s: within %q: %w", w.ID, prefix, err)
 		}
 		if !limit.MemberOf(td) {
-			return server.Role{}, fmt.Errorf("%s: within %q: it is not in the trust domain", w.ID, prefix)
+			return httpapi.Role{}, fmt.Errorf("%s: within %q: it is not in the trust domain", w.ID, prefix)
 		}
 		role.Within = append(role.Within, limit)
 	}
@@ -115,8 +115,8 @@ func (w WorkloadRoleConfig) role(trustDomain string) (server.Role, error) {
 }
 
 // roles lists who has one role, and where.
-func roles(cfg Config, holders func(TrustDomainConfig) []WorkloadRoleConfig) []server.Role {
-	var all []server.Role
+func roles(cfg Config, holders func(TrustDomainConfig) []WorkloadRoleConfig) []httpapi.Role {
+	var all []httpapi.Role
 	for _, d := range cfg.TrustDomains {
 		for _, holder := range holders(d) {
 			role, err := holder.role(d.Name)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -60,8 +60,8 @@ func printAges(con *console, records []openapi.Issuance, now time.Time) error {
 	fmt.Fprintln(table, "FOR\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID")
 	for _, r := range records {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", max(0, now.Sub(r.StatusAt)).Round(time.Second),
-			orDash(r.StatusDetail), orDash(r.EndedBy), orDash(r.Credential.Kind), orDash(r.Credential.Name), inert.Text(r.Scope),
-			inert.Text(r.SpiffeID), inert.Text(r.Task), r.ID)
+			orDash(r.StatusDetail), orDash(r.EndedBy), orDash(r.Credential.Kind), orDash(r.Credential.Name), safetext.Text(r.Scope),
+			safetext.Text(r.SpiffeID), safetext.Text(r.Task), r.ID)
 	}
 	return table.Flush()
 }

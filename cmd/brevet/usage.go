@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -48,7 +48,7 @@ func printUsage(con *console, usage openapi.Usage) error {
 				last = r.LastUsedAt.Local().Format(time.DateTime)
 			}
 		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", inert.Text(u.Scope), u.Asked, u.Granted, u.Denied, u.Reported.Credentials, used, calls, last)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", safetext.Text(u.Scope), u.Asked, u.Granted, u.Denied, u.Reported.Credentials, used, calls, last)
 	}
 	return table.Flush()
 }

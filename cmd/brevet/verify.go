@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"text/tabwriter"
 
-	"github.com/brevet-dev/brevet/audit"
-	"github.com/brevet-dev/brevet/inert"
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // exitUnsaid is the exit code when the record could not be read, so that nothing is said about it.
@@ -179,7 +179,7 @@ func printReport(out io.Writer, r audit.Report) error {
 	fmt.Fprintf(out, "The record is whole: %d entries, %s %d, in %d checkpoints.\n", r.Entries, vouched, r.Sealed, r.Checkpoints)
 	for _, p := range r.Pruned {
 		fmt.Fprintf(out, "Of entries %d to %d, %d were dropped on %s by %s, as older than %s: entry %d says so.\n",
-			p.First, p.Beyond-1, p.Dropped, inert.Text(p.Time), inert.Text(p.By), inert.Text(p.Before), p.Index)
+			p.First, p.Beyond-1, p.Dropped, safetext.Text(p.Time), safetext.Text(p.By), safetext.Text(p.Before), p.Index)
 	}
 	if r.Sealed < r.Entries {
 		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and keep a checkpoint.\n", r.Sealed)
@@ -190,12 +190,12 @@ func printReport(out io.Writer, r audit.Report) error {
 // printDamage says what is wrong, what that means and what to do.
 func printDamage(out io.Writer, r audit.Report) error {
 	worst := r.Findings[0]
-	fmt.Fprintf(out, "THE RECORD IS DAMAGED, first at %s: %s\n\n", entriesOf(worst), inert.Text(worst.What))
+	fmt.Fprintf(out, "THE RECORD IS DAMAGED, first at %s: %s\n\n", entriesOf(worst), safetext.Text(worst.What))
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "WHAT\tENTRIES\tWHERE\tHOW")
 	var codes []audit.Code
 	for _, f := range r.Findings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Code, entriesOf(f), orDash(inert.Text(f.Where)), inert.Text(f.What))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Code, entriesOf(f), orDash(safetext.Text(f.Where)), safetext.Text(f.What))
 		if len(codes) == 0 || codes[len(codes)-1] != f.Code {
 			codes = append(codes, f.Code)
 		}

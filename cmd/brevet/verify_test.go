@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/audit"
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	signednote "golang.org/x/mod/sumdb/note"
 )
 
@@ -55,14 +55,14 @@ func (n *signatory) Sign(_ context.Context, text string) ([]byte, error) {
 
 // audited is a ledger of some entries, with a checkpoint over them.
 type audited struct {
-	db                 *brevettest.DB
+	db                 *testkit.DB
 	dir, urlFile       string
 	key, kept, strange string
 }
 
 func newAudited(t *testing.T) audited {
 	t.Helper()
-	a := audited{db: brevettest.NewDB(t), dir: t.TempDir()}
+	a := audited{db: testkit.NewDB(t), dir: t.TempDir()}
 	l, n := a.db.Ledger(t), newSignatory(t)
 	for range 5 {
 		if err := l.Refuse(t.Context(), broker.Refusal{Time: time.Now(), Code: "invalid"}); err != nil {
@@ -78,7 +78,7 @@ func newAudited(t *testing.T) audited {
 		t.Fatal(err)
 	}
 	var signed string
-	if err := brevettest.Connect(t, a.db.AuditorURL).QueryRow(t.Context(), `SELECT note FROM checkpoints`).Scan(&signed); err != nil {
+	if err := testkit.Connect(t, a.db.AuditorURL).QueryRow(t.Context(), `SELECT note FROM checkpoints`).Scan(&signed); err != nil {
 		t.Fatal(err)
 	}
 	a.urlFile, a.key = a.write(t, "auditor-url", a.db.AuditorURL), a.write(t, "log.keys", n.key+"\n")
@@ -117,7 +117,7 @@ func TestAuditVerify(t *testing.T) {
 	verify("--file", a.write(t, "half", whole[:len(whole)/2]), key).want(t, 2, "the snapshot has been cut off")
 	inProcess(t, "audit", "snapshot", filepath.Join(a.dir, "no", "folder"), online).want(t, 1, "no such file")
 
-	conn := brevettest.Connect(t, a.db.AdminURL)
+	conn := testkit.Connect(t, a.db.AdminURL)
 	for _, sql := range []string{
 		`SET session_replication_role = replica`,
 		`ALTER TABLE entries DROP CONSTRAINT entries_check`,
@@ -145,7 +145,7 @@ func TestFindingsAreDocumented(t *testing.T) {
 
 // What its owner has dropped, a verification names.
 func TestLedgerPrune(t *testing.T) {
-	a := audited{db: brevettest.NewDB(t), dir: t.TempDir()}
+	a := audited{db: testkit.NewDB(t), dir: t.TempDir()}
 	a.db.SmallPartitions(t, 2)
 	l, n := a.db.Ledger(t), newSignatory(t)
 	var calls sync.WaitGroup

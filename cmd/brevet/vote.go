@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/term"
@@ -150,12 +150,12 @@ func printVoted(con *console, after openapi.ApprovalCase) error {
 		return con.encode(after)
 	}
 	if after.Approval.Broken {
-		_, err := fmt.Fprintf(con.out, "%s is %s; BREAK GLASS: %d of %d of %s stand in for %s\n", inert.Text(after.ID), after.Status,
-			brokenBy(after), scopes.BreakGlassQuorum, inert.Text(after.Approval.BreakGlass), inert.Text(after.Approval.Group))
+		_, err := fmt.Fprintf(con.out, "%s is %s; BREAK GLASS: %d of %d of %s stand in for %s\n", safetext.Text(after.ID), after.Status,
+			brokenBy(after), scopes.BreakGlassQuorum, safetext.Text(after.Approval.BreakGlass), safetext.Text(after.Approval.Group))
 		return err
 	}
 	_, err := fmt.Fprintf(con.out, "%s is %s: %d of %d of %s have voted\n",
-		inert.Text(after.ID), after.Status, after.VotesCast, after.Approval.Quorum, inert.Text(after.Approval.Group))
+		safetext.Text(after.ID), after.Status, after.VotesCast, after.Approval.Quorum, safetext.Text(after.Approval.Group))
 	return err
 }
 

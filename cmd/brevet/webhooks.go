@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/people"
-	"github.com/brevet-dev/brevet/secret"
-	"github.com/brevet-dev/brevet/webhook"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/notify/webhook"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/webhook"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/notify/webhook"
 )
 
 const twoWebhooks = `

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -68,13 +68,13 @@ func printCaller(con *console, me openapi.Caller, l login) error {
 			return err
 		}
 	default:
-		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", "id", inert.Text(me.ID)); err != nil {
+		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", "id", safetext.Text(me.ID)); err != nil {
 			return err
 		}
 	}
 	label := "roles"
 	for _, role := range me.Roles {
-		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", label, inert.Text(roleLine(role))); err != nil {
+		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", label, safetext.Text(roleLine(role))); err != nil {
 			return err
 		}
 		label = ""

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/inert"
+	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/secret"
 )
 
 // AuditWhoseCmd is `brevet audit whose`.
@@ -95,7 +95,7 @@ func printOwner(con *console, one openapi.Issuance) error {
 		{"id", one.ID},
 	} {
 		if line[1] != "" {
-			fmt.Fprintf(table, "%s\t%s\n", line[0], inert.Text(line[1]))
+			fmt.Fprintf(table, "%s\t%s\n", line[0], safetext.Text(line[1]))
 		}
 	}
 	return table.Flush()

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/outbound"
-	"github.com/brevet-dev/brevet/server"
-	"github.com/brevet-dev/brevet/witness"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/notify/witness"
+	"github.com/brevet-dev/brevet/internal/safehttp"
 )
 
 // check reports what is wrong with a witness without reading its file.
@@ -42,7 +42,7 @@ func (a AnchorConfig) anchor() (witness.Anchor, error) {
 	case a.Git != "":
 		place, err = witness.NewGit(a.Git)
 	default:
-		var target outbound.Target
+		var target safehttp.Target
 		if target, err = a.target(a.URL); err == nil {
 			place, err = witness.NewURL(target)
 		}
@@ -55,7 +55,7 @@ func (a AnchorConfig) anchor() (witness.Anchor, error) {
 
 // seal has the ledger's checkpoints signed and carried out of the building. Before the first is signed, the ledger is held
 // against those that files of an earlier life hold.
-func (s *service) seal(ctx context.Context, cfg Config, book *ledger.Ledger, key notary, gauges *server.Gauges) error {
+func (s *service) seal(ctx context.Context, cfg Config, book *ledger.Ledger, key notary, gauges *httpapi.Gauges) error {
 	carrier, err := s.openCarrier(cfg, book, gauges)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *service) seal(ctx context.Context, cfg Config, book *ledger.Ledger, key
 	return nil
 }
 
-func (s *service) openCarrier(cfg Config, book *ledger.Ledger, gauges *server.Gauges) (*witness.Carrier, error) {
+func (s *service) openCarrier(cfg Config, book *ledger.Ledger, gauges *httpapi.Gauges) (*witness.Carrier, error) {
 	carried := witness.Config{
 		Log: book, Logger: s.log, OnCosigned: gauges.Cosigned,
 		OnFailure: func(name string, why witness.Why) { gauges.NotCosigned(name, string(why)) },

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/server"
-	"github.com/brevet-dev/brevet/witness"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/notify/witness"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -39,7 +39,7 @@ func TestWitnessesOfAConfiguration(t *testing.T) {
 	if a := cfg.Anchors[1]; a.Every != 10*time.Second || len(a.AllowPrivateCIDRs) != 1 {
 		t.Errorf("got %+v, want what is configured", a)
 	}
-	gauges, err := server.NewGauges(prometheus.NewRegistry(), time.Now)
+	gauges, err := httpapi.NewGauges(prometheus.NewRegistry(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestWitnessesOfAConfiguration(t *testing.T) {
 func (d *deployment) statement(t *testing.T, sql string) {
 	t.Helper()
 	url := strings.Replace(d.Postgres.TCPURL(), "/brevet?", "/postgres?", 1)
-	if _, err := brevettest.Connect(t, url).Exec(t.Context(), sql); err != nil {
+	if _, err := testkit.Connect(t, url).Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -110,7 +110,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	d := deploy(t)
 	keys := brevet(t, d.env("auditor"), "audit", "keys")
 	keys.want(t, 0)
-	w := brevettest.NewWitness(t, "witness.example/w", d.cfg.LedgerName, strings.Fields(keys.out)...)
+	w := testkit.NewWitness(t, "witness.example/w", d.cfg.LedgerName, strings.Fields(keys.out)...)
 	ca := d.path("witness.pem")
 	if err := os.WriteFile(ca, w.CA(), 0o600); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 }
 
 // verifies holds the record against a checkpoint that a witness has to have cosigned.
-func (d *deployment) verifies(t *testing.T, w *brevettest.Witness, logKeys string) {
+func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) {
 	t.Helper()
 	got := brevet(t, d.env("auditor"), "audit", "checkpoint", "--witnesses", "1")
 	got.want(t, 0, "— witness.example/w ")

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"

@@ -11,11 +11,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/brevet-dev/brevet/resource"
+	"github.com/brevet-dev/brevet/resourceserver"
 )
 
 func main() {
-	handler, err := handlerFor(resource.Config{
+	handler, err := handlerFor(resourceserver.Config{
 		Issuer: os.Getenv("BREVET_ISSUER"), Audience: os.Getenv("AUDIENCE"), Origin: os.Getenv("ORIGIN"),
 	})
 	if err != nil {
@@ -29,8 +29,8 @@ func main() {
 	log.Fatal(server.ListenAndServeTLS(os.Getenv("TLS_CERT"), os.Getenv("TLS_KEY")))
 }
 
-func handlerFor(cfg resource.Config) (http.Handler, error) {
-	guard, err := resource.New(cfg)
+func handlerFor(cfg resourceserver.Config) (http.Handler, error) {
+	guard, err := resourceserver.New(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func handlerFor(cfg resource.Config) (http.Handler, error) {
 
 // mail looks at what the token was issued for, before it does anything.
 func mail(w http.ResponseWriter, r *http.Request) {
-	claims, ok := resource.FromContext(r.Context())
+	claims, ok := resourceserver.FromContext(r.Context())
 	if !ok || claims.Scope != "mail.read" {
 		http.Error(w, "the token is for something else", http.StatusForbidden)
 		return

@@ -11,17 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/dpop"
-	"github.com/brevet-dev/brevet/resource"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/resourceserver"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 func TestExample(t *testing.T) {
-	s := brevettest.NewStack(t, brevettest.Options{Catalogue: []scopes.File{
+	s := testkit.NewStack(t, testkit.Options{Catalogue: []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: mail.read
     title: Read mail
@@ -34,8 +34,8 @@ func TestExample(t *testing.T) {
 	}})
 	server := httptest.NewUnstartedServer(nil)
 	origin := "https://" + server.Listener.Addr().String()
-	handler, err := handlerFor(resource.Config{
-		Issuer: brevettest.Audience, Audience: "https://mail.test", Origin: origin, JWKS: s.URL + "/.well-known/jwks.json",
+	handler, err := handlerFor(resourceserver.Config{
+		Issuer: testkit.Audience, Audience: "https://mail.test", Origin: origin, JWKS: s.URL + "/.well-known/jwks.json",
 		HTTPClient: s.HTTP(t, nil),
 	})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var (
@@ -28,7 +28,7 @@ var passed, failed atomic.Int64
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	os.Exit(brevettest.Ended(code, int(passed.Load()), int(failed.Load())))
+	os.Exit(testkit.Ended(code, int(passed.Load()), int(failed.Load())))
 }
 
 const (
@@ -47,7 +47,7 @@ const (
 type soak struct {
 	*deployment
 	random  *rand.Rand
-	relays  [2]*brevettest.Relay // between each replica and Postgres
+	relays  [2]*testkit.Relay // between each replica and Postgres
 	journal journal
 	// handed is what was handed out, and has to be on record.
 	handed handed
@@ -75,7 +75,7 @@ func TestSoak(t *testing.T) {
 	row(t, "files", func(t *testing.T) { s.flat(t, "open files", func(v taken) float64 { return v.files }, 4) })
 	row(t, "record", s.onRecord)
 	row(t, "states", s.finished)
-	row(t, "ledger", func(t *testing.T) { brevettest.CheckLedger(t, s.database()) })
+	row(t, "ledger", func(t *testing.T) { testkit.CheckLedger(t, s.database()) })
 }
 
 // row is a line of the result.
@@ -108,7 +108,7 @@ func newSoak(t *testing.T, random *rand.Rand) *soak {
 	s := &soak{deployment: d, random: random}
 	for i := range s.relays {
 		var through string
-		s.relays[i], through = brevettest.RelayTo(t, d.servers.Postgres.TCPURL())
+		s.relays[i], through = testkit.RelayTo(t, d.servers.Postgres.TCPURL())
 		if _, err := d.serveFrom(context.WithoutCancel(t.Context()), through); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -337,7 +337,7 @@ func each(ctx context.Context, every time.Duration, over <-chan struct{}, do cal
 
 // onRecord looks for each credential that was handed out (I1).
 func (s *soak) onRecord(t *testing.T) {
-	conn := brevettest.Connect(t, s.database())
+	conn := testkit.Connect(t, s.database())
 	if _, err := conn.Exec(t.Context(), `CREATE TEMPORARY TABLE handed (id uuid)`); err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +358,7 @@ func (s *soak) onRecord(t *testing.T) {
 // finished waits until what faults interrupted has been brought to its end, which takes a sweeper a minute at most, and until the
 // database knows no login that is not on record (I2, I13).
 func (s *soak) finished(t *testing.T) {
-	conn := brevettest.Connect(t, s.database())
+	conn := testkit.Connect(t, s.database())
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
 		var open, unknown int64
 		const left = `SELECT (SELECT count(*) FROM issuances WHERE status IN ('intent', 'unknown', 'revoking')),
@@ -372,7 +372,7 @@ func (s *soak) finished(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Errorf("after a minute %d logins are alive that are not on record", unknown)
-			brevettest.CheckStates(t, s.database(), 0)
+			testkit.CheckStates(t, s.database(), 0)
 			return
 		}
 	}

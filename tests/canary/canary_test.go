@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -22,13 +22,13 @@ import (
 
 // No secret that a broker makes or takes is in what is left of its work: 0 hits, and what was put there is found.
 func TestCanaries(t *testing.T) {
-	traces := &brevettest.Buffer{}
+	traces := &testkit.Buffer{}
 	flush := export(t, traces)
 	w := &world{secrets: map[string]string{}, gate: gate{tokens: map[string]string{}}}
 	logAll(t)
 	watched := options
 	watched.VaultVia = func(addr string) string { return w.gate.open(t, addr) }
-	w.Stack = brevettest.NewStack(t, watched)
+	w.Stack = testkit.NewStack(t, watched)
 	w.logVault(t)
 	w.work(t)
 	marker := rand.Text()
@@ -81,7 +81,7 @@ func export(t *testing.T, to io.Writer) (flush func()) {
 // logAll has Postgres write down all statements with their arguments.
 func logAll(t *testing.T) {
 	t.Helper()
-	conn := brevettest.Connect(t, brevettest.Devstack(t).Postgres.AdminURL())
+	conn := testkit.Connect(t, testkit.Devstack(t).Postgres.AdminURL())
 	for _, sql := range []string{`ALTER SYSTEM SET log_statement = 'all'`, `ALTER SYSTEM SET log_connections = on`, `SELECT pg_reload_conf()`} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func (w *world) plant(t *testing.T, marker string) {
 	if err := w.Config.Registry.Register(gauge); err != nil {
 		t.Fatal(err)
 	}
-	admin := brevettest.Connect(t, w.DB.AdminURL)
+	admin := testkit.Connect(t, w.DB.AdminURL)
 	for _, sql := range []string{
 		`CREATE TABLE planted (text text)`, `CREATE INDEX ON planted (text)`, `INSERT INTO planted VALUES ('` + text + `')`, `CHECKPOINT`,
 	} {
@@ -123,9 +123,9 @@ func (w *world) plant(t *testing.T, marker string) {
 }
 
 // places are where secrets are looked for, each with what it has.
-func (w *world) places(t *testing.T, traces *brevettest.Buffer) map[string]func(*testing.T) [][]byte {
-	folder := brevettest.Folder(t)
-	said := func(b *brevettest.Buffer, must string) func(*testing.T) [][]byte {
+func (w *world) places(t *testing.T, traces *testkit.Buffer) map[string]func(*testing.T) [][]byte {
+	folder := testkit.Folder(t)
+	said := func(b *testkit.Buffer, must string) func(*testing.T) [][]byte {
 		return func(t *testing.T) [][]byte {
 			if !strings.Contains(b.String(), must) {
 				t.Errorf("there is no %q: nothing was kept", must)

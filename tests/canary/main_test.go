@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(brevettest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // gate is the way by which the broker reaches Vault. It remembers each token that goes over it, and by what it was given away.
@@ -99,7 +99,7 @@ func (w *world) logVault(t *testing.T) {
 // appendTo writes at the end of Vault's log, as Vault does.
 func appendTo(t *testing.T, text string) {
 	t.Helper()
-	log, err := os.OpenFile(filepath.Join(brevettest.Folder(t), "vault.log"), os.O_APPEND|os.O_WRONLY, 0)
+	log, err := os.OpenFile(filepath.Join(testkit.Folder(t), "vault.log"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,18 +18,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
-	"github.com/brevet-dev/brevet/dpop"
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/notify/webhook"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/outbound"
-	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/secret"
-	"github.com/brevet-dev/brevet/webhook"
 )
 
 const agent = "spiffe://acme.test/agents/a"
@@ -62,7 +62,7 @@ const scopesYAML = `scopes:
     credential: {kind: database, mount: database, role: reporting}
 `
 
-var options = brevettest.Options{
+var options = testkit.Options{
 	Catalogue: []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(scopesYAML)},
 		{Name: "kinds.yaml", Data: []byte(kindsYAML)},
@@ -75,12 +75,12 @@ var options = brevettest.Options{
 
 // world is a broker, and what is secret in it.
 type world struct {
-	*brevettest.Stack
+	*testkit.Stack
 	secrets map[string]string
 	// answers are all bodies that came with an error.
-	answers brevettest.Buffer
+	answers testkit.Buffer
 	// told is what webhooks were sent.
-	told brevettest.Buffer
+	told testkit.Buffer
 	gate gate
 }
 
@@ -209,7 +209,7 @@ func (w *world) subscribe(t *testing.T) <-chan struct{} {
 		Outbox: box, Link: "https://brevet.test/v1/approvals/{id}", Now: time.Now, Log: log,
 		Webhooks: []webhook.Spec{{
 			Name: "hook", Secret: secret.New("whsec_" + base64.StdEncoding.EncodeToString(key)), Within: []string{people.Everywhere},
-			Target: outbound.Target{URL: secret.New(receiver.URL + "/" + path), Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+			Target: safehttp.Target{URL: secret.New(receiver.URL + "/" + path), Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 			Events: []broker.NoticeKind{broker.NoticeWaiting},
 		}},
 	})

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/mint"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/brevet-dev/brevet/server"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -105,7 +105,7 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 		return nil, nil, nil, err
 	}
 	go func() { _ = minter.Run(ctx) }()
-	logKey, err := minter.LogKey(ctx, brevettest.LogName)
+	logKey, err := minter.LogKey(ctx, testkit.LogName)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -117,7 +117,7 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	core, err := broker.New(broker.Config{
 		Electorate: voters,
 		Ledger:     faultyLedger{book, f}, Estate: book, Tokens: book, Approvals: book, Passkeys: book, Proofs: book, Minter: faultyMinter{minter, f},
-		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: brevettest.Audience, Now: time.Now, Log: log,
+		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: testkit.Audience, Now: time.Now, Log: log,
 	})
 	if err != nil {
 		return nil, nil, nil, err
@@ -146,17 +146,17 @@ func (s *settings) server(core *broker.Broker, minter keys, book *ledger.Ledger,
 		return nil, err
 	}
 	attestor, err := attest.New(attest.Config{
-		Bundles: bundle, TrustDomains: []spiffeid.TrustDomain{domain}, Audience: brevettest.Audience, Now: time.Now,
-		OnRefusal: server.RecordHandshakes(core, log),
+		Bundles: bundle, TrustDomains: []spiffeid.TrustDomain{domain}, Audience: testkit.Audience, Now: time.Now,
+		OnRefusal: httpapi.RecordHandshakes(core, log),
 	})
 	if err != nil {
 		return nil, err
 	}
-	api, err := server.New(server.Config{
+	api, err := httpapi.New(httpapi.Config{
 		Broker: core, Attestor: attestor, Keys: minter, Proofs: book, LogKeys: minter.log, Hosts: []string{"127.0.0.1"}, CursorKey: book.CursorKey(),
 		Log: log, Registry: prometheus.NewRegistry(), Now: time.Now,
-		Admins: []server.Role{{ID: spiffeid.RequireFromString(s.Admin), TrustDomains: []spiffeid.TrustDomain{domain}}},
-		Ready:  []server.Check{{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}},
+		Admins: []httpapi.Role{{ID: spiffeid.RequireFromString(s.Admin), TrustDomains: []spiffeid.TrustDomain{domain}}},
+		Ready:  []httpapi.Check{{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}},
 	})
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/uuid"
 	"github.com/hashicorp/vault/api"
 	"github.com/jackc/pgx/v5"
@@ -50,7 +50,7 @@ func begunAt(id string) time.Time {
 // estate compares the record with Vault and with the target database. It holds the tests' knowledge of what was
 // delivered.
 type estate struct {
-	stack *brevettest.Stack
+	stack *testkit.Stack
 	vault *api.Client
 	// target is the database that logins are made for.
 	target string

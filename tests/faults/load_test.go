@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var (
@@ -170,7 +170,7 @@ func (l *load) unrecorded(t *testing.T) int {
 // killVault ends Vault as a crash would, and starts it again.
 func (w *world) killVault(t *testing.T) {
 	t.Helper()
-	vault := brevettest.Devstack(t).Vault
+	vault := testkit.Devstack(t).Vault
 	if err := vault.Kill(); err != nil {
 		t.Errorf("killing Vault: %v", err)
 	}

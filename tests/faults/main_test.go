@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var (
@@ -30,13 +30,13 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	code := brevettest.Main(m)
+	code := testkit.Main(m)
 	if err := results.write(*matrix); err != nil {
 		fmt.Fprintln(os.Stderr, "writing the matrix:", err)
 		code = 1
 	}
 	passed, failed := results.count()
-	os.Exit(brevettest.Ended(code, passed, failed))
+	os.Exit(testkit.Ended(code, passed, failed))
 }
 
 // results are the cases of this run.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/people"
 )
 
 var (

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -135,7 +135,7 @@ func (s *sandbox) backAfter(t *testing.T) time.Duration {
 }
 
 func (w *world) vaultSealed(t *testing.T) string {
-	s, vault := w.sandbox(t), brevettest.Devstack(t).Vault
+	s, vault := w.sandbox(t), testkit.Devstack(t).Vault
 	token, certificate := s.must(t, kindCalled("vault-token")), s.must(t, kindCalled("pki"))
 	if err := vault.Seal(t.Context()); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func (w *world) vaultSealed(t *testing.T) string {
 }
 
 func (w *world) vaultDown(t *testing.T) string {
-	s, vault := w.sandbox(t), brevettest.Devstack(t).Vault
+	s, vault := w.sandbox(t), testkit.Devstack(t).Vault
 	k := kindCalled("database")
 	login := s.must(t, k)
 	if err := vault.Stop(); err != nil {
@@ -255,7 +255,7 @@ func (w *world) as(t *testing.T, login answer, statements ...string) {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword(login.text("username"), login.text("password"))
-	conn := brevettest.Connect(t, u.String())
+	conn := testkit.Connect(t, u.String())
 	for _, statement := range statements {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)
@@ -305,7 +305,7 @@ func (w *world) tokenRevoked(t *testing.T) string {
 }
 
 func (w *world) postgresStopped(t *testing.T) string {
-	s, postgres := w.sandbox(t), brevettest.Devstack(t).Postgres
+	s, postgres := w.sandbox(t), testkit.Devstack(t).Postgres
 	login := s.must(t, kindCalled("database"))
 	if err := postgres.Stop(); err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func (w *world) postgresStopped(t *testing.T) string {
 
 // postgresSlow puts half a second before every answer of Postgres.
 func (w *world) postgresSlow(t *testing.T) string {
-	relay, through := brevettest.RelayTo(t, w.stack.DB.BrokerURL)
+	relay, through := testkit.RelayTo(t, w.stack.DB.BrokerURL)
 	relay.Slow(500 * time.Millisecond)
 	r := w.startReplica(t, &fault{}, func(s map[string]any) { s["Database"] = through })
 	s := w.sandbox(t)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // task is the task of every request here.
@@ -26,7 +26,7 @@ const adminID = "spiffe://acme.test/ops/admin"
 
 // world is a Brevet that lives on while its other replicas come to grief.
 type world struct {
-	stack  *brevettest.Stack
+	stack  *testkit.Stack
 	estate *estate
 	admin  *http.Client
 	crowd  chan struct{}
@@ -38,7 +38,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{crowd: make(chan struct{}, 3)}
-	stack := brevettest.NewStack(t, brevettest.Options{
+	stack := testkit.NewStack(t, testkit.Options{
 		Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
 	})
 	w.stack = stack

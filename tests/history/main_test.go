@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var (
@@ -29,8 +29,8 @@ var passed, failed atomic.Int64
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code := brevettest.Main(m)
-	os.Exit(brevettest.Ended(code, int(passed.Load()), int(failed.Load())))
+	code := testkit.Main(m)
+	os.Exit(testkit.Ended(code, int(passed.Load()), int(failed.Load())))
 }
 
 func TestHistories(t *testing.T) {

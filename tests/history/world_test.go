@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
 )
@@ -56,7 +56,7 @@ const scopesYAML = `scopes:
     credential: {kind: jwt, audience: https://git.test, uses: 1}
 `
 
-var options = brevettest.Options{
+var options = testkit.Options{
 	Catalogue: []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(scopesYAML)},
 		{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);
@@ -74,13 +74,13 @@ var options = brevettest.Options{
 
 // world is two replicas, each behind a relay, and with a relay between it and Postgres. A third one keeps out of all of it.
 type world struct {
-	stack *brevettest.Stack
-	front [2]*brevettest.Relay
-	back  [2]*brevettest.Relay
+	stack *testkit.Stack
+	front [2]*testkit.Relay
+	back  [2]*testkit.Relay
 	// database is Postgres's URL through the relay.
 	database [2]string
-	vault    [2]atomic.Int64      // how many calls to it fail from now on
-	now      [2]*brevettest.Stack // who serves
+	vault    [2]atomic.Int64   // how many calls to it fail from now on
+	now      [2]*testkit.Stack // who serves
 	admin    *pgx.Conn
 	start    time.Time
 	tally    tally
@@ -91,14 +91,14 @@ type world struct {
 
 func newWorld(t *testing.T, faults int) *world {
 	t.Helper()
-	w := &world{stack: brevettest.NewStack(t, options), start: time.Now(), over: make(chan struct{})}
-	w.admin = brevettest.Connect(t, w.stack.DB.AdminURL)
+	w := &world{stack: testkit.NewStack(t, options), start: time.Now(), over: make(chan struct{})}
+	w.admin = testkit.Connect(t, w.stack.DB.AdminURL)
 	for range faults {
 		w.before, w.during = append(w.before, make(chan struct{})), append(w.during, make(chan struct{}))
 	}
 	for i := range w.front {
-		w.back[i], w.database[i] = brevettest.RelayTo(t, w.stack.DB.BrokerURL)
-		w.front[i] = brevettest.NewRelay(t, w.serve(t, i))
+		w.back[i], w.database[i] = testkit.RelayTo(t, w.stack.DB.BrokerURL)
+		w.front[i] = testkit.NewRelay(t, w.serve(t, i))
 	}
 	return w
 }
@@ -114,7 +114,7 @@ func (w *world) serve(t *testing.T, i int) string {
 }
 
 // at is the replica as its callers reach it, whoever serves then.
-func (w *world) at(i int) *brevettest.Stack {
+func (w *world) at(i int) *testkit.Stack {
 	s := *w.stack
 	s.Addr, s.URL = w.front[i].Addr(), "https://"+w.front[i].Addr()
 	return &s

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -153,7 +153,7 @@ func twice(t *testing.T, w *world) {
 	ask := writing("t-1")
 	ask.Scope = "git.repo.delete"
 	id := waiting(t, sandbox, ask)
-	for _, s := range []*brevettest.Stack{w.s[0], w.s[1], w.s[0]} {
+	for _, s := range []*testkit.Stack{w.s[0], w.s[1], w.s[0]} {
 		after, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictApprove)
 		if err != nil || after.Status != openapi.StatusPending || len(after.Votes) != 1 {
 			t.Errorf("got %+v, %v, want it pending with one vote", after, err)
@@ -306,7 +306,7 @@ func prefetched(t *testing.T, w *world) {
 func crossings() []try {
 	crossing := refusal{403, "not_allowed", "cross_origin"}
 	voting := func(name string, want refusal, headers ...string) try {
-		return refusedBy(name, func(t *testing.T, w *world, s *brevettest.Stack) call {
+		return refusedBy(name, func(t *testing.T, w *world, s *testkit.Stack) call {
 			id, _ := w.pending(t)
 			shown, err := s.Person(t, "bob").Approval(t.Context(), id)
 			if err != nil {

@@ -1,9 +1,9 @@
 package hostile_test
 
 import (
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
-	"github.com/brevet-dev/brevet/people"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -137,7 +137,7 @@ when { context.params.rows > 5000 && context.params.rows * 9223372036854775807 >
 `)}}
 
 // staffed has people and workloads with roles, and a catalogue in force that two admins change.
-var staffed = brevettest.Options{
+var staffed = testkit.Options{
 	Catalogue: catalogue, Applied: true, SecondAdmin: true,
 	Auditors: []string{auditor}, Admins: []string{admin}, CatalogueAdmins: []string{chief, deputy},
 	CatalogueAuditors: []string{inspector},

@@ -19,10 +19,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/outbound"
-	"github.com/brevet-dev/brevet/secret"
-	"github.com/brevet-dev/brevet/webhook"
+	"github.com/brevet-dev/brevet/internal/notify/webhook"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/chromedp/chromedp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -32,7 +32,7 @@ import (
 type desk struct {
 	*world
 
-	oidc         *brevettest.OIDC
+	oidc         *testkit.OIDC
 	program      string
 	env, auditor []string // of alice, and of a workload that audits
 	idToken      string   // of alice
@@ -75,7 +75,7 @@ func (w *world) openDesk(t *testing.T) *desk {
 func newDesk(t *testing.T) *desk {
 	t.Helper()
 	o := staffed
-	o.People, o.OIDC = nil, brevettest.Provider(t)
+	o.People, o.OIDC = nil, testkit.Provider(t)
 	d := &desk{world: newWorld(t, o), oidc: o.OIDC, chat: make(chan string, 1000), hooks: newReceiver(t), told: map[string]string{}, said: map[string]string{}}
 	d.program = filepath.Join(t.TempDir(), "brevet")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", d.program, "../../cmd/brevet").CombinedOutput(); err != nil {
@@ -90,7 +90,7 @@ func newDesk(t *testing.T) *desk {
 }
 
 // logIn has alice log in on the command line, and gives the auditor's workload a socket.
-func (d *desk) logIn(t *testing.T, oidc *brevettest.OIDC) {
+func (d *desk) logIn(t *testing.T, oidc *testkit.OIDC) {
 	t.Helper()
 	home := t.TempDir()
 	var authorities bytes.Buffer
@@ -266,7 +266,7 @@ func (d *desk) chatSpec(t *testing.T) webhook.Spec {
 	t.Cleanup(chat.Close)
 	spec := d.hooks.spec("chat")
 	spec.Format, spec.Secret = webhook.FormatSlack, secret.Text{}
-	spec.Target = outbound.Target{URL: secret.New(chat.URL), Roots: spec.Roots.Clone(), AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	spec.Target = safehttp.Target{URL: secret.New(chat.URL), Roots: spec.Roots.Clone(), AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	spec.Roots.AddCert(chat.Certificate())
 	return spec
 }
@@ -320,7 +320,7 @@ func wordless(t *testing.T, body string, s sight) {
 // openBrowser logs alice in to the console.
 func (d *desk) openBrowser(t *testing.T) {
 	t.Helper()
-	d.browser = brevettest.Tab(t, brevettest.Browser(t), chromedp.WithNewBrowserContext())
+	d.browser = testkit.Tab(t, testkit.Browser(t), chromedp.WithNewBrowserContext())
 	d.steps(t, chromedp.Navigate(d.console+"/login?return=/you"),
 		chromedp.WaitVisible(`input[name="login"]`), chromedp.SendKeys(`input[name="login"]`, "alice"), chromedp.SendKeys(`input[name="password"]`, "any"),
 		chromedp.Click(`button[type="submit"]`), chromedp.WaitNotPresent(`input[name="login"]`), chromedp.WaitVisible(`button[type="submit"], main#main`))

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
@@ -103,7 +103,7 @@ type forgery struct {
 }
 
 // forge has a replica's trust domain acme.test get one more authority.
-func forge(t *testing.T, s *brevettest.Stack, key crypto.Signer) forgery {
+func forge(t *testing.T, s *testkit.Stack, key crypto.Signer) forgery {
 	t.Helper()
 	f := forgery{key: key}
 	f.root = certify(t, authority("acme.test"), nil, key.Public(), key)
@@ -180,7 +180,7 @@ func uriSAN(t *testing.T, uris ...string) pkix.Extension {
 }
 
 // showing is the TLS of a caller who shows a certificate, even where the server would not take it.
-func showing(s *brevettest.Stack, pair tls.Certificate) *tls.Config {
+func showing(s *testkit.Stack, pair tls.Certificate) *tls.Config {
 	cfg := s.ClientTLS(nil)
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	return cfg

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -96,14 +96,14 @@ var httpRows = []row{
 	{h: "H41", sent: "over 64 KiB, or over 8 MiB for a catalogue", then: "413", tries: []try{
 		refused("a byte more", call{body: asking(strings.Repeat(" ", 64<<10))}, refusal{413, "too_large", "body_size"}),
 		refused("10 GB, so it says", call{body: asking(""), length: "10000000000"}, refusal{413, "too_large", "body_size"}),
-		refusedBy("a catalogue", func(t *testing.T, w *world, s *brevettest.Stack) call {
+		refusedBy("a catalogue", func(t *testing.T, w *world, s *testkit.Stack) call {
 			c := proposing(t, s, nil)
 			c.body = "{" + strings.Repeat(" ", 8<<20) + "}"
 			return c
 		}, refusal{413, "too_large", "body_size"}),
 	}},
 	{h: "H42", sent: "compressed", then: "415", tries: []try{
-		refusedBy("gzip", func(*testing.T, *world, *brevettest.Stack) call {
+		refusedBy("gzip", func(*testing.T, *world, *testkit.Stack) call {
 			return call{headers: []string{"Content-Encoding: gzip"}, body: gzipped(goodBody)}
 		}, refusal{415, "unsupported_media_type", "content_encoding"}),
 		headed("identity", "Content-Encoding: identity", refusal{415, "unsupported_media_type", "content_encoding"}),
@@ -200,7 +200,7 @@ func slowly(t *testing.T, _ *world) {
 	})
 }
 
-func connect(t *testing.T, s *brevettest.Stack, protocol string) *tls.Conn {
+func connect(t *testing.T, s *testkit.Stack, protocol string) *tls.Conn {
 	t.Helper()
 	cfg := showing(s, *shown(t, s, agent))
 	cfg.NextProtos = []string{protocol}

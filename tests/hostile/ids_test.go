@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -68,14 +68,14 @@ func idTries() []try {
 // uncatalogued has an admin apply a catalogue with a policy about a principal, which is refused. What is wrong with their own
 // files is told to them, so that nothing of it is marked.
 func uncatalogued(name, principal string) try {
-	return refusedBy(name, func(t *testing.T, w *world, s *brevettest.Stack) call {
+	return refusedBy(name, func(t *testing.T, w *world, s *testkit.Stack) call {
 		return proposing(t, s, append(catalogue[:1:1], scopes.File{Name: "policies.cedar", Data: []byte(
 			`@id("x") permit (principal == ` + strings.Replace(principal, "Path::", "Sandbox::", 1) + `, action, resource);`)}))
 	}, refusal{422, "invalid_catalogue", "catalogue"})
 }
 
 // proposing is a call by which an admin puts files in the place of what is in force.
-func proposing(t *testing.T, s *brevettest.Stack, files []scopes.File) call {
+func proposing(t *testing.T, s *testkit.Stack, files []scopes.File) call {
 	t.Helper()
 	order := openapi.CatalogueOrder{Reason: "because"}
 	for _, f := range files {
@@ -120,7 +120,7 @@ func deniedAsk(name, who, body, reason string) try {
 }
 
 // decided holds the ledger to one record of a decision.
-func decided(t *testing.T, entries []brevettest.Entry, who, outcome, reason string) {
+func decided(t *testing.T, entries []testkit.Entry, who, outcome, reason string) {
 	t.Helper()
 	if len(entries) != 1 {
 		t.Fatalf("got %+v, want one entry", entries)

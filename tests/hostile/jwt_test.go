@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/dpop"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
@@ -29,14 +29,14 @@ type tokenMaker func(t *testing.T, w *world) string
 
 // unproven is a call with that token, by which nobody is proven.
 func unproven(name, detail string, token tokenMaker) try {
-	return refusedBy(name, func(t *testing.T, w *world, _ *brevettest.Stack) call {
+	return refusedBy(name, func(t *testing.T, w *world, _ *testkit.Stack) call {
 		return call{auth: "Bearer " + token(t, w)}
 	}, refusal{401, "unauthenticated", detail})
 }
 
 func claims(w *world) map[string]any {
 	now := w.now()
-	return map[string]any{"sub": agent, "aud": brevettest.Audience, "iat": now.Unix(), "exp": now.Add(4 * time.Minute).Unix(), "x": marker}
+	return map[string]any{"sub": agent, "aud": testkit.Audience, "iat": now.Unix(), "exp": now.Add(4 * time.Minute).Unix(), "x": marker}
 }
 
 func header(w *world) map[string]any {
@@ -99,7 +99,7 @@ func raw(members string) tokenMaker {
 
 const (
 	sub = `"sub":"` + agent + `",`
-	aud = `"aud":"` + brevettest.Audience + `",`
+	aud = `"aud":"` + testkit.Audience + `",`
 )
 
 // text changes the text of a good token.
@@ -252,13 +252,13 @@ var jwtRows = []row{
 	{h: "H12", sent: "an audience that is missing, empty, one of two, or not exactly ours", then: "401; without one in the configuration there is no server", tries: []try{
 		unproven("missing", audience, with("aud", nil)),
 		unproven("none", audience, with("aud", []string{})),
-		unproven("two", audience, with("aud", []string{brevettest.Audience, "https://else.test"})),
-		unproven("ours twice", audience, with("aud", []string{brevettest.Audience, brevettest.Audience})),
+		unproven("two", audience, with("aud", []string{testkit.Audience, "https://else.test"})),
+		unproven("ours twice", audience, with("aud", []string{testkit.Audience, testkit.Audience})),
 		unproven("another", audience, with("aud", "https://else.test")),
-		unproven("other case", audience, with("aud", strings.ToUpper(brevettest.Audience))),
-		unproven("trailing slash", audience, with("aud", brevettest.Audience+"/")),
+		unproven("other case", audience, with("aud", strings.ToUpper(testkit.Audience))),
+		unproven("trailing slash", audience, with("aud", testkit.Audience+"/")),
 		unproven("Aud", audience, func(t *testing.T, w *world) string {
-			return signed(t, w, nil, map[string]any{"aud": nil, "Aud": brevettest.Audience})
+			return signed(t, w, nil, map[string]any{"aud": nil, "Aud": testkit.Audience})
 		}),
 		{"not configured", func(t *testing.T, w *world) {
 			a, err := attest.New(attest.Config{Bundles: spiffebundle.NewSet(), TrustDomains: w.domains(), Now: time.Now})
@@ -301,7 +301,7 @@ var jwtRows = []row{
 		unproven("padding", malformed, text(func(s string) string { return s + "==" })),
 		unproven("standard alphabet", malformed, text(func(s string) string { return s[:len(s)-4] + "+/+/" })),
 		unproven("CR LF, folded", malformed, text(func(s string) string { return s[:20] + "\r\n " + s[20:] })),
-		refusedBy("CR LF", func(t *testing.T, w *world, _ *brevettest.Stack) call {
+		refusedBy("CR LF", func(t *testing.T, w *world, _ *testkit.Stack) call {
 			return call{auth: "Bearer " + text(func(s string) string { return s[:20] + "\r\n" + s[20:] })(t, w)}
 		}, refusal{400, "", ""}),
 	}},
@@ -379,10 +379,10 @@ func proofTwice(t *testing.T, w *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	send := func(s *brevettest.Stack, proof string) answer {
+	send := func(s *testkit.Stack, proof string) answer {
 		return call{body: `{"scope":"mail.read","task":"t-1"}`, headers: []string{"DPoP: " + proof}}.send(t, s)
 	}
-	ask := dpop.Request{Method: http.MethodPost, URL: brevettest.Audience + "/v1/tokens"}
+	ask := dpop.Request{Method: http.MethodPost, URL: testkit.Audience + "/v1/tokens"}
 	prove := func() string {
 		proof, err := signer.Proof(ask)
 		if err != nil {

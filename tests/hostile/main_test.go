@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/hostile-inputs.md again")
@@ -25,9 +25,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := brevettest.Main(m)
+	code := testkit.Main(m)
 	passed, failed := results.count()
-	os.Exit(brevettest.Ended(code, passed, failed))
+	os.Exit(testkit.Ended(code, passed, failed))
 }
 
 // results are the rows of this run.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/openapi"
 	"golang.org/x/sync/errgroup"
 )

@@ -8,15 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
 var readingRows = []row{
 	{h: "H96", sent: "webhooks to 169.254.169.254, `::ffff:127.0.0.1`, `fd00::`, decimal and other numbers for a host, a name that leads elsewhere the next time, a redirect", then: "nobody is called", apart: true, tries: []try{{"each", undialled}}},
 	{h: "H97", sent: "a token of an issuer or trust domain that nobody knows", then: "401, and nothing is fetched", tries: []try{
-		unproven("an ID token", malformed, unknownIssuer(brevettest.Audience)),
+		unproven("an ID token", malformed, unknownIssuer(testkit.Audience)),
 		unproven("an ID token for people", malformed, unknownIssuer("brevet")),
 		unproven("a trust domain", "unknown_trust_domain", with("sub", "spiffe://unknown.test/agents/a")),
 		unproven("an issuer beside the SVID", "id_token_issuer", func(t *testing.T, w *world) string {
@@ -74,7 +74,7 @@ func page(t *testing.T, w *world, who string) string {
 }
 
 func cursor(name, detail string, spoil func(*testing.T, string) string) try {
-	return refusedBy(name, func(t *testing.T, w *world, s *brevettest.Stack) call {
+	return refusedBy(name, func(t *testing.T, w *world, s *testkit.Stack) call {
 		return call{method: "GET", target: "/v1/issuances?limit=1&cursor=" + spoil(t, page(t, w, agent))}
 	}, refusal{400, "invalid_cursor", detail})
 }
@@ -128,7 +128,7 @@ func foreignRecord(t *testing.T, w *world) {
 
 // person asks for a credential with an ID token.
 func person(name, username string) try {
-	return refusedBy(name, func(t *testing.T, _ *world, s *brevettest.Stack) call {
+	return refusedBy(name, func(t *testing.T, _ *world, s *testkit.Stack) call {
 		return call{auth: "Bearer " + s.IDToken(t, username)}
 	}, refusal{403, "not_allowed", "person"})
 }
@@ -141,7 +141,7 @@ func ownProposal(t *testing.T, w *world) {
 	if proposed.status != http.StatusAccepted || !strings.Contains(proposed.text, `"proposed"`) {
 		t.Fatalf("proposing: got %d %s", proposed.status, proposed.text)
 	}
-	deciding := func(s *brevettest.Stack, who, verdict string) call {
+	deciding := func(s *testkit.Stack, who, verdict string) call {
 		return call{
 			target: "/v1/catalogue/proposals/" + digest(t, wider), auth: "Bearer " + s.JWT(t, who),
 			headers: []string{`If-Match: "` + digest(t, catalogue) + `"`}, body: `{"verdict":"` + verdict + `","reason":"` + marker + `"}`,

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -54,7 +54,7 @@ func lookAlike(scope string) try {
 
 // granting is a grant by authorization_details.
 func granting(name, form string, want refusal) try {
-	return refusedBy(name, func(t *testing.T, _ *world, s *brevettest.Stack) call {
+	return refusedBy(name, func(t *testing.T, _ *world, s *testkit.Stack) call {
 		return call{
 			target: "/oauth2/token", auth: "none", cert: shown(t, s, agent), body: "grant_type=client_credentials&task=" + marker + "&" + form,
 			headers: []string{"Content-Type: application/x-www-form-urlencoded"},
@@ -87,7 +87,7 @@ var scopeRows = []row{
 			{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}},
 		}}),
 		undecidable("no request", `{"scope":"pki.cert.read","params":{"host":"build-7"},"csr":"`+marker+`","task":"t-1"}`, "csr"),
-		refusedBy("a key that signed nothing", func(t *testing.T, _ *world, _ *brevettest.Stack) call {
+		refusedBy("a key that signed nothing", func(t *testing.T, _ *world, _ *testkit.Stack) call {
 			good := requested(t, &x509.CertificateRequest{})
 			return call{body: string(marshal(t, map[string]any{
 				"scope": "pki.cert.read", "params": map[string]any{"host": "build-7"}, "csr": spoiltSignature(t, good), "task": "t-1",
@@ -135,7 +135,7 @@ var scopeRows = []row{
 
 // fileOutside has an admin apply a file that lies elsewhere.
 func fileOutside(name string) try {
-	return refusedBy(name+" of a catalogue", func(t *testing.T, _ *world, s *brevettest.Stack) call {
+	return refusedBy(name+" of a catalogue", func(t *testing.T, _ *world, s *testkit.Stack) call {
 		c := proposing(t, s, nil)
 		c.body = string(marshal(t, openapi.CatalogueOrder{Reason: "because", Files: []openapi.CatalogueFile{{Name: name, Text: "scopes: []"}}}))
 		return c
@@ -152,7 +152,7 @@ func requested(t *testing.T, template *x509.CertificateRequest) []byte {
 }
 
 func signing(name string, template *x509.CertificateRequest) try {
-	return refusedBy(name, func(t *testing.T, _ *world, _ *brevettest.Stack) call {
+	return refusedBy(name, func(t *testing.T, _ *world, _ *testkit.Stack) call {
 		csr := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: requested(t, template)})
 		return call{body: string(marshal(t, map[string]any{
 			"scope": "pki.cert.read", "params": map[string]any{"host": "build-7"}, "csr": string(csr), "task": marker,

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/jackc/pgx/v5"
 )
@@ -78,13 +78,13 @@ func withoutVault(t *testing.T, w *world, name, prefix, body string, lie http.Ha
 
 // withheld holds what is recorded of one ask to its intent, and to why nothing came of it. Meanwhile the sweeper goes on with
 // what was lost before.
-func withheld(t *testing.T, name, code string, entries []brevettest.Entry) {
+func withheld(t *testing.T, name, code string, entries []testkit.Entry) {
 	t.Helper()
-	begun := slices.IndexFunc(entries, func(e brevettest.Entry) bool { return e.Kind == "issuance.intent" })
+	begun := slices.IndexFunc(entries, func(e testkit.Entry) bool { return e.Kind == "issuance.intent" })
 	if begun < 0 {
 		t.Fatalf("%s: got %+v, want an intent", name, entries)
 	}
-	entries = slices.DeleteFunc(entries, func(e brevettest.Entry) bool { return e.ID != entries[begun].ID })
+	entries = slices.DeleteFunc(entries, func(e testkit.Entry) bool { return e.ID != entries[begun].ID })
 	if len(entries) != 2 || entries[1].Kind != "issuance.failed" && entries[1].Kind != "issuance.unknown" || entries[1].Body["detail"] != code {
 		t.Errorf("%s: got %+v, want an intent, and that it failed or was lost for %s", name, entries, code)
 	}
@@ -121,7 +121,7 @@ func nothingLives(t *testing.T, w *world) {
 		}
 		return err == nil && len(open) == 0
 	})
-	target := brevettest.Connect(t, w.s[0].TargetURL(t))
+	target := testkit.Connect(t, w.s[0].TargetURL(t))
 	rows, err := w.conn.Query(t.Context(), `SELECT id::text FROM issuances WHERE credential_kind = 'database'`)
 	if err != nil {
 		t.Fatal(err)

@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/ledger"
-	"github.com/brevet-dev/brevet/outbound"
-	"github.com/brevet-dev/brevet/people"
-	"github.com/brevet-dev/brevet/secret"
-	"github.com/brevet-dev/brevet/webhook"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/notify/webhook"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"golang.org/x/net/dns/dnsmessage"
 )
 
@@ -71,7 +71,7 @@ func (r *receiver) spec(name string) webhook.Spec {
 	roots.AddCert(r.Certificate())
 	return webhook.Spec{
 		Name: name, Secret: secret.New(whsec),
-		Target: outbound.Target{URL: secret.New(r.URL + "/hook"), Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+		Target: safehttp.Target{URL: secret.New(r.URL + "/hook"), Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 		Events: []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided}, Within: []string{people.Everywhere},
 	}
 }
@@ -87,7 +87,7 @@ func (r *receiver) next(t *testing.T) delivered {
 	return delivered{}
 }
 
-func outbox(t *testing.T, s *brevettest.Stack) *ledger.Outbox {
+func outbox(t *testing.T, s *testkit.Stack) *ledger.Outbox {
 	t.Helper()
 	box, err := ledger.OpenOutbox(t.Context(), ledger.Config{URL: s.DB.BrokerURL, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -255,7 +255,7 @@ func undialled(t *testing.T, _ *world) {
 	sound.next(t)
 	for name := range bad {
 		eventually(t, name+" is refused", func() bool {
-			return refusesToCall(w, name, outbound.ErrAddress.Error()) && (name != "rebinds" || asked.Load() > 1)
+			return refusesToCall(w, name, safehttp.ErrAddress.Error()) && (name != "rebinds" || asked.Load() > 1)
 		})
 	}
 	eventually(t, "the redirect is refused", func() bool { return refusesToCall(w, "redirects", "307") })

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -47,7 +47,7 @@ func or(v, otherwise string) string {
 	return v
 }
 
-func (c call) bytes(t *testing.T, s *brevettest.Stack) string {
+func (c call) bytes(t *testing.T, s *testkit.Stack) string {
 	t.Helper()
 	method := or(c.method, "POST")
 	var b strings.Builder
@@ -85,7 +85,7 @@ type answer struct {
 	problem openapi.Problem
 }
 
-func (c call) send(t *testing.T, s *brevettest.Stack) answer {
+func (c call) send(t *testing.T, s *testkit.Stack) answer {
 	t.Helper()
 	cfg := s.ClientTLS(nil)
 	if c.cert != nil {
@@ -158,11 +158,11 @@ const plain = "-"
 
 // refused sends a call and holds the answer, Vault and the ledger to the refusal.
 func refused(name string, c call, want refusal) try {
-	return refusedBy(name, func(*testing.T, *world, *brevettest.Stack) call { return c }, want)
+	return refusedBy(name, func(*testing.T, *world, *testkit.Stack) call { return c }, want)
 }
 
 // refusedBy is refused for a call that is made for the world it is sent to.
-func refusedBy(name string, build func(*testing.T, *world, *brevettest.Stack) call, want refusal) try {
+func refusedBy(name string, build func(*testing.T, *world, *testkit.Stack) call, want refusal) try {
 	return try{name, func(t *testing.T, w *world) {
 		s := w.next()
 		want.of(t, w, build(t, w, s), s)
@@ -171,7 +171,7 @@ func refusedBy(name string, build func(*testing.T, *world, *brevettest.Stack) ca
 }
 
 // of sends a call and holds the answer, Vault and the ledger to the refusal.
-func (r refusal) of(t *testing.T, w *world, c call, s *brevettest.Stack) answer {
+func (r refusal) of(t *testing.T, w *world, c call, s *testkit.Stack) answer {
 	t.Helper()
 	w.added(t)
 	before := len(w.vault.since(0))
@@ -214,7 +214,7 @@ func givesNothingAway(t *testing.T, text string) {
 	}
 }
 
-func (r refusal) recorded(t *testing.T, entries []brevettest.Entry) {
+func (r refusal) recorded(t *testing.T, entries []testkit.Entry) {
 	t.Helper()
 	if r.detail == "" {
 		if len(entries) != 0 {

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -27,7 +27,7 @@ import (
 // world is a deployment of two replicas, with what is needed to see what it did.
 type world struct {
 	// s are the replicas: they have Postgres, Vault and the people in common.
-	s     [2]*brevettest.Stack
+	s     [2]*testkit.Stack
 	vault *gate
 
 	// ahead is how far the clock of the replicas is, and floor what it is not behind, in nanoseconds.
@@ -53,14 +53,14 @@ type world struct {
 }
 
 // newWorld starts two replicas that end with the test.
-func newWorld(t *testing.T, o brevettest.Options) *world {
+func newWorld(t *testing.T, o testkit.Options) *world {
 	t.Helper()
 	w := &world{vault: &gate{}, root: t}
 	o.Now = w.now
 	o.VaultVia = func(addr string) string { return w.vault.open(t, addr) }
-	first := brevettest.NewStack(t, o)
-	w.s = [2]*brevettest.Stack{first, first.Replica(t)}
-	w.conn = brevettest.Connect(t, first.DB.AdminURL)
+	first := testkit.NewStack(t, o)
+	w.s = [2]*testkit.Stack{first, first.Replica(t)}
+	w.conn = testkit.Connect(t, first.DB.AdminURL)
 	w.forged, w.bundle = forge(t, first, ecKey(t)), first.Acme.Bundle()
 	w.bundle.AddX509Authority(w.forged.root)
 	w.added(t)
@@ -118,20 +118,20 @@ func (w *world) stop() { w.stopped.Store(w.now().UnixNano()) }
 func (w *world) later() { w.pass(2 * time.Second) }
 
 // next is the replica whose turn it is.
-func (w *world) next() *brevettest.Stack {
+func (w *world) next() *testkit.Stack {
 	w.pass(pace)
 	return w.s[w.tried.Add(1)%2]
 }
 
 // added are the entries since it was asked last.
-func (w *world) added(t *testing.T) []brevettest.Entry {
+func (w *world) added(t *testing.T) []testkit.Entry {
 	t.Helper()
 	rows, err := w.conn.Query(t.Context(), `
 		SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries WHERE index >= $1 ORDER BY index`, w.last)
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[brevettest.Entry])
+	entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[testkit.Entry])
 	if err != nil {
 		t.Fatal(err)
 	}

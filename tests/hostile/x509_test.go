@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // certMaker makes what is shown in a handshake.
@@ -27,13 +27,13 @@ type certMaker func(t *testing.T, w *world) tls.Certificate
 // unshaken is a handshake that fails with one entry, or with none where detail is "": Go's TLS refuses by itself then.
 func unshaken(name, detail string, make certMaker) try {
 	return try{name, func(t *testing.T, w *world) {
-		_ = w.fails(t, detail, func(s *brevettest.Stack) *tls.Config { return showing(s, make(t, w)) })
+		_ = w.fails(t, detail, func(s *testkit.Stack) *tls.Config { return showing(s, make(t, w)) })
 		w.hush(t)
 	}}
 }
 
 // fails holds a handshake to failing, and Vault and the ledger to what is to come of it. It returns what the client was told.
-func (w *world) fails(t *testing.T, detail string, cfg func(*brevettest.Stack) *tls.Config) error {
+func (w *world) fails(t *testing.T, detail string, cfg func(*testkit.Stack) *tls.Config) error {
 	t.Helper()
 	s := w.next()
 	asked := len(w.vault.since(0))
@@ -59,7 +59,7 @@ func (w *world) fails(t *testing.T, detail string, cfg func(*brevettest.Stack) *
 }
 
 // shake connects and reads: in TLS 1.3 a client learns only so that it was refused.
-func shake(t *testing.T, s *brevettest.Stack, cfg *tls.Config) error {
+func shake(t *testing.T, s *testkit.Stack, cfg *tls.Config) error {
 	t.Helper()
 	cfg.NextProtos = []string{"http/1.1"}
 	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: cfg}).DialContext(t.Context(), "tcp", s.Addr)
@@ -205,13 +205,13 @@ var x509Rows = []row{
 		{"beside an SVID", headersOfAnother},
 	}},
 	{h: "H30", sent: "a certificate of A with a token of B", then: "401", tries: []try{
-		refusedBy("a JWT-SVID", func(t *testing.T, w *world, s *brevettest.Stack) call {
+		refusedBy("a JWT-SVID", func(t *testing.T, w *world, s *testkit.Stack) call {
 			return call{cert: shown(t, s, agent), auth: "Bearer " + s.JWT(t, twin)}
 		}, refusal{401, "unauthenticated", "identity_mismatch"}),
-		refusedBy("an ID token", func(t *testing.T, w *world, s *brevettest.Stack) call {
+		refusedBy("an ID token", func(t *testing.T, w *world, s *testkit.Stack) call {
 			return call{method: "GET", target: "/v1/approvals", cert: shown(t, s, agent), auth: "Bearer " + s.IDToken(t, "bob")}
 		}, refusal{401, "unauthenticated", "spiffe_id_invalid"}),
-		refusedBy("another scheme", func(t *testing.T, w *world, s *brevettest.Stack) call {
+		refusedBy("another scheme", func(t *testing.T, w *world, s *testkit.Stack) call {
 			return call{cert: shown(t, s, agent), auth: "Basic " + marker}
 		}, refusal{401, "unauthenticated", "authorization_malformed"}),
 	}},
@@ -237,7 +237,7 @@ func names(n int) []string {
 }
 
 // shown is an SVID of somebody, for a raw call.
-func shown(t *testing.T, s *brevettest.Stack, id string) *tls.Certificate {
+func shown(t *testing.T, s *testkit.Stack, id string) *tls.Certificate {
 	t.Helper()
 	svid := s.X509(t, id)
 	pair := keyPair(svid.PrivateKey, svid.Certificates...)
@@ -246,7 +246,7 @@ func shown(t *testing.T, s *brevettest.Stack, id string) *tls.Certificate {
 
 // resumption tries with all that a client may keep of earlier connections, when its authority is no longer trusted.
 func resumption(t *testing.T, w *world) {
-	cfg := func(s *brevettest.Stack) *tls.Config {
+	cfg := func(s *testkit.Stack) *tls.Config {
 		c := showing(s, w.forged.svid(t, leaf()))
 		c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 		return c
@@ -262,7 +262,7 @@ func resumption(t *testing.T, w *world) {
 	w.trust(t, w.s[0].Acme.Bundle()) // without what was forged
 	w.tried.Add(w.tried.Load() % 2)
 	w.tried.Add(1) // the next is the replica that the client has been at
-	_ = w.fails(t, unverified, func(*brevettest.Stack) *tls.Config { return cfg })
+	_ = w.fails(t, unverified, func(*testkit.Stack) *tls.Config { return cfg })
 }
 
 // liveConnection calls twice over one connection, of which the SVID expires in between.
@@ -304,7 +304,7 @@ func liveConnection(protocol string) func(*testing.T, *world) {
 
 func oldVersion(version uint16) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
-		err := w.fails(t, "", func(s *brevettest.Stack) *tls.Config {
+		err := w.fails(t, "", func(s *testkit.Stack) *tls.Config {
 			cfg := showing(s, *shown(t, s, agent))
 			cfg.MinVersion, cfg.MaxVersion = version, version
 			return cfg
@@ -331,7 +331,7 @@ func keyUpdates(t *testing.T, w *world) {
 	if err := conn.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	flood := brevettest.NewKeyUpdates(t, log.String(), conn.ConnectionState().CipherSuite)
+	flood := testkit.NewKeyUpdates(t, log.String(), conn.ConnectionState().CipherSuite)
 	// A connection without a call would be closed after some seconds by itself.
 	_ = raw.SetDeadline(time.Now().Add(3 * time.Second))
 	for range 100 {

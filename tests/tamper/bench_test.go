@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/audit"
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"golang.org/x/mod/sumdb/note"
 )
 
@@ -49,10 +49,10 @@ func BenchmarkVerify(b *testing.B) {
 // grown is a ledger of so many entries: the real one makes the first, and all others are their like under other ids.
 func grown(b *testing.B, size int64) *world {
 	b.Helper()
-	db := brevettest.NewDB(b)
+	db := testkit.NewDB(b)
 	w := &world{
-		t: b, l: db.Ledger(b), url: db.AdminURL, conn: brevettest.Connect(b, db.AdminURL), log: newLog(b, "log.test"),
-		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*brevettest.Authenticator{},
+		t: b, l: db.Ledger(b), url: db.AdminURL, conn: testkit.Connect(b, db.AdminURL), log: newLog(b, "log.test"),
+		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*testkit.Authenticator{},
 	}
 	for n := 0; w.log.size(b, w.conn) < worldSize; n++ {
 		if n%kinds != 0 && n%kinds != 6 && n%kinds != 9 { // what concerns one request only

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/internal/audit"
 )
 
 // tiled is how many entries are in whole tiles, which keep their hashes. Of the others only the roots are kept, so that

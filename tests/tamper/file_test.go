@@ -7,7 +7,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/internal/audit"
 	"golang.org/x/mod/sumdb/note"
 )
 

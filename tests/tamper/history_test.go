@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/note"
 )

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var all = flag.Bool("all", false, "tamper with everything, and not with a sample only")
@@ -19,6 +19,6 @@ var passed, failed atomic.Int64
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code := brevettest.Main(m)
-	os.Exit(brevettest.Ended(code, int(passed.Load()), int(failed.Load())))
+	code := testkit.Main(m)
+	os.Exit(testkit.Ended(code, int(passed.Load()), int(failed.Load())))
 }

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/passkey"
+	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
@@ -73,7 +73,7 @@ func (w *world) signing(n int) {
 }
 
 // registered is a passkey of somebody, who has it from then on.
-func (w *world) registered(who broker.Voter) (broker.Passkey, *brevettest.Authenticator) {
+func (w *world) registered(who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
 	w.t.Helper()
 	if has, err := w.l.Passkeys(w.t.Context(), who.ID); err != nil || len(has) > 0 {
 		w.must(err)
@@ -82,11 +82,11 @@ func (w *world) registered(who broker.Voter) (broker.Passkey, *brevettest.Authen
 	who.SaidAt = w.begun
 	_, err := w.l.Meet(w.t.Context(), who, w.begun)
 	w.must(err)
-	a, challenge := brevettest.NewAuthenticator(w.t, brevettest.Site.ID, brevettest.Audience), []byte("of nobody's choosing")
-	key, err := passkey.Register(a.Register(w.t, challenge), challenge, brevettest.Site)
+	a, challenge := testkit.NewAuthenticator(w.t, testkit.Site.ID, testkit.Audience), []byte("of nobody's choosing")
+	key, err := passkey.Register(a.Register(w.t, challenge), challenge, testkit.Site)
 	w.must(err)
 	p := broker.Passkey{
-		ID: uuid.Must(uuid.NewV7()).String(), Person: who.ID, Name: "of " + who.Name, Time: w.begun, Site: brevettest.Site.ID, Key: key,
+		ID: uuid.Must(uuid.NewV7()).String(), Person: who.ID, Name: "of " + who.Name, Time: w.begun, Site: testkit.Site.ID, Key: key,
 	}
 	w.must(w.l.AddPasskey(w.t.Context(), p, who))
 	w.keys[who.ID] = a

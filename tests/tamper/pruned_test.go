@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/audit"
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/note"
 )
@@ -21,7 +21,7 @@ const prunedUpTo = 512
 // prunedWorld is a world whose owner has dropped old entries, as one may.
 func prunedWorld(t *testing.T) *world {
 	t.Helper()
-	db := brevettest.NewDB(t)
+	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 5)
 	w := grownWorld(t, db)
 	w.reportLate()

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/audit"
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/note"
 )

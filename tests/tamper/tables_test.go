@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/jackc/pgx/v5"
 )
 

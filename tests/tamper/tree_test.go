@@ -3,7 +3,7 @@ package tamper_test
 import (
 	"fmt"
 
-	"github.com/brevet-dev/brevet/audit"
+	"github.com/brevet-dev/brevet/internal/audit"
 )
 
 // ofTree changes what is made of the entries to prove them: tiles, checkpoints and the head.

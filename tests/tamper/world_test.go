@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/audit"
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/ledger"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -39,23 +39,23 @@ type world struct {
 	digest string // of the catalogue that decides
 	kept   audit.Checkpoint
 	backup []audit.Item
-	keys   map[string]*brevettest.Authenticator // by whose they are
+	keys   map[string]*testkit.Authenticator // by whose they are
 }
 
 // newWorld fills a schema, and takes away what would keep its owner from changing it.
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := grownWorld(t, brevettest.NewDB(t))
+	w := grownWorld(t, testkit.NewDB(t))
 	disarm(t, w.conn)
 	return w
 }
 
 // grownWorld fills a schema.
-func grownWorld(t testing.TB, db *brevettest.DB) *world {
+func grownWorld(t testing.TB, db *testkit.DB) *world {
 	t.Helper()
 	w := &world{
-		t: t, l: db.Ledger(t), url: db.AdminURL, conn: brevettest.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
-		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*brevettest.Authenticator{},
+		t: t, l: db.Ledger(t), url: db.AdminURL, conn: testkit.Connect(t, db.AdminURL), log: newLog(t, "log.test"),
+		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*testkit.Authenticator{},
 	}
 	for n := 0; ; n += kinds {
 		size := w.log.sealUpTo(t, w.conn, sealEvery)
@@ -112,7 +112,7 @@ var copied = append([]*audit.Table{{Name: "entries"}, {Name: "ledger_head"}, {Na
 func (w *world) copy() *world {
 	w.t.Helper()
 	other, schema := *w, "copy_"+strings.ToLower(rand.Text())
-	other.conn = brevettest.Connect(w.t, w.url)
+	other.conn = testkit.Connect(w.t, w.url)
 	_, err := other.conn.Exec(w.t.Context(), `CREATE SCHEMA `+schema)
 	w.must(err)
 	for _, table := range copied {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -13,7 +13,7 @@ import (
 // nobody can say whether there was something for them.
 func (w *world) balance(t *testing.T, lost int) {
 	t.Helper()
-	conn := brevettest.Connect(t, w.owner(t))
+	conn := testkit.Connect(t, w.owner(t))
 	rows, err := conn.Query(t.Context(), `
 		SELECT id::text, credential_kind FROM issuances
 		WHERE decision = 'allow' AND status IN ('issued', 'revoking', 'revoked', 'released', 'expired', 'used')`)
@@ -43,8 +43,8 @@ func (w *world) balance(t *testing.T, lost int) {
 		t.Errorf("the record has %d credentials more than were handed out or cut off", -lost)
 	}
 	t.Logf("%d credentials handed out, %d recorded, %d of them alive", len(w.books.handed), len(recorded), len(w.books.alive))
-	brevettest.CheckLedger(t, w.owner(t))
-	brevettest.CheckStates(t, w.owner(t), 5*time.Second)
+	testkit.CheckLedger(t, w.owner(t))
+	testkit.CheckStates(t, w.owner(t), 5*time.Second)
 }
 
 // alive holds what both replicas say of every token to what was done with it.
@@ -80,7 +80,7 @@ func (w *world) alive(t *testing.T) error {
 // nobody has renewed, within half a minute.
 func (w *world) loginsGo(t *testing.T) {
 	t.Helper()
-	conn := brevettest.Connect(t, w.owner(t))
+	conn := testkit.Connect(t, w.owner(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 var (
@@ -51,7 +51,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := brevettest.Main(m)
+	code := testkit.Main(m)
 	fmt.Printf("%d passed, %d failed\n", passed, failed)
 	return code
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/brevet-dev/brevet/brevettest"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // aPartition is in whatever is said of a partition: those come with the entries.
@@ -14,9 +14,9 @@ var aPartition = regexp.MustCompile(`\bentries_\d+`)
 // shape is all that a schema is made of, a line for each thing, but for partitions.
 func shape(t *testing.T, ownerURL string) []string {
 	t.Helper()
-	conn := brevettest.Connect(t, ownerURL)
+	conn := testkit.Connect(t, ownerURL)
 	defer func() { _ = conn.Close(t.Context()) }()
-	lines := slices.DeleteFunc(brevettest.Schema(t, conn), aPartition.MatchString)
+	lines := slices.DeleteFunc(testkit.Schema(t, conn), aPartition.MatchString)
 	if len(lines) < 100 {
 		t.Fatalf("got %d lines of the schema: it is not being read", len(lines))
 	}
@@ -41,7 +41,7 @@ func differ(t *testing.T, what string, got, want []string) {
 // applied is how many migrations a schema has had.
 func (w *world) applied(t *testing.T) (n int) {
 	t.Helper()
-	conn := brevettest.Connect(t, w.owner(t))
+	conn := testkit.Connect(t, w.owner(t))
 	defer func() { _ = conn.Close(t.Context()) }()
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM goose_db_version WHERE version_id > 0`).Scan(&n); err != nil {
 		t.Fatal(err)

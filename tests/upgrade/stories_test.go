@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // passed and failed count the steps.
@@ -48,7 +48,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	j.step(t, "schema to "+now.name, func(t *testing.T) {
 		j.bootstrap(t, now)
-		differ(t, "the upgraded schema", shape(t, w.owner(t)), shape(t, brevettest.NewDB(t).AdminURL))
+		differ(t, "the upgraded schema", shape(t, w.owner(t)), shape(t, testkit.NewDB(t).AdminURL))
 	})
 	j.roll(t, now)
 	if *from != "" {

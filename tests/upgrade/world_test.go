@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/brevettest"
 	"github.com/brevet-dev/brevet/client"
-	"github.com/brevet-dev/brevet/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -113,7 +113,7 @@ type replica struct {
 	version
 	addr  string
 	cmd   *exec.Cmd
-	log   *brevettest.Buffer
+	log   *testkit.Buffer
 	ended chan struct{}
 }
 
@@ -134,7 +134,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), servers: brevettest.Devstack(t), tally: newTally(), books: newBooks()}
+	w := &world{t: t, dir: t.TempDir(), servers: testkit.Devstack(t), tally: newTally(), books: newBooks()}
 	if err := w.servers.PrepareEngines(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func (w *world) serve(t *testing.T, i int, v version) {
 		t.Fatal(err)
 	}
 	w.started++
-	r := &replica{version: v, addr: listener.Addr().String(), log: &brevettest.Buffer{}, ended: make(chan struct{})}
+	r := &replica{version: v, addr: listener.Addr().String(), log: &testkit.Buffer{}, ended: make(chan struct{})}
 	file := w.path(fmt.Sprintf("brevet-%d.yaml", w.started))
 	text := strings.NewReplacer("ADDRESS", r.addr, "BALANCER", w.balancer.listener.Addr().String(), "SOCKET", w.socket.Addr(),
 		"PEOPLE", w.people.Issuer(), "VAULT", w.servers.Vault.Addr()).Replace(configuration)

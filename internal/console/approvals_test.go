@@ -1,0 +1,288 @@
+package console_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+const writeScope = "github.issues.write"
+
+// comment asks for what a person has to agree to.
+func comment(repo, reason string) client.Ask {
+	return client.Ask{Scope: writeScope, Params: map[string]any{"repo": repo}, TTL: 5 * time.Minute, Task: "triage-7", Reason: reason}
+}
+
+// waits asks for something that waits for people, and returns its id.
+func waits(t *testing.T, c *client.Client, ask client.Ask) string {
+	t.Helper()
+	answer, err := c.Request(t.Context(), ask)
+	if err != nil || answer.Pending == nil {
+		t.Fatalf("got %+v, %v, want it to wait for people", answer, err)
+	}
+	return answer.Pending.ID
+}
+
+// presses presses a button of a form, and waits for the page after it, which may have the same title.
+func (b *tab) presses(button, then string) {
+	b.t.Helper()
+	b.run(chromedp.Evaluate[chromedp.Void](`document.documentElement.dataset.before = "yes"; 0`),
+		chromedp.Click(button, chromedp.NodeVisible), chromedp.WaitVisible(`//html[not(@data-before)]//h1[.="`+then+`"]`))
+}
+
+func (b *tab) has(what ...string) {
+	b.t.Helper()
+	got := get(b, chromedp.Evaluate[string](`document.body.innerText`))
+	for _, text := range what {
+		if !strings.Contains(got, text) {
+			b.t.Errorf("%q is not on the page:\n%s", text, got)
+		}
+	}
+}
+
+const (
+	approve = `button[value="approve"]`
+	deny    = `button[value="deny"]`
+)
+
+func TestSomebodyDecides(t *testing.T) {
+	w := newWorld(t)
+	alice, agent := w.tab(t), w.agent(t, "triage-1")
+	alice.login("alice")
+	alice.open("/approvals")
+	alice.has("Nothing waits for you")
+
+	first := waits(t, agent, comment("acme/api", "the milestone is done"))
+	second := waits(t, agent, comment("acme/web", ""))
+	third := waits(t, w.agent(t, "triage-2"), comment("acme/api", ""))
+	alice.open("/approvals")
+	alice.has("Comment on issues of one repository", "github:repo/acme/api", "the milestone is done", "1 more like the next", "write")
+	alice.open("/approvals/" + first)
+	alice.has("spiffe://acme.test/agents/triage-1", "https://github-gateway.test", "writes-need-a-person", "triage-7", "nothing: whoever has it can use it")
+	alice.run(chromedp.Click("form:has("+approve+") .also summary"), chromedp.Click(`form:has(`+approve+`) input[name="also"]`, chromedp.NodeVisible))
+	alice.presses(approve, "Approvals")
+	alice.has("Approved: the sandbox may take its credential now", "said to 1 like it")
+	alice.check("/approvals notice")
+	for id, by := range map[string]*client.Client{first: agent, third: w.agent(t, "triage-2")} {
+		if got, err := by.Redeem(t.Context(), id, comment("acme/api", "")); err != nil || got.Token == nil {
+			t.Errorf("got %+v, %v, want a credential", got, err)
+		}
+	}
+	alice.run(chromedp.Click("#ask-"+second+" > details > summary"), chromedp.SendKeys("#ask-"+second+" form:has("+deny+") textarea", "not this one", chromedp.NodeVisible))
+	alice.check("/approvals open")
+	alice.presses("#ask-"+second+" "+deny, "Approvals")
+	alice.has("Denied: nothing is issued for it", "Nothing waits for you")
+	if _, err := agent.Redeem(t.Context(), second, comment("acme/web", "")); err == nil {
+		t.Error("what was denied was redeemed")
+	}
+	alice.open("/approvals/" + second)
+	alice.has("rejected", "It is decided", "not this one", "Alice Archer")
+	// A no that comes too late is heeded.
+	alice.open("/approvals/" + first)
+	alice.presses(deny, "Approvals")
+	alice.has("what had been issued for it is revoked")
+	w.DB.Check(t)
+}
+
+// approvalsWorld has scopes for each way in which people agree: two together, others in their place, and for the task.
+func approvalsWorld(t *testing.T) *world {
+	t.Helper()
+	oidc := testkit.Provider(t)
+	w := &world{oidc: oidc, Stack: testkit.NewStack(t, testkit.Options{
+		Catalogue: []scopes.File{
+			{Name: "scopes.yaml", Data: []byte(catalogue + `
+  - name: hosts.shell.open
+    title: Log in to a host
+    authority: permission
+    params:
+      host: {type: string, pattern: '[a-z0-9-]+', max_length: 100}
+    resource: host:{host}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: admins, quorum: 1, break_glass: oncall, expires: 10m}
+    credential: {kind: jwt, audience: 'https://hosts.test'}
+  - name: payments.refund
+    title: Refund one payment
+    authority: payment
+    params:
+      payment: {type: string, pattern: '[a-z0-9]+', max_length: 100}
+    resource: payment:{payment}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 1, passkey: required, expires: 10m}
+    credential: {kind: jwt, audience: 'https://payments.test'}
+  - name: github.repo.delete
+    title: Delete one repository
+    authority: delete
+    params:
+      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 100}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 2, remember: task, expires: 10m}
+    credential: {kind: jwt, audience: 'https://github-gateway.test'}
+`)},
+			{Name: "policy.cedar", Data: []byte(`@id("agents") permit (principal, action, resource);
+@id("people") forbid (principal, action, resource) unless { context.approved };`)},
+		},
+		Applied: true, OIDC: oidc, Pages: testkit.Pages(t), Owners: []string{"spiffe://acme.test/users/{owner}/**"}, Auditors: []string{auditor},
+		Rules: []people.Rule{
+			{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}, {Role: people.RoleAuditor, Group: "auditors"},
+		},
+	})}
+	w.console = w.Stack.Console(t)
+	return w
+}
+
+const auditor = "spiffe://acme.test/auditor"
+
+func shell(host string) client.Ask {
+	return client.Ask{Scope: "hosts.shell.open", Params: map[string]any{"host": host}, Task: "outage-3"}
+}
+
+func deletion(repo string) client.Ask {
+	return client.Ask{Scope: "github.repo.delete", Params: map[string]any{"repo": repo}, Task: "tidy-1"}
+}
+
+func (b *tab) sees(what string) {
+	b.t.Helper()
+	b.run(chromedp.WaitVisible(what))
+}
+
+func TestWhatComesShowsByItself(t *testing.T) {
+	w := newWorld(t)
+	alice, agent := w.tab(t), w.agent(t, "triage-1")
+	alice.login("alice")
+	alice.open("/approvals")
+	first := waits(t, agent, comment("acme/api", ""))
+	alice.sees("#ask-" + first)
+	alice.sees(`//p[@id="said"][.="1 request came. 1 request in all."]`)
+	if got := get(alice, chromedp.Title()); got != "(1) Approvals · Brevet" {
+		t.Errorf("got the title %q, want it to count what waits", got)
+	}
+	// Nothing moves while somebody decides, and nothing that they have written is lost.
+	note := "#ask-" + first + " form:has(" + approve + ") textarea"
+	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.SendKeys(note, "jk? for the release", chromedp.NodeVisible))
+	second := waits(t, agent, comment("acme/web", ""))
+	alice.sees(`//button[@id="show-new"][.="Show 1 new"]`)
+	if got := get(alice, chromedp.Title()); got != "(2) Approvals · Brevet" {
+		t.Errorf("got the title %q, want it to count what waits", got)
+	}
+	alice.check("/approvals new")
+	if get(alice, chromedp.Evaluate[bool](`!!document.getElementById("ask-`+second+`")`)) {
+		t.Error("the list has moved while somebody decides")
+	}
+	alice.run(chromedp.Click("#show-new"), chromedp.WaitVisible("#ask-"+second), chromedp.WaitNotVisible("#show-new"))
+	if got := get(alice, chromedp.Value(note)); got != "jk? for the release" {
+		t.Errorf("got %q, want what was written", got)
+	}
+	if get(alice, chromedp.Evaluate[bool](`document.getElementById("keys").open`)) {
+		t.Error("a key did something while somebody was writing")
+	}
+	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.WaitNotPresent("#ask-"+first+" > details[open]"))
+	// What somebody else decides on goes by itself.
+	bob := w.program(t, "bob")
+	if status, body := w.ask(t, bob, "/approvals/"+first+"/vote", w.ballot(t, bob, first, "deny")); status != http.StatusSeeOther {
+		t.Fatalf("got %d, want the vote taken:\n%s", status, body)
+	}
+	alice.run(chromedp.WaitNotPresent("#ask-" + first))
+	alice.sees(`//p[@id="said"][.="1 request decided or over. 1 request in all."]`)
+	keys(t, alice, second, waits(t, agent, comment("acme/docs", "")))
+}
+
+// keys holds that they move between requests and do nothing else, and that they can be turned off.
+func keys(t *testing.T, b *tab, first, second string) {
+	t.Helper()
+	b.sees("#ask-" + second)
+	b.run(chromedp.Evaluate[chromedp.Void](`document.activeElement.blur()`))
+	at := func(want string) {
+		t.Helper()
+		if got := get(b, chromedp.Evaluate[string](`document.activeElement.closest("article")?.id ?? ""`)); got != want {
+			t.Errorf("got to %q, want %q", got, want)
+		}
+	}
+	for _, step := range []struct{ key, want string }{
+		{"j", first}, {"j", second}, {"j", second}, {"k", first}, {"k", first}, {"y", first}, {"a", first}, {"n", first}, {"d", first},
+	} {
+		b.run(chromedp.KeyEvent(step.key))
+		at("ask-" + step.want)
+	}
+	b.run(chromedp.KeyEvent("?"), chromedp.WaitVisible("#keys"))
+	b.check("/approvals keys")
+	b.run(chromedp.KeyEvent("j"), chromedp.Click("#use-keys"), chromedp.Click("#keys form button"), chromedp.WaitNotVisible("#keys"), chromedp.KeyEvent("?"), chromedp.KeyEvent("j"))
+	if get(b, chromedp.Evaluate[bool](`document.getElementById("keys").open`)) {
+		t.Error("a key that was turned off does something")
+	}
+	b.run(chromedp.Focus("#ask-"+second+" h2 a"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(`//h1[.="Comment on issues of one repository"]`))
+}
+
+var hashField = regexp.MustCompile(`name="hash" value="([0-9a-f]{64})"`)
+
+// ballot is what the form of a request's page would send.
+func (w *world) ballot(t *testing.T, browser *http.Client, id, verdict string) url.Values {
+	t.Helper()
+	_, page := w.ask(t, browser, "/approvals/"+id, nil)
+	found := hashField.FindStringSubmatch(page)
+	if found == nil {
+		t.Fatalf("there is no form on the page:\n%s", page)
+	}
+	return url.Values{"verdict": {verdict}, "hash": {found[1]}}
+}
+
+func TestPeopleDecideTogether(t *testing.T) {
+	w := approvalsWorld(t)
+	agent := w.agent(t, "tidy")
+	alice, bob := w.tab(t), w.tab(t)
+	alice.login("alice")
+	bob.login("bob")
+	two := waits(t, agent, deletion("acme/old"))
+	alice.open("/approvals/" + two)
+	bob.open("/approvals/" + two)
+	alice.has("2 of oncall; nobody has voted", "the same ask again too")
+	alice.run(chromedp.Click(`input[value="task"]`))
+	alice.presses(approve, "Approvals")
+	alice.has("1 of 2. It waits for 1 more of oncall")
+	alice.open("/approvals/" + two)
+	alice.has("You have said yes already", "for the task")
+	bob.presses(approve, "Approvals")
+	bob.has("Approved: the sandbox may take its credential now")
+	if got, err := agent.Redeem(t.Context(), two, deletion("acme/old")); err != nil || got.Token == nil {
+		t.Errorf("got %+v, %v, want a credential", got, err)
+	}
+
+	down := waits(t, agent, shell("web-1"))
+	alice.open("/approvals/" + down)
+	const breaks = `button[value="break_glass"]`
+	if get(alice, chromedp.Evaluate[bool](`!!document.querySelector('`+approve+`')`)) {
+		t.Error("who may only stand in is offered to approve")
+	}
+	alice.run(chromedp.SendKeys("form:has("+breaks+") textarea", "admins do not answer"))
+	alice.presses(breaks, "Approvals")
+	alice.has("The glass is broken, and everybody is told: 1 of 2 of oncall", "If this is no emergency, deny it now")
+	alice.check("/approvals broken")
+	bob.open("/approvals/" + down)
+	bob.has("The glass is broken.", "admins do not answer", "Yes, by breaking the glass")
+	bob.run(chromedp.SendKeys("form:has("+breaks+") textarea", "it burns"))
+	bob.presses(breaks, "Approvals")
+	bob.has("Approved by breaking the glass")
+	got, err := agent.Redeem(t.Context(), down, shell("web-1"))
+	if err != nil || got.Token == nil || !got.Token.BreakGlass {
+		t.Errorf("got %+v, %v, want a credential by breaking the glass", got, err)
+	}
+	metrics := httptest.NewRecorder()
+	w.Server.Metrics().ServeHTTP(metrics, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	for _, want := range []string{`brevet_break_glass_total{step="vote"} 2`, `brevet_votes_total{approver="alice",group="oncall",verdict="approve"} 1`} {
+		if got := metrics.Body.String(); !strings.Contains(got, want) {
+			t.Errorf("got no %s, want what is voted here counted:\n%s", want, got)
+		}
+	}
+	w.DB.Check(t)
+}

@@ -1,0 +1,210 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/export"
+)
+
+const (
+	// mostExported is how many records one export has at most, exportBatch how many are read at a time.
+	mostExported, exportBatch = 100_000, 500
+	// exportPatience is how long a browser may take for one batch.
+	exportPatience = 30 * time.Second
+	// exportsAtOnce is how many exports one person has under way at most, on one replica.
+	exportsAtOnce = 2
+)
+
+// exports are the forms that a search can be saved in, with their media types.
+var exports = map[export.Format]string{
+	export.CSV: "text/csv; charset=utf-8", export.NDJSON: "application/x-ndjson",
+	export.CloudEvents: "application/x-ndjson", export.OCSF: "application/x-ndjson",
+}
+
+// export hands a browser what a search finds, as a file. It is written as it is read, so what fails on the way breaks off: no
+// browser takes that for the whole.
+func (c *Console) export(w http.ResponseWriter, r *http.Request) {
+	who, err := c.visitor(r)
+	if errors.Is(err, errNobody) {
+		toLogin(w, r)
+		return
+	}
+	values := r.URL.Query()
+	format, search := export.Format(values.Get("format")), readSearch(values)
+	switch {
+	case err != nil:
+	case !who.Audits():
+		err = errNotAllowed
+	case exports[format] == "" || search.Bad:
+		err = errForm
+	}
+	var first broker.Page
+	if err == nil {
+		if !c.exporters.enter(who.ID()) {
+			c.fail(w, r, who, errExporting)
+			return
+		}
+		defer c.exporters.leave(who.ID())
+		search.query.Limit = exportBatch
+		first, err = c.cfg.Broker.List(r.Context(), search.query, who.Auditor)
+	}
+	if err != nil {
+		c.fail(w, r, who, err)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", exports[format])
+	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "brevet-history-"+c.cfg.Now().UTC().Format("20060102-150405")+extension(format)))
+	if err := c.writeExport(w, r, exporting{who, search.query, format}, first); err != nil {
+		c.cfg.Log.WarnContext(r.Context(), "export broken off", "error", err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func extension(format export.Format) string {
+	if format == export.CSV {
+		return ".csv"
+	}
+	return "." + string(format) + ".jsonl"
+}
+
+// errExporting: somebody has as many exports under way as they can have.
+var errExporting = errors.New("too many exports at a time")
+
+// exporters counts the exports that are under way, by whose they are. The zero value is ready.
+type exporters struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter tells whether somebody may begin one more; whoever may has to leave.
+func (e *exporters) enter(person string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of[person] == exportsAtOnce {
+		return false
+	}
+	if e.of == nil {
+		e.of = map[string]int{}
+	}
+	e.of[person]++
+	return true
+}
+
+func (e *exporters) leave(person string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of[person]--; e.of[person] == 0 {
+		delete(e.of, person)
+	}
+}
+
+// exporting is who exports what, and how.
+type exporting struct {
+	who    *visitor
+	query  broker.Query
+	format export.Format
+}
+
+// writeExport writes page after page, as long as the login lasts. The last line says so when there is more than it may have.
+func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exporting, page broker.Page) error {
+	control := http.NewResponseController(w)
+	out, err := export.NewWriter(w, e.format, c.origin.Host+"/history")
+	for written := 0; err == nil; {
+		if err := control.SetWriteDeadline(c.cfg.Now().Add(exportPatience)); err != nil {
+			return err
+		}
+		for i := range page.Records {
+			event, err := recordOf(&page.Records[i])
+			if err == nil {
+				err = out.Write(event)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		written += len(page.Records)
+		switch {
+		case page.Next == 0:
+			return out.Close()
+		case !c.cfg.Now().Before(e.who.Expires()):
+			return errNobody
+		case written >= c.mostExported:
+			return errors.Join(out.Write(cutOff(&page.Records[len(page.Records)-1])), out.Close())
+		}
+		e.query.Before = page.Next
+		page, err = c.cfg.Broker.List(r.Context(), e.query, e.who.Auditor)
+	}
+	return err
+}
+
+// cutOff is the last line of what was too much.
+func cutOff(last *broker.View) export.Event {
+	until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // some come twice, and none is missing
+	said := "There are more records than one export has. Search again with until=" + url.QueryEscape(until)
+	body, _ := json.Marshal(map[string]string{"cut": said}) //nolint:errchkjson // text can be encoded
+	return export.Event{Index: last.Index, Time: last.Time, Kind: "export.cut", Reason: said, Body: string(body)}
+}
+
+// recordOf is a record as it stands, in the columns of entries.
+func recordOf(v *broker.View) (export.Event, error) {
+	params, err := json.Marshal(v.Params)
+	if err != nil {
+		return export.Event{}, fmt.Errorf("writing the parameters of %s: %w", v.ID, err)
+	}
+	e := export.Event{
+		Index: v.Index, ID: v.ID, Time: v.Time, Kind: entryKind(v), SPIFFEID: v.Subject.ID.String(), TrustDomain: v.Subject.ID.TrustDomain().Name(),
+		Task: v.Task, Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: string(params), Reason: v.Reason,
+		Decision: v.Decision, Code: v.DecisionCode, Policies: v.Policies, Catalogue: v.Catalogue, TTL: int64(v.TTL / time.Second),
+		Expires: v.Expires, Status: string(v.Status), Detail: v.StatusDetail, Actor: v.Actor, Approves: v.Approves,
+		Credential: v.CredentialKind, Digest: credentialDigest(v), SVID: string(v.Subject.Kind), Thumbprint: v.Subject.Thumbprint, Parent: v.Parent,
+		TTLAsked: int64(v.TTLAsked / time.Second), Clamps: slices.Clone(v.Clamps), Group: v.ApprovalGroup, Audience: v.Audience,
+		Name: v.Minted.Name, VaultPath: v.VaultPath, Accessor: v.Minted.Accessor, Lease: v.Minted.Lease,
+	}
+	if v.User != nil {
+		e.OnBehalfOf = v.User.ID
+	}
+	body, err := json.Marshal(bodyOf(e, v.Params))
+	if err != nil {
+		return export.Event{}, fmt.Errorf("writing %s: %w", v.ID, err)
+	}
+	e.Body = string(body)
+	return e, nil
+}
+
+// entryKind is the kind of the entry that a record stands at.
+func entryKind(v *broker.View) string {
+	if v.Decision == "pending" || v.Status == broker.StatusDenied {
+		return "request." + string(v.Status)
+	}
+	return "issuance." + string(v.Status)
+}
+
+// bodyOf is a record as an object: what is empty is left out.
+func bodyOf(e export.Event, params map[string]any) map[string]any {
+	body := map[string]any{"id": e.ID, "time": e.Time, "kind": e.Kind, "params": params, "ttl": e.TTL}
+	for name, value := range map[string]string{
+		"spiffe_id": e.SPIFFEID, "trust_domain": e.TrustDomain, "task": e.Task, "scope": e.Scope, "authority": e.Authority,
+		"resource": e.Resource, "reason": e.Reason, "decision": e.Decision, "code": e.Code, "policies": strings.Join(e.Policies, " "),
+		"catalogue": e.Catalogue, "status": e.Status, "detail": e.Detail, "actor": e.Actor, "approves": e.Approves,
+		"on_behalf_of": e.OnBehalfOf, "credential": e.Credential, "digest": e.Digest, "svid": e.SVID, "parent": e.Parent,
+		"group": e.Group, "audience": e.Audience, "name": e.Name,
+	} {
+		if value != "" {
+			body[name] = value
+		}
+	}
+	if !e.Expires.IsZero() {
+		body["expires"] = e.Expires
+	}
+	return body
+}

@@ -1,0 +1,270 @@
+package console
+
+import (
+	"context"
+	"crypto/cipher"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	loginCookie = "login"
+	// loginLife is how long somebody may take at the provider.
+	loginLife       = 10 * time.Minute
+	providerTimeout = 10 * time.Second
+	// providerPause is how long a provider that did not answer is left alone.
+	providerPause = 2 * time.Second
+	// mostUsed bounds the memory of logins that have come back: whoever comes with one that is forgotten asks the provider once more.
+	mostUsed = 10_000
+)
+
+// login is the code flow with PKCE (RFC 7636). What is to be known at its end lies sealed in the browser, so that nobody who has
+// not logged in makes the server keep anything.
+type login struct {
+	issuer string
+	oauth  oauth2.Config
+	client *http.Client
+	box    cipher.AEAD
+
+	asking   singleflight.Group
+	provider atomic.Pointer[oidc.Provider] // once it could be asked
+	failed   atomic.Int64                  // when it could not be last, in nanoseconds of the clock
+	now      func() time.Time
+
+	mu   sync.Mutex
+	used map[string]bool // the states of logins that have come back
+}
+
+// begun is a login under way.
+type begun struct {
+	State, Nonce, Verifier, Return string
+	Until                          time.Time
+}
+
+func newLogin(cfg Config, origin *url.URL) (*login, error) {
+	box, err := sealer(cfg.Key, "login")
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: providerTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if cfg.HTTPClient != nil {
+		client.Transport = cfg.HTTPClient.Transport
+	}
+	return &login{
+		issuer: cfg.People.Issuer(), box: box, client: client, now: cfg.Now,
+		oauth: oauth2.Config{
+			ClientID: cfg.ClientID, ClientSecret: cfg.ClientSecret.Reveal(), RedirectURL: origin.String() + "/callback",
+		},
+	}, nil
+}
+
+// find asks the provider for its addresses, once. Those who come while it is asked wait for the same answer.
+func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
+	if known := l.provider.Load(); known != nil {
+		return known, nil
+	}
+	if l.now().UnixNano()-l.failed.Load() < int64(providerPause) {
+		return nil, fmt.Errorf("%w: it was asked where to log in just now", people.ErrProviderUnavailable)
+	}
+	_, err, _ := l.asking.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), providerTimeout)
+		defer cancel()
+		found, err := oidc.NewProvider(oidc.ClientContext(ctx, l.client), l.issuer)
+		if err != nil {
+			l.failed.Store(l.now().UnixNano())
+			return nil, err
+		}
+		l.provider.Store(found)
+		return nil, nil
+	})
+	if err != nil { // it quotes all that the provider answered
+		return nil, fmt.Errorf("%w: asking where to log in", people.ErrProviderUnavailable)
+	}
+	return l.provider.Load(), nil
+}
+
+// open is the flow of a login, with those scopes that name people and their groups which the provider has.
+func (l *login) open(ctx context.Context) (oauth2.Config, error) {
+	provider, err := l.find(ctx)
+	if err != nil {
+		return oauth2.Config{}, err
+	}
+	var knows struct {
+		Scopes []string `json:"scopes_supported"`
+	}
+	if err := provider.Claims(&knows); err != nil {
+		return oauth2.Config{}, fmt.Errorf("%w: reading what it can", people.ErrProviderUnavailable)
+	}
+	flow := l.oauth
+	flow.Endpoint, flow.Scopes = provider.Endpoint(), []string{oidc.ScopeOpenID}
+	for _, wanted := range []string{"profile", "groups"} {
+		if slices.Contains(knows.Scopes, wanted) {
+			flow.Scopes = append(flow.Scopes, wanted)
+		}
+	}
+	return flow, nil
+}
+
+// once is true for the first who comes back with a login: nobody has the provider asked again and again by one.
+func (l *login) once(state string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used == nil || len(l.used) >= mostUsed {
+		l.used = map[string]bool{}
+	}
+	again := l.used[state]
+	l.used[state] = true
+	return !again
+}
+
+// beginLogin sends a browser to the provider.
+func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
+	flow, err := c.login.open(r.Context())
+	if err != nil {
+		c.fail(w, r, nil, err)
+		return
+	}
+	b := begun{
+		State: random(), Nonce: random(), Verifier: oauth2.GenerateVerifier(),
+		Return: localPath(r.URL.Query().Get("return")), Until: c.cfg.Now().Add(loginLife),
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		c.fail(w, r, nil, err)
+		return
+	}
+	c.setLoginCookie(w, base64.RawURLEncoding.EncodeToString(seal(c.login.box, text)), int(loginLife.Seconds()))
+	to := flow.AuthCodeURL(b.State, oidc.Nonce(b.Nonce), oauth2.S256ChallengeOption(b.Verifier))
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+func (c *Console) setLoginCookie(w http.ResponseWriter, value string, maxAge int) {
+	http.SetCookie(w, &http.Cookie{
+		Name: c.cookieName(loginCookie), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
+	})
+}
+
+// localPath is a path of the console, whatever somebody put into a link to it.
+func localPath(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
+		return "/"
+	}
+	return path
+}
+
+var (
+	errLogin    = errors.New("the login did not come to its end")
+	errDeclined = errors.New("the provider did not agree to the login")
+)
+
+// endLogin takes a browser that comes back from the provider.
+func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
+	b, err := c.begun(r)
+	c.setLoginCookie(w, "", -1)
+	if err != nil {
+		c.fail(w, r, nil, err)
+		return
+	}
+	if !c.login.once(b.State) {
+		c.fail(w, r, nil, errLogin)
+		return
+	}
+	raw, person, err := c.exchange(r, b)
+	if err != nil {
+		c.fail(w, r, nil, err)
+		return
+	}
+	// A session that somebody else may have begun in this browser is not this person's, nor is what it holds.
+	if err := errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context())); err != nil {
+		c.fail(w, r, nil, err)
+		return
+	}
+	c.sessions.Put(r.Context(), keyIDToken, raw)
+	c.sessions.SetDeadline(r.Context(), person.Expires())
+	http.Redirect(w, r, b.Return, http.StatusSeeOther)
+}
+
+// begun is the login that this browser has begun, and that the provider answers.
+func (c *Console) begun(r *http.Request) (begun, error) {
+	var b begun
+	cookie, err := r.Cookie(c.cookieName(loginCookie))
+	if err != nil {
+		return b, errLogin
+	}
+	sealed, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	if err != nil {
+		return b, errLogin
+	}
+	text, err := unseal(c.login.box, sealed)
+	if err != nil || json.Unmarshal(text, &b) != nil {
+		return b, errLogin
+	}
+	query := r.URL.Query()
+	if subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(b.State)) != 1 || !c.cfg.Now().Before(b.Until) {
+		return b, errLogin
+	}
+	// RFC 9207: another provider's answer is not taken for this one's.
+	if issuer := query.Get("iss"); issuer != "" && issuer != c.login.issuer {
+		return b, errLogin
+	}
+	if query.Get("error") != "" || query.Get("code") == "" {
+		return b, errDeclined
+	}
+	return b, nil
+}
+
+// exchange gets the ID token for the code, and who it proves.
+func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.Person, err error) {
+	flow, err := c.login.open(r.Context())
+	if err != nil {
+		return "", person, err
+	}
+	ctx := oidc.ClientContext(r.Context(), c.login.client)
+	tokens, err := flow.Exchange(ctx, r.URL.Query().Get("code"), oauth2.VerifierOption(b.Verifier))
+	var refused *oauth2.RetrieveError
+	switch {
+	case errors.As(err, &refused): // its text is the provider's
+		return "", person, errDeclined
+	case err != nil:
+		return "", person, fmt.Errorf("%w: exchanging the code", people.ErrProviderUnavailable)
+	}
+	raw, _ = tokens.Extra("id_token").(string)
+	person, err = c.cfg.People.Login(ctx, raw, b.Nonce)
+	if err != nil {
+		return "", person, fmt.Errorf("logging in: %w", err)
+	}
+	return raw, person, nil
+}
+
+// logout ends the session here; the one at the provider is the provider's.
+func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
+	if c.sessions.GetString(r.Context(), keyIDToken) == "" {
+		http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
+		return
+	}
+	if err := c.sessions.Destroy(r.Context()); err != nil {
+		c.fail(w, r, nil, err)
+		return
+	}
+	http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
+}
+
+func (c *Console) signedOut(w http.ResponseWriter, r *http.Request) {
+	c.show(w, r, nil, view{page: "signed-out", title: "Signed out"})
+}

@@ -1,0 +1,157 @@
+package console
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+// maxText is the longest free text of a person, in bytes, as at the API.
+const maxText = 1000
+
+var errSecretText = errors.New("text holds what looks like a secret")
+
+// checkText bounds somebody's free text, and keeps secrets out of the record (H82).
+func checkText(text string) error {
+	switch {
+	case len(text) > maxText:
+		return errForm
+	case secret.Shaped(text):
+		return errSecretText
+	}
+	return nil
+}
+
+// vote takes what somebody says to a request, and to those like it that they have ticked.
+func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
+	if !who.Approves() {
+		return done{}, errNotAllowed
+	}
+	id, err := caseID(r)
+	if err != nil {
+		return done{}, err
+	}
+	ballots, err := ballotsOf(r, id)
+	if err != nil {
+		return done{}, &returning{err, "/approvals/" + id}
+	}
+	after, err := c.cast(r, who, ballots[0])
+	if err != nil {
+		return done{}, &returning{err, "/approvals/" + id}
+	}
+	return done{"/approvals", c.said(after, ballots[0]) + c.castAlso(r, who, ballots[1:])}, nil
+}
+
+// cast is a vote. A no that comes too late is heeded all the same, which is no error to whoever said it.
+func (c *Console) cast(r *http.Request, who *visitor, b broker.Ballot) (*broker.Case, error) {
+	after, err := c.cfg.Broker.Vote(r.Context(), who.Person, b)
+	if after != nil && after.Voted && c.cfg.Voted != nil {
+		c.cfg.Voted(after, b.Verdict, who.Person)
+	}
+	if errors.Is(err, broker.ErrDecided) && after != nil && after.Voted {
+		return after, nil
+	}
+	return after, err
+}
+
+// castAlso says how many more were voted on. Each was named with what was seen of it, and one that has changed is left as it is.
+// Who may not vote on one of them is recorded, as if they had tried it alone.
+func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.Ballot) string {
+	if len(ballots) == 0 {
+		return ""
+	}
+	n := 0
+	for _, b := range ballots {
+		if _, err := c.cast(r, who, b); err != nil {
+			if t := troubleOf(err); t.status == http.StatusForbidden {
+				c.refuse(r, who, t, err)
+			}
+			c.cfg.Log.WarnContext(r.Context(), "one of several votes was not taken", "request", b.Request, "error", err)
+			continue
+		}
+		n++
+	}
+	if n == len(ballots) {
+		return fmt.Sprintf(" The same was said to %d like it.", n)
+	}
+	return fmt.Sprintf(" The same was said to %d like it; %d more had changed or were decided, and are left as they are.", n, len(ballots)-n)
+}
+
+// ballotsOf reads a form: what is said to the request that it is about, and to others like it.
+func ballotsOf(r *http.Request, id string) ([]broker.Ballot, error) {
+	b := broker.Ballot{
+		Request: id, Verdict: broker.Verdict(r.PostForm.Get("verdict")), Note: strings.TrimSpace(r.PostForm.Get("note")),
+		Covers: broker.Cover(cmp.Or(r.PostForm.Get("covers"), string(broker.CoverRequest))), Assertion: []byte(r.PostForm.Get("assertion")),
+	}
+	switch b.Verdict {
+	case broker.Approve, broker.Deny, broker.BreakGlass:
+	default:
+		return nil, errForm
+	}
+	if b.Covers != broker.CoverRequest && (b.Covers != broker.CoverTask || b.Verdict != broker.Approve) {
+		return nil, errForm
+	}
+	if err := checkText(b.Note); err != nil {
+		return nil, err
+	}
+	var err error
+	if b.Hash, err = hashOf(r.PostForm.Get("hash")); err != nil {
+		return nil, err
+	}
+	also := r.PostForm["also"]
+	if len(also) > mostAsks || b.Verdict == broker.BreakGlass && len(also) > 0 {
+		return nil, errForm
+	}
+	ballots := []broker.Ballot{b}
+	for _, text := range also {
+		other := b
+		other.Assertion = nil // it is of one request
+		var hash string
+		other.Request, hash, _ = strings.Cut(text, ".")
+		if other.Hash, err = hashOf(hash); err != nil {
+			return nil, err
+		}
+		ballots = append(ballots, other)
+	}
+	return ballots, nil
+}
+
+func hashOf(text string) (hash [32]byte, err error) {
+	if n, err := hex.Decode(hash[:], []byte(short(text, 2*len(hash)))); err != nil || n != len(hash) {
+		return hash, errForm
+	}
+	return hash, nil
+}
+
+// said tells somebody what their vote has done, and what comes next.
+func (c *Console) said(after *broker.Case, b broker.Ballot) string {
+	a := ask{Case: after}
+	what := c.cfg.Broker.Title(after.Scope, after.Catalogue)
+	if what = cmp.Or(what, after.Scope); after.Resource != "" {
+		what += ", " + short(after.Resource, 80)
+	}
+	switch {
+	case !after.Voted:
+		return "You had said that before, and it counts once: nothing has changed. (" + what + ")"
+	case b.Verdict == broker.Deny && after.Status == broker.StatusRedeemed:
+		return "Denied: what had been issued for it is revoked. (" + what + ")"
+	case b.Verdict == broker.Deny:
+		return "Denied: nothing is issued for it. (" + what + ")"
+	case after.Status == broker.StatusApproved && b.Verdict == broker.BreakGlass:
+		return "Approved by breaking the glass: the sandbox may take its credential now. (" + what + ")"
+	case after.Status == broker.StatusApproved:
+		return "Approved: the sandbox may take its credential now. (" + what + ")"
+	case b.Verdict == broker.BreakGlass:
+		return fmt.Sprintf("The glass is broken, and everybody is told: %d of %d of %s have said yes, and %d more has to. (%s)",
+			a.Broke(), a.StandIns(), after.BreakGlass, a.StandIns()-a.Broke(), what)
+	default:
+		return fmt.Sprintf("Your yes is recorded: %d of %d. It waits for %d more of %s. (%s)",
+			a.Yes(), after.ApprovalQuorum, after.ApprovalQuorum-a.Yes(), after.ApprovalGroup, what)
+	}
+}

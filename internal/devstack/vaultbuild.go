@@ -1,0 +1,250 @@
+package devstack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// vaultBinary answers with a program that understands `server -config=FILE`: the one that BREVET_VAULT_BIN names, a
+// vault or bao on PATH, or our own small core, built from source once per version of its source.
+func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
+	if bin := os.Getenv("BREVET_VAULT_BIN"); bin != "" {
+		path, err := exec.LookPath(bin)
+		if err != nil {
+			return "", fmt.Errorf("BREVET_VAULT_BIN: %w", err)
+		}
+		return filepath.Abs(path)
+	}
+	for _, name := range []string{"vault", "bao"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return filepath.Abs(path)
+		}
+	}
+	source, err := vaultSource(sourceRoots())
+	if err != nil {
+		return "", err
+	}
+	return builtVault(ctx, source, progress)
+}
+
+// builtVault answers with the program that was built from the source, now or earlier. What lies in the cache is run
+// without another look inside, and a cache that others can write to is as dangerous as such a source.
+func builtVault(ctx context.Context, source string, progress func(string)) (string, error) {
+	key, err := sourceKey(source)
+	if err != nil {
+		return "", fmt.Errorf("reading the Vault core's source: %w", err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("looking for a cache folder: %w", err)
+	}
+	cache = filepath.Join(cache, "brevet")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", fmt.Errorf("creating the cache folder: %w", err)
+	}
+	if cache, err = trusted(cache); err != nil {
+		return "", fmt.Errorf("looking at the cache folder: %w; close it, or set BREVET_VAULT_BIN", err)
+	}
+	build := vaultBuild{source: source, target: filepath.Join(cache, "vaultd-"+key), progress: progress}
+	if err := build.ensure(ctx); err != nil {
+		return "", err
+	}
+	target, err := trusted(build.target)
+	if err != nil {
+		return "", fmt.Errorf("looking at the Vault core in the cache: %w; remove it", err)
+	}
+	return target, nil
+}
+
+// sourceRoots are the checkouts that this program comes from. The working directory is none: what lies in it or above
+// it may be anybody's, and building and running it would hand our rights to whoever put it there.
+func sourceRoots() []string {
+	var roots []string
+	if program, err := os.Executable(); err == nil {
+		if program, err = filepath.EvalSymlinks(program); err == nil {
+			roots = append(roots, filepath.Dir(filepath.Dir(program))) // bin/brevet
+		}
+	}
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) { // relative after -trimpath
+		return append(roots, filepath.Dir(filepath.Dir(filepath.Dir(file))))
+	}
+	if root, ok := testedRoot(); ok {
+		roots = append(roots, root)
+	}
+	return roots
+}
+
+// testedRoot is for tests under -trimpath. The go command runs a test in its package's folder, so that code from there
+// is running already.
+func testedRoot() (string, bool) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "", false
+	}
+	tested, isTest := strings.CutSuffix(info.Path, ".test")
+	folder, isOurs := strings.CutPrefix(tested, "github.com/brevet-dev/brevet")
+	dir, err := os.Getwd()
+	if !isTest || !isOurs || err != nil {
+		return "", false
+	}
+	return strings.CutSuffix(dir, filepath.FromSlash(folder))
+}
+
+// vaultSource finds the nested module in one of the checkouts. A nested module is never part of a released one, so that
+// there may be none. The roots may be stale, as after a clone in /tmp was removed: then others may have filled them.
+func vaultSource(roots []string) (string, error) {
+	var refused []error
+	for _, root := range roots {
+		source := filepath.Join(root, "internal", "devstack", "vaultd")
+		if _, err := os.Lstat(source); err != nil {
+			continue
+		}
+		source, err := trustedTree(source)
+		if err != nil {
+			refused = append(refused, err)
+		} else if isVaultSource(source) {
+			return source, nil
+		}
+	}
+	const advice = "install vault or bao, or set BREVET_VAULT_BIN to one"
+	if len(refused) > 0 {
+		return "", fmt.Errorf("%w: the source of the Vault core is here, but is not built: %w; mend that, or %s",
+			ErrNoVault, errors.Join(refused...), advice)
+	}
+	return "", fmt.Errorf("%w: %s, or run bin/brevet of a checkout, which builds one (make build)", ErrNoVault, advice)
+}
+
+func isVaultSource(dir string) bool {
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	return err == nil && strings.HasPrefix(string(text), "module github.com/brevet-dev/brevet/internal/devstack/vaultd\n")
+}
+
+// sourceKey names a build by everything that goes into it: the files of the module and its stubs, and the compiler.
+func sourceKey(source string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	module := os.DirFS(source)
+	err := fs.WalkDir(module, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !slices.Contains([]string{".go", ".mod", ".sum"}, path.Ext(name)) || entry.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(module, name)
+		fmt.Fprintln(sum, name, len(text))
+		sum.Write(text)
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil)[:8]), err
+}
+
+type vaultBuild struct {
+	source, target string
+	progress       func(string)
+}
+
+// ensure builds unless that has been done. Of several processes that find nothing, one builds and the others wait.
+func (b vaultBuild) ensure(ctx context.Context) error {
+	if b.exists() {
+		return nil
+	}
+	lock, err := os.OpenFile(b.target+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the build's lock: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if !tryLock(lock) {
+		b.progress("waiting for another process that builds the Vault core")
+		if err := poll(ctx, func() bool { return tryLock(lock) }); err != nil {
+			return fmt.Errorf("waiting for another build of the Vault core: %w", err)
+		}
+	}
+	if b.exists() {
+		return nil
+	}
+	return b.build(ctx)
+}
+
+func tryLock(file *os.File) bool {
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
+func (b vaultBuild) exists() bool {
+	info, err := os.Stat(b.target)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// build compiles beside the target and renames, so that a target is always whole. cgo stays off: no C compiler is
+// needed.
+func (b vaultBuild) build(ctx context.Context) error {
+	if _, err := exec.LookPath("go"); err != nil {
+		return fmt.Errorf("%w: install vault or bao, or the go command to build one: %w", ErrNoVault, err)
+	}
+	b.progress("building a Vault core from source; this takes a minute or two, once")
+	log := b.target + ".log"
+	if err := os.RemoveAll(log); err != nil {
+		return fmt.Errorf("clearing the last build's log: %w", err)
+	}
+	proc, err := command{
+		path: "go", args: []string{
+			"-C", b.source, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", b.target + ".new", ".",
+		},
+		env: []string{"CGO_ENABLED=0", "GOWORK=off"}, log: log, onParentDeath: syscall.SIGKILL,
+	}.start()
+	if err != nil {
+		return err
+	}
+	if err := b.follow(ctx, proc); err != nil {
+		return err
+	}
+	if proc.err != nil {
+		return fmt.Errorf("building the Vault core: %w; its last lines, from %s:\n%s", proc.err, log, proc.said())
+	}
+	if err := os.Chmod(b.target+".new", 0o700); err != nil { //nolint:gosec // a program needs its x bit
+		return fmt.Errorf("closing the Vault core to others: %w", err)
+	}
+	return errors.Join(os.Rename(b.target+".new", b.target), os.Remove(log))
+}
+
+// follow reports how far the build is until it ends. The go command names each package as it compiles it; those that
+// it still has from an earlier build it does not name.
+func (b vaultBuild) follow(ctx context.Context, proc *process) error {
+	begin := time.Now()
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-proc.done:
+			return nil
+		case <-ctx.Done():
+			proc.stop(2*time.Second, syscall.SIGINT)
+			return fmt.Errorf("building the Vault core: %w", ctx.Err())
+		case <-tick.C:
+			b.progress(fmt.Sprintf("building a Vault core: %s, %d packages compiled so far, of about 920 on a new machine",
+				time.Since(begin).Round(time.Second), countLines(proc.log)))
+		}
+	}
+}
+
+func countLines(path string) int {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = file.Close() }()
+	text, _ := io.ReadAll(io.LimitReader(file, 1<<20))
+	return strings.Count(string(text), "\n")
+}

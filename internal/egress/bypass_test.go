@@ -1,0 +1,444 @@
+package egress_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/egress"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"pgregory.net/rapid"
+)
+
+var basic = "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("brevet:"+password)) + "\r\n"
+
+// dial is a connection to the gateway's port.
+func (w *world) dial(t *testing.T) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return conn
+}
+
+// tunnel is a connection over TLS to what sandboxes take for a host.
+func (w *world) tunnel(t *testing.T, target string) net.Conn {
+	t.Helper()
+	name, _, _ := net.SplitHostPort(target)
+	conn, err := w.tunnelTo(t, target, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func (w *world) tunnelTo(t *testing.T, target, serverName string) (net.Conn, error) {
+	t.Helper()
+	conn := w.dial(t)
+	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", target, target, basic)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+	if err != nil || resp.StatusCode != 200 {
+		return nil, fmt.Errorf("got %v, %w, want a tunnel", resp, err)
+	}
+	cfg := w.trust()
+	cfg.ServerName = serverName
+	secured := tls.Client(conn, cfg)
+	return secured, secured.HandshakeContext(t.Context())
+}
+
+// say sends bytes as they are, and reads one answer.
+func say(t *testing.T, conn net.Conn, text string) got {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return got{text: err.Error()}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(resp.Body)
+	return got{resp.StatusCode, resp.Header, string(body), resp.Proto}
+}
+
+// Each way around the rules is refused, by that answer, and nothing reaches the host.
+func TestWaysAroundTheRules(t *testing.T) {
+	w := newWorld(t)
+	host := w.host.name()
+	inTunnel := func(text string) func(*testing.T) got {
+		return func(t *testing.T) got { return say(t, w.tunnel(t, host), text) }
+	}
+	atDoor := func(text string) func(*testing.T) got {
+		return func(t *testing.T) got { return say(t, w.dial(t), text) }
+	}
+	get := func(path string, lines ...string) string {
+		return "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + strings.Join(lines, "") + "\r\n"
+	}
+	other := func(target string) func(*testing.T) got {
+		return func(t *testing.T) got { return call(t, w.proxied(t), request(t, "GET", "https://"+target, nil)) }
+	}
+	for _, tc := range []struct {
+		name   string
+		try    func(*testing.T) got
+		status int
+		code   string
+	}{
+		{"a host of no rule", other("evil.test/key/echo"), 403, "egress_no_rule"},
+		{"another port", other("example.com/key/echo"), 403, "egress_no_rule"},
+		{"a port without TLS", other("example.com:80/key/echo"), 403, "egress_plaintext"},
+		{"a path of no rule", other(host + "/other"), 403, "egress_no_rule"},
+		{"a method of no rule", func(t *testing.T) got {
+			t.Helper()
+			return call(t, w.proxied(t), request(t, "DELETE", w.url("/key/echo"), nil))
+		}, 403, "egress_no_rule"},
+		{"a way up", inTunnel(get("/key/../other")), 403, "egress_no_rule"},
+		{"an escaped way up", inTunnel(get("/key/%2e%2e/other")), 403, "egress_no_rule"},
+		{"an escaped slash", inTunnel(get("/key%2fecho")), 403, "egress_no_rule"},
+		{"two slashes", inTunnel(get("//key/echo")), 403, "egress_no_rule"},
+		{"all of the host", inTunnel("OPTIONS * HTTP/1.1\r\nHost: " + host + "\r\n\r\n"), 403, "egress_no_rule"},
+		{"a smuggled Host", inTunnel("GET /key/echo HTTP/1.1\r\nHost: evil.test\r\n\r\n"), 421, "egress_misdirected"},
+		{"two Hosts", inTunnel("GET /key/echo HTTP/1.1\r\nHost: " + host + "\r\nHost: evil.test\r\n\r\n"), 400, ""},
+		{"another host in the request line", inTunnel(get("https://evil.test/key/echo")), 421, "egress_misdirected"},
+		{"a tunnel in the tunnel", inTunnel("CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\n"), 421, "egress_misdirected"},
+		{"both lengths, of one call", inTunnel("POST /other HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /key/echo HTTP/1.1\r\n"), 403, "egress_no_rule"},
+		{"two lengths", inTunnel("POST /key/body HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n12345"), 400, ""},
+		{"an unknown coding", inTunnel("POST /key/body HTTP/1.1\r\nHost: " + host + "\r\nTransfer-Encoding: xchunked\r\n\r\n"), 501, ""},
+		{"another protocol", inTunnel(get("/key/socket", "Connection: Upgrade\r\nUpgrade: h2c\r\n")), 403, "egress_upgrade"},
+		{"a WebSocket of no rule", inTunnel(get("/other", "Connection: Upgrade\r\nUpgrade: websocket\r\n")), 403, "egress_no_rule"},
+		{"a header that never ends", inTunnel(get("/key/echo", "X-A: "+strings.Repeat("a", 100<<10)+"\r\n")), 431, ""},
+		{"a body that is too large", inTunnel("POST /key/body HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 10000000000\r\n\r\n"), 413, "egress_too_large"},
+		{"a signature of its own in each chunk", inTunnel("PUT /s3/a HTTP/1.1\r\nHost: " + host + "\r\nx-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD\r\nContent-Length: 0\r\n\r\n"), 400, "egress_signed"},
+		{"another object in a header", inTunnel("PUT /s3/a HTTP/1.1\r\nHost: " + host + "\r\nx-AMZ-copy-source: /s3/other\r\nContent-Length: 0\r\n\r\n"), 403, "egress_no_rule"},
+		{"a presigned URL of no rule", other(host + "/other?" + presigned), 403, "egress_no_rule"},
+		{"an address of no host", other("inner.test/"), 403, "egress_address"},
+		{"an address", atDoor("CONNECT 169.254.169.254:443 HTTP/1.1\r\nHost: 169.254.169.254\r\n" + basic + "\r\n"), 403, "egress_no_rule"},
+		{"a token that is bound", other(host + "/bound"), 403, "egress_no_rule"},
+		{"a scope that the gateway is not to use", other(host + "/unlisted"), 403, "egress_no_rule"},
+		{"a member that is not there", other(host + "/lost"), 502, "egress_unfit"},
+		{"what policy denies", other(host + "/refused"), 403, "denied"},
+		{"without TLS", atDoor("GET http://" + host + "/key/echo HTTP/1.1\r\nHost: " + host + "\r\n" + basic + "\r\n"), 403, "egress_plaintext"},
+		{"one host in the line, another in the header", atDoor("GET https://evil.test/key/echo HTTP/1.1\r\nHost: " + host + "\r\n" + basic + "\r\n"), 403, "egress_no_rule"},
+		{"a user in the line", atDoor("GET https://a:b@" + host + "/key/echo HTTP/1.1\r\nHost: " + host + "\r\n" + basic + "\r\n"), 421, "egress_misdirected"},
+		{"no port to connect to", atDoor("CONNECT example.com HTTP/1.1\r\nHost: example.com\r\n" + basic + "\r\n"), 421, "egress_misdirected"},
+		{"no password", atDoor("CONNECT " + host + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n"), 407, ""},
+		{"no password, by a base URL", atDoor("GET /" + host + "/key/echo HTTP/1.1\r\nHost: " + w.addr + "\r\n\r\n"), 401, ""},
+		{"the password of another gateway", atDoor("GET https://" + host + "/key/echo HTTP/1.1\r\nHost: " + host + "\r\nProxy-Authorization: Basic YTpi\r\n\r\n"), 407, ""},
+		{"a base URL without a host", atDoor("GET //key/echo HTTP/1.1\r\nHost: " + w.addr + "\r\nAuthorization" + strings.TrimPrefix(basic, "Proxy-Authorization") + "\r\n"), 403, "egress_no_rule"},
+	} {
+		t.Run(strings.ReplaceAll(tc.name, " ", "_"), func(t *testing.T) {
+			answer := tc.try(t)
+			code, _ := answer.problem()
+			if answer.status != tc.status || code != tc.code {
+				t.Errorf("got %d %s, want %d %s", answer.status, answer.text, tc.status, tc.code)
+			}
+			if seen := w.host.taken(); len(seen) != 0 {
+				t.Errorf("the host got %s %s", seen[0].Method, seen[0].RequestURI)
+			}
+		})
+	}
+}
+
+// The name that TLS asks for is the one that the tunnel is for.
+func TestServerNames(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"evil.test", "sub.example.com"} {
+		if _, err := w.tunnelTo(t, w.host.name(), name); err == nil {
+			t.Errorf("%s: got a certificate in a tunnel to %s", name, w.host.name())
+		}
+	}
+	// A client that trusts the gateway does so for the name that it asked for.
+	if _, err := w.tunnelTo(t, w.host.name(), "example.com"); err != nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A redirect goes back to the sandbox, which follows it without a credential or not at all.
+func TestRedirects(t *testing.T) {
+	w := newWorld(t)
+	answer := w.get(t, "/key/away")
+	location, err := url.Parse(answer.header.Get("Location"))
+	if err != nil || answer.status != 302 || location.Host != "elsewhere.test" || strings.Contains(location.RawQuery, canary) {
+		t.Errorf("got %d to %s, want it passed back without the key", answer.status, location)
+	}
+	if n := len(w.host.taken()); n != 1 {
+		t.Errorf("the host got %d calls, want 1", n)
+	}
+}
+
+// Bodies go through as they come, in both directions.
+func TestBodies(t *testing.T) {
+	w := newWorld(t)
+	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB
+	sum := sha256.Sum256(body)
+	want := fmt.Sprintf("%d %s", len(body), hex.EncodeToString(sum[:]))
+	for name, reader := range map[string]io.Reader{"of a known length": bytes.NewReader(body), "in chunks": io.MultiReader(bytes.NewReader(body))} {
+		answer := call(t, w.proxied(t), request(t, "POST", w.url("/key/body"), reader))
+		if answer.text != want {
+			t.Errorf("%s: got %d %s, want %s", name, answer.status, answer.text, want)
+		}
+	}
+	// The events come while the call goes on, and end with it.
+	w.events(t)
+}
+
+// When Brevet cannot be asked no call begins, and what is under way does not go on for long.
+func TestWithoutBrevet(t *testing.T) {
+	w := newWorld(t)
+	if answer := w.get(t, "/key/echo"); answer.status != 200 {
+		t.Fatalf("got %d %s", answer.status, answer.text)
+	}
+	events := w.events(t)
+	w.stack.CloseServer()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, events)
+		ended <- err
+	}()
+	closed := time.Now()
+	answer := w.get(t, "/key/echo")
+	for answer.status == 200 && time.Since(closed) < time.Second {
+		answer = w.get(t, "/key/echo")
+	}
+	if code, _ := answer.problem(); answer.status != 503 || code != "egress_unavailable" {
+		t.Errorf("got %d %s, want 503", answer.status, answer.text)
+	}
+	within(t, 5*time.Second, "events without Brevet", ended)
+}
+
+// Whoever closes a gateway ends what it held.
+func TestClosingAGateway(t *testing.T) {
+	w := newWorld(t)
+	w.get(t, "/token")
+	token := strings.TrimPrefix(w.host.taken()[0].Header.Get("Authorization"), "Bearer ")
+	w.gateway.Close(t.Context())
+	page, err := w.broker.Page(t.Context(), filterOf("host.token.use"))
+	within(t, time.Second, "the log", w.logged(`msg="egress credential ended"`, "calls=1"))
+	if err != nil || len(page.Issuances) != 1 || page.Issuances[0].Status != "released" || token == "" {
+		t.Errorf("got %+v, %v, want it released", page.Issuances, err)
+	}
+}
+
+// Whoever comes over mutual TLS gets what its own SVID gives it, if the gateway holds that identity, and nothing else.
+func TestCallersWithSVIDs(t *testing.T) {
+	w := newWorld(t)
+	const proxy, other = "spiffe://acme.test/gateway", "spiffe://acme.test/agents/b"
+	lookup := func(id string) *egress.Sandbox {
+		if id == agent {
+			return w.sandbox
+		}
+		return nil
+	}
+	cfg := tlsconfig.MTLSServerConfig(w.stack.X509(t, proxy), w.stack.Acme.Bundle(), tlsconfig.AuthorizeAny())
+	cfg.SessionTicketsDisabled = true
+	now, trusted := &atomic.Int64{}, w.stack.Acme.Bundle()
+	l := listen(t, "tcp", "127.0.0.1:0")
+	serve(t, w.gateway, tls.NewListener(l, cfg), egress.Proven(trusted, func() time.Time { return time.Now().Add(time.Duration(now.Load())) }, lookup))
+	// tunnelled is the answer in a tunnel that was opened as id, to each call.
+	tunnelled := func(id string) (func(path string) got, error) {
+		conn, err := tls.Dial("tcp", l.Addr().String(), tlsconfig.MTLSClientConfig(w.stack.X509(t, id), w.stack.Acme.Bundle(), tlsconfig.AuthorizeAny()))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", w.host.name())
+		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+		if err != nil || resp.StatusCode != 200 {
+			return nil, fmt.Errorf("got %v, %w", resp, err)
+		}
+		_ = resp.Body.Close()
+		trust := w.trust()
+		trust.ServerName = "example.com"
+		inner := tls.Client(conn, trust)
+		return func(path string) got {
+			return say(t, inner, "GET "+path+" HTTP/1.1\r\nHost: "+w.host.name()+"\r\n\r\n")
+		}, nil
+	}
+	get, err := tunnelled(agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer := get("/key/echo"); answer.status != 200 {
+		t.Errorf("got %d %s", answer.status, answer.text)
+	}
+	if _, err := tunnelled(other); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Errorf("another sandbox: got %v, want 403", err)
+	}
+	authorities := trusted.X509Authorities()
+	trusted.SetX509Authorities(nil)
+	if answer := get("/key/echo"); answer.status != 403 {
+		t.Errorf("got %d %s after its authority was taken out of the bundle", answer.status, answer.text)
+	}
+	trusted.SetX509Authorities(authorities)
+	now.Store(int64(48 * time.Hour))
+	if answer := get("/key/echo"); answer.status != 403 {
+		t.Errorf("got %d %s after the SVID has expired on the connection", answer.status, answer.text)
+	}
+}
+
+// A name that leads elsewhere once it was looked up is refused by where it leads.
+func TestNamesThatAreRebound(t *testing.T) {
+	w := newWorld(t)
+	target := "https://rebound.test" + w.host.name()[strings.Index(w.host.name(), ":"):] + "/x"
+	for i, want := range []string{"egress_upstream", "egress_address", "egress_address"} { // the first finds a host of another name
+		answer := call(t, w.proxied(t), request(t, "GET", target, nil))
+		if code, _ := answer.problem(); code != want {
+			t.Errorf("call %d: got %d %s, want %s", i+1, answer.status, answer.text, want)
+		}
+	}
+}
+
+// Who sends too slowly is cut off, and holds nobody else up.
+func TestSlowCallers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow := map[string]net.Conn{"a header": w.dial(t), "a body": w.tunnel(t, w.host.name())}
+	_, _ = io.WriteString(slow["a header"], "CONNECT "+w.host.name()+" HTTP/1.1\r\nHost: x\r\nX-")
+	_, _ = io.WriteString(slow["a body"], "POST /key/body HTTP/1.1\r\nHost: "+w.host.name()+"\r\nContent-Length: 100\r\n\r\n0123")
+	began := time.Now()
+	for name, conn := range slow {
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s is waited for after %s", name, time.Since(began))
+		}
+	}
+	if answer := w.get(t, "/key/echo"); answer.status != 200 {
+		t.Errorf("got %d %s", answer.status, answer.text)
+	}
+}
+
+// A sandbox that calls all the time is held back, for that host.
+func TestTooManyCalls(t *testing.T) {
+	w := newWorld(t)
+	w.perSecond = 1
+	w.open(t)
+	var codes []string
+	for range 3 {
+		answer := w.get(t, "/key/echo")
+		code, _ := answer.problem()
+		codes = append(codes, code)
+	}
+	if strings.Join(codes, " ") != "  egress_too_many" {
+		t.Errorf("got %q, want two calls to pass", codes)
+	}
+}
+
+// A sandbox cannot take all that the gateway has: beyond so many tunnels and calls it is told so, until some are over.
+func TestTooManyAtATime(t *testing.T) {
+	w := newWorld(t)
+	w.perSecond = 10000
+	w.open(t)
+	connect := func() (net.Conn, int) {
+		conn := w.dial(t)
+		fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n%s\r\n", w.host.name(), basic)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return conn, resp.StatusCode
+	}
+	var tunnels []net.Conn
+	for range egress.MostTunnels {
+		conn, status := connect()
+		if status != 200 {
+			t.Fatalf("got %d for tunnel %d", status, len(tunnels))
+		}
+		tunnels = append(tunnels, conn)
+	}
+	if _, status := connect(); status != 429 {
+		t.Errorf("got %d, want no tunnel more", status)
+	}
+	base := request(t, "GET", "http://"+w.addr+"/"+w.host.name()+"/key/echo", nil)
+	base.SetBasicAuth("brevet", password)
+	if answer := call(t, &http.Client{}, base); answer.status != 200 {
+		t.Errorf("got %d %s by a base URL, want it to pass", answer.status, answer.text)
+	}
+	_ = tunnels[0].Close()
+	status := 0
+	for deadline := time.Now().Add(10 * time.Second); status != 200 && time.Now().Before(deadline); {
+		_, status = connect()
+	}
+	if status != 200 {
+		t.Errorf("got %d after one was closed", status)
+	}
+}
+
+// Two sandboxes of one gateway share nothing: neither a credential nor a connection.
+func TestTwoSandboxes(t *testing.T) {
+	w := newWorld(t)
+	const other = "spiffe://acme.test/agents/b"
+	second, err := w.gateway.Sandbox(egress.SandboxConfig{ID: other, Task: "other-1", Broker: w.stack.Client(t, other)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t, "tcp", "127.0.0.1:0")
+	serve(t, w.gateway, l, egress.Alone(second))
+	w.get(t, "/token")
+	call(t, &http.Client{}, request(t, "GET", "http://"+l.Addr().String()+"/"+w.host.name()+"/token", nil))
+	seen := w.host.taken()
+	if len(seen) != 2 || seen[0].Header.Get("Authorization") == seen[1].Header.Get("Authorization") || seen[0].RemoteAddr == seen[1].RemoteAddr {
+		t.Errorf("got %d calls with the same token or connection", len(seen))
+	}
+	if n := w.issued(t, "host.token.use"); n != 1 {
+		t.Errorf("got %d credentials of the first, want 1", n)
+	}
+	w.endTask(t)
+	if answer := call(t, &http.Client{}, request(t, "GET", "http://"+l.Addr().String()+"/"+w.host.name()+"/token", nil)); answer.status != 200 {
+		t.Errorf("got %d %s after the end of another's task", answer.status, answer.text)
+	}
+}
+
+// Whatever a host answers, in whatever pieces it comes, no secret is in what is read, and nothing else is changed.
+func TestMasked(t *testing.T) {
+	const first, second = "aabaabaac-SECRET", "QUFCQUFCQUFDLVNFQ1JFVA=="
+	pieces := rapid.SliceOf(rapid.SampledFrom([]string{first, second, "aab", "aabaabaac", "-SECRET", "SECRET", "x", "\n", "QUFC", first[:15], second[3:]}))
+	rapid.Check(t, func(rt *rapid.T) {
+		text := strings.Join(pieces.Draw(rt, "text"), "")
+		var body io.Reader = strings.NewReader(text)
+		if rapid.Bool().Draw(rt, "slowly") {
+			body = iotest.OneByteReader(body)
+		}
+		read, err := io.ReadAll(egress.Masked(body, first, second))
+		want := strings.ReplaceAll(strings.ReplaceAll(text, first, strings.Repeat("*", len(first))), second, strings.Repeat("*", len(second)))
+		if err != nil || string(read) != want {
+			rt.Errorf("got %q, %v, want %q", read, err, want)
+		}
+	})
+	if got, err := io.ReadAll(egress.Masked(strings.NewReader("a key"), "key")); err != nil || string(got) != "a key" {
+		t.Errorf("got %q, %v: what is too short to be a secret is found in any text", got, err)
+	}
+}
+
+func TestSandboxesThatAreNone(t *testing.T) {
+	if _, err := egress.New(egress.Config{Log: slog.New(slog.DiscardHandler), Now: time.Now}); err == nil {
+		t.Error("got a gateway that lets no call pass")
+	}
+	g, err := egress.New(egress.Config{CallsPerSecond: 1, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close(context.WithoutCancel(t.Context()))
+	if _, err := g.Sandbox(egress.SandboxConfig{ID: agent}); err == nil {
+		t.Error("got a sandbox without a task and without a broker")
+	}
+}

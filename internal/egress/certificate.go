@@ -1,0 +1,105 @@
+package egress
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+// newKey makes a key, and what asks for a certificate of it. The names are for the scope to say.
+func newKey() (key secret.Text, csr string, err error) {
+	made, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return secret.Text{}, "", fmt.Errorf("making a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(made)
+	if err != nil {
+		return secret.Text{}, "", fmt.Errorf("making a key: %w", err)
+	}
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, made)
+	if err != nil {
+		return secret.Text{}, "", fmt.Errorf("making a signing request: %w", err)
+	}
+	text := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return secret.New(text("PRIVATE KEY", der)), text("CERTIFICATE REQUEST", request), nil
+}
+
+// proving are connections with a certificate, which end with it, whatever goes on in them.
+func (g *Gateway) proving(life context.Context, cert *tls.Certificate) lines {
+	l := g.lines()
+	for _, t := range []*http.Transport{l.one, l.many} {
+		p := &prover{dial: t.DialContext, cfg: t.TLSClientConfig.Clone(), cert: cert, life: life}
+		if t.Protocols.HTTP2() {
+			p.cfg.NextProtos = []string{"h2", "http/1.1"}
+		}
+		t.DialTLSContext = p.connect
+	}
+	return l
+}
+
+// prover connects to hosts that ask for its certificate.
+type prover struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	cfg  *tls.Config
+	cert *tls.Certificate
+	life context.Context //nolint:containedctx // connections end with it
+}
+
+// errNotAsked is why no call goes to a host that would take it for anybody's.
+var errNotAsked = &refusal{
+	code: codeUnfit, explanation: "the host asks for no client certificate when a connection is opened, so that the call would have gone without the credential",
+}
+
+func (p *prover) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeWithin)
+	defer cancel()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := p.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := &bounded{plain, context.AfterFunc(p.life, func() { _ = plain.Close() })}
+	asked := false
+	cfg := p.cfg.Clone()
+	cfg.ServerName = host
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		asked = true
+		return p.cert, nil
+	}
+	secured := tls.Client(conn, cfg)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if !asked {
+		_ = secured.Close()
+		return nil, errNotAsked
+	}
+	return secured, nil
+}
+
+// bounded is a connection that something else may end.
+type bounded struct {
+	net.Conn
+	forget func() bool
+}
+
+// Close implements [net.Conn].
+func (b *bounded) Close() error {
+	b.forget()
+	return b.Conn.Close()
+}

@@ -1,0 +1,45 @@
+package egress
+
+import (
+	"net/url"
+
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+// Door is where a gateway listens with a password.
+type Door struct {
+	Address  string // host:port
+	Password secret.Text
+	// CA is the file with the certificate of the gateway's authority.
+	CA string
+	// Databases is the folder with the socket for PostgreSQL, .s.PGSQL.5432.
+	Databases string
+}
+
+// Proxy is the door as programs take a proxy.
+func (d Door) Proxy() secret.Text {
+	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.Password.Reveal()), Host: d.Address}
+	return secret.New(u.String())
+}
+
+// Environ leads curl, git, Go, Node, npm, pip, psql, Python, and whatever else goes by such variables, through the gateway, and has
+// them trust its authority. Programs that cannot be told of a proxy find a base URL and the password for it.
+func (d Door) Environ() []string {
+	var all []string
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "npm_config_proxy", "npm_config_https_proxy"} {
+		all = append(all, name+"="+d.Proxy().Reveal())
+	}
+	for _, name := range []string{
+		"SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile", "REQUESTS_CA_BUNDLE", "PIP_CERT", "AWS_CA_BUNDLE",
+	} {
+		all = append(all, name+"="+d.CA)
+	}
+	return append(
+		all,
+		"NODE_USE_ENV_PROXY=1",            // from Node 22.21 and 24.5 on it goes by the variables when it is told so
+		"GIT_HTTP_PROXY_AUTHMETHOD=basic", // git sends the password without being asked for it
+		"NO_PROXY=localhost,127.0.0.1,::1", "no_proxy=localhost,127.0.0.1,::1",
+		"PGHOST="+d.Databases, "PGPORT=5432",
+		"BREVET_EGRESS_URL=http://"+d.Address, "BREVET_EGRESS_PASSWORD="+d.Password.Reveal(),
+	)
+}

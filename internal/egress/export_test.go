@@ -1,0 +1,29 @@
+package egress
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+// MostTunnels is how many a sandbox may have open.
+const MostTunnels = mostTunnels
+
+// Masked reads a body with secrets masked.
+func Masked(body io.Reader, secrets ...string) io.Reader {
+	var texts []secret.Text
+	for _, one := range secrets {
+		texts = append(texts, secret.New(one))
+	}
+	return newMask(texts).body(io.NopCloser(body), -1, func() http.Header { return nil })
+}
+
+// HasAllRoom tells whether nothing of a sandbox's is read whole now.
+func HasAllRoom(s *Sandbox) bool {
+	if !s.bodies.TryAcquire(maxSignedAtOnce) {
+		return false
+	}
+	s.bodies.Release(maxSignedAtOnce)
+	return true
+}

@@ -1,0 +1,133 @@
+package egress_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/egress"
+)
+
+// keep has the catalogue's key be another one, before it is asked for.
+func (w *world) keep(t *testing.T, key string) {
+	t.Helper()
+	w.store(t, "egress", map[string]any{"key": key})
+}
+
+// A key does not come back in any of the spellings in which hosts write what they were sent.
+func TestSpellingsOfASecret(t *testing.T) {
+	w := newWorld(t)
+	const key = `Kx+7/yQ&"<9 z'=*~`
+	w.keep(t, key)
+	inJSON := func(escape bool) string {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(escape)
+		_ = e.Encode(key)
+		return strings.Trim(b.String(), "\"\n")
+	}
+	spelled := map[string]string{
+		"as it is": key, "in a query": url.QueryEscape(key), "in a path": url.PathEscape(key),
+		"in lower case": strings.NewReplacer("%2B", "%2b", "%2F", "%2f", "%3C", "%3c", "%3D", "%3d", "%2A", "%2a").Replace(url.QueryEscape(key)),
+		"of RFC 3986":   strings.ReplaceAll(url.QueryEscape(key), "+", "%20"),
+		"of JavaScript": strings.NewReplacer("+", "%20", "%27", "'", "%2A", "*").Replace(url.QueryEscape(key)),
+		"in JSON":       inJSON(true), "in plain JSON": inJSON(false), "in JSON of PHP": strings.ReplaceAll(inJSON(false), "/", `\/`),
+		"in HTML": html.EscapeString(key),
+	}
+	w.host.mux.HandleFunc("/query", func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Location", "/other?"+r.URL.RawQuery)
+		rw.WriteHeader(http.StatusFound)
+		_ = json.NewEncoder(rw).Encode(map[string]bool{"right": r.URL.Query().Get("key") == key})
+		for name, text := range spelled {
+			fmt.Fprintf(rw, "%s: [%s]\n", name, text)
+		}
+	})
+	answer := w.get(t, "/query?page=2")
+	if answer.status != 302 || !strings.Contains(answer.text, `"right":true`) {
+		t.Fatalf("got %d %s", answer.status, answer.text)
+	}
+	if location := answer.header.Get("Location"); strings.ReplaceAll(location, "*", "") != "/other?key=&page=2" {
+		t.Errorf("the sandbox is sent to %s", location)
+	}
+	for name, text := range spelled {
+		if want := name + ": [" + strings.Repeat("*", len(text)) + "]"; !strings.Contains(answer.text, want) {
+			t.Errorf("the key comes back %s:\n%s", name, answer.text)
+		}
+	}
+}
+
+// What is neither an answer's header nor its body holds no key either.
+func TestBesideAnAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.host.mux.HandleFunc("/key/beside", func(rw http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("X-Key")
+		rw.Header().Set("Link", "</"+key+">")
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Set("Trailer", "X-Announced")
+		_, _ = io.WriteString(rw, "served")
+		_ = http.NewResponseController(rw).Flush() // or else it has a length, and no trailer
+		rw.Header().Set("X-Announced", key)
+		rw.Header().Set(http.TrailerPrefix+"X-Late", key)
+	})
+	conn := w.tunnel(t, w.host.name())
+	_, _ = io.WriteString(conn, "GET /key/beside HTTP/1.1\r\nHost: "+w.host.name()+"\r\nTE: trailers\r\nConnection: close\r\n\r\n")
+	text, err := io.ReadAll(conn)
+	if err != nil || !bytes.Contains(text, []byte("X-Late: ***")) || bytes.Contains(text, []byte(canary)) || bytes.Contains(text, []byte(" 103 ")) {
+		t.Errorf("got %q, %v, want one answer without the key", text, err)
+	}
+}
+
+// A program that turns names of headers into variables takes some for others. None of those is passed on.
+func TestNamesThatAreTakenForOthers(t *testing.T) {
+	w := newWorld(t)
+	for _, line := range []string{
+		"X_Key: mine", "x_http_method_override: mine", "X-HTTP_Method-Override: mine", "X.Api.Key: mine", "Content_Length: 1mine", "Proxy: mine",
+		"X-Original-Method: mine", "X-Forwarded-Anything: mine", "X-Rewrite-Path: mine", "X-Ssl-Client-S-Dn: mine", "X-Client-Cert-Subject: mine", "Destination: https://mine/other",
+	} {
+		answer := say(t, w.tunnel(t, w.host.name()), "POST /key/echo HTTP/1.1\r\nHost: "+w.host.name()+"\r\n"+line+"\r\nX-Page: 2\r\nContent-Length: 0\r\n\r\n")
+		seen := w.host.taken()
+		if answer.status != 200 || len(seen) != 1 || strings.Contains(header(seen[0]), "mine") || seen[0].Header.Get("X-Page") != "2" {
+			t.Errorf("%s: got %d %s", line, answer.status, answer.text)
+		}
+	}
+}
+
+// A sandbox that does not read keeps nothing open beyond the end of its task.
+func TestWhoDoesNotRead(t *testing.T) {
+	w := newWorld(t)
+	w.host.mux.HandleFunc("/key/endless", func(rw http.ResponseWriter, _ *http.Request) {
+		for err := error(nil); err == nil; {
+			_, err = rw.Write(make([]byte, 1<<16))
+		}
+	})
+	conn := w.tunnel(t, w.host.name())
+	_, _ = io.WriteString(conn, "GET /key/endless HTTP/1.1\r\nHost: "+w.host.name()+"\r\n\r\n")
+	if _, err := io.ReadFull(conn, make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	w.endTask(t)
+	within(t, 15*time.Second, "the end of the call", w.logged(`msg="egress call"`, "scope=host.key.use"))
+}
+
+// A body that is made of what secrets begin with takes no more memory than another one.
+func TestMaskingTakesNoMemoryForBeginnings(t *testing.T) {
+	secret := "e" + strings.Repeat("y", 2000)
+	per := func(letter string) float64 {
+		body := strings.Repeat(letter, 1<<20)
+		return testing.AllocsPerRun(5, func() {
+			if n, err := io.Copy(io.Discard, egress.Masked(strings.NewReader(body), secret)); err != nil || n != 1<<20 {
+				t.Errorf("read %d, %v", n, err)
+			}
+		})
+	}
+	if got, want := per("e"), per("x"); got > want+2 {
+		t.Errorf("got %v allocations, want %v", got, want)
+	}
+}

@@ -1,0 +1,369 @@
+package egress
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+const (
+	// startWithin bounds what comes before a session: what the client says of it, and the login.
+	startWithin = 30 * time.Second
+	// mostSessions is how many a sandbox may have at a time.
+	mostSessions = 100
+	// acceptPause is how long nobody is let in when there is no room for one more connection.
+	acceptPause = 50 * time.Millisecond
+	// mostRequests is how often a client may ask for encryption, which a socket of its own does not need.
+	mostRequests = 3
+)
+
+// session is a connection to a database, for which the gateway has logged in.
+type session struct {
+	gateway  *Gateway
+	sandbox  *Sandbox
+	client   net.Conn
+	back     *pgproto3.Backend
+	began    time.Time
+	host     string
+	database string
+	match    match
+	held     *held
+	bytes    atomic.Int64
+}
+
+// ServePostgres takes connections of PostgreSQL's protocol until ctx ends, from a listener that one sandbox can reach and
+// nobody else: there is no password.
+func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sandbox *Sandbox) error {
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	g.mu.Lock()
+	g.listeners = append(g.listeners, listener)
+	g.mu.Unlock()
+	var open places
+	for {
+		conn, err := listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case passing(err):
+			pause(ctx)
+			continue
+		case err != nil:
+			return fmt.Errorf("accepting a connection: %w", err)
+		}
+		leave, ok := open.take(mostConns)
+		if !ok {
+			_ = conn.Close()
+			continue
+		}
+		go func() {
+			defer leave()
+			defer func() { _ = conn.Close() }()
+			s := &session{gateway: g, sandbox: sandbox, client: conn, began: g.cfg.Now()}
+			s.serve(ctx)
+		}()
+	}
+}
+
+// passing tells of an error of a listener that is over in a while, such as that there are too many open files.
+func passing(err error) bool {
+	var busy interface{ Temporary() bool }
+	return errors.As(err, &busy) && busy.Temporary()
+}
+
+// pause waits for some connection to end.
+func pause(ctx context.Context) {
+	timer := time.NewTimer(acceptPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (s *session) serve(ctx context.Context) {
+	_ = s.client.SetDeadline(time.Now().Add(startWithin)) //nolint:forbidigo // for a connection, not for a decision
+	s.back = pgproto3.NewBackend(exactly{s.client}, s.client)
+	start, err := s.start(ctx)
+	if start == nil {
+		return // it has gone away, or wanted something else to end
+	}
+	if err == nil {
+		err = s.open(ctx, start)
+	}
+	if err != nil {
+		s.refuse(err)
+	}
+	s.log(ctx, err)
+}
+
+// exactly reads no more than it is asked for: what follows the start of a session is not for who reads that.
+type exactly struct{ io.Reader }
+
+func (e exactly) Read(p []byte) (int, error) { return e.Reader.Read(p[:min(1, len(p))]) }
+
+// start is what the client wants; nil when that is no session.
+func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
+	for range mostRequests {
+		message, err := s.back.ReceiveStartupMessage()
+		if err != nil {
+			return nil, err
+		}
+		switch m := message.(type) {
+		case *pgproto3.StartupMessage:
+			return m, nil
+		case *pgproto3.CancelRequest:
+			s.sandbox.cancels.run(ctx, cancelKey{m.ProcessID, string(m.SecretKey)})
+			return nil, nil //nolint:nilnil // there is no answer to it
+		default:
+			if _, err := s.client.Write([]byte{'N'}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, errors.New("it asks for encryption all the time")
+}
+
+// open logs in to the database, and passes on what the two say to each other until one of them, or the credential, ends.
+func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) error {
+	leave, ok := s.sandbox.sessions.take(mostSessions)
+	if !ok {
+		return &refusal{code: codeTooMany, after: time.Minute}
+	}
+	defer leave()
+	user := start.Parameters["user"]
+	if s.database = start.Parameters["database"]; s.database == "" {
+		s.database = user
+	}
+	var err error
+	if s.match, s.host, err = s.sandbox.rules.login(ctx, user, s.database); err != nil {
+		return err
+	}
+	if !s.sandbox.pace.allows(s.host, s.began) {
+		return &refusal{code: codeTooMany, after: time.Second}
+	}
+	upstream, using, done, err := s.enter(ctx, start.Parameters)
+	if err != nil && s.held != nil && !s.held.alive(s.sandbox.purse.now()) {
+		// It ended just now, and the database may be the first to know. Brevet says why, or gives another one.
+		upstream, using, done, err = s.enter(ctx, start.Parameters)
+	}
+	if err != nil {
+		return err
+	}
+	s.held.count(s.began) // once, however often it was tried
+	defer done()
+	defer func() { _ = upstream.Conn.Close() }()
+	key, forget := s.sandbox.cancels.add(upstream)
+	defer forget()
+	if err := s.welcome(start, upstream, key); err != nil {
+		return nil // the client has gone away
+	}
+	s.relay(using, upstream.Conn)
+	return nil
+}
+
+// enter logs in with a credential that is alive, for as long as the context says.
+func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, context.Context, func(), error) {
+	var err error
+	if s.held, err = s.sandbox.purse.credential(ctx, s.match); err != nil {
+		return nil, nil, nil, err
+	}
+	using, done := s.held.use(ctx)
+	upstream, err := s.login(using, params)
+	if err != nil {
+		done()
+		if rejected(err) {
+			s.held.end(errEnded)
+		}
+		return nil, nil, nil, err
+	}
+	return upstream, using, done, nil
+}
+
+// rejected tells of a login that the database does not take (class 28), or that it ends at once (57P01).
+func rejected(err error) bool {
+	var theirs *pgconn.PgError
+	return errors.As(err, &theirs) && (strings.HasPrefix(theirs.Code, "28") || theirs.Code == "57P01")
+}
+
+// login connects to the database with the credential.
+func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, error) {
+	if _, streams := params["replication"]; streams {
+		return nil, &refusal{code: codeNoRule, explanation: "a session for replication is none that a rule is for"}
+	}
+	cfg, err := pgconn.ParseConfig("sslmode=disable")
+	if err != nil {
+		return nil, fmt.Errorf("preparing a login: %w", err)
+	}
+	host, port, err := net.SplitHostPort(s.host)
+	if err != nil {
+		return nil, fmt.Errorf("preparing a login: %w", err)
+	}
+	number, err := net.LookupPort("tcp", port) //nolint:noctx // it is a number
+	if err != nil {
+		return nil, fmt.Errorf("preparing a login: %w", err)
+	}
+	cfg.Host, cfg.Port, cfg.Database, cfg.User, cfg.Password = host, uint16(number), s.database, s.held.user, s.held.value.Reveal()
+	cfg.Fallbacks, cfg.ConnectTimeout, cfg.ValidateConnect, cfg.AfterConnect = nil, startWithin, nil, nil
+	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // the dialer does, and looks where that leads
+	cfg.DialFunc = s.gateway.dialDatabase(host)
+	cfg.TLSConfig, cfg.RequireAuth = nil, "scram-sha-256" // whoever else listens there learns no password
+	if host != localhost {
+		cfg.RequireAuth = ""
+		cfg.TLSConfig = &tls.Config{RootCAs: s.gateway.cfg.Roots, ServerName: host, MinVersion: tls.VersionTLS12}
+	}
+	cfg.RuntimeParams = map[string]string{}
+	for name, value := range params {
+		if name != "user" && name != "database" && !strings.HasPrefix(name, "_pq_.") {
+			cfg.RuntimeParams[name] = value
+		}
+	}
+	conn, err := pgconn.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("logging in: %w", err)
+	}
+	if err := conn.SyncConn(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn.Hijack()
+}
+
+// localhost is the one name that is called without TLS, and has to lead to this machine then.
+const localhost = "localhost"
+
+func (g *Gateway) dialDatabase(host string) pgconn.DialFunc {
+	dialer := safehttp.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver)
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil || host != localhost {
+			return conn, err
+		}
+		if at, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+			return nil, errors.Join(safehttp.ErrAddress, conn.Close())
+		}
+		return conn, nil
+	}
+}
+
+// welcome has the client begin, as the database would have after a login.
+func (s *session) welcome(start *pgproto3.StartupMessage, upstream *pgconn.HijackedConn, key cancelKey) error {
+	if start.ProtocolVersion > pgproto3.ProtocolVersion30 {
+		s.back.Send(&pgproto3.NegotiateProtocolVersion{NewestMinorProtocol: pgproto3.ProtocolVersion30})
+	}
+	s.back.Send(&pgproto3.AuthenticationOk{})
+	for _, name := range slices.Sorted(maps.Keys(upstream.ParameterStatuses)) {
+		s.back.Send(&pgproto3.ParameterStatus{Name: name, Value: upstream.ParameterStatuses[name]})
+	}
+	s.back.Send(&pgproto3.BackendKeyData{ProcessID: key.pid, SecretKey: []byte(key.secret)})
+	s.back.Send(&pgproto3.ReadyForQuery{TxStatus: upstream.TxStatus})
+	if err := s.back.Flush(); err != nil {
+		return err
+	}
+	return s.client.SetDeadline(time.Time{})
+}
+
+// relay passes bytes on as they are.
+func (s *session) relay(ctx context.Context, upstream net.Conn) {
+	closeBoth := func() { _, _ = s.client.Close(), upstream.Close() }
+	stop := context.AfterFunc(ctx, closeBoth)
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n, _ := io.Copy(s.client, upstream)
+		s.bytes.Add(n)
+		closeBoth()
+	}()
+	_, _ = io.Copy(upstream, s.client)
+	closeBoth()
+	<-ended
+}
+
+// refuse tells the client as the database would.
+func (s *session) refuse(err error) {
+	var theirs *pgconn.PgError
+	if errors.As(err, &theirs) {
+		s.back.Send(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: theirs.Code, Message: theirs.Message, Detail: theirs.Detail, Hint: theirs.Hint})
+		_ = s.back.Flush()
+		return
+	}
+	p, _ := problemOf(err)
+	answer := &pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "28000", Message: p.Title, Detail: p.Explanation, Hint: p.Detail}
+	if p.Waiting != nil {
+		answer.Detail = fmt.Sprintf("The request %s waits for %d of the group %s.", p.Waiting.ID, p.Waiting.Quorum, p.Waiting.Group)
+	}
+	if p.Status >= 500 {
+		answer.Code = "57P03"
+	}
+	s.back.Send(answer)
+	_ = s.back.Flush() // who has gone away is not to be told
+}
+
+func (s *session) log(ctx context.Context, err error) {
+	attrs := []slog.Attr{
+		slog.String("sandbox", s.sandbox.cfg.ID), slog.String("task", s.sandbox.cfg.Task), slog.String("scope", s.match.scope.Name),
+		slog.String("host", s.host), slog.String("database", s.database), slog.Int64("bytes", s.bytes.Load()),
+		slog.Duration("took", s.gateway.cfg.Now().Sub(s.began)),
+	}
+	if s.held != nil {
+		attrs = append(attrs, slog.String("issuance", s.held.id))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("refused", err.Error()))
+	}
+	s.gateway.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "egress session", attrs...)
+}
+
+// login finds the scope for a database, and its host: the scope that the user names, or else as for calls.
+func (b *rulebook) login(ctx context.Context, user, database string) (match, string, error) {
+	now, err := b.current(ctx)
+	if err != nil {
+		return match{}, "", err
+	}
+	var found match
+	var host string
+	for _, p := range now.pages {
+		for _, rule := range p.scope.Egress {
+			if !slices.Contains(rule.Databases, database) || host != "" && p.scope.Name != user {
+				continue
+			}
+			params := map[string]any{}
+			maps.Copy(params, b.only[p.scope.Name])
+			found = match{p.scope, scopes.Route{Send: scopes.Send{Field: "password"}, Params: params}}
+			host = rule.Hosts[0]
+			break
+		}
+	}
+	if host == "" {
+		return match{}, "", &refusal{code: codeNoRule, explanation: "no scope that this sandbox may ask for has an egress rule for this database"}
+	}
+	return found, host, nil
+}
+
+// cancelKey is by what a client names a session that it wants to cancel something in. It is the gateway's own.
+type cancelKey struct {
+	pid    uint32
+	secret string
+}
+
+func newCancelKey() cancelKey {
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails
+	return cancelKey{binary.BigEndian.Uint32(random), string(random[4:])}
+}

@@ -1,0 +1,242 @@
+package egress_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// database opens a way to PostgreSQL for the sandbox, and returns the folder of its socket.
+func (w *world) database(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	l := listen(t, "unix", filepath.Join(dir, ".s.PGSQL.5432"))
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- w.gateway.ServePostgres(ctx, l, w.sandbox) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("serving PostgreSQL: %v", err)
+		}
+	})
+	return dir
+}
+
+func connect(t *testing.T, config string) (*pgx.Conn, error) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), config)
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	}
+	return conn, err
+}
+
+// A sandbox works on a database as ever, and has no password.
+func TestDatabases(t *testing.T) {
+	w := newWorld(t)
+	dir := w.database(t)
+	psql := exec.CommandContext(t.Context(), "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", dir, "-d", "target", "-U", "anybody")
+	psql.Stdin = strings.NewReader(`SELECT session_user LIKE 'v-%', count(*) > 0 FROM orders;
+PREPARE one AS SELECT $1::int + 1; EXECUTE one(41);
+CREATE TEMP TABLE t (a int); COPY t FROM stdin;
+1
+2
+\.
+COPY t TO stdout;
+\c
+SELECT 'again';`)
+	if out, err := psql.CombinedOutput(); err != nil || string(out) != "t|t\n42\n1\n2\nagain\n" {
+		t.Errorf("psql: got %q, %v", out, err)
+	}
+	conn, err := connect(t, "host="+dir+" dbname=target user=host.login.use application_name=agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	var sum int
+	if err := conn.QueryRow(t.Context(), "SELECT current_setting('application_name'), $1::int + 1", 1).Scan(&name, &sum); err != nil || name != "agent" || sum != 2 {
+		t.Errorf("pgx: got %q %d, %v", name, sum, err)
+	}
+	if _, err := conn.Exec(t.Context(), "CREATE TEMP TABLE t (a int)"); err != nil {
+		t.Fatal(err)
+	}
+	rows := pgx.CopyFromSlice(100_000, func(i int) ([]any, error) { return []any{i}, nil })
+	if n, err := conn.CopyFrom(t.Context(), pgx.Identifier{"t"}, []string{"a"}, rows); err != nil || n != 100_000 {
+		t.Errorf("pgx: copied %d, %v", n, err)
+	}
+	// What is cancelled ends, and the session goes on.
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "SELECT pg_sleep(60)")
+		ended <- err
+	}()
+	for cancelled := false; !cancelled; {
+		if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err = <-ended:
+			cancelled = true
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	if e := new(pgconn.PgError); !errors.As(err, &e) || e.Code != "57014" {
+		t.Errorf("got %v, want it cancelled", err)
+	}
+	if n := w.issued(t, "host.login.use"); n != 1 {
+		t.Errorf("got %d logins, want one for all", n)
+	}
+	within(t, time.Second, "the log", w.logged(`msg="egress session"`, "scope=host.login.use", "database=target", "issuance="))
+}
+
+// The task ends: its sessions are closed within a second, and there is no other.
+func TestSessionsEndWithTheirTask(t *testing.T) {
+	w := newWorld(t)
+	config := "host=" + w.database(t) + " dbname=target user=a"
+	conn, err := connect(t, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.endTask(t)
+	began := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "SELECT pg_sleep(60)")
+		ended <- err
+	}()
+	// Those who come just then are told why, whoever knows of the end first.
+	refused := make(chan error, 10)
+	for range cap(refused) {
+		go func() {
+			_, err := connect(t, config)
+			refused <- err
+		}()
+	}
+	for range cap(refused) {
+		err := <-refused
+		if e := new(pgconn.PgError); !errors.As(err, &e) || e.Code != "28000" || time.Since(began) > time.Second {
+			t.Errorf("got %v after %s, want no session", err, time.Since(began))
+		}
+	}
+	within(t, time.Second, "the open session", ended)
+	t.Logf("closed and refused after %s", time.Since(began))
+}
+
+// What no rule is for is refused in the words of the protocol, and whatever is no session at all ends.
+func TestDatabasesThatAreRefused(t *testing.T) {
+	w := newWorld(t)
+	dir := w.database(t)
+	for config, want := range map[string]string{
+		"dbname=postgres user=a":                       "No egress rule has this call",
+		"dbname=target user=a replication=database":    "No egress rule has this call",
+		"dbname=elsewhere user=a":                      "The address is not open",
+		"dbname=target user=a options='-c nonsense=1'": "unrecognized configuration parameter",
+		"dbname=gone user=a":                           `database "gone" does not exist`,
+		// It is called over TLS, by a certificate for its name, or not at all.
+		"dbname=secured user=a":  `database "secured" does not exist`,
+		"dbname=insecure user=a": "The host gave no answer",
+	} {
+		_, err := connect(t, "host="+dir+" "+config)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "password") {
+			t.Errorf("%s: got %v, want %q", config, err, want)
+		}
+	}
+	if n := w.front.secured.Load(); n != 1 {
+		t.Errorf("got %d logins over TLS, want 1", n)
+	}
+	for name, packet := range map[string][]byte{
+		"no protocol":             []byte("GET / HTTP/1.1\r\n\r\n"),
+		"no end of encryption":    repeated(packetOf(80877103), 5),
+		"a cancel of nothing":     packetOf(80877102, 1, 2),
+		"a size that is too much": {0x7f, 0xff, 0xff, 0xff, 0, 3, 0, 0},
+	} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", filepath.Join(dir, ".s.PGSQL.5432"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write(packet)
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		if answer, err := io.ReadAll(conn); strings.Trim(string(answer), "N") != "" || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: got %q, %v, want the end", name, answer, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// front is a PostgreSQL that takes connections over TLS only, with the certificate of the host.
+type front struct {
+	net.Listener
+	secured atomic.Int32
+}
+
+func newFront(t testing.TB, certificates []tls.Certificate) *front {
+	t.Helper()
+	f := &front{Listener: listen(t, "tcp", "127.0.0.1:0")}
+	database := testkit.Devstack(t).Postgres.Addr()
+	var all sync.WaitGroup
+	t.Cleanup(func() { _ = f.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			conn, err := f.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { f.pass(t, conn, database, certificates) })
+		}
+	})
+	return f
+}
+
+func (f *front) pass(t testing.TB, conn net.Conn, database string, certificates []tls.Certificate) {
+	t.Helper()
+	defer func() { _ = conn.Close() }()
+	asked := make([]byte, 8)
+	if _, err := io.ReadFull(conn, asked); err != nil || binary.BigEndian.Uint32(asked[4:]) != 80877103 {
+		return
+	}
+	_, _ = conn.Write([]byte("S"))
+	secured := tls.Server(conn, &tls.Config{Certificates: certificates, MinVersion: tls.VersionTLS12})
+	if secured.HandshakeContext(t.Context()) != nil {
+		return
+	}
+	f.secured.Add(1)
+	out, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", database)
+	if err != nil {
+		return
+	}
+	defer func() { _ = out.Close() }()
+	go func() { _, _ = io.Copy(out, secured) }()
+	_, _ = io.Copy(secured, out)
+}
+
+// packetOf is the start of a session, with its length before it.
+func packetOf(words ...uint32) []byte {
+	packet := binary.BigEndian.AppendUint32(nil, uint32(4+4*len(words)))
+	for _, word := range words {
+		packet = binary.BigEndian.AppendUint32(packet, word)
+	}
+	return packet
+}
+
+func repeated(packet []byte, n int) []byte {
+	var all []byte
+	for range n {
+		all = append(all, packet...)
+	}
+	return all
+}

@@ -1,0 +1,284 @@
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+const (
+	// askWithin bounds the wait for a credential.
+	askWithin = 30 * time.Second
+	// reportWithin bounds the report of how often a credential was used.
+	reportWithin = 10 * time.Second
+	// margin is how long before its end a credential is not used for a new call.
+	margin = 2 * time.Second
+	// deniedFor is how long a no is told again without asking, so that what tries all the time does not fill the record.
+	deniedFor = time.Second
+	// mostSlots bounds for how many asks a sandbox is remembered: the parameters are of its choosing.
+	mostSlots = 1000
+)
+
+// purse holds the credentials of one sandbox, in memory.
+type purse struct {
+	gateway *Gateway
+	broker  *client.Client
+	now     func() time.Time
+	task    string
+	reason  string
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	slots map[string]*slot
+	// released is there once the purse closes, and is closed when all is released.
+	released chan struct{}
+	reports  sync.WaitGroup // that are to be made
+}
+
+// slot is for one scope with its parameters.
+type slot struct {
+	turn    chan struct{} // taken by who asks Brevet
+	current atomic.Pointer[held]
+	// With the turn:
+	pending *client.Pending
+	key     secret.Text // that a certificate was asked for with
+	csr     string
+	denied  error
+	until   time.Time
+}
+
+// credential returns one that is alive, and asks for it when there is none.
+func (p *purse) credential(ctx context.Context, m match) (*held, error) {
+	s, err := p.slot(m)
+	if err != nil {
+		return nil, err
+	}
+	if h := s.current.Load(); h != nil && h.ready(p.now()) {
+		return h, nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, &refusal{code: codeUnavailable, cause: ctx.Err()}
+	}
+	// An answer that nobody waits for any more may hold a credential: it is for the next one.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
+	defer cancel()
+	h := s.current.Load()
+	if h == nil {
+		return p.ask(ctx, s, m)
+	}
+	switch err := p.still(ctx, h); {
+	case errors.Is(err, errEnded):
+		return p.ask(ctx, s, m)
+	case err != nil:
+		return nil, err
+	}
+	return h, nil
+}
+
+// still is nil when a credential may be used now, and errEnded when it may not any more.
+func (p *purse) still(ctx context.Context, h *held) error {
+	var unsure error
+	for range confirmTries {
+		if h.ready(p.now()) || !h.alive(p.now()) {
+			break
+		}
+		unsure = h.confirm(ctx, p.broker, p.now)
+	}
+	switch {
+	case h.ready(p.now()):
+		return nil
+	case !h.alive(p.now()):
+		return errEnded
+	}
+	return unavailable(unsure)
+}
+
+func (p *purse) slot(m match) (*slot, error) {
+	params, err := json.Marshal(m.route.Params) // sorted by name
+	if err != nil {
+		return nil, &refusal{code: codeNoRule, cause: err}
+	}
+	key := m.scope.Name + string(params) + "\n" + m.route.Send.As + "\n" + m.route.Send.Field + "\n" + m.route.Send.User
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.released != nil {
+		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
+	}
+	if s := p.slots[key]; s != nil {
+		return s, nil
+	}
+	if len(p.slots) >= mostSlots {
+		p.forget()
+	}
+	if len(p.slots) >= mostSlots {
+		return nil, &refusal{code: codeTooMany, after: time.Minute}
+	}
+	s := &slot{turn: make(chan struct{}, 1)}
+	p.slots[key] = s
+	return s, nil
+}
+
+// forget drops the slots that hold nothing and that nobody asks for now. A request that waits for people is asked for anew.
+func (p *purse) forget() {
+	for key, s := range p.slots {
+		if h := s.current.Load(); (h == nil || !h.alive(p.now())) && len(s.turn) == 0 {
+			delete(p.slots, key)
+		}
+	}
+}
+
+// ask gets a credential from Brevet, for who has the slot's turn.
+func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
+	if p.now().Before(s.until) {
+		return nil, s.denied
+	}
+	began := p.now()
+	answer, err := p.request(ctx, s, m)
+	if err != nil {
+		if errors.Is(err, client.ErrDenied) || errors.Is(err, client.ErrInvalid) || errors.Is(err, client.ErrRateLimited) {
+			s.denied, s.until = err, p.now().Add(deniedFor)
+		}
+		return nil, unavailable(err)
+	}
+	if s.pending = answer.Pending; s.pending != nil {
+		return nil, &refusal{code: codePending, pending: s.pending, scopes: []string{m.scope.Name}, after: s.pending.RetryAfter}
+	}
+	h, err := p.gateway.newHeld(answer.Token, m.route.Send, s.key, began)
+	s.key, s.csr = secret.Text{}, ""
+	if err != nil {
+		p.release(ctx, answer.Token.ID)
+		s.denied, s.until = err, p.now().Add(deniedFor)
+		return nil, err
+	}
+	p.mu.Lock()
+	closed := p.released != nil
+	s.current.Store(h)
+	if !closed {
+		p.reports.Add(1)
+	}
+	p.mu.Unlock()
+	if closed {
+		h.end(errEnded)
+		p.release(ctx, h.id)
+		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
+	}
+	go func() {
+		defer p.reports.Done()
+		h.watch(p.broker, p.now)
+		p.report(h)
+	}()
+	return h, nil
+}
+
+// report tells how often a credential was used that is not used any more: one that was asked for and never used is one too many.
+func (p *purse) report(h *held) {
+	log := p.log.With("scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
+	log.Info("egress credential ended")
+	p.mu.Lock()
+	released := p.released
+	p.mu.Unlock()
+	if released != nil {
+		<-released // which matters more
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
+	defer cancel()
+	said := h.uses()
+	switch stands, err := p.broker.ReportUses(ctx, h.id, said); {
+	case err != nil:
+		log.Warn("egress uses not reported", "error", err)
+	case stands.Calls != said.Calls: // whoever said so has the sandbox's SVID
+		log.Warn("egress uses were reported by somebody else", "recorded", stands.Calls)
+	}
+}
+
+// request asks, or looks what people have said to what was asked before.
+func (p *purse) request(ctx context.Context, s *slot, m match) (client.Answer, error) {
+	if m.scope.Csr && s.csr == "" {
+		var err error
+		if s.key, s.csr, err = newKey(); err != nil {
+			return client.Answer{}, err
+		}
+	}
+	ask := client.Ask{Scope: m.scope.Name, Params: m.route.Params, Task: p.task, Reason: p.reason, CSR: s.csr}
+	if s.pending == nil {
+		return p.broker.Request(ctx, ask)
+	}
+	state, err := p.broker.State(ctx, s.pending.ID)
+	if err != nil && !errors.Is(err, client.ErrNotFound) {
+		return client.Answer{}, err
+	}
+	if err == nil && state.Status == openapi.StatusPending {
+		return client.Answer{Pending: s.pending}, nil
+	}
+	id := s.pending.ID
+	s.pending = nil
+	if err != nil || state.Status != openapi.StatusApproved {
+		return p.decided(ctx, id, ask, state.Status)
+	}
+	return p.broker.Redeem(ctx, id, ask)
+}
+
+// decided tells of a no once, by redeeming what cannot be. What nobody decided is asked for again.
+func (p *purse) decided(ctx context.Context, id string, ask client.Ask, status openapi.Status) (client.Answer, error) {
+	if status == openapi.StatusRejected {
+		return p.broker.Redeem(ctx, id, ask)
+	}
+	return p.broker.Request(ctx, ask)
+}
+
+// close ends what is under way, releases everything, takes back what people were asked for, and waits for the reports. What that
+// does not reach ends by itself.
+func (p *purse) close(ctx context.Context) {
+	released := make(chan struct{})
+	p.mu.Lock()
+	p.released = released
+	all := slices.Collect(maps.Values(p.slots))
+	p.mu.Unlock()
+	var alive []*held
+	for _, s := range all {
+		if h := s.current.Load(); h != nil && h.life.Err() == nil {
+			h.end(errEnded)
+			alive = append(alive, h)
+		}
+	}
+	for _, h := range alive {
+		p.release(ctx, h.id)
+	}
+	close(released)
+	for _, s := range all {
+		select {
+		case s.turn <- struct{}{}:
+			if s.pending != nil {
+				_ = p.broker.Withdraw(ctx, s.pending.ID)
+			}
+			<-s.turn
+		case <-ctx.Done():
+		}
+	}
+	reported := make(chan struct{})
+	go func() {
+		p.reports.Wait()
+		close(reported)
+	}()
+	select {
+	case <-reported:
+	case <-ctx.Done():
+	}
+}
+
+func (p *purse) release(ctx context.Context, id string) {
+	_, _ = p.broker.Release(ctx, id) // it ends with the task, or by itself
+}

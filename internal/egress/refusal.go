@@ -1,0 +1,154 @@
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/openapi"
+)
+
+// The codes of what a gateway refuses by itself. What Brevet refuses has Brevet's.
+const (
+	codeNoRule      openapi.ProblemCode = "egress_no_rule"
+	codePending     openapi.ProblemCode = "egress_pending"
+	codePlaintext   openapi.ProblemCode = "egress_plaintext"
+	codeMisdirected openapi.ProblemCode = "egress_misdirected"
+	codeAddress     openapi.ProblemCode = "egress_address"
+	codeUpgrade     openapi.ProblemCode = "egress_upgrade"
+	codeTooMany     openapi.ProblemCode = "egress_too_many"
+	codeTooLarge    openapi.ProblemCode = "egress_too_large"
+	codeCaller      openapi.ProblemCode = "egress_caller"
+	codeUnavailable openapi.ProblemCode = "egress_unavailable"
+	codeUnfit       openapi.ProblemCode = "egress_unfit"
+	codeUpstream    openapi.ProblemCode = "egress_upstream"
+	codeEnded       openapi.ProblemCode = "egress_ended"
+	codeSigned      openapi.ProblemCode = "egress_signed"
+)
+
+// words are the status, the title and the detail of each code.
+var words = map[openapi.ProblemCode]struct {
+	status        int
+	title, detail string
+}{
+	codeNoRule:      {http.StatusForbidden, "No egress rule has this call", "No scope that this sandbox may ask for has an egress rule with this host, method and path. The call was not sent. explanation says how far the rules go."},
+	codePending:     {http.StatusForbidden, "A person has to approve", "The call needs a credential that people have to agree to. It was not sent. Call again once they have: waiting says whom it waits for."},
+	codePlaintext:   {http.StatusForbidden, "Not over TLS", "The gateway sends credentials over TLS only. The call was not sent. Use https."},
+	codeMisdirected: {http.StatusMisdirectedRequest, "Another host than the connection's", "The host of the call is not the one that the connection was opened for. The call was not sent."},
+	codeAddress:     {http.StatusForbidden, "The address is not open", "The host has an address that is not a public one, and that whoever runs the gateway has not opened. The call was not sent."},
+	codeUpgrade:     {http.StatusForbidden, "Not a protocol for a gateway", "A call may be upgraded to a WebSocket and to nothing else. It was not sent."},
+	codeTooMany:     {http.StatusTooManyRequests, "Too many calls", "This sandbox makes more calls than the gateway lets pass. Slow down."},
+	codeTooLarge:    {http.StatusRequestEntityTooLarge, "The body is too large", "The body is larger than the gateway lets pass."},
+	codeCaller:      {http.StatusForbidden, "Not a sandbox of this gateway", "The gateway cannot tell which sandbox calls, or holds no identity of it. The call was not sent."},
+	codeUnavailable: {http.StatusServiceUnavailable, "Brevet cannot be asked", "The gateway cannot learn now whether the call may pass. It was not sent. Try again."},
+	codeUnfit:       {http.StatusBadGateway, "The credential does not fit", "The credential has not the member that its egress rule names, or one that cannot be sent, or the host does not ask for it. The call was not sent. An admin has to change the catalogue."},
+	codeUpstream:    {http.StatusBadGateway, "The host gave no answer", "The gateway passed the call on, and got no answer that it can give back."},
+	codeEnded:       {http.StatusForbidden, "The credential has ended", "The task ended, or the credential was revoked, while the call was under way."},
+	codeSigned:      {http.StatusBadRequest, "Signed by the sandbox", "A part of the call is signed by the sandbox itself, in a way that the gateway cannot take away. The call was not sent. explanation says what to do."},
+}
+
+// refusal is a call that is not passed on, told to the sandbox.
+type refusal struct {
+	code        openapi.ProblemCode
+	explanation string
+	scopes      []string        // that have a rule for the host
+	pending     *client.Pending // what waits for people
+	after       time.Duration   // when to try again
+	cause       error           // for the log; never for the sandbox
+}
+
+func (r *refusal) Error() string {
+	if r.cause != nil {
+		return string(r.code) + ": " + r.cause.Error()
+	}
+	return string(r.code) + ": " + r.explanation
+}
+
+func (r *refusal) Unwrap() error { return r.cause }
+
+// unavailable is the refusal for what Brevet did not answer. Its own no stays what it is.
+func unavailable(err error) error {
+	var problem *client.Problem
+	if errors.As(err, &problem) {
+		return err
+	}
+	return &refusal{code: codeUnavailable, cause: err, after: time.Second}
+}
+
+// problem is what a sandbox is told (RFC 9457).
+type problem struct {
+	openapi.Problem
+	// Scopes are those that have a rule for the host.
+	Scopes []string `json:"scopes,omitempty"`
+	// Waiting is the request that people have to decide on.
+	Waiting *waiting `json:"waiting,omitempty"`
+}
+
+type waiting struct {
+	ID      string    `json:"id"`
+	Group   string    `json:"group"`
+	Quorum  int       `json:"quorum"`
+	Expires time.Time `json:"expires_at"`
+}
+
+// problemOf tells an error, and when to try again.
+func problemOf(err error) (problem, time.Duration) {
+	var theirs *client.Problem
+	if errors.As(err, &theirs) {
+		p := problem{Problem: theirs.Problem}
+		p.Instance = ""
+		if p.Status == http.StatusUnauthorized || p.Status == http.StatusConflict {
+			p.Status = http.StatusForbidden // it is the gateway that was told so, and no login of the sandbox would help
+		}
+		return p, theirs.RetryAfter
+	}
+	r := refusalOf(err)
+	w := words[r.code]
+	p := problem{Scopes: r.scopes, Problem: openapi.Problem{
+		Type: r.code.Type(), Code: r.code, Status: w.status, Title: w.title, Detail: w.detail, Explanation: r.explanation,
+	}}
+	if r.pending != nil {
+		p.Waiting = &waiting{r.pending.ID, r.pending.Group, r.pending.Quorum, r.pending.Expires}
+	}
+	return p, r.after
+}
+
+func refusalOf(err error) *refusal {
+	var r *refusal
+	var large *http.MaxBytesError
+	var theirs *net.OpError
+	switch {
+	case errors.As(err, &r):
+		return r
+	case errors.As(err, &large):
+		return &refusal{code: codeTooLarge, cause: err}
+	case errors.Is(err, safehttp.ErrAddress):
+		return &refusal{code: codeAddress, cause: err}
+	case errors.Is(err, errEnded), errors.Is(err, context.DeadlineExceeded):
+		return &refusal{code: codeEnded, cause: err}
+	case errors.As(err, &theirs) && theirs.Op == "remote error": // one of the fixed words of TLS
+		return &refusal{code: codeUpstream, explanation: "the host has ended the connection: " + theirs.Err.Error(), cause: err}
+	default:
+		return &refusal{code: codeUpstream, cause: err}
+	}
+}
+
+// refuse answers in place of the host.
+func refuse(w http.ResponseWriter, err error) {
+	p, after := problemOf(err)
+	h := w.Header()
+	clear(h)
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	if after > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
+	}
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // who has gone away is not to be told
+}

@@ -1,0 +1,126 @@
+package egress_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/google/go-cmp/cmp"
+)
+
+// usage is what an auditor is told of a scope, but for when it was used last.
+func (w *world) usage(t *testing.T, scope string) openapi.ScopeUsage {
+	t.Helper()
+	usage, err := w.stack.Client(t, eyes).Usage(t.Context(), client.UsageFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range usage.Scopes {
+		if u.Scope == scope {
+			if (u.Reported.Used > 0) == u.Reported.LastUsedAt.IsZero() || time.Since(u.Reported.LastUsedAt) < 0 {
+				t.Errorf("got %d used, at last at %s", u.Reported.Used, u.Reported.LastUsedAt)
+			}
+			u.Reported.LastUsedAt = time.Time{}
+			return u
+		}
+	}
+	t.Fatalf("nothing was asked of %s", scope)
+	return openapi.ScopeUsage{}
+}
+
+// Of three credentials one was used, twice: the gateway that held it says so when it stops, and auditors read it.
+func TestGrantedAndUsed(t *testing.T) {
+	w := newWorld(t)
+	const scope = "host.token.use"
+	never, err := w.broker.Request(t.Context(), client.Ask{Scope: scope, Task: task})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.broker.Request(t.Context(), client.Ask{Scope: scope, Task: task}); err != nil { // of which nobody says anything
+		t.Fatal(err)
+	}
+	if _, err := w.broker.ReportUses(t.Context(), never.Token.ID, openapi.UseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if answer := w.get(t, "/token"); answer.status != 200 {
+			t.Fatalf("got %d %s", answer.status, answer.text)
+		}
+	}
+	want := openapi.ScopeUsage{Scope: scope, Asked: 3, Granted: 3, Reported: openapi.ReportedUsage{Credentials: 1}}
+	if diff := cmp.Diff(want, w.usage(t, scope)); diff != "" {
+		t.Errorf("while it is held (-want +got):\n%s", diff)
+	}
+	w.gateway.Close(t.Context())
+	want.Reported = openapi.ReportedUsage{Credentials: 2, Used: 1, Calls: 2}
+	if diff := cmp.Diff(want, w.usage(t, scope)); diff != "" {
+		t.Errorf("when it is not any more (-want +got):\n%s", diff)
+	}
+	var asked, used, calls int
+	err = testkit.Connect(t, w.stack.DB.AuditorURL).QueryRow(t.Context(), `
+		SELECT asked, reported_used, reported_calls FROM audit_usage WHERE scope = $1`, scope).Scan(&asked, &used, &calls)
+	if err != nil || asked != 3 || used != 1 || calls != 2 {
+		t.Errorf("the view has %d asked, %d used, %d calls, %v", asked, used, calls, err)
+	}
+	w.stack.DB.Check(t)
+}
+
+// A task that ends, and a session of a database: both are reported.
+func TestUsesOfWhatEnded(t *testing.T) {
+	w := newWorld(t)
+	dir := w.database(t)
+	for range 2 {
+		conn, err := connect(t, "host="+dir+" dbname=target user=host.login.use")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close(t.Context())
+	}
+	w.get(t, "/key/echo")
+	w.endTask(t)
+	within(t, 10*time.Second, "the log", w.logged(`msg="egress credential ended"`, "scope=host.login.use", "calls=2"))
+	within(t, 10*time.Second, "the log", w.logged(`msg="egress credential ended"`, "scope=host.key.use", "calls=1"))
+	w.gateway.Close(t.Context()) // which waits for reports
+	for scope, calls := range map[string]int64{"host.login.use": 2, "host.key.use": 1} {
+		want := openapi.ScopeUsage{Scope: scope, Asked: 1, Granted: 1, Reported: openapi.ReportedUsage{Credentials: 1, Used: 1, Calls: calls}}
+		if diff := cmp.Diff(want, w.usage(t, scope)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// A report that cannot be made is a line of the log, and keeps nobody waiting for longer than what is released does.
+func TestUnreportedUses(t *testing.T) {
+	w := newWorld(t)
+	w.get(t, "/token")
+	w.stack.CloseServer()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	w.gateway.Close(ctx)
+	if ctx.Err() != nil {
+		t.Error("closing took all the time that there was")
+	}
+	if text := w.log.String(); !strings.Contains(text, `level=WARN msg="egress uses not reported"`) || !strings.Contains(text, "calls=1") {
+		t.Errorf("got the log\n%s\nwant that the use is not reported", text)
+	}
+}
+
+// Somebody else with the sandbox's SVID has reported first: that stands, and the log warns of it.
+func TestUsesReportedBySomebodyElse(t *testing.T) {
+	w := newWorld(t)
+	if answer := w.get(t, "/token"); answer.status != 200 {
+		t.Fatalf("got %d %s", answer.status, answer.text)
+	}
+	_, id, _ := strings.Cut(w.log.String(), "issuance=")
+	id, _, _ = strings.Cut(id, "\n")
+	id, _, _ = strings.Cut(id, " ")
+	if _, err := w.broker.ReportUses(t.Context(), id, openapi.UseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	w.gateway.Close(t.Context())
+	within(t, 5*time.Second, "the log", w.logged("level=WARN", "issuance="+id, "sandbox="+agent, "calls=1", "recorded=0"))
+}

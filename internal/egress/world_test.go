@@ -1,0 +1,429 @@
+package egress_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/egress"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+
+const (
+	agent = "spiffe://acme.test/agents/a"
+	admin = "spiffe://acme.test/admin"
+	eyes  = "spiffe://acme.test/auditor"
+	task  = "triage-1"
+	// canary is the key that no sandbox may ever see.
+	canary = "CANARY-4f9c81d07ab2"
+	// The key that calls are signed by.
+	awsKey     = "AKIACANARY52C19D77E0"
+	awsSecret  = "CANARY/secret+7d0b1c52e94f/ab"
+	awsSession = "CANARY//session+e55a0b31c8d7=="
+	password   = "of-this-gateway"
+)
+
+// host is a server of others, which remembers what reached it and does as the path says.
+type host struct {
+	*httptest.Server
+	mux   *http.ServeMux
+	quiet bool // it remembers nothing
+	mu    sync.Mutex
+	calls []*http.Request
+}
+
+func newHost(t testing.TB) *host {
+	t.Helper()
+	h := prepareHost()
+	h.start(t)
+	return h
+}
+
+func prepareHost() *host {
+	mux := http.NewServeMux()
+	h := &host{mux: mux}
+	mux.HandleFunc("/key/echo", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Seen", r.Header.Get("X-Key"))
+		w.Header().Set("Set-Cookie", "session=of-the-host")
+		_ = json.NewEncoder(w).Encode(r.Header)
+	})
+	mux.HandleFunc("/key/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://elsewhere.test/?key="+r.Header.Get("X-Key"), http.StatusFound)
+	})
+	mux.HandleFunc("/key/body", func(w http.ResponseWriter, r *http.Request) {
+		sum := sha256.New()
+		n, err := io.Copy(sum, r.Body)
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(w, "%d %s", n, hex.EncodeToString(sum.Sum(nil)))
+	})
+	mux.HandleFunc("/key/events", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: one\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("/key/socket", func(w http.ResponseWriter, _ *http.Request) {
+		conn, buf, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(conn, buf)
+	})
+	for _, path := range []string{"/s3/", "/lambda/"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%d %s", len(body), body)
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		if !h.quiet {
+			h.calls = append(h.calls, r)
+		}
+		h.mu.Unlock()
+		mux.ServeHTTP(w, r)
+	}))
+	h.EnableHTTP2 = true
+	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	return h
+}
+
+func (h *host) start(t testing.TB) {
+	t.Helper()
+	h.StartTLS()
+	t.Cleanup(h.Close)
+}
+
+// taken returns what came since the last time.
+func (h *host) taken() []*http.Request {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	calls := h.calls
+	h.calls = nil
+	return calls
+}
+
+// name is by which the catalogue, and whoever calls, knows it.
+func (h *host) name() string {
+	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
+	return "example.com:" + port // the certificate of httptest is for that
+}
+
+// catalogueFor has one scope for each way in which a credential is sent.
+func catalogueFor(host, database string, secured int) []scopes.File {
+	const scope = `  - name: %s
+    title: Call
+    authority: %s
+    resource: host:all
+    ttl: {default: 5m, max: 15m}
+    credential: %s
+    egress: [{hosts: ['%s'], methods: [GET, POST, PUT], paths: [%s]%s}]
+`
+	const logins = `  - name: %s
+    title: Log in
+    authority: read
+    resource: host:all
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: database, mount: database, role: reporting}
+    egress: [{hosts: ['%[3]s'], databases: %[2]s}]
+`
+	kv, keys, jwt := "{kind: kv, path: secret/data/egress}", "{kind: kv, path: secret/data/egress-aws}", "{kind: jwt, audience: https://example.com}"
+	text := "scopes:\n" +
+		fmt.Sprintf(scope, "host.key.use", "read", kv, host, "/key/**", ", send: {as: header, name: x-key, field: key}") +
+		fmt.Sprintf(scope, "host.basic.use", "read", kv, host, "/basic", ", send: {as: basic, user: bot, field: key}") +
+		fmt.Sprintf(scope, "host.query.use", "read", kv, host, "/query", ", send: {as: query, name: key, field: key}") +
+		fmt.Sprintf(scope, "host.bearer.use", "read", kv, host, "/bearer", ", send: {as: bearer, field: key}") +
+		fmt.Sprintf(scope, "host.s3.use", "read", keys, host, "/s3/**", ", send: {as: aws, service: s3, region: eu-central-1}") +
+		fmt.Sprintf(scope, "host.lambda.use", "read", keys, host, "/lambda/**", ", send: {as: aws, service: lambda, region: eu-central-1}") +
+		fmt.Sprintf(scope, "host.token.use", "read", jwt, host, "/token", "") +
+		fmt.Sprintf(scope, "host.bound.use", "read", "{kind: jwt, audience: https://example.com, bind: dpop}", host, "/bound", "") +
+		fmt.Sprintf(scope, "host.lost.use", "read", kv, host, "/lost", ", send: {as: bearer, field: none}") +
+		fmt.Sprintf(scope, "host.approved.use", "write", "{kind: jwt, audience: https://example.com}\n    approval: {group: oncall}", host, "/approved", "") +
+		fmt.Sprintf(scope, "host.inner.use", "read", jwt, "inner.test", "/**", "") +
+		fmt.Sprintf(scope, "host.rebound.use", "read", jwt, "rebound.test"+host[strings.Index(host, ":"):], "/**", "") +
+		fmt.Sprintf(scope, "host.unlisted.use", "read", jwt, host, "/unlisted", "") +
+		fmt.Sprintf(scope, "host.refused.use", "delete", jwt, host, "/refused", "") +
+		fmt.Sprintf(logins, "host.login.use", "['target', gone]", database) +
+		fmt.Sprintf(logins, "host.secured.use", "[secured]", fmt.Sprintf("example.com:%d", secured)) +
+		fmt.Sprintf(logins, "host.insecure.use", "[insecure]", fmt.Sprintf("another.test:%d", secured)) +
+		fmt.Sprintf(logins, "host.nowhere.use", "[elsewhere]", "inner.test:5432") +
+		`  - name: host.repo.read
+    title: Read
+    authority: read
+    params:
+      repo: {type: string, pattern: '[a-z]+/[a-z]+', max_length: 40}
+      env: {type: enum, values: [dev, prod]}
+    resource: host:{repo}
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: https://example.com}
+    egress: [{hosts: ['` + host + `'], methods: [GET], paths: ['/repos/{repo}/issues']}]
+`
+	return []scopes.File{{Name: "scopes.yaml", Data: []byte(text)}, {Name: "policies.cedar", Data: []byte(`
+@id("agents") permit (principal in Path::"spiffe://acme.test/agents", action, resource);
+@id("acme-only") forbid (principal, action == Action::"host.repo.read", resource) unless { context.params.repo like "acme/*" };
+@id("writes") forbid (principal, action in Action::"authority:write", resource) unless { context.approved };
+@id("never-now") forbid (principal, action in Action::"authority:delete", resource) when { context.task like "triage*" };
+`)}}
+}
+
+// world is a gateway with one sandbox, beside a whole Brevet and a host.
+type world struct {
+	stack   *testkit.Stack
+	host    *host
+	gateway *egress.Gateway
+	sandbox *egress.Sandbox
+	broker  *client.Client // as the sandbox
+	addr    string         // of the listener that takes the password
+	socket  string         // that only the sandbox can reach
+	log     *testkit.Buffer
+
+	front     *front
+	perSecond int
+}
+
+// newWorld is one whose catalogue has more scopes, when there are any.
+func newWorld(t testing.TB, more ...string) *world {
+	t.Helper()
+	w := &world{host: newHost(t), log: &testkit.Buffer{}, perSecond: 1000}
+	w.front = newFront(t, w.host.TLS.Certificates)
+	catalogue := catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port)
+	catalogue[0].Data = append(catalogue[0].Data, strings.Join(more, "")...)
+	w.stack = testkit.NewStack(t, testkit.Options{
+		Catalogue: catalogue, Admins: []string{admin}, Auditors: []string{eyes},
+		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
+		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}},
+	})
+	w.store(t, "egress", map[string]any{"key": canary})
+	w.store(t, "egress-aws", map[string]any{"access_key": awsKey, "secret_key": awsSecret, "session_token": awsSession})
+	w.broker = w.stack.Client(t, agent)
+	w.open(t)
+	return w
+}
+
+// server is the PostgreSQL that Vault makes logins for.
+func (w *world) server(t testing.TB) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(testkit.Devstack(t).Postgres.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "localhost:" + port
+}
+
+// open starts a gateway, for which all names are the host's, at an address that the operator has opened.
+func (w *world) open(t testing.TB) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AddCert(w.host.Certificate())
+	handler := slog.DiscardHandler
+	if w.log != nil {
+		handler = slog.NewTextHandler(w.log, nil)
+	}
+	var err error
+	w.gateway, err = egress.New(egress.Config{
+		Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Resolver: names(t),
+		CallsPerSecond: w.perSecond, Log: slog.New(handler), Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sandbox, err = w.gateway.Sandbox(egress.SandboxConfig{
+		ID: agent, Task: task, Broker: w.broker, Scopes: usable(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.socket = filepath.Join(t.TempDir(), "egress.sock")
+	serve(t, w.gateway, listen(t, "unix", w.socket), egress.Alone(w.sandbox))
+	tcp := listen(t, "tcp", "127.0.0.1:0")
+	w.addr = tcp.Addr().String()
+	serve(t, w.gateway, tcp, egress.WithPassword(w.sandbox, secret.New(password)))
+	t.Cleanup(func() { w.gateway.Close(context.WithoutCancel(t.Context())) })
+}
+
+func listen(t testing.TB, network, address string) net.Listener {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func serve(t testing.TB, g *egress.Gateway, l net.Listener, who egress.Caller) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- g.Serve(ctx, l, who) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+}
+
+// trust is what a sandbox trusts: its gateway, and nobody else.
+func (w *world) trust() *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.gateway.CA())
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+}
+
+// proxied is a client that is told of the gateway as of any proxy.
+func (w *world) proxied(t testing.TB) *http.Client {
+	t.Helper()
+	through := &url.URL{Scheme: "http", User: url.UserPassword("brevet", password), Host: w.addr}
+	transport := &http.Transport{Proxy: http.ProxyURL(through), TLSClientConfig: w.trust(), ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// alone is a client at the socket of the one sandbox.
+func (w *world) alone() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
+	}}}
+}
+
+func (w *world) url(path string) string { return "https://" + w.host.name() + path }
+
+// got is an answer, read to its end.
+type got struct {
+	status int
+	header http.Header
+	text   string
+	proto  string
+}
+
+// problem is the code of a refusal, and its explanation.
+func (g got) problem() (code, explanation string) {
+	var p struct{ Code, Explanation string }
+	if g.header.Get("Content-Type") != "application/problem+json" || json.Unmarshal([]byte(g.text), &p) != nil {
+		return "", ""
+	}
+	return p.Code, p.Explanation
+}
+
+func call(t testing.TB, c *http.Client, req *http.Request) got {
+	t.Helper()
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatalf("calling %s: %v", req.URL, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("reading what %s answers: %v", req.URL, err)
+	}
+	return got{resp.StatusCode, resp.Header, string(body), resp.Proto}
+}
+
+func request(t testing.TB, method, target string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, target, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func (w *world) get(t testing.TB, path string) got {
+	t.Helper()
+	return call(t, w.proxied(t), request(t, "GET", w.url(path), nil))
+}
+
+// usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
+func usable() map[string]map[string]any {
+	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed"} {
+		all["host."+name+".use"] = nil
+	}
+	return all
+}
+
+func filterOf(scope string) client.Filter { return client.Filter{Scope: scope, Limit: 500} }
+
+// issued counts what was issued to the sandbox for a scope.
+func (w *world) issued(t testing.TB, scope string) int {
+	t.Helper()
+	page, err := w.broker.Page(t.Context(), filterOf(scope))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(page.Issuances)
+}
+
+func (w *world) endTask(t testing.TB) {
+	t.Helper()
+	if _, err := w.broker.EndTask(t.Context(), task, client.TaskEnd{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logged tells when the log has a line with all of these.
+func (w *world) logged(parts ...string) <-chan error {
+	seen := make(chan error, 1)
+	go func() {
+		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+			for line := range strings.Lines(w.log.String()) {
+				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+					seen <- nil
+					return
+				}
+			}
+		}
+	}()
+	return seen
+}
+
+var errLate = errors.New("nothing happened in time")
+
+// within waits for something that is to happen soon.
+func within(t testing.TB, limit time.Duration, what string, happened <-chan error) {
+	t.Helper()
+	select {
+	case <-happened:
+	case <-time.After(limit):
+		t.Errorf("%s: %v", what, errLate)
+	}
+}
+
+func header(r *http.Request) string {
+	var all []string
+	for name, values := range r.Header {
+		all = append(all, name+": "+strings.Join(values, " | "))
+	}
+	return strings.Join(all, "\n")
+}

@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"cmp"
+	"encoding/hex"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// ListApprovals shows a person what waits for them.
+func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
+	const operation = "listApprovals"
+	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return nil, err
+		}
+		limit := params.Limit
+		if limit == 0 {
+			limit = defaultLimit
+		}
+		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, limit)
+		if err != nil {
+			return nil, err
+		}
+		out := ApprovalList{Approvals: make([]ApprovalCase, 0, len(cases)), More: more}
+		for i := range cases {
+			out.Approvals = append(out.Approvals, s.caseOf(&cases[i]))
+		}
+		return out, nil
+	})
+}
+
+// GetApproval shows a person one request with the votes on it.
+func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "getApproval"
+	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
+		if !ourID(id) {
+			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return nil, err
+		}
+		c, err := s.cfg.Broker.Case(r.Context(), who, id)
+		if err != nil {
+			return nil, notFound(err, "id")
+		}
+		return s.caseOf(c), nil
+	})
+}
+
+// CastVote takes a person's vote.
+func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "castVote"
+	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
+		if !ourID(id) {
+			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+		}
+		ask, err := readOrder[VoteRequest](s, w, r, who, operation)
+		if err != nil {
+			return nil, err
+		}
+		ballot := broker.Ballot{
+			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
+		}
+		if n, err := hex.Decode(ballot.Hash[:], []byte(ask.Hash)); err != nil || n != len(ballot.Hash) {
+			return nil, &finding{kind: errInvalid, field: "hash", detail: "hash"}
+		}
+		if err := checkText("note", ask.Note); err != nil {
+			return nil, err
+		}
+		c, err := s.cfg.Broker.Vote(r.Context(), who, ballot)
+		if c != nil && c.Voted {
+			s.CountVote(c, ballot.Verdict, who)
+		}
+		if err != nil {
+			return nil, notFound(err, "id")
+		}
+		return s.caseOf(c), nil
+	})
+}
+
+// CountVote counts a vote that was recorded, here or in the console.
+func (s *Server) CountVote(c *broker.Case, verdict broker.Verdict, who people.Person) {
+	s.metrics.votes.WithLabelValues(string(verdict), c.ApprovalGroup, who.Subject()).Inc()
+	if verdict == broker.BreakGlass {
+		s.metrics.broken.WithLabelValues("vote").Inc()
+	}
+}
+
+// caseOf shows a request to a person. What they are asked to agree to is in its canonical form.
+func (s *Server) caseOf(c *broker.Case) ApprovalCase {
+	hash := c.Hash()
+	out := ApprovalCase{
+		ID: c.ID, Status: Status(c.Status), StatusAt: c.StatusTime, Canonical: c.Canonical, Hash: hex.EncodeToString(hash[:]),
+		Like: c.Likeness(), Time: c.Time, SpiffeID: c.Subject.ID.String(), Scope: c.Scope,
+		Title: s.cfg.Broker.Title(c.Scope, c.Catalogue), Authority: c.Authority, Resource: c.Resource, Params: c.Params,
+		TTL: seconds(c.TTL), Task: c.Task, Reason: c.Reason, Policies: list(c.Policies),
+		Approval: approvalOf(&c.View), Votes: make([]Vote, 0, len(c.Cast)),
+		VotesCast: c.View.Votes, ExpiresAt: c.Expires, RedeemedBy: c.RedeemedBy, Remembered: c.Remembered, Recalled: c.Recalled,
+	}
+	if c.User != nil {
+		out.OnBehalfOf = c.User.ID
+	}
+	for _, v := range c.Cast {
+		out.Votes = append(out.Votes, Vote{
+			Voter: v.Voter.ID, Name: v.Voter.Name, Verdict: Verdict(v.Verdict), Covers: string(v.Covers), Time: v.Time, Note: v.Note,
+		})
+	}
+	return out
+}

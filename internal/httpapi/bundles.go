@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// bundleMeter asks the sources when it is asked itself, so that it never shows what was so a while ago.
+type bundleMeter struct {
+	status  func() []attest.BundleStatus
+	failing *prometheus.Desc
+	now     func() time.Time
+}
+
+// MeterBundles registers brevet_bundle_failing_seconds. The trust domains that can be a label are those of the configuration.
+func MeterBundles(reg prometheus.Registerer, status func() []attest.BundleStatus, now func() time.Time) error {
+	m := &bundleMeter{status: status, now: now, failing: prometheus.NewDesc("brevet_bundle_failing_seconds",
+		"Time since the source of a trust domain's bundle began to fail, 0 while it works. The last bundle is gone by for a day.",
+		[]string{"trust_domain"}, nil)}
+	if err := reg.Register(m); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
+}
+
+// Describe is for prometheus.
+func (m *bundleMeter) Describe(to chan<- *prometheus.Desc) { to <- m.failing }
+
+// Collect is for prometheus.
+func (m *bundleMeter) Collect(to chan<- prometheus.Metric) {
+	for _, s := range m.status() {
+		failing := 0.0
+		if !s.Since.IsZero() {
+			failing = m.now().Sub(s.Since).Seconds()
+		}
+		to <- prometheus.MustNewConstMetric(m.failing, prometheus.GaugeValue, failing, s.TrustDomain.Name())
+	}
+}

@@ -1,0 +1,232 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// mostProblems is how many problems of a catalogue are told.
+const mostProblems = 100
+
+var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// badCatalogue is what is wrong with the files that an admin has sent.
+type badCatalogue struct { //nolint:errname // it reads as what was sent
+	finding
+	problems scopes.Problems
+}
+
+// Unwrap returns the finding.
+func (c *badCatalogue) Unwrap() error { return &c.finding }
+
+// tell puts the problems into the answer. They quote what was sent to whoever has sent it.
+func (c *badCatalogue) tell(p *Problem) {
+	for _, one := range c.problems[:min(len(c.problems), mostProblems)] {
+		p.Problems = append(p.Problems, CatalogueProblem{File: one.File, Line: one.Line, What: one.What})
+	}
+}
+
+// forCatalogue proves who calls, and that the catalogue is theirs to read or change: it concerns every trust domain. It
+// answers with what do returns; the actor is how the record names the caller.
+func (s *Server) forCatalogue(
+	w http.ResponseWriter, r *http.Request, operation string, do func(who caller, actor string) (status int, body any, err error),
+) {
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	of := []office{s.offices.admin}
+	if r.Method == http.MethodGet {
+		of = append(of, s.offices.auditor)
+	}
+	err = s.overAll(r, who, of...)
+	var status int
+	var body any
+	if err == nil {
+		status, body, err = do(who, actorOf(who).ID())
+	}
+	if err != nil {
+		s.fail(w, r, who, aboutCatalogue(err))
+		return
+	}
+	writeJSON(w, status, body)
+}
+
+// aboutCatalogue says what a change ran into, for the record.
+func aboutCatalogue(err error) error {
+	switch {
+	case errors.Is(err, broker.ErrOtherCatalogue):
+		return &finding{kind: broker.ErrOtherCatalogue, field: "If-Match", detail: "if_match"}
+	case errors.Is(err, broker.ErrOwnProposal):
+		return &finding{kind: broker.ErrOwnProposal, detail: "own_proposal"}
+	}
+	return notFound(err, "digest")
+}
+
+// GetCatalogue reads the catalogue in force.
+func (s *Server) GetCatalogue(w http.ResponseWriter, r *http.Request) {
+	const operation = "getCatalogue"
+	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return 0, nil, err
+		}
+		head, files, err := s.cfg.Broker.CatalogueInForce(r.Context())
+		if err != nil {
+			return 0, nil, err
+		}
+		tag(w, head.Digest)
+		return http.StatusOK, Catalogue{
+			Digest: head.Digest, Version: head.Version, Since: head.Since, Actor: head.Actor, Reason: head.Reason, Files: filesOf(files),
+		}, nil
+	})
+}
+
+// GetCatalogueFiles reads any catalogue that is kept.
+func (s *Server) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest) {
+	const operation = "getCatalogueFiles"
+	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
+		if !digestForm.MatchString(digest) {
+			return 0, nil, broker.ErrNotFound
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return 0, nil, err
+		}
+		files, err := s.cfg.Broker.CatalogueFiles(r.Context(), digest)
+		return http.StatusOK, CatalogueFiles{Digest: digest, Files: filesOf(files)}, err
+	})
+}
+
+// ListCatalogueChanges tells what became of catalogues.
+func (s *Server) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams) {
+	const operation = "listCatalogueChanges"
+	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return 0, nil, err
+		}
+		limit := params.Limit
+		if limit == 0 {
+			limit = defaultLimit
+		}
+		changes, err := s.cfg.Broker.CatalogueChanges(r.Context(), limit)
+		out := CatalogueHistory{Changes: make([]CatalogueChange, 0, len(changes))}
+		for _, c := range changes {
+			out.Changes = append(out.Changes, changeOf(c))
+		}
+		return http.StatusOK, out, err
+	})
+}
+
+// ApplyCatalogue puts another catalogue in force, or proposes it.
+func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyCatalogueParams) {
+	const operation = "applyCatalogue"
+	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
+		ask, err := readCatalogueOrder[CatalogueOrder](s, w, r, who, operation)
+		if err != nil {
+			return 0, nil, err
+		}
+		order := broker.CatalogueOrder{Actor: actor, Reason: ask.Reason}
+		if order.Base, err = ifMatch(r); err != nil {
+			return 0, nil, err
+		}
+		if err := checkReason(ask.Reason); err != nil {
+			return 0, nil, err
+		}
+		for _, f := range ask.Files {
+			order.Files = append(order.Files, scopes.File{Name: f.Name, Data: []byte(f.Text)})
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		defer cancel()
+		change, policies, err := s.cfg.Broker.ApplyCatalogue(ctx, order)
+		var problems scopes.Problems
+		if errors.As(err, &problems) {
+			err = &badCatalogue{finding{kind: errCatalogue, field: "files", detail: "catalogue"}, problems}
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+		out := changeOf(change)
+		out.VaultPolicies = policies
+		if change.State == broker.CatalogueProposed {
+			return http.StatusAccepted, out, nil
+		}
+		tag(w, change.Digest)
+		return http.StatusOK, out, nil
+	})
+}
+
+// DecideCatalogue takes what an admin says to the proposal of another.
+func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest Digest, _ DecideCatalogueParams) {
+	const operation = "decideCatalogue"
+	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
+		if !digestForm.MatchString(digest) {
+			return 0, nil, broker.ErrNotFound
+		}
+		ask, err := readCatalogueOrder[CatalogueDecision](s, w, r, who, operation)
+		if err != nil {
+			return 0, nil, err
+		}
+		verdict := broker.CatalogueVerdict{Actor: actor, Digest: digest, Verdict: broker.Deny, Reason: ask.Reason}
+		if ask.Verdict == CatalogueApprove {
+			verdict.Verdict = broker.Approve
+		}
+		if verdict.Base, err = ifMatch(r); err != nil {
+			return 0, nil, err
+		}
+		if err := checkReason(ask.Reason); err != nil {
+			return 0, nil, err
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		defer cancel()
+		change, err := s.cfg.Broker.DecideCatalogue(ctx, verdict)
+		return http.StatusOK, changeOf(change), err
+	})
+}
+
+// readCatalogueOrder reads an order, and asks again whether it is the caller's to give, as readAdminOrder does.
+func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
+	out, err := readOrder[T](s, w, r, who, operation)
+	if err == nil {
+		err = s.overAll(r, who, s.offices.admin)
+	}
+	return out, err
+}
+
+// ifMatch is the one catalogue that a change is for. Any, several and weak tags would not tell which.
+func ifMatch(r *http.Request) (string, error) {
+	given := r.Header.Get("If-Match")
+	if given == "" {
+		return "", &finding{kind: errUnconditional, detail: "if_match"}
+	}
+	digest, quoted := strings.CutPrefix(given, `"`)
+	digest, closed := strings.CutSuffix(digest, `"`)
+	if !quoted || !closed || !digestForm.MatchString(digest) {
+		return "", &finding{kind: errParameter, field: "If-Match", detail: "parameter_header"}
+	}
+	return digest, nil
+}
+
+// tag names the catalogue in force for the next change.
+func tag(w http.ResponseWriter, digest string) { w.Header().Set("ETag", `"`+digest+`"`) }
+
+func filesOf(files []scopes.File) []CatalogueFile {
+	out := make([]CatalogueFile, 0, len(files))
+	for _, f := range files {
+		out = append(out, CatalogueFile{Name: f.Name, Text: string(f.Data)})
+	}
+	return out
+}
+
+func changeOf(c broker.CatalogueChange) CatalogueChange {
+	return CatalogueChange{
+		ID: c.ID, Digest: c.Digest, Base: c.Base, Version: c.Version, State: CatalogueState(c.State), Actor: c.Actor,
+		Reason: c.Reason, Time: c.Time, Decider: c.Decider, DecidedReason: c.DecidedReason, DecidedAt: c.DecidedAt,
+	}
+}

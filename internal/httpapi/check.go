@@ -1,0 +1,184 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/token"
+)
+
+// checkTimeout bounds a check: the call that it is about waits for it.
+const checkTimeout = 3 * time.Second
+
+// CheckCall tells a gateway whether the call that it holds may pass. It is called with any method, and with the call's
+// path behind its own, so that the generated router does not lead here.
+func (s *Server) CheckCall(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "checkCall")
+	gateway, err := s.gateway(r)
+	if err != nil {
+		s.metrics.checks.WithLabelValues("gateway").Inc()
+		s.fail(w, r, gateway, err)
+		return
+	}
+	callOf(r).relayed = true
+	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+	defer cancel()
+	granted, err := s.pass(ctx, r, gateway)
+	if err != nil {
+		s.keepOut(w, r, gateway, err)
+		return
+	}
+	s.metrics.checks.WithLabelValues("allowed").Inc()
+	h := w.Header()
+	h.Set("X-Brevet-Subject", granted.Subject)
+	h.Set("X-Brevet-Actor", granted.Holder())
+	h.Set("X-Brevet-Task", granted.Task)
+	h.Set("X-Brevet-Scope", granted.Scope)
+	h.Set("X-Brevet-Issuance", granted.ID)
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+}
+
+// gateway proves who asks, by its certificate alone: the Authorization header is the call's. Whatever is wrong with a
+// gateway is no 401, because that is what gateways pass on when something is wrong with the token.
+func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
+	who, err := s.cfg.Attestor.Identify(r.TLS, "")
+	switch {
+	case errors.Is(err, attest.ErrBundleUnavailable):
+		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
+	case err != nil:
+		return nobody, &finding{kind: errNotAllowed, detail: attest.Reason(err)}
+	}
+	if len(s.audiences[who.ID()]) == 0 {
+		return who, errNoRole
+	}
+	return who, nil
+}
+
+// pass returns what the token of a call grants when the call may pass.
+func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Identity) (token.Claims, error) {
+	call, err := originalOf(r)
+	if err != nil {
+		return token.Claims{}, err
+	}
+	scheme, raw, err := presented(r)
+	if err != nil {
+		return token.Claims{}, err
+	}
+	t, err := s.shown(raw)
+	if err == nil && !slices.Contains(s.audiences[gateway.ID()], t.Token.Audience) {
+		err = token.ErrAudience
+	}
+	if err != nil {
+		return token.Claims{}, badToken(err)
+	}
+	var proof dpop.Proof
+	if scheme == dpopScheme {
+		proof, err = dpop.Check(r.Header.Values(dpop.Header), dpop.Expected{
+			Method: call.Method, URLs: []string{"https://" + call.Host + call.Path}, Now: s.cfg.Now(), Token: raw,
+		})
+		if err != nil {
+			return token.Claims{}, badProof(err)
+		}
+	}
+	if err := t.Token.Bound(token.Presented{X5T: call.x5t, JKT: proof.Thumbprint}); err != nil {
+		return token.Claims{}, badToken(err)
+	}
+	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call, Proof: proof, By: gateway})
+	return t.Token, notPassed(err)
+}
+
+func notPassed(err error) error {
+	var closed *broker.NotOpened
+	switch {
+	case errors.As(err, &closed):
+		return &finding{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
+	case errors.Is(err, broker.ErrInactive):
+		return &finding{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
+	case errors.Is(err, dpop.ErrReplayed):
+		return badProof(err)
+	}
+	return err
+}
+
+// The schemes by which tokens are shown.
+const bearerScheme, dpopScheme = "Bearer", "DPoP"
+
+// presented is the token of a call, and how it is shown.
+func presented(r *http.Request) (scheme, raw string, err error) {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return "", "", &finding{kind: errToken, detail: "token_missing", unsigned: true}
+	}
+	scheme, raw, ok := strings.Cut(values[0], " ")
+	for _, known := range []string{bearerScheme, dpopScheme} {
+		if len(values) == 1 && ok && strings.EqualFold(scheme, known) {
+			return known, raw, nil
+		}
+	}
+	return "", "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token.", unsigned: true}
+}
+
+// unsigned is how tokens are refused that anybody can make up.
+var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
+
+func badProof(err error) error {
+	return &finding{kind: errProof, detail: dpop.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
+}
+
+// badToken says what is wrong with a token to whoever holds it.
+func badToken(err error) error {
+	if errors.Is(err, errKeys) {
+		return err
+	}
+	why := map[error]string{
+		token.ErrExpired: "The token has expired.", token.ErrAudience: "The token is for another audience.",
+		token.ErrNotYetValid: "The token is not valid yet.", token.ErrBinding: "The token is bound to a key that was not proved.",
+	}
+	for sentinel, text := range why {
+		if errors.Is(err, sentinel) {
+			return &finding{kind: errToken, detail: token.Reason(err), why: text}
+		}
+	}
+	made := slices.ContainsFunc(unsigned, func(sentinel error) bool { return errors.Is(err, sentinel) })
+	return &finding{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
+}
+
+// keepOut answers what is to reach the caller of the call.
+func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.Identity, err error) {
+	if c := challenge(r, err); c != "" {
+		w.Header().Set("WWW-Authenticate", c)
+	}
+	p := s.refused(w.Header(), r, gateway, err)
+	s.metrics.checks.WithLabelValues(string(p.Code)).Inc()
+	writeProblem(w, p)
+}
+
+// challenge says what is wrong with a token, or its proof, in the words of RFC 6750, section 3, and RFC 9449, section 7.1.
+// It is empty when nothing is.
+func challenge(r *http.Request, err error) string {
+	const algorithms = `algs="` + dpop.Algorithms + `"`
+	f, name := findingOf(err), answerTo(err).code
+	if !errors.Is(err, errToken) && !errors.Is(err, errProof) && !errors.Is(err, broker.ErrNotOpened) {
+		return ""
+	}
+	if f.detail == "token_missing" {
+		return bearerScheme + ", " + dpopScheme + " " + algorithms
+	}
+	told := fmt.Sprintf(`error="%s", error_description="%s"`, name, f.why)
+	if scheme, _, _ := presented(r); scheme == dpopScheme {
+		return dpopScheme + " " + told + ", " + algorithms
+	}
+	if errors.Is(err, errToken) {
+		return bearerScheme + " " + told + ", " + dpopScheme + " " + algorithms
+	}
+	return bearerScheme + " " + told
+}

@@ -1,0 +1,231 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// orderTimeout bounds what was ordered. It is carried out whether or not the caller waits, and below writeTimeout so
+// that the caller learns what became of it.
+const orderTimeout = 25 * time.Second
+
+// furthestEnd is how far off the end of a task may be ordered.
+const furthestEnd = 366 * 24 * time.Hour
+
+// deed is what an order asks for, once the call has been read and checked.
+type deed func(context.Context) (broker.Receipt, error)
+
+// carryOut has it proven who calls, has the call read, does what it asks for, and answers with the receipt.
+func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(caller) (deed, error)) {
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	do, err := read(who)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+	defer cancel()
+	receipt, err := do(ctx)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	s.writeReceipt(w, receipt)
+}
+
+// notFound says what was not found, for the record.
+func notFound(err error, detail string) error {
+	if errors.Is(err, broker.ErrNotFound) {
+		return &finding{kind: broker.ErrNotFound, detail: detail}
+	}
+	return err
+}
+
+// ReleaseIssuance ends one of the caller's own credentials.
+func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "releaseIssuance"
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		holder, err := workloadOf(who)
+		if err != nil {
+			return nil, err
+		}
+		if !ourID(id) {
+			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) (broker.Receipt, error) {
+			receipt, err := s.cfg.Broker.Release(ctx, holder, id)
+			return receipt, notFound(err, "id")
+		}, nil
+	})
+}
+
+// ourID tells whether an id is a UUID as we write them.
+func ourID(id string) bool {
+	parsed, err := uuid.Parse(id)
+	return err == nil && parsed.String() == id
+}
+
+// EndTask ends a task of the caller's own, or as an orchestrator or admin that of another sandbox. People have none of
+// their own.
+func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
+	const operation = "endTask"
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		ask, err := readOrder[TaskEndRequest](s, w, r, who, operation)
+		if err != nil {
+			return nil, err
+		}
+		target, err := s.taskOwner(r, who, ask.SpiffeID)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkReason(ask.Reason); err != nil {
+			return nil, err
+		}
+		if ask.At.After(s.cfg.Now().Add(furthestEnd)) {
+			return nil, &finding{kind: errInvalid, field: "at", detail: "at"}
+		}
+		end := broker.TaskEnd{Actor: actorOf(who), SPIFFEID: target, Task: task, At: ask.At.UTC(), Reason: ask.Reason}
+		return func(ctx context.Context) (broker.Receipt, error) { return s.cfg.Broker.EndTask(ctx, end) }, nil
+	})
+}
+
+// taskOwner is whose task the caller may end: a workload's own, or that of a sandbox which a role of the caller's covers.
+// Any other might not exist.
+func (s *Server) taskOwner(r *http.Request, who caller, asked string) (string, error) {
+	if self, err := workloadOf(who); err == nil && (asked == "" || asked == self.ID().String()) {
+		return self.ID().String(), nil
+	}
+	id, err := spiffeid.FromString(asked)
+	if err != nil || id.Path() == "" {
+		return "", &finding{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
+	}
+	if !s.where(r, who, s.offices.orchestrator, s.offices.admin).Covers(id.String()) {
+		return "", &finding{kind: broker.ErrNotFound, detail: "spiffe_id"}
+	}
+	return id.String(), nil
+}
+
+// Revoke ends whatever an admin selects.
+func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
+	const operation = "revoke"
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		ask, within, err := readAdminOrder[RevocationRequest](s, w, r, who, operation)
+		if err != nil {
+			return nil, err
+		}
+		target, err := selectorOf(ask)
+		if err != nil {
+			return nil, err
+		}
+		order := broker.Revocation{Actor: actorOf(who), Target: target, Reach: within, Reason: ask.Reason}
+		return func(ctx context.Context) (broker.Receipt, error) {
+			receipt, err := s.cfg.Broker.Revoke(ctx, order)
+			return receipt, notFound(err, "selection")
+		}, nil
+	})
+}
+
+// selectorOf checks what openapi.yaml cannot. It has seen to it that something is selected.
+func selectorOf(ask RevocationRequest) (broker.Selector, error) {
+	bad := func(field string) (broker.Selector, error) {
+		return broker.Selector{}, &finding{kind: errInvalid, field: field, detail: field}
+	}
+	if ask.ID != "" && !ourID(ask.ID) {
+		return broker.Selector{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+	}
+	if field := badIdentity(ask.SpiffeID, ask.SpiffeIDPrefix, ask.TrustDomain); field != "" {
+		return bad(field)
+	}
+	if err := checkReason(ask.Reason); err != nil {
+		return broker.Selector{}, err
+	}
+	return broker.Selector{
+		ID: ask.ID, SPIFFEID: ask.SpiffeID, SPIFFEIDPrefix: ask.SpiffeIDPrefix, TrustDomain: ask.TrustDomain,
+		Task: ask.Task, Scope: ask.Scope, Catalogue: ask.Catalogue,
+	}, nil
+}
+
+func checkReason(reason string) error { return checkText("reason", reason) }
+
+// readOrder reads the body of an order as strictly as any. Where the description lets it be left out, it may be.
+func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
+	var out T
+	var body []byte
+	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {
+		var err error
+		if body, err = readBodyUpTo(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
+			return out, err
+		}
+	}
+	if err := s.rules.check(r, who, operation, body); err != nil {
+		return out, err
+	}
+	if body == nil {
+		return out, nil
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return out, typeFinding(err)
+	}
+	return out, nil
+}
+
+// readAdminOrder reads an order of an admin, and how far it reaches. That is asked before, so that nobody else's is read,
+// and again after: who sends slowly may be no admin any more.
+func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, broker.Reach, error) {
+	var out T
+	within, err := s.reach(r, who, s.offices.admin)
+	if err != nil {
+		return out, within, err
+	}
+	if out, err = readOrder[T](s, w, r, who, operation); err == nil {
+		within, err = s.reach(r, who, s.offices.admin)
+	}
+	return out, within, err
+}
+
+// mostBytes is the largest body of an operation.
+func mostBytes(operation string) int64 {
+	if operation == "applyCatalogue" {
+		return maxCatalogue
+	}
+	return maxBody
+}
+
+// writeReceipt answers 200 when all of it is over, as far as it can be, and 202 when the server has to go on.
+func (s *Server) writeReceipt(w http.ResponseWriter, receipt broker.Receipt) {
+	out := Receipt{
+		ID: receipt.Command, Time: receipt.Time, Ended: make([]Ended, 0, len(receipt.Ended)), More: receipt.More,
+		Counts: map[string]int{},
+	}
+	status := http.StatusOK
+	if receipt.More || receipt.Time.After(s.cfg.Now()) {
+		status = http.StatusAccepted
+	}
+	for _, e := range receipt.Ended {
+		if e.Why != "" && e.Why != "static" {
+			status = http.StatusAccepted
+		}
+		out.Counts[string(e.Status)]++
+		s.metrics.ended.WithLabelValues(e.Cause, string(e.Status)).Inc()
+		out.Ended = append(out.Ended, Ended{
+			ID: e.ID, SpiffeID: e.Subject, Task: e.Task, Scope: e.Scope, Kind: e.Kind, Status: Status(e.Status),
+			Cause: e.Cause, At: e.Time, UsableUntil: e.UsableUntil, Why: e.Why,
+		})
+	}
+	writeJSON(w, status, out)
+}

@@ -1,0 +1,151 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+const (
+	// eventEvery is how often a stream of events says at least that it is alive.
+	eventEvery = 15 * time.Second
+	// eventTimeout is how long one write of a stream may take: who does not read is cut off.
+	eventTimeout = 5 * time.Second
+)
+
+// WatchApprovals tells a person what comes to wait for them, and what stops waiting, as server-sent events.
+func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
+	const operation = "watchApprovals"
+	person, who, err := s.identify(r, operation)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	if err := s.rules.check(r, person, operation, nil); err != nil {
+		s.fail(w, r, person, err)
+		return
+	}
+	listener, err := s.cfg.Broker.Listen(r.Context(), person, params.LastEventID)
+	if err != nil {
+		s.fail(w, r, person, err)
+		return
+	}
+	defer listener.Close()
+	out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
+	if err := s.tell(r, person, listener, out); err != nil {
+		// Whoever it was connects again, and learns then what was missed.
+		s.cfg.Log.DebugContext(r.Context(), "events cut off", "request_id", callOf(r).id, "error", err)
+	}
+}
+
+// tell writes events until the person's token or this replica ends, or the person hangs up.
+func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Listener, out *stream) error {
+	if err := out.begin(); err != nil {
+		return err
+	}
+	alive := time.NewTicker(eventEvery)
+	defer alive.Stop()
+	over := time.NewTimer(person.Expires().Sub(s.cfg.Now()))
+	defer over.Stop()
+	for {
+		select {
+		case events, ok := <-listener.Events:
+			if !ok {
+				return errSlow
+			}
+			for _, e := range events {
+				if err := out.event(s, e); err != nil {
+					return err
+				}
+			}
+		case <-alive.C:
+			if err := out.write(": alive\n\n"); err != nil {
+				return err
+			}
+		case <-over.C:
+			return out.write(": your ID token is over\n\n")
+		case <-s.closed:
+			return out.write(": this replica stops\n\n")
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// stream is an answer of server-sent events.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	now     func() time.Time
+	id      string // the greatest of a request that was told as waiting, while all that waited was
+}
+
+func (o *stream) begin() error {
+	// There is nothing more to read, and the time for that is not the time that the answer may take.
+	if err := supported(o.control.SetReadDeadline(time.Time{})); err != nil {
+		return err
+	}
+	h := o.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+	o.w.WriteHeader(http.StatusOK)
+	return o.write(": hello\n\n")
+}
+
+// event writes one event. JSON has no line breaks, so what is told cannot pretend to be another.
+func (o *stream) event(s *Server, e broker.Event) error {
+	var data any
+	switch e.Kind {
+	case broker.EventWaiting:
+		data = s.caseOf(e.Case)
+		if !e.More {
+			o.id = max(o.id, e.Case.ID)
+		}
+	case broker.EventDecided:
+		data = ApprovalDecided{ID: e.Case.ID, Status: Status(e.Case.Status), StatusAt: e.Case.StatusTime}
+	case broker.EventCurrent:
+		data = ApprovalsCurrent{Ids: append([]string{}, e.IDs...), More: e.More}
+	}
+	text, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("encoding an event: %w", err)
+	}
+	var b strings.Builder
+	b.WriteString("event: " + string(e.Kind) + "\n")
+	if o.id != "" {
+		b.WriteString("id: " + o.id + "\n")
+	}
+	b.WriteString("data: " + string(text) + "\n\n")
+	return o.write(b.String())
+}
+
+// write sends a text at once, or says that it could not be sent in time.
+func (o *stream) write(text string) error {
+	if err := supported(o.control.SetWriteDeadline(o.now().Add(eventTimeout))); err != nil {
+		return err
+	}
+	if _, err := o.w.Write([]byte(text)); err != nil {
+		return fmt.Errorf("writing an event: %w", err)
+	}
+	if err := o.control.Flush(); err != nil {
+		return fmt.Errorf("writing an event: %w", err)
+	}
+	// HTTP/2 would end a stream at its deadline even when nothing is to be written.
+	return supported(o.control.SetWriteDeadline(time.Time{}))
+}
+
+// supported lets a connection pass that has no deadlines, as in a test of the handler alone.
+func supported(err error) error {
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}

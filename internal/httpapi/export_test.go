@@ -1,0 +1,48 @@
+package httpapi
+
+import . "github.com/brevet-dev/brevet/openapi"
+
+// What the tests of this package see of its inside.
+var (
+	CheckObject  = checkObject
+	NewCursors   = newCursors
+	ListingOf    = listingOf
+	CursorSeal   = (*cursors).seal
+	CursorOpen   = (*cursors).open
+	ErrCursor    = errCursor
+	ErrMalformed = errMalformedBody
+)
+
+// ReadDetails is the type that authorization_details name.
+func ReadDetails(text string) (string, error) {
+	d, err := readDetails(form{"authorization_details": text})
+	return d.Type, err
+}
+
+// DetailOf is the fixed code that would be recorded of err.
+func DetailOf(err error) string { return findingOf(err).detail }
+
+// ProblemCodes lists the code and status of every row of the table, and of the fallback.
+func ProblemCodes() map[ProblemCode]int {
+	all := map[ProblemCode]int{internal.code: internal.status}
+	for _, a := range answers {
+		all[a.code] = a.status
+	}
+	return all
+}
+
+// Operations lists "METHOD /path" of every operation in the description.
+func Operations() ([]string, error) {
+	ru, err := newRules()
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, route := range ru.routes {
+		all = append(all, route.Method+" "+route.Path)
+	}
+	return all, nil
+}
+
+// MakeAtOnce sets how many credentials are made at a time, and how many for one sandbox.
+func (s *Server) MakeAtOnce(most, each int) { s.making.most, s.making.each = most, each }

@@ -1,0 +1,143 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// followEvery is how often a follower's changes are looked up.
+const followEvery = 700 * time.Millisecond
+
+// WatchIssuances tells of records that begin or change, as server-sent events.
+func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchIssuancesParams) {
+	const operation = "watchIssuances"
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	f, err := s.follower(r, who, operation, p)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	leave, err := s.cfg.Broker.Follow(nameOf(who))
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	defer leave()
+	out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now}
+	if err := s.tellFollower(r, f, out); err != nil {
+		// Whoever it was connects again, and learns then what was missed.
+		s.cfg.Log.DebugContext(r.Context(), "events cut off", "request_id", callOf(r).id, "error", err)
+	}
+}
+
+// follower is who follows what, and from where.
+type follower struct {
+	query   broker.Query
+	within  broker.Reach
+	listing []byte
+	from    int64
+	expires time.Time
+}
+
+func (s *Server) follower(r *http.Request, who caller, operation string, p WatchIssuancesParams) (*follower, error) {
+	within, err := s.readable(r, who)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.rules.check(r, who, operation, nil); err != nil {
+		return nil, err
+	}
+	q, err := queryOf(r, ListIssuancesParams{
+		SpiffeID: p.SpiffeID, SpiffeIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain, Scope: p.Scope, Task: p.Task,
+		Decision: p.Decision, DecisionCode: p.DecisionCode, Status: p.Status, Since: p.Since, Until: p.Until, Q: p.Q,
+		Approver: p.Approver, OnBehalfOf: p.OnBehalfOf, Credential: p.Credential, Name: p.Name, KeyID: p.KeyID, Group: p.Group, Authority: p.Authority,
+		Resource: p.Resource, Catalogue: p.Catalogue,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{query: q, within: within, from: -1, expires: s.cfg.Now().Add(time.Hour)}
+	if lives, ok := who.(interface{ Expires() time.Time }); ok {
+		f.expires = lives.Expires()
+	}
+	if f.listing, err = listingOf("following as "+nameOf(who), q, within); err != nil {
+		return nil, err
+	}
+	if p.LastEventID != "" {
+		if f.from, err = s.cursors.open(p.LastEventID, f.listing); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// tellFollower writes events until the proof of who follows or this replica ends, or they hang up.
+func (s *Server) tellFollower(r *http.Request, f *follower, out *stream) error {
+	if err := out.begin(); err != nil {
+		return err
+	}
+	look, alive := time.NewTicker(followEvery), time.NewTicker(eventEvery)
+	defer look.Stop()
+	defer alive.Stop()
+	over := time.NewTimer(f.expires.Sub(s.cfg.Now()))
+	defer over.Stop()
+	for {
+		if err := s.tellChanges(r, f, out); err != nil {
+			return err
+		}
+		select {
+		case <-look.C:
+		case <-alive.C:
+			// The id alone: what came until now need not be looked at again.
+			if err := out.write(": alive\nid: " + s.cursors.seal(f.from, f.listing) + "\n\n"); err != nil {
+				return err
+			}
+		case <-over.C:
+			return out.write(": your proof of who you are is over\n\n")
+		case <-s.closed:
+			return out.write(": this replica stops\n\n")
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// tellChanges writes all there is. A place is told with the last event before it, so that nothing is lost on the way.
+func (s *Server) tellChanges(r *http.Request, f *follower, out *stream) error {
+	for {
+		began := f.from < 0
+		found, err := s.cfg.Broker.Changes(r.Context(), f.query, f.within, f.from)
+		if err != nil {
+			return fmt.Errorf("following: %w", err)
+		}
+		f.from = found.Next
+		if began {
+			return out.write("id: " + s.cursors.seal(f.from, f.listing) + "\n\n")
+		}
+		for i := range found.Records {
+			text, err := json.Marshal(issuanceOf(&found.Records[i], f.within))
+			if err != nil {
+				return fmt.Errorf("encoding an event: %w", err)
+			}
+			id := ""
+			if i == len(found.Records)-1 {
+				id = "id: " + s.cursors.seal(f.from, f.listing) + "\n"
+			}
+			if err := out.write("event: issuance\n" + id + "data: " + string(text) + "\n\n"); err != nil {
+				return err
+			}
+		}
+		if !found.Further {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"net"
+	"net/http"
+	"strings"
+)
+
+// maxIdempotencyKey is the longest key, in characters, without quotes.
+const maxIdempotencyKey = 255
+
+// bearerOf returns the bearer token of a call, or "" when there is no Authorization header. Any other use of the
+// header is a finding even when a certificate came too: a caller that is unsure who it is, is nobody.
+func bearerOf(r *http.Request) (string, error) {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return "", nil
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return "", &finding{kind: errUnauthenticated, detail: "authorization_malformed"}
+	}
+	return token, nil
+}
+
+// idempotencyKey reads the header's value: printable ASCII, or that as a string of RFC 8941 (in double quotes, with
+// backslash before quote and backslash). Both spellings are the same key. Empty is a key that was not sent.
+func idempotencyKey(r *http.Request) (string, error) {
+	bad := &finding{kind: errParameter, field: "Idempotency-Key", detail: "idempotency_key"}
+	values := r.Header.Values("Idempotency-Key")
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	if strings.HasPrefix(key, `"`) {
+		unquoted, ok := unquote(key)
+		if !ok {
+			return "", bad
+		}
+		key = unquoted
+	}
+	if len(values) > 1 || key == "" || len(key) > maxIdempotencyKey {
+		return "", bad
+	}
+	for i := range len(key) {
+		if key[i] < ' ' || key[i] > '~' {
+			return "", bad
+		}
+	}
+	return key, nil
+}
+
+func unquote(s string) (string, bool) {
+	if len(s) < 2 || !strings.HasSuffix(s, `"`) {
+		return "", false
+	}
+	var b strings.Builder
+	inner := s[1 : len(s)-1]
+	for i := 0; i < len(inner); i++ {
+		switch inner[i] {
+		case '"':
+			return "", false
+		case '\\':
+			i++
+			if i == len(inner) || (inner[i] != '"' && inner[i] != '\\') {
+				return "", false
+			}
+		}
+		b.WriteByte(inner[i])
+	}
+	return b.String(), true
+}
+
+// remoteIP is the peer of the connection. No header has a say in it.
+func remoteIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	return host
+}

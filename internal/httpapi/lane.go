@@ -1,0 +1,58 @@
+package httpapi
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// How many credentials one replica is making at a time. More would each wait longer, and none would come sooner: what is
+// asked beyond that is turned away at once, before anything was decided. Whoever ends something, votes, introspects, or
+// checks is never in this lane, so that no amount of asking keeps a credential alive.
+// Who keeps a processor busy are about 32.
+const (
+	makingAtOnceEach = 64 // for each processor
+	// makingAtOnceForOne leaves room for others when one sandbox asks over many connections.
+	makingAtOnceForOne = 64
+)
+
+func makingAtOnce() int { return makingAtOnceEach * max(2, runtime.GOMAXPROCS(0)) }
+
+// lane bounds what is made at a time: most of all, and each for a sandbox.
+type lane struct {
+	most, each int
+
+	mu  sync.Mutex
+	all int
+	of  map[spiffeid.ID]int
+}
+
+// enter takes a place until leave is called, which may be more than once. Errors: errBusy, errTooMany.
+func (l *lane) enter(who attest.Identity) (leave func(), err error) {
+	id := who.ID()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.of[id] >= l.each:
+		return nil, &finding{kind: errTooMany, detail: "lane"}
+	case l.all >= l.most:
+		return nil, &finding{kind: errBusy, detail: "lane"}
+	}
+	if l.of == nil {
+		l.of = map[spiffeid.ID]int{}
+	}
+	l.all++
+	l.of[id]++
+	return sync.OnceFunc(func() { l.leave(id) }), nil
+}
+
+func (l *lane) leave(id spiffeid.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.of[id]--; l.of[id] == 0 {
+		delete(l.of, id)
+	}
+}

@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/audit"
+	. "github.com/brevet-dev/brevet/openapi"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Proofs is the log as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet, and
+// else as for broker.Ledger. What it returns is proven by itself: nobody has to believe it.
+type Proofs interface {
+	// Checkpoint is the last signed checkpoint that so many witnesses have cosigned, with their cosignatures.
+	Checkpoint(ctx context.Context, witnesses int) (string, error)
+	// ProveEntry and ProveGrowth take a size of zero for that of the last checkpoint, and return which it was.
+	ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error)
+	ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error)
+	// Tile is a tile as in c2sp.org/tlog-tiles; a width of zero is 256.
+	Tile(ctx context.Context, level int, number int64, width int) ([]byte, error)
+	Receipt(ctx context.Context, id string) (audit.Receipt, error)
+	TaskReceipt(ctx context.Context, spiffeID, task string) (audit.Receipt, error)
+	// Entries are those from an index on: up to limit, 1000 at most, and fewer when they are large.
+	Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error)
+}
+
+// GetCheckpoint reads the last checkpoint to an auditor.
+func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
+	s.forAuditors(w, r, "getCheckpoint", func(auditing) (any, error) {
+		return s.cfg.Proofs.Checkpoint(r.Context(), params.Witnesses)
+	})
+}
+
+// GetLogKeys reads the log's public keys to an auditor.
+func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
+	s.forAuditors(w, r, "getLogKeys", func(auditing) (any, error) {
+		keys, err := s.cfg.LogKeys.Keys(r.Context())
+		return strings.Join(append(keys, ""), "\n"), err
+	})
+}
+
+// ProveInclusion proves to an auditor that an entry is in the log.
+func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
+	s.forAuditors(w, r, "proveInclusion", func(auditing) (any, error) {
+		leaf, size, path, err := s.cfg.Proofs.ProveEntry(r.Context(), params.Index, params.Size)
+		return InclusionProof{Index: params.Index, Size: size, LeafHash: leaf.String(), Hashes: hashesOf(path)}, notFound(err, "index")
+	})
+}
+
+// ProveConsistency proves to an auditor that the log of one size is the beginning of a larger one.
+func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
+	s.forAuditors(w, r, "proveConsistency", func(auditing) (any, error) {
+		to, path, err := s.cfg.Proofs.ProveGrowth(r.Context(), params.From, params.To)
+		return ConsistencyProof{From: params.From, To: to, Hashes: hashesOf(path)}, notFound(err, "size")
+	})
+}
+
+// GetTile reads hashes of the tree to an auditor.
+func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
+	s.forAuditors(w, r, "getTile", func(auditing) (any, error) {
+		data, err := s.cfg.Proofs.Tile(r.Context(), level, number, params.Width)
+		return data, notFound(err, "tile")
+	})
+}
+
+// GetReceipt proves to an auditor that an issuance that it may see is in the log.
+func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
+	s.forAuditors(w, r, "getReceipt", func(by auditing) (any, error) {
+		if _, err := s.find(r, by.who, id, by.within); err != nil {
+			return nil, err
+		}
+		receipt, err := s.cfg.Proofs.Receipt(r.Context(), id)
+		return receipt, notFound(err, "id")
+	})
+}
+
+// GetTaskReceipt proves to an auditor what was issued for a task that it may see.
+func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
+	s.forAuditors(w, r, "getTaskReceipt", func(by auditing) (any, error) {
+		if !by.within.Covers(params.SpiffeID) {
+			return nil, &finding{kind: broker.ErrNotFound, detail: "task"}
+		}
+		receipt, err := s.cfg.Proofs.TaskReceipt(r.Context(), params.SpiffeID, task)
+		return receipt, notFound(err, "task")
+	})
+}
+
+const defaultEntries = 500
+
+// ListEntries reads entries to an auditor of all trust domains: they are of all of them.
+func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
+	s.forAuditors(w, r, "listEntries", func(by auditing) (any, error) {
+		if err := s.overAll(r, by.who, s.offices.auditor); err != nil {
+			return nil, err
+		}
+		entries, err := s.cfg.Proofs.Entries(r.Context(), params.From, cmp.Or(params.Limit, defaultEntries))
+		page := EntryPage{Entries: make([]LogEntry, len(entries)), Next: params.From}
+		for i, e := range entries {
+			page.Entries[i], page.Next = LogEntry{Index: e.Index, Body: e.Body}, e.Index+1
+		}
+		return page, err
+	})
+}
+
+// auditing is who audits, and what.
+type auditing struct {
+	who    caller
+	within broker.Reach
+}
+
+// forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
+// one for all trust domains, and its hashes tell nothing of any.
+func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	within, err := s.reach(r, who, s.offices.auditor)
+	if err == nil {
+		err = s.rules.check(r, who, operation, nil)
+	}
+	var answer any
+	if err == nil {
+		answer, err = read(auditing{who, within})
+	}
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	switch answer := answer.(type) {
+	case string:
+		writeBytes(w, "text/plain; charset=utf-8", []byte(answer))
+	case []byte:
+		writeBytes(w, "application/octet-stream", answer)
+	default:
+		writeJSON(w, http.StatusOK, answer)
+	}
+}
+
+func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body)
+}
+
+func hashesOf(path []tlog.Hash) []Hash {
+	hashes := make([]Hash, len(path))
+	for i, h := range path {
+		hashes[i] = h.String()
+	}
+	return hashes
+}

@@ -1,0 +1,131 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Stopwatch measures the calls that the broker makes to its stores.
+type Stopwatch struct {
+	now     func() time.Time
+	seconds *prometheus.HistogramVec
+}
+
+// NewStopwatch registers the metric brevet_store_duration_seconds, by store, operation and whether it went well.
+func NewStopwatch(reg prometheus.Registerer, now func() time.Time) (*Stopwatch, error) {
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "brevet_store_duration_seconds", Help: "Time that the ledger and the mint took, by store, operation and outcome.",
+		Buckets: durationBuckets,
+	}, []string{"store", "operation", "outcome"})
+	if err := reg.Register(seconds); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	return &Stopwatch{now: now, seconds: seconds}, nil
+}
+
+func (s *Stopwatch) observe(store, operation string, start time.Time, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "error"
+	}
+	s.seconds.WithLabelValues(store, operation, outcome).Observe(s.now().Sub(start).Seconds())
+}
+
+// Ledger returns l with its writes and reads measured.
+func (s *Stopwatch) Ledger(l broker.Ledger) broker.Ledger { return measuredLedger{l, s} }
+
+// Estate returns e with its commands and its search for what is alive measured.
+func (s *Stopwatch) Estate(e broker.Estate) broker.Estate { return measuredEstate{e, s} }
+
+// Minter returns m with its mints, renewals and revocations measured.
+func (s *Stopwatch) Minter(m broker.Minter) broker.Minter { return measuredMinter{m, s} }
+
+type measuredLedger struct {
+	broker.Ledger
+	watch *Stopwatch
+}
+
+func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
+	start := l.watch.now()
+	earlier, err := l.Ledger.Begin(ctx, rec)
+	failure := err
+	if errors.Is(err, broker.ErrLimited) || errors.Is(err, broker.ErrQuarantined) || errors.Is(err, broker.ErrTaskEnded) ||
+		errors.Is(err, broker.ErrSuperseded) {
+		failure = nil // an answer, as good as any
+	}
+	l.watch.observe("ledger", "begin", start, failure)
+	return earlier, err
+}
+
+func (l measuredLedger) Settle(ctx context.Context, out broker.Outcome) error {
+	start := l.watch.now()
+	err := l.Ledger.Settle(ctx, out)
+	l.watch.observe("ledger", "settle", start, err)
+	return err
+}
+
+func (l measuredLedger) Refuse(ctx context.Context, ref broker.Refusal) error {
+	start := l.watch.now()
+	err := l.Ledger.Refuse(ctx, ref)
+	l.watch.observe("ledger", "refuse", start, err)
+	return err
+}
+
+func (l measuredLedger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
+	start := l.watch.now()
+	page, err := l.Ledger.List(ctx, q, reach)
+	l.watch.observe("ledger", "list", start, err)
+	return page, err
+}
+
+type measuredMinter struct {
+	broker.Minter
+	watch *Stopwatch
+}
+
+func (m measuredMinter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
+	start := m.watch.now()
+	credential, err := m.Minter.Mint(ctx, order)
+	m.watch.observe("mint", "mint", start, err)
+	return credential, err
+}
+
+func (m measuredMinter) Renew(ctx context.Context, minted broker.Minted) error {
+	start := m.watch.now()
+	err := m.Minter.Renew(ctx, minted)
+	m.watch.observe("mint", "renew", start, err)
+	return err
+}
+
+func (m measuredMinter) Revoke(ctx context.Context, h broker.Handle) error {
+	start := m.watch.now()
+	err := m.Minter.Revoke(ctx, h)
+	m.watch.observe("mint", "revoke", start, err)
+	return err
+}
+
+type measuredEstate struct {
+	broker.Estate
+	watch *Stopwatch
+}
+
+func (e measuredEstate) Announce(ctx context.Context, cmd broker.Command) error {
+	start := e.watch.now()
+	err := e.Estate.Announce(ctx, cmd)
+	e.watch.observe("ledger", "announce", start, err)
+	return err
+}
+
+func (e measuredEstate) Live(
+	ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage,
+) ([]broker.Held, error) {
+	start := e.watch.now()
+	held, err := e.Estate.Live(ctx, sel, reach, page)
+	e.watch.observe("ledger", "live", start, err)
+	return held, err
+}

@@ -1,0 +1,140 @@
+package httpapi
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics never carries a SPIFFE ID, a task or a scope as label: there is no end of those. People are few, and how much
+// is asked of each of them has to be seen.
+type metrics struct {
+	requests  *prometheus.CounterVec   // route, status
+	duration  *prometheus.HistogramVec // route
+	inFlight  prometheus.Gauge
+	decisions *prometheus.CounterVec // outcome, authority
+	refusals  *prometheus.CounterVec // code
+	ended     *prometheus.CounterVec // cause, status
+	votes     *prometheus.CounterVec // verdict, group, approver
+	broken    *prometheus.CounterVec // step
+	checks    *prometheus.CounterVec // outcome
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_http_requests_total", Help: "Calls answered, by route and status.",
+		}, []string{"route", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "brevet_http_request_duration_seconds", Help: "Time from the first byte of a call to its answer, by route.",
+			Buckets: durationBuckets,
+		}, []string{"route"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_http_in_flight", Help: "Calls being answered.",
+		}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_decisions_total", Help: "Decisions, by outcome and the scope's authority class.",
+		}, []string{"outcome", "authority"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_problems_total", Help: "Calls answered with a problem, by its code.",
+		}, []string{"code"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_ended_total", Help: "Credentials on receipts of early ends, by cause and the status they were left in.",
+		}, []string{"cause", "status"}),
+		votes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_votes_total", Help: "Votes, by verdict, by the group that was asked and by the voter's subject at the provider.",
+		}, []string{"verdict", "group", "approver"}),
+		broken: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_break_glass_total", Help: "Votes in place of the group that was asked, and what was issued on them, by which of the two it is.",
+		}, []string{"step"}),
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_checks_total", Help: "Calls that gateways asked about, by what became of them: allowed, gateway when the gateway itself was refused, or the code of the problem.",
+		}, []string{"outcome"}),
+	}
+	for _, step := range []string{"vote", "issuance"} {
+		m.broken.WithLabelValues(step) // so that the first is seen as an increase
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.decisions, m.refusals, m.ended, m.votes, m.broken, m.checks} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Gauges shows what only the broker, the ledger and the witnesses know.
+type Gauges struct {
+	unrevoked prometheus.Gauge
+	size      prometheus.Gauge
+	room      prometheus.Gauge
+	cosigned  *prometheus.GaugeVec   // witness
+	failures  *prometheus.CounterVec // witness, why
+	now       func() time.Time
+	sealed    atomic.Int64 // when the last checkpoint was last seen to be right, in nanoseconds; zero is never
+}
+
+// NewGauges registers brevet_unrevoked, and the metrics of the ledger and witnesses.
+func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error) {
+	g := &Gauges{
+		unrevoked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_unrevoked", Help: "Credentials that should be dead and are not known to be, as the replica that sweeps sees it.",
+		}),
+		size: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_ledger_checkpoint_size", Help: "Entries that the last checkpoint covers.",
+		}),
+		room: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "brevet_ledger_room", Help: "Entries that fit into the partitions that there are.",
+		}),
+		cosigned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "brevet_witness_size", Help: "Entries of the last checkpoint that a witness has cosigned, as the replica that asks it sees it.",
+		}, []string{"witness"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "brevet_witness_failures_total", Help: "Checkpoints that a witness has not cosigned. Why is history when it has cosigned another one: an alarm.",
+		}, []string{"witness", "why"}),
+		now: now,
+	}
+	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "brevet_ledger_checkpoint_age_seconds",
+		Help: "Time since the last checkpoint was last seen to continue the one before, and to cover the ledger or more of it.",
+	}, g.age)
+	for _, c := range []prometheus.Collector{g.unrevoked, g.size, g.room, g.cosigned, g.failures, age} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return g, nil
+}
+
+// Unrevoked is for broker.Config.OnUnrevoked.
+func (g *Gauges) Unrevoked(n int) { g.unrevoked.Set(float64(n)) }
+
+// Sealed tells the size of a checkpoint that was seen to be right.
+func (g *Gauges) Sealed(size int64) {
+	g.size.Set(float64(size))
+	g.sealed.Store(g.now().UnixNano())
+}
+
+// Room tells how many entries still fit into the ledger.
+func (g *Gauges) Room(entries int64) { g.room.Set(float64(entries)) }
+
+func (g *Gauges) age() float64 {
+	sealed := g.sealed.Load()
+	if sealed == 0 {
+		return math.Inf(1)
+	}
+	return g.now().Sub(time.Unix(0, sealed)).Seconds()
+}
+
+// Cosigned tells the size of a checkpoint that a witness has cosigned.
+func (g *Gauges) Cosigned(witness string, size int64) {
+	g.cosigned.WithLabelValues(witness).Set(float64(size))
+}
+
+// NotCosigned tells that a witness has not cosigned one.
+func (g *Gauges) NotCosigned(witness, why string) { g.failures.WithLabelValues(witness, why).Inc() }
+
+// durationBuckets are in seconds, from a cached answer to a store that hangs.
+var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}

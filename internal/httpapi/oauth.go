@@ -1,0 +1,185 @@
+package httpapi
+
+import (
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/brevet-dev/brevet/attest"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// form is a body as OAuth has it (RFC 6749, 3.2): parameters by name. One without a value counts as left out.
+type form map[string]string
+
+// repeatable are the parameters that other servers take more than once (RFC 8707, RFC 8693).
+var repeatable = []string{"resource", "audience"}
+
+func badForm(detail string) error { return &finding{kind: errForm, detail: detail} }
+
+// readForm reads a form as strictly as its specification allows: what is unknown in it is ignored.
+func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
+	if r.URL.RawQuery != "" { // where it would be logged
+		return nil, badForm("query_unexpected")
+	}
+	if err := checkBodyHeaders(r, "application/x-www-form-urlencoded", maxBody); err != nil {
+		if errors.Is(err, errTooLarge) {
+			return nil, err
+		}
+		return nil, badForm(findingOf(err).detail)
+	}
+	body, err := readAll(w, r, maxBody)
+	if err != nil {
+		return nil, err
+	}
+	values, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, badForm("form_encoding")
+	}
+	f := form{}
+	for name, given := range values {
+		switch {
+		case len(given) > 1 && slices.Contains(repeatable, name):
+			return nil, &finding{kind: errInvalid, field: name, detail: name, oauth: OAuthInvalidTarget, why: "A token is for one audience."}
+		case len(given) > 1:
+			return nil, badForm("form_repeated")
+		case !utf8.ValidString(name+given[0]) || strings.ContainsRune(given[0], 0):
+			return nil, badForm("form_encoding")
+		case given[0] != "":
+			f[name] = given[0]
+		}
+	}
+	return f, nil
+}
+
+func badClient(detail string) error {
+	return &finding{kind: errUnauthenticated, detail: detail}
+}
+
+// client proves which workload calls, by exactly one proof: the certificate of the connection, or a JWT-SVID in the form
+// (draft-ietf-oauth-spiffe-client-auth).
+func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
+	svid := r.TLS != nil && len(r.TLS.PeerCertificates) > 0
+	assertion, typed := f["client_assertion"], f["client_assertion_type"]
+	_, shared := f["client_secret"]
+	shared = shared || len(r.Header.Values("Authorization")) > 0
+	switch {
+	case svid && assertion+typed != "", shared && (svid || assertion+typed != ""):
+		return nobody, &finding{kind: errInvalid, field: "client_assertion", detail: "client_twice", why: "Prove who calls in one way."}
+	case shared:
+		return nobody, badClient("client_method")
+	case !svid && assertion != "" && typed != string(AssertionJWTSPIFFE):
+		return nobody, badClient("client_assertion_type")
+	}
+	state := r.TLS
+	if assertion != "" {
+		state = nil
+	}
+	return s.clientOf(state, assertion, f)
+}
+
+// asker is client where a bearer token will do too (RFC 7662, 2.1), which is a JWT-SVID here as in the rest of the API.
+func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
+	bearer, err := bearerOf(r)
+	if err != nil || bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 ||
+		f["client_assertion"]+f["client_assertion_type"]+f["client_secret"] != "" {
+		return s.client(r, f)
+	}
+	return s.clientOf(nil, bearer, f)
+}
+
+// clientOf holds a proof to the client that the form names.
+func (s *Server) clientOf(state *tls.ConnectionState, token string, f form) (attest.Identity, error) {
+	who, err := s.cfg.Attestor.Identify(state, token)
+	switch {
+	case errors.Is(err, attest.ErrBundleUnavailable):
+		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
+	case err != nil:
+		return nobody, badClient(attest.Reason(err))
+	case f["client_id"] != "" && f["client_id"] != who.ID().String():
+		return nobody, badClient("client_id")
+	}
+	return who, nil
+}
+
+// oauthNames are what OAuth calls problems that it has a word for. For the rest that is invalid_request.
+var oauthNames = map[ProblemCode]OAuthErrorCode{
+	CodeUnauthenticated: OAuthInvalidClient, CodeNotAllowed: OAuthUnauthorizedClient, CodeDenied: OAuthAccessDenied,
+	CodeInvalidDPoPProof: OAuthInvalidDPoPProof, CodeUseDPoPNonce: OAuthUseDPoPNonce,
+	CodeNotFound: OAuthInvalidGrant, CodeStale: OAuthInvalidGrant, CodeNotApproved: OAuthInvalidGrant, CodeRevoked: OAuthInvalidGrant,
+}
+
+func oauthName(err error, p Problem) OAuthErrorCode {
+	f := findingOf(err)
+	var ask *scopes.InvalidAsk
+	switch {
+	case f.oauth != "":
+		return f.oauth
+	case errors.As(err, &ask) && ask.Field == "scope", p.Reason == scopes.ReasonUnknownScope:
+		return OAuthInvalidScope
+	case strings.HasPrefix(f.field, "params"):
+		return OAuthInvalidDetails
+	case p.Status == http.StatusTooManyRequests, p.Status == http.StatusServiceUnavailable:
+		return OAuthTemporarilyUnavailable
+	case p.Status >= http.StatusInternalServerError:
+		return OAuthServerError
+	case oauthNames[p.Code] != "":
+		return oauthNames[p.Code]
+	}
+	return OAuthInvalidRequest
+}
+
+// failOAuth is fail in OAuth's words (RFC 6749, 5.2).
+func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, err error) {
+	var waits *awaited
+	if errors.As(err, &waits) {
+		s.writeAwaited(w, waits)
+		return
+	}
+	h := w.Header()
+	p := s.refused(h, r, who, err)
+	out := OAuthError{Error: oauthName(err, p), ErrorDescription: p.Detail}
+	if p.Explanation != "" {
+		out.ErrorDescription = describable(strings.TrimSpace(p.Field + " " + p.Explanation))
+	}
+	if errors.Is(err, errProof) || errors.Is(err, errNonce) { // of which RFC 9449, section 5, makes no question of who calls
+		h.Del("WWW-Authenticate")
+		p.Status = http.StatusBadRequest
+	}
+	switch p.Status {
+	case http.StatusUnauthorized:
+		if scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Basic") {
+			h.Set("WWW-Authenticate", `Basic realm="SVIDs only"`) // the scheme that was tried
+		}
+	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInternalServerError:
+	default:
+		p.Status = http.StatusBadRequest
+	}
+	out.Problem = p
+	s.writeOAuth(w, p.Status, out)
+}
+
+func (s *Server) writeOAuth(w http.ResponseWriter, status int, e OAuthError) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	setProblemHeaders(h, status)
+	writeBody(w, status, e)
+}
+
+// describable is a text with only what an error_description may have.
+func describable(text string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '"':
+			return '\''
+		case c < ' ' || c > '~' || c == '\\':
+			return '?'
+		}
+		return c
+	}, text)
+}

@@ -1,0 +1,125 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/token"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// exchange takes what RFC 8693 calls a subject token: one of the caller's, to hand it down, or a person's ID token, to ask
+// on their behalf. The caller is the actor of that.
+func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+	switch {
+	case !slices.Contains([]TokenType{"", TokenTypeAccessToken, TokenTypeJWT}, TokenType(f["requested_token_type"])):
+		return broker.Result{}, badMember("requested_token_type", OAuthInvalidRequest, "is not a type of token that is issued here")
+	case TokenType(f["subject_token_type"]) != TokenTypeIDToken && jkt != "":
+		return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "proves the holder's key, and what is handed down is not the holder's: leave it out")
+	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
+		return s.handDown(ctx, who, f)
+	case f["actor_token"]+f["actor_token_type"] != "":
+		return broker.Result{}, badMember("actor_token", OAuthInvalidRequest, "is not needed on behalf of a person: the client itself acts")
+	case f["subject_token"] == "":
+		return broker.Result{}, badMember("subject_token", OAuthInvalidRequest, "is required")
+	}
+	user, err := s.delegator(ctx, "subject_token", f["subject_token"])
+	if err != nil {
+		return broker.Result{}, err
+	}
+	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user})
+}
+
+// handDown hands a token of the caller's down to a sub-agent. To whoever is not its holder, a token is worth nothing here.
+func (s *Server) handDown(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
+	h, err := s.readHandDown(f)
+	if err != nil {
+		return broker.Result{}, err
+	}
+	result, err := s.cfg.Broker.Delegate(ctx, who, h)
+	var unfit *broker.Unfit
+	if errors.As(err, &unfit) {
+		return broker.Result{}, badMember("subject_token", OAuthInvalidRequest, unfit.Why)
+	}
+	return result, err
+}
+
+func (s *Server) readHandDown(f form) (broker.HandDown, error) {
+	for member, accepted := range map[string][]TokenType{
+		"subject_token_type": {TokenTypeAccessToken}, "actor_token_type": {TokenTypeJWT},
+	} {
+		if !slices.Contains(accepted, TokenType(f[member])) {
+			return broker.HandDown{}, badMember(member, OAuthInvalidRequest, "is missing, or is not a type of token that is taken here")
+		}
+	}
+	t, err := s.shown(f["subject_token"])
+	if errors.Is(err, errKeys) {
+		return broker.HandDown{}, err
+	}
+	if err != nil {
+		return broker.HandDown{}, badMember("subject_token", OAuthInvalidRequest, "is no access token that is in force")
+	}
+	if err := agrees(f, t.Token); err != nil {
+		return broker.HandDown{}, err
+	}
+	to, err := s.cfg.Attestor.Actor(f["actor_token"])
+	switch {
+	case errors.Is(err, attest.ErrBundleUnavailable):
+		return broker.HandDown{}, &finding{kind: errBundle, detail: attest.Reason(err)}
+	case err != nil:
+		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
+	case to.ID().String() == t.Token.Holder():
+		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is of who holds the token already")
+	}
+	h := broker.HandDown{Shown: t, To: to, Reason: f["reason"]}
+	if h.TTL, err = readTTL(f["ttl"]); err != nil {
+		return broker.HandDown{}, err
+	}
+	return h, checkReason(h.Reason)
+}
+
+// agrees holds what the form says of the new token to the one that it comes from: the same action, for the same audience and
+// task.
+func agrees(f form, t token.Claims) error {
+	if f["scope"] != "" && f["scope"] != t.Scope {
+		return badMember("scope", OAuthInvalidScope, "is not that of the subject token")
+	}
+	if f["task"] != "" && f["task"] != t.Task {
+		return badMember("task", OAuthInvalidRequest, "is not that of the subject token")
+	}
+	for _, name := range repeatable {
+		if f[name] != "" && f[name] != t.Audience {
+			return badMember(name, OAuthInvalidTarget, "is not that of the subject token")
+		}
+	}
+	if f["authorization_details"] == "" {
+		return nil
+	}
+	d, err := readDetails(f)
+	if err != nil {
+		return err
+	}
+	params, err := d.params()
+	if err != nil {
+		return err
+	}
+	if len(t.Details) != 1 {
+		return badDetails("is not what the subject token grants")
+	}
+	granted := t.Details[0]
+	if d.Type != granted.Type || d.Actions != nil && !slices.Equal(d.Actions, granted.Actions) ||
+		d.Locations != nil && !slices.Equal(d.Locations, granted.Locations) ||
+		d.Identifier != "" && d.Identifier != granted.Identifier || !sameParams(params, granted.Params) {
+		return badDetails("is not what the subject token grants")
+	}
+	return nil
+}
+
+// sameParams compares parameters as they are written: one that only means the same is refused.
+func sameParams(a, b map[string]any) bool {
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+}

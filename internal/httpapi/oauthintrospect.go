@@ -1,0 +1,184 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/token"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// shown reads a token of ours, for whomever it is. Any error but errKeys means that it is none, or none any more.
+func (s *Server) shown(raw string) (broker.Shown, error) {
+	verifier, err := s.verifier()
+	if err != nil {
+		return broker.Shown{}, fmt.Errorf("%w: %w", errKeys, err)
+	}
+	claims, err := verifier.Verify(raw)
+	if err != nil {
+		return broker.Shown{}, err
+	}
+	return broker.Shown{Token: claims, Digest: token.Digest(raw)}, nil
+}
+
+// ownKeys is how tokens of ours were read last.
+type ownKeys struct {
+	jwks     []byte
+	verifier *token.Verifier
+}
+
+// verifier reads tokens by the keys that are published now. It is made anew when those are others.
+func (s *Server) verifier() (*token.Verifier, error) {
+	jwks, err := s.cfg.Keys.JWKS()
+	if err != nil {
+		return nil, err
+	}
+	if last := s.ownKeys.Load(); last != nil && bytes.Equal(last.jwks, jwks) {
+		return last.verifier, nil
+	}
+	keys, err := token.Parse(jwks)
+	if err != nil {
+		return nil, err
+	}
+	verifier, err := token.NewIssuerVerifier(token.Config{
+		Issuer: s.cfg.Broker.Issuer(), Keys: func() token.KeySet { return keys }, Now: s.cfg.Now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ownKeys.Store(&ownKeys{jwks, verifier})
+	return verifier, nil
+}
+
+// readQuestion reads a form that is about a token.
+func (s *Server) readQuestion(w http.ResponseWriter, r *http.Request, prove func(*http.Request, form) (attest.Identity, error)) (attest.Identity, string, error) {
+	f, err := readForm(w, r)
+	if err != nil {
+		return nobody, "", err
+	}
+	who, err := prove(r, f)
+	if err == nil && f["token"] == "" {
+		err = badMember("token", OAuthInvalidRequest, "is required")
+	}
+	return who, f["token"], err
+}
+
+// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is in force.
+func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "introspectToken")
+	who, raw, err := s.readQuestion(w, r, s.asker)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	out, err := s.introspect(r.Context(), who, raw)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// introspect tells nothing of a token to whom it is not shown, and asks the store about no other.
+func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string) (Introspection, error) {
+	t, err := s.shown(raw)
+	switch {
+	case errors.Is(err, errKeys):
+		return Introspection{}, err
+	case err != nil:
+		return Introspection{}, nil //nolint:nilerr // that is the answer
+	}
+	switch err := s.lookAt(ctx, who, t); {
+	case errors.Is(err, broker.ErrInactive):
+		return Introspection{}, nil
+	case err != nil:
+		return Introspection{}, err
+	}
+	return introspection(t.Token), nil
+}
+
+// lookAt is nil when a token is in force to who asks: to a resource server of its audience, which uses it with that, and to
+// its own sandbox, which does not.
+func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.Shown) error {
+	switch {
+	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
+		return s.cfg.Broker.Use(ctx, t, who)
+	case who.ID().String() == t.Token.Holder(), who.ID().String() == t.Token.Subject:
+		return s.cfg.Broker.InForce(ctx, t)
+	}
+	return broker.ErrInactive
+}
+
+func introspection(t token.Claims) Introspection {
+	out := Introspection{
+		Active: true, Scope: t.Scope, ClientID: t.ClientID, TokenType: tokenType(t), Exp: t.Expires, Iat: t.IssuedAt,
+		Sub: t.Subject, Aud: t.Audience, Iss: t.Issuer, Jti: t.ID, Task: t.Task, OneShot: t.OneShot,
+	}
+	for _, d := range t.Details {
+		out.AuthorizationDetails = append(out.AuthorizationDetails, AuthorizationDetail{
+			Type: d.Type, Actions: d.Actions, Locations: d.Locations, Identifier: d.Identifier, Params: d.Params,
+		})
+	}
+	if t.Actor != nil {
+		out.Act = *actorOfToken(t.Actor)
+	}
+	if t.OnBehalfOf != nil {
+		out.OnBehalfOf = TokenPerson{Iss: t.OnBehalfOf.Issuer, Sub: t.OnBehalfOf.Subject}
+	}
+	if t.Confirm != nil {
+		out.Cnf = Confirmation{X5T: t.Confirm.X5T, Jkt: t.Confirm.JKT}
+	}
+	return out
+}
+
+func actorOfToken(a *token.Actor) *TokenActor {
+	if a == nil {
+		return nil
+	}
+	return &TokenActor{Sub: a.Subject, Act: actorOfToken(a.Actor)}
+}
+
+// tokenType is how a token is shown.
+func tokenType(t token.Claims) string {
+	if t.Confirm != nil && t.Confirm.JKT != "" {
+		return "DPoP"
+	}
+	return "Bearer"
+}
+
+// RevokeToken ends a token of the caller's own. Others might not exist.
+func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "revokeToken")
+	who, raw, err := s.readQuestion(w, r, s.client)
+	if err == nil {
+		err = s.revokeOwn(r.Context(), who, raw)
+	}
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string) error {
+	t, err := s.shown(raw)
+	switch {
+	case errors.Is(err, errKeys):
+		return err
+	case err != nil, t.Token.Holder() != who.ID().String():
+		return nil // there is nothing to end
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTimeout)
+	defer cancel()
+	if _, err := s.cfg.Broker.Release(ctx, who, t.Token.ID); err != nil && !errors.Is(err, broker.ErrNotFound) {
+		return err
+	}
+	return nil
+}

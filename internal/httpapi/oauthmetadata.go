@@ -1,0 +1,66 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/brevet-dev/brevet/internal/dpop"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// The places of the metadata, whose form their specifications fix.
+const (
+	serverMetadata   = "/.well-known/oauth-authorization-server"
+	resourceMetadata = "/.well-known/oauth-protected-resource"
+)
+
+// clientMethods are how clients prove who they are (draft-ietf-oauth-spiffe-client-auth).
+var clientMethods = []string{"spiffe_x509", "spiffe_jwt"}
+
+// issuerURL is the issuer, which the configuration has found to be a URL, and the root of the server that it names. The
+// paths of the API begin there, whatever the issuer's path is.
+func (s *Server) issuerURL() (issuer *url.URL, root string) {
+	issuer, err := url.Parse(s.cfg.Broker.Issuer())
+	if err != nil {
+		return &url.URL{}, ""
+	}
+	return issuer, (&url.URL{Scheme: issuer.Scheme, Host: issuer.Host}).String()
+}
+
+// GetServerMetadata tells OAuth clients what there is (RFC 8414).
+func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getServerMetadata")
+	_, root := s.issuerURL()
+	s.writeMetadata(w, ServerMetadata{
+		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + "/.well-known/jwks.json", ServiceDocumentation: root + "/openapi.yaml",
+		TokenEndpoint: root + "/oauth2/token", TokenEndpointAuthMethodsSupported: clientMethods,
+		GrantTypesSupported:    []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
+		ResponseTypesSupported: []string{},
+		IntrospectionEndpoint:  root + "/oauth2/introspect", RevocationEndpoint: root + "/oauth2/revoke",
+		IntrospectionEndpointAuthMethodsSupported: append(slices.Clone(clientMethods), "Bearer"),
+		RevocationEndpointAuthMethodsSupported:    clientMethods,
+		TLSClientCertificateBoundAccessTokens:     true, DpopSigningAlgValuesSupported: strings.Fields(dpop.Algorithms),
+	})
+}
+
+// GetResourceMetadata tells callers of this API how to prove who they are (RFC 9728).
+func (s *Server) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getResourceMetadata")
+	_, root := s.issuerURL()
+	out := ResourceMetadata{
+		Resource: root, BearerMethodsSupported: []string{"header"}, ResourceDocumentation: root + "/openapi.yaml",
+	}
+	if s.cfg.People != nil {
+		out.AuthorizationServers = []string{s.cfg.People.Issuer()}
+	}
+	s.writeMetadata(w, out)
+}
+
+func (s *Server) writeMetadata(w http.ResponseWriter, metadata any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "public, max-age="+strconv.FormatInt(seconds(s.cfg.JWKSMaxAge), 10))
+	writeBody(w, http.StatusOK, metadata)
+}

@@ -1,0 +1,322 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// defaultTask is the task of clients that do not know of tasks.
+const defaultTask = "oauth"
+
+// GrantToken is IssueToken and RedeemRequest for clients that speak OAuth.
+func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "grantToken")
+	f, err := readForm(w, r)
+	if err != nil {
+		s.failOAuth(w, r, nobody, err)
+		return
+	}
+	who, err := s.client(r, f)
+	if err != nil {
+		s.failOAuth(w, r, nobody, err)
+		return
+	}
+	leave, err := s.making.enter(who)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	defer leave()
+	jkt, err := s.proved(w, r, who)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	result, err := s.grant(r.Context(), who, f, jkt)
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+		return
+	}
+	leave()               // whoever is slow to read the answer is so at nobody's cost
+	delivery := errCutOff // until it is known to have gone well, a panic included
+	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
+	delivery = s.deliverGrant(w, r, who, result)
+}
+
+func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+	switch GrantType(f["grant_type"]) {
+	case GrantClientCredentials:
+		return s.ask(ctx, who, f, broker.Request{JKT: jkt})
+	case GrantApproval:
+		result, err := s.grantApproved(ctx, who, f, jkt)
+		return result, unexpected(err, f)
+	case GrantTokenExchange:
+		return s.exchange(ctx, who, f, jkt)
+	case "":
+		return broker.Result{}, badMember("grant_type", OAuthInvalidRequest, "is required")
+	}
+	return broker.Result{}, badMember("grant_type", OAuthUnsupportedGrantType, "is none that /.well-known/oauth-authorization-server lists")
+}
+
+// ask asks for what the form says, with what the caller has proved beside it.
+func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved broker.Request) (broker.Result, error) {
+	req, err := s.readAsk(f)
+	if err != nil {
+		return broker.Result{}, err
+	}
+	req.JKT, req.User = proved.JKT, proved.User
+	result, err := s.cfg.Broker.Issue(ctx, who, req)
+	return result, unexpected(err, f)
+}
+
+func badMember(field string, name OAuthErrorCode, why string) error {
+	return &finding{kind: errInvalid, field: field, detail: field, oauth: name, why: why}
+}
+
+// readAsk turns a form into a request, which has to be one that issueToken would take.
+func (s *Server) readAsk(f form) (broker.Request, error) {
+	d, err := readDetails(f)
+	if err != nil {
+		return broker.Request{}, err
+	}
+	req := broker.Request{Scope: f["scope"], Task: f["task"], Reason: f["reason"], Expect: d.expectation()}
+	switch {
+	case req.Scope == "":
+		req.Scope = d.Type
+	case d.Type != "" && d.Type != req.Scope:
+		return broker.Request{}, badMember("authorization_details", OAuthInvalidDetails, "is of another scope than scope names")
+	}
+	if req.Scope == "" || strings.Contains(req.Scope, " ") {
+		return broker.Request{}, badMember("scope", OAuthInvalidScope, "must be the name of exactly one scope")
+	}
+	for _, name := range repeatable {
+		if asked := f[name]; asked != "" && req.Expect.Audience != "" && asked != req.Expect.Audience {
+			return broker.Request{}, badMember(name, OAuthInvalidTarget, "is not the one audience that is asked for")
+		} else if asked != "" {
+			req.Expect.Audience = asked
+		}
+	}
+	if req.Task == "" {
+		req.Task = defaultTask
+	}
+	if req.TTL, err = readTTL(f["ttl"]); err != nil {
+		return broker.Request{}, err
+	}
+	if req.Params, err = d.params(); err != nil {
+		return broker.Request{}, err
+	}
+	return req, checkReason(req.Reason)
+}
+
+// mostTTL is the longest TTL that may be asked for, in seconds, as openapi.yaml has it.
+const mostTTL = 31536000
+
+func readTTL(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == 0 || n > mostTTL {
+		return 0, badMember("ttl", OAuthInvalidRequest, "must be a whole number of seconds, at least 1")
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// authorizationDetail is the one object of authorization_details as a client may send it.
+type authorizationDetail struct {
+	Type       string         `json:"type"`
+	Actions    []string       `json:"actions"`
+	Locations  []string       `json:"locations"`
+	Identifier string         `json:"identifier"`
+	Params     jsontext.Value `json:"params"`
+}
+
+func badDetails(why string) error {
+	return badMember("authorization_details", OAuthInvalidDetails, why)
+}
+
+// readDetails reads authorization_details (RFC 9396) as strictly as any body.
+func readDetails(f form) (authorizationDetail, error) {
+	const member = "authorization_details"
+	text := f[member]
+	if text == "" {
+		return authorizationDetail{}, nil
+	}
+	if err := checkObject([]byte(`{"`+member+`":`+text+`}`), map[string]bool{member: true}); err != nil {
+		return authorizationDetail{}, badDetails("is not acceptable JSON")
+	}
+	var all []authorizationDetail
+	if err := json.Unmarshal([]byte(text), &all, json.RejectUnknownMembers(true)); err != nil {
+		return authorizationDetail{}, badDetails("must be an array of objects with the members type, actions, locations, identifier and params")
+	}
+	switch {
+	case len(all) != 1:
+		return authorizationDetail{}, badDetails("must have exactly one object")
+	case all[0].Type == "":
+		return authorizationDetail{}, badDetails("has no type, which is the name of a scope")
+	case all[0].Actions != nil && len(all[0].Actions) != 1, all[0].Locations != nil && len(all[0].Locations) != 1:
+		return authorizationDetail{}, badDetails("has actions or locations other than the scope's one")
+	}
+	return all[0], nil
+}
+
+// expectation is what the client takes the scope to be.
+func (d authorizationDetail) expectation() broker.Expectation {
+	e := broker.Expectation{Kind: scopes.KindJWT, Resource: d.Identifier}
+	if d.Actions != nil {
+		e.Authority = d.Actions[0]
+	}
+	if d.Locations != nil {
+		e.Audience = d.Locations[0]
+	}
+	return e
+}
+
+// params keeps numbers as they were written.
+func (d authorizationDetail) params() (map[string]any, error) {
+	if d.Params == nil {
+		return nil, nil
+	}
+	var params map[string]any
+	decoder := stdjson.NewDecoder(bytes.NewReader(d.Params))
+	decoder.UseNumber()
+	if err := decoder.Decode(&params); err != nil {
+		return nil, badDetails("has params that are no object")
+	}
+	return params, nil
+}
+
+// unexpected says what of a grant is not as the client takes it to be.
+func unexpected(err error, f form) error {
+	var found *broker.Unexpected
+	switch {
+	case !errors.As(err, &found):
+		return err
+	case found.Field == broker.UnexpectedKind:
+		return badMember("scope", OAuthInvalidScope, "is of a credential that is no access token: ask for it at POST /v1/tokens")
+	case found.Field == broker.UnexpectedAudience && f["resource"]+f["audience"] != "":
+		return badMember("audience", OAuthInvalidTarget, "is not that of the scope")
+	}
+	return badDetails("does not agree with the scope")
+}
+
+// awaited means that people have not decided yet.
+type awaited struct {
+	name    OAuthErrorCode
+	id      string
+	expires time.Time
+}
+
+func (a *awaited) Error() string { return string(a.name) }
+
+func (s *Server) writeAwaited(w http.ResponseWriter, a *awaited) {
+	out := OAuthError{
+		Error: a.name, AuthReqID: a.id, Interval: pollAfter,
+		ErrorDescription: "People have to agree first. Ask with the grant type " + string(GrantApproval) + " and this auth_req_id, no sooner than each interval.",
+	}
+	if !a.expires.IsZero() {
+		out.ExpiresIn = seconds(max(0, a.expires.Sub(s.cfg.Now())))
+	}
+	s.writeOAuth(w, http.StatusBadRequest, out)
+}
+
+// grantApproved hands over what people have approved, or tells that they have not.
+func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+	id := f["auth_req_id"]
+	switch {
+	case id == "":
+		return broker.Result{}, badMember("auth_req_id", OAuthInvalidRequest, "is required")
+	case !ourID(id):
+		return broker.Result{}, &finding{kind: broker.ErrNotFound, detail: "auth_req_id"}
+	case !s.polls.Allows(who.ID().String()+" "+id, s.cfg.Now()):
+		return broker.Result{}, &awaited{name: OAuthSlowDown, id: id}
+	}
+	result, err := s.cfg.Broker.Redeem(ctx, who, broker.Redemption{
+		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT},
+	})
+	if errors.Is(err, broker.ErrNotApproved) {
+		return broker.Result{}, s.whyNotApproved(ctx, who, id)
+	}
+	if earlier := result.Earlier; earlier != nil && earlier.Status == broker.StatusPending {
+		return broker.Result{}, &awaited{name: OAuthAuthorizationPending, id: id, expires: earlier.Expires}
+	}
+	return result, notFound(err, "auth_req_id")
+}
+
+// whyNotApproved tells what is over in time from what is over for another reason.
+func (s *Server) whyNotApproved(ctx context.Context, who attest.Identity, id string) error {
+	view, err := s.cfg.Broker.Get(ctx, id, broker.Reach{Subject: who.ID().String()})
+	if err != nil {
+		return notFound(err, "auth_req_id")
+	}
+	f := &finding{kind: broker.ErrNotApproved, detail: "auth_req_id"}
+	if view.Status == broker.StatusExpired {
+		f.oauth = OAuthExpiredToken
+	}
+	return f
+}
+
+// deliverGrant is deliver in OAuth's words.
+func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, who attest.Identity, result broker.Result) error {
+	if result.Earlier != nil {
+		s.failOAuth(w, r, who, rejection(result.Earlier))
+		return errCutOff
+	}
+	rec := result.Record
+	s.countDecision(rec.Decision)
+	switch {
+	case rec.Decision.Outcome == scopes.Allow && result.Credential != nil:
+		answer, err := s.accessToken(result)
+		if err != nil {
+			s.failOAuth(w, r, who, err)
+			return err
+		}
+		return s.handOver(w, r, http.StatusOK, answer)
+	case rec.Decision.Outcome == scopes.Pending:
+		s.writeAwaited(w, &awaited{name: OAuthAuthorizationPending, id: rec.ID, expires: rec.Expires})
+	case rec.Decision.Outcome == scopes.Deny:
+		s.wantsProof(w.Header(), rec.Decision)
+		s.failOAuth(w, r, who, denialOf(rec))
+	default:
+		s.failOAuth(w, r, who, errFault)
+	}
+	return errCutOff
+}
+
+// accessToken is token in OAuth's words, with the details as the token has them.
+func (s *Server) accessToken(result broker.Result) (AccessToken, error) {
+	t := s.token(result)
+	var claims struct {
+		Details []AuthorizationDetail `json:"authorization_details"`
+	}
+	decoder := stdjson.NewDecoder(bytes.NewReader(result.Record.Intent.Claims))
+	decoder.UseNumber()
+	if err := decoder.Decode(&claims); err != nil {
+		return AccessToken{}, fmt.Errorf("%w: its own claims: %w", errFault, err)
+	}
+	out := AccessToken{
+		AccessToken: t.Token, TokenType: t.TokenType, ExpiresIn: t.ExpiresIn, Scope: t.Scope,
+		AuthorizationDetails: claims.Details,
+	}
+	if person := broker.PersonOf(result.Record.Request.User); person != nil {
+		out.OnBehalfOf = TokenPerson{Iss: person.Issuer, Sub: person.Subject}
+	}
+	if result.Record.Request.Parent != nil || result.Record.Request.User != nil {
+		out.IssuedTokenType = TokenTypeAccessToken
+	}
+	return out, nil
+}

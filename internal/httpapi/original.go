@@ -1,0 +1,172 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/pem"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// checkPath is where gateways ask; Envoy puts the path of the call behind it.
+const checkPath = "/v1/check"
+
+// original is the call that a gateway holds.
+type original struct {
+	scopes.Call
+	// x5t is the base64url SHA-256 of the certificate that its caller has proved to the gateway; empty for none.
+	x5t string
+}
+
+// manner is how one kind of gateway tells of the call.
+type manner struct {
+	name string
+	// method, target and host are its header fields. Without, it sends the call's own, as Envoy does.
+	method, target, host string
+	// certificate is its field for the caller's certificate, and thumbprint what reads that.
+	certificate string
+	thumbprint  func(string) (string, bool)
+}
+
+// manners differ in the field of the certificate too: a gateway that passes on all that a caller sends passes on what
+// the caller has made up in the fields of others.
+var manners = []manner{
+	{"nginx", "X-Original-Method", "X-Original-Uri", "X-Original-Host", "X-Client-Cert", ofEscapedPEM},
+	{"traefik", "X-Forwarded-Method", "X-Forwarded-Uri", forwardedHost, "X-Forwarded-Tls-Client-Cert", ofBareDER},
+	{"envoy", "", "", "", "X-Forwarded-Client-Cert", ofXFCC},
+}
+
+const forwardedHost = "X-Forwarded-Host"
+
+type forwardedKey struct{}
+
+// keepForwarded keeps the host that a gateway tells of from what takes such fields away, for checks only.
+func keepForwarded(r *http.Request) *http.Request {
+	if _, ok := checked(r); !ok {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), forwardedKey{}, r.Header.Values(forwardedHost)))
+}
+
+// checked returns what follows checkPath in the target of a call, byte for byte, when it is one to it.
+func checked(r *http.Request) (target string, ok bool) {
+	target, ok = strings.CutPrefix(r.RequestURI, checkPath)
+	return target, ok && (target == "" || target[0] == '/' || target[0] == '?')
+}
+
+// unclear is a call that nobody can be sure of.
+func unclear(why string) error {
+	return &finding{kind: errUnclear, detail: "call_unclear", why: why, unsigned: true}
+}
+
+// originalOf reads what a gateway tells of the call. Told in two manners it is refused even when both say the same: one
+// of them is the caller's own doing.
+func originalOf(r *http.Request) (original, error) {
+	target, _ := checked(r)
+	var used []manner
+	for _, m := range manners[:2] {
+		if len(fieldOf(r, m.method))+len(fieldOf(r, m.target)) > 0 {
+			used = append(used, m)
+		}
+	}
+	if strings.HasPrefix(target, "/") {
+		used = append(used, manners[2])
+	} else if target != "" {
+		return original{}, unclear("The check has a query of its own.")
+	}
+	switch len(used) {
+	case 0:
+		return original{}, unclear("The gateway does not say which call it is about.")
+	case 1:
+		return used[0].read(r, target)
+	default:
+		return original{}, unclear("The call is told of in two ways at once.")
+	}
+}
+
+func (m manner) read(r *http.Request, target string) (original, error) {
+	o := original{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
+	if m.method != "" {
+		var ok [3]bool
+		o.Method, ok[0] = sole(r, m.method)
+		o.Path, ok[1] = sole(r, m.target)
+		o.Host, ok[2] = sole(r, m.host)
+		if ok != [3]bool{true, true, true} {
+			return original{}, unclear("The gateway has to say the call's method, target and host, each once.")
+		}
+	}
+	if len(r.Header.Values(m.certificate)) == 0 {
+		return o, nil
+	}
+	value, ok := sole(r, m.certificate)
+	if ok {
+		o.x5t, ok = m.thumbprint(value)
+	}
+	if !ok {
+		return original{}, unclear("The certificate that the gateway tells of cannot be read, or is not the only one.")
+	}
+	return o, nil
+}
+
+func sole(r *http.Request, field string) (string, bool) {
+	values := fieldOf(r, field)
+	if len(values) != 1 || values[0] == "" {
+		return "", false
+	}
+	return values[0], true
+}
+
+func fieldOf(r *http.Request, name string) []string {
+	if name == forwardedHost {
+		kept, _ := r.Context().Value(forwardedKey{}).([]string)
+		return kept
+	}
+	return r.Header.Values(name)
+}
+
+// ofEscapedPEM reads nginx's $ssl_client_escaped_cert.
+func ofEscapedPEM(value string) (string, bool) {
+	text, err := url.PathUnescape(value)
+	if err != nil {
+		return "", false
+	}
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || strings.TrimSpace(string(rest)) != "" {
+		return "", false
+	}
+	return jws.CertificateThumbprint(block.Bytes), true
+}
+
+// ofBareDER reads what Traefik's passTLSClientCert writes: base64 of each certificate, the caller's own first.
+func ofBareDER(value string) (string, bool) {
+	own, _, _ := strings.Cut(value, ",")
+	der, err := base64.StdEncoding.Strict().DecodeString(own)
+	if err != nil || len(der) == 0 {
+		return "", false
+	}
+	return jws.CertificateThumbprint(der), true
+}
+
+// ofXFCC reads Envoy's x-forwarded-client-cert of one element that holds nothing which could be taken for another one.
+func ofXFCC(value string) (string, bool) {
+	var hashes []string
+	for pair := range strings.SplitSeq(value, ";") {
+		if key, hash, _ := strings.Cut(pair, "="); strings.EqualFold(key, "Hash") {
+			hashes = append(hashes, hash)
+		}
+	}
+	if strings.ContainsAny(value, `,"`) || len(hashes) != 1 {
+		return "", false
+	}
+	sum, err := hex.DecodeString(hashes[0])
+	if err != nil || len(sum) != sha256.Size {
+		return "", false
+	}
+	return base64.RawURLEncoding.EncodeToString(sum), true
+}

@@ -1,0 +1,99 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// AddQuarantine stops issuing to whom an admin names, and ends what they hold.
+func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
+	const operation = "addQuarantine"
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		ask, within, err := readAdminOrder[QuarantineRequest](s, w, r, who, operation)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := spiffeid.FromString(ask.SpiffeID); err != nil {
+			return nil, &finding{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
+		}
+		if err := checkReason(ask.Reason); err != nil {
+			return nil, err
+		}
+		order := broker.Confinement{Actor: actorOf(who), SPIFFEID: ask.SpiffeID, Reach: within, Reason: ask.Reason}
+		return func(ctx context.Context) (broker.Receipt, error) {
+			receipt, err := s.cfg.Broker.Quarantine(ctx, order)
+			return receipt, notFound(err, "spiffe_id")
+		}, nil
+	})
+}
+
+// RemoveQuarantine lifts one.
+func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
+	who, err := s.prove(r, "removeQuarantine")
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	if err := s.lift(r, who, params); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams) error {
+	within, err := s.reach(r, who, s.offices.admin)
+	if err != nil {
+		return err
+	}
+	if err := s.rules.check(r, who, "removeQuarantine", nil); err != nil {
+		return err
+	}
+	if _, err := spiffeid.FromString(params.SpiffeID); err != nil {
+		return &finding{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+	}
+	if err := checkReason(params.Reason); err != nil {
+		return &finding{kind: errParameter, field: "reason", detail: "parameter_query"}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+	defer cancel()
+	return notFound(s.cfg.Broker.Unquarantine(ctx, broker.Confinement{
+		Actor: actorOf(who), SPIFFEID: params.SpiffeID, Reach: within, Reason: params.Reason,
+	}), "spiffe_id")
+}
+
+// ListQuarantines shows those that stand to admins and auditors.
+func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
+	const operation = "listQuarantines"
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	within, err := s.reach(r, who, s.offices.admin, s.offices.auditor)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	if err := s.rules.check(r, who, operation, nil); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	standing, err := s.cfg.Broker.Quarantines(r.Context(), within)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	out := QuarantineList{Quarantines: make([]Quarantine, 0, len(standing))}
+	for _, q := range standing {
+		out.Quarantines = append(out.Quarantines, Quarantine{
+			SpiffeID: q.SPIFFEID, Since: q.Since, Actor: q.Actor, Reason: q.Reason,
+		})
+	}
+	writeJSON(w, http.StatusOK, out)
+}

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// RedeemRequest hands over what people have approved.
+func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
+	const operation = "redeemRequest"
+	who, caller, err := s.attest(r, operation)
+	if err != nil {
+		s.fail(w, r, caller, err)
+		return
+	}
+	claim, err := s.readRedemption(w, r, who, id)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	leave, err := s.making.enter(who)
+	if err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	defer leave()
+	if claim.JKT, err = s.proved(w, r, who); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	result, err := s.cfg.Broker.Redeem(r.Context(), who, claim)
+	if err != nil {
+		s.fail(w, r, who, notFound(err, "id"))
+		return
+	}
+	leave()               // whoever is slow to read the answer is so at nobody's cost
+	delivery := errCutOff // until it is known to have gone well, a panic included
+	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
+	delivery = s.deliver(w, r, who, result)
+}
+
+func (s *Server) readRedemption(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Redemption, error) {
+	if !ourID(id) {
+		return broker.Redemption{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+	}
+	ask, err := readOrder[Redemption](s, w, r, who, "redeemRequest")
+	if err != nil {
+		return broker.Redemption{}, err
+	}
+	for member, value := range map[string]string{"csr": ask.Csr, "public_key": ask.PublicKey} {
+		if len(value) > maxKey {
+			return broker.Redemption{}, &finding{kind: errInvalid, field: member, detail: member}
+		}
+	}
+	return broker.Redemption{Request: id, CSR: ask.Csr, PublicKey: ask.PublicKey}, nil
+}
+
+// WithdrawRequest takes one of the caller's own requests back.
+func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "withdrawRequest"
+	who, caller, err := s.attest(r, operation)
+	if err != nil {
+		s.fail(w, r, caller, err)
+		return
+	}
+	if err := s.withdraw(r, who, id); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) withdraw(r *http.Request, who attest.Identity, id string) error {
+	if !ourID(id) {
+		return &finding{kind: broker.ErrNotFound, detail: "id"}
+	}
+	if err := s.rules.check(r, who, "withdrawRequest", nil); err != nil {
+		return err
+	}
+	return notFound(s.cfg.Broker.Withdraw(r.Context(), who, id), "id")
+}
+
+// waitFor holds a call until a request of the caller's is not pending any more, or until the time is up that the
+// caller gave.
+func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View, wait string) (*broker.View, error) {
+	longest, err := time.ParseDuration(wait)
+	if err != nil || v.Status != broker.StatusPending {
+		return v, nil
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(s.cfg.Now().Add(longest + writeTimeout)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), longest)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if !s.cfg.Broker.Await(ctx, v.ID, v.Subject.ID.String()) {
+		return v, nil
+	}
+	return s.cfg.Broker.Get(r.Context(), v.ID, broker.Reach{Subject: v.Subject.ID.String()})
+}
+
+// approvalOf is who decides on a request that waits for people, or has.
+func approvalOf(v *broker.View) Approval {
+	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum, BreakGlass: v.BreakGlass, Broken: v.Broken}
+}
+
+// rejection is a person's no, told as policy's is.
+func rejection(v *broker.View) *denial {
+	reason := string(v.Status)
+	people := "the group " + v.ApprovalGroup
+	if v.BreakGlass != "" {
+		people += ", or of " + v.BreakGlass + ","
+	}
+	explanation := map[broker.Status]string{
+		broker.StatusRejected:  "A person of " + people + " has said no.",
+		broker.StatusWithdrawn: "The request was withdrawn.",
+		broker.StatusExpired:   "Nobody decided in time, or what was approved was not redeemed in time.",
+	}[v.Status]
+	if explanation == "" {
+		reason, explanation = v.DecisionCode, v.Explanation
+	}
+	return &denial{
+		id: v.ID, reason: reason, explanation: strings.TrimSpace(explanation), policies: v.Policies, catalogue: v.Catalogue,
+		approvers: v.ApprovalGroup,
+	}
+}

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// Role is a workload that may do more than a sandbox, in some trust domains, or below some paths, or both.
+type Role struct {
+	ID           spiffeid.ID
+	TrustDomains []spiffeid.TrustDomain
+	// Within are SPIFFE IDs: the role is held at and below them.
+	Within []spiffeid.ID
+}
+
+// ResourceServer is a workload that may ask about the tokens for its audiences, whichever trust domain their subjects are
+// of.
+type ResourceServer struct {
+	ID        spiffeid.ID
+	Audiences []string
+}
+
+// holders are the workloads that have one role, with the trust domains and SPIFFE IDs at or below which they do.
+type holders map[spiffeid.ID][]string
+
+// office is a role as workloads hold it, by their SPIFFE IDs, and as people do, by their groups.
+type office struct {
+	workloads holders
+	people    people.Role // empty when people have no such role
+}
+
+type offices struct{ auditor, admin, orchestrator office }
+
+func newOffices(cfg Config) offices {
+	return offices{
+		auditor:      office{holdersOf(cfg.Auditors), people.RoleAuditor},
+		admin:        office{holdersOf(cfg.Admins), people.RoleAdmin},
+		orchestrator: office{workloads: holdersOf(cfg.Orchestrators)},
+	}
+}
+
+func holdersOf(all []Role) holders {
+	h := holders{}
+	for _, role := range all {
+		for _, td := range role.TrustDomains {
+			h[role.ID] = append(h[role.ID], td.IDString())
+		}
+		for _, id := range role.Within {
+			h[role.ID] = append(h[role.ID], id.String())
+		}
+	}
+	return h
+}
+
+// within is where who holds an office by the configuration.
+func (s *Server) within(who caller, o office) []string {
+	switch who := who.(type) {
+	case attest.Identity:
+		return o.workloads[who.ID()]
+	case people.Person:
+		return s.cfg.Broker.Within(who, o.people)
+	}
+	return nil
+}
+
+// where is how far who gets by any of the offices, in a call that takes one of them. It reaches nothing for who holds
+// none.
+func (s *Server) where(r *http.Request, who caller, of ...office) broker.Reach {
+	var prefixes []string
+	for _, o := range of {
+		within := s.within(who, o)
+		if o.people == people.RoleAdmin {
+			within = s.asAdmin(r, who, within)
+		}
+		prefixes = append(prefixes, s.everywhere(within)...)
+	}
+	return broker.ReachOf(prefixes)
+}
+
+// everywhere puts the trust domains that are accepted in the place of [people.Everywhere].
+func (s *Server) everywhere(within []string) []string {
+	if !slices.Contains(within, people.Everywhere) {
+		return within
+	}
+	var all []string
+	for _, td := range s.cfg.Attestor.TrustDomains() {
+		all = append(all, td.IDString())
+	}
+	return all
+}
+
+// reach is how far who gets by any of the offices. Without one it is errNotAllowed.
+func (s *Server) reach(r *http.Request, who caller, of ...office) (broker.Reach, error) {
+	within := s.where(r, who, of...)
+	if len(within.TrustDomains)+len(within.Within) == 0 {
+		return broker.Reach{}, s.noRole(r, who)
+	}
+	return within, nil
+}
+
+// overAll is nil when who holds one of the offices in every trust domain.
+func (s *Server) overAll(r *http.Request, who caller, of ...office) error {
+	within := s.where(r, who, of...)
+	for _, td := range s.cfg.Attestor.TrustDomains() {
+		if !slices.Contains(within.TrustDomains, td.Name()) {
+			return s.noRole(r, who)
+		}
+	}
+	return nil
+}
+
+var errNoRole = &finding{kind: errNotAllowed, detail: "role"}
+
+// readable is what who may read: auditors all of what they are given, other workloads their own, and other people
+// nothing.
+func (s *Server) readable(r *http.Request, who caller) (broker.Reach, error) {
+	within := s.where(r, who, s.offices.auditor)
+	if len(within.TrustDomains)+len(within.Within) > 0 {
+		return within, nil
+	}
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return broker.Reach{}, errNoRole
+	}
+	return broker.Reach{Subject: workload.ID().String()}, nil
+}
+
+func actorOf(who caller) broker.Actor {
+	switch who := who.(type) {
+	case attest.Identity:
+		return broker.WorkloadActor(who)
+	case people.Person:
+		return broker.PersonActor(who)
+	}
+	return broker.Actor{}
+}

@@ -1,0 +1,195 @@
+// Package httpapi is the HTTP interface: it turns bytes into a broker.Request, a proof into a caller, and what
+// became of the request into an answer.
+//
+// It must never take the caller's identity from anything but the SVID or the ID token, never tell a caller more than the
+// fixed text of a problem, never let a cache keep an answer under /v1 that is not a status list, and never answer a refusal
+// without recording it.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// minCursorKey is the shortest CursorKey, in bytes.
+const minCursorKey = 32
+
+// Config is what a Server needs. People, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge may be left out.
+type Config struct {
+	Broker   *broker.Broker
+	Attestor *attest.Attestor
+	// People recognises people. Nil recognises nobody.
+	People *people.Verifier
+	// Keys gives the public keys that issued tokens are checked with, as a JWK set.
+	Keys interface{ JWKS() ([]byte, error) }
+	// Proofs is the log, and LogKeys gives the public keys that its checkpoints are signed with.
+	Proofs  Proofs
+	LogKeys interface {
+		Keys(ctx context.Context) ([]string, error)
+	}
+	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
+	// for any port.
+	Hosts []string
+	// Auditors may read the records of whole trust domains, or of paths. Admins may revoke and quarantine there, and
+	// orchestrators may end tasks. One SPIFFE ID can have several roles; none includes another. People have theirs by
+	// the broker's rules.
+	Auditors, Admins, Orchestrators []Role
+	// ResourceServers may ask about tokens for their audiences.
+	ResourceServers []ResourceServer
+	// BootstrapAdmin is the id of a person who is an admin everywhere for as long as Bootstrap goes on. Bootstrap may be
+	// left out when there is none.
+	BootstrapAdmin string
+	Bootstrap      Bootstrap
+	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
+	// of a key rotation.
+	JWKSMaxAge time.Duration
+	// CursorKey seals cursors, and DPoP nonces are derived from it: at least 32 secret bytes, the same on every replica.
+	CursorKey []byte
+	// Ready are the checks behind /readyz.
+	Ready []Check
+	Log   *slog.Logger
+	// Registry collects the metrics and serves them through Metrics.
+	Registry *prometheus.Registry
+	Now      func() time.Time
+}
+
+// Check is one condition for being ready. Probe must heed its context; the error is logged, never answered.
+type Check struct {
+	Name  string
+	Probe func(context.Context) error
+}
+
+// Server answers the calls that openapi.yaml describes. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	hosts   map[string]bool
+	offices offices
+	// audiences are those whose tokens resource servers may ask about.
+	audiences map[spiffeid.ID][]string
+	cursors   *cursors
+	nonces    *dpop.Nonces
+	rules     *rules
+	health    *health
+	metrics   *metrics
+	router    *chi.Mux
+	handler   http.Handler
+	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
+	// Reports are of uses.
+	pace, polls, offers, reports *ratelimit.Pace
+	// making holds those who ask for credentials.
+	making  lane
+	ownKeys atomic.Pointer[ownKeys]
+	// bootstrapOver spares the store what it knows.
+	bootstrapOver atomic.Bool
+	// leaving is that this replica goes, and still takes calls.
+	leaving atomic.Bool
+	// closed tells those who wait for people that this replica goes.
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// New checks cfg and returns a Server.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if cfg.JWKSMaxAge == 0 {
+		cfg.JWKSMaxAge = time.Minute
+	}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
+	s.pace = ratelimit.New(callsPerSecond, callsAtOnce)
+	s.polls = ratelimit.New(pollsPerSecond, 1)
+	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne
+	s.offers = ratelimit.New(offersPerSecond, offersAtOnce)
+	s.reports = ratelimit.New(reportsPerSecond, reportsAtOnce)
+	for _, rs := range cfg.ResourceServers {
+		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
+	}
+	for _, host := range cfg.Hosts {
+		s.hosts[strings.ToLower(host)] = true
+	}
+	var err error
+	if s.cursors, err = newCursors(cfg.CursorKey); err != nil {
+		return nil, err
+	}
+	if s.nonces, err = dpop.NewNonces(cfg.CursorKey); err != nil {
+		return nil, err
+	}
+	if s.rules, err = newRules(); err != nil {
+		return nil, err
+	}
+	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
+		return nil, err
+	}
+	s.health = &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now}
+	s.router = s.routes()
+	s.handler = s.observed(s.router)
+	return s, nil
+}
+
+func (cfg Config) check() error {
+	switch {
+	case cfg.Broker == nil, cfg.Attestor == nil, cfg.Keys == nil, cfg.Proofs == nil, cfg.LogKeys == nil:
+		return errors.New("server: broker, attestor, proofs and both kinds of keys are all required")
+	case cfg.Log == nil, cfg.Registry == nil, cfg.Now == nil:
+		return errors.New("server: log, registry and clock are all required")
+	case len(cfg.Hosts) == 0:
+		return errors.New("server: no hosts: name the host that clients connect to")
+	case cfg.BootstrapAdmin != "" && cfg.Bootstrap == nil:
+		return errors.New("server: a bootstrap admin needs a time")
+	case len(cfg.CursorKey) < minCursorKey:
+		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
+	}
+	for _, rs := range cfg.ResourceServers {
+		if rs.ID.IsZero() || len(rs.Audiences) == 0 || slices.Contains(rs.Audiences, "") {
+			return errors.New("server: a resource server needs a SPIFFE ID and at least one audience")
+		}
+	}
+	for _, role := range slices.Concat(cfg.Auditors, cfg.Admins, cfg.Orchestrators) {
+		if role.ID.IsZero() || len(role.TrustDomains)+len(role.Within) == 0 {
+			return errors.New("server: a role needs a SPIFFE ID and at least one trust domain or path")
+		}
+	}
+	return nil
+}
+
+// routes is the generated router; whatever it does not know is a problem like any other.
+func (s *Server) routes() *chi.Mux {
+	mux := chi.NewRouter()
+	mux.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path"})
+	})
+	mux.MethodNotAllowed(s.methodNotAllowed)
+	if issuer, _ := s.issuerURL(); strings.Trim(issuer.Path, "/") != "" {
+		mux.Get(serverMetadata+issuer.Path, s.GetServerMetadata) // RFC 8414, 3.1
+	}
+	HandlerWithOptions(s, ChiServerOptions{BaseRouter: mux, ErrorHandlerFunc: s.parameterError})
+	return mux
+}
+
+// Handler answers the API's calls. It belongs behind TLS that asks for a client certificate; HTTP makes such a
+// server.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Metrics serves the registry in the Prometheus format. It belongs on an address of its own.
+func (s *Server) Metrics() http.Handler {
+	return promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+}

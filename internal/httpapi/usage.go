@@ -1,0 +1,70 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// defaultUsage is how far back uses are counted when nothing else is asked for.
+const defaultUsage = 30 * 24 * time.Hour
+
+// ReportUses records what a sandbox says of one of its own credentials.
+func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
+	who, caller, err := s.attest(r, "reportUses")
+	if err != nil {
+		s.fail(w, r, caller, err)
+		return
+	}
+	use, err := s.reportUses(w, r, who, id)
+	if err != nil {
+		s.fail(w, r, who, notFound(err, "id"))
+		return
+	}
+	writeJSON(w, http.StatusOK, UseReport{Calls: use.Calls, LastUsedAt: use.LastUsed, ReportedAt: use.Time})
+}
+
+func (s *Server) reportUses(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Use, error) {
+	switch {
+	case !ourID(id):
+		return broker.Use{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+	case !s.reports.Allows(who.ID().String(), s.cfg.Now()):
+		return broker.Use{}, &finding{kind: errPace, detail: "pace"}
+	}
+	ask, err := readOrder[UseRequest](s, w, r, who, "reportUses")
+	if err != nil {
+		return broker.Use{}, err
+	}
+	return s.cfg.Broker.ReportUse(r.Context(), who, broker.Use{Issuance: id, Calls: ask.Calls, LastUsed: ask.LastUsedAt.UTC()})
+}
+
+// GetUsage compares for an auditor what was granted with what was used.
+func (s *Server) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
+	s.forAuditors(w, r, "getUsage", func(by auditing) (any, error) {
+		bad := func(field string) (any, error) {
+			return nil, &finding{kind: errParameter, field: field, detail: "parameter_query"}
+		}
+		q := broker.UsageQuery{TrustDomain: params.TrustDomain, Since: params.Since.UTC(), Until: params.Until.UTC()}
+		if params.Since.IsZero() {
+			q.Since = s.cfg.Now().Add(-defaultUsage).UTC()
+		}
+		switch {
+		case badIdentity("", "", q.TrustDomain) != "":
+			return bad("trust_domain")
+		case !q.Until.IsZero() && q.Until.Before(q.Since):
+			return bad("until")
+		}
+		all, err := s.cfg.Broker.Usage(r.Context(), q, by.within)
+		out := Usage{Since: q.Since, Until: q.Until, Scopes: make([]ScopeUsage, 0, len(all))}
+		for _, u := range all {
+			out.Scopes = append(out.Scopes, ScopeUsage{
+				Scope: u.Scope, Asked: u.Asked, Granted: u.Granted, Denied: u.Denied,
+				Reported: ReportedUsage{Credentials: u.Reported, Used: u.Used, Calls: u.Calls, LastUsedAt: u.LastUsed},
+			})
+		}
+		return out, err
+	})
+}

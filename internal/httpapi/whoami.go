@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	. "github.com/brevet-dev/brevet/openapi"
+)
+
+// WhoAmI tells a caller what its proof proves, and where it holds which role.
+func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
+	const operation = "whoAmI"
+	who, err := s.prove(r, operation)
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
+	}
+	if err := s.rules.check(r, who, operation, nil); err != nil {
+		s.fail(w, r, who, err)
+		return
+	}
+	out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: s.rolesOf(r, who)}
+	if person, ok := who.(people.Person); ok {
+		out.Kind, out.Name, out.Groups = CallerPerson, person.Name(), person.Groups()
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// rolesOf lists the roles. To ask for them is not to act as an admin.
+func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
+	all := []CallerRole{}
+	for _, held := range []struct {
+		role RoleName
+		of   office
+	}{
+		{RoleAdmin, s.offices.admin},
+		{RoleApprover, office{people: people.RoleApprover}},
+		{RoleAuditor, s.offices.auditor},
+		{RoleOrchestrator, s.offices.orchestrator},
+	} {
+		role := CallerRole{Role: held.role}
+		within := s.within(who, held.of)
+		if held.role == RoleAdmin && len(within) == 0 && s.isBootstrap(who) {
+			if end, on := s.bootstrap(r); on {
+				within, role.BootstrapUntil = []string{people.Everywhere}, end
+			}
+		}
+		if role.Within = prefixesOf(broker.ReachOf(s.everywhere(within))); len(role.Within) > 0 {
+			all = append(all, role)
+		}
+	}
+	if audiences := s.audiencesOf(who); len(audiences) > 0 {
+		all = append(all, CallerRole{Role: RoleResourceServer, Within: []string{}, Audiences: audiences})
+	}
+	return all
+}
+
+// audiencesOf are those whose tokens who may ask about, sorted.
+func (s *Server) audiencesOf(who caller) []string {
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return nil
+	}
+	return slices.Sorted(slices.Values(s.audiences[workload.ID()]))
+}
+
+// prefixesOf is what [broker.ReachOf] made the reach of.
+func prefixesOf(r broker.Reach) []string {
+	var all []string
+	for _, td := range r.TrustDomains {
+		all = append(all, "spiffe://"+td)
+	}
+	return slices.Sorted(slices.Values(append(all, r.Within...)))
+}

@@ -1,0 +1,31 @@
+package jws_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"testing"
+
+	"github.com/brevet-dev/brevet/internal/jws"
+)
+
+// Anything may come by, and what came last is there.
+func TestRememberedIsBounded(t *testing.T) {
+	var r jws.Remembered[int]
+	digest := func(i int) [32]byte { return sha256.Sum256(fmt.Append(nil, i)) }
+	const many = 2*jws.MostRemembered + 10
+	for i := range many {
+		r.Put(digest(i), i)
+		if got, ok := r.Get(digest(i)); !ok || got != i {
+			t.Fatalf("got %d, %v, want %d", got, ok, i)
+		}
+	}
+	left := 0
+	for i := range many {
+		if _, ok := r.Get(digest(i)); ok {
+			left++
+		}
+	}
+	if left > jws.MostRemembered {
+		t.Errorf("got %d remembered, want %d at most", left, jws.MostRemembered)
+	}
+}

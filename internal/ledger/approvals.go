@@ -1,0 +1,352 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// The kinds of entries that people cause. The schema lists them too.
+const (
+	kindVote       = "approval.vote"
+	kindRemembered = "approval.remembered"
+	kindWithdrawn  = "approval.withdrawn"
+	kindPerson     = "person.seen"
+)
+
+// stepBody is the body of the entries that move a request which waits for people.
+type stepBody struct {
+	Version int       `json:"version"`
+	Kind    string    `json:"kind"`
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Actor   actorBody `json:"actor"`
+	Verdict string    `json:"verdict,omitzero"`
+	Covers  string    `json:"covers,omitzero"`
+	Of      string    `json:"of,omitzero"` // the request whose votes are remembered
+	Hash    string    `json:"hash,omitzero"`
+	Note    string    `json:"note"`
+	// Assertion is what a passkey has signed, as JSON, and Credential the id of that, in base64url.
+	Credential string `json:"credential,omitzero"`
+	Assertion  string `json:"assertion,omitzero"`
+	Was        string `json:"was"`
+	Votes      int    `json:"votes"` // before
+	Status     string `json:"status"`
+}
+
+type actorBody struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitzero"`
+}
+
+// personBody is the body of the entries that say who somebody is.
+type personBody struct {
+	Version int        `json:"version"`
+	Kind    string     `json:"kind"`
+	ID      string     `json:"id"`
+	Time    time.Time  `json:"time"`
+	SaidAt  time.Time  `json:"said_at"`
+	Person  memberBody `json:"person"`
+}
+
+type memberBody struct {
+	ID     string   `json:"id"`
+	Name   string   `json:"name"`
+	Handle string   `json:"handle"`
+	Groups []string `json:"groups"`
+}
+
+// Cast implements [broker.Approvals].
+func (l *Ledger) Cast(ctx context.Context, step broker.Step) error {
+	e, err := stepEntry(step)
+	if err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
+}
+
+func stepEntry(step broker.Step) (entry, error) {
+	kind := kindWithdrawn
+	switch {
+	case step.Vote != nil:
+		kind = kindVote
+	case step.Remembered != "":
+		kind = kindRemembered
+	}
+	e, err := newEntry(kind, step.Request, step.Time)
+	if err != nil {
+		return entry{}, err
+	}
+	e.command, e.overtakes, e.alone = true, true, step.Request
+	body := stepBody{
+		Version: bodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
+		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
+	}
+	if v := step.Vote; v != nil {
+		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, broker.CoverRequest))
+		body.Note, body.Hash, body.Assertion = v.Note, hex.EncodeToString(step.Hash[:]), v.Assertion
+		if v.Key != nil {
+			body.Credential = inBase64.EncodeToString(v.Key.Credential)
+		}
+	}
+	return e.with(body)
+}
+
+// member is a row of people.
+type member struct {
+	ID     string
+	Name   string
+	Handle string
+	Groups []string
+	SaidAt time.Time
+}
+
+func (m member) voter() broker.Voter {
+	return broker.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
+}
+
+// Meet implements [broker.Approvals].
+func (l *Ledger) Meet(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
+	v.SaidAt = stored(v.SaidAt)
+	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
+	if err != nil {
+		return broker.Voter{}, unavailable("looking for a person", err)
+	}
+	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[member])
+	switch {
+	case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		return broker.Voter{}, unavailable("looking for a person", err)
+	case err == nil && (!known.SaidAt.Before(v.SaidAt) ||
+		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
+		return known.voter(), nil
+	}
+	e, err := personEntry(v, at)
+	if err != nil {
+		return broker.Voter{}, err
+	}
+	_, err = l.append(ctx, e)
+	return v, err
+}
+
+func personEntry(v broker.Voter, at time.Time) (entry, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return entry{}, fmt.Errorf("making an id: %w", err)
+	}
+	e, err := newEntry(kindPerson, id.String(), at)
+	if err != nil {
+		return entry{}, err
+	}
+	e.command, e.alone = true, "person "+v.ID
+	return e.with(personBody{
+		Version: bodyVersion, Kind: kindPerson, ID: id.String(), Time: e.time, SaidAt: v.SaidAt,
+		Person: memberBody{ID: v.ID, Name: v.Name, Handle: v.Handle, Groups: v.Groups},
+	})
+}
+
+// maxMemorable is how many earlier requests are looked at for a yes that stands.
+const maxMemorable = 20
+
+// Memorable implements [broker.Approvals].
+func (l *Ledger) Memorable(ctx context.Context, asked broker.Memory, since time.Time) ([]broker.View, error) {
+	rows, err := l.estate.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE spiffe_id = @spiffe_id AND task = @task AND scope = @scope AND time > @since
+			AND status IN ('approved', 'redeemed') AND remembered IS NULL
+		ORDER BY entry_index DESC LIMIT @limit`,
+		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxMemorable})
+	if err != nil {
+		return nil, unavailable("reading what people have approved", err)
+	}
+	page, err := pageOf(rows, maxMemorable)
+	return page.Records, unavailable("reading what people have approved", err)
+}
+
+// Recalled implements [broker.Approvals].
+func (l *Ledger) Recalled(ctx context.Context, request string) ([]string, error) {
+	id, err := parseID(request)
+	if err != nil {
+		return nil, broker.ErrNotFound
+	}
+	rows, err := l.estate.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
+	if err != nil {
+		return nil, unavailable("reading what an approval stood for", err)
+	}
+	issuances, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return issuances, unavailable("reading what an approval stood for", err)
+}
+
+// voteRow is a row of votes, with who has cast it and the passkey that they have signed with.
+type voteRow struct {
+	member
+	passkeyRow
+	Verdict   string
+	Covers    string
+	Time      time.Time
+	Note      string
+	Assertion string
+	Denied    bool // an entry has somebody's no to the request, whatever the rows say
+}
+
+// Votes implements [broker.Approvals].
+func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
+	id, err := parseID(request)
+	if err != nil {
+		return nil, broker.ErrNotFound
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT p.id, p.name, p.handle, p.groups, p.said_at, v.verdict, v.covers, v.time, v.note,
+			coalesce(v.assertion, '') AS assertion, d.denied, `+passkeyColumns+`
+		FROM votes AS v JOIN people AS p ON p.id = v.voter
+			LEFT JOIN passkeys AS k ON k.person = v.voter AND k.credential = v.credential AND k.removed_index IS NULL
+				AND k.entry_index < v.entry_index
+			`+passkeyEntry+`
+			CROSS JOIN (SELECT EXISTS (
+				SELECT FROM entries AS n
+				WHERE n.id = @request AND n.kind = 'approval.vote' AND convert_from(n.body, 'UTF8')::jsonb ->> 'verdict' = 'deny')) AS d (denied)
+		WHERE v.request = @request
+		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
+	if err != nil {
+		return nil, unavailable("reading votes", err)
+	}
+	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
+		v, err := pgx.RowToStructByName[voteRow](r)
+		vote := broker.Vote{
+			Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Covers: broker.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
+			Assertion: v.Assertion,
+		}
+		if p := v.passkey(); p != nil && !v.Denied {
+			vote.Key = &p.Key
+		}
+		return vote, err
+	})
+	if err != nil {
+		return nil, unavailable("reading votes", err)
+	}
+	return votes, nil
+}
+
+// waits is which issuances i wait for people of the groups q.groups, or who may break the glass for them, from within
+// q.within.
+const waits = `(i.approval_group = ANY (q.groups) OR i.break_glass = ANY (q.groups)) AND i.status = 'pending' AND i.expires_at > now()
+	AND NOT EXISTS (
+		SELECT FROM task_ends AS e
+		WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
+	AND NOT EXISTS (
+		SELECT FROM quarantines AS c
+		WHERE i.spiffe_id = c.spiffe_id OR starts_with(i.spiffe_id, c.spiffe_id || '/'))
+	AND EXISTS (
+		SELECT FROM unnest(q.within) AS w (id)
+		WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))`
+
+// inTurn is up to q.most of what waits: of each trust domain in turn, in it of each sandbox in turn, the oldest. So nobody
+// hides what others ask for by asking often.
+const inTurn = `
+	SELECT w.entry_index, row_number() OVER (PARTITION BY w.trust_domain ORDER BY w.turn, w.entry_index) AS turn
+	FROM (
+		SELECT i.entry_index, i.trust_domain,
+			-- The sum is no index's order: that of all a sandbox ever asked would look like the way.
+			row_number() OVER (PARTITION BY i.spiffe_id ORDER BY i.entry_index + 0) AS turn
+		FROM issuances AS i
+		WHERE ` + waits + `) AS w
+	ORDER BY turn, w.entry_index
+	LIMIT q.most`
+
+// Waiting implements [broker.Board].
+func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []broker.View, more bool, err error) {
+	if q.Limit < 1 || q.Limit > maxPage {
+		return nil, false, ErrPageSize
+	}
+	if unmatchableText(q.Groups...) {
+		return nil, false, nil
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT `+columns+`
+		FROM (SELECT @groups::text[], @within::text[], @limit::bigint + 1) AS q (groups, within, most),
+			LATERAL (`+inTurn+`) AS found JOIN issuances USING (entry_index)
+		ORDER BY found.turn, entry_index`, pgx.NamedArgs{
+		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
+		"everywhere": people.Everywhere, "limit": q.Limit,
+	})
+	if err != nil {
+		return nil, false, unavailable("listing what waits", err)
+	}
+	page, err := pageOf(rows, q.Limit+1)
+	if err != nil {
+		return nil, false, unavailable("listing what waits", err)
+	}
+	n := min(len(page.Records), q.Limit)
+	return page.Records[:n], n < len(page.Records) || page.Next != 0, nil
+}
+
+// Decided implements [broker.Board]. What is past its time is decided too.
+func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, error) {
+	rows, err := l.read.Query(ctx, `
+		SELECT id::text FROM issuances
+		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now())`,
+		pgx.NamedArgs{"ids": append([]string{}, requests...)})
+	if err != nil {
+		return nil, unavailable("looking for what is decided", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, unavailable("looking for what is decided", err)
+	}
+	return ids, nil
+}
+
+// Standing implements [broker.Board].
+func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([]broker.Standing, error) {
+	type query struct {
+		Groups []string `json:"groups"`
+		Within []string `json:"within"`
+		Most   int      `json:"most"`
+	}
+	asked := []query{}
+	for _, q := range queries {
+		if !unmatchableText(q.Groups...) {
+			asked = append(asked, query{q.Groups, q.Within, q.Limit})
+		}
+	}
+	rows, err := l.read.Query(ctx, `
+		SELECT id::text, spiffe_id, approval_group, coalesce(break_glass, ''), `+broken+`
+		FROM (
+			SELECT DISTINCT found.entry_index
+			FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (`+inTurn+`) AS found
+		) AS found JOIN issuances USING (entry_index)
+		ORDER BY entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
+	if err != nil {
+		return nil, unavailable("looking for what waits", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Standing])
+	if err != nil {
+		return nil, unavailable("looking for what waits", err)
+	}
+	return all, nil
+}
+
+// Views implements [broker.Board].
+func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, error) {
+	rows, err := l.read.Query(ctx, `
+		SELECT `+columns+` FROM issuances
+		WHERE id = ANY (@ids::text[]::uuid[]) AND decision = 'pending'
+		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), maxPage)]})
+	if err != nil {
+		return nil, unavailable("reading what waits", err)
+	}
+	page, err := pageOf(rows, maxPage)
+	if err != nil {
+		return nil, unavailable("reading what waits", err)
+	}
+	return page.Records, nil
+}

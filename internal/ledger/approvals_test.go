@@ -1,0 +1,250 @@
+package ledger_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+)
+
+// bobVotes and carolVotes are in the group that pending requests here wait for.
+var (
+	bobVotes   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: start}
+	carolVotes = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: start}
+)
+
+// waits begins a request that two people have to agree to.
+func waits(t *testing.T, l *ledger.Ledger) broker.Record {
+	t.Helper()
+	rec := pending(func(rec *broker.Record) {
+		rec.Canonical = `{"what":"people see"}`
+		rec.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
+	})
+	begin(t, l, rec)
+	return rec
+}
+
+// cast records a vote of somebody, who is known then.
+func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Step) error {
+	t.Helper()
+	if _, err := l.Meet(t.Context(), who, start); err != nil {
+		t.Fatal(err)
+	}
+	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
+	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: step.Time}
+	if step.Becomes == broker.StatusRejected {
+		step.Vote.Verdict = broker.Deny
+	}
+	step.Hash = (&broker.Case{View: broker.View{Canonical: rec.Canonical}}).Hash()
+	return l.Cast(t.Context(), step)
+}
+
+func approved(t *testing.T, l *ledger.Ledger) broker.Record {
+	t.Helper()
+	rec := waits(t, l)
+	for i, who := range []broker.Voter{bobVotes, carolVotes} {
+		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
+		if err := cast(t, l, rec, who, broker.Step{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return rec
+}
+
+// redeems is the issuance that redeems a request.
+func redeems(request broker.Record) broker.Record {
+	return allowed(func(rec *broker.Record) {
+		rec.ID = uuid.Must(uuid.NewV7()).String()
+		rec.Subject, rec.Request, rec.Digest = request.Subject, request.Request, request.Digest
+		rec.Request.IdempotencyKey = ""
+		rec.Decision.Scope, rec.Decision.Params, rec.Decision.Resource = request.Decision.Scope, request.Decision.Params, request.Decision.Resource
+		rec.Decision.Catalogue, rec.Decision.TTL, rec.Decision.Reason = request.Decision.Catalogue, request.Decision.TTL, scopes.ReasonApproved
+		rec.Approves, rec.Canonical = request.ID, request.Canonical
+	})
+}
+
+func TestApprovalIsRedeemedOnce(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	request := approved(t, l)
+	first := redeems(request)
+	begin(t, l, first)
+	if _, err := l.Begin(t.Context(), redeems(request)); !errors.Is(err, broker.ErrNotApproved) {
+		t.Errorf("redeeming twice: got %v, want ErrNotApproved", err)
+	}
+	// What came to nothing may be asked for once more, and no more often.
+	settle(t, l, to(first, broker.StatusFailed))
+	second := redeems(request)
+	begin(t, l, second)
+	settle(t, l, to(second, broker.StatusFailed))
+	if _, err := l.Begin(t.Context(), redeems(request)); !errors.Is(err, broker.ErrNotApproved) {
+		t.Errorf("redeeming a third time: got %v, want ErrNotApproved", err)
+	}
+	db.Check(t)
+}
+
+// I4 and I5: what the ledger takes for approved is held up by people who may, when it is redeemed too.
+func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	refused := func(name string, request broker.Record) {
+		t.Helper()
+		if _, err := l.Begin(t.Context(), redeems(request)); !errors.Is(err, broker.ErrNotApproved) {
+			t.Errorf("%s: got %v, want ErrNotApproved", name, err)
+		}
+	}
+	refused("nobody has voted", waits(t, l))
+	one := waits(t, l)
+	if err := cast(t, l, one, bobVotes, broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending}); err != nil {
+		t.Fatal(err)
+	}
+	refused("one of two", one)
+	if err := cast(t, l, one, bobVotes, broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
+		t.Error("one person was counted twice")
+	}
+	if err := cast(t, l, one, carolVotes, broker.Step{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrOvertaken) {
+		t.Errorf("a step from before: got %v, want ErrOvertaken", err)
+	}
+	stranger := broker.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: start}
+	if err := cast(t, l, one, stranger, broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
+		t.Error("somebody outside of the group was counted")
+	}
+	void := approved(t, l)
+	left := carolVotes
+	left.Groups, left.SaidAt = []string{}, start.Add(time.Minute)
+	if _, err := l.Meet(t.Context(), left, start); err != nil {
+		t.Fatal(err)
+	}
+	refused("H85: an approver has left the group", void)
+	if known, err := l.Meet(t.Context(), carolVotes, start); err != nil || len(known.Groups) != 0 {
+		t.Errorf("an older login brings the group back: %+v, %v", known, err)
+	}
+	back := carolVotes
+	back.SaidAt = start.Add(2 * time.Minute)
+	if _, err := l.Meet(t.Context(), back, start); err != nil {
+		t.Fatal(err)
+	}
+	other := redeems(void)
+	other.Decision.TTL += time.Second
+	if _, err := l.Begin(t.Context(), other); err == nil {
+		t.Error("more was issued than people have approved")
+	}
+	begin(t, l, redeems(void))
+	db.Check(t)
+}
+
+// T3, as far as the broker's own role goes: rows that nobody voted for are refused by the database.
+func TestForgedApprovals(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	request := waits(t, l)
+	if _, err := l.Meet(t.Context(), bobVotes, start); err != nil {
+		t.Fatal(err)
+	}
+	conn := testkit.Connect(t, db.BrokerURL)
+	for name, sql := range map[string]string{
+		"approved without votes":      `UPDATE issuances SET status = 'approved', status_time = now() WHERE id = $1`,
+		"votes that are not there":    `UPDATE issuances SET status = 'approved', status_time = now(), votes = 2 WHERE id = $1`,
+		"more votes at once":          `UPDATE issuances SET votes = 5 WHERE id = $1`,
+		"redeemed at once":            `UPDATE issuances SET status = 'redeemed', redemptions = 1, redeemed_by = id WHERE id = $1`,
+		"somebody who was never seen": `INSERT INTO people SELECT 'https://idp.test#x', 'x', 'x', '{oncall}', now(), id, entry_index FROM issuances WHERE id = $1`,
+		"a vote that no entry has":    `INSERT INTO votes SELECT id, 'https://idp.test#bob', 'approve', 'request', now(), '', entry_index FROM issuances WHERE id = $1`,
+	} {
+		if got := refusedBy(t, conn, sql, request.ID); got != violation {
+			t.Errorf("%s: got %q, want %q", name, got, violation)
+		}
+	}
+	if got := refusedBy(t, conn, `UPDATE issuances SET status = 'approved', status_time = now(), votes = 1 WHERE id = $1`, request.ID); got != violation {
+		t.Errorf("approved by one of two: got %q, want %q", got, violation)
+	}
+}
+
+// Whoever may know of little sees it, however much waits elsewhere, and what is asked for twice is there once.
+func TestStandingIsCutWithinReach(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	var want []broker.Standing
+	var asking errgroup.Group
+	for n := range 30 {
+		asking.Go(func() error {
+			_, err := l.Begin(t.Context(), pending(ofSandbox(n, nil)))
+			return err
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*broker.Record){as("spiffe://acme.test/small/a", "git.read", "t1", 0), as("spiffe://acme.test/smaller", "git.read", "t1", 0)} {
+		rec := pending(change)
+		begin(t, l, rec)
+		want = append(want, broker.Standing{ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Group: "oncall"})
+	}
+	begin(t, l, pending(func(rec *broker.Record) { as("spiffe://acme.test/small/b", "git.read", "t1", 0)(rec); lapse(rec) }))
+	for name, tc := range map[string]struct {
+		queries []broker.WaitingQuery
+		want    []broker.Standing
+	}{
+		"a path":             {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{"spiffe://acme.test/small"}, Limit: 20}}, want[:1]},
+		"the same twice":     {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{"spiffe://acme.test/small"}, Limit: 20}, {Groups: []string{"x", "oncall"}, Within: []string{"spiffe://acme.test/smaller", "spiffe://acme.test/small"}, Limit: 20}}, want},
+		"another group":      {[]broker.WaitingQuery{{Groups: []string{"admins"}, Within: []string{people.Everywhere}, Limit: 20}}, nil},
+		"nowhere":            {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Limit: 20}}, nil},
+		"what is no group":   {[]broker.WaitingQuery{{Groups: []string{"\x00"}, Within: []string{people.Everywhere}, Limit: 20}}, nil},
+		"nobody asks at all": {nil, nil},
+	} {
+		got, err := l.Standing(t.Context(), tc.queries)
+		if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	everywhere, err := l.Standing(t.Context(), []broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{people.Everywhere}, Limit: 20}})
+	if err != nil || len(everywhere) != 20 {
+		t.Errorf("got %d, %v, want the oldest 20", len(everywhere), err)
+	}
+}
+
+// Each trust domain has its turn, in it each sandbox, and of those the oldest comes first.
+func TestWaitingComesInTurn(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	asked := map[string]string{}
+	for _, one := range []string{"acme.test/a 1", "acme.test/a 2", "acme.test/b 1", "acme.test/a 3", "other.test/a 1", "acme.test/b 2", "other.test/a 2"} {
+		id, _, _ := strings.Cut(one, " ")
+		rec := pending(as("spiffe://"+id, "git.read", "t1", 0))
+		begin(t, l, rec)
+		asked[rec.ID] = one
+	}
+	begin(t, l, pending(func(rec *broker.Record) { as("spiffe://acme.test/a", "git.read", "t1", 0)(rec); lapse(rec) }))
+	q := broker.WaitingQuery{Groups: []string{"oncall"}, Within: []string{people.Everywhere}}
+	inTurn := []string{"acme.test/a 1", "other.test/a 1", "acme.test/b 1", "other.test/a 2", "acme.test/a 2", "acme.test/b 2", "acme.test/a 3"}
+	for q.Limit = 1; q.Limit <= 8; q.Limit++ {
+		n := min(q.Limit, 7)
+		views, more, err := l.Waiting(t.Context(), q)
+		var got []string
+		for _, v := range views {
+			got = append(got, asked[v.ID])
+		}
+		if diff := cmp.Diff(inTurn[:n], got); err != nil || more != (q.Limit < 7) || diff != "" {
+			t.Errorf("%d: more: %t, %v (-want +got):\n%s", q.Limit, more, err, diff)
+		}
+		standing, err := l.Standing(t.Context(), []broker.WaitingQuery{q})
+		got = nil
+		for _, s := range standing {
+			got = append(got, asked[s.ID])
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(slices.Sorted(slices.Values(inTurn[:n])), got); err != nil || diff != "" {
+			t.Errorf("%d in short: %v (-want +got):\n%s", q.Limit, err, diff)
+		}
+	}
+}

@@ -1,0 +1,456 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// remembers tells whether a ledger takes a token for active without asking the store.
+func remembers(l *ledger.Ledger, rec broker.Record) bool {
+	standing, ok := l.Remembered(rec.ID, rec.Intent.ClaimsDigest)
+	return ok && standing.Active
+}
+
+// remember has a ledger remember tokens.
+func remember(t *testing.T, l *ledger.Ledger, recs ...broker.Record) {
+	t.Helper()
+	for _, rec := range recs {
+		eventually(t, "remembered", func() bool {
+			if !isActive(t, l, rec.ID, rec.Intent.ClaimsDigest) {
+				t.Fatalf("%s is not active", rec.ID)
+			}
+			return remembers(l, rec)
+		})
+	}
+}
+
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not %s after ten seconds", what)
+		}
+	}
+}
+
+// What ends on one replica is forgotten on the other once that has spread, and nothing else is.
+func TestWhatEndsIsForgotten(t *testing.T) {
+	ends := func(target broker.Selector, at time.Time) func(*testing.T, *ledger.Ledger, broker.Record) {
+		return func(t *testing.T, l *ledger.Ledger, _ broker.Record) {
+			announce(t, l, taskEnd(target.SPIFFEID, target.Task, at))
+		}
+	}
+	confines := func(id string) func(*testing.T, *ledger.Ledger, broker.Record) {
+		return func(t *testing.T, l *ledger.Ledger, _ broker.Record) { announce(t, l, quarantine(id)) }
+	}
+	becomes := func(status broker.Status) func(*testing.T, *ledger.Ledger, broker.Record) {
+		return func(t *testing.T, l *ledger.Ledger, rec broker.Record) { settle(t, l, to(rec, status)) }
+	}
+	for _, tc := range []struct {
+		name  string
+		event func(*testing.T, *ledger.Ledger, broker.Record)
+		want  bool // of the token, and of what was handed down from it
+	}{
+		{"revoked", becomes(broker.StatusRevoked), false},
+		{"released", becomes(broker.StatusReleased), false},
+		{"failed", becomes(broker.StatusFailed), false},
+		{"its task has ended", ends(broker.Selector{SPIFFEID: sandbox, Task: "task-1"}, time.Time{}), false},
+		{"another task has ended", ends(broker.Selector{SPIFFEID: sandbox, Task: "task-2"}, time.Time{}), true},
+		{"a sandbox in quarantine", confines(sandbox), false},
+		{"a path in quarantine", confines("spiffe://acme.test/agents"), false},
+		{"a trust domain in quarantine", confines("spiffe://acme.test"), false},
+		{"beside it is a quarantine", confines(sandbox + "x"), true},
+		{"another token", func(t *testing.T, l *ledger.Ledger, _ broker.Record) {
+			bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, nil)
+		}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			db := testkit.NewDB(t)
+			one, other := db.Ledger(t), db.Ledger(t)
+			rec := bring(t, one, "jwt", nil, nil)
+			below := handedDown(rec, nil)
+			begin(t, one, below)
+			remember(t, other, rec, below)
+			tc.event(t, one, rec)
+			one.Spread(t.Context())
+			for _, r := range []broker.Record{rec, below} {
+				if got := remembers(other, r); got != tc.want {
+					t.Errorf("%s: got remembered %v, want %v", r.Subject.ID, got, tc.want)
+				}
+			}
+			db.Check(t)
+		})
+	}
+}
+
+// I13: what has asked Postgres and was told of an end leaves nothing to say otherwise, although the end has not spread yet: not
+// what was remembered before, and not the answer of who asked earlier and comes to remember it later.
+func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
+	db := testkit.NewDB(t)
+	one, other := db.Ledger(t), db.Ledger(t)
+	for n := range 20 {
+		rec := bring(t, one, "jwt", nil, func(rec *broker.Record) { rec.Request.Task = fmt.Sprintf("task-%d", n) })
+		remember(t, other, rec)
+		announce(t, one, taskEnd(sandbox, rec.Request.Task, time.Time{}))
+		if isActive(t, other, rec.ID, rec.Intent.ClaimsDigest) {
+			t.Fatal("active after its task has ended")
+		}
+		if remembers(other, rec) {
+			t.Errorf("token %d: active from memory after it was told to be inactive", n)
+		}
+	}
+	if ledger.ToldLate() {
+		t.Error("active from memory, as somebody was told late who asked before its end")
+	}
+}
+
+// A task's end that was ordered for later comes without anybody telling of it.
+func TestMemoryEndsWithTheTask(t *testing.T) {
+	db := testkit.NewDB(t)
+	one, other := db.Ledger(t), db.Ledger(t)
+	rec := bring(t, one, "jwt", nil, nil)
+	remember(t, other, rec)
+	ends := time.Now().Add(time.Second)
+	announce(t, one, taskEnd(sandbox, "task-1", ends))
+	one.Spread(t.Context())
+	remember(t, other, rec)
+	eventually(t, "forgotten", func() bool { return !remembers(other, rec) })
+	if early := time.Until(ends); early > 100*time.Millisecond {
+		t.Errorf("forgotten %s before its task ends", early)
+	}
+	if isActive(t, other, rec.ID, rec.Intent.ClaimsDigest) && time.Now().After(ends) {
+		t.Error("active after its task has ended")
+	}
+}
+
+// Another token with the id of one that is remembered was signed by somebody who has the key.
+func TestMemoryGoesByTheClaims(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	rec := bring(t, l, "jwt", nil, nil)
+	remember(t, l, rec)
+	if _, ok := l.Remembered(rec.ID, [32]byte{1}); ok {
+		t.Error("another token with that id is remembered")
+	}
+	if _, ok := l.Remembered(uuid.NewString(), rec.Intent.ClaimsDigest); ok {
+		t.Error("another token with those claims is remembered")
+	}
+}
+
+// H104, H106 and I6, thousands of times: however busy two replicas are, what begins after an end has spread does not find
+// the token active, whether it was just being looked up or not.
+func TestNoEndIsMissed(t *testing.T) {
+	const tokens, callers = 2000, 32
+	db := testkit.NewDB(t)
+	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
+	var next, found atomic.Int64
+	first := bring(t, replicas[0], "jwt", nil, nil)
+	for _, l := range replicas {
+		remember(t, l, first)
+	}
+	var busy sync.WaitGroup
+	for range callers {
+		busy.Go(func() {
+			for n := next.Add(1); n <= tokens && !t.Failed(); n = next.Add(1) {
+				here, there := replicas[n%2], replicas[(n+1)%2]
+				rec := allowed(ofSandbox(int(n), nil))
+				if _, err := here.Begin(t.Context(), rec); err != nil {
+					t.Errorf("Begin: %v", err)
+					return
+				}
+				found.Add(endedWhileLookedAt(t, here, there, rec, n%3 == 0))
+			}
+		})
+	}
+	busy.Wait()
+	if found.Load() < tokens/2 {
+		t.Errorf("got %d answers from memory before the ends of %d tokens: it was not tried", found.Load(), tokens)
+	}
+	db.Check(t)
+}
+
+// endedWhileLookedAt ends a token here while somebody looks at it there, and counts the answers from memory before.
+func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Record, byTask bool) (found int64) {
+	var confirmed atomic.Bool
+	var looker sync.WaitGroup
+	looker.Go(func() {
+		for more := true; more; {
+			over := confirmed.Load() // before it is asked
+			active := remembers(there, rec)
+			if active {
+				found++
+			} else {
+				standing, err := there.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+				if err != nil {
+					t.Errorf("TokenStanding: %v", err)
+				}
+				active = standing.Active
+			}
+			if over && active {
+				t.Errorf("%s is active after its end was confirmed", rec.ID)
+			}
+			more = !over
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for range 3 { // so that it is looked at before
+		_, _ = there.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+	}
+	var err error
+	if byTask {
+		err = here.Announce(t.Context(), taskEnd(rec.Subject.ID.String(), rec.Request.Task, time.Time{}))
+	} else {
+		err = here.Settle(t.Context(), to(rec, broker.StatusReleased))
+	}
+	if err != nil {
+		t.Errorf("ending %s: %v", rec.ID, err)
+	}
+	here.Spread(t.Context())
+	confirmed.Store(true)
+	looker.Wait()
+	return found
+}
+
+// A replica that is held up answers nothing from memory once others have confirmed an end without it, which they do within a
+// second. When it goes on it is one again.
+func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
+	for name, hold := range map[string]string{
+		"before it tells how far it has read": `SELECT FROM replicas FOR UPDATE`,
+		"with all that is known of replicas":  `LOCK TABLE replicas IN ACCESS EXCLUSIVE MODE`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := testkit.NewDB(t)
+			one, other := db.Ledger(t), db.Ledger(t)
+			rec, later := bring(t, one, "jwt", nil, nil), bring(t, one, "jwt", nil, nil)
+			remember(t, other, rec, later)
+			tx, err := testkit.Connect(t, db.AdminURL).Begin(t.Context())
+			if err == nil {
+				_, err = tx.Exec(t.Context(), hold)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			settle(t, one, to(rec, broker.StatusRevoked))
+			began := time.Now()
+			one.Spread(t.Context())
+			if took := time.Since(began); took > 1500*time.Millisecond {
+				t.Errorf("took %s, want about half a second", took)
+			}
+			for range 100 {
+				if remembers(other, rec) || remembers(other, later) {
+					t.Fatal("answered from memory without a lease")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			remember(t, other, later)
+			if remembers(other, rec) {
+				t.Error("what was ended meanwhile is remembered")
+			}
+			settle(t, one, to(later, broker.StatusRevoked))
+			one.Spread(t.Context())
+			if remembers(other, later) {
+				t.Error("nobody waited for a replica that is there again")
+			}
+		})
+	}
+}
+
+// A replica that died is waited for once.
+func TestWhoDiedIsWaitedForOnce(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	conn := testkit.Connect(t, db.AdminURL)
+	exec(t, conn, `INSERT INTO replicas (id, seen, beat) VALUES (gen_random_uuid(), 0, 1)`)
+	bring(t, l, "jwt", nil, nil)
+	began := time.Now()
+	l.Spread(t.Context())
+	if took := time.Since(began); took < 400*time.Millisecond || took > 1500*time.Millisecond {
+		t.Errorf("took %s, want about half a second", took)
+	}
+	eventually(t, "gone", func() bool {
+		var left int
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM replicas`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left == 0
+	})
+	began = time.Now()
+	l.Spread(t.Context())
+	if took := time.Since(began); took > 300*time.Millisecond {
+		t.Errorf("took %s, want nobody waited for", took)
+	}
+}
+
+// A server that does not have what was committed here does not know who waits for what: it is waited for the end of all leases.
+func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, nil)
+	tamper(t, db, `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1`)
+	began := time.Now()
+	l.Spread(t.Context())
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("took %s, want about half a second", took)
+	}
+}
+
+// A ledger that closes leaves nobody waiting, and a new one begins with nothing.
+func TestMemoryEndsWithTheLedger(t *testing.T) {
+	db := testkit.NewDB(t)
+	one, other := db.Ledger(t), db.Ledger(t)
+	rec := bring(t, one, "jwt", nil, nil)
+	remember(t, other, rec)
+	other.Close()
+	if remembers(other, rec) {
+		t.Error("remembered by a ledger that is closed")
+	}
+	var left int
+	if err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `SELECT count(*) FROM replicas`).Scan(&left); err != nil || left != 0 {
+		t.Errorf("got %d, %v replicas, want none", left, err)
+	}
+	if remembers(db.Ledger(t), rec) {
+		t.Error("remembered from the start")
+	}
+}
+
+// Without Postgres nothing is active for longer than the lease, and nothing is forgotten that has ended meanwhile.
+func TestMemoryEndsWithoutPostgres(t *testing.T) {
+	db := testkit.NewDB(t)
+	p, url := through(t, db.BrokerURL)
+	one, other := db.Ledger(t), open(t, url)
+	rec, kept := bring(t, one, "jwt", nil, nil), bring(t, one, "jwt", nil, nil)
+	remember(t, other, rec, kept)
+	p.cutOff()
+	cut := time.Now()
+	settle(t, one, to(rec, broker.StatusRevoked))
+	one.Spread(t.Context())
+	if remembers(other, rec) {
+		t.Error("remembered after its end was confirmed")
+	}
+	eventually(t, "forgotten", func() bool { return !remembers(other, kept) })
+	if took := time.Since(cut); took > time.Second {
+		t.Errorf("remembered for %s without Postgres", took)
+	}
+	if got, err := other.TokenStanding(t.Context(), kept.ID, kept.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got %+v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
+	}
+	p.restore()
+	eventually(t, "there again", func() bool {
+		_, err := other.TokenStanding(t.Context(), kept.ID, kept.Intent.ClaimsDigest)
+		return err == nil && remembers(other, kept)
+	})
+	if isActive(t, other, rec.ID, rec.Intent.ClaimsDigest) || remembers(other, rec) {
+		t.Error("what was ended meanwhile is active")
+	}
+}
+
+// What a server says that went back is not remembered, and neither is what was before.
+func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	first, rec := bring(t, l, "jwt", nil, nil), bring(t, l, "jwt", nil, nil)
+	remember(t, l, first, rec)
+	tamper(t, db, `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; DELETE FROM issuances WHERE entry_index = 1`)
+	eventually(t, "forgotten", func() bool { return !remembers(l, first) })
+	for range 300 {
+		if remembers(l, first) || remembers(l, rec) {
+			t.Fatal("remembered by what went back")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Of an entry of a kind that it does not know a replica takes anything to have ended.
+func TestWhatIsUnheardOfEndsAll(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	rec := bring(t, l, "jwt", nil, nil)
+	remember(t, l, rec)
+	tamper(t, db, `ALTER TABLE entries DROP CONSTRAINT entries_kind_check`,
+		`WITH b AS (SELECT convert_to('{"id":"00000000-0000-7000-8000-000000000001","kind":"new.kind"}', 'UTF8') AS body),
+			h AS (UPDATE ledger_head SET size = size + 1 RETURNING size - 1 AS index)
+		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+		SELECT index, '00000000-0000-7000-8000-000000000001', now(), 'new.kind', body, sha256('\x00'::bytea || body) FROM b, h`)
+	l.Spread(t.Context())
+	if remembers(l, rec) {
+		t.Error("remembered after something that nobody knows has happened")
+	}
+	remember(t, l, rec)
+}
+
+// A lease is over by whichever clock says so: one of them may have stood still while the machine slept.
+func TestElapsedByEitherClock(t *testing.T) {
+	now := time.Now()
+	for _, tc := range []struct {
+		to   time.Time
+		want time.Duration
+	}{
+		{now.Add(time.Second), time.Second},
+		{now.Round(0).Add(time.Minute), time.Minute},
+	} {
+		if got := ledger.Elapsed(now, tc.to); got != tc.want {
+			t.Errorf("got %s, want %s", got, tc.want)
+		}
+	}
+}
+
+// A token of a sandbox with a path of a thousand segments takes no more memory than others: it is asked of the store.
+func TestLongPathsAreNotRemembered(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	deep := func(segments int) broker.Record {
+		return bring(t, l, "jwt", nil, func(rec *broker.Record) {
+			rec.Subject.ID = spiffeid.RequireFromString("spiffe://acme.test" + strings.Repeat("/a", segments))
+		})
+	}
+	rec, longer := deep(90), deep(1000)
+	remember(t, l, rec)
+	if !isActive(t, l, longer.ID, longer.Intent.ClaimsDigest) || remembers(l, longer) {
+		t.Error("remembered by a thousand marks, or not active")
+	}
+	settle(t, l, to(rec, broker.StatusRevoked))
+	l.Spread(t.Context())
+	if remembers(l, rec) {
+		t.Error("remembered after its end")
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	if got := ledger.Told(3 * ledger.MostTold); got > ledger.MostTold || got < ledger.MostTold/2 {
+		t.Errorf("got %d tokens remembered, want at most %d", got, ledger.MostTold)
+	}
+}
+
+// BenchmarkRemembered times an answer from memory.
+func BenchmarkRemembered(b *testing.B) {
+	db := testkit.NewDB(b)
+	l := db.Ledger(b)
+	rec := allowed(nil)
+	if _, err := l.Begin(b.Context(), rec); err != nil {
+		b.Fatal(err)
+	}
+	for !remembers(l, rec) {
+		if _, err := l.TokenStanding(b.Context(), rec.ID, rec.Intent.ClaimsDigest); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if !remembers(l, rec) {
+			b.Fatal(fmt.Errorf("%s is forgotten", rec.ID))
+		}
+	}
+}

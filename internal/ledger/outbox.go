@@ -1,0 +1,225 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+var _ broker.Outbox = (*Outbox)(nil)
+
+const (
+	// outboxConns are few: what others are told may wait, and nothing waits for it.
+	outboxConns = 2
+	// outboxBatch is how many entries are looked at with one statement.
+	outboxBatch = 1000
+)
+
+// Outbox implements [broker.Outbox] beside a Ledger, on connections of its own. What there is to tell follows from the
+// entries: they are walked from where each webhook has got to, and the step and what it finds are one commit.
+type Outbox struct {
+	pool   *pgxpool.Pool
+	holder uuid.UUID
+}
+
+// OpenOutbox connects to the schema that a Ledger with the same cfg is on. MaxConns and FlushTimeout are not used.
+func OpenOutbox(ctx context.Context, cfg Config) (*Outbox, error) {
+	pool, err := openPool(ctx, cfg, func(pc *pgxpool.Config, _ Config) {
+		pc.MaxConns = outboxConns
+		pc.AfterConnect = checkDurable
+		pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
+		pc.ConnConfig.RuntimeParams["statement_timeout"] = "5s"
+		pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_custom_plan"
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Outbox{pool: pool, holder: uuid.New()}, nil
+}
+
+// Close disconnects.
+func (o *Outbox) Close() { o.pool.Close() }
+
+// Subscribe implements [broker.Outbox].
+func (o *Outbox) Subscribe(ctx context.Context, name string) error {
+	_, err := o.pool.Exec(ctx, `
+		INSERT INTO webhooks (name, next) SELECT @name, size FROM ledger_head
+		ON CONFLICT (name) DO NOTHING`, pgx.NamedArgs{"name": name})
+	return unavailable("subscribing a webhook", err)
+}
+
+// Next implements [broker.Outbox].
+func (o *Outbox) Next(ctx context.Context, sub broker.Subscription) (*broker.Notice, error) {
+	for {
+		seen, err := o.collect(ctx, sub)
+		if err != nil || seen < 0 {
+			return nil, err
+		}
+		if seen == outboxBatch {
+			continue
+		}
+		n, moot, err := o.pick(ctx, sub.Name)
+		if err != nil || n == nil {
+			return nil, err
+		}
+		if !moot {
+			return n, nil
+		}
+		if err := o.Told(ctx, sub.Name, *n); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// collectSQL walks on from where a webhook has got to, if nobody else does.
+const collectSQL = `
+WITH held AS MATERIALIZED (
+	SELECT name, next FROM webhooks
+	WHERE name = @name AND (holder = @holder OR held_until <= now())
+	FOR UPDATE SKIP LOCKED
+), batch AS MATERIALIZED (
+	SELECT e.index, e.id, e.kind, e.time,
+		CASE WHEN e.kind IN ('approval.vote', 'approval.remembered', 'approval.withdrawn')
+			THEN convert_from(e.body, 'UTF8')::jsonb END AS doc
+	FROM held, entries AS e
+	WHERE e.index >= held.next
+	ORDER BY e.index
+	LIMIT @batch
+), noted AS (
+	INSERT INTO webhook_notices (webhook, entry_index, kind, due)
+	SELECT @name, b.index, n.kind, n.due
+	FROM batch AS b JOIN issuances AS i ON i.id = b.id, LATERAL (VALUES
+		('approval.waiting', now(), b.kind = 'request.pending'),
+		('approval.decided', i.expires_at, b.kind = 'request.pending'),
+		('approval.decided', now(), b.doc ->> 'status' <> b.doc ->> 'was'),
+		('approval.break_glass', now(), b.doc ->> 'verdict' = 'break_glass'),
+		('credential.unrevoked', b.time + interval '10 seconds', b.kind = 'issuance.revoking')) AS n (kind, due, so)
+	WHERE n.so AND n.kind = ANY (@kinds::text[]) AND b.time > now() - interval '1 day'
+		AND EXISTS (
+			SELECT FROM unnest(@within::text[]) AS w (id)
+			WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))
+	ON CONFLICT DO NOTHING
+)
+UPDATE webhooks AS w
+SET holder = @holder, held_until = now() + @lease::interval, next = coalesce((SELECT max(index) + 1 FROM batch), w.next)
+FROM held WHERE w.name = held.name
+RETURNING (SELECT count(*) FROM batch)`
+
+// collect notes what further entries give to tell, and returns how many there were; -1 when another Outbox does. That a
+// wait has expired is in no entry: it is noted when the wait begins, and looked at when it ends. Nor is that a revocation
+// takes too long.
+func (o *Outbox) collect(ctx context.Context, sub broker.Subscription) (seen int, err error) {
+	var kinds []string
+	for _, k := range sub.Kinds {
+		kinds = append(kinds, string(k))
+	}
+	err = o.pool.QueryRow(ctx, collectSQL, pgx.NamedArgs{
+		"name": sub.Name, "holder": [16]byte(o.holder), "batch": outboxBatch, "kinds": kinds,
+		"within": append([]string{}, sub.Within...), "everywhere": people.Everywhere, "lease": broker.NoticeLease,
+	}).Scan(&seen)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return -1, nil
+	}
+	return seen, unavailable("collecting notices", err)
+}
+
+// pickSQL takes the first notice that is due, and reads what it tells.
+const pickSQL = `
+UPDATE webhook_notices AS n SET attempts = n.attempts + 1, due = now() + @lease::interval
+FROM (
+	SELECT webhook, entry_index, kind FROM webhook_notices
+	WHERE webhook = @name AND due <= now()
+	ORDER BY entry_index, kind DESC
+	LIMIT 1
+	FOR UPDATE SKIP LOCKED
+) AS f, entries AS e, issuances AS i
+WHERE (n.webhook, n.entry_index, n.kind) = (f.webhook, f.entry_index, f.kind) AND e.index = n.entry_index AND i.id = e.id
+RETURNING 'msg_' || encode(substr(sha256(convert_to(n.kind, 'UTF8') || e.leaf_hash), 1, 16), 'hex') AS id, n.kind,
+	i.id::text AS request, CASE
+		WHEN n.kind = 'credential.unrevoked' THEN i.status
+		WHEN n.kind = 'approval.waiting' THEN 'pending'
+		WHEN e.kind = 'request.pending' THEN 'expired'
+		ELSE convert_from(e.body, 'UTF8')::jsonb ->> 'status' END AS status,
+	CASE WHEN e.kind = 'request.pending' AND n.kind = 'approval.decided' THEN i.expires_at ELSE e.time END AS time,
+	i.spiffe_id, i.scope, i.authority, i.resource, i.task,
+	coalesce(CASE n.kind WHEN 'approval.break_glass' THEN i.break_glass ELSE i.approval_group END, '') AS approval_group,
+	coalesce(CASE n.kind WHEN 'approval.break_glass' THEN @stand_in ELSE i.approval_quorum END, 0) AS approval_quorum, n.attempts, i.expires_at, n.entry_index,
+	CASE
+		WHEN n.kind = 'credential.unrevoked' THEN i.status <> 'revoking'
+		WHEN n.kind = 'approval.waiting' THEN i.remembered IS NOT NULL OR n.attempts > 1 AND (i.status <> 'pending' OR i.expires_at <= now())
+		WHEN e.kind = 'request.pending' THEN i.status <> 'pending'
+		ELSE false END AS moot`
+
+// picked is a row of pickSQL.
+type picked struct {
+	ID, Kind, Request, Status  string
+	Time                       time.Time
+	SPIFFEID                   string `db:"spiffe_id"`
+	Scope, Authority, Resource string
+	Task, ApprovalGroup        string
+	ApprovalQuorum, Attempts   int
+	ExpiresAt                  *time.Time
+	EntryIndex                 int64
+	Moot                       bool
+}
+
+func (p picked) notice() *broker.Notice {
+	n := broker.Notice{
+		ID: p.ID, Kind: broker.NoticeKind(p.Kind), Time: p.Time.UTC(), Request: p.Request, Status: broker.Status(p.Status),
+		SPIFFEID: p.SPIFFEID, Scope: p.Scope, Authority: p.Authority, Resource: p.Resource, Task: p.Task,
+		Group: p.ApprovalGroup, Quorum: p.ApprovalQuorum, Attempts: p.Attempts, Index: p.EntryIndex,
+	}
+	if p.ExpiresAt != nil {
+		n.Expires = p.ExpiresAt.UTC()
+	}
+	return &n
+}
+
+// pick returns the oldest notice that is due, and whether it has become moot: nobody has to look at what does not wait any
+// more or never had to, or hear that a wait ended which a person has ended.
+func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot bool, err error) {
+	rows, err := o.pool.Query(ctx, pickSQL, pgx.NamedArgs{
+		"name": name, "lease": broker.NoticeLease, "stand_in": scopes.BreakGlassQuorum,
+	})
+	if err != nil {
+		return nil, false, unavailable("picking a notice", err)
+	}
+	p, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[picked])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, unavailable("picking a notice", err)
+	}
+	return p.notice(), p.Moot, nil
+}
+
+// Told implements [broker.Outbox].
+func (o *Outbox) Told(ctx context.Context, name string, n broker.Notice) error {
+	_, err := o.pool.Exec(ctx, `
+		DELETE FROM webhook_notices WHERE (webhook, entry_index, kind) = (@name, @index, @kind)`,
+		pgx.NamedArgs{"name": name, "index": n.Index, "kind": string(n.Kind)})
+	return unavailable("ending a notice", err)
+}
+
+// PutOff implements [broker.Outbox].
+func (o *Outbox) PutOff(ctx context.Context, name string, n broker.Notice, after time.Duration) error {
+	_, err := o.pool.Exec(ctx, `
+		UPDATE webhook_notices SET due = now() + @after::interval WHERE (webhook, entry_index, kind) = (@name, @index, @kind)`,
+		pgx.NamedArgs{"name": name, "index": n.Index, "kind": string(n.Kind), "after": after})
+	return unavailable("putting off a notice", err)
+}
+
+// Release implements [broker.Outbox].
+func (o *Outbox) Release(ctx context.Context, name string) error {
+	_, err := o.pool.Exec(ctx, `UPDATE webhooks SET held_until = now() WHERE name = @name AND holder = @holder`,
+		pgx.NamedArgs{"name": name, "holder": [16]byte(o.holder)})
+	return unavailable("releasing a webhook", err)
+}

@@ -1,0 +1,219 @@
+package ledger_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// told is a webhook that is told everything.
+var told = broker.Subscription{
+	Name: "one", Within: []string{people.Everywhere},
+	Kinds: []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeUnrevoked},
+}
+
+func openOutbox(t *testing.T, db *testkit.DB, subs ...broker.Subscription) *ledger.Outbox {
+	t.Helper()
+	box, err := ledger.OpenOutbox(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(box.Close)
+	for _, sub := range subs {
+		if err := box.Subscribe(t.Context(), sub.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return box
+}
+
+// tells holds what is next to be told, and ends it.
+func tells(t *testing.T, box *ledger.Outbox, sub broker.Subscription, kind broker.NoticeKind, rec broker.Record, status broker.Status) {
+	t.Helper()
+	n, err := box.Next(t.Context(), sub)
+	if err != nil || n == nil || n.Kind != kind || n.Request != rec.ID || n.Status != status || n.Attempts != 1 {
+		t.Fatalf("got %+v, %v, want %s of %s as %s", n, err, kind, rec.ID, status)
+	}
+	if n.SPIFFEID != rec.Subject.ID.String() || n.Task != rec.Request.Task || n.Resource != rec.Decision.Resource || n.Scope != rec.Request.Scope {
+		t.Errorf("got %+v, want what was recorded", n)
+	}
+	if err := box.Told(t.Context(), sub.Name, *n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tellsNothing(t *testing.T, box *ledger.Outbox, sub broker.Subscription) {
+	t.Helper()
+	if n, err := box.Next(t.Context(), sub); err != nil || n != nil {
+		t.Fatalf("got %+v, %v, want nothing to tell", n, err)
+	}
+}
+
+func TestNoticesFollowFromEntries(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	waits(t, l) // before anybody has subscribed
+	acme := told
+	acme.Name, acme.Within, acme.Kinds = "acme", []string{"spiffe://acme.test/agents"}, told.Kinds[1:2]
+	box := openOutbox(t, db, told, acme)
+	tellsNothing(t, box, told)
+
+	approvedOne := approved(t, l)
+	tells(t, box, told, broker.NoticeWaiting, approvedOne, "pending")
+	tells(t, box, told, broker.NoticeDecided, approvedOne, "approved")
+	if err := cast(t, l, approvedOne, bobVotes, broker.Step{Was: "approved", Votes: 2, Becomes: "rejected"}); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, box, told, broker.NoticeDecided, approvedOne, "rejected")
+	abroad := pending(func(rec *broker.Record) {
+		rec.Subject.ID = spiffeid.RequireFromString("spiffe://other.test/agents/a")
+		rec.Expires = time.Now().Add(time.Hour)
+	})
+	beside := pending(func(rec *broker.Record) {
+		rec.Subject.ID = spiffeid.RequireFromString("spiffe://acme.test/agents-too/a")
+		rec.Expires = time.Now().Add(time.Hour)
+	})
+	begin(t, l, allowed(nil), denied(nil), abroad, beside)
+	tells(t, box, told, broker.NoticeWaiting, abroad, "pending")
+	tells(t, box, told, broker.NoticeWaiting, beside, "pending")
+	tellsNothing(t, box, told)
+	tells(t, box, acme, broker.NoticeDecided, approvedOne, "approved")
+	tells(t, box, acme, broker.NoticeDecided, approvedOne, "rejected")
+	tellsNothing(t, box, acme)
+	db.Check(t)
+}
+
+// What is approved because of an earlier yes bothers nobody: it is told as decided, and never as waiting.
+func TestNoticesOfWhatIsRemembered(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	first := waits(t, l)
+	for i, who := range []broker.Voter{bobVotes, carolVotes} {
+		if _, err := l.Meet(t.Context(), who, start); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now()
+		if err := l.Cast(t.Context(), broker.Step{
+			Request: first.ID, Was: "pending", Votes: i, Becomes: []broker.Status{"pending", "approved"}[i], Time: at, Actor: who.ID,
+			Vote: &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverTask, Time: at},
+			Hash: (&broker.Case{View: broker.View{Canonical: first.Canonical}}).Hash(),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	box := openOutbox(t, db, told)
+	second := waits(t, l)
+	if err := l.Cast(t.Context(), broker.Step{
+		Request: second.ID, Was: "pending", Becomes: "approved", Time: time.Now(), Actor: sandbox, Remembered: first.ID,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, box, told, broker.NoticeDecided, second, "approved")
+	tellsNothing(t, box, told)
+	db.Check(t)
+}
+
+// What no entry says is told when it is due, and only if it is so then.
+func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	box := openOutbox(t, db, told)
+	brief := func(rec *broker.Record) { rec.Canonical, rec.Expires = "{}", time.Now().Add(time.Second) }
+	expires, withdrawn := pending(brief), pending(brief)
+	begin(t, l, expires, withdrawn)
+	tells(t, box, told, broker.NoticeWaiting, expires, "pending")
+	tells(t, box, told, broker.NoticeWaiting, withdrawn, "pending")
+	if err := l.Cast(t.Context(), broker.Step{
+		Request: withdrawn.ID, Was: "pending", Becomes: "withdrawn", Time: time.Now(), Actor: sandbox,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, box, told, broker.NoticeDecided, withdrawn, "withdrawn")
+	until(t, "the end of the wait", func() bool { return time.Now().After(expires.Expires.Add(100 * time.Millisecond)) })
+	tells(t, box, told, broker.NoticeDecided, expires, "expired")
+	tellsNothing(t, box, told)
+
+	admin := testkit.Connect(t, db.AdminURL)
+	justNow := func(way ...broker.Status) broker.Record {
+		rec := dynamic(scopes.KindDatabase, nil)
+		begin(t, l, rec)
+		for _, status := range way {
+			out := to(rec, status)
+			out.Time = time.Now() // or it would be overdue already
+			settle(t, l, out)
+		}
+		return rec
+	}
+	stuck, done := justNow("issued", "revoking"), justNow("issued", "revoking", "revoked")
+	tellsNothing(t, box, told)
+	exec(t, admin, `UPDATE webhook_notices SET due = now()`)
+	tells(t, box, told, broker.NoticeUnrevoked, stuck, "revoking")
+	tellsNothing(t, box, told)
+	var left int
+	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM webhook_notices`).Scan(&left); err != nil || left != 0 {
+		t.Errorf("got %d notices left, %v, want that of %s gone too", left, err, done.ID)
+	}
+}
+
+// A notice that waits for another attempt lets the others pass, keeps its id, and is dropped when nobody has to look any
+// more. One Outbox tells at a time.
+func TestNoticesThatAreNotTaken(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	box, other := openOutbox(t, db, told), openOutbox(t, db)
+	first, second := waits(t, l), waits(t, l)
+	n, err := box.Next(t.Context(), told)
+	if err != nil || n == nil || n.Request != first.ID {
+		t.Fatalf("got %+v, %v", n, err)
+	}
+	tellsNothing(t, other, told)
+	if err := box.PutOff(t.Context(), told.Name, *n, 0); err != nil {
+		t.Fatal(err)
+	}
+	again, err := box.Next(t.Context(), told)
+	if err != nil || again == nil || again.ID != n.ID || again.Attempts != 2 {
+		t.Fatalf("got %+v, %v, want %s again", again, err, n.ID)
+	}
+	if err := box.PutOff(t.Context(), told.Name, *again, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, box, told, broker.NoticeWaiting, second, "pending")
+	if err := cast(t, l, first, bobVotes, broker.Step{Was: "pending", Becomes: "rejected"}); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, box, told, broker.NoticeDecided, first, "rejected")
+	exec(t, testkit.Connect(t, db.AdminURL), `UPDATE webhook_notices SET due = now() WHERE kind = 'approval.waiting'`)
+	tellsNothing(t, box, told)
+	if err := box.Release(t.Context(), told.Name); err != nil {
+		t.Fatal(err)
+	}
+	third := waits(t, l)
+	tells(t, other, told, broker.NoticeWaiting, third, "pending")
+	tellsNothing(t, box, told)
+}
+
+// A webhook that was not told for long is told of the last day, however much there was.
+func TestNoticesCatchUp(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	box := openOutbox(t, db, told)
+	old := pending(func(rec *broker.Record) { rec.Time, rec.Expires = start.Add(-25*time.Hour), time.Now().Add(time.Hour) })
+	begin(t, l, old)
+	for range 2100 / 100 {
+		var many []broker.Record
+		for range 100 {
+			many = append(many, denied(nil))
+		}
+		begin(t, l, many...)
+	}
+	last := waits(t, l)
+	tells(t, box, told, broker.NoticeWaiting, last, "pending")
+	tellsNothing(t, box, told)
+}

@@ -1,0 +1,25 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/dpop"
+)
+
+var _ broker.Proofs = (*Ledger)(nil)
+
+// UseProof implements [broker.Proofs].
+func (l *Ledger) UseProof(ctx context.Context, p dpop.Proof) error {
+	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
+	defer cancel()
+	tag, err := l.proofs.Exec(ctx, `
+		INSERT INTO dpop_seen (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING`, p.Digest[:], p.Until)
+	switch {
+	case err != nil:
+		return unavailable("remembering a proof", err)
+	case tag.RowsAffected() == 0:
+		return dpop.ErrReplayed
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/testkit"
+)
+
+// places are what reaches are drawn from. Their bytes lie before, at and after the slash, so that a prefix that does not
+// end where a segment does would show.
+var places = []string{
+	"spiffe://acme.test", "spiffe://acme.test/a", "spiffe://acme.test/a/b", "spiffe://acme.test/a/b/c", "spiffe://acme.test/a-b",
+	"spiffe://acme.test/a.b", "spiffe://acme.test/a0", "spiffe://acme.test/ab", "spiffe://acme.test/A", "spiffe://acme.test0/a",
+	"spiffe://acme.test.evil/a", "spiffe://other.test", "spiffe://other.test/a", "spiffe://other.test/a/b",
+}
+
+// inside is what a reach has to mean, segment by segment.
+func inside(r broker.Reach, id string) bool {
+	segments := strings.Split(id, "/")
+	under := func(prefix string) bool {
+		want := strings.Split(prefix, "/")
+		return len(want) <= len(segments) && slices.Equal(want, segments[:len(want)])
+	}
+	limited := len(r.TrustDomains)+len(r.Within) > 0
+	switch {
+	case r.Subject != "" && id != r.Subject:
+		return false
+	case slices.ContainsFunc(r.TrustDomains, func(td string) bool { return under("spiffe://" + td) }):
+		return true
+	case slices.ContainsFunc(r.Within, func(prefix string) bool {
+		return !slices.Contains(notPlaces, prefix) && under(prefix)
+	}):
+		return true
+	}
+	return !limited && (r.Subject != "" || r.All)
+}
+
+// notPlaces reach nothing, though some are a prefix of all there is.
+var notPlaces = []string{"", "/", "spiffe:", "spiffe:/", "spiffe://", "acme.test", "%", "spiffe://acme.test/", "spiffe://acme.test/\x00", "' OR true --"}
+
+// No reach sees a record, a live credential or a quarantine outside of it, or counts one, and each sees all inside.
+func TestNoReachSeesBeyondIt(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	records, standing := map[string]string{}, []string{} // SPIFFE IDs by record
+	for i, place := range places {
+		if strings.Count(place, "/") > 2 {
+			rec := allowed(as(place, "git.read", fmt.Sprintf("t-%d", i), 0))
+			begin(t, l, rec)
+			records[rec.ID] = place
+		}
+	}
+	for i := 0; i < len(places); i += 2 { // now, since nothing begins in quarantine
+		announce(t, l, quarantine(places[i]))
+		standing = append(standing, places[i])
+	}
+	for seed := range uint64(150) {
+		r := drawReach(rand.New(rand.NewPCG(seed, 4)))
+		seen := map[string]map[string]bool{"List": {}, "Live": {}, "Get": {}, "Quarantines": {}, "Census": {}}
+		look(t, l, r, seen, records)
+		for _, q := range standing {
+			if got, want := seen["Quarantines"][q], inside(r, q); got != want {
+				t.Errorf("%d: %+v sees the quarantine of %s: %t, want %t", seed, r, q, got, want)
+			}
+		}
+		for id, place := range records {
+			for _, way := range []string{"List", "Live", "Get"} {
+				if got, want := seen[way][id], inside(r, place); got != want {
+					t.Errorf("%d: %s with %+v shows the record of %s: %t, want %t", seed, way, r, place, got, want)
+				}
+			}
+			if got, want := seen["Census"][place], inside(r, place); got != want {
+				t.Errorf("%d: %+v counts what %s has: %t, want %t", seed, r, place, got, want)
+			}
+		}
+	}
+}
+
+func look(t *testing.T, l *ledger.Ledger, r broker.Reach, seen map[string]map[string]bool, records map[string]string) {
+	t.Helper()
+	page, err := l.List(t.Context(), broker.Query{Limit: 100}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range page.Records {
+		seen["List"][v.ID] = true
+	}
+	held, err := l.Live(t.Context(), broker.Selector{}, r, broker.LivePage{Limit: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range held {
+		seen["Live"][h.ID] = true
+	}
+	for id := range records {
+		_, err := l.Get(t.Context(), id, r)
+		if err != nil && !errors.Is(err, broker.ErrNotFound) {
+			t.Fatal(err)
+		}
+		seen["Get"][id] = err == nil
+	}
+	counted := census(t, l, r)
+	for _, g := range counted.BySandbox {
+		seen["Census"][g.Name] = true
+	}
+	if n := int64(len(counted.BySandbox)); counted.Total.Count != n || n > 0 && counted.ByScope[0].Count != n {
+		t.Errorf("%+v: got %+v, want one of each sandbox", r, counted)
+	}
+	quarantines, err := l.Quarantines(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range quarantines {
+		seen["Quarantines"][q.SPIFFEID] = true
+	}
+}
+
+// drawReach draws any, also of kinds that no caller gets.
+func drawReach(random *rand.Rand) broker.Reach {
+	var r broker.Reach
+	draw := func(from []string) string { return from[random.IntN(len(from))] }
+	for range random.IntN(3) {
+		r.Within = append(r.Within, draw(places))
+	}
+	if random.IntN(4) == 0 {
+		r.Within = append(r.Within, draw(notPlaces))
+	}
+	if random.IntN(4) == 0 {
+		r.TrustDomains = append(r.TrustDomains, draw([]string{"acme.test", "other.test", "acme", ""}))
+	}
+	if random.IntN(5) == 0 {
+		r.Subject = draw(places[1:])
+	}
+	r.All = random.IntN(10) == 0
+	return r
+}
+
+// An entry says which person ordered, and so do the projections.
+func TestPeopleOrder(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	const alice = "https://idp.test#alice"
+	by := func(cmd broker.Command) broker.Command {
+		cmd.Actor = &broker.Actor{Person: alice, Name: "Alice \x1b[2J"}
+		return cmd
+	}
+	announce(t, l, by(quarantine(sandbox)), by(announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "t"})),
+		by(announced(broker.CommandRevoke, broker.Selector{Scope: "git.read"})))
+	standing, err := l.Quarantines(t.Context(), broker.Reach{Within: []string{sandbox}})
+	if err != nil || len(standing) != 1 || standing[0].Actor != alice {
+		t.Errorf("got %+v, %v, want one by %s", standing, err, alice)
+	}
+	announce(t, l, by(lift(sandbox)))
+	rec := allowed(nil)
+	begin(t, l, rec)
+	out := to(rec, broker.StatusRevoked)
+	out.Actor = alice
+	settle(t, l, out)
+	if v, err := l.Get(t.Context(), rec.ID, everything); err != nil || v.Actor != alice {
+		t.Errorf("got %+v, %v, want it ended by %s", v, err, alice)
+	}
+	for _, e := range db.Entries(t)[:4] {
+		who, _ := e.Body["actor"].(map[string]any)
+		if who["id"] != alice || who["name"] != "Alice \x1b[2J" || len(who) != 2 {
+			t.Errorf("%s is by %v, want the person's id and name alone", e.Kind, who)
+		}
+	}
+	db.Check(t)
+}

@@ -1,0 +1,308 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+const (
+	// sealEvery is between two looks at whether there is something to sign.
+	sealEvery = 500 * time.Millisecond
+	// sealTimeout bounds one checkpoint, and so how long a replica that hangs keeps the others from signing.
+	sealTimeout = 10 * time.Second
+	// maxSeal is how many entries one checkpoint adds at most: a ledger that was there before its tree catches up in
+	// steps.
+	maxSeal = 1 << 16
+)
+
+// Notary signs the checkpoints of one log.
+type Notary interface {
+	// Origin is the name of the log.
+	Origin() string
+	// Keys are the public keys that a checkpoint may be signed with, as in c2sp.org/signed-note. Those of another name are
+	// of what the log was called before.
+	Keys(ctx context.Context) ([]string, error)
+	// Sign returns the text as a signed note.
+	Sign(ctx context.Context, text string) ([]byte, error)
+}
+
+// Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Of all replicas one signs at a time. It holds
+// each checkpoint against the last that this replica knows; while they disagree the ledger takes no entries.
+func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
+	for fault := ""; ctx.Err() == nil; {
+		more, err := l.sealOnce(ctx, notary)
+		l.judge(ctx, err)
+		fault = l.report(ctx, fault, err)
+		if err != nil || !more {
+			wait(ctx, sealEvery)
+		}
+	}
+	return ctx.Err()
+}
+
+// report logs what keeps checkpoints from being signed when that changes, and returns it.
+func (l *Ledger) report(ctx context.Context, before string, err error) string {
+	switch {
+	case ctx.Err() != nil || errors.Is(err, ErrWentBack):
+		return before // judge says so
+	case err != nil && err.Error() != before:
+		l.log.WarnContext(ctx, "no checkpoint signed", "error", err)
+	case err == nil && before != "":
+		l.log.InfoContext(ctx, "checkpoints are signed again")
+	}
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// judge keeps in mind whether the database can be believed. An error of another kind tells nothing about that.
+func (l *Ledger) judge(ctx context.Context, err error) {
+	before := l.astray.Load()
+	switch {
+	case err == nil:
+		l.astray.Store(nil)
+		if before != nil {
+			l.log.WarnContext(ctx, "the ledger is the one again that its checkpoints were signed for")
+		}
+	case errors.Is(err, ErrWentBack):
+		l.astray.Store(&err)
+		if before == nil || (*before).Error() != err.Error() {
+			l.log.ErrorContext(ctx, "nothing is issued: see docs/audit.md", "error", err)
+		}
+	}
+}
+
+// believable is nil while nothing speaks against the database.
+func (l *Ledger) believable() error {
+	if err := l.astray.Load(); err != nil {
+		return unavailable("looking at the checkpoints", *err)
+	}
+	return nil
+}
+
+// sealOnce looks at the last checkpoint, and signs a new one if the ledger has grown and nobody else is at it.
+func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sealTimeout)
+	defer cancel()
+	keys, err := keysOf(ctx, notary)
+	if err != nil {
+		return false, err
+	}
+	conn, err := l.seals.Acquire(ctx)
+	if err != nil {
+		return false, unavailable("connecting", err)
+	}
+	defer conn.Release()
+	var next audit.Checkpoint
+	var size int64
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		var last audit.Checkpoint
+		if last, size, err = l.lastSealed(ctx, tx, notary.Origin(), keys); err != nil || size == last.N {
+			next = last
+			return err
+		}
+		more = size-last.N > maxSeal
+		next, err = seal(ctx, tx, notary, last, min(size, last.N+maxSeal))
+		return err
+	})
+	if err == nil && conn.Conn().PgConn().CustomData()[warning] != nil {
+		err = errors.Join(errWarned, conn.Conn().Close(ctx))
+	}
+	if err == nil {
+		before := l.sealed.Swap(&next)
+		if next.N == size || next.N > sizeOf(before) {
+			l.onSealed(next.N)
+		}
+	}
+	return more, err
+}
+
+// logKeys are the public keys of a log, by the name that it had.
+type logKeys map[string]note.Verifiers
+
+func keysOf(ctx context.Context, notary Notary) (logKeys, error) {
+	texts, err := notary.Keys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the log's keys: %w", err)
+	}
+	named := map[string][]note.Verifier{}
+	for _, text := range texts {
+		v, err := note.NewVerifier(text)
+		if err != nil {
+			return nil, fmt.Errorf("reading the log's keys: %w", err)
+		}
+		named[v.Name()] = append(named[v.Name()], v)
+	}
+	keys := logKeys{}
+	for name, all := range named {
+		keys[name] = note.VerifierList(all...)
+	}
+	return keys, nil
+}
+
+// open reads a checkpoint that one of the keys has signed, as one of the log by its name of today.
+func (k logKeys) open(signed, origin string) (audit.Checkpoint, error) {
+	name, _, _ := strings.Cut(signed, "\n")
+	keys, ok := k[name]
+	if !ok {
+		return audit.Checkpoint{}, fmt.Errorf("%w: it is of the log %q, not %q", audit.ErrUnsigned, name, origin)
+	}
+	c, err := audit.OpenCheckpoint([]byte(signed), name, keys)
+	c.Origin = origin
+	return c, err
+}
+
+// lastSealed returns the last checkpoint, which follows from what this replica has seen, and the size of the ledger.
+func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys logKeys) (last audit.Checkpoint, size int64, err error) {
+	last.Origin = origin
+	var signed string
+	err = tx.QueryRow(ctx, `
+		SELECT h.size, coalesce(c.note, '') FROM ledger_head AS h
+		LEFT JOIN LATERAL (SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1) AS c ON true`).Scan(&size, &signed)
+	if err != nil {
+		return last, 0, unavailable("reading the last checkpoint", err)
+	}
+	if signed != "" {
+		if last, err = keys.open(signed, origin); err != nil {
+			return last, 0, fmt.Errorf("%w: %w", ErrWentBack, err)
+		}
+	}
+	seen := l.sealed.Load()
+	switch {
+	case size < last.N || seen != nil && last.N < seen.N:
+		return last, 0, fmt.Errorf("%w: it has %d entries and a checkpoint of %d; there was one of %d", ErrWentBack, size, last.N, sizeOf(seen))
+	case seen == nil || *seen == last:
+		return last, size, nil
+	}
+	return last, size, continues(ctx, tx, *seen)
+}
+
+// continues tells whether the ledger begins with the tree of a checkpoint.
+func continues(ctx context.Context, q querier, c audit.Checkpoint) error {
+	if c.N == 0 {
+		return nil
+	}
+	root, err := tlog.TreeHash(c.N, treeOf(ctx, q))
+	if err != nil {
+		return unavailable("reading the tree", err)
+	}
+	if root != c.Hash {
+		return fmt.Errorf("%w: its first %d entries are not those of then", ErrWentBack, c.N)
+	}
+	return nil
+}
+
+func sizeOf(c *audit.Checkpoint) int64 {
+	if c == nil {
+		return 0
+	}
+	return c.N
+}
+
+// seal grows the tree from the last checkpoint to a size, and signs that. Another replica that is at it is left to it.
+func seal(ctx context.Context, tx pgx.Tx, notary Notary, last audit.Checkpoint, size int64) (audit.Checkpoint, error) {
+	var mine bool
+	err := tx.QueryRow(ctx, `
+		SELECT pg_try_advisory_xact_lock(hashtextextended('brevet/checkpoint/' || current_schema(), 0))`).Scan(&mine)
+	if err == nil && mine { // a statement of its own, which sees what was committed before the lock was free
+		err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM checkpoints WHERE size > @size)`, pgx.NamedArgs{"size": last.N}).Scan(&mine)
+	}
+	if err != nil || !mine {
+		return last, unavailable("taking turns", err)
+	}
+	tree, err := growFrom(last.N, treeOf(ctx, tx))
+	if err != nil {
+		return last, unavailable("reading the tree", err)
+	}
+	if tree.Hash != last.Hash && last.N > 0 {
+		return last, fmt.Errorf("%w: its first %d entries are not those that were signed", ErrWentBack, last.N)
+	}
+	leaves, err := leavesOf(ctx, tx, last.N, size)
+	if err == nil {
+		err = tree.add(leaves)
+	}
+	if err != nil {
+		return last, unavailable("growing the tree", err)
+	}
+	next := audit.Checkpoint{Origin: last.Origin, Tree: tree.Tree}
+	signed, err := notary.Sign(ctx, next.String())
+	if err != nil {
+		return last, fmt.Errorf("signing: %w", err)
+	}
+	return next, unavailable("keeping the checkpoint", keep(ctx, tx, next, signed, tree.whole(last.N)))
+}
+
+func leavesOf(ctx context.Context, tx pgx.Tx, from, to int64) ([]tlog.Hash, error) {
+	rows, err := tx.Query(ctx, `SELECT leaf_hash FROM entries WHERE index >= @from AND index < @to ORDER BY index`,
+		pgx.NamedArgs{"from": from, "to": to})
+	if err != nil {
+		return nil, err
+	}
+	leaves, err := pgx.CollectRows(rows, scanHash)
+	if err == nil && int64(len(leaves)) != to-from {
+		err = fmt.Errorf("%w: %d of %d entries are there", ErrWentBack, len(leaves), to-from)
+	}
+	return leaves, err
+}
+
+func scanHash(row pgx.CollectableRow) (hash tlog.Hash, err error) {
+	var raw []byte
+	err = row.Scan(&raw)
+	copy(hash[:], raw)
+	return hash, err
+}
+
+// keep writes a checkpoint, and the tiles that have become whole. The database takes their hashes from what is below.
+func keep(ctx context.Context, tx pgx.Tx, c audit.Checkpoint, signed []byte, tiles []wholeTile) error {
+	for _, t := range tiles {
+		_, err := tx.Exec(ctx, `INSERT INTO tree_tiles (level, number, root) VALUES (@level, @number, @root)`,
+			pgx.NamedArgs{"level": t.level, "number": t.number, "root": t.root[:]})
+		if err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO checkpoints (size, root, time, note) VALUES (@size, @root, clock_timestamp(), @note)`,
+		pgx.NamedArgs{"size": c.N, "root": c.Hash[:], "note": string(signed)})
+	return err
+}
+
+// tip is an entry that this replica knows to be there.
+type tip struct {
+	index int64
+	leaf  tlog.Hash
+}
+
+// within refuses a ledger of a size that does not hold it.
+func (t *tip) within(size int64) error {
+	if t != nil && size <= t.index {
+		return fmt.Errorf("%w: it does not have entry %d", ErrWentBack, t.index)
+	}
+	return nil
+}
+
+// checkTip refuses a connection to a database that does not hold the last entry that this replica has appended: after a
+// failover or a restore nothing is appended to what has gone back.
+func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {
+	known := l.tip.Load()
+	if known == nil {
+		return nil
+	}
+	var there bool
+	err := conn.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM entries WHERE index = $1 AND leaf_hash = $2)
+			OR EXISTS (SELECT FROM tree_tiles WHERE level = 0 AND number = $1 / 256 AND substr(hashes, ($1 % 256)::integer * 32 + 1, 32) = $2)`,
+		pgx.QueryExecModeExec, known.index, known.leaf[:]).Scan(&there)
+	if err == nil && !there {
+		err = fmt.Errorf("%w: entry %d is not as this replica has appended it", ErrWentBack, known.index)
+	}
+	return err
+}

@@ -1,0 +1,198 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/migrations"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Snapshot reads a whole ledger as it was at one moment.
+type Snapshot struct {
+	conn *pgx.Conn // nil when it belongs to somebody else
+	tx   pgx.Tx
+}
+
+// OpenSnapshot connects with a login that may read the ledger, of the role brevet_auditor say. A standby will do.
+func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
+	pc, err := migrations.ParseURL(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
+	if err != nil {
+		return nil, unavailable("connecting", err)
+	}
+	var tx pgx.Tx
+	if err = migrations.Check(ctx, conn); err == nil {
+		tx, err = conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	}
+	if err == nil { // before the first look, so that nothing of what it shows is dropped meanwhile
+		_, err = tx.Exec(ctx, `LOCK TABLE entries IN ACCESS SHARE MODE`)
+	}
+	if err != nil {
+		_ = conn.Close(ctx)
+		return nil, unavailable("opening a snapshot", err)
+	}
+	return &Snapshot{conn, tx}, nil
+}
+
+// SnapshotOf reads in a transaction, which should be REPEATABLE READ. It stays the caller's to end.
+func SnapshotOf(tx pgx.Tx) *Snapshot { return &Snapshot{tx: tx} }
+
+// Close ends the snapshot.
+func (s *Snapshot) Close(ctx context.Context) {
+	if s.conn != nil {
+		_ = s.conn.Close(ctx)
+	}
+}
+
+// Items reads everything, for audit.Verify. It can be read once at a time.
+func (s *Snapshot) Items(ctx context.Context) audit.Items {
+	return func(yield func(audit.Item, error) bool) {
+		if err := s.read(ctx, func(item audit.Item) bool { return yield(item, nil) }); err != nil {
+			yield(nil, unavailable("reading the ledger", err))
+		}
+	}
+}
+
+// read yields until it is told to stop.
+func (s *Snapshot) read(ctx context.Context, yield func(audit.Item) bool) error {
+	var head audit.Head
+	if err := s.tx.QueryRow(ctx, `SELECT size FROM ledger_head`).Scan(&head.Size); err != nil {
+		return err
+	}
+	if !yield(head) {
+		return nil
+	}
+	more, err := s.query(ctx, `SELECT 0, index, body FROM entries WHERE kind = 'ledger.pruned' ORDER BY index`, prunedOf, yield)
+	if err != nil || !more {
+		return err
+	}
+	more, err = s.query(ctx, `
+		SELECT number, level, number, hashes, root FROM tree_tiles WHERE level > 0 ORDER BY level DESC, number`, tileOf, yield)
+	if err != nil || !more {
+		return err
+	}
+	if more, err = s.merge(ctx, yield); err != nil || !more {
+		return err
+	}
+	for _, table := range audit.Tables {
+		more, err := s.query(ctx, `SELECT 0, `+strings.Join(table.Columns, ", ")+` FROM `+table.Name, s.rowOf(table), yield)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge reads side by side what goes with entries.
+func (s *Snapshot) merge(ctx context.Context, yield func(audit.Item) bool) (more bool, err error) {
+	streams := []*stream{
+		{name: "read_tiles", each: 8, make: tileOf, sql: `
+			SELECT number * 256, level, number, hashes, root FROM tree_tiles WHERE level = 0 ORDER BY number`},
+		{name: "read_entries", each: 1024, make: entryOf, sql: `
+			SELECT index, index, id, time, kind, body, leaf_hash FROM entries ORDER BY index`},
+		{name: "read_issuances", each: 1024, make: s.rowOf(audit.Issuances), sql: `
+			SELECT entry_index, ` + strings.Join(audit.Issuances.Columns, ", ") + ` FROM issuances ORDER BY entry_index`},
+		{name: "read_checkpoints", each: 256, make: checkpointOf, sql: `
+			SELECT size - 1, size, root, time, note FROM checkpoints ORDER BY size`},
+	}
+	for _, st := range streams {
+		if _, err := s.tx.Exec(ctx, `DECLARE `+st.name+` NO SCROLL CURSOR FOR `+st.sql); err != nil {
+			return false, err
+		}
+	}
+	for {
+		var next *stream
+		for _, st := range streams {
+			there, err := st.fill(ctx, s.tx)
+			if err != nil {
+				return false, err
+			}
+			if there && (next == nil || st.read[0].place < next.read[0].place) {
+				next = st
+			}
+		}
+		if next == nil {
+			return true, s.closeAll(ctx, streams)
+		}
+		item := next.read[0].item
+		next.read = next.read[1:]
+		if !yield(item) {
+			return false, s.closeAll(ctx, streams)
+		}
+	}
+}
+
+func (s *Snapshot) closeAll(ctx context.Context, streams []*stream) error {
+	for _, st := range streams {
+		if _, err := s.tx.Exec(ctx, `CLOSE `+st.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maker makes an item of a row's values. The first value is the item's place among the others.
+type maker func(fields []pgconn.FieldDescription, values [][]byte) (audit.Item, error)
+
+// stream is a cursor, read some rows at a time.
+type stream struct {
+	name, sql string
+	each      int
+	make      maker
+	read      []placed
+	ended     bool
+}
+
+type placed struct {
+	place int64
+	item  audit.Item
+}
+
+// fill tells whether there is a next item.
+func (st *stream) fill(ctx context.Context, tx pgx.Tx) (bool, error) {
+	if len(st.read) > 0 || st.ended {
+		return len(st.read) > 0, nil
+	}
+	rows, err := tx.Query(ctx, fmt.Sprintf(`FETCH %d FROM %s`, st.each, st.name))
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	st.read = make([]placed, 0, st.each)
+	for rows.Next() {
+		values := rows.RawValues()
+		item, err := st.make(rows.FieldDescriptions()[1:], values[1:])
+		if err != nil {
+			return false, err
+		}
+		st.read = append(st.read, placed{integer(values[0]), item})
+	}
+	st.ended = len(st.read) < st.each
+	return len(st.read) > 0, rows.Err()
+}
+
+// query yields the rows of a query.
+func (s *Snapshot) query(ctx context.Context, sql string, make maker, yield func(audit.Item) bool) (more bool, err error) {
+	rows, err := s.tx.Query(ctx, sql)
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		item, err := make(rows.FieldDescriptions()[1:], rows.RawValues()[1:])
+		if err != nil {
+			return false, err
+		}
+		if !yield(item) {
+			return false, nil
+		}
+	}
+	return true, rows.Err()
+}

@@ -1,0 +1,290 @@
+package ledger_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+)
+
+var statuses = []broker.Status{
+	broker.StatusDenied, broker.StatusPending, broker.StatusIntent, broker.StatusIssued, broker.StatusFailed,
+	broker.StatusUnknown, broker.StatusCompensated, broker.StatusRevoking, broker.StatusRevoked, broker.StatusReleased,
+	broker.StatusExpired, broker.StatusUsed,
+}
+
+// ways leads to each state that a kind can be in.
+var ways = map[string]map[broker.Status][]broker.Status{
+	"jwt": {
+		broker.StatusIssued: {}, broker.StatusFailed: {broker.StatusFailed}, broker.StatusRevoked: {broker.StatusRevoked},
+		broker.StatusReleased: {broker.StatusReleased},
+	},
+	"one-shot": {broker.StatusIssued: {}, broker.StatusUsed: {broker.StatusUsed}},
+	"database": {
+		broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}, broker.StatusFailed: {broker.StatusFailed},
+		broker.StatusUnknown: {broker.StatusUnknown}, broker.StatusCompensated: {broker.StatusUnknown, broker.StatusCompensated},
+		broker.StatusRevoking: {broker.StatusIssued, broker.StatusRevoking},
+		broker.StatusRevoked:  {broker.StatusIssued, broker.StatusRevoking, broker.StatusRevoked},
+		broker.StatusReleased: {broker.StatusRevoking, broker.StatusReleased},
+		broker.StatusExpired:  {broker.StatusIssued, broker.StatusExpired},
+	},
+	"ssh": {broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}, broker.StatusRevoking: {broker.StatusRevoking}},
+	"kv":  {broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}},
+}
+
+// onward lists the moves by kind and state. What is not in it must be refused.
+func onward(kind string, from broker.Status) string {
+	if from == broker.StatusIssued {
+		return map[string]string{
+			"jwt": "failed revoked released", "one-shot": "failed revoked released used", "database": "revoking expired", "ssh": "revoked released",
+		}[kind]
+	}
+	return map[broker.Status]string{
+		broker.StatusIntent: "issued failed unknown compensated revoking", broker.StatusUnknown: "compensated",
+		broker.StatusRevoking: "revoked released",
+	}[from]
+}
+
+// bring begins a record and takes it to a state.
+func bring(t *testing.T, l *ledger.Ledger, kind string, way []broker.Status, change func(*broker.Record)) broker.Record {
+	t.Helper()
+	rec := allowed(change)
+	switch kind {
+	case "jwt":
+	case "one-shot":
+		rec = allowed(func(rec *broker.Record) {
+			rec.Intent.OneShot = true
+			if change != nil {
+				change(rec)
+			}
+		})
+	default:
+		rec = dynamic(kind, change)
+	}
+	begin(t, l, rec)
+	for _, status := range way {
+		settle(t, l, to(rec, status))
+	}
+	return rec
+}
+
+// I13: every move that there is and every one that there is not, through the ledger and as SQL by the broker's own role
+// and by the owner.
+func TestStatesMoveForwardOnly(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	logins := []*pgx.Conn{testkit.Connect(t, db.BrokerURL), testkit.Connect(t, db.AdminURL)}
+	for kind, states := range ways {
+		for from, way := range states {
+			for _, next := range statuses {
+				rec := bring(t, l, kind, way, nil)
+				allowed := slices.Contains(strings.Fields(onward(kind, from)), string(next))
+				want := violation
+				if allowed {
+					want = ""
+				}
+				for _, conn := range logins {
+					if got := refusedBy(t, conn, moveSQL, rec.ID, string(next)); got != want {
+						t.Errorf("%s from %s to %s as SQL: got %q, want %q", kind, from, next, got, want)
+					}
+				}
+				err := l.Settle(t.Context(), to(rec, next))
+				if (err == nil) != allowed || (err != nil && !errors.Is(err, broker.ErrNotForward)) {
+					t.Errorf("%s from %s to %s: got %v, want it allowed: %t", kind, from, next, err, allowed)
+				}
+			}
+		}
+	}
+	for name, rec := range map[string]broker.Record{"denied": denied(nil), "pending": pending(nil)} {
+		begin(t, l, rec)
+		for _, next := range statuses {
+			if got := refusedBy(t, logins[0], moveSQL, rec.ID, string(next)); got != violation {
+				t.Errorf("from %s to %s as SQL: got %q", name, next, got)
+			}
+			if err := l.Settle(t.Context(), to(rec, next)); !errors.Is(err, broker.ErrNotForward) {
+				t.Errorf("from %s to %s: got %v, want ErrNotForward", name, next, err)
+			}
+		}
+	}
+	db.Check(t)
+}
+
+// moveSQL moves a record as well as anyone could.
+const moveSQL = `
+	UPDATE issuances SET status = $2, status_time = now(),
+		status_detail = CASE WHEN $2 IN ('failed', 'unknown', 'compensated', 'revoking', 'revoked', 'released') THEN 'x' END,
+		idempotency_key = CASE WHEN $2 NOT IN ('failed', 'unknown', 'compensated') THEN idempotency_key END,
+		vault_accessor = CASE WHEN leased AND $2 = 'issued' THEN 'x' ELSE vault_accessor END
+	WHERE id = $1`
+
+// A move changes nothing but what moves, whoever makes it.
+func TestMovesChangeNothingElse(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	conn := testkit.Connect(t, db.AdminURL)
+	rec := bring(t, l, "database", []broker.Status{broker.StatusIssued}, withKey("k"))
+	for column := range strings.FieldsSeq(`entry_index=77 time=now() trust_domain='x' spiffe_id='spiffe://acme.test/x'
+		svid_kind='jwt-svid' thumbprint='x' task='x' scope='x' authority='x' resource='x' params='{}' reason='x'
+		ttl_asked=9 ttl=9 decision='deny' decision_code='x' explanation='x' policies='{x}' clamps='{x}' catalogue='x'
+		expires_at='2030-01-01' approval_group='x' approval_quorum=9 credential_kind='x' audience='x' key_id='x'
+		claims_digest='x' request_digest='x' idempotency_key='x' idempotency_key=NULL vault_path='x' vault_accessor='x'
+		vault_accessor=NULL vault_lease='x' credential_name='x' secret_digest=sha256('x') leased=false static=true one_shot=true`) {
+		sql := `UPDATE issuances SET status = 'revoking', status_detail = 'x', ` + column + ` WHERE id = $1`
+		if got := refusedBy(t, conn, sql, rec.ID); got != violation {
+			t.Errorf("a move that also sets %s: got %q, want %q", column, got, violation)
+		}
+	}
+	if got := refusedBy(t, conn, `UPDATE issuances SET status = 'revoking', status_detail = 'x', actor = 'x' WHERE id = $1`, rec.ID); got != "" {
+		t.Errorf("a move with an actor: got %q", got)
+	}
+}
+
+func TestOutcomesAreReadBack(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	token := dynamic("vault-token", nil)
+	begin(t, l, token)
+	settle(t, l, to(token, broker.StatusIssued))
+	view := get(t, l, token.ID)
+	want := viewOf(token, 0)
+	want.Status, want.StatusTime, want.Minted = broker.StatusIssued, to(token, "").Time.Truncate(time.Microsecond), *minted(token)
+	if diff := cmp.Diff(want, *view, sameView); diff != "" {
+		t.Errorf("issued (-want +got):\n%s", diff)
+	}
+	revoking := to(token, broker.StatusRevoking)
+	revoking.Actor, revoking.Detail = "spiffe://acme.test/admin", broker.CauseRevoked
+	revoked := to(token, broker.StatusRevoked) // by the sweeper, who says nothing of the actor
+	revoked.Detail = broker.CauseRevoked
+	settle(t, l, revoking, revoked)
+	want.Status, want.StatusDetail, want.Actor = broker.StatusRevoked, broker.CauseRevoked, revoking.Actor
+	if diff := cmp.Diff(want, *get(t, l, token.ID), sameView); diff != "" {
+		t.Errorf("revoked (-want +got):\n%s", diff)
+	}
+	lost := dynamic("database", nil)
+	begin(t, l, lost)
+	out := to(lost, broker.StatusUnknown)
+	out.Minted = &broker.Minted{Handle: broker.Handle{Accessor: "only this"}}
+	settle(t, l, out)
+	if got := get(t, l, lost.ID).Minted; got != *out.Minted {
+		t.Errorf("unknown: got %+v, want %+v", got, *out.Minted)
+	}
+	intent := db.Entries(t)[0].Body["intent"]
+	wantIntent := map[string]any{"kind": "vault-token", "grant": map[string]any{
+		"policy": "brevet-scope.x.00000000", "method": "", "path": "", "data": map[string]any{}, "leased": true, "static": false,
+	}}
+	if diff := cmp.Diff(wantIntent, intent); diff != "" {
+		t.Errorf("the intent's body (-want +got):\n%s", diff)
+	}
+	db.Check(t)
+}
+
+func get(t *testing.T, l *ledger.Ledger, id string) *broker.View {
+	t.Helper()
+	view, err := l.Get(t.Context(), id, everything)
+	if err != nil {
+		t.Fatalf("Get: %v", err)
+	}
+	return view
+}
+
+// What came to nothing gives its key back, and nothing else does.
+func TestKeysOfDynamicRecords(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	for status, way := range ways["database"] {
+		key := string(status)
+		bring(t, l, "database", way, withKey(key))
+		earlier, err := l.Begin(t.Context(), allowed(withKey(key)))
+		free := slices.Contains([]broker.Status{broker.StatusFailed, broker.StatusUnknown, broker.StatusCompensated}, status)
+		if err != nil || (earlier == nil) != free {
+			t.Errorf("%s: got %v, %v, want the key free: %t", status, earlier, err, free)
+		}
+	}
+	db.Check(t)
+}
+
+// Outcomes and intents that contradict themselves are refused, alone.
+func TestBadOutcomes(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	rec, static := dynamic("database", nil), dynamic("kv", nil)
+	begin(t, l, rec, static)
+	for name, out := range map[string]broker.Outcome{
+		"issued with a code":               {ID: rec.ID, Time: start, Status: broker.StatusIssued, Detail: "x", Minted: minted(rec)},
+		"leased, and no handle":            {ID: rec.ID, Time: start, Status: broker.StatusIssued},
+		"a lost mint without its code":     {ID: rec.ID, Time: start, Status: broker.StatusUnknown},
+		"the digest of a static secret":    {ID: static.ID, Time: start, Status: broker.StatusIssued, Minted: minted(rec)},
+		"an accessor that is not readable": {ID: rec.ID, Time: start, Status: broker.StatusIssued, Minted: &broker.Minted{Handle: broker.Handle{Accessor: "\x00"}}},
+	} {
+		if err := l.Settle(t.Context(), out); !errors.Is(err, ledger.ErrUnrecordable) {
+			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
+		}
+	}
+	for name, change := range map[string]func(*broker.Record){
+		"a JWT with a grant":   func(rec *broker.Record) { rec.Intent.Kind = "jwt" },
+		"no grant":             func(rec *broker.Record) { rec.Intent.Grant = nil },
+		"issued at once":       func(rec *broker.Record) { rec.Status = broker.StatusIssued },
+		"no path":              func(rec *broker.Record) { rec.Intent.Grant.Path = "" },
+		"an unknown kind":      func(rec *broker.Record) { rec.Intent.Kind = "password" },
+		"leased and static":    func(rec *broker.Record) { rec.Intent.Grant.Static = true },
+		"an intent of a JWT's": func(rec *broker.Record) { rec.Intent = allowed(nil).Intent },
+	} {
+		if _, err := l.Begin(t.Context(), dynamic("database", change)); !errors.Is(err, ledger.ErrUnrecordable) {
+			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
+		}
+	}
+	db.Check(t)
+}
+
+// I13: many who want to move the same records at once, over two replicas: each record takes one way through its states.
+func TestMovesRace(t *testing.T) {
+	db := testkit.NewDB(t)
+	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
+	for range 20 {
+		rec := dynamic("database", nil)
+		begin(t, replicas[0], rec)
+		var wg sync.WaitGroup
+		for _, status := range statuses[3:] {
+			for n := range replicas {
+				wg.Go(func() {
+					if err := replicas[n].Settle(t.Context(), to(rec, status)); err != nil && !errors.Is(err, broker.ErrNotForward) {
+						t.Errorf("Settle to %s: %v", status, err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+	}
+	db.Check(t)
+}
+
+// Two moves of one record that wait for the same commit both happen, one after the other.
+func TestMovesInOrder(t *testing.T) {
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	rec := dynamic("database", nil)
+	begin(t, l, rec)
+	waiting, release := hold(t, db)
+	defer release()
+	var wg sync.WaitGroup
+	wg.Go(func() { begin(t, l, denied(nil)) })
+	waiting()
+	for n, status := range []broker.Status{broker.StatusIssued, broker.StatusRevoking, broker.StatusRevoked} {
+		wg.Go(func() { settle(t, l, to(rec, status)) })
+		until(t, "it is queued", func() bool { return l.Queued() == n+1 })
+	}
+	release()
+	wg.Wait()
+	if got := get(t, l, rec.ID).Status; got != broker.StatusRevoked {
+		t.Errorf("got %s, want revoked", got)
+	}
+	db.Check(t)
+}

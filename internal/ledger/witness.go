@@ -1,0 +1,52 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Expect has the ledger continue a checkpoint that was kept elsewhere. While it does not, nothing is appended to it, which
+// is no error here. Call it before Seal.
+func (l *Ledger) Expect(ctx context.Context, c audit.Checkpoint) error {
+	if c.N == 0 || l.astray.Load() != nil {
+		return nil // nothing is expected, or what was expected before is not there already
+	}
+	err := continues(ctx, l.estate, c)
+	if err != nil && !errors.Is(err, ErrWentBack) {
+		return err
+	}
+	if seen := l.sealed.Load(); err != nil || seen == nil || seen.N < c.N {
+		l.sealed.Store(&c)
+	}
+	l.judge(ctx, err)
+	return nil
+}
+
+// Growth returns the last signed checkpoint, its size, and the proof that the log of another size is the beginning of it.
+// There is no proof from zero, nor from more than the size. The error is audit.ErrNotYet when there is no checkpoint, and
+// broker.ErrLedgerUnavailable also while the ledger takes no entries: nobody is shown a checkpoint then.
+func (l *Ledger) Growth(ctx context.Context, from int64) (size int64, signed string, proof tlog.TreeProof, err error) {
+	if err := l.believable(); err != nil {
+		return 0, "", nil, err
+	}
+	err = withTree(ctx, l.estate, func(tree signedTree) error {
+		size, signed = tree.N, tree.note
+		if from > 0 && from <= tree.N {
+			proof, err = tlog.ProveTree(tree.N, from, tree)
+		}
+		return err
+	})
+	return size, signed, proof, err
+}
+
+// Cosign keeps what a witness has said to the checkpoint of a size. What it said first stays.
+func (l *Ledger) Cosign(ctx context.Context, witness string, size int64, line string) error {
+	_, err := l.seals.Exec(ctx, `
+		INSERT INTO cosignatures (size, witness, line, time) VALUES (@size, @witness, @line, clock_timestamp())
+		ON CONFLICT DO NOTHING`, pgx.NamedArgs{"size": size, "witness": witness, "line": line})
+	return unavailable("keeping a cosignature", err)
+}

@@ -1,0 +1,201 @@
+package mint_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/testkit"
+)
+
+// within waits for something that takes Vault that long.
+func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within %v: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// one is something that was minted in a test, with what it takes to use it.
+type one struct {
+	name   string
+	ware   ware
+	intent broker.Intent
+	minted broker.Minted
+	secret map[string]any
+}
+
+// oneEach mints one of each kind that Vault can end. All wait together for what takes its time.
+func (e *estate) oneEach(t *testing.T, life time.Duration) []one {
+	t.Helper()
+	var all []one
+	for _, name := range leased {
+		w := wares(t)[name]
+		intent, minted, secret := e.made(t, w, life)
+		all = append(all, one{name, w, intent, minted, secret})
+	}
+	return all
+}
+
+func (e *estate) dead(t *testing.T, o one) bool {
+	t.Helper()
+	alive, err := e.minter.Alive(t.Context(), o.minted.Handle)
+	return err == nil && !alive && !e.works(t, o.ware, o.secret)
+}
+
+// TestUnrenewedCredentialsDie has each kind left alone after its mint, beside one that is renewed (C3 to C6).
+func TestUnrenewedCredentialsDie(t *testing.T) {
+	t.Parallel()
+	e := realEstate(t)
+	forgotten, kept := e.oneEach(t, 5*time.Minute), e.oneEach(t, 5*time.Minute)
+	began := time.Now()
+	for _, o := range kept {
+		if err := e.minter.Renew(t.Context(), o.minted); err != nil {
+			t.Fatalf("%s: %v", o.name, err)
+		}
+	}
+	for _, o := range forgotten {
+		within(t, broker.Unrenewed+30*time.Second, o.name+" is dead", func() bool { return e.dead(t, o) })
+		t.Logf("%s: dead after %v", o.name, time.Since(began).Round(time.Second))
+	}
+	// Also past the end that a login would have had without a renewal.
+	within(t, time.Minute, "40 seconds", func() bool { return time.Since(began) > 40*time.Second })
+	for _, o := range kept {
+		if alive, err := e.minter.Alive(t.Context(), o.minted.Handle); err != nil || !alive || !e.works(t, o.ware, o.secret) {
+			t.Errorf("%s, renewed: alive %t, %v", o.name, alive, err)
+		}
+		if err := e.minter.Revoke(t.Context(), o.minted.Handle); err != nil || e.works(t, o.ware, o.secret) {
+			t.Errorf("%s, renewed, after its revocation: %v", o.name, err)
+		}
+	}
+}
+
+// TestRenewedCredentialsEnd has each kind end at its time, which no later renewal moves (I3).
+func TestRenewedCredentialsEnd(t *testing.T) {
+	t.Parallel()
+	e := realEstate(t)
+	all := e.oneEach(t, 12*time.Second)
+	for _, o := range all {
+		for range 2 {
+			if err := e.minter.Renew(t.Context(), o.minted); err != nil {
+				t.Errorf("%s: %v", o.name, err)
+			}
+		}
+	}
+	for _, o := range all {
+		within(t, time.Minute, o.name+" is dead", func() bool { return e.dead(t, o) })
+		if late := time.Since(o.intent.Expires); late > 15*time.Second {
+			t.Errorf("%s died %v late", o.name, late)
+		}
+	}
+}
+
+// TestVaultKilledWhileMintingLogins kills Vault while it makes logins, and starts it again: within a minute no login
+// is left that nobody can end (I2).
+func TestVaultKilledWhileMintingLogins(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	stack, err := devstack.Start(t.Context(), devstack.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := stack.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := stack.PrepareEngines(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e := estateOf(t, stack)
+	made := e.mintUntilKilled(t, filepath.Join(dir, "vault", "pid"))
+	left := e.roles(t, "v-token-")
+	t.Logf("killed after %d mints, with %d logins that work", made, left)
+	if made == 0 || left == 0 {
+		t.Fatal("nothing was minted before the kill")
+	}
+	if err := stack.Vault.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, time.Minute, "no login works", func() bool { return e.roles(t, "v-token-") == 0 })
+}
+
+func (e *estate) mintUntilKilled(t *testing.T, pidFile string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var made atomic.Int64
+	var minters sync.WaitGroup
+	w := wares(t)["database"]
+	for range 6 {
+		minters.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := mint.MintGrant(ctx, e.minter, w.intent(5*time.Minute)); err == nil && made.Add(1) == 40 {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+					cancel()
+				}
+			}
+		})
+	}
+	minters.Wait()
+	return made.Load()
+}
+
+// TestTargetDownAtRevocation takes the database away from a login's revocation: it is not confirmed, and stays within
+// reach until it is.
+func TestTargetDownAtRevocation(t *testing.T) {
+	e := realEstate(t)
+	w := wares(t)["database"]
+	_, minted, secret := e.made(t, w, time.Minute)
+	// Vault's login at the target is taken away; the target itself is needed by others.
+	conn := testkit.Connect(t, e.stack.Postgres.TargetURL())
+	lock := func(sql string) {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock(`ALTER ROLE vault_admin NOLOGIN`)
+	lock(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'vault_admin'`)
+	defer lock(`ALTER ROLE vault_admin LOGIN`)
+	err := e.minter.Revoke(t.Context(), minted.Handle)
+	if err == nil {
+		t.Fatal("revoked, with the target away")
+	}
+	t.Logf("got %v", err)
+	if alive, err := e.minter.Alive(t.Context(), minted.Handle); err != nil || !alive {
+		t.Errorf("got alive %t, %v; want true", alive, err)
+	}
+	if !e.works(t, w, secret) {
+		t.Error("the test is no good: the login does not work")
+	}
+	lock(`ALTER ROLE vault_admin LOGIN`)
+	until(t, "the revocation", func() bool { return e.minter.Revoke(t.Context(), minted.Handle) == nil })
+	if e.works(t, w, secret) {
+		t.Error("the login works after it was revoked")
+	}
+}

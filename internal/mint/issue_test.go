@@ -1,0 +1,210 @@
+package mint_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+const (
+	brevetURL = "https://brevet.acme.example"
+	gateway   = "https://gateway.acme.example"
+)
+
+// notebook is a ledger that accepts everything, and keeps the last record: minting is what is tested here, and
+// orders come from broker alone.
+type notebook struct {
+	last broker.Record
+}
+
+// nobodyVotes is asked nothing here.
+type nobodyVotes struct{ broker.Approvals }
+
+func (n *notebook) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
+	n.last = rec
+	return nil, nil
+}
+func (n *notebook) Settle(context.Context, broker.Outcome) error { return nil }
+func (n *notebook) Refuse(context.Context, broker.Refusal) error { return nil }
+func (n *notebook) Get(context.Context, string, broker.Reach) (*broker.View, error) {
+	return nil, broker.ErrNotFound
+}
+
+func (n *notebook) List(context.Context, broker.Query, broker.Reach) (broker.Page, error) {
+	return broker.Page{}, nil
+}
+
+func (n *notebook) Announce(context.Context, broker.Command) error { return nil }
+func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.LivePage) ([]broker.Held, error) {
+	return nil, nil
+}
+func (n *notebook) Due(context.Context, broker.Due) ([]broker.Held, error) { return nil, nil }
+func (n *notebook) Deadlines(context.Context, int) ([]broker.Task, error) {
+	return nil, nil
+}
+
+func (n *notebook) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, error) {
+	return nil, nil
+}
+
+const oneScope = `
+scopes:
+  - name: github.issues.read
+    title: Read issues
+    authority: read
+    params: {repo: {type: string, pattern: '[a-z/-]+'}}
+    resource: github:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    credential: {kind: jwt, audience: '` + gateway + `'}
+`
+
+const onePolicy = `
+@id("all")
+permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.read", resource);
+`
+
+// issue drives a minter as the broker does.
+func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, *notebook, error) {
+	t.Helper()
+	catalogue, err := scopes.Load([]scopes.File{
+		{Name: "scopes.yaml", Data: []byte(oneScope)}, {Name: "policy.cedar", Data: []byte(onePolicy)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	book := &notebook{}
+	b, err := broker.New(broker.Config{
+		Ledger: book, Estate: book, Approvals: nobodyVotes{}, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
+		Catalogue: func() *scopes.Catalogue { return catalogue },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := b.Issue(t.Context(), sandbox(t), broker.Request{
+		Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "t-1", Reason: "triage",
+	})
+	return result, book, err
+}
+
+// sandbox proves itself with a JWT-SVID.
+func sandbox(t *testing.T) attest.Identity {
+	t.Helper()
+	domain := spiffeid.RequireTrustDomainFromString("acme.example")
+	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attestor, err := attest.New(attest.Config{
+		Bundles: issuer.Bundle(), TrustDomains: []spiffeid.TrustDomain{domain}, Audience: brevetURL, Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	svid, err := issuer.JWTSVID(spiffeid.RequireFromString("spiffe://acme.example/research/agent-7"), brevetURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := attestor.JWT(svid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+// TestMintedTokenIsTheIntent has a real order signed by the real Vault, with each algorithm.
+func TestMintedTokenIsTheIntent(t *testing.T) {
+	a := realVault(t)
+	for _, kind := range []string{"ecdsa-p256", "ed25519"} {
+		t.Run(kind, func(t *testing.T) {
+			name := "mint-" + kind
+			a.key(t, name, kind)
+			m := open(t, dial(t, a, name, mint.Auth{TokenFile: file(t, a.token(t, name, "10m"))}))
+			result, book, err := issue(t, m, time.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			token := result.Credential.Secret.Reveal()
+			if got := independently(t, m, token); got != string(book.last.Intent.Claims) {
+				t.Errorf("got claims %s, want those of the record %s", got, book.last.Intent.Claims)
+			}
+			key, err := m.Key()
+			if err != nil {
+				t.Fatal(err)
+			}
+			parsed, _, err := jwt.NewParser().ParseUnverified(token, jwt.MapClaims{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]any{"alg": key.Algorithm, "kid": key.ID, "typ": "at+jwt"}
+			for member, value := range want {
+				if parsed.Header[member] != value {
+					t.Errorf("header %s: got %v, want %v", member, parsed.Header[member], value)
+				}
+			}
+			if len(parsed.Header) != len(want) {
+				t.Errorf("got header %v, want %v alone", parsed.Header, want)
+			}
+		})
+	}
+}
+
+// TestMintReleasesNothingElse lies about the signature of a real order (I7).
+func TestMintReleasesNothingElse(t *testing.T) {
+	key := p256(t)
+	answer := func(sign func(text []byte) []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			inputs, _ := asked(r)
+			reply(w, signed(1, base64.RawURLEncoding.EncodeToString(sign([]byte(inputs[0])))))
+		}
+	}
+	stranger := p256(t)
+	for _, tc := range []struct {
+		name string
+		lie  http.HandlerFunc
+		late time.Duration // how far the minter's clock is ahead of the broker's
+		want error
+	}{
+		{"as ordered", nil, 0, nil},
+		{"another key signed", answer(func(text []byte) []byte { return signSent(stranger, text) }), 0, broker.ErrMintMismatch},
+		{"other claims signed", answer(func(text []byte) []byte { return signSent(key, digestOf(text)) }), 0, broker.ErrMintMismatch},
+		{"a longer signature", answer(func(text []byte) []byte { return append(signSent(key, text), 0) }), 0, broker.ErrMintMismatch},
+		{"no signature", answer(func([]byte) []byte { return nil }), 0, broker.ErrMintMismatch},
+		{"Vault is sealed", says(503, `{"errors":["Vault is sealed"]}`), 0, broker.ErrVaultUnavailable},
+		{"expired before it was signed", nil, 5*time.Minute + 10*time.Second, broker.ErrVaultUnavailable},
+		{"issued in the future", nil, -10 * time.Second, broker.ErrMintMismatch},
+		{"within the leeway", nil, -3 * time.Second, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := newImpostor(t, key)
+			turned := &clock{now: time.Now()}
+			cfg := knock(t, v.URL)
+			cfg.Now = turned.Now
+			m := open(t, cfg)
+			v.lie(signPath, tc.lie)
+			now := turned.Now()
+			turned.Set(now.Add(tc.late))
+			result, _, err := issue(t, m, func() time.Time { return now })
+			if !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if (result.Credential != nil) != (tc.want == nil) {
+				t.Errorf("got credential %v", result.Credential)
+			}
+			if got := v.called(signPath); got != 1 {
+				t.Errorf("got %d calls to sign, want 1", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,76 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+// The formats of what is sent.
+const (
+	FormatJSON  = "json"
+	FormatSlack = "slack"
+)
+
+// Spec is one webhook, as an operator configures it.
+type Spec struct {
+	// Name stands for it in the record of what it was told: up to 63 lower-case letters, digits, - and _.
+	Name string
+	// Target is whom to call. Its URL can be a secret itself.
+	safehttp.Target
+	// Secret signs: whsec_ and base64 of 24 to 64 bytes. Two, with a space between, while one replaces the other. Slack
+	// takes none.
+	Secret secret.Text
+	// Format is FormatJSON or FormatSlack; empty means the first.
+	Format string
+	// Events are the kinds to tell of.
+	Events []broker.NoticeKind
+	// Within limits it to sandboxes at or below these SPIFFE IDs.
+	Within []string
+}
+
+// hook is a Spec that was checked.
+type hook struct {
+	keys   [][]byte
+	format string
+	sub    broker.Subscription
+	client *safehttp.Client
+}
+
+var (
+	aName = regexp.MustCompile(`^(?:[a-z0-9][a-z0-9_-]{0,62})$`)
+	kinds = []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeBroken, broker.NoticeUnrevoked}
+)
+
+func newHook(s Spec) (*hook, error) {
+	if !aName.MatchString(s.Name) {
+		return nil, fmt.Errorf("webhook: %q is not a name: lower-case letters, digits, - and _, at most 63", s.Name)
+	}
+	h := &hook{format: s.Format, sub: broker.Subscription{Name: s.Name, Kinds: s.Events, Within: s.Within}}
+	if h.format == "" {
+		h.format = FormatJSON
+	}
+	var err error
+	switch {
+	case h.format != FormatJSON && h.format != FormatSlack:
+		err = fmt.Errorf("the format is neither %s nor %s", FormatJSON, FormatSlack)
+	case len(s.Events) == 0 || slices.ContainsFunc(s.Events, func(k broker.NoticeKind) bool { return !slices.Contains(kinds, k) }):
+		err = fmt.Errorf("the events are not some of %v", kinds)
+	case len(s.Within) == 0:
+		err = errors.New("it is told of no sandbox")
+	default:
+		h.client, err = safehttp.New(s.Target)
+	}
+	if err == nil && (h.format == FormatJSON || s.Secret.Reveal() != "") {
+		h.keys, err = parseKeys(s.Secret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("webhook %s: %w", s.Name, err)
+	}
+	return h, nil
+}

@@ -1,0 +1,159 @@
+package witness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"golang.org/x/mod/sumdb/note"
+)
+
+// Anchor is a place that checkpoints are put in, as an operator configures it.
+type Anchor struct {
+	// Name stands for it in the log: up to 63 lower-case letters, digits, - and _.
+	Name  string
+	Place Place
+	// Every is the least time between two copies, and a second at least.
+	Every time.Duration
+}
+
+// Place takes copies of checkpoints.
+type Place interface {
+	// Put has the copy there for good when it returns nil. It may be asked again to put the same.
+	Put(ctx context.Context, signed string) error
+}
+
+// carrier returns what puts the last checkpoint there, unless it is there.
+func (a Anchor) carrier(log Log) func(context.Context) (bool, error) {
+	var before int64
+	return func(ctx context.Context) (bool, error) {
+		size, signed, _, err := log.Growth(ctx, 0)
+		if errors.Is(err, audit.ErrNotYet) || err == nil && size <= before {
+			return false, nil
+		}
+		if err == nil {
+			err = a.Place.Put(ctx, signed)
+		}
+		if err != nil {
+			return false, err
+		}
+		before = size
+		return true, nil
+	}
+}
+
+// URL is a server of somebody's that keeps what is posted to it.
+type URL struct{ client *safehttp.Client }
+
+// NewURL checks a target.
+func NewURL(t safehttp.Target) (URL, error) {
+	client, err := safehttp.New(t)
+	return URL{client}, err
+}
+
+// Put implements [Place].
+func (u URL) Put(ctx context.Context, signed string) error {
+	answer, err := u.client.Post(ctx, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(signed))
+	if err == nil && !answer.OK() {
+		err = fmt.Errorf("the receiver did not answer with a 2xx status: %d", answer.Status)
+	}
+	return err
+}
+
+// File is a path. Checkpoints are appended to it, with an empty line between them.
+type File string
+
+// lastOf is how much of the end of a file is read, in bytes: many checkpoints.
+const lastOf = 64 << 10
+
+// ErrNoCheckpoint is of a file that holds something, and no checkpoint of the log.
+var ErrNoCheckpoint = errors.New("the file holds no checkpoint that a key of the log has signed")
+
+// Put implements [Place].
+func (f File) Put(_ context.Context, signed string) error {
+	file, err := os.OpenFile(string(f), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // a checkpoint is for everybody to read
+	if err != nil {
+		return err
+	}
+	size, err := file.Seek(0, io.SeekEnd)
+	if err == nil {
+		if size > 0 {
+			signed = "\n" + signed
+		}
+		_, err = file.WriteString(signed)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	err = errors.Join(err, file.Close())
+	if err == nil && size == 0 {
+		err = syncFolder(filepath.Dir(string(f)))
+	}
+	return err
+}
+
+// syncFolder has the name of a new file survive a crash.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// Last returns the largest of the last checkpoints in the file, which is empty if there is none yet. What a crash has cut
+// off is passed over. The keys are those of the log, as in c2sp.org/signed-note, under every name that it had.
+func (f File) Last(keys ...string) (last audit.Checkpoint, err error) {
+	named := map[string][]note.Verifier{}
+	for _, key := range keys {
+		v, err := note.NewVerifier(key)
+		if err != nil {
+			return last, fmt.Errorf("reading the log's keys: %w", err)
+		}
+		named[v.Name()] = append(named[v.Name()], v)
+	}
+	text, err := f.end()
+	if err != nil || len(text) == 0 {
+		return last, err
+	}
+	for origin, known := range named {
+		first := "\n" + origin + "\n"
+		for _, rest := range strings.Split("\n"+text, first)[1:] {
+			signed := first[1:] + strings.TrimRight(rest, "\n") + "\n"
+			if c, err := audit.OpenCheckpoint([]byte(signed), origin, note.VerifierList(known...)); err == nil && c.N > last.N {
+				last = c
+			}
+		}
+	}
+	if last.N == 0 {
+		return last, ErrNoCheckpoint
+	}
+	return last, nil
+}
+
+// end is the end of the file, or all of it, or nothing when there is none.
+func (f File) end() (string, error) {
+	file, err := os.Open(string(f))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.NewSectionReader(file, max(0, size-lastOf), lastOf))
+	return string(text), err
+}

@@ -1,0 +1,208 @@
+package safehttp
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+const (
+	// callTimeout is for one call, from the lookup of the host to the end of the answer.
+	callTimeout = 10 * time.Second
+	// maxAnswer is how much of an answer is read, in bytes.
+	maxAnswer = 16 << 10
+)
+
+// ErrAddress tells that a host has an address that is not to be called.
+var ErrAddress = errors.New("the address is not a public one")
+
+// special are networks that netip does not know to be no public ones: those of RFC 6890 and its successors, and those
+// that hold an IPv4 address which somebody on the way would call.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.88.99.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0:0/96"), netip.MustParsePrefix("64:ff9b::/96"),
+	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("100::/64"), netip.MustParsePrefix("2001::/23"),
+	netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("3fff::/20"),
+	netip.MustParsePrefix("5f00::/16"), netip.MustParsePrefix("fec0::/10"),
+}
+
+// callable is nil for an address that may be called.
+func callable(addr netip.Addr, allowed []netip.Prefix) error {
+	addr = addr.WithZone("").Unmap()
+	in := func(p netip.Prefix) bool { return p.Contains(addr) }
+	switch {
+	case slices.ContainsFunc(allowed, in):
+		return nil
+	case !addr.IsGlobalUnicast(), addr.IsPrivate(), slices.ContainsFunc(special, in):
+		return ErrAddress
+	}
+	return nil
+}
+
+// Target is a server to call, as an operator configures it.
+type Target struct {
+	// URL is https, without userinfo. It can be a secret itself.
+	URL secret.Text
+	// Roots vouch for the server instead of the system's.
+	Roots *x509.CertPool
+	// AllowPrivate are networks that may be called though they are not public.
+	AllowPrivate []netip.Prefix
+	// Plaintext allows http to a loopback address, for development.
+	Plaintext Plaintext
+	// Resolver looks up hosts; nil is the system's.
+	Resolver *net.Resolver
+}
+
+// Plaintext says whether a server may be called without TLS.
+type Plaintext string
+
+// The choices of Plaintext.
+const (
+	NoPlaintext       Plaintext = ""
+	PlaintextLoopback Plaintext = "loopback"
+)
+
+// Client calls one server. It is safe for concurrent use.
+type Client struct {
+	url  string
+	http *http.Client
+}
+
+// New checks a target. It calls nobody yet.
+func New(t Target) (*Client, error) {
+	if err := checkURL(t.URL.Reveal(), t.Plaintext); err != nil {
+		return nil, err
+	}
+	return &Client{t.URL.Reveal(), newClient(t)}, nil
+}
+
+// Answer is what a server has answered.
+type Answer struct {
+	Status int
+	Header http.Header
+	// Body is cut off after 16 KiB.
+	Body []byte
+}
+
+// OK tells whether the status is 2xx.
+func (a Answer) OK() bool { return a.Status >= 200 && a.Status <= 299 }
+
+// Post sends one body. An answer of whatever status is no error.
+func (c *Client) Post(ctx context.Context, header http.Header, body []byte) (Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return Answer{}, errors.New("the URL cannot be called") // err would quote it
+	}
+	req.Header = header.Clone()
+	req.Header.Set("User-Agent", "brevet")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var quoting *url.Error
+		if errors.As(err, &quoting) {
+			err = quoting.Err // the rest is the URL
+		}
+		return Answer{}, fmt.Errorf("calling the receiver: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what is cut off is no answer to whoever needs the body
+	return Answer{resp.StatusCode, resp.Header, got}, nil
+}
+
+// NewDialer returns a dialer that connects to nothing but public addresses and those that the operator has opened. It looks
+// at the address that is being connected to, so no answer of a resolver gets past it; nil is the system's resolver.
+func NewDialer(allowed []netip.Prefix, resolver *net.Resolver) *net.Dialer {
+	return newDialer(resolver, func(to netip.Addr) error { return callable(to, allowed) })
+}
+
+func newDialer(resolver *net.Resolver, check func(netip.Addr) error) *net.Dialer {
+	return &net.Dialer{
+		Timeout: callTimeout, Resolver: resolver,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return ErrAddress
+			}
+			return check(to.Addr())
+		},
+	}
+}
+
+// newClient returns a client that calls nothing but public addresses and those that the operator has opened; without TLS
+// nothing but loopback. It uses no proxy from the environment, follows no redirect, and does not unpack.
+func newClient(t Target) *http.Client {
+	dialer := NewDialer(t.AllowPrivate, t.Resolver)
+	if strings.HasPrefix(strings.ToLower(t.URL.Reveal()), "http:") {
+		dialer = newDialer(t.Resolver, func(to netip.Addr) error {
+			if !to.Unmap().IsLoopback() {
+				return ErrAddress
+			}
+			return nil
+		})
+	}
+	dialer.KeepAlive = -1
+	return &http.Client{
+		Timeout: callTimeout,
+		Transport: &http.Transport{
+			DialContext:            dialer.DialContext,
+			TLSClientConfig:        &tls.Config{RootCAs: t.Roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    callTimeout,
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxAnswer,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// checkURL quotes nothing of the URL, which may be a secret.
+func checkURL(raw string, plaintext Plaintext) error {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return errors.New("the URL cannot be parsed")
+	}
+	host := u.Hostname()
+	switch {
+	case host == "" || u.User != nil || u.Fragment != "" || u.Opaque != "":
+		return errors.New("the URL has no host, or has userinfo or a fragment")
+	case u.Scheme == "http" && plaintext != PlaintextLoopback, u.Scheme != "http" && u.Scheme != "https":
+		return errors.New("the URL is not https")
+	case u.Scheme == "http" && !loopback(host):
+		return errors.New("the URL is http to an address that is not loopback")
+	case numeric(host):
+		return errors.New("the host is a number that some take for an address")
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// numeric tells of a host that is no address in its one form, and that a resolver may take for one all the same, such as
+// 2130706433, 0x7f.1 or 127.1.
+func numeric(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return false
+	}
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	_, err := strconv.ParseUint(labels[len(labels)-1], 0, 64)
+	return err == nil || errors.Is(err, strconv.ErrRange) || strings.Trim(labels[len(labels)-1], "0123456789") == ""
+}

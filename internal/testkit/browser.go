@@ -1,0 +1,82 @@
+package testkit
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// chromiums are the names that Chromium goes by.
+var chromiums = []string{"chromium", "chromium-browser", "google-chrome"}
+
+// Browser starts a Chromium without a window that ends with the test, and fails where there is none: `make deps` installs it.
+// Each context that chromedp makes of it is a tab.
+func Browser(t testing.TB) context.Context {
+	t.Helper()
+	var program string
+	for _, name := range chromiums {
+		if path, err := exec.LookPath(name); err == nil {
+			program = path
+			break
+		}
+	}
+	if program == "" {
+		t.Fatal("there is no Chromium: run ./internal/devstack/deps.sh test")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.DisableGPU,
+		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("disable-search-engine-choice-screen", true), chromedp.WindowSize(1280, 900))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	t.Cleanup(func() { inTime(t, "the end of "+program, func() error { stop(); return nil }) })
+	return Tab(t, allocator)
+}
+
+// Tab opens a tab of a browser, or a browser of an allocator, that closes with the test.
+func Tab(t testing.TB, parent context.Context, options ...chromedp.ContextOption) context.Context {
+	t.Helper()
+	tab, end := chromedp.NewContext(parent, options...)
+	t.Cleanup(func() { inTime(t, "the end of a tab", func() error { end(); return nil }) })
+	// A tab ends with the context of its first action, so that action cannot have a deadline of its own.
+	inTime(t, "a tab of the browser", func() error { return chromedp.Do(tab) })
+	return tab
+}
+
+// browserPatience is how long Chromium may take to start or end on a machine that does much else.
+const browserPatience = time.Minute
+
+// inTime fails the test when something that takes no context fails, or does not end: a Chromium that died under load answers nobody.
+func inTime(t testing.TB, what string, do func() error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+	case <-time.After(browserPatience):
+		t.Fatalf("waited %s for %s", browserPatience, what)
+	}
+}
+
+// Axe is the script of axe-core, which checks a page for what keeps people from using it.
+func Axe(t testing.TB) string {
+	t.Helper()
+	folder, err := installed(t.Context())
+	if err != nil {
+		t.Fatalf("installing axe-core: %v", err)
+	}
+	script, err := os.ReadFile(filepath.Join(folder, "node_modules", "axe-core", "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(script)
+}

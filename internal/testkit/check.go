@@ -1,0 +1,77 @@
+package testkit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/jackc/pgx/v5"
+)
+
+// Entry is one entry of the ledger, as an auditor reads it.
+type Entry struct {
+	Index int64
+	Kind  string
+	ID    string
+	Body  map[string]any
+}
+
+// Entries reads the whole ledger, in order.
+func (db *DB) Entries(t testing.TB) []Entry {
+	t.Helper()
+	conn := Connect(t, db.AdminURL)
+	defer func() { _ = conn.Close(t.Context()) }() // a test may read often
+	rows, err := conn.Query(t.Context(), `SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries ORDER BY index`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Entry])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// Check is CheckLedger on this schema.
+func (db *DB) Check(t testing.TB) {
+	t.Helper()
+	CheckLedger(t, db.AdminURL)
+}
+
+// CheckLedger holds a ledger to its promises, as an auditor does who has no key of it.
+func CheckLedger(t testing.TB, adminURL string) {
+	t.Helper()
+	snapshot, err := ledger.OpenSnapshot(t.Context(), adminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Close(t.Context())
+	report, err := audit.Verify(t.Context(), snapshot.Items(t.Context()), audit.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range report.Findings {
+		t.Errorf("%s at entry %d: %s %s", f.Code, f.Index, f.Where, f.What)
+	}
+}
+
+// CheckStates holds a ledger to finishing what it began: by the database's clock, no request may have been in a state
+// that is not final, and that somebody has to bring on, for longer than age.
+func CheckStates(t testing.TB, adminURL string, age time.Duration) {
+	t.Helper()
+	rows, err := Connect(t, adminURL).Query(t.Context(), `
+		SELECT format('%s (%s) has been %s for %s', id, credential_kind, status, now() - status_time)
+		FROM issuances WHERE status IN ('intent', 'unknown', 'revoking') AND status_time < now() - $1::interval
+		ORDER BY status_time`, age)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stuck, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range stuck {
+		t.Errorf("request %s, want %s at most", line, age)
+	}
+}

@@ -1,0 +1,76 @@
+package testkit
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/brevet-dev/brevet/internal/console"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/passkey"
+)
+
+// Pages is an address for Options.Pages.
+func Pages(t testing.TB) net.Listener {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}
+
+func originOf(t testing.TB, listener net.Listener) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "http://localhost:" + port
+}
+
+// site is what the stack's passkeys are for.
+func (s *Stack) site(t testing.TB) passkey.RelyingParty {
+	t.Helper()
+	if s.options.Pages == nil {
+		return Site
+	}
+	return passkey.RelyingParty{ID: "localhost", Origins: []string{originOf(t, s.options.Pages)}}
+}
+
+// Console serves the pages of this replica until the test ends, and returns where: http on localhost.
+func (s *Stack) Console(t testing.TB) string {
+	t.Helper()
+	listener := s.options.Pages
+	if listener == nil {
+		listener = Pages(t)
+	}
+	cfg := console.Config{
+		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Past: s.ledger, Ledger: s.ledger, Vault: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
+		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now, Voted: s.Server.CountVote,
+	}
+	fetched := s.options.Now()
+	cfg.Bundles = func() []console.Bundle {
+		return []console.Bundle{
+			{TrustDomain: s.Acme.TrustDomain().Name(), Fetched: fetched}, {TrustDomain: s.Other.TrustDomain().Name(), Fetched: fetched},
+		}
+	}
+	for _, p := range httpapi.ProblemTexts() {
+		cfg.Problems = append(cfg.Problems, console.Problem(p))
+	}
+	c, err := console.New(cfg)
+	if err != nil {
+		t.Fatalf("making the console: %v", err)
+	}
+	srv := c.HTTP(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serving the console: %v", err)
+		}
+	})
+	return cfg.URL
+}

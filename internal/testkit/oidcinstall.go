@@ -1,0 +1,78 @@
+package testkit
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// providerFiles are all that oidc-provider, and jose, are installed and run from.
+//
+//go:embed oidcprovider/package.json oidcprovider/package-lock.json oidcprovider/server.mjs oidcprovider/jose.mjs
+var providerFiles embed.FS
+
+const installTimeout = 5 * time.Minute
+
+// installed returns a folder with the provider and all that it needs. It is filled once for each state of
+// providerFiles: of several test processes that find none, one installs and the others wait.
+func installed(ctx context.Context) (string, error) {
+	files, err := fs.Sub(providerFiles, "oidcprovider")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, name := range []string{"package.json", "package-lock.json", "server.mjs", "jose.mjs"} {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintln(sum, name, len(text))
+		sum.Write(text)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "brevet")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", err
+	}
+	target := filepath.Join(cache, "oidc-provider-"+hex.EncodeToString(sum.Sum(nil)[:8]))
+	lock, err := os.OpenFile(target+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("waiting for another installation: %w", err)
+	}
+	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
+		return target, err
+	}
+	return target, install(ctx, files, target)
+}
+
+// install works beside the target and renames, so that a target is always whole. It runs no script of any package.
+func install(ctx context.Context, files fs.FS, target string) error {
+	ctx, cancel := context.WithTimeout(ctx, installTimeout)
+	defer cancel()
+	fresh := target + ".new"
+	if err := errors.Join(os.RemoveAll(fresh), os.CopyFS(fresh, files)); err != nil {
+		return err
+	}
+	npm := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+	npm.Dir = fresh
+	if said, err := npm.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm ci: %w\n%s", err, said)
+	}
+	return os.Rename(fresh, target)
+}

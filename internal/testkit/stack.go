@@ -1,0 +1,417 @@
+package testkit
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+)
+
+// Audience is the issuer of a Stack's tokens, and the one audience of JWT-SVIDs for it.
+const Audience = "https://brevet.test"
+
+// LogName is the name of a Stack's log in its checkpoints.
+const LogName = "brevet.test/ledger"
+
+// Stack is a whole Brevet on real parts: a server behind real TLS, a ledger in a schema of its own, a Vault that
+// signs with a key of its own, and two trust domains.
+type Stack struct {
+	// Acme and Other are the trust domains acme.test and other.test; both are accepted.
+	Acme, Other *devstack.Issuer
+	// Addr is the host:port of the API, URL its base URL.
+	Addr, URL string
+	Server    *httpapi.Server
+	// SVID is what the server proves itself with.
+	SVID *x509svid.SVID
+	// CloseServer ends the server before the test does.
+	CloseServer func()
+	// Config is what Server was made from.
+	Config  httpapi.Config
+	Broker  *broker.Broker
+	Minter  *mint.Minter
+	vouches map[string]*Authenticator // the last passkey of each person, which adds the next
+	// LogKey signs the checkpoints of the ledger, as LogName.
+	LogKey *mint.LogKey
+	// DB is the schema that the ledger writes to.
+	DB *DB
+	// Log holds what the server has logged.
+	Log *Buffer
+
+	bundles  *spiffebundle.Set
+	registry *prometheus.Registry
+	ledger   *ledger.Ledger
+	vault    *devstack.Vault
+	access   VaultAccess
+	provider *devstack.Provider
+	options  Options
+	log      *slog.Logger
+	// catalogue is what the stack began with.
+	catalogue *scopes.Catalogue
+}
+
+// Options change a Stack from what NewStack makes of itself.
+type Options struct {
+	// DB, if set, is the schema, which may hold something already; nil is a new one.
+	DB        *DB
+	Catalogue []scopes.File
+	// Applied puts Catalogue in force in the ledger, as `brevet serve` does, and has replicas follow what is. SecondAdmin
+	// is as in broker.Config.
+	Applied, SecondAdmin bool
+	// Auditors are workloads that may read all of acme.test; Admins may revoke and quarantine there, and Orchestrators
+	// may end its tasks.
+	Auditors, Admins, Orchestrators []string
+	// ResourceServers may ask about tokens: SPIFFE IDs, each with its audiences.
+	ResourceServers map[string][]string
+	// CatalogueAdmins are admins of both trust domains, and CatalogueAuditors auditors of both.
+	CatalogueAdmins, CatalogueAuditors []string
+	// Within limits what a workload has of these to SPIFFE IDs and below them, instead of acme.test.
+	Within map[string][]string
+	// People are those that the stack's provider knows; Rules give them roles, and Owners tell their sandboxes.
+	People []devstack.DevPerson
+	Rules  []people.Rule
+	Owners []string
+	// OIDC, unless nil, is the provider of people in place of the stack's own.
+	OIDC *OIDC
+	// Delegations are the audiences of ID tokens by which a sandbox may ask on behalf of a person.
+	Delegations []string
+	// BootstrapAdmin is the one of People who is it, if anybody is.
+	BootstrapAdmin string
+	// Ledger and Minter, if set, wrap the real ones, to inject faults.
+	Ledger func(broker.Ledger) broker.Ledger
+	Minter func(broker.Minter) broker.Minter
+	// VaultVia, if set, is given Vault's address, and returns the one at which the broker reaches it.
+	VaultVia func(addr string) string
+	// OnUnrevoked is as in broker.Config.
+	OnUnrevoked func(n int)
+	// Pages is where Console serves, if that is to be known before: passkeys are for those pages then, and else for Site.
+	Pages net.Listener
+	// Now is the clock of the server; nil is the system's.
+	Now func() time.Time
+}
+
+// NewStack starts a Stack that ends with the test.
+func NewStack(t testing.TB, o Options) *Stack {
+	t.Helper()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Stack{Log: &Buffer{}, bundles: spiffebundle.NewSet(), DB: o.DB, options: o}
+	if s.DB == nil {
+		s.DB = NewDB(t)
+	}
+	s.Acme, s.Other = s.issuer(t, "acme.test"), s.issuer(t, "other.test")
+	s.log = slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var err error
+	if s.catalogue, err = scopes.Load(o.Catalogue); err != nil {
+		t.Fatalf("loading the catalogue: %v", err)
+	}
+	s.openVault(t, s.catalogue, s.log)
+	s.openProvider(t)
+	s.openBroker(t, o, s.catalogue, s.log)
+	s.serve(t, o, s.log)
+	return s
+}
+
+// Replica is a second broker and server on the same Postgres and Vault, with a registry of its own.
+func (s *Stack) Replica(t testing.TB) *Stack {
+	t.Helper()
+	return s.ReplicaWith(t, s.options)
+}
+
+// ReplicaWith is a Replica to which other rules and roles apply. Its people and its catalogue are the same.
+func (s *Stack) ReplicaWith(t testing.TB, o Options) *Stack {
+	t.Helper()
+	r := *s
+	if o.Now == nil {
+		o.Now = s.options.Now
+	}
+	r.options = o
+	r.openBroker(t, r.options, r.catalogue, r.log)
+	r.serve(t, r.options, r.log)
+	return &r
+}
+
+func (s *Stack) issuer(t testing.TB, name string) *devstack.Issuer {
+	t.Helper()
+	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString(name)})
+	if err != nil {
+		t.Fatalf("making the trust domain %s: %v", name, err)
+	}
+	s.bundles.Add(issuer.Bundle())
+	return issuer
+}
+
+// runInBackground runs until the test ends, and waits for the end.
+func runInBackground(t testing.TB, run func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue, log *slog.Logger) {
+	t.Helper()
+	s.registry = prometheus.NewRegistry()
+	watch, err := httpapi.NewStopwatch(s.registry, o.Now)
+	if err != nil {
+		t.Fatalf("making a stopwatch: %v", err)
+	}
+	s.ledger = s.DB.Ledger(t)
+	book := watch.Ledger(s.ledger)
+	if o.Ledger != nil {
+		book = o.Ledger(book)
+	}
+	minter := watch.Minter(s.Minter)
+	if o.Minter != nil {
+		minter = o.Minter(minter)
+	}
+	catalogue = s.openCatalogue(t, o, catalogue)
+	s.Broker, err = broker.New(broker.Config{
+		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Usage: s.ledger, Survey: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: s.site(t), Proofs: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
+		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
+	})
+	if err != nil {
+		t.Fatalf("making the broker: %v", err)
+	}
+	runInBackground(t, func(ctx context.Context) error { return s.ledger.Seal(ctx, s.LogKey) })
+	if o.Applied {
+		runInBackground(t, s.Broker.FollowCatalogue)
+	}
+}
+
+// openCatalogue is the catalogue to begin with.
+func (s *Stack) openCatalogue(t testing.TB, o Options, catalogue *scopes.Catalogue) *scopes.Catalogue {
+	t.Helper()
+	if !o.Applied {
+		return catalogue
+	}
+	opened, err := broker.OpenCatalogue(t.Context(), s.ledger, o.Catalogue, o.Now(), s.log)
+	if err != nil {
+		t.Fatalf("opening the catalogue: %v", err)
+	}
+	return opened
+}
+
+func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
+	t.Helper()
+	attestor, err := attest.New(attest.Config{
+		Bundles: s.bundles, TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain(), s.Other.TrustDomain()},
+		Audience: Audience, Now: o.Now, OnRefusal: httpapi.RecordHandshakes(s.Broker, log),
+	})
+	if err != nil {
+		t.Fatalf("making the attestor: %v", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Addr, s.URL = listener.Addr().String(), "https://"+listener.Addr().String()
+	cfg := httpapi.Config{
+		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey,
+		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
+		Ready: []httpapi.Check{
+			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
+		},
+	}
+	cfg.Auditors, cfg.Admins, cfg.Orchestrators = s.roles(o.Auditors), s.roles(o.Admins), s.roles(o.Orchestrators)
+	cfg.Auditors = append(cfg.Auditors, s.rolesOverAll(o.CatalogueAuditors)...)
+	cfg.Admins = append(cfg.Admins, s.rolesOverAll(o.CatalogueAdmins)...)
+	for id, audiences := range o.ResourceServers {
+		cfg.ResourceServers = append(cfg.ResourceServers, httpapi.ResourceServer{ID: spiffeid.RequireFromString(id), Audiences: audiences})
+	}
+	if o.BootstrapAdmin != "" {
+		cfg.BootstrapAdmin = s.Issuer() + "#" + o.BootstrapAdmin
+	}
+	s.Config = cfg
+	if s.Server, err = httpapi.New(cfg); err != nil {
+		t.Fatalf("making the server: %v", err)
+	}
+	s.SVID = s.X509(t, "spiffe://acme.test/brevet")
+	tlsConfig := attestor.TLSConfig(tlsconfig.GetCertificate(s.SVID))
+	srv := s.Server.HTTP(tlsConfig)
+	ended := make(chan error, 1)
+	go func() { ended <- srv.ServeTLS(listener, "", "") }()
+	s.CloseServer = func() { _ = srv.Close() }
+	t.Cleanup(func() {
+		s.CloseServer()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serving: %v", err)
+		}
+	})
+}
+
+// roles gives a role to each id: in acme.test, or where it is limited to.
+func (s *Stack) roles(ids []string) []httpapi.Role {
+	var all []httpapi.Role
+	for _, id := range ids {
+		role := httpapi.Role{ID: spiffeid.RequireFromString(id)}
+		for _, prefix := range s.options.Within[id] {
+			role.Within = append(role.Within, spiffeid.RequireFromString(prefix))
+		}
+		if role.Within == nil {
+			role.TrustDomains = []spiffeid.TrustDomain{s.Acme.TrustDomain()}
+		}
+		all = append(all, role)
+	}
+	return all
+}
+
+// rolesOverAll gives a role in both trust domains to each id.
+func (s *Stack) rolesOverAll(ids []string) []httpapi.Role {
+	var all []httpapi.Role
+	for _, role := range s.roles(ids) {
+		role.TrustDomains = append(role.TrustDomains, s.Other.TrustDomain())
+		all = append(all, role)
+	}
+	return all
+}
+
+func (s *Stack) bundlesReady(context.Context) error {
+	if !s.bundles.Has(s.Acme.TrustDomain()) {
+		return errors.New("no bundle of acme.test")
+	}
+	return nil
+}
+
+// Remembers tells whether this replica answers without asking the record for a token, known by its id and the SHA-256 of its
+// claims.
+func (s *Stack) Remembers(id string, claims [32]byte) bool {
+	_, ok := s.ledger.Remembered(id, claims)
+	return ok
+}
+
+// Trust puts a bundle in the place of the server's keys of that trust domain.
+func (s *Stack) Trust(bundle *spiffebundle.Bundle) { s.bundles.Add(bundle) }
+
+// DropBundle takes the keys of a trust domain away from the server.
+func (s *Stack) DropBundle(td spiffeid.TrustDomain) { s.bundles.Remove(td) }
+
+// X509 issues an X.509-SVID.
+func (s *Stack) X509(t testing.TB, id string) *x509svid.SVID {
+	t.Helper()
+	parsed := spiffeid.RequireFromString(id)
+	svid, err := s.issuerOf(parsed).X509SVID(parsed)
+	if err != nil {
+		t.Fatalf("issuing to %s: %v", id, err)
+	}
+	return svid
+}
+
+// JWT issues a JWT-SVID for this stack.
+func (s *Stack) JWT(t testing.TB, id string) string {
+	t.Helper()
+	parsed := spiffeid.RequireFromString(id)
+	token, err := s.issuerOf(parsed).JWTSVID(parsed, Audience)
+	if err != nil {
+		t.Fatalf("issuing to %s: %v", id, err)
+	}
+	return token
+}
+
+func (s *Stack) issuerOf(id spiffeid.ID) *devstack.Issuer {
+	if id.TrustDomain() == s.Other.TrustDomain() {
+		return s.Other
+	}
+	return s.Acme
+}
+
+// ClientTLS is the TLS of a caller with svid, or without a certificate when svid is nil.
+func (s *Stack) ClientTLS(svid x509svid.Source) *tls.Config {
+	if svid == nil {
+		return tlsconfig.TLSClientConfig(s.bundles, s.IsBrevet())
+	}
+	return tlsconfig.MTLSClientConfig(svid, s.bundles, s.IsBrevet())
+}
+
+// IsBrevet accepts the server's own SVID.
+func (s *Stack) IsBrevet() tlsconfig.Authorizer {
+	return tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://acme.test/brevet"))
+}
+
+// Client calls as id, over mutual TLS.
+func (s *Stack) Client(t testing.TB, id string) *client.Client {
+	t.Helper()
+	return s.ClientWith(t, s.X509(t, id))
+}
+
+// ClientWith calls over mutual TLS with that SVID.
+func (s *Stack) ClientWith(t testing.TB, svid *x509svid.SVID) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithX509(svid, s.bundles, s.IsBrevet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// JWTClient calls as id, with a JWT-SVID for each call.
+func (s *Stack) JWTClient(t testing.TB, id string) *client.Client {
+	t.Helper()
+	source := jwtSource{issuer: s.issuerOf(spiffeid.RequireFromString(id)), id: spiffeid.RequireFromString(id)}
+	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithServer(s.bundles, s.IsBrevet()), client.WithJWT(source, Audience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+type jwtSource struct {
+	issuer *devstack.Issuer
+	id     spiffeid.ID
+}
+
+func (s jwtSource) FetchJWTSVID(_ context.Context, params jwtsvid.Params) (*jwtsvid.SVID, error) {
+	token, err := s.issuer.JWTSVID(s.id, params.Audience)
+	if err != nil {
+		return nil, err
+	}
+	return jwtsvid.ParseInsecure(token, []string{params.Audience})
+}
+
+// HTTP returns a plain HTTP client with that TLS, which follows no redirect.
+func (s *Stack) HTTP(t testing.TB, svid x509svid.Source) *http.Client {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: s.ClientTLS(svid), ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{
+		Transport: transport, Timeout: 30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// CAPool holds the X.509 authorities of acme.test, for clients that know no SPIFFE.
+func (s *Stack) CAPool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, authority := range s.Acme.Bundle().X509Authorities() {
+		pool.AddCert(authority)
+	}
+	return pool
+}

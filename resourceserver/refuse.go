@@ -1,0 +1,65 @@
+package resourceserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/token"
+)
+
+// refuse answers in the words of RFC 6750, section 3, and RFC 9449, section 7.1. The texts are fixed.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, name, text := reasonOf(err)
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Type", "application/json")
+	detail := ""
+	if name != "" {
+		detail = fmt.Sprintf(` error="%s", error_description="%s"`, name, text)
+	}
+	switch p, _ := presentedBy(r); {
+	case status == http.StatusServiceUnavailable:
+		h.Set("Retry-After", "5")
+	case p.proves:
+		h.Add("WWW-Authenticate", `DPoP algs="`+dpop.Algorithms+`",`+detail)
+	default:
+		h.Add("WWW-Authenticate", "Bearer"+detail)
+		h.Add("WWW-Authenticate", `DPoP algs="`+dpop.Algorithms+`"`)
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(struct {
+		Error       string `json:"error,omitempty"`
+		Description string `json:"error_description,omitempty"`
+	}{name, text})
+}
+
+// reasonOf is the status, the error code and the text for an error of Check.
+func reasonOf(err error) (status int, name, text string) {
+	switch {
+	case errors.Is(err, errNone):
+		return http.StatusUnauthorized, "", "" // RFC 6750, section 3.1: it may not know yet that it needs one
+	case errors.Is(err, errHeader):
+		return http.StatusBadRequest, "invalid_request", "The Authorization header is not exactly one token."
+	case errors.Is(err, ErrUnavailable), errors.Is(err, dpop.ErrCrowded):
+		return http.StatusServiceUnavailable, "temporarily_unavailable", "Tokens cannot be checked right now."
+	case dpop.Reason(err) != "internal":
+		return http.StatusUnauthorized, "invalid_dpop_proof", "The DPoP proof is not a fresh one for this call, by the key that the token is bound to."
+	case errors.Is(err, token.ErrExpired):
+		return http.StatusUnauthorized, "invalid_token", "The token has expired."
+	case errors.Is(err, token.ErrAudience):
+		return http.StatusUnauthorized, "invalid_token", "The token is for another audience."
+	case errors.Is(err, token.ErrBinding):
+		return http.StatusUnauthorized, "invalid_token", "The token is bound to a key that was not proved."
+	case errors.Is(err, ErrInactive):
+		return http.StatusUnauthorized, "invalid_token", "The token is not in force any more."
+	case errors.Is(err, ErrOneShot):
+		return http.StatusUnauthorized, "invalid_token", "The token is for one call, and this server does not take such."
+	case errors.Is(err, ErrNoList):
+		return http.StatusUnauthorized, "invalid_token", "The token names no status list, and this server looks there."
+	default:
+		return http.StatusUnauthorized, "invalid_token", "It is no access token of the issuer's that is valid now."
+	}
+}

@@ -1,0 +1,162 @@
+package repo_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/brevet-dev/brevet/"
+
+// arrows is the whole of who may import whom inside the module. A new arrow is a decision: it belongs in
+// docs/architecture.md too.
+var arrows = map[string][]string{
+	"internal/secret":         {},
+	"internal/passkey":        {},
+	"internal/audit":          {"internal/passkey"},
+	"scopes":                  {},
+	"internal/jws":            {},
+	"internal/safetext":       {},
+	"internal/ratelimit":      {},
+	"attest":                  {"internal/jws"},
+	"openapi":                 {},
+	"migrations":              {},
+	"internal/devstack":       {},
+	"internal/people":         {"internal/jws"},
+	"internal/token":          {"internal/jws"},
+	"internal/dpop":           {"internal/jws"},
+	"broker":                  {"scopes", "attest", "internal/dpop", "internal/passkey", "internal/people", "internal/secret", "internal/token"},
+	"internal/mint":           {"broker", "internal/jws", "scopes", "internal/secret"},
+	"internal/ledger":         {"internal/audit", "broker", "internal/dpop", "internal/passkey", "scopes", "attest", "internal/people", "migrations"},
+	"internal/httpapi":        {"internal/audit", "broker", "internal/dpop", "scopes", "attest", "internal/jws", "internal/ratelimit", "internal/people", "openapi", "internal/secret", "internal/token"},
+	"internal/console":        {"internal/audit", "broker", "internal/export", "internal/safetext", "openapi", "internal/passkey", "internal/ratelimit", "internal/people", "scopes", "internal/secret"},
+	"client":                  {"internal/dpop", "openapi", "internal/secret"},
+	"resourceserver":          {"internal/dpop", "internal/jws", "internal/token"},
+	"internal/safehttp":       {"internal/secret"},
+	"internal/egress":         {"client", "openapi", "internal/safehttp", "scopes", "internal/secret"},
+	"internal/notify/webhook": {"broker", "internal/safehttp", "internal/secret"},
+	"internal/notify/witness": {"internal/audit", "internal/safehttp", "internal/secret"},
+	"internal/testkit":        {"attest", "internal/audit", "broker", "client", "internal/console", "internal/devstack", "internal/ledger", "migrations", "internal/mint", "internal/safehttp", "internal/passkey", "internal/people", "scopes", "internal/secret", "internal/httpapi"},
+	"examples":                {},
+	"internal/export":         {},
+	"tests/faults":            {},
+	"tests/canary":            {},
+	"tests/history":           {},
+	"tests/hostile":           {},
+	"tests/upgrade":           {},
+	"tests/bench":             {"internal/devstack"},
+	"tests/tamper":            {},
+	"cmd/brevet":              {"attest", "internal/audit", "broker", "client", "internal/console", "internal/devstack", "internal/dpop", "internal/egress", "examples", "internal/export", "internal/safetext", "internal/ledger", "migrations", "internal/mint", "openapi", "internal/safehttp", "internal/passkey", "internal/people", "scopes", "internal/secret", "internal/httpapi", "internal/notify/webhook", "internal/notify/witness"},
+
+	"examples/sandbox":  {"client"},
+	"examples/resource": {"resourceserver"},
+}
+
+// heavy is what a package must not pull in, even through others.
+var heavy = map[string][]string{
+	"scopes":                  {"net/http", "database/sql", "os/exec"},
+	"internal/safetext":       {"net/http", "database/sql", "os/exec"},
+	"internal/token":          {"net/http", "database/sql", "os/exec"},
+	"internal/passkey":        {"os/exec"},
+	"internal/dpop":           {"net/http", "database/sql", "os/exec"},
+	"broker":                  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"client":                  {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
+	"internal/httpapi":        {"github.com/jackc/pgx", "github.com/hashicorp/vault"},
+	"resourceserver":          {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker", module + "attest"},
+	"internal/egress":         {"github.com/hashicorp/vault", "github.com/go-chi", module + "broker", module + "attest"},
+	"internal/notify/webhook": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi"},
+	"internal/notify/witness": {"github.com/jackc/pgx", "github.com/hashicorp/vault", "github.com/go-chi", module + "broker"},
+}
+
+// Every hostile input that the documentation claims is in the test that it links to.
+func TestHostileInputsAreTested(t *testing.T) {
+	doc, err := os.ReadFile("docs/hostile-inputs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| (H\d+) \| .* \| \[([^\]]+)\]\(\.\./([^)]+)\) \|$`).FindAllStringSubmatch(string(doc), -1)
+	if len(rows) < 60 {
+		t.Fatalf("got %d rows: the table is not being read", len(rows))
+	}
+	for _, row := range rows {
+		test, err := os.ReadFile(row[3])
+		if err != nil {
+			t.Errorf("%s: %v", row[1], err)
+			continue
+		}
+		if row[2] != row[3] || !regexp.MustCompile(row[1]+`\b`).Match(test) {
+			t.Errorf("%s is not in %s", row[1], row[3])
+		}
+	}
+}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func TestImportsFlowOneWay(t *testing.T) {
+	seen := 0
+	for _, pkg := range list(t, "./...") {
+		name := strings.TrimPrefix(pkg.ImportPath, module)
+		if name == "tests/repo" {
+			continue // this test's own package
+		}
+		allowed, known := arrows[name]
+		if !known && name != "deploy" {
+			t.Errorf("package %s is not in the picture: add it to arrows and to docs/architecture.md", name)
+		}
+		seen++
+		for _, imported := range pkg.Imports {
+			if target, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(allowed, target) {
+				t.Errorf("%s imports %s: not one of its arrows %v", name, target, allowed)
+			}
+		}
+		for _, banned := range heavy[name] {
+			for _, dep := range pkg.Deps {
+				if strings.HasPrefix(dep, banned) {
+					t.Errorf("%s pulls in %s", name, dep)
+				}
+			}
+		}
+	}
+	if seen < 8 {
+		t.Fatalf("saw %d packages: the list is not being read", seen)
+	}
+}
+
+// The binary is distributed: nothing under a licence that forbids that may be linked into it.
+func TestBinaryLinksNoServerOfVault(t *testing.T) {
+	for _, pkg := range list(t, "./cmd/brevet") {
+		for _, dep := range pkg.Deps {
+			if strings.HasPrefix(dep, "github.com/hashicorp/vault/") && !strings.HasPrefix(dep, "github.com/hashicorp/vault/api") {
+				t.Errorf("the binary links %s, which is under the Business Source License", dep)
+			}
+		}
+	}
+}
+
+func list(t *testing.T, pattern string) []goPackage {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps", pattern).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", pattern, err)
+	}
+	var all []goPackage
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var pkg goPackage
+		if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("reading go list: %v", err)
+		}
+		all = append(all, pkg)
+	}
+}
