@@ -71,6 +71,27 @@ func TestServicesWaitForWhatTheyNeed(t *testing.T) {
 	}
 }
 
+// With audit_log_enabled the SPIRE server resolves the process that calls its admin socket. A caller in another pid namespace has the
+// process id 0 there, and every call of it fails.
+func TestCallersOfTheSPIREServerShareItsProcesses(t *testing.T) {
+	if !regexp.MustCompile(`(?m)^\s*audit_log_enabled\s*=\s*true$`).Match(read(t, "spire/server.conf")) {
+		t.Fatal("the SPIRE server keeps no audit log")
+	}
+	callers := 0
+	for name, s := range deployment(t, "setup").Services {
+		if name == "spire-server" || !slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool { return v.Source == "spire-server-admin" }) {
+			continue
+		}
+		callers++
+		if s.Pid != "service:spire-server" {
+			t.Errorf("%s calls the SPIRE server's admin socket with pid: %q, want service:spire-server", name, s.Pid)
+		}
+	}
+	if callers == 0 {
+		t.Error("no service calls the admin socket: the test does not see it")
+	}
+}
+
 // A container that holds a secret it does not need is a second place to steal it from.
 func TestEachServiceSeesOnlyItsOwnSecrets(t *testing.T) {
 	p := deployment(t, "setup")
