@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -77,10 +76,10 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	defer closeGateway(ctx, gateway)
 	config := egress.SandboxConfig{Task: c.Task, Reason: c.Reason, Scopes: scopes}
 	own, done, err := c.sandbox(ctx, gateway, config)
 	if err != nil {
+		closeGateway(ctx, gateway)
 		return err
 	}
 	defer done()
@@ -95,7 +94,7 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	return ended(ctx, tasks.Wait())
 }
 
-// closeGateway ends what it held.
+// closeGateway releases what the gateway holds, and reports its last uses.
 func closeGateway(ctx context.Context, gateway *egress.Gateway) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
@@ -158,11 +157,7 @@ func (d *door) describe(dir string, ca []byte) (database net.Listener, err error
 			return nil, fmt.Errorf("writing where the gateway is: %w", err)
 		}
 	}
-	socket := filepath.Join(dir, egressDatabase)
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // one that a killed gateway has left
-		return nil, err
-	}
-	return listenPrivately(socket)
+	return listenPrivately(filepath.Join(dir, egressDatabase))
 }
 
 // gateway makes one that calls what the flags open. What it holds is not for the sandbox, which often is of the same user.
@@ -177,23 +172,22 @@ func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	return egress.New(egress.Config{Roots: reach.Roots, AllowPrivate: reach.AllowPrivate, CallsPerSecond: f.CallsPerSecond, Log: log, Now: time.Now})
 }
 
-// sandbox has a gateway serve the sandbox that this runs as.
+// sandbox has a gateway serve the sandbox that this runs as. The returned function closes the gateway and then the connection to the
+// broker, in that order: the gateway releases over that connection what it holds.
 func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (*egress.Sandbox, func(), error) {
-	broker, done, err := f.open(ctx)
+	broker, disconnect, err := f.open(ctx)
 	if err != nil {
-		return nil, nil, err
-	}
-	if cfg.ID, err = f.self(ctx, broker); err != nil {
-		done()
 		return nil, nil, err
 	}
 	cfg.Broker = broker
-	own, err := gateway.Sandbox(cfg)
-	if err != nil {
-		done()
-		return nil, nil, err
+	if cfg.ID, err = f.self(ctx, broker); err == nil {
+		var own *egress.Sandbox
+		if own, err = gateway.Sandbox(cfg); err == nil {
+			return own, func() { closeGateway(ctx, gateway); disconnect() }, nil
+		}
 	}
-	return own, done, nil
+	disconnect()
+	return nil, nil, err
 }
 
 // self is who the broker says that this is.

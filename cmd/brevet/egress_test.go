@@ -111,6 +111,7 @@ func TestEgress(t *testing.T) {
 	reach := []string{"--host-ca", host.ca, "--allow-private", "127.0.0.1/32"}
 	t.Run("exec", func(t *testing.T) { s.execEgress(t, host, reach) })
 	t.Run("serve", func(t *testing.T) { s.egressServe(t, host, reach) })
+	t.Run("stopped", func(t *testing.T) { s.egressStopped(t, host, reach) })
 	t.Run("mistakes", s.egressMistakes)
 	s.stop(t, syscall.SIGTERM)
 }
@@ -201,6 +202,74 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	got.want(t, 0, "scope=brief.host.read", "path=/repos/{repo}", "status=200", "status=403")
 	if strings.Contains(got.err, token) {
 		t.Error("the token is in the log")
+	}
+}
+
+// A gateway that is asked to stop releases what it holds, and reports its last uses, whichever signal asks.
+func (s *session) egressStopped(t *testing.T, host *webHost, reach []string) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			task, dir, stale := fmt.Sprintf("t-stop-%d", sig), t.TempDir(), filepath.Join(t.TempDir(), "s")
+			leaveSocket(t, stale)
+			p := launch(t, s.env, append([]string{"egress", "--task", task, "--listen", "127.0.0.1:0", "--socket", stale, "--dir", dir}, reach...)...)
+			p.waitFor(t, p.err, "serving")
+			before := s.reportedCalls(t)
+			env := brevet(t, s.env, "egress", "env", "--dir", dir)
+			for len(host.seen) > 0 { // calls of other tests
+				<-host.seen
+			}
+			shell(t, env.out+"psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody").want(t, 0, "t\n")
+			shell(t, env.out+curl+"https://"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
+			token := host.bearer(t)
+			p.signal(t, sig)
+			p.finish(t).want(t, 0)
+			if record := s.whose(t, token); record["status"] != "released" {
+				t.Errorf("the token is %v, want it released", record["status"])
+			}
+			records := s.records(t, "--task", task)
+			if len(records) != 2 {
+				t.Fatalf("got %d records, want a token and a database login", len(records))
+			}
+			for _, record := range records {
+				if record["status"] != "released" {
+					t.Errorf("%v is %v, want it released", record["scope"], record["status"])
+				}
+			}
+			for scope, calls := range s.reportedCalls(t) {
+				if calls != before[scope]+1 {
+					t.Errorf("%s: %v calls are reported, want one more than %v", scope, calls, before[scope])
+				}
+			}
+		})
+	}
+}
+
+// reportedCalls are the calls that gateways have reported, by scope.
+func (s *session) reportedCalls(t *testing.T) map[string]float64 {
+	t.Helper()
+	calls := map[string]float64{"brief.host.read": 0, "brief.orders.read": 0}
+	scopes, _ := object(t, brevet(t, s.as("auditor"), "audit", "usage", "-o", "json").out)["scopes"].([]any)
+	for _, one := range scopes {
+		usage, _ := one.(map[string]any)
+		name, _ := usage["scope"].(string)
+		if _, ours := calls[name]; ours {
+			reported, _ := usage["reported"].(map[string]any)
+			calls[name], _ = reported["calls"].(float64)
+		}
+	}
+	return calls
+}
+
+// leaveSocket leaves a socket behind, as a gateway does that was killed.
+func leaveSocket(t *testing.T, path string) {
+	t.Helper()
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

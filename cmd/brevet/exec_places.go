@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -145,9 +146,25 @@ func listenPrivately(path string) (net.Listener, error) {
 	if len(path) > longestSocketPath {
 		return nil, fmt.Errorf("%s is too long for a socket: %d bytes at most", path, longestSocketPath)
 	}
+	if err := removeDeadSocket(path); err != nil {
+		return nil, err
+	}
 	before := syscall.Umask(0o177)
 	defer syscall.Umask(before)
 	return net.Listen("unix", path) //nolint:noctx // it does not wait for anything
+}
+
+// removeDeadSocket removes a socket that a killed process left behind. One that answers belongs to a process that runs.
+func removeDeadSocket(path string) error {
+	conn, err := net.Dial("unix", path) //nolint:noctx // local, answers at once
+	if err == nil {
+		return errors.Join(fmt.Errorf("another process serves %s: stop it, or choose another path", path), conn.Close())
+	}
+	info, statErr := os.Lstat(path)
+	if !errors.Is(err, syscall.ECONNREFUSED) || statErr != nil || info.Mode()&os.ModeSocket == 0 {
+		return nil //nolint:nilerr // nothing to remove: listening says what is wrong, if anything is
+	}
+	return os.Remove(path)
 }
 
 func (s *socketPlace) put(token *client.Token) error {
