@@ -33,7 +33,7 @@ func ProblemCodes() map[ProblemCode]int {
 
 // Operations lists "METHOD /path" of every operation in the description.
 func Operations() ([]string, error) {
-	ru, err := newRules()
+	ru, err := sharedRules()
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/openapi"
@@ -26,7 +27,10 @@ type rules struct {
 	params map[string]bool            // operations whose query takes params.NAME, as their x-parameter-filters says
 }
 
-func newRules() (*rules, error) {
+// sharedRules reads openapi.yaml once: the servers of a process share the result, which nobody changes.
+var sharedRules = sync.OnceValues(readRules)
+
+func readRules() (*rules, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(openapi.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("reading openapi.yaml: %w", err)

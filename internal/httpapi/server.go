@@ -133,7 +133,7 @@ func New(cfg Config) (*Server, error) {
 	if s.nonces, err = dpop.NewNonces(cfg.CursorKey); err != nil {
 		return nil, err
 	}
-	if s.rules, err = newRules(); err != nil {
+	if s.rules, err = sharedRules(); err != nil {
 		return nil, err
 	}
 	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
