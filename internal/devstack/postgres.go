@@ -147,7 +147,7 @@ func (p *Postgres) spawn(ctx context.Context) (*process, error) {
 		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(p.port),
 		"unix_socket_directories=" + quoteFolder(p.account.inherited(1, sockets)), "unix_socket_permissions=0700",
 		"fsync=on", "synchronous_commit=on", "full_page_writes=on",
-		"max_connections=200", "timezone=UTC", "log_timezone=UTC", "logging_collector=off",
+		"max_connections=1000", "timezone=UTC", "log_timezone=UTC", "logging_collector=off",
 	} {
 		args = append(args, "-c", setting)
 	}

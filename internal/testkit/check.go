@@ -20,9 +20,11 @@ type Entry struct {
 // Entries reads the whole ledger, in order.
 func (db *DB) Entries(t testing.TB) []Entry {
 	t.Helper()
-	conn := Connect(t, db.AdminURL)
-	defer func() { _ = conn.Close(t.Context()) }() // a test may read often
-	rows, err := conn.Query(t.Context(), `SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries ORDER BY index`)
+	pool := db.entries
+	if pool == nil {
+		pool = newPool(t, db.AdminURL)
+	}
+	rows, err := pool.Query(t.Context(), `SELECT index, kind, id::text, convert_from(body, 'UTF8')::jsonb FROM entries ORDER BY index`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,13 @@ package testkit
 import (
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +24,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // shared is the dev stack of this test process. It starts with the first test that needs it.
@@ -61,6 +65,14 @@ func memory() string {
 
 // Main runs the tests of a package and then ends the servers. Call it from TestMain.
 func Main(m *testing.M) int {
+	// Tests wait for servers more than they compute, so four run at a time on a single processor too. The command line, which is read
+	// later, takes precedence.
+	if !flag.Parsed() {
+		if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
+			fmt.Fprintln(os.Stderr, "setting -parallel:", err)
+			return 1
+		}
+	}
 	code := m.Run()
 	if shared.stack != nil {
 		if err := shared.stack.Close(); err != nil {
@@ -78,6 +90,8 @@ func Main(m *testing.M) int {
 type DB struct {
 	// AdminURL may do everything, BrokerURL what the broker may, AuditorURL what auditors may.
 	AdminURL, BrokerURL, AuditorURL string
+	// entries is what Entries reads with, unless nil: a test may read often, and a login takes longer than reading.
+	entries *pgxpool.Pool
 }
 
 // template is a migrated database without rows, of which copies are made: that takes a tenth of the time that the
@@ -105,7 +119,25 @@ func NewDB(t testing.TB) *DB {
 	run(t, server, "CREATE DATABASE "+name+" TEMPLATE "+templateName)
 	db.BrokerURL = db.login(t, name+"_broker", migrations.BrokerRole)
 	db.AuditorURL = db.login(t, name+"_auditor", migrations.AuditorRole)
+	db.entries = newPool(t, db.AdminURL)
 	return db
+}
+
+// newPool connects when it is first used, once, and closes with the test.
+func newPool(t testing.TB, databaseURL string) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 1
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // a test may change what a prepared statement was prepared for
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func makeTemplate(ctx context.Context, server string) error {

@@ -1,11 +1,12 @@
 package testkit
 
 import (
-	"context"
-	"fmt"
+	"bytes"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -20,18 +21,12 @@ import (
 type VaultAccess struct {
 	Addr, SigningKey, TokenRole string
 	RoleID, SecretIDFile        string
-	// AuditFile is written by an audit device that is the Stack's own, and sees everybody.
+	// AuditFile is written by the audit device of this test process. It records the calls of everybody to this Vault.
 	AuditFile string
 }
 
 // VaultAccess returns how the stack's broker reaches Vault.
 func (s *Stack) VaultAccess() VaultAccess { return s.access }
-
-// stackNumber keeps the keys and audit devices of the stacks of one process apart.
-var stackNumber struct {
-	sync.Mutex
-	last int
-}
 
 // engines are mounted once, by the first stack whose catalogue needs them.
 var engines struct {
@@ -39,13 +34,9 @@ var engines struct {
 	err error
 }
 
-// openVault makes a signing key, a login and an audit device for this stack alone, and what its catalogue needs.
+// openVault makes a signing key and a login for this stack alone, and what its catalogue needs.
 func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.Logger) {
 	t.Helper()
-	stackNumber.Lock()
-	stackNumber.last++
-	n := stackNumber.last
-	stackNumber.Unlock()
 	s.vault = Devstack(t).Vault
 	policies := catalogue.VaultPolicies()
 	if len(policies) > 0 {
@@ -54,12 +45,10 @@ func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.L
 			t.Fatalf("preparing Vault's engines: %v", engines.err)
 		}
 	}
-	dir, key := t.TempDir(), fmt.Sprintf("brevet-%d", n)
+	key := newName()
 	s.access = VaultAccess{
-		Addr: s.vault.Addr(), SigningKey: key, TokenRole: key,
-		SecretIDFile: filepath.Join(dir, "secret-id"), AuditFile: filepath.Join(dir, "audit.log"),
+		Addr: s.vault.Addr(), SigningKey: key, TokenRole: key, SecretIDFile: filepath.Join(t.TempDir(), "secret-id"), AuditFile: s.auditFile(t),
 	}
-	s.enableAudit(t, fmt.Sprintf("file-%d", n))
 	login, err := mint.Bootstrap{
 		Addr: s.vault.Addr(), Token: s.vault.RootToken(),
 		Mount: "transit", SigningKey: key, KeyType: "ecdsa-p256", Role: key, TokenRole: key, Policies: policies,
@@ -115,53 +104,85 @@ func (s *Stack) TargetURL(t testing.TB) string {
 	return Devstack(t).Postgres.TargetURL()
 }
 
-func (s *Stack) enableAudit(t testing.TB, name string) {
+// auditLog is the audit device of this test process, and the requests that were read from its file so far.
+var auditLog struct {
+	sync.Once
+	file string
+	err  error
+
+	reading sync.Mutex
+	read    int64
+	lines   map[string][]string // by path
+}
+
+// auditFile is the file of the audit device, which the first stack enables. One device is enough: a stack knows its calls by its key.
+func (s *Stack) auditFile(t testing.TB) string {
 	t.Helper()
-	admin := s.Vault(t)
-	err := admin.Sys().EnableAuditWithOptionsWithContext(t.Context(), name, &api.EnableAuditOptions{
-		Type: "file", Options: map[string]string{"file_path": s.access.AuditFile},
+	auditLog.Do(func() {
+		name := newName()
+		auditLog.lines = map[string][]string{}
+		auditLog.file = filepath.Join(Folder(t), name+".log")
+		auditLog.err = s.Vault(t).Sys().EnableAuditWithOptionsWithContext(t.Context(), name, &api.EnableAuditOptions{
+			Type: "file", Options: map[string]string{"file_path": auditLog.file},
+		})
 	})
-	if err != nil {
-		t.Fatalf("enabling Vault's audit log: %v", err)
+	if auditLog.err != nil {
+		t.Fatalf("enabling Vault's audit log: %v", auditLog.err)
 	}
-	// A device whose file is gone would make Vault refuse everything to the stacks that follow.
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
-		defer cancel()
-		if err := admin.Sys().DisableAuditWithContext(ctx, name); err != nil {
-			t.Errorf("disabling Vault's audit log: %v", err)
-		}
-	})
+	return auditLog.file
 }
 
 // Asked counts the calls of anybody to Vault whose path begins so, by Vault's own audit log.
 func (s *Stack) Asked(t testing.TB, prefix string) int {
 	t.Helper()
-	return len(s.calls(t, `"path":"`+prefix))
-}
-
-// calls are those lines of Vault's audit log that are about requests, and hold a text.
-func (s *Stack) calls(t testing.TB, text string) []string {
-	t.Helper()
-	log, err := os.ReadFile(s.access.AuditFile)
-	if err != nil {
-		t.Fatalf("reading Vault's audit log: %v", err)
-	}
-	var found []string
-	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, `"type":"request"`) && strings.Contains(line, text) {
-			found = append(found, line)
+	calls := 0
+	readAudit(t, func(requests map[string][]string) {
+		for path, lines := range requests {
+			if strings.HasPrefix(path, prefix) {
+				calls += len(lines)
+			}
 		}
-	}
-	return found
+	})
+	return calls
 }
 
 // Signings counts the texts that Vault was asked to sign for this stack: one request can hold several.
 func (s *Stack) Signings(t testing.TB) int {
 	t.Helper()
 	texts := 0
-	for _, line := range s.calls(t, `"path":"transit/sign/`+s.access.SigningKey+`"`) {
-		texts += strings.Count(line, `"input":`)
-	}
+	readAudit(t, func(requests map[string][]string) {
+		for _, line := range requests["transit/sign/"+s.access.SigningKey] {
+			texts += strings.Count(line, `"input":`)
+		}
+	})
 	return texts
+}
+
+var requestPath = regexp.MustCompile(`"path":"([^"]*)"`)
+
+// readAudit shows the lines of Vault's audit log about requests, by path. Vault writes the line of a request before it answers.
+func readAudit(t testing.TB, show func(requests map[string][]string)) {
+	t.Helper()
+	auditLog.reading.Lock()
+	defer auditLog.reading.Unlock()
+	file, err := os.Open(auditLog.file)
+	if err != nil {
+		t.Fatalf("reading Vault's audit log: %v", err)
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(auditLog.read, io.SeekStart); err != nil {
+		t.Fatalf("reading Vault's audit log: %v", err)
+	}
+	added, err := io.ReadAll(file)
+	if err != nil {
+		t.Fatalf("reading Vault's audit log: %v", err)
+	}
+	added = added[:bytes.LastIndexByte(added, '\n')+1] // the last line may be half written
+	auditLog.read += int64(len(added))
+	for line := range strings.Lines(string(added)) {
+		if path := requestPath.FindStringSubmatch(line); path != nil && strings.Contains(line, `"type":"request"`) {
+			auditLog.lines[path[1]] = append(auditLog.lines[path[1]], line)
+		}
+	}
+	show(auditLog.lines)
 }
