@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
@@ -21,6 +20,7 @@ import (
 
 // H95: whoever withdraws what it has asked for has bothered people all the same. What a yes covers bothers nobody.
 func TestAskingAndWithdrawingIsLimited(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox, carol := s.Client(t, agent), s.Person(t, "carol")
 	covered := askFor("git.comments.write")
@@ -51,6 +51,7 @@ func TestAskingAndWithdrawingIsLimited(t *testing.T) {
 // H95: neither a few sandboxes that ask as often as they may nor a trust domain hide what others ask for, in the list and
 // in the stream, and whoever reads them learns that there is more.
 func TestNobodyHidesWhatOthersAskFor(t *testing.T) {
+	t.Parallel()
 	o := withPeople
 	o.Rules = []people.Rule{{Role: people.RoleApprover, Group: "oncall"}}
 	s := testkit.NewStack(t, o)
@@ -103,7 +104,7 @@ const mostTold = 500
 // tellsUntil follows a watch until what it told as waiting is enough.
 func tellsUntil(t *testing.T, watch *client.ApprovalWatch, enough func(told map[string]bool) bool) map[string]bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	told, done := map[string]bool{}, errors.New("enough")
 	err := watch.Follow(ctx, func(e client.ApprovalEvent) error {
@@ -139,6 +140,7 @@ func (l onceRead) Get(ctx context.Context, id string, reach broker.Reach) (*brok
 
 // A request whose mint failed is redeemed once more while somebody says no: the no ends the second credential.
 func TestANoBetweenTwoRedemptions(t *testing.T) {
+	t.Parallel()
 	var meanwhile atomic.Pointer[func()]
 	slow, broken := withPeople, withPeople
 	slow.Ledger = func(l broker.Ledger) broker.Ledger { return onceRead{l, &meanwhile} }

@@ -58,6 +58,7 @@ func wantBootstrap(t *testing.T, s *testkit.Stack, on bool) {
 
 // The first call of another admin ends it, on any replica and for those to come.
 func TestBootstrapAdminUntilAnother(t *testing.T) {
+	t.Parallel()
 	for another, call := range map[string]func(*client.Client) error{
 		"root": func(c *client.Client) error { _, err := c.Catalogue(t.Context()); return err },
 		"lena": func(c *client.Client) error { _, err := c.Quarantines(t.Context()); return err },
@@ -108,6 +109,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 
 // Who was the bootstrap admin when the call began is none any more when its body has come.
 func TestBootstrapAdminWhoSendsLate(t *testing.T) {
+	t.Parallel()
 	none := "sha256:" + strings.Repeat("0", 64)
 	for call, body := range map[string]string{
 		"POST /v1/quarantines":                 `{"spiffe_id":"` + lab + `","reason":"late"}`,
@@ -148,6 +150,7 @@ func TestBootstrapAdminWhoSendsLate(t *testing.T) {
 
 // Who cannot be told to be the bootstrap admin is not.
 func TestBootstrapAdminFailsClosed(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bootstrapped())
 	wantBootstrap(t, s, true)
 	owner := testkit.Connect(t, s.DB.AdminURL)
@@ -175,6 +178,7 @@ func TestBootstrapAdminFailsClosed(t *testing.T) {
 }
 
 func TestBootstrapAdminForAnHour(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bootstrapped())
 	if _, err := testkit.Connect(t, s.DB.AdminURL).Exec(t.Context(), `
 		ALTER TABLE deployment DISABLE TRIGGER USER;

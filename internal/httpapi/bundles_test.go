@@ -30,6 +30,7 @@ import (
 // While the source of a bundle fails, the last one is gone by for a day and no longer: on connections that were open all the
 // time, too, nobody is taken at their word who could not be held to the keys of today (I10).
 func TestALastBundleIsGoneByForADay(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now})
@@ -137,7 +138,7 @@ type whoami struct {
 // askWho asks over a connection, which it can be nothing but. In TLS 1.3 a client learns only now that its certificate was
 // refused.
 func askWho(conn *tls.Conn) (got whoami, err error) {
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return got, err
 	}
 	if _, err := io.WriteString(conn, "GET /v1/whoami HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
@@ -164,12 +165,12 @@ func sourceIs(t *testing.T, bundles *attest.Sources, like func(attest.BundleStat
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	end := time.After(15 * time.Second)
+	end := time.After(patience)
 	for !like(bundles.Status()[0]) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("the source is %+v", bundles.Status()[0])
+			t.Fatalf("waited %s for the bundle source, which is %+v", patience, bundles.Status()[0])
 		}
 	}
 }

@@ -71,6 +71,7 @@ var inPath = regexp.MustCompile(`\{[a-z]+\}`)
 
 // No operation is left out of what the tests below hold.
 func TestEveryOperationIsForSomebody(t *testing.T) {
+	t.Parallel()
 	operations, err := httpapi.Operations()
 	if err != nil {
 		t.Fatal(err)
@@ -109,6 +110,7 @@ func refusedOnce(t *testing.T, s *testkit.Stack, h hostile, person string) {
 
 // H101: whatever roles people have, they get no credential; H94: whatever roles workloads have, they do not vote.
 func TestWhoeverIsTheWrongKind(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	root := s.Issuer() + "#root"
 	for _, call := range forSandboxes {
@@ -126,6 +128,7 @@ func TestWhoeverIsTheWrongKind(t *testing.T) {
 
 // H30: a certificate and an ID token are two callers, and two callers are none.
 func TestCertificateWithIDToken(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, calls := range [][]wire{forSandboxes, forPeople, forBoth} {
 		for _, call := range calls {
@@ -138,6 +141,7 @@ func TestCertificateWithIDToken(t *testing.T) {
 
 // What proves neither a workload nor a person is told apart in the record only.
 func TestProofsOfNobody(t *testing.T) {
+	t.Parallel()
 	// The ledger takes 50 refusals each second, so every call finds its clock a bit later.
 	var calls atomic.Int64
 	o := staffed
@@ -192,6 +196,7 @@ func audience(t *testing.T, s *testkit.Stack) string {
 // H92 and I14: to somebody limited to a path, what is elsewhere answers as what is nowhere, to the letter; and nothing of it is
 // told by how a call fails that is wrong in itself.
 func TestElsewhereIsNowhere(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	theirs := token(t, s.Client(t, neighbour), read)
 	for _, pair := range [][2]wire{

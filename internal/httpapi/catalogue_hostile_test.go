@@ -93,6 +93,7 @@ func proposalRows(auth, tag string) []hostile {
 
 // Nothing of what is refused is kept.
 func TestHostileCatalogues(t *testing.T) {
+	t.Parallel()
 	o := kept
 	s := testkit.NewStack(t, o)
 	for _, row := range catalogueRows(t, s) {

@@ -159,6 +159,7 @@ var shapes = map[string]func(held, *testing.T, *testkit.Stack) wire{
 }
 
 func TestCheckInEachManner(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	own := s.X509(t, agent)
 	c := s.ClientWith(t, own)
@@ -202,6 +203,7 @@ type seconds struct{ n atomic.Int64 }
 func (s *seconds) after(t time.Time) time.Time { return t.Add(time.Duration(s.n.Load()) * time.Second) }
 
 func TestCheckKeepsOut(t *testing.T) {
+	t.Parallel()
 	ahead, o := new(seconds), guarded
 	o.Now = func() time.Time { return ahead.after(time.Now()) }
 	s := testkit.NewStack(t, o)
@@ -269,6 +271,7 @@ func TestCheckKeepsOut(t *testing.T) {
 
 // The world at a gateway leaves one entry a second of each kind, with an exact count, and hides nobody who has a token.
 func TestCheckOfWhoeverHasNoToken(t *testing.T) {
+	t.Parallel()
 	stopped, ahead, o := time.Now(), new(seconds), guarded
 	o.Now = func() time.Time { return ahead.after(stopped) }
 	s := testkit.NewStack(t, o)
@@ -301,6 +304,7 @@ func TestCheckOfWhoeverHasNoToken(t *testing.T) {
 
 // H29: only who proves to be a gateway by its certificate is believed what it says of a call; and what it says has one reading.
 func TestCheckOfUnclearCalls(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	plain := "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()
 	good := held{token: plain}
@@ -367,6 +371,7 @@ func TestCheckOfUnclearCalls(t *testing.T) {
 
 // H106: whatever ends a token ends it on every replica at once.
 func TestCheckOfWhatHasEnded(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	replica := s.Replica(t)
 	for name, end := range map[string]func(*client.Token) error{
@@ -402,6 +407,7 @@ func TestCheckOfWhatHasEnded(t *testing.T) {
 
 // H105: a replica that has not noticed another catalogue checks by that one all the same.
 func TestCheckByTheCatalogueInForce(t *testing.T) {
+	t.Parallel()
 	o := guarded
 	o.Applied = false
 	s := testkit.NewStack(t, o)
@@ -427,6 +433,7 @@ func checks(t *testing.T, name string, s *testkit.Stack, call held, status int, 
 }
 
 func TestCheckOfExpired(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	o := guarded
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -443,6 +450,7 @@ func TestCheckOfExpired(t *testing.T) {
 
 // Without its store a check lets nobody pass.
 func TestCheckWithoutTheStore(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	call := held{token: "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()}.asNginx(t, s)
 	exec(t, s, "REVOKE SELECT ON task_ends FROM brevet_broker")
@@ -460,6 +468,7 @@ func provedToken(t *testing.T, s *testkit.Stack, key *dpop.Signer) string {
 // H17: a proof is for one call, with one token, by the key that this is bound to; and it lets one call pass, on whichever
 // replica.
 func TestCheckOfProofs(t *testing.T) {
+	t.Parallel()
 	ahead, o := new(seconds), guarded
 	o.Now = func() time.Time { return ahead.after(time.Now()) }
 	s := testkit.NewStack(t, o)
@@ -528,6 +537,7 @@ func TestCheckOfProofs(t *testing.T) {
 
 // H17: a one-shot token lets one call pass, and none is lost to a call that does not.
 func TestCheckSpendsOneShotTokens(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	replicas := []*testkit.Stack{s, s.Replica(t)}
 	call := held{token: "Bearer " + token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.once", Task: "t-1"}).Secret.Reveal(), target: "/elsewhere"}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestCursorContinuesItsOwnListingOnly(t *testing.T) {
+	t.Parallel()
 	key := bytes.Repeat([]byte{7}, 32)
 	cursors, err := httpapi.NewCursors(key)
 	if err != nil {

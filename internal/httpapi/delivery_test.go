@@ -116,6 +116,7 @@ const notesBody = `{"scope":"vault.notes.read","task":"t-1"}`
 // A credential that Vault holds is renewed once, after it was written and flushed; what was not written to its end is
 // revoked instead, whatever went wrong.
 func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
+	t.Parallel()
 	for broken, want := range map[string]string{
 		"":      "[write flush renew]",
 		"write": "[write revoke]",
@@ -164,6 +165,7 @@ func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
 
 // A caller that hangs up while Vault is at work gets nothing, and nothing stays alive.
 func TestCallerHangsUpDuringAMint(t *testing.T) {
+	t.Parallel()
 	for _, proto := range []string{"http/1.1", "h2"} {
 		t.Run(proto, func(t *testing.T) {
 			started := make(chan struct{})
@@ -210,6 +212,7 @@ func TestCallerHangsUpDuringAMint(t *testing.T) {
 
 // A caller that closes its connection as soon as it has the answer keeps its credential.
 func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
+	t.Parallel()
 	s, seen := notes(t, goodObject, nil)
 	cfg := s.ClientTLS(s.X509(t, agent))
 	cfg.NextProtos = []string{"http/1.1"}
@@ -245,6 +248,7 @@ func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
 
 // What every kind but a JWT looks like on the wire, to the client, and in the record of each reader.
 func TestCredentialObject(t *testing.T) {
+	t.Parallel()
 	s, seen := notes(t, goodObject, nil)
 	c := s.Client(t, agent)
 	got := token(t, c, client.Ask{Scope: "vault.notes.read", Task: "t-1"})
@@ -286,6 +290,7 @@ func TestCredentialObject(t *testing.T) {
 
 // What is no JSON never gets out, and nothing of it does.
 func TestCredentialThatIsNoJSON(t *testing.T) {
+	t.Parallel()
 	s, seen := notes(t, password, nil)
 	got := wire{body: notesBody}.send(t, s)
 	if got.status != 500 || got.code != "internal" || strings.Contains(got.text, password) || strings.Contains(s.Log.String(), password) {
@@ -298,6 +303,7 @@ func TestCredentialThatIsNoJSON(t *testing.T) {
 
 // An end that Vault does not confirm is accepted and not finished, and shows as such until it is.
 func TestEndThatVaultDoesNotConfirm(t *testing.T) {
+	t.Parallel()
 	seen := &events{}
 	o := officers
 	o.Minter = func(m broker.Minter) broker.Minter {

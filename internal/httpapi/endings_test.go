@@ -69,6 +69,7 @@ func wantEnded(t *testing.T, s *testkit.Stack, r openapi.Receipt, err error, sta
 }
 
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	c := s.Client(t, agent)
 	mine := token(t, c, read)
@@ -91,6 +92,7 @@ func TestRelease(t *testing.T) {
 }
 
 func TestEndTask(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	c := s.Client(t, agent)
 	one, two, other := token(t, c, task("t-1")), token(t, c, task("t-1")), token(t, c, task("t-2"))
@@ -133,6 +135,7 @@ func TestEndTask(t *testing.T) {
 }
 
 func TestWhoEndsWhoseTasks(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	end := func(who, of string) error {
 		_, err := s.Client(t, who).EndTask(t.Context(), "t-1", client.TaskEnd{SPIFFEID: of})
@@ -160,6 +163,7 @@ func TestWhoEndsWhoseTasks(t *testing.T) {
 }
 
 func TestRevokeBySelector(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	c, others, boss := s.Client(t, agent), s.Client(t, twin), s.Client(t, admin)
 	for name, which := range map[string]func(*client.Token) client.Selection{
@@ -253,6 +257,7 @@ func askReplica(t *testing.T, s *testkit.Stack, srv *httptest.Server, id string)
 
 // T9: a sandbox in quarantine gets nothing, and what it holds ends.
 func TestQuarantine(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	other, boss := replica(t, s), s.Client(t, admin)
 	for _, name := range []string{agent, "spiffe://acme.test/agents", "spiffe://acme.test"} {
@@ -291,6 +296,7 @@ func TestQuarantine(t *testing.T) {
 }
 
 func TestRolesDoNotIncludeEachOther(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	mine := token(t, s.Client(t, agent), read)
 	for _, who := range []string{agent, auditor, runtime, foreign} {

@@ -37,7 +37,7 @@ func follow(t *testing.T, watch *client.IssuanceWatch) *following {
 // wants waits for a record in a state. What was told before may be told again.
 func (f *following) wants(t *testing.T, id string, status openapi.Status) {
 	t.Helper()
-	patience := time.After(10 * time.Second)
+	end := time.After(patience)
 	for {
 		select {
 		case one := <-f.events:
@@ -46,8 +46,8 @@ func (f *following) wants(t *testing.T, id string, status openapi.Status) {
 			}
 		case err := <-f.ended:
 			t.Fatalf("the stream has ended: %v", err)
-		case <-patience:
-			t.Fatalf("%s is not told as %s", id, status)
+		case <-end:
+			t.Fatalf("waited %s for %s to be told as %s", patience, id, status)
 		}
 	}
 }
@@ -71,6 +71,7 @@ func (f *following) seen(t *testing.T, make func() string) {
 
 // Whoever follows hears of what is within their reach and matches, as it begins and as it changes, and of nothing else.
 func TestFollowing(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}, Admins: []string{admin}})
 	one := func(who string) string { return token(t, s.Client(t, who), read).ID }
 	eyes, mine := follow(t, s.Client(t, auditor).WatchIssuances(client.Filter{})), follow(t, s.Client(t, agent).WatchIssuances(client.Filter{}))
@@ -99,6 +100,7 @@ func TestFollowing(t *testing.T) {
 
 // Who was away misses nothing, on another replica too; and an id continues what it came from.
 func TestFollowingGoesOn(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}})
 	watch := s.Client(t, auditor).WatchIssuances(client.Filter{Scope: read.Scope})
 	enough := errors.New("enough")
@@ -135,6 +137,7 @@ func TestFollowingGoesOn(t *testing.T) {
 }
 
 func TestFollowersAreFew(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}})
 	for range 4 {
 		if got := tail(t, s, agent, "", ""); got.StatusCode != 200 {

@@ -178,6 +178,7 @@ func (f *forger) like(t *testing.T) *testkit.Authenticator {
 
 // T3: whoever owns the database writes into it what they like, and mints nothing with what nobody has signed.
 func TestAForgedApprovalMintsNothing(t *testing.T) {
+	t.Parallel()
 	for _, forgery := range forgeries {
 		t.Run(forgery.name, func(t *testing.T) {
 			s := signed(t)
@@ -207,6 +208,7 @@ func TestAForgedApprovalMintsNothing(t *testing.T) {
 
 // Nor does it help to append entries for it, which all that the schema holds lets pass.
 func TestAForgedEntryMintsNothing(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	f := &forger{s: s, carol: s.Passkey(t, "carol")}
 	f.asks(t)

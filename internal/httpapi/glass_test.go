@@ -63,6 +63,7 @@ func breaks(t *testing.T, c *client.Client, id string) (openapi.ApprovalCase, er
 }
 
 func TestTwoPeopleBreakTheGlass(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	other, sandbox := s.Replica(t), s.Client(t, agent)
 	heard := hear(t, s.Person(t, "bob"))
@@ -112,6 +113,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 
 // Whoever is told by the log and by metrics is told of each step.
 func TestABrokenGlassIsLoud(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	if text := scrape(t, s.Server); !strings.Contains(text, `brevet_break_glass_total{step="vote"} 0`) {
 		t.Errorf("got %s, want a counter that can be seen to rise", text)
@@ -143,6 +145,7 @@ func TestABrokenGlassIsLoud(t *testing.T) {
 
 // What is counted is what was recorded: no repeat, and a no that comes too late too.
 func TestVotesAreCountedOnce(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	id := waiting(t, s.Client(t, agent), shell(0))
 	if _, err := vote(t, s.Person(t, "alice"), id, openapi.VerdictApprove); err != nil {
@@ -176,6 +179,7 @@ func TestVotesAreCountedOnce(t *testing.T) {
 }
 
 func TestGlassThatStaysWhole(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	sandbox := s.Client(t, agent)
 	wants := func(name string, err error, want openapi.ProblemCode) {
@@ -226,6 +230,7 @@ func TestGlassThatStaysWhole(t *testing.T) {
 
 // It is the waiting that is broken, and nothing else.
 func TestABrokenGlassForcesNothing(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	sandbox := s.Client(t, agent)
 	forbidden := shell(0)

@@ -15,6 +15,7 @@ import (
 
 // A trust domain without keys is the operator's trouble, not the caller's: 503, and no token.
 func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	c := s.JWTClient(t, foreign)
 	s.DropBundle(s.Other.TrustDomain())
@@ -30,6 +31,7 @@ func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
 
 // Certificates are public. Whoever shows one without its key gets nowhere, and that is recorded too.
 func TestStolenCertificatesAreRecorded(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	stolen, thief := *s.X509(t, agent), s.X509(t, twin)
 	stolen.PrivateKey = thief.PrivateKey
@@ -53,6 +55,7 @@ func TestStolenCertificatesAreRecorded(t *testing.T) {
 
 // A certificate that is no acceptable SVID never becomes a request, and is recorded all the same (I12).
 func TestRefusedHandshakesAreRecorded(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	forge, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: s.Acme.TrustDomain()})
 	if err != nil {

@@ -37,34 +37,41 @@ func repo(value string) string { return params(`{"repo":"` + value + `"}`) }
 // TestHostileCalls sends each over real TLS to a server on a real ledger and Vault. Each is refused with a fixed
 // problem that repeats nothing, causes no signature, and leaves exactly one entry.
 func TestHostileCalls(t *testing.T) {
-	// The ledger takes 50 refusals each second, so every call finds its clock a bit later.
-	var calls atomic.Int64
-	now := func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
-	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now, Admins: []string{admin}})
+	t.Parallel()
+	fixed := func(rows func() []hostile) func(*testing.T, *testkit.Stack) []hostile {
+		return func(*testing.T, *testkit.Stack) []hostile { return rows() }
+	}
 	for _, group := range []struct {
 		name string
-		rows []hostile
+		rows func(*testing.T, *testkit.Stack) []hostile
 	}{
-		{"who", whoRows(t, s)},
-		{"body", bodyRows()},
-		{"ttl", ttlRows()},
-		{"secrets", secretRows()},
-		{"params", paramRows()},
-		{"http", httpRows()},
-		{"headers", headerRows()},
-		{"reading", readingRows()},
-		{"endings", endingRows(t, s)},
+		{"who", whoRows},
+		{"body", fixed(bodyRows)},
+		{"ttl", fixed(ttlRows)},
+		{"secrets", fixed(secretRows)},
+		{"params", fixed(paramRows)},
+		{"http", fixed(httpRows)},
+		{"headers", fixed(headerRows)},
+		{"reading", fixed(readingRows)},
+		{"endings", endingRows},
 	} {
-		for _, row := range group.rows {
-			t.Run(group.name+"/"+row.name, func(t *testing.T) {
-				calls.Add(1)
-				row.check(t, s)
-			})
-		}
-	}
-	s.DB.Check(t)
-	if got := s.Signings(t); got != 0 {
-		t.Errorf("Vault was asked for %d signatures in all, want none", got)
+		t.Run(group.name, func(t *testing.T) {
+			t.Parallel()
+			// The ledger takes 50 refusals each second, so every call finds its clock a bit later.
+			var calls atomic.Int64
+			now := func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
+			s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now, Admins: []string{admin}})
+			for _, row := range group.rows(t, s) {
+				t.Run(row.name, func(t *testing.T) {
+					calls.Add(1)
+					row.check(t, s)
+				})
+			}
+			s.DB.Check(t)
+			if got := s.Signings(t); got != 0 {
+				t.Errorf("Vault was asked for %d signatures in all, want none", got)
+			}
+		})
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 var read = client.Ask{Scope: "git.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "triage-1"}
 
 func TestTokenByEitherSVID(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	for name, c := range map[string]*client.Client{"X.509": s.Client(t, agent), "JWT": s.JWTClient(t, agent)} {
 		t.Run(name, func(t *testing.T) {
@@ -83,6 +84,7 @@ func verify(t *testing.T, s *testkit.Stack, token string) jwt.Claims {
 
 // H29: an identity in headers changes nothing about who the credential is for.
 func TestHeadersDoNotSayWhoCalls(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	got := wire{headers: []string{
 		"X-Forwarded-Client-Cert: URI=" + twin, "X-SPIFFE-ID: " + twin, "X-Real-IP: 10.0.0.1", "X-Forwarded-For: 10.0.0.1",
@@ -106,6 +108,7 @@ func TestHeadersDoNotSayWhoCalls(t *testing.T) {
 
 // What policy denies is a 403 with the way on, a record that says so, and no signature.
 func TestDenials(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	with := func(scope string, params map[string]any) client.Ask {
 		return client.Ask{Scope: scope, Params: params, Task: "triage-1"}
@@ -152,6 +155,7 @@ func TestDenials(t *testing.T) {
 }
 
 func TestPendingAndItsRepetition(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	body := `{"scope":"git.issues.write","params":{"repo":"acme/api"},"task":"triage-1"}`
 	first := wire{body: body, headers: []string{`Idempotency-Key: "k 1"`}}.send(t, s)
@@ -183,6 +187,7 @@ func TestPendingAndItsRepetition(t *testing.T) {
 
 // H103, as far as one caller goes: a key answers once, for one request, and never with the credential again.
 func TestIdempotencyKeys(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	c := s.Client(t, agent)
 	ask := read
@@ -243,6 +248,7 @@ func (m brokenMinter) Mint(context.Context, *broker.Order) (broker.Credential, e
 }
 
 func TestFaultsAreAnswered(t *testing.T) {
+	t.Parallel()
 	const secret = "hvs.zqsecret"
 	minter := func(mint func() (broker.Credential, error)) testkit.Options {
 		return testkit.Options{Catalogue: catalogue, Minter: func(m broker.Minter) broker.Minter { return brokenMinter{m, mint} }}
@@ -344,12 +350,12 @@ func TestStoresThatAreDown(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// eventually waits for a store that comes back; nothing tells when.
+// eventually tries until there is no error: nothing tells when.
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(patience)
 	for {
 		err := try()
 		if err == nil {
@@ -358,7 +364,7 @@ func eventually(t *testing.T, try func() error) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not served again: %v", err)
+			t.Fatalf("waited %s: %v", patience, err)
 		}
 	}
 }

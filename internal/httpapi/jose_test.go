@@ -10,6 +10,7 @@ import (
 
 // An implementation of JOSE that shares nothing with ours takes our tokens and proofs, and we take its proofs.
 func TestJoseAgrees(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key := signer(t)
 	got, err := s.Client(t, agent).Request(t.Context(), client.Ask{Scope: "mail.read", Task: "t-1", Signer: key})
@@ -51,6 +52,7 @@ func TestJoseAgrees(t *testing.T) {
 
 // It reads our status lists, too.
 func TestJoseAgreesOnStatusLists(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withLists())
 	c := s.Client(t, agent)
 	jwks, err := s.Minter.JWKS()

@@ -126,6 +126,7 @@ func (k keyring) grants(svid *x509svid.SVID, more ...string) bool {
 
 // No kind of token passes where another is meant (RFC 8725, section 3.12): each is shown at each place.
 func TestEachKindOfTokenHasItsPlaces(t *testing.T) {
+	t.Parallel()
 	o := guarded
 	o.Catalogue = slices.Clone(gated)
 	o.Catalogue[0].Data = []byte(string(gated[0].Data) + `  - name: git.issues.anyone

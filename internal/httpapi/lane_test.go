@@ -21,6 +21,7 @@ import (
 // A replica that is as busy as it can be turns away who asks for more, at once and without a record; who votes, introspects or
 // ends something is answered as ever.
 func TestOverloadedReplicas(t *testing.T) {
+	t.Parallel()
 	options := withPeople
 	options.Orchestrators, options.ResourceServers = []string{runtime}, map[string][]string{gitServer: {"https://git.test"}}
 	s := testkit.NewStack(t, options)
@@ -83,6 +84,7 @@ func soon(h http.Header) bool {
 
 // Every place is given back, however a request ends.
 func TestPlacesAreGivenBack(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	s.Server.MakeAtOnce(3, 2)
 	var issued, turned, denied atomic.Int64
@@ -121,12 +123,13 @@ func TestPlacesAreGivenBack(t *testing.T) {
 
 // A sandbox that takes nothing of its answers, as HTTP/2 lets it, holds no place that others wait for.
 func TestWhoReadsNothingHoldsNoPlace(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	s.Server.MakeAtOnce(1, 1)
 	cfg := s.ClientTLS(s.X509(t, agent))
 	cfg.NextProtos = []string{"h2"}
 	conn := dialWith(t, s, cfg)
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {

@@ -16,6 +16,7 @@ import (
 // lifts it then brings none of that back (I13), wherever it is asked about; what is issued after that is in force, and a second
 // lift ends none of it.
 func TestALiftCarriesOutWhatItLifts(t *testing.T) {
+	t.Parallel()
 	options := withServers
 	options.Auditors = []string{auditor}
 	s := testkit.NewStack(t, options)

@@ -104,6 +104,7 @@ func asserted(t *testing.T, s *testkit.Stack, who string, more ...string) url.Va
 }
 
 func TestGrantsByEitherSVID(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	for name, call := range map[string]post{
 		"X.509":                {svid: s.X509(t, agent), form: reading()},
@@ -142,6 +143,7 @@ func TestGrantsByEitherSVID(t *testing.T) {
 
 // A scope without parameters takes nothing but its name.
 func TestGrantByScopeAlone(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	form := url.Values{"grant_type": {"client_credentials"}, "scope": {"git.issues.list"}}
 	if got := (post{svid: s.X509(t, agent), form: form}).send(t, s); got.status != 200 || got.token.Scope != "git.issues.list" {
@@ -151,6 +153,7 @@ func TestGrantByScopeAlone(t *testing.T) {
 
 // What is refused is told in OAuth's words, changes nothing, and leaves one entry.
 func TestRefusedGrants(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int64 // the ledger takes 50 refusals each second
 	now := func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now})
@@ -260,6 +263,7 @@ func TestRefusedGrants(t *testing.T) {
 
 // What policy denies is access_denied, and tells the way on as the rest of the API does.
 func TestDeniedGrants(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	for scope, want := range map[string]struct{ error, reason string }{
 		`{"type":"git.issues.read","params":{"repo":"acme/secret"}}`: {"access_denied", "forbidden"},
@@ -280,6 +284,7 @@ func TestDeniedGrants(t *testing.T) {
 }
 
 func TestLimitedGrants(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: limited})
 	call := post{svid: s.X509(t, agent), form: reading()}
 	for range 2 {
@@ -295,6 +300,7 @@ func TestLimitedGrants(t *testing.T) {
 }
 
 func TestGrantWithoutBundle(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	form := asserted(t, s, foreign)
 	s.DropBundle(s.Other.TrustDomain())
@@ -305,6 +311,7 @@ func TestGrantWithoutBundle(t *testing.T) {
 }
 
 func TestGrantThatPeopleApprove(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	ask := reading("authorization_details", `[{"type":"git.issues.write","params":{"repo":"acme/api"}}]`)
 	begin := func() string {
@@ -351,6 +358,7 @@ func TestGrantThatPeopleApprove(t *testing.T) {
 }
 
 func TestGrantThatNobodyDecides(t *testing.T) {
+	t.Parallel()
 	o := withPeople
 	o.Ledger = func(l broker.Ledger) broker.Ledger { return brief{l} }
 	s := testkit.NewStack(t, o)
@@ -367,6 +375,7 @@ func TestGrantThatNobodyDecides(t *testing.T) {
 
 // A generic OAuth library works as it is.
 func TestClientCredentialsLibrary(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	ctx := context.WithValue(t.Context(), oauth2.HTTPClient, s.HTTP(t, s.X509(t, agent)))
 	for _, style := range []oauth2.AuthStyle{oauth2.AuthStyleInParams, oauth2.AuthStyleAutoDetect} {

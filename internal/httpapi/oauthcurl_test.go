@@ -57,6 +57,7 @@ func program(t *testing.T, name string, args ...string) ([]byte, error) {
 
 // Somebody with a curl and the RFCs gets a token.
 func TestCurlGetsAToken(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	cert, key := pemFiles(t, s, agent)
 	for name, args := range map[string][]string{
@@ -73,6 +74,7 @@ func TestCurlGetsAToken(t *testing.T) {
 
 // What docs/oauth.md shows works as it stands there.
 func TestTheCommandsOfTheDocs(t *testing.T) {
+	t.Parallel()
 	o := withServers
 	o.Catalogue = []scopes.File{{Name: "scopes.yaml", Data: []byte(documented)}, {Name: "policies.cedar", Data: []byte(`@id("all") permit (principal, action, resource);
 @id("people") forbid (principal, action in Action::"authority:write", resource) unless { context.approved };`)}}

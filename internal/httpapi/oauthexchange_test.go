@@ -62,6 +62,7 @@ func seen(t *testing.T, s *testkit.Stack, raw string) openapi.Introspection {
 }
 
 func TestATokenIsHandedDown(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	ask := list
 	ask.TTL = time.Minute
@@ -108,6 +109,7 @@ func sweep(t *testing.T, s *testkit.Stack) {
 
 // What ends a token ends all that was handed down from it, on every replica, when that is confirmed; and the record says so.
 func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	other := s.Replica(t)
 	sweep(t, s)
@@ -154,6 +156,7 @@ func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 
 // A service behind a gateway can tell the sub-agent from whoever it acts for.
 func TestAGatewayTellsWhoActs(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	raw := token(t, s.Client(t, agent), readIssues).Secret.Reveal()
 	down := handDown(t, s, agent, raw, helper)
@@ -169,6 +172,7 @@ func TestAGatewayTellsWhoActs(t *testing.T) {
 }
 
 func TestWhatIsNotHandedDown(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	mine := token(t, s.Client(t, agent), list).Secret.Reveal()
 	other := list

@@ -46,6 +46,7 @@ func introspected(t *testing.T, s *testkit.Stack, who, token string) string {
 }
 
 func TestIntrospection(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	issued := token(t, s.Client(t, agent), read)
 	raw := issued.Secret.Reveal()
@@ -91,6 +92,7 @@ func TestIntrospection(t *testing.T) {
 
 // H106 and I6: what was ended on one replica is inactive on the other when that is confirmed.
 func TestEndedTokensAreInactiveEverywhere(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	other := s.Replica(t)
 	for name, end := range map[string]func(*client.Token) error{
@@ -141,6 +143,7 @@ func TestEndedTokensAreInactiveEverywhere(t *testing.T) {
 
 // Nobody ends what is not theirs, and nobody is told whose it is.
 func TestRevokingWhatIsNotYours(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	tok := token(t, s.Client(t, agent), read)
 	for _, call := range [][2]string{{twin, tok.Secret.Reveal()}, {gitServer, tok.Secret.Reveal()}, {agent, "x"}, {agent, s.JWT(t, agent)}} {
@@ -155,6 +158,7 @@ func TestRevokingWhatIsNotYours(t *testing.T) {
 
 // Without the record nothing is in force, and nothing is confirmed to be over.
 func TestTokensWithoutTheRecord(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	raw := token(t, s.Client(t, agent), read).Secret.Reveal()
 	exec(t, s, `ALTER TABLE issuances RENAME TO elsewhere`)
@@ -171,6 +175,7 @@ func TestTokensWithoutTheRecord(t *testing.T) {
 }
 
 func TestRefusedQuestions(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	for _, path := range []string{"/oauth2/introspect", "/oauth2/revoke"} {
 		for name, tc := range map[string]struct {
@@ -214,6 +219,7 @@ var withOneShots = testkit.Options{
 // Of all who ask on whichever replica, one is told that a one-shot token is in force; after that nobody is, and another may
 // be had.
 func TestOneShotTokenIsUsedOnce(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withOneShots)
 	replicas := []*testkit.Stack{s, s.Replica(t)}
 	ask := client.Ask{Scope: "bank.order.pay", Task: "t-1"}

@@ -33,6 +33,7 @@ func metadata[T any](t *testing.T, s *testkit.Stack, path string) T {
 
 // What the metadata names is there, and what is there is named.
 func TestMetadataIsWhatThereIs(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	m := metadata[openapi.ServerMetadata](t, s, "/.well-known/oauth-authorization-server")
 	if m.Issuer != testkit.Audience || !m.TLSClientCertificateBoundAccessTokens {
@@ -77,6 +78,7 @@ func TestMetadataIsWhatThereIs(t *testing.T) {
 
 // People's provider is named where there are people.
 func TestResourceMetadata(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	m := metadata[openapi.ResourceMetadata](t, s, "/.well-known/oauth-protected-resource")
 	if m.Resource != testkit.Audience || !slices.Equal(m.BearerMethodsSupported, []string{"header"}) ||
@@ -92,6 +94,7 @@ func TestResourceMetadata(t *testing.T) {
 
 // RFC 8414, 3.1: the metadata of an issuer with a path lies with that path behind it too.
 func TestMetadataOfAnIssuerWithAPath(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	cfg := s.Config
 	cfg.Registry = prometheus.NewRegistry()

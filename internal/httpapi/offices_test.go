@@ -91,6 +91,7 @@ var officials = map[string]holds{
 
 // H92, H100 and T6: who sees and ends what. What is not theirs is not there.
 func TestWhoSeesAndEndsWhat(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	replicas := []*testkit.Stack{s, s.Replica(t)}
 	for i, who := range slices.Sorted(maps.Keys(officials)) {
@@ -186,6 +187,7 @@ func wantListed(t *testing.T, c *client.Client, who string, sees []string) {
 
 // To stop a whole trust domain takes all of it; whoever has a path revokes in it alone, whatever else matches.
 func TestPathsAreNoTrustDomains(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, who := range []string{"lena", labAdmin, "hand"} {
 		c := someone(t, s, who)
@@ -221,6 +223,7 @@ func TestPathsAreNoTrustDomains(t *testing.T) {
 
 // What a person orders bears their name, in the record as in the entries.
 func TestRecordsNameThePerson(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	other := s.Replica(t)
 	lena, root := s.Person(t, "lena"), other.Person(t, "root")
@@ -270,6 +273,7 @@ func TestRecordsNameThePerson(t *testing.T) {
 
 // H98: a cursor is good for who it was made for, and only as long as they see the same.
 func TestCursorsOfOneReach(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, sandbox := range sandboxes {
 		token(t, s.Client(t, sandbox), read)
@@ -298,6 +302,7 @@ func TestCursorsOfOneReach(t *testing.T) {
 }
 
 func TestWhoAmI(t *testing.T) {
+	t.Parallel()
 	options := staffed
 	options.ResourceServers = map[string][]string{gitServer: {"https://git.test", "https://elsewhere.test"}}
 	s := testkit.NewStack(t, options)

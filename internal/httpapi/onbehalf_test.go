@@ -80,6 +80,7 @@ func keptNowhere(t *testing.T, s *testkit.Stack, idToken presented) {
 }
 
 func TestOnBehalfOfAPerson(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	alice, idToken := s.Issuer()+"#alice", given(t, s, "alice")
 	ask := list
@@ -131,6 +132,7 @@ func TestOnBehalfOfAPerson(t *testing.T) {
 
 // What policy says of a person it says of nobody else, and not of a sandbox by itself.
 func TestPolicyGoesByThePerson(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	for name, source := range map[string]client.PersonSource{"nobody": nil, "somebody else": given(t, s, "mallory")} {
 		ask := list
@@ -151,6 +153,7 @@ func TestPolicyGoesByThePerson(t *testing.T) {
 
 // H97 and others: what does not prove, now and here, that a person lets sandboxes ask is refused, recorded, and asks Vault for nothing.
 func TestWhatDoesNotDelegate(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	o := delegating()
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -218,6 +221,7 @@ func TestWhatDoesNotDelegate(t *testing.T) {
 
 // Without her word nobody's: an ID token beside client_credentials says nothing.
 func TestClientCredentialsAreOnNobodysBehalf(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	if got := onBehalf(t, s, given(t, s, "alice"), "grant_type", "client_credentials"); got.failed.Error != "access_denied" {
 		t.Errorf("got %d %s, want it denied", got.status, got.text)
@@ -226,6 +230,7 @@ func TestClientCredentialsAreOnNobodysBehalf(t *testing.T) {
 
 // I4 and I5: people are shown on whose behalf it is; she does not decide on it; and her ID token may end meanwhile.
 func TestThePersonDoesNotDecide(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	o := delegating()
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -261,6 +266,7 @@ func TestThePersonDoesNotDecide(t *testing.T) {
 
 // A yes, and a key, are for the person that they were given and used for.
 func TestNothingCrossesFromOnePersonToAnother(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	sandbox, bob := s.Client(t, agent), s.Person(t, "bob")
 	of := func(username string) client.Ask {
@@ -299,6 +305,7 @@ func TestNothingCrossesFromOnePersonToAnother(t *testing.T) {
 
 // What is handed down is on behalf of the same person, and policy looks at them again.
 func TestWhatIsHandedDownStaysOnBehalf(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	first := onBehalf(t, s, given(t, s, "alice"))
 	down := handDown(t, s, agent, first.token.AccessToken, helper)

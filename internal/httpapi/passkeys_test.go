@@ -61,6 +61,7 @@ func redeemed(t *testing.T, s *testkit.Stack, id, scope string) (openapi.Problem
 }
 
 func TestAWriteThatAPasskeySigns(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	makers := map[string]func(t testing.TB, rpID, origin string) *testkit.Authenticator{
 		"carol": testkit.NewAuthenticator, "bob": testkit.NewEd25519Authenticator,
@@ -95,6 +96,7 @@ func TestAWriteThatAPasskeySigns(t *testing.T) {
 }
 
 func TestNothingElseIsSigned(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	carol, bob := s.Passkey(t, "carol"), s.Passkey(t, "bob")
 	other := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
@@ -138,6 +140,7 @@ func TestNothingElseIsSigned(t *testing.T) {
 
 // Who stands in for the group signs too.
 func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
 	breaking := func(b *broker.Ballot) { b.Verdict, b.Note = broker.BreakGlass, "nobody answers" }
@@ -156,6 +159,7 @@ func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
 }
 
 func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	a := s.Passkey(t, "carol")
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
@@ -196,6 +200,7 @@ func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
 }
 
 func TestAYesForTheTaskIsSignedOnce(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	a, scope := s.Passkey(t, "carol"), "git.comments.write"
 	id := waiting(t, s.Client(t, agent), askFor(scope))
@@ -222,6 +227,7 @@ func TestAYesForTheTaskIsSignedOnce(t *testing.T) {
 }
 
 func TestPasskeysOfAPerson(t *testing.T) {
+	t.Parallel()
 	s := signed(t)
 	bob, challenge := s.Somebody(t, "bob"), []byte("a challenge of nobody's choosing")
 	var first *testkit.Authenticator // vouches for the others
@@ -262,6 +268,7 @@ func TestPasskeysOfAPerson(t *testing.T) {
 
 // A session that somebody finds open is not enough for a passkey: that takes one of the person's, or a login of just now.
 func TestASessionAloneAddsNoPasskey(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64 // of the clock, in seconds
 	s := signedAt(t, func() time.Time { return time.Now().Add(time.Duration(ahead.Load()) * time.Second) })
 	bob, challenge := s.Somebody(t, "bob"), []byte("a challenge of nobody's choosing")

@@ -13,6 +13,7 @@ import (
 
 // H102 and T2: with a second admin, nobody widens their own reach.
 func TestCatalogueNeedsASecondAdmin(t *testing.T) {
+	t.Parallel()
 	o := kept
 	o.SecondAdmin = true
 	s := testkit.NewStack(t, o)
@@ -53,6 +54,7 @@ func TestCatalogueNeedsASecondAdmin(t *testing.T) {
 
 // Who looks at a proposal sees it against what was in force: another apply voids it.
 func TestProposalsAreRejectedAndSuperseded(t *testing.T) {
+	t.Parallel()
 	o := kept
 	o.SecondAdmin = true
 	s := testkit.NewStack(t, o)
@@ -93,6 +95,7 @@ func TestProposalsAreRejectedAndSuperseded(t *testing.T) {
 
 // Where no catalogues are kept, there is none to read or change.
 func TestNoCatalogueInForce(t *testing.T) {
+	t.Parallel()
 	o := kept
 	o.Applied = false
 	s := testkit.NewStack(t, o)

@@ -91,6 +91,7 @@ func tokenOf(t *testing.T, s *testkit.Stack, raw, audience string) access.Claims
 }
 
 func TestTokenIsBoundToTheKeyThatAsks(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key := signer(t)
 	for name, c := range map[string]*client.Client{"X.509": s.Client(t, agent), "JWT": s.JWTClient(t, agent)} {
@@ -115,6 +116,7 @@ func TestTokenIsBoundToTheKeyThatAsks(t *testing.T) {
 
 // What a scope demands is told to whoever has not brought it, with what the next call needs.
 func TestScopeThatDemandsAProof(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	_, err := s.Client(t, agent).Request(t.Context(), client.Ask{Scope: "mail.read", Task: "t-1"})
 	var p *client.Problem
@@ -191,6 +193,7 @@ func proofFor(t *testing.T, key *dpop.Signer, r dpop.Request) string {
 }
 
 func TestProofNeedsTheServersNonce(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key, body := signer(t), `{"scope":"mail.read","task":"t-1"}`
 	ask := dpop.Request{Method: "POST", URL: s.URL + "/v1/tokens"}
@@ -215,6 +218,7 @@ func TestProofNeedsTheServersNonce(t *testing.T) {
 
 // H17 and T8: what is no proof of this call, or was used before, leaves an entry, costs no signature, and says why.
 func TestProofsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key, body := signer(t), `{"scope":"news.read","task":"t-1"}`
 	ask := dpop.Request{Method: "POST", URL: s.URL + "/v1/tokens", Nonce: nonceOf(t, s)}
@@ -288,6 +292,7 @@ func nonceOf(t *testing.T, s *testkit.Stack) string {
 
 // T8: one proof, sent many times at once and to two replicas, gets one token. The nonce of one is good on the other.
 func TestProofGetsOneToken(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	replica := s.Replica(t)
 	call := proved{svid: agent, body: `{"scope":"news.read","task":"t-1"}`}
@@ -315,6 +320,7 @@ func TestProofGetsOneToken(t *testing.T) {
 }
 
 func TestProofIsRefusedWhenItCannotBeRemembered(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key, nonce := signer(t), nonceOf(t, s)
 	exec(t, s, `REVOKE INSERT ON dpop_seen FROM brevet_broker`)
@@ -332,6 +338,7 @@ func TestProofIsRefusedWhenItCannotBeRemembered(t *testing.T) {
 
 // I4: people agree to one key, and only who proves that key gets what they agreed to.
 func TestApprovalIsForOneKey(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	sandbox, carol, key := s.Client(t, agent), s.Person(t, "carol"), signer(t)
 	ask := client.Ask{Scope: "mail.send", Task: "t-1", Signer: key}
@@ -373,6 +380,7 @@ func TestApprovalIsForOneKey(t *testing.T) {
 
 // A key that an idempotency key was used with is part of the request.
 func TestIdempotencyKeyIsForOneKey(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	c := s.Client(t, agent)
 	ask := client.Ask{Scope: "news.read", Task: "t-1", IdempotencyKey: "k", Signer: signer(t)}
@@ -387,6 +395,7 @@ func TestIdempotencyKeyIsForOneKey(t *testing.T) {
 
 // The same at the token endpoint, in OAuth's words.
 func TestProofsAtTheTokenEndpoint(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key, form := signer(t), url.Values{"grant_type": {"client_credentials"}, "scope": {"mail.read"}}
 	ask := dpop.Request{Method: "POST", URL: s.URL + "/oauth2/token"}

@@ -51,6 +51,7 @@ func askAs(t *testing.T, s *testkit.Stack, who string) error {
 
 // T9: whoever asks more often than the scope says is told when to come back.
 func TestLimitedRequests(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: limited})
 	keyed := wire{headers: []string{"Idempotency-Key: k"}}
 	for range 2 {
@@ -107,6 +108,7 @@ func TestLimitedRequests(t *testing.T) {
 
 // I10: what cannot be counted is not given, and nobody is told that a limit was reached.
 func TestLimitsFailClosed(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: limited})
 	u, err := url.Parse(s.DB.BrokerURL)
 	if err != nil {

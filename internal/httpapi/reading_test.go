@@ -54,6 +54,7 @@ func issue(t *testing.T, s *testkit.Stack, who string, n int) []string {
 }
 
 func TestWhoSeesWhichRecords(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	mine, theirs, others := issue(t, s, agent, 3), issue(t, s, twin, 1), issue(t, s, foreign, 1)
 	seen := func(who string) []string {
@@ -105,6 +106,7 @@ func anonymous(text string) string { return uuids.ReplaceAllString(text, "") }
 
 // H98: a cursor continues the listing that it came from and no other.
 func TestCursors(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	want := issue(t, s, agent, 5)
 	issue(t, s, twin, 2)

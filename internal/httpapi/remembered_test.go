@@ -48,7 +48,7 @@ func (a asker) active(t *testing.T, token string) bool {
 func remembered(t *testing.T, s *testkit.Stack, issued *client.Token) {
 	t.Helper()
 	a := askerOf(t, s)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if !a.active(t, issued.Secret.Reveal()) {
 			t.Fatal("not active")
 		}
@@ -56,13 +56,14 @@ func remembered(t *testing.T, s *testkit.Stack, issued *client.Token) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("not remembered after ten seconds")
+			t.Fatalf("waited %s for a replica to answer from memory", patience)
 		}
 	}
 }
 
 // A replica answers for what it has seen without the record, and for nothing else.
 func TestIntrospectionFromMemory(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	seen, unseen := token(t, s.Client(t, agent), read), token(t, s.Client(t, agent), read)
 	remembered(t, s, seen)
@@ -86,6 +87,7 @@ func TestIntrospectionFromMemory(t *testing.T) {
 // H106 and I6 on busy replicas: whoever asks the one after the other has confirmed an end is not told active, also when that
 // one has been told so just before.
 func TestEndsAreKnownEverywhereUnderLoad(t *testing.T) {
+	t.Parallel()
 	const tokens, callers = 500, 16
 	s := testkit.NewStack(t, withServers)
 	stacks := []*testkit.Stack{s, s.Replica(t)}
@@ -128,6 +130,7 @@ func TestEndsAreKnownEverywhereUnderLoad(t *testing.T) {
 
 // What a gateway lets pass from memory goes by the catalogue that was applied last on whichever replica.
 func TestCheckFromMemoryGoesByTheCatalogue(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	other := s.Replica(t)
 	issued := token(t, s.Client(t, agent), readIssues)
@@ -135,9 +138,9 @@ func TestCheckFromMemoryGoesByTheCatalogue(t *testing.T) {
 	shut := changed(t, gated, "paths: ['/repos/{repo}/issues', '/repos/{repo}/issues/*']", "paths: ['/repos/{repo}/pulls']")
 	for range 5 {
 		// What it denies it may deny until it has noticed.
-		for deadline := time.Now().Add(10 * time.Second); call.asNginx(t, other).send(t, other).status != 200 || !other.Remembers(issued.ID, tokens.Digest(issued.Secret.Reveal())); {
+		for deadline := time.Now().Add(patience); call.asNginx(t, other).send(t, other).status != 200 || !other.Remembers(issued.ID, tokens.Digest(issued.Secret.Reveal())); {
 			if time.Now().After(deadline) {
-				t.Fatal("not let pass from memory after ten seconds")
+				t.Fatalf("waited %s for a gateway to be answered from memory", patience)
 			}
 		}
 		checks(t, "open", other, call, 200, "")

@@ -64,6 +64,7 @@ var manifold = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
 
 // A sandbox reads what it may ask for, however it proves who it is, and nothing of what others may.
 func TestScopesOfASandbox(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: manifold, Applied: true, Admins: []string{admin}, CatalogueAdmins: []string{chief}})
 	zero, nine := int64(0), int64(9)
 	digest, err := scopes.Load(manifold)
@@ -145,6 +146,7 @@ func TestScopesOfASandbox(t *testing.T) {
 
 // Each answer takes all policies and scopes, so nobody gets many, and one sandbox takes none from another.
 func TestScopesAreNotReadAllTheTime(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: manifold, Now: func() time.Time { return now }})
 	c := s.Client(t, agent)

@@ -124,6 +124,7 @@ func catalogueOf(n int) string {
 
 // An auditor of one trust domain finds whatever it is in little time, near and far. `make bench-audit` asks ten million.
 func TestSearchesAreFast(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	show := func(format string, args ...any) {
 		if *searched >= 100000 {
@@ -154,12 +155,15 @@ func TestSearchesAreFast(t *testing.T) {
 // measure times first pages, and pages that begin anywhere. It holds every record to the reader's reach.
 func measure(t *testing.T, l *ledger.Ledger, m measured, table *tabwriter.Writer) time.Duration {
 	t.Helper()
-	const rounds = 100
+	rounds, least := 100, 100
+	if *searched < 100000 { // nothing is timed: this kind only has to find something
+		least = 10
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	reach := broker.Reach{TrustDomains: []string{"acme.test"}}
 	var near, far []time.Duration
 	found := 0
-	for range rounds {
+	for n := 0; n < least || n < rounds && found == 0; n++ {
 		for _, times := range []*[]time.Duration{&near, &far} {
 			q := m.draw(r)
 			q.Limit = 50

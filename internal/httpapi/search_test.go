@@ -16,6 +16,7 @@ import (
 
 // Who finds a token finds out whose it is, and who voted on it, without showing it to anybody.
 func TestSearchOverTheAPI(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox, eyes := s.Client(t, agent), s.Client(t, auditor)
 	ask := askFor("git.issues.write")
@@ -62,6 +63,7 @@ func TestSearchOverTheAPI(t *testing.T) {
 
 // The next and the prev of a page are its neighbours', sealed like each other (H98).
 func TestPagesLinkBothWays(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	ids := issue(t, s, agent, 5)
 	link := regexp.MustCompile(`^<(/v1/issuances\?[^>]+)>; rel="(next|prev)"$`)
@@ -103,6 +105,7 @@ func TestPagesLinkBothWays(t *testing.T) {
 
 // Whatever a filter holds, it is a filter, or it is refused.
 func TestHostileSearches(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	issue(t, s, agent, 1)
 	many := url.Values{}
@@ -140,6 +143,7 @@ func TestHostileSearches(t *testing.T) {
 
 // The time line of a task has what was asked, said, issued and ended, and a sandbox does not read who said what.
 func TestTimelines(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox, eyes := s.Client(t, agent), s.Client(t, auditor)
 	ask := askFor("git.issues.write")
@@ -215,6 +219,7 @@ func TestTimelines(t *testing.T) {
 
 // H100: an order of one trust domain is not read in another that has a task of the same name.
 func TestTimelinesHaveNoOrdersForOthers(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, id := range []string{stranger, neighbour, neighbour} {
 		token(t, s.Client(t, id), task("t-1"))

@@ -12,6 +12,7 @@ import (
 )
 
 func TestRoutesAreTheDescriptions(t *testing.T) {
+	t.Parallel()
 	want, err := httpapi.Operations()
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +35,7 @@ func TestRoutesAreTheDescriptions(t *testing.T) {
 }
 
 func TestEveryCodeHasItsAnswer(t *testing.T) {
+	t.Parallel()
 	want := map[openapi.ProblemCode]int{
 		"malformed_body": 400, "invalid_parameter": 400, "invalid_cursor": 400, "unauthenticated": 401, "denied": 403,
 		"invalid_token": 401, "insufficient_scope": 403, "invalid_dpop_proof": 401, "use_dpop_nonce": 401,

@@ -77,6 +77,7 @@ func statusList(t *testing.T, s *testkit.Stack, path string, now func() time.Tim
 
 // What was ended is so in its list, at each replica once a second has passed.
 func TestTokensAreEndedInTheirStatusList(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	o := withLists()
@@ -118,6 +119,7 @@ func TestTokensAreEndedInTheirStatusList(t *testing.T) {
 }
 
 func TestStatusListsAreForAnybodyAndForCaches(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withLists())
 	raw := token(t, s.Client(t, agent), client.Ask{Scope: "mail.read", Task: "t-1"}).Secret.Reveal()
 	path, _ := listOf(t, tokenOf(t, s, raw, "https://mail.test"))
@@ -148,6 +150,7 @@ func TestStatusListsAreForAnybodyAndForCaches(t *testing.T) {
 
 // A resource server that looks up lists lets a token pass until the list says that it was ended.
 func TestGuardsLookUpStatusLists(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withLists())
 	c := s.Client(t, agent)
 	raw := token(t, c, client.Ask{Scope: "mail.read", Task: "t-1"})

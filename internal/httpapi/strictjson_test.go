@@ -11,6 +11,7 @@ import (
 var members = map[string]bool{"scope": true, "params": true, "ttl": true, "task": true, "reason": true}
 
 func TestCheckObject(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct{ body, want string }{
 		"plain":                         {`{"scope":"a.b","params":{"x":1,"Y":[true]},"task":"t"}`, ""},
 		"surrogate pair":                {`{"reason":"\ud83d\ude00"}`, ""},
