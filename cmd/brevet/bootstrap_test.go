@@ -193,7 +193,7 @@ func (p *plan) serves(t *testing.T) {
 	if strings.Contains(broker.err.String(), "could rewrite the ledger") {
 		t.Errorf("the broker's login is more than bootstrap should give: %s", broker.err)
 	}
-	within(t, 5*time.Second, "ready", func() bool {
+	within(t, patience, "ready", func() bool {
 		return brevet(t, nil, "ready", "--config", p.config).code == 0
 	})
 	ready := brevet(t, []string{"BREVET_CONFIG=" + p.config}, "ready", "--output", "json")

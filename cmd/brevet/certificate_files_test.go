@@ -53,10 +53,10 @@ func TestRenewedCertificateFiles(t *testing.T) {
 	}
 	writePEM(t, c.cert, "CERTIFICATE", second.Raw)
 	writePEM(t, c.key, "PRIVATE KEY", privateKey(t, secondKey))
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !dialled(t, address, roots).ConnectionState().PeerCertificates[0].Equal(second) {
 		if time.Now().After(deadline) {
-			t.Fatal("the renewed certificate is not served")
+			t.Fatalf("waited %s for the renewed certificate to be served", patience)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

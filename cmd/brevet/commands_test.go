@@ -86,7 +86,7 @@ func (s *session) release(t *testing.T) {
 func (s *session) tails(t *testing.T) {
 	tail := launch(t, s.as("auditor"), "audit", "tail", "--task", "t-tail")
 	var id string
-	within(t, 30*time.Second, "the tail shows what is issued", func() bool {
+	within(t, patience, "the tail shows what is issued", func() bool {
 		id = s.issue(t, "t-tail")
 		return strings.Contains(tail.out.String(), "issued")
 	})

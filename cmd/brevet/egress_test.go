@@ -122,8 +122,8 @@ func (h *webHost) bearer(t *testing.T) string {
 	select {
 	case r := <-h.seen:
 		return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	case <-time.After(10 * time.Second):
-		t.Fatal("the host got no call")
+	case <-time.After(patience):
+		t.Fatalf("waited %s for a call to the host", patience)
 		return ""
 	}
 }
@@ -194,7 +194,7 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	}
 	shell(t, through+svidOf(t, s.as("support"))+" https://"+host.name+"/repos/acme/api").want(t, 56, "response 403")
 	brevet(t, s.env, "task", "end", "t-serve").want(t, 0)
-	within(t, time.Second, "the task has ended", func() bool {
+	within(t, patience, "the task has ended", func() bool {
 		return strings.Contains(shell(t, env.out+curl+"https://"+host.name+"/repos/acme/api").out, "The task has ended")
 	})
 	p.signal(t, syscall.SIGTERM)

@@ -277,7 +277,7 @@ func (s *session) execKilled(t *testing.T) {
 	p.waitFor(t, p.out, "ready\n")
 	said := lines(p.out.String())
 	p.signal(t, syscall.SIGKILL)
-	within(t, 5*time.Second, "the program dies with brevet", func() bool { return !exists("/proc/" + said[1] + "/cmdline") })
+	within(t, patience, "the program dies with brevet", func() bool { return !exists("/proc/" + said[1] + "/cmdline") })
 	if !exists(said[0]) {
 		t.Fatalf("%s is gone: this test sees nothing", said[0])
 	}
@@ -289,7 +289,7 @@ func (s *session) execKilled(t *testing.T) {
 	if exists(said[0]) {
 		t.Errorf("%s is still there", said[0])
 	}
-	within(t, 10*time.Second, "the credential has ended", func() bool {
+	within(t, patience, "the credential has ended", func() bool {
 		return len(s.records(t, "--task", "t-killed", "--status", "issued")) == 0
 	})
 }

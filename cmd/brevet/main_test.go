@@ -24,6 +24,9 @@ var (
 	buildFlags []string
 )
 
+// patience is how long a test waits for something that has to happen, on a machine that does much else.
+const patience = time.Minute
+
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
 }
@@ -121,8 +124,8 @@ func (p *process) finish(t *testing.T) result {
 	t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(90 * time.Second):
-		t.Fatalf("%v has not ended within 90s\nstdout: %s\nstderr: %s", p.cmd.Args, p.out, p.err)
+	case <-time.After(5 * patience): // a demo starts servers
+		t.Fatalf("%v has not ended within %s\nstdout: %s\nstderr: %s", p.cmd.Args, 5*patience, p.out, p.err)
 	}
 	if p.cmd.ProcessState.ExitCode() == 66 && strings.Contains(p.err.String(), "DATA RACE") {
 		t.Fatalf("a data race in %v:\n%s", p.cmd.Args, p.err)
@@ -184,7 +187,7 @@ func (s *stream) String() string {
 // waitFor returns when the program has printed text on one of its outputs, and fails when it ends before.
 func (p *process) waitFor(t *testing.T, on *stream, text string) {
 	t.Helper()
-	timeout := time.After(60 * time.Second)
+	timeout := time.After(patience)
 	for {
 		on.mu.Lock()
 		found, more := strings.Contains(on.text.String(), text), on.written
@@ -200,7 +203,7 @@ func (p *process) waitFor(t *testing.T, on *stream, text string) {
 			}
 			return
 		case <-timeout:
-			t.Fatalf("%v did not print %q within a minute\nstdout: %s\nstderr: %s", p.cmd.Args, text, p.out, p.err)
+			t.Fatalf("%v did not print %q within %s\nstdout: %s\nstderr: %s", p.cmd.Args, text, patience, p.out, p.err)
 		}
 	}
 }
@@ -212,7 +215,7 @@ func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	defer tick.Stop()
 	for began := time.Now(); !ok(); <-tick.C {
 		if time.Since(began) > limit {
-			t.Fatalf("not within %s: %s", limit, what)
+			t.Fatalf("waited %s for this: %s", limit, what)
 		}
 	}
 }
@@ -267,7 +270,7 @@ func nothingRuns(t *testing.T, dir string) {
 			t.Errorf("left running: %q", left)
 		}
 	}()
-	within(t, 10*time.Second, "nothing of "+dir+" runs", func() bool {
+	within(t, patience, "nothing of "+dir+" runs", func() bool {
 		left = running(t, dir)
 		return len(left) == 0
 	})

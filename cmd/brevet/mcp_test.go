@@ -179,7 +179,7 @@ func TestMCP(t *testing.T) {
 	t.Run("expires", func(t *testing.T) {
 		got, content := a.issue(t, map[string]any{"scope": "brief.token.read", "params": map[string]any{"repo": "acme/api"}})
 		seen = append(seen, content)
-		within(t, 10*time.Second, "the file of what has ended is gone", func() bool { return !exists(got.File) })
+		within(t, patience, "the file of what has ended is gone", func() bool { return !exists(got.File) })
 	})
 	t.Run("refused", func(t *testing.T) { a.refused(t) })
 	t.Run("pending", func(t *testing.T) { seen = append(seen, s.agentWaits(t, a)) })
@@ -242,7 +242,7 @@ func (s *session) agentIsAbandoned(t *testing.T) {
 			if err = errors.Join(err, leave(cmd, in, out)); err != nil {
 				t.Fatal(err)
 			}
-			within(t, 20*time.Second, "the file is gone", func() bool { return !exists(got.Result.Answer.File) })
+			within(t, patience, "the file is gone", func() bool { return !exists(got.Result.Answer.File) })
 			_ = in.Close()
 			_ = cmd.Wait()
 			if record := s.whose(t, string(credential)); record["status"] != "released" {

@@ -31,7 +31,7 @@ func TestProbe(t *testing.T) {
 	began := time.Now()
 	got := brevet(t, s.env, append(probed, "--console", pages)...)
 	got.want(t, 0, "✓  a call that proves nobody gets 401", "✓  a form of another site gets 403 at the console", " hold, 0 do not, 0 could not be told")
-	if took := time.Since(began); took > probeWithin+probeCleanUp {
+	if took := time.Since(began); took > 10*(probeWithin+probeCleanUp) { // the start of the program comes on top
 		t.Errorf("it took %s", took)
 	}
 	got = brevet(t, s.env, append(probed, "-o", "json")...)

@@ -82,7 +82,7 @@ func (d *deployment) lastCheckpoint(t *testing.T, file string, entries int64) (s
 	t.Helper()
 	got := brevet(t, d.env("auditor"), "audit", "keys")
 	got.want(t, 0)
-	within(t, 20*time.Second, "checkpoint in the file", func() bool {
+	within(t, patience, "checkpoint in the file", func() bool {
 		c, err := witness.File(file).Last(strings.Fields(got.out)...)
 		size = c.N
 		return err == nil && size >= entries
@@ -133,7 +133,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	if late := d.lastCheckpoint(t, file, d.entries(t)); late <= early {
 		t.Fatalf("got checkpoints of %d entries and then of %d, want growth", early, late)
 	}
-	within(t, 20*time.Second, "cosignature", func() bool { return w.Seen() > early })
+	within(t, patience, "cosignature", func() bool { return w.Seen() > early })
 	d.verifies(t, w, keys.out)
 	d.stop(t)
 	d.statement(t, `DROP DATABASE brevet`)

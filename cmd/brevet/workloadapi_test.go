@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
@@ -105,7 +104,7 @@ func TestTheCertificateIsAskedForAgain(t *testing.T) {
 	} {
 		before := serial()
 		f.answers <- answer
-		within(t, 15*time.Second, "another certificate after "+answer.Error(), func() bool { return serial() != before })
+		within(t, patience, "another certificate after "+answer.Error(), func() bool { return serial() != before })
 	}
 }
 
