@@ -241,6 +241,8 @@ type Task struct {
 
 // Refusal is a call that never became a request: a failed attestation or input that was not understood.
 type Refusal struct {
+	// ID names the record: the request id that the caller was told. The ledger makes one when it is empty.
+	ID   string
 	Time time.Time
 	// Code is the fixed problem code the caller was answered with, Detail the fixed code of the finding.
 	Code, Detail string

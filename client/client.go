@@ -6,6 +6,7 @@ package client
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -35,9 +36,22 @@ type Config struct {
 type Option func(*Client)
 
 // WithX509 proves the caller with an X.509-SVID over mutual TLS. The server must present an X.509-SVID that bundles
-// verifies and server accepts.
+// verifies and server accepts. The client follows the source: after a rotation it opens a new connection.
 func WithX509(source x509svid.Source, bundles x509bundle.Source, server tlsconfig.Authorizer) Option {
-	return func(c *Client) { c.tls = tlsconfig.MTLSClientConfig(source, bundles, server) }
+	return func(c *Client) {
+		c.rotating = &rotatingTransport{source: source, config: func(svid x509svid.Source) *tls.Config {
+			return tlsconfig.MTLSClientConfig(svid, bundles, server)
+		}}
+	}
+}
+
+// WithX509AndWebPKI is [WithX509] for a server that presents a certificate of the web: roots verify it, the system's when roots is nil.
+func WithX509AndWebPKI(source x509svid.Source, roots *x509.CertPool) Option {
+	return func(c *Client) {
+		c.rotating = &rotatingTransport{source: source, config: func(svid x509svid.Source) *tls.Config {
+			return tlsconfig.MTLSWebClientConfig(svid, roots)
+		}}
+	}
 }
 
 // WithServer has the server present an X.509-SVID that bundles verifies and server accepts, and shows it no
@@ -56,6 +70,7 @@ type Client struct {
 	base     *url.URL
 	http     *http.Client
 	tls      *tls.Config
+	rotating *rotatingTransport // nil when no X.509-SVID proves the caller
 	jwt      jwtsvid.Source
 	audience string
 	nonce    *atomic.Pointer[string] // what the server wants in the next DPoP proof
@@ -77,7 +92,7 @@ func New(cfg Config, options ...Option) (*Client, error) {
 	if c.jwt != nil && c.audience == "" {
 		return nil, errors.New("client: a JWT-SVID needs an audience: the server's issuer")
 	}
-	if cfg.HTTPClient != nil && c.tls != nil {
+	if cfg.HTTPClient != nil && (c.tls != nil || c.rotating != nil) {
 		return nil, errors.New("client: give either an HTTP client or the TLS of WithX509 and WithServer")
 	}
 	c.http = c.httpClient(cfg.HTTPClient)
@@ -86,19 +101,16 @@ func New(cfg Config, options ...Option) (*Client, error) {
 
 func (c *Client) httpClient(given *http.Client) *http.Client {
 	out := &http.Client{Timeout: defaultTimeout}
-	if given != nil {
+	switch {
+	case given != nil:
 		out.Transport = given.Transport
 		if given.Timeout > 0 {
 			out.Timeout = given.Timeout
 		}
-	} else {
-		out.Transport = &http.Transport{
-			TLSClientConfig:     c.tls,
-			ForceAttemptHTTP2:   true,
-			TLSHandshakeTimeout: 10 * time.Second,
-			IdleConnTimeout:     30 * time.Second,
-			MaxIdleConnsPerHost: 16,
-		}
+	case c.rotating != nil:
+		out.Transport = c.rotating
+	default:
+		out.Transport = newTransport(c.tls)
 	}
 	// A server of ours never redirects, so one that does is not ours, and must not get the SVID or the ask.
 	out.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

@@ -21,7 +21,7 @@ func (c *Client) AsPerson(source PersonSource) (*Client, error) {
 	switch {
 	case source == nil:
 		return nil, errors.New("client: a person needs a source of ID tokens")
-	case c.jwt != nil || c.tls != nil && c.tls.GetClientCertificate != nil:
+	case c.jwt != nil || c.rotating != nil:
 		return nil, errors.New("client: it proves a workload, and cannot prove a person too")
 	}
 	person, carrier := *c, *c.http

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -92,8 +91,7 @@ func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Sourc
 // clientAs is a client that calls by the X.509-SVIDs of one source, and knows the broker by the bundles of another.
 func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source) (*client.Client, error) {
 	if f.ServerID == "" {
-		web := &http.Transport{TLSClientConfig: tlsconfig.MTLSWebClientConfig(svids, nil)}
-		return client.New(client.Config{BaseURL: f.Server, HTTPClient: &http.Client{Transport: web}})
+		return client.New(client.Config{BaseURL: f.Server}, client.WithX509AndWebPKI(svids, nil))
 	}
 	id, err := f.serverID()
 	if err != nil {

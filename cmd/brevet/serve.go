@@ -115,6 +115,7 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	api := srv.HTTP(tlsConfig)
 	s.run(ctx, api, func() error { return api.ServeTLS(listener, "", "") })
 	s.api.Store(srv)
+	s.tasks.Go(func() error { return ended(ctx, srv.CloseUntrusted(ctx)) })
 	if err := s.serveConsole(ctx, cfg, shown); err != nil {
 		return err
 	}

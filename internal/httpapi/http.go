@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -23,6 +24,83 @@ const (
 )
 
 type connectionStart struct{}
+
+const (
+	// checkConnectionsEvery is how soon a connection is closed whose certificate has expired, or whose authority was removed.
+	checkConnectionsEvery = 2 * time.Second
+	// finishWithin is how long the calls under way on such a connection may take to end.
+	finishWithin = 30 * time.Second
+)
+
+// connections are those that are open, so that the ones whose client certificate does not verify any more can be closed.
+type connections struct {
+	mu   sync.Mutex
+	open map[net.Conn]*openConnection
+}
+
+type openConnection struct {
+	state     http.ConnState
+	untrusted time.Time // since when its certificate does not verify; zero while it does
+}
+
+// note implements http.Server.ConnState.
+func (c *connections) note(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateClosed, http.StateHijacked:
+		delete(c.open, conn)
+	case http.StateActive, http.StateIdle:
+		if c.open[conn] == nil {
+			c.open[conn] = &openConnection{}
+		}
+		c.open[conn].state = state
+	case http.StateNew: // its handshake is not over: asking for its certificates would wait for that
+	}
+}
+
+// CloseUntrusted closes connections whose client certificate expired, or whose authority left its bundle, until ctx ends: at once when
+// they are idle, and otherwise when their calls have ended. A client that opens a new connection presents its current SVID.
+func (s *Server) CloseUntrusted(ctx context.Context) error {
+	tick := time.NewTicker(checkConnectionsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			for _, conn := range s.untrusted(s.cfg.Now()) {
+				_ = conn.Close()
+			}
+		}
+	}
+}
+
+func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
+	s.conns.mu.Lock()
+	defer s.conns.mu.Unlock()
+	for conn, open := range s.conns.open {
+		secured, ok := conn.(*tls.Conn)
+		if !ok {
+			continue
+		}
+		state := secured.ConnectionState()
+		if len(state.PeerCertificates) == 0 {
+			continue
+		}
+		if _, err := s.cfg.Attestor.X509(&state); err == nil {
+			open.untrusted = time.Time{}
+			continue
+		}
+		if open.untrusted.IsZero() {
+			open.untrusted = now
+		}
+		if open.state == http.StateIdle || now.Sub(open.untrusted) > finishWithin {
+			closing = append(closing, conn)
+		}
+	}
+	return closing
+}
 
 // HTTP returns a server for the API with every limit set; serve it with ServeTLS(listener, "", ""). tlsConfig has to
 // ask for client certificates as attest.Attestor.TLSConfig does.
@@ -47,7 +125,8 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 			WriteByteTimeout:     10 * time.Second,
 		},
 		// What goes wrong below a call is for anyone to cause at will, so it must not fill the log.
-		ErrorLog: log.New(&lowLog{to: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), record: s.recordStolen}, "", 0),
+		ErrorLog:  log.New(&lowLog{to: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), record: s.recordStolen}, "", 0),
+		ConnState: s.conns.note,
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, connectionStart{}, s.cfg.Now())
 		},

@@ -68,8 +68,8 @@ var answers = []answer{
 		"A cursor only continues the listing that it came from, with the same filters and the same caller. Start again without a cursor.",
 	},
 	{
-		errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Who is calling is not proven",
-		"No acceptable SVID came with the call, nor an acceptable ID token, so nothing was decided. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer. A person logs in again, and sends the ID token without a certificate.",
+		errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Authentication required",
+		"The call came without an SVID or ID token that this server accepts, so nothing was decided; reason and explanation name the cause. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer. A person logs in again, and sends the ID token without a certificate.",
 	},
 	{
 		errToken, CodeInvalidToken, http.StatusUnauthorized, "The token does not open anything",
@@ -299,9 +299,15 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err er
 func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) Problem {
 	a, f, c := answerTo(err), findingOf(err), callOf(r)
 	c.code = a.code
+	if a.code == CodeUnauthenticated && outlived(r, f.detail) {
+		h.Set("Connection", "close") // over HTTP/2, GOAWAY
+	}
 	p := Problem{
 		Type: a.code.Type(), Title: a.title, Status: a.status, Detail: a.detail, Code: a.code,
 		Instance: "urn:uuid:" + c.id, Field: f.field, Explanation: f.why,
+	}
+	if cause, known := causes[f.detail]; known && a.code == CodeUnauthenticated {
+		p.Reason, p.Explanation = f.detail, cause
 	}
 	var denied *denial
 	if errors.As(err, &denied) {
@@ -356,7 +362,7 @@ const refuseTimeout = 3 * time.Second
 func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f finding) {
 	c := callOf(r)
 	ref := broker.Refusal{
-		Code: string(code), Detail: f.detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
+		ID: c.id, Code: string(code), Detail: f.detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
 	}
 	switch who := who.(type) {
 	case attest.Identity:

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -103,6 +104,7 @@ type Server struct {
 	leaving atomic.Bool
 	// closed tells those who wait for people that this replica goes.
 	closing sync.Once
+	conns   connections
 	closed  chan struct{}
 }
 
@@ -114,7 +116,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{})}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}), conns: connections{open: map[net.Conn]*openConnection{}}}
 	s.pace = ratelimit.New(callsPerSecond, callsAtOnce)
 	s.polls = ratelimit.New(pollsPerSecond, 1)
 	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne

@@ -258,16 +258,19 @@ func (e *entry) judgedBy(rec broker.Record) {
 // refusalEntry gives the refusal a name of its own, by which it can be found again when the answer to its commit is
 // lost: otherwise it might be counted twice.
 func refusalEntry(ref broker.Refusal) (entry, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return entry{}, fmt.Errorf("making an id: %w", err)
+	if ref.ID == "" {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return entry{}, fmt.Errorf("making an id: %w", err)
+		}
+		ref.ID = id.String()
 	}
-	e, err := newEntry(kindRefused, id.String(), ref.Time)
+	e, err := newEntry(kindRefused, ref.ID, ref.Time)
 	if err != nil {
 		return entry{}, err
 	}
 	body := refusalBody{
-		Version: bodyVersion, Kind: kindRefused, ID: id.String(), Time: e.time, Code: ref.Code, Detail: ref.Detail,
+		Version: bodyVersion, Kind: kindRefused, ID: ref.ID, Time: e.time, Code: ref.Code, Detail: ref.Detail,
 		PersonID: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
 	}
 	if ref.Subject != nil {

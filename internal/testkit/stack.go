@@ -255,6 +255,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	s.SVID = s.X509(t, "spiffe://acme.test/brevet")
 	tlsConfig := attestor.TLSConfig(tlsconfig.GetCertificate(s.SVID))
 	srv := s.Server.HTTP(tlsConfig)
+	runInBackground(t, s.Server.CloseUntrusted)
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ServeTLS(listener, "", "") }()
 	s.CloseServer = func() { _ = srv.Close() }
