@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,13 +15,25 @@ import (
 
 // DevCmd is `brevet dev`.
 type DevCmd struct {
-	State   string `help:"Folder that holds everything; remove it to start over." default:".brevet" type:"path"`
-	Prepare bool   `help:"Only build what the stack needs, and stop."`
-	Verbose bool   `help:"Show the broker's log." short:"v"`
+	Serve DevServeCmd `cmd:"" default:"withargs" help:"Run a complete private stack to develop against, until Ctrl-C. The default."`
+	Env   DevEnvCmd   `cmd:"" help:"Print the variables that make a shell one of the workloads of a running stack."`
+	Login DevLoginCmd `cmd:"" help:"Log in as one of the people of a running stack, without a browser."`
+}
+
+// DevState is the folder of a stack.
+type DevState struct {
+	State string `help:"Folder that holds everything; remove it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
+}
+
+// DevServeCmd is `brevet dev serve`.
+type DevServeCmd struct {
+	DevState
+	Prepare bool `help:"Only build what the stack needs, and stop."`
+	Verbose bool `help:"Show the broker's log." short:"v"`
 }
 
 // Run keeps a stack up until ctx ends.
-func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
+func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	if c.Prepare {
 		return devstack.Prepare(ctx, con.say)
 	}
@@ -29,7 +42,9 @@ func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return ended(ctx, err)
 	}
+	local.removeEnvironments() // of a run that was killed
 	defer func() {
+		local.removeEnvironments()
 		closeErr := local.close()
 		con.say("stopped; " + c.State + " keeps the state")
 		if err == nil {
@@ -46,7 +61,23 @@ func (c *DevCmd) Run(ctx context.Context, con *console) (err error) {
 			return err
 		}
 	}
-	return serve(ctx, cfg, log, func(string) { printDev(con, local, cfg, time.Since(began)) })
+	if err := local.writeIdentities(ctx, cfg, con.say); err != nil {
+		return fmt.Errorf("writing identities: %w", err)
+	}
+	if err := local.serveAPI(ctx, cfg); err != nil {
+		return fmt.Errorf("serving the stack's API: %w", err)
+	}
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	var announced error
+	err = serve(serving, cfg, log, func(string) {
+		if announced = local.writeEnvironments(cfg); announced != nil {
+			stop()
+			return
+		}
+		printDev(con, local, cfg, time.Since(began))
+	})
+	return errors.Join(err, announced)
 }
 
 // notOnPath is the folder of this program when its name alone would not start it, as after `make dev`.
@@ -62,40 +93,37 @@ func notOnPath() string {
 }
 
 func printDev(con *console, local *localStack, cfg Config, took time.Duration) {
+	self := "brevet"
+	if folder := notOnPath(); folder != "" {
+		self = quote(filepath.Join(folder, self))
+	}
 	fmt.Fprintf(con.out, `
-Brevet serves on %s, after %s. Ctrl-C stops all of it; the state stays in %s.
+Brevet serves on %[1]s, after %[2]s. Ctrl-C stops all of it; the state stays in %[3]s.
 
 Be a sandbox, in another terminal:
 
-`, cfg.Issuer, took.Round(100*time.Millisecond), local.dir)
-	if folder := notOnPath(); folder != "" {
-		fmt.Fprintf(con.out, "  export PATH=%s:$PATH\n", quote(folder))
-	}
-	for _, pair := range local.environment(cfg, "research") {
-		fmt.Fprintf(con.out, "  export %s=%s\n", pair[0], pair[1])
-	}
-	fmt.Fprintf(con.out, `
+  eval "$(%[4]s dev env --state %[5]s)"
   brevet request github.issues.read repo=acme/api --task try-1
   brevet request github.issues.write repo=acme/api --task try-1
   brevet request github.repo.delete repo=acme/api --task try-1
 
-The second of them waits for a person. Ask with --wait, be one of those who decide (alice or bob) in a third terminal
-with the same variables, and agree:
+The second of them waits for a person. Be one of those who decide, alice or bob, and agree:
 
-  brevet login
+  brevet dev login alice
   brevet approvals list
 
 or do it in the console, as alice, bob, carol (an auditor too) or dave, without a password:
 
-  %s
+  %[6]s
 
-Be the auditor:
+Be the auditor, in a third terminal:
 
-  SPIFFE_ENDPOINT_SOCKET=%s brevet audit list
+  eval "$(%[4]s dev env auditor --state %[5]s)"
+  brevet audit list
 
-Change scopes and policies in %s, check them with
-  brevet catalog check %s
+Change scopes and policies in %[7]s, check them with
+  brevet catalog check %[7]s
 and have an admin (bob) apply them:
-  brevet login && brevet catalog apply %s --person --reason "try it"
-`, cfg.Console.URL, local.socket("auditor"), local.path("catalog"), local.path("catalog"), local.path("catalog"))
+  brevet dev login bob && brevet catalog apply %[7]s --person --reason "try it"
+`, cfg.Issuer, took.Round(100*time.Millisecond), local.dir, self, quote(local.dir), cfg.Console.URL, quote(local.path("catalog")))
 }

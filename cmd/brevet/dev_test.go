@@ -12,17 +12,19 @@ import (
 type session struct {
 	*process
 	dir string
-	// env is what it told sandboxes to set, as the research agent.
+	// env is what `brevet dev env` prints, as the research agent.
 	env []string
 }
 
-var exports = regexp.MustCompile(`(?m)^  export (\S+)=(\S+)$`)
+var exports = regexp.MustCompile(`(?m)^export (\S+)=(\S+)$`)
 
 func startDev(t *testing.T, dir string) *session {
 	t.Helper()
 	s := &session{process: launch(t, nil, "dev", "--state", dir, "--verbose"), dir: dir}
 	s.waitFor(t, s.out, "brevet catalog apply")
-	for _, pair := range exports.FindAllStringSubmatch(s.out.String(), -1) {
+	printed := brevet(t, nil, "dev", "env", "--state", dir)
+	printed.want(t, 0)
+	for _, pair := range exports.FindAllStringSubmatch(printed.out, -1) {
 		if pair[1] == "PATH" {
 			continue // tells looks at it
 		}
@@ -32,8 +34,8 @@ func startDev(t *testing.T, dir string) *session {
 	if found := running(t, dir); len(found) < 3 || !strings.Contains(strings.Join(found, " "), "postgres") {
 		t.Errorf("got %q, want brevet, Vault and PostgreSQL", found)
 	}
-	if len(s.env) != 5 {
-		t.Fatalf("got %d variables to export, want 5:\n%s", len(s.env), s.out)
+	if len(s.env) != 11 {
+		t.Fatalf("got %d variables to export, want 11:\n%s", len(s.env), printed.out)
 	}
 	return s
 }
@@ -63,7 +65,10 @@ func TestDev(t *testing.T) {
 		brevet(t, nil, "dev", "--state", dir).want(t, 1, "state folder is in use", "runs a stack in "+dir)
 		brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "still-there").want(t, 0)
 	})
+	brevet(t, nil, "dev", "env", "nobody", "--state", dir).want(t, 1, "there is no workload nobody: it is one of admin, auditor,")
+	brevet(t, append(first.env, "HOME="+t.TempDir()), "dev", "login", "mallory").want(t, 1, `it knows nobody named "mallory"`)
 	first.stop(t, syscall.SIGTERM)
+	brevet(t, nil, "dev", "env", "--state", dir).want(t, 1, "no stack runs in "+dir)
 	brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "t").want(t, 1, "is the agent, or brevet dev, running?")
 
 	second := startDev(t, dir)
@@ -71,6 +76,7 @@ func TestDev(t *testing.T) {
 	second.signal(t, syscall.SIGKILL)
 	<-second.ended
 	nothingRuns(t, dir)
+	brevet(t, nil, "dev", "env", "--state", dir).want(t, 1, "no stack runs in "+dir)
 
 	third := startDev(t, dir)
 	t.Run("resumes after a kill", func(t *testing.T) { third.resumes(t, first) })
@@ -78,14 +84,22 @@ func TestDev(t *testing.T) {
 }
 
 func (s *session) tells(t *testing.T) {
-	for _, want := range []string{"BREVET_SERVER=https://localhost:", "BREVET_SERVER_ID=spiffe://acme.example/brevet", "brevet audit list", "Ctrl-C"} {
+	for _, want := range []string{
+		`eval "$(` + binary + ` dev env --state ` + s.dir + `)"`, `eval "$(` + binary + ` dev env auditor --state ` + s.dir + `)"`,
+		"brevet audit list", "Ctrl-C",
+	} {
 		if !strings.Contains(s.out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, s.out)
 		}
 	}
 	// After the first line, the name alone starts this very program.
-	if path := "export PATH=" + filepath.Dir(binary) + ":$PATH\n"; !strings.Contains(s.out.String(), path) {
-		t.Errorf("%q is missing in\n%s", path, s.out)
+	printed := brevet(t, nil, "dev", "env", "--state", s.dir)
+	for _, want := range []string{
+		"export PATH=" + filepath.Dir(binary) + ":$PATH\n", "BREVET_SERVER=https://localhost:", "BREVET_SERVER_ID=spiffe://acme.example/brevet",
+	} {
+		if !strings.Contains(printed.out, want) {
+			t.Errorf("%q is missing in\n%s", want, printed.out)
+		}
 	}
 	// Each command that it prints is one that works as printed, or is refused for the reason that it is there to show.
 	codes := map[string]int{"github.issues.read": 0, "github.issues.write": exitPending, "github.repo.delete": exitDenied}

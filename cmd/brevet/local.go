@@ -32,7 +32,12 @@ var localWorkloads = map[string]string{
 	"support":  "/support/agent-1",
 	"auditor":  "/ops/auditor",
 	"admin":    "/ops/admin",
+	"subagent": "/research/agent-7/summarizer",
+	"gateway":  "/gateways/github",
 }
+
+// localDelegation is the audience of ID tokens by which a sandbox of the dev stack asks on behalf of a person.
+const localDelegation = "agents"
 
 // localClient is the client that people log in through.
 const localClient = "brevet"
@@ -63,6 +68,7 @@ type localStack struct {
 	dir     string
 	sockets string
 	config  string
+	api     string // its address
 	closers []func() error
 }
 
@@ -89,6 +95,7 @@ func startLocal(ctx context.Context, dir string, progress func(string)) (_ *loca
 		do    func(context.Context) error
 	}{
 		{"preparing the database", l.prepareDatabase},
+		{"choosing the API's address", l.chooseAPI},
 		{"seeding the catalogue", l.seedCatalogue},
 		{"preparing Vault", l.prepareVault},
 		{"issuing identities", l.serveWorkloads},
@@ -112,7 +119,7 @@ func (l *localStack) close() error {
 
 func (l *localStack) path(name string) string { return filepath.Join(l.dir, name) }
 
-// prepareDatabase migrates, and gives the broker a user that may only append.
+// prepareDatabase migrates, and gives the broker a user that may only append, and auditors one that may only read.
 func (l *localStack) prepareDatabase(ctx context.Context) error {
 	admin, err := url.Parse(l.Postgres.AdminURL())
 	if err != nil {
@@ -124,13 +131,21 @@ func (l *localStack) prepareDatabase(ctx context.Context) error {
 	if err := migrations.Up(ctx, admin.String(), func(string) {}); err != nil {
 		return err
 	}
-	password := rand.Text()
-	if err := migrations.EnsureLogin(ctx, admin.String(), "brevet", migrations.BrokerRole, password); err != nil {
-		return err
+	for _, login := range []struct{ user, group, file string }{
+		{"brevet", migrations.BrokerRole, "database-url"},
+		{"auditor", migrations.AuditorRole, "auditor-url"},
+	} {
+		password := rand.Text()
+		if err := migrations.EnsureLogin(ctx, admin.String(), login.user, login.group, password); err != nil {
+			return err
+		}
+		as := *admin
+		as.User = url.UserPassword(login.user, password)
+		if err := replaceFile(l.path(login.file), as.String()+"\n"); err != nil {
+			return err
+		}
 	}
-	broker := *admin
-	broker.User = url.UserPassword("brevet", password)
-	return os.WriteFile(l.path("database-url"), []byte(broker.String()+"\n"), 0o600)
+	return replaceFile(l.path("owner-url"), admin.String()+"\n")
 }
 
 // prepareVault mounts the engines that the example catalogue speaks of, and gives the broker what it needs for the
@@ -153,8 +168,17 @@ func (l *localStack) prepareVault(ctx context.Context) error {
 // serveWorkloads opens one Workload API socket for each workload: which socket a process can open decides who it is.
 func (l *localStack) serveWorkloads(context.Context) error {
 	domain := spiffeid.RequireTrustDomainFromString(localDomain)
+	// curl and browsers call these two by such names.
+	hosts := map[spiffeid.ID][]string{}
+	for _, name := range []string{"brevet", "gateway"} {
+		id, err := spiffeid.FromPath(domain, localWorkloads[name])
+		if err != nil {
+			return err
+		}
+		hosts[id] = []string{"localhost", "127.0.0.1", "::1"}
+	}
 	var err error
-	l.issuer, err = devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Dir: l.path("spiffe"), Now: time.Now})
+	l.issuer, err = devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Dir: l.path("spiffe"), Now: time.Now, Hosts: hosts})
 	if err != nil {
 		return err
 	}
@@ -216,7 +240,7 @@ func (l *localStack) socketPath(name string) string { return filepath.Join(l.soc
 // socket is the address of a workload's Workload API.
 func (l *localStack) socket(name string) string { return "unix://" + l.socketPath(name) }
 
-// seedCatalogue copies the example once; afterwards it is the developer's to change.
+// seedCatalogue copies the example once; afterwards it is the developer's to change. Gateways may call the stack's own API, too.
 func (l *localStack) seedCatalogue(context.Context) error {
 	if _, err := os.Stat(l.path("catalog")); err == nil {
 		return nil
@@ -225,7 +249,15 @@ func (l *localStack) seedCatalogue(context.Context) error {
 	if err != nil {
 		return err
 	}
-	return os.CopyFS(l.path("catalog"), catalog)
+	if err := os.CopyFS(l.path("catalog"), catalog); err != nil {
+		return err
+	}
+	github := filepath.Join(l.path("catalog"), "github.yaml")
+	text, err := os.ReadFile(github)
+	if err != nil {
+		return err
+	}
+	return replaceFile(github, strings.ReplaceAll(string(text), "hosts: [api.github.com]", "hosts: [api.github.com, '"+l.apiHost()+"']"))
 }
 
 // writeConfig writes the file that `brevet serve` reads, the dev stack's own server included. The address of an
@@ -259,7 +291,12 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 			Auditors: []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + localWorkloads["auditor"]}},
 			Admins:   []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + localWorkloads["admin"]}},
 		}},
-		People:    &PeopleConfig{Issuer: l.people.Issuer(), ClientID: localClient, Roles: localRoles},
+		ResourceServers: []ResourceServerConfig{{
+			ID: "spiffe://" + localDomain + localWorkloads["gateway"], Audiences: []string{localAudience},
+		}},
+		People: &PeopleConfig{
+			Issuer: l.people.Issuer(), ClientID: localClient, DelegationAudiences: []string{localDelegation}, Roles: localRoles,
+		},
 		Console:   &ConsoleConfig{Listen: pagesAddress, URL: "http://localhost:" + pagesPort},
 		Catalogue: "catalog",
 		Postgres:  PostgresConfig{URLFile: "database-url"},
@@ -307,15 +344,4 @@ func freeAddress(ctx context.Context, wanted string) (string, error) {
 		return listener.Addr().String(), listener.Close()
 	}
 	return "", errors.Join(errs...)
-}
-
-// environment is what a client of this stack needs, as one of its workloads.
-func (l *localStack) environment(cfg Config, workload string) [][2]string {
-	return [][2]string{
-		{"BREVET_SERVER", cfg.Issuer},
-		{"BREVET_SERVER_ID", "spiffe://" + localDomain + localWorkloads["brevet"]},
-		{"SPIFFE_ENDPOINT_SOCKET", l.socket(workload)},
-		{"BREVET_OIDC_ISSUER", l.people.Issuer()},
-		{"BREVET_OIDC_CLIENT_ID", localClient},
-	}
 }

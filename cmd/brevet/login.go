@@ -43,6 +43,11 @@ type LoginCmd struct {
 
 // Run walks the device flow: the browser may be on another machine.
 func (c *LoginCmd) Run(ctx context.Context, con *console) error {
+	return c.logIn(ctx, con, nil)
+}
+
+// logIn walks the device flow. With agree, that answers on the provider's page, and nobody is told to.
+func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.Context, *oauth2.DeviceAuthResponse) error) error {
 	p, err := findProvider(ctx, c.Issuer, c.ClientID)
 	if err != nil {
 		return err
@@ -59,10 +64,15 @@ func (c *LoginCmd) Run(ctx context.Context, con *console) error {
 	if device.Expiry.IsZero() {
 		device.Expiry = time.Now().Add(defaultDeviceLife)
 	}
-	if err := printDevice(con, device); err != nil {
+	stop := func() {}
+	if agree != nil {
+		err = agree(ctx, device)
+	} else if err = printDevice(con, device); err == nil {
+		stop = showWaiting(con, "waiting for you", device.Expiry)
+	}
+	if err != nil {
 		return err
 	}
-	stop := showWaiting(con, "waiting for you", device.Expiry)
 	tokens, err := p.flows.DeviceAccessToken(ctx, device)
 	stop()
 	if err != nil {

@@ -37,7 +37,7 @@ func buildAndRun(m *testing.M) int {
 	// A developer's own environment must not decide what these tests see.
 	for _, name := range []string{
 		"BREVET_SERVER", "BREVET_SERVER_ID", "BREVET_TASK", "BREVET_AUDIENCE", "BREVET_CONFIG", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER",
-		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE",
+		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE", "BREVET_DEV_STATE",
 	} {
 		_ = os.Unsetenv(name)
 	}

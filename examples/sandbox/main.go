@@ -1,6 +1,6 @@
 // Command sandbox shows the Go SDK at work: a program that holds a credential for as long as it runs.
 //
-// It takes what `brevet dev` prints: BREVET_SERVER, BREVET_SERVER_ID and SPIFFE_ENDPOINT_SOCKET. It must never print a
+// It takes what `brevet dev env` prints: BREVET_SERVER, BREVET_SERVER_ID and SPIFFE_ENDPOINT_SOCKET. It must never print a
 // credential.
 package main
 

@@ -12,8 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// TargetDatabase is the database that Vault makes logins for: see [Stack.PrepareEngines].
+const TargetDatabase = "target"
+
 const (
-	target      = "target"
 	targetAdmin = "vault_admin"
 	// reader may read what logins are for. A login is a member of it, so that one revocation takes all away.
 	reader = "reporting_reader"
@@ -25,7 +27,7 @@ func (p *Postgres) TargetURL() string {
 }
 
 func (p *Postgres) targetURL(user string) string {
-	return "postgres://" + user + "@" + p.Addr() + "/" + target + "?sslmode=disable"
+	return "postgres://" + user + "@" + p.Addr() + "/" + TargetDatabase + "?sslmode=disable"
 }
 
 // PrepareEngines gives Vault something to make credentials of, one engine of each kind that Brevet knows:
@@ -73,12 +75,12 @@ func (p *Postgres) prepareTarget(ctx context.Context, password string) error {
 	defer func() { _ = admin.Close(context.WithoutCancel(ctx)) }()
 	var database, role bool
 	if err := admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1),
-		EXISTS (SELECT FROM pg_roles WHERE rolname = $2)`, target, targetAdmin).Scan(&database, &role); err != nil {
+		EXISTS (SELECT FROM pg_roles WHERE rolname = $2)`, TargetDatabase, targetAdmin).Scan(&database, &role); err != nil {
 		return err
 	}
 	var statements []string
 	if !database {
-		statements = append(statements, "CREATE DATABASE "+target)
+		statements = append(statements, "CREATE DATABASE "+TargetDatabase)
 	}
 	if !role {
 		statements = append(statements, "CREATE ROLE "+targetAdmin, "GRANT pg_signal_backend TO "+targetAdmin)

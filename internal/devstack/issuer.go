@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -27,6 +28,9 @@ type IssuerConfig struct {
 	Now func() time.Time
 	// X509TTL and JWTTTL are how long SVIDs live; zero means one hour and five minutes.
 	X509TTL, JWTTTL time.Duration
+	// Hosts are the host names and IP addresses that a workload's X.509-SVIDs have beside its SPIFFE ID, for clients that
+	// know no SPIFFE. A registration entry of SPIRE has such names too.
+	Hosts map[spiffeid.ID][]string
 	// RefreshHint is how often whoever federates with us is told to fetch our bundle; zero means each minute, which is often,
 	// since a developer who rotates wants to see it happen.
 	RefreshHint time.Duration
@@ -107,7 +111,15 @@ func (i *Issuer) X509SVID(id spiffeid.ID) (*x509svid.SVID, error) {
 		return nil, fmt.Errorf("issuing an X.509-SVID: %w", err)
 	}
 	ca, signer := i.CA()
-	cert, err := sign(svidTemplate(id, i.cfg.Now(), i.cfg.X509TTL), ca, key.Public(), signer)
+	template := svidTemplate(id, i.cfg.Now(), i.cfg.X509TTL)
+	for _, host := range i.cfg.Hosts[id] {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	cert, err := sign(template, ca, key.Public(), signer)
 	if err != nil {
 		return nil, fmt.Errorf("issuing an X.509-SVID: %w", err)
 	}

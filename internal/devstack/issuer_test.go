@@ -244,3 +244,26 @@ func TestBundleEndpoint(t *testing.T) {
 		t.Errorf("POST: got %d, want 405", resp.StatusCode)
 	}
 }
+
+// curl looks for the name that it calls, which only the workload that is called so has.
+func TestHostsAreInTheSVIDsOfTheirWorkload(t *testing.T) {
+	called := spiffeid.RequireFromPath(acme, "/called")
+	issuer := newIssuer(t, devstack.IssuerConfig{
+		TrustDomain: acme, Hosts: map[spiffeid.ID][]string{called: {"localhost", "127.0.0.1", "::1"}},
+	})
+	svid, err := issuer.X509SVID(called)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"localhost", "127.0.0.1", "::1"} {
+		if err := svid.Certificates[0].VerifyHostname(host); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, _, err := x509svid.Verify(svid.Certificates, issuer.Bundle().X509Bundle()); err != nil {
+		t.Errorf("got %v, want an SVID still", err)
+	}
+	if other := x509SVID(t, issuer).Certificates[0]; len(other.DNSNames)+len(other.IPAddresses) != 0 {
+		t.Errorf("got %v and %v for another workload, want no names", other.DNSNames, other.IPAddresses)
+	}
+}

@@ -1,10 +1,12 @@
 package devstack
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -143,6 +145,27 @@ func (p *Provider) verifyDevice(w http.ResponseWriter, r *http.Request) {
 	}
 	status, text := p.decideDevice(user, username)
 	tell(w, status, text)
+}
+
+// AgreeToDevice says on the page of a Provider who a device logs in as, as that person would in a browser.
+func AgreeToDevice(ctx context.Context, page, userCode, username string) error {
+	form := url.Values{"user_code": {userCode}, "username": {username}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, page, strings.NewReader(form.Encode()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	client := &http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("opening the provider's page: %w", err)
+	}
+	defer client.CloseIdleConnections()
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the provider answers %d: it knows nobody named %q", resp.StatusCode, username)
+	}
+	return nil
 }
 
 // nobody is what a person chooses who declines. No username holds a NUL.

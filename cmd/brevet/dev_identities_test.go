@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// What curl reads of a workload is for its owner's eyes only, is a certificate with its key, and follows the authorities.
+func TestIdentityFilesFollowRotation(t *testing.T) {
+	dir := t.TempDir()
+	l := &localStack{dir: dir}
+	t.Cleanup(func() {
+		if err := l.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.serveWorkloads(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.servePeople(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.writeIdentities(t.Context(), Config{Issuer: "https://localhost:8443"}, func(line string) { t.Error(line) }); err != nil {
+		t.Fatal(err)
+	}
+	folder := l.identityFolder("research")
+	for _, path := range []string{
+		filepath.Join(folder, svidFile), filepath.Join(folder, svidKeyFile), filepath.Join(folder, svidBundleFile),
+		filepath.Join(folder, jwtSVIDFile), filepath.Join(folder, actorSVIDFile), filepath.Join(dir, "people", "alice.token"),
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("got %v, %v, want %s with mode 0600", info, err, path)
+		}
+	}
+	before, _ := verified(t, folder)
+	if before == nil {
+		t.Fatal("the SVID is not of the bundle beside it")
+	}
+	if err := l.issuer.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the files hold an SVID of the new authority, and both authorities", func() bool {
+		after, roots := verified(t, folder)
+		return after != nil && !after.Equal(before) && !bytes.Equal(after.AuthorityKeyId, before.AuthorityKeyId) && roots == 2
+	})
+}
+
+// verified is the certificate in a folder, if it is of one of the authorities there, and how many these are.
+func verified(t *testing.T, folder string) (leaf *x509.Certificate, authorities int) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, svidFile), filepath.Join(folder, svidKeyFile))
+	if err != nil {
+		return nil, 0 // the key may have been replaced, and the certificate not yet
+	}
+	bundle, err := os.ReadFile(filepath.Join(folder, svidBundleFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		t.Fatal("there is no certificate in the bundle")
+	}
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return nil, 0
+	}
+	return pair.Leaf, bytes.Count(bundle, []byte("BEGIN CERTIFICATE"))
+}
