@@ -8,7 +8,7 @@ LDFLAGS := -s -w
 # The packages whose tests take longest: they begin first.
 LONG   := ./internal/httpapi ./internal/ledger ./cmd/brevet ./internal/egress ./internal/console
 # The suites of `make prove`: what tries a whole deployment rather than a package. The soak takes an hour and stands alone.
-SUITES := hostile canary tamper upgrade history faults
+SUITES := docs-run hostile canary tamper upgrade history faults
 
 .DEFAULT_GOAL := help
 
@@ -69,6 +69,10 @@ prove: ready ## Run the suites that try a whole deployment, one after the other 
 	@for suite in $(SUITES); do echo "== $$suite"; $(MAKE) --no-print-directory $$suite || failed="$$failed $$suite"; done; \
 		if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
+.PHONY: docs-run
+docs-run: ready ## Run each command that README and docs show, twice, against `brevet dev` (a minute)
+	$(GO) test -json -count=1 -timeout 5m ./tests/docs | awk -f tools/count.awk
+
 .PHONY: hostile
 hostile: ready ## Send the hostile inputs H1 to H107 to two replicas (minutes)
 	$(GO) test -c -o bin/hostile.test ./tests/hostile
@@ -104,7 +108,7 @@ faults: ready ## Break replicas, Vault and PostgreSQL at every crash point; writ
 	$(GO) test -c -o bin/faults.test ./tests/faults
 	cd tests/faults && ../../bin/faults.test -test.timeout 90m -test.parallel 64 -all -issuances 10000 -kill-every 20s -matrix ../../docs/faults.md
 
-OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|HandedDown|Metadata|ClientCredentials|Curl|TheDocs|KindOfToken|Proof|Key|TestCheck|TestNginx|Jose|StatusList
+OAUTH := Grant|Introspection|Tokens|Revoking|Questions|OneShot|HandedDown|Metadata|ClientCredentials|Curl|KindOfToken|Proof|Key|TestCheck|TestNginx|Jose|StatusList
 .PHONY: conformance
 conformance: ready ## Hold the OAuth API to its specifications, with clients and verifiers of other projects (minutes)
 	{ $(GO) test -json -count=1 ./internal/jws ./internal/token ./internal/dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./internal/httpapi; } | awk -f tools/count.awk

@@ -42,8 +42,10 @@ var (
 	inlineCode = regexp.MustCompile("`([^`\n]+)`")
 	// A command of ours, in a line of shell or behind a container's name.
 	commands = regexp.MustCompile(`(?:^|[\s/])brevet +((?:serve|ready|probe|dev|demo|scopes|request|exec|egress|git-credential|kube-credential|mcp|audit|catalog|ledger|migrate|bootstrap|version)\b[^|&;#]*)`)
-	links    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	targets  = regexp.MustCompile("(?m)(?:^|`)make ([a-z0-9]+(?:-[a-z0-9]+)*)")
+	// Comments and redirections are no arguments.
+	shellNoise = regexp.MustCompile(`(?m)\s+#.*$|\s+[0-9]?>\s*[^\s;]+`)
+	links      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	targets    = regexp.MustCompile("(?m)(?:^|`)make ([a-z0-9]+(?:-[a-z0-9]+)*)")
 )
 
 // Every command that a document tells people to type is one that this binary takes.
@@ -54,8 +56,9 @@ func TestDocumentedCommandsParse(t *testing.T) {
 	for path, text := range documents(t) {
 		var code []string
 		for _, block := range blocks.FindAllStringSubmatch(text, -1) {
-			if block[1] == "sh" {
-				code = append(code, strings.Split(strings.ReplaceAll(block[2], "\\\n", " "), "\n")...)
+			if block[1] == "sh" || block[1] == "console" {
+				text := shellNoise.ReplaceAllString(strings.ReplaceAll(block[2], "\\\n", " "), "")
+				code = append(code, strings.Split(text, "\n")...)
 			}
 		}
 		for _, inline := range inlineCode.FindAllStringSubmatch(blocks.ReplaceAllString(text, ""), -1) {
