@@ -8,7 +8,7 @@ LDFLAGS := -s -w
 # The packages whose tests take longest: they begin first.
 LONG   := ./internal/httpapi ./internal/ledger ./cmd/brevet ./internal/egress ./internal/console
 # The suites of `make prove`: what tries a whole deployment rather than a package. The soak takes an hour and stands alone.
-SUITES := docs-run hostile canary tamper upgrade history faults
+SUITES := docs-run rotation hostile canary tamper upgrade history faults
 
 .DEFAULT_GOAL := help
 
@@ -95,6 +95,10 @@ upgrade: ready ## Migrate two replicas under load to this version and back: FROM
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && git archive $(BEFORE) >"$$tmp/tar" && mkdir "$$tmp/tree" && tar -xf "$$tmp/tar" -C "$$tmp/tree" && \
 		(cd "$$tmp/tree" && $(GO) build -o ../brevet ./cmd/brevet) && \
 		cd tests/upgrade && ../../bin/upgrade.test -test.timeout 15m -from "$$tmp/brevet" -from-name "$$(git rev-parse --short $(BEFORE))"
+
+.PHONY: rotation
+rotation: ready ## Keep long-lived clients at work while SVIDs and authorities rotate (four minutes)
+	$(GO) test -json -count=1 -timeout 20m ./tests/rotation -load 3m -svid-ttl 10s -authority-ttl 75s | awk -f tools/count.awk
 
 SEEDS ?= 100
 .PHONY: history

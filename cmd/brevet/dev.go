@@ -28,8 +28,10 @@ type DevState struct {
 // DevServeCmd is `brevet dev serve`.
 type DevServeCmd struct {
 	DevState
-	Prepare bool `help:"Only build what the stack needs, and stop."`
-	Verbose bool `help:"Show the broker's log." short:"v"`
+	Prepare      bool          `help:"Only build what the stack needs, and stop."`
+	SVIDTTL      time.Duration `help:"How long SVIDs live. A workload gets a new one after half of that." name:"svid-ttl" default:"1h"`
+	AuthorityTTL time.Duration `help:"How long an authority signs before the next one takes over, as with SPIRE. Default: until the state folder is removed." name:"authority-ttl"`
+	Verbose      bool          `help:"Show the broker's log." short:"v"`
 }
 
 // Run keeps a stack up until ctx ends.
@@ -38,7 +40,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		return devstack.Prepare(ctx, con.say)
 	}
 	began := time.Now()
-	local, err := startLocal(ctx, c.State, con.say)
+	local, err := startLocalWith(ctx, c.State, c.SVIDTTL, con.say)
 	if err != nil {
 		return ended(ctx, err)
 	}
@@ -69,6 +71,9 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
+	if c.AuthorityTTL > 0 {
+		go func() { _ = local.issuer.RotateEvery(serving, c.AuthorityTTL) }() // it fails with the state folder, as everything does
+	}
 	var announced error
 	err = serve(serving, cfg, log, func(string) {
 		if announced = local.writeEnvironments(cfg); announced != nil {

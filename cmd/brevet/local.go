@@ -70,10 +70,16 @@ type localStack struct {
 	config  string
 	api     string // its address
 	closers []func() error
+	svidTTL time.Duration // how long SVIDs live; zero is the issuer's default
 }
 
 // startLocal brings a stack up in dir, or resumes the one that is there.
-func startLocal(ctx context.Context, dir string, progress func(string)) (_ *localStack, err error) {
+func startLocal(ctx context.Context, dir string, progress func(string)) (*localStack, error) {
+	return startLocalWith(ctx, dir, 0, progress)
+}
+
+// startLocalWith is startLocal with SVIDs that live for svidTTL; zero means the usual hour.
+func startLocalWith(ctx context.Context, dir string, svidTTL time.Duration, progress func(string)) (_ *localStack, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("naming the state folder: %w", err)
@@ -83,7 +89,7 @@ func startLocal(ctx context.Context, dir string, progress func(string)) (_ *loca
 		return nil, err
 	}
 	l := &localStack{
-		Stack: servers, dir: dir, config: filepath.Join(dir, "brevet.yaml"), closers: []func() error{servers.Close},
+		Stack: servers, dir: dir, svidTTL: svidTTL, config: filepath.Join(dir, "brevet.yaml"), closers: []func() error{servers.Close},
 	}
 	defer func() {
 		if err != nil {
@@ -178,7 +184,9 @@ func (l *localStack) serveWorkloads(context.Context) error {
 		hosts[id] = []string{"localhost", "127.0.0.1", "::1"}
 	}
 	var err error
-	l.issuer, err = devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Dir: l.path("spiffe"), Now: time.Now, Hosts: hosts})
+	l.issuer, err = devstack.NewIssuer(devstack.IssuerConfig{
+		TrustDomain: domain, Dir: l.path("spiffe"), Now: time.Now, Hosts: hosts, X509TTL: l.svidTTL, JWTTTL: min(l.svidTTL, 5*time.Minute),
+	})
 	if err != nil {
 		return err
 	}

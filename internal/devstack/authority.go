@@ -35,11 +35,14 @@ type authority struct {
 	jwt  *ecdsa.PrivateKey
 }
 
-// issuerState is what persists; the last authority is the current one.
+// issuerState is what persists. All authorities are in the bundle; the active one signs.
 type issuerState struct {
 	sequence    uint64
 	authorities []authority
+	active      int
 }
+
+func (s *issuerState) activateLast() { s.active = len(s.authorities) - 1 }
 
 func newAuthority(td spiffeid.TrustDomain, now time.Time) (authority, error) {
 	ca, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -115,6 +118,7 @@ type storedState struct {
 	TrustDomain string            `json:"trust_domain"`
 	Sequence    uint64            `json:"sequence"`
 	Authorities []storedAuthority `json:"authorities"`
+	Active      int               `json:"active"`
 }
 
 func (i *Issuer) file() string { return filepath.Join(i.cfg.Dir, "issuer.json") }
@@ -123,7 +127,7 @@ func (i *Issuer) save(state issuerState) error {
 	if i.cfg.Dir == "" {
 		return nil
 	}
-	stored := storedState{TrustDomain: i.cfg.TrustDomain.Name(), Sequence: state.sequence}
+	stored := storedState{TrustDomain: i.cfg.TrustDomain.Name(), Sequence: state.sequence, Active: state.active}
 	for _, each := range state.authorities {
 		ca, err := x509.MarshalPKCS8PrivateKey(each.ca)
 		if err != nil {
@@ -163,10 +167,10 @@ func (i *Issuer) load() (found bool, err error) {
 	if stored.TrustDomain != i.cfg.TrustDomain.Name() {
 		return false, fmt.Errorf("%s belongs to trust domain %s", i.file(), stored.TrustDomain)
 	}
-	if len(stored.Authorities) == 0 {
-		return false, fmt.Errorf("%s holds no authority", i.file())
+	if stored.Active < 0 || stored.Active >= len(stored.Authorities) {
+		return false, fmt.Errorf("%s holds no active authority", i.file())
 	}
-	i.state.sequence = stored.Sequence
+	i.state.sequence, i.state.active = stored.Sequence, stored.Active
 	for _, each := range stored.Authorities {
 		parsed, err := each.parse()
 		if err != nil {

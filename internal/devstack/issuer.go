@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -177,29 +178,62 @@ func (i *Issuer) JWTKey() (kid string, signer crypto.Signer) {
 func (i *Issuer) current() authority {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.state.authorities[len(i.state.authorities)-1]
+	return i.state.authorities[i.state.active]
 }
 
 // Rotate makes a new X.509 and a new JWT authority, which sign from now on. What the old ones signed stays valid
 // until Prune.
-func (i *Issuer) Rotate() error {
+func (i *Issuer) Rotate() error { return i.add((*issuerState).activateLast) }
+
+// Prepare adds a new X.509 and a new JWT authority to the bundle, so that everybody knows them before they sign.
+func (i *Issuer) Prepare() error { return i.add(func(*issuerState) {}) }
+
+// Activate has the authorities that were prepared last sign from now on. Workloads get new SVIDs at once.
+func (i *Issuer) Activate() error { return i.change((*issuerState).activateLast) }
+
+func (i *Issuer) add(then func(*issuerState)) error {
 	fresh, err := newAuthority(i.cfg.TrustDomain, i.cfg.Now())
 	if err != nil {
-		return fmt.Errorf("rotating the authorities: %w", err)
+		return fmt.Errorf("making authorities: %w", err)
 	}
-	return i.change(func(old []authority) []authority { return append(old[:len(old):len(old)], fresh) })
+	return i.change(func(state *issuerState) {
+		state.authorities = append(state.authorities[:len(state.authorities):len(state.authorities)], fresh)
+		then(state)
+	})
 }
 
-// Prune drops all authorities but the current ones from the bundle: what the others signed is void.
+// Prune drops all authorities but the active ones from the bundle: what the others signed is void.
 func (i *Issuer) Prune() error {
-	return i.change(func(old []authority) []authority { return old[len(old)-1:] })
+	return i.change(func(state *issuerState) {
+		state.authorities, state.active = state.authorities[state.active:state.active+1:state.active+1], 0
+	})
+}
+
+// RotateEvery prepares, activates and prunes authorities until ctx ends, as a SPIRE server does: each signs for that long.
+func (i *Issuer) RotateEvery(ctx context.Context, lifetime time.Duration) error {
+	tick := time.NewTicker(lifetime / 3)
+	defer tick.Stop()
+	for {
+		for _, step := range []func() error{i.Prepare, i.Activate, i.Prune} {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick.C:
+			}
+			if err := step(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // change stores the next state before anybody sees it.
-func (i *Issuer) change(next func([]authority) []authority) error {
+func (i *Issuer) change(next func(*issuerState)) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	state := issuerState{sequence: i.state.sequence + 1, authorities: next(i.state.authorities)}
+	state := i.state
+	state.sequence++
+	next(&state)
 	if err := i.save(state); err != nil {
 		return fmt.Errorf("storing the authorities: %w", err)
 	}

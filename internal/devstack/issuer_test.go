@@ -267,3 +267,33 @@ func TestHostsAreInTheSVIDsOfTheirWorkload(t *testing.T) {
 		t.Errorf("got %v and %v for another workload, want no names", other.DNSNames, other.IPAddresses)
 	}
 }
+
+// An authority that was prepared verifies before it signs, so that nobody meets an SVID of an authority that they do not know.
+func TestPreparedAuthoritySignsOnceItIsActive(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	issuer := newIssuer(t, devstack.IssuerConfig{TrustDomain: acme, Dir: dir})
+	before, _ := issuer.CA()
+	if err := issuer.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := issuer.CA(); !now.Equal(before) || len(issuer.Bundle().X509Authorities()) != 2 {
+		t.Errorf("got %d authorities, and another one signs: %v", len(issuer.Bundle().X509Authorities()), !now.Equal(before))
+	}
+	resumed := newIssuer(t, devstack.IssuerConfig{TrustDomain: acme, Dir: dir})
+	if now, _ := resumed.CA(); !now.Equal(before) {
+		t.Error("after a restart an authority signs that was only prepared")
+	}
+	if err := issuer.Activate(); err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := issuer.CA(); now.Equal(before) {
+		t.Error("the old authority signs after the activation")
+	}
+	if err := issuer.Prune(); err != nil {
+		t.Fatal(err)
+	}
+	if left := issuer.Bundle().X509Authorities(); len(left) != 1 || left[0].Equal(before) {
+		t.Errorf("got %d authorities after pruning, want the active one", len(left))
+	}
+}

@@ -52,6 +52,7 @@ var arrows = map[string][]string{
 	"tests/hostile":           {},
 	"tests/upgrade":           {},
 	"tests/bench":             {"internal/devstack"},
+	"tests/rotation":          {},
 	"tests/tamper":            {},
 	"cmd/brevet":              {"attest", "internal/audit", "broker", "client", "internal/console", "internal/devstack", "internal/dpop", "internal/egress", "examples", "internal/export", "internal/safetext", "internal/ledger", "migrations", "internal/mint", "openapi", "internal/safehttp", "internal/passkey", "internal/people", "resourceserver", "scopes", "internal/secret", "internal/httpapi", "internal/notify/webhook", "internal/notify/witness"},
 
