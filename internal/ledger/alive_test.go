@@ -53,7 +53,7 @@ func TestAliveLimitHoldsOverReplicas(t *testing.T) {
 }
 
 func TestWhatCountsAsAlive(t *testing.T) {
-	here, sub := as(sandbox, "git.read", "t1", 0), as(sandbox+"/x", "git.read", "t1", 0)
+	here, sub := as(moment(), sandbox, "git.read", "t1", 0), as(moment(), sandbox+"/x", "git.read", "t1", 0)
 	for _, tc := range []struct {
 		name   string
 		kind   string
@@ -69,10 +69,10 @@ func TestWhatCountsAsAlive(t *testing.T) {
 		{"a failure", "database", here, []broker.Status{broker.StatusFailed}, ""},
 		{"a revoked JWT", "jwt", here, []broker.Status{broker.StatusRevoked}, ""},
 		{"a lapsed JWT", "jwt", func(rec *broker.Record) { here(rec); lapse(rec) }, nil, ""},
-		{"another task's", "jwt", as(sandbox, "git.read", "t2", 0), nil, "sandbox trust_domain"},
+		{"another task's", "jwt", as(moment(), sandbox, "git.read", "t2", 0), nil, "sandbox trust_domain"},
 		{"another sandbox's", "jwt", sub, nil, "trust_domain"},
-		{"another scope's", "jwt", as(sandbox, "git.write", "t1", 0), nil, ""},
-		{"another trust domain's", "jwt", as("spiffe://other.test/agents/a", "git.read", "t1", 0), nil, ""},
+		{"another scope's", "jwt", as(moment(), sandbox, "git.write", "t1", 0), nil, ""},
+		{"another trust domain's", "jwt", as(moment(), "spiffe://other.test/agents/a", "git.read", "t1", 0), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			db := testkit.NewDB(t)

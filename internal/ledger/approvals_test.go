@@ -18,10 +18,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// saidEarlier is when the provider told the groups of people: before anything that happens in a test.
+var saidEarlier = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
 // bobVotes and carolVotes are in the group that pending requests here wait for.
 var (
-	bobVotes   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: start}
-	carolVotes = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: start}
+	bobVotes   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: saidEarlier}
+	carolVotes = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 )
 
 // waits begins a request that two people have to agree to.
@@ -38,7 +41,7 @@ func waits(t *testing.T, l *ledger.Ledger) broker.Record {
 // cast records a vote of somebody, who is known then.
 func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Step) error {
 	t.Helper()
-	if _, err := l.Meet(t.Context(), who, start); err != nil {
+	if _, err := l.Meet(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
 	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
@@ -96,6 +99,7 @@ func TestApprovalIsRedeemedOnce(t *testing.T) {
 
 // I4 and I5: what the ledger takes for approved is held up by people who may, when it is redeemed too.
 func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	refused := func(name string, request broker.Record) {
@@ -116,7 +120,7 @@ func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 	if err := cast(t, l, one, carolVotes, broker.Step{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrOvertaken) {
 		t.Errorf("a step from before: got %v, want ErrOvertaken", err)
 	}
-	stranger := broker.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: start}
+	stranger := broker.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: saidEarlier}
 	if err := cast(t, l, one, stranger, broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
 		t.Error("somebody outside of the group was counted")
 	}
@@ -146,6 +150,7 @@ func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 
 // T3, as far as the broker's own role goes: rows that nobody voted for are refused by the database.
 func TestForgedApprovals(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	request := waits(t, l)
@@ -185,12 +190,15 @@ func TestStandingIsCutWithinReach(t *testing.T) {
 	if err := asking.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	for _, change := range []func(*broker.Record){as("spiffe://acme.test/small/a", "git.read", "t1", 0), as("spiffe://acme.test/smaller", "git.read", "t1", 0)} {
+	for _, change := range []func(*broker.Record){as(moment(), "spiffe://acme.test/small/a", "git.read", "t1", 0), as(moment(), "spiffe://acme.test/smaller", "git.read", "t1", 0)} {
 		rec := pending(change)
 		begin(t, l, rec)
 		want = append(want, broker.Standing{ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Group: "oncall"})
 	}
-	begin(t, l, pending(func(rec *broker.Record) { as("spiffe://acme.test/small/b", "git.read", "t1", 0)(rec); lapse(rec) }))
+	begin(t, l, pending(func(rec *broker.Record) {
+		as(moment(), "spiffe://acme.test/small/b", "git.read", "t1", 0)(rec)
+		lapse(rec)
+	}))
 	for name, tc := range map[string]struct {
 		queries []broker.WaitingQuery
 		want    []broker.Standing
@@ -220,11 +228,11 @@ func TestWaitingComesInTurn(t *testing.T) {
 	asked := map[string]string{}
 	for _, one := range []string{"acme.test/a 1", "acme.test/a 2", "acme.test/b 1", "acme.test/a 3", "other.test/a 1", "acme.test/b 2", "other.test/a 2"} {
 		id, _, _ := strings.Cut(one, " ")
-		rec := pending(as("spiffe://"+id, "git.read", "t1", 0))
+		rec := pending(as(moment(), "spiffe://"+id, "git.read", "t1", 0))
 		begin(t, l, rec)
 		asked[rec.ID] = one
 	}
-	begin(t, l, pending(func(rec *broker.Record) { as("spiffe://acme.test/a", "git.read", "t1", 0)(rec); lapse(rec) }))
+	begin(t, l, pending(func(rec *broker.Record) { as(moment(), "spiffe://acme.test/a", "git.read", "t1", 0)(rec); lapse(rec) }))
 	q := broker.WaitingQuery{Groups: []string{"oncall"}, Within: []string{people.Everywhere}}
 	inTurn := []string{"acme.test/a 1", "other.test/a 1", "acme.test/b 1", "other.test/a 2", "acme.test/a 2", "acme.test/b 2", "acme.test/a 3"}
 	for q.Limit = 1; q.Limit <= 8; q.Limit++ {

@@ -125,6 +125,7 @@ func TestUpgradeOfAnUnusedDatabase(t *testing.T) {
 
 // A database with entries is as old as these, so that an upgrade makes nobody an admin.
 func TestUpgradeOpensNoBootstrap(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	for isApplied(t, db, 8) {
 		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {

@@ -40,7 +40,7 @@ func step(t *testing.T, l *ledger.Ledger, becomes broker.CatalogueState, title, 
 	}
 	files, digest := small(t, title)
 	return broker.CatalogueStep{
-		ID: uuid.Must(uuid.NewV7()).String(), Time: start, Becomes: becomes, Digest: digest, Base: head.Digest,
+		ID: uuid.Must(uuid.NewV7()).String(), Time: moment(), Becomes: becomes, Digest: digest, Base: head.Digest,
 		Version: head.Version + 1, Actor: actor, Reason: "because", Files: files,
 	}
 }
@@ -65,7 +65,7 @@ func TestCatalogueIsKeptAsItWas(t *testing.T) {
 	}
 	first := take(t, l, step(t, l, broker.CatalogueApplied, "One", ""))
 	head, err := l.InForce(t.Context())
-	want := broker.CatalogueVersion{Version: 1, Digest: first.Digest, Since: start.Truncate(time.Microsecond), Reason: "because"}
+	want := broker.CatalogueVersion{Version: 1, Digest: first.Digest, Since: first.Time.Truncate(time.Microsecond), Reason: "because"}
 	if diff := cmp.Diff(want, head); err != nil || diff != "" {
 		t.Errorf("got %v and (-want +got):\n%s", err, diff)
 	}
@@ -207,6 +207,7 @@ func TestRecordsAndCatalogueRace(t *testing.T) {
 
 // The broker's own login cannot put in force what nobody applied.
 func TestForgedCatalogues(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	take(t, l, step(t, l, broker.CatalogueApplied, "One", ""))

@@ -26,6 +26,7 @@ func census(t *testing.T, l *ledger.Ledger, reach broker.Reach) broker.Census {
 
 // What is alive counts once in each group, with the latest end, and nothing else counts.
 func TestCensus(t *testing.T) {
+	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	const other = "spiffe://other.test/agents/a"
 	soon, late := start.Add(15*time.Minute).Truncate(time.Second), start.Add(3*time.Hour).Truncate(time.Second)
@@ -42,14 +43,14 @@ func TestCensus(t *testing.T) {
 		rec.Decision.Scope = &scopes.Scope{Name: "pay", Authority: scopes.Payment}
 	}
 	const issued, revoking = broker.StatusIssued, broker.StatusRevoking
-	bring(t, l, "jwt", nil, nil)
+	bring(t, l, "jwt", nil, until(soon, nil))
 	bring(t, l, "jwt", nil, until(late, nil))
-	bring(t, l, "jwt", nil, pays)
-	bring(t, l, "jwt", nil, until(soon, as(other, "git.read", "task-1", 0)))
-	bring(t, l, "database", nil, nil)
-	bring(t, l, "database", []broker.Status{issued}, nil)
-	bring(t, l, "database", []broker.Status{broker.StatusUnknown}, nil)
-	bring(t, l, "database", []broker.Status{issued, revoking}, nil)
+	bring(t, l, "jwt", nil, until(soon, pays))
+	bring(t, l, "jwt", nil, until(soon, as(moment(), other, "git.read", "task-1", 0)))
+	bring(t, l, "database", nil, until(soon, nil))
+	bring(t, l, "database", []broker.Status{issued}, until(soon, nil))
+	bring(t, l, "database", []broker.Status{broker.StatusUnknown}, until(soon, nil))
+	bring(t, l, "database", []broker.Status{issued, revoking}, until(soon, nil))
 	// These are over.
 	bring(t, l, "jwt", nil, lapse)
 	bring(t, l, "jwt", nil, func(rec *broker.Record) { // of this hour, most often

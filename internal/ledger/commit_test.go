@@ -21,6 +21,7 @@ func withKey(key string) func(*broker.Record) {
 }
 
 func TestManyWritersLeaveNoGap(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	const writers, each = 64, 20
@@ -93,13 +94,14 @@ func TestOneKeyIsOneRecord(t *testing.T) {
 	}
 	// A key is the sandbox's own.
 	begin(t, replicas[0], allowed(func(rec *broker.Record) {
-		as("spiffe://acme.test/agents/b", "git.read", "t", 0)(rec)
+		as(moment(), "spiffe://acme.test/agents/b", "git.read", "t", 0)(rec)
 		withKey("key of allowed")(rec)
 	}))
 	db.Check(t)
 }
 
 func TestFailureFreesTheKey(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	first := allowed(withKey("k"))

@@ -29,10 +29,11 @@ func disobeyed(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []st
 
 // What several orders forbid comes once, and what was ordered long enough ago not at all.
 func TestDueByOrder(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for _, id := range []string{"spiffe://acme.test/a", "spiffe://acme.test/a/b", "spiffe://acme.test/ab", "spiffe://acme.test.evil/a", "spiffe://other.test/a"} {
-		begin(t, l, allowed(as(id, "git.read", "t", 0)))
+		begin(t, l, allowed(as(moment(), id, "git.read", "t", 0)))
 	}
 	hourAgo, now := start.Add(-time.Hour), start.Add(-10*time.Second)
 	at := func(cmd broker.Command, at time.Time) broker.Command {
@@ -96,7 +97,7 @@ func TestDueIsFast(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	conn := testkit.Connect(t, db.AdminURL)
-	rec := allowed(as("spiffe://acme.test/first", "git.read", "t", 0))
+	rec := allowed(as(moment(), "spiffe://acme.test/first", "git.read", "t", 0))
 	begin(t, l, rec)
 	copies(t, conn, rec, 100_000, 50_000, 51, 20_000)
 	look := func(name string, want int) {

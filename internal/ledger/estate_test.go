@@ -52,7 +52,7 @@ func TestQuarantineForbids(t *testing.T) {
 		t.Run(tc.quarantine+" and "+tc.subject, func(t *testing.T) {
 			db := testkit.NewDB(t)
 			l, other := db.Ledger(t), db.Ledger(t)
-			who := as(tc.subject, "git.read", "t", 0)
+			who := as(moment(), tc.subject, "git.read", "t", 0)
 			announce(t, l, quarantine(tc.quarantine))
 			for name, rec := range map[string]broker.Record{
 				"a JWT": allowed(who), "a request that waits": pending(who), "a login": dynamic("database", who),
@@ -70,11 +70,12 @@ func TestQuarantineForbids(t *testing.T) {
 }
 
 func TestTaskEnds(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l, other := db.Ledger(t), db.Ledger(t)
 	tries := func(name, id, task string, want error) {
 		t.Helper()
-		for _, rec := range []broker.Record{allowed(as(id, "git.read", task, 0)), pending(as(id, "git.read", task, 0))} {
+		for _, rec := range []broker.Record{allowed(as(moment(), id, "git.read", task, 0)), pending(as(moment(), id, "git.read", task, 0))} {
 			if _, err := other.Begin(t.Context(), rec); !errors.Is(err, want) {
 				t.Errorf("%s: got %v, want %v", name, err, want)
 			}
@@ -107,7 +108,7 @@ func TestTaskEnds(t *testing.T) {
 		tries(task, sandbox, task, want)
 		tries(task+", of another sandbox", sandbox+"b", task, nil)
 	}
-	begin(t, l, denied(as(sandbox, "git.read", "at once", 0)))
+	begin(t, l, denied(as(moment(), sandbox, "git.read", "at once", 0)))
 
 	due := func(limit int) []broker.Task {
 		t.Helper()
@@ -156,7 +157,7 @@ func TestQuarantines(t *testing.T) {
 	}
 	standing := func(cmd broker.Command, index int64) broker.Quarantine {
 		return broker.Quarantine{
-			SPIFFEID: cmd.Target.SPIFFEID, Since: start.Truncate(time.Microsecond), Actor: "spiffe://acme.test/admin", Reason: "because",
+			SPIFFEID: cmd.Target.SPIFFEID, Since: cmd.Time.Truncate(time.Microsecond), Actor: "spiffe://acme.test/admin", Reason: "because",
 			Command: cmd.ID, Index: index,
 		}
 	}
@@ -266,6 +267,7 @@ func TestCommandsRaceRequests(t *testing.T) {
 }
 
 func TestBadCommands(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	good := quarantine(sandbox)
@@ -293,7 +295,7 @@ func TestBadCommands(t *testing.T) {
 	announce(t, l, cmd)
 	entries := db.Entries(t)
 	want := map[string]any{
-		"version": 1.0, "kind": "credentials.revoke", "id": cmd.ID, "time": start.Truncate(time.Microsecond).Format(time.RFC3339Nano),
+		"version": 1.0, "kind": "credentials.revoke", "id": cmd.ID, "time": cmd.Time.Truncate(time.Microsecond).Format(time.RFC3339Nano),
 		"actor": map[string]any{
 			"spiffe_id": "spiffe://acme.test/admin", "trust_domain": "acme.test", "svid": "x509-svid", "thumbprint": "dGh1bWI",
 		},
@@ -307,8 +309,8 @@ func TestBadCommands(t *testing.T) {
 
 // lapse begins records that ended a while ago.
 func lapse(rec *broker.Record) {
-	rec.Time = start.Add(-time.Hour)
-	rec.Expires = start.Add(-30 * time.Minute).Truncate(time.Second)
+	rec.Time = moment().Add(-time.Hour)
+	rec.Expires = rec.Time.Add(30 * time.Minute).Truncate(time.Second)
 }
 
 func TestLive(t *testing.T) {
@@ -331,9 +333,9 @@ func TestLive(t *testing.T) {
 	add("revoking, lapsed", "database", lapse, revoking)
 	add("static", "kv", nil, issued)
 	add("static, lapsed", "kv", lapse, issued)
-	add("below", "jwt", as(sandbox+"/x", "git.write", "t2", 0))
-	add("beside", "jwt", as(sandbox+"b", "git.read", "task-1", 0))
-	add("elsewhere", "database", as("spiffe://other.test/agents/a", "git.read", "task-1", 0), issued)
+	add("below", "jwt", as(moment(), sandbox+"/x", "git.write", "t2", 0))
+	add("beside", "jwt", as(moment(), sandbox+"b", "git.read", "task-1", 0))
+	add("elsewhere", "database", as(moment(), "spiffe://other.test/agents/a", "git.read", "task-1", 0), issued)
 	begin(t, l, denied(nil), pending(nil))
 	live := func(sel broker.Selector, reach broker.Reach, page broker.LivePage) []string {
 		t.Helper()
@@ -426,6 +428,7 @@ func TestHeldSaysAll(t *testing.T) {
 }
 
 func TestDue(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	type found struct {
@@ -444,15 +447,20 @@ func TestDue(t *testing.T) {
 	add("overdue", "database", lapse, issued)
 	add("a lapsed JWT", "jwt", lapse)
 	for name, who := range map[string]func(*broker.Record){
-		" of the task": as(sandbox+"2", "git.read", "over", 0), " in quarantine": as(sandbox+"3/x", "git.read", "t", 0),
-		" of another task": as(sandbox+"2", "git.read", "goes on", 0), " of a task with a deadline": as(sandbox+"2", "git.read", "ends", 0),
+		" of the task": as(moment(), sandbox+"2", "git.read", "over", 0), " in quarantine": as(moment(), sandbox+"3/x", "git.read", "t", 0),
+		" of another task": as(moment(), sandbox+"2", "git.read", "goes on", 0), " of a task with a deadline": as(moment(), sandbox+"2", "git.read", "ends", 0),
 	} {
 		add("a JWT"+name, "jwt", who)
 		add("a login"+name, "database", who, issued)
 		add("a static secret"+name, "kv", who, issued)
 		add("a revoked JWT"+name, "jwt", who, broker.StatusRevoked)
 	}
-	announce(t, l, taskEnd(sandbox+"2", "over", time.Time{}), taskEnd(sandbox+"2", "ends", time.Now().Add(time.Hour)), quarantine(sandbox+"3"))
+	for _, cmd := range []broker.Command{
+		taskEnd(sandbox+"2", "over", time.Time{}), taskEnd(sandbox+"2", "ends", time.Now().Add(time.Hour)), quarantine(sandbox + "3"),
+	} {
+		cmd.Time = start.Add(-10 * time.Second) // an order has to stand for some seconds before anything is due by it
+		announce(t, l, cmd)
+	}
 	due := func(limit int) []found {
 		t.Helper()
 		held, err := l.Due(t.Context(), broker.Due{

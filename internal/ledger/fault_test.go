@@ -73,6 +73,7 @@ func TestLostAnswer(t *testing.T) {
 }
 
 func TestLostAnswerOfTheOthers(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	p, databaseURL := through(t, db.BrokerURL)
 	l := open(t, databaseURL)

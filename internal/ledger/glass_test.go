@@ -15,8 +15,8 @@ import (
 
 // daveVotes and erinVotes are in the group that may break the glass, and not in the one that is asked.
 var (
-	daveVotes = broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}, SaidAt: start}
-	erinVotes = broker.Voter{ID: "https://idp.test#erin", Name: "Erin", Handle: "erin", Groups: []string{"leads"}, SaidAt: start}
+	daveVotes = broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}, SaidAt: saidEarlier}
+	erinVotes = broker.Voter{ID: "https://idp.test#erin", Name: "Erin", Handle: "erin", Groups: []string{"leads"}, SaidAt: saidEarlier}
 )
 
 // breakable begins a request that three people have to agree to, or two who break the glass.
@@ -48,7 +48,7 @@ func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Statu
 
 func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Step) error {
 	t.Helper()
-	if _, err := l.Meet(t.Context(), who, start); err != nil {
+	if _, err := l.Meet(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
 	vote := broker.Vote{Voter: who, Verdict: broker.BreakGlass, Covers: broker.CoverRequest, Time: time.Now(), Note: "oncall does not answer"}
@@ -130,6 +130,7 @@ func TestForgedBreakGlass(t *testing.T) {
 }
 
 func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	request := breakable(t, l)

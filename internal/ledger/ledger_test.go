@@ -55,6 +55,7 @@ func TestWhatBeginsIsReadBack(t *testing.T) {
 }
 
 func TestSettleMovesForwardOnly(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	issued, refused, waiting := allowed(nil), denied(nil), pending(nil)
@@ -94,6 +95,7 @@ func TestSettleMovesForwardOnly(t *testing.T) {
 }
 
 func TestRefusalsAreEntries(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	subject := broker.Subject{ID: spiffeid.RequireFromString(sandbox), Kind: attest.KindX509, Thumbprint: "dGh1bWI"}

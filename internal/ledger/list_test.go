@@ -15,8 +15,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// as is a change of who asks and for what; minutes is when.
-func as(id, scope, task string, minutes int) func(*broker.Record) {
+// as is a change of who asks and for what; minutes is how long after start.
+func as(start time.Time, id, scope, task string, minutes int) func(*broker.Record) {
 	return func(rec *broker.Record) {
 		rec.Subject.ID = spiffeid.RequireFromString(id)
 		rec.Request.Scope, rec.Request.Task = scope, task
@@ -28,19 +28,20 @@ func as(id, scope, task string, minutes int) func(*broker.Record) {
 }
 
 func TestListFilters(t *testing.T) {
+	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	begin(
 		t, l,
-		allowed(as("spiffe://acme.test/agents/a", "git.read", "t1", 0)),    // 0
-		allowed(as("spiffe://acme.test/agents/ab", "git.read", "t1", 1)),   // 1
-		allowed(as("spiffe://acme.test/agents/a/x", "git.write", "t2", 2)), // 2
-		denied(as("spiffe://acme.test/agents/a", "git.write", "t1", 3)),    // 3
-		pending(as("spiffe://acme.test/agents", "git.write", "t%", 4)),     // 4
-		allowed(as("spiffe://other.test/agents/a", "git.read", "t1", 5)),   // 5
-		allowed(as("spiffe://acme.test/agents/a-b", "git.read", "t3", 6)),  // 6
-		allowed(as("spiffe://acme.test/agents/a0", "git.read", "t3", 7)),   // 7
+		allowed(as(start, "spiffe://acme.test/agents/a", "git.read", "t1", 0)),    // 0
+		allowed(as(start, "spiffe://acme.test/agents/ab", "git.read", "t1", 1)),   // 1
+		allowed(as(start, "spiffe://acme.test/agents/a/x", "git.write", "t2", 2)), // 2
+		denied(as(start, "spiffe://acme.test/agents/a", "git.write", "t1", 3)),    // 3
+		pending(as(start, "spiffe://acme.test/agents", "git.write", "t%", 4)),     // 4
+		allowed(as(start, "spiffe://other.test/agents/a", "git.read", "t1", 5)),   // 5
+		allowed(as(start, "spiffe://acme.test/agents/a-b", "git.read", "t3", 6)),  // 6
+		allowed(as(start, "spiffe://acme.test/agents/a0", "git.read", "t3", 7)),   // 7
 	)
-	failing := allowed(as("spiffe://acme.test/agents/z", "git.read", "t4", 8)) // 8, and 9 is its failure
+	failing := allowed(as(start, "spiffe://acme.test/agents/z", "git.read", "t4", 8)) // 8, and 9 is its failure
 	begin(t, l, failing)
 	out := broker.Outcome{ID: failing.ID, Time: failing.Time, Status: broker.StatusFailed, Detail: "internal"}
 	if err := l.Settle(t.Context(), out); err != nil {

@@ -59,7 +59,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 			t.Errorf("Bob has made it %s", step.Becomes)
 		}
 	}
-	dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: start}
+	dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 	for i, who := range []broker.Voter{carolVotes, dave} {
 		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
 		if err := cast(t, l, rec, who, broker.Step{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
@@ -81,6 +81,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 
 // A yes for the task stands for asks on behalf of the same person, or of nobody where it was given to such.
 func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	carols := func(rec *broker.Record) {
@@ -95,7 +96,7 @@ func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 	for name, first := range map[string]func(*broker.Record){"Bob": onBobsBehalf, "nobody": nobodys} {
 		asked := quick(first)
 		begin(t, l, asked)
-		dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: start}
+		dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 		if _, err := l.Meet(t.Context(), dave, start); err != nil {
 			t.Fatal(err)
 		}

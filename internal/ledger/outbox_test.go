@@ -92,6 +92,7 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 
 // What is approved because of an earlier yes bothers nobody: it is told as decided, and never as waiting.
 func TestNoticesOfWhatIsRemembered(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	first := waits(t, l)
@@ -201,6 +202,7 @@ func TestNoticesThatAreNotTaken(t *testing.T) {
 
 // A webhook that was not told for long is told of the last day, however much there was.
 func TestNoticesCatchUp(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	box := openOutbox(t, db, told)

@@ -40,6 +40,7 @@ func partitionsOf(t *testing.T, db *testkit.DB) (all []ledger.Partition, filled 
 
 // Replicas that append over the bounds of partitions at once make the next ones ahead, and leave no gap.
 func TestEntriesGoOnAcrossPartitions(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 3)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -227,7 +228,7 @@ func TestFilledLedgerIsPartitioned(t *testing.T) {
 
 // old makes a record one that is over for long.
 func old(rec *broker.Record) {
-	rec.Time = start.Add(-48 * time.Hour)
+	rec.Time = moment().Add(-48 * time.Hour)
 	if !rec.Expires.IsZero() {
 		rec.Expires = rec.Time.Add(15 * time.Minute).Truncate(time.Second)
 	}

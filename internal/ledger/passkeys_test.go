@@ -22,13 +22,13 @@ func keyOf(t *testing.T, who broker.Voter) (broker.Passkey, *testkit.Authenticat
 		t.Fatal(err)
 	}
 	return broker.Passkey{
-		ID: uuid.Must(uuid.NewV7()).String(), Person: who.ID, Name: "Schlüssel", Time: start, Site: testkit.Site.ID, Key: key,
+		ID: uuid.Must(uuid.NewV7()).String(), Person: who.ID, Name: "Schlüssel", Time: moment(), Site: testkit.Site.ID, Key: key,
 	}, a
 }
 
 func adds(t *testing.T, l *ledger.Ledger, who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
 	t.Helper()
-	if _, err := l.Meet(t.Context(), who, start); err != nil {
+	if _, err := l.Meet(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
 	p, a := keyOf(t, who)
@@ -48,6 +48,7 @@ func keyOfAnother(t *testing.T, who broker.Voter, another broker.Passkey) broker
 
 // Ten are the most, however many are registered at once, and what was removed makes room.
 func TestPasskeysAreCounted(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l, other := db.Ledger(t), db.Ledger(t)
 	first, _ := adds(t, l, bobVotes)

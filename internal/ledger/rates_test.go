@@ -85,6 +85,7 @@ func scatter(t *testing.T, l *ledger.Ledger, random *rand.Rand, about time.Time)
 
 // However far a tally has come, each entry counts once, for whoever reaches it and at its own time.
 func TestRatesCountEachEntryOnce(t *testing.T) {
+	start := moment()
 	ledger.TallyInChunks(t, 7, 40)
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -103,7 +104,7 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 		{Since: now.Add(-10 * time.Minute), Until: now, Step: 2 * time.Minute},
 	}
 	var all []happened
-	begin(t, l, pending(as("spiffe://acme.test/a/b/s", "git.read", "t", -200)))
+	begin(t, l, pending(as(moment(), "spiffe://acme.test/a/b/s", "git.read", "t", -200)))
 	all = append(all, happened{"spiffe://acme.test/a/b/s", start.Add(-200 * time.Minute), broker.Rate{Pending: 1}})
 	// Each asks a moment later than all before: what was known until an earlier one is not what is known until this.
 	var passed time.Duration
@@ -147,6 +148,7 @@ func issued(in broker.Rates) (sum int64) {
 
 // What is not counted yet is said not to be, and nobody waits for it.
 func TestRatesWaitForNobody(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	begin(t, l, allowed(nil), denied(nil))
@@ -174,6 +176,7 @@ func TestRatesWaitForNobody(t *testing.T) {
 
 // More reaches than are remembered each get their own counts.
 func TestRatesOfManyReaches(t *testing.T) {
+	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	begin(t, l, allowed(nil))
 	now := start.Add(time.Minute)

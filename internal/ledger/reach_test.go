@@ -52,7 +52,7 @@ func TestNoReachSeesBeyondIt(t *testing.T) {
 	records, standing := map[string]string{}, []string{} // SPIFFE IDs by record
 	for i, place := range places {
 		if strings.Count(place, "/") > 2 {
-			rec := allowed(as(place, "git.read", fmt.Sprintf("t-%d", i), 0))
+			rec := allowed(as(moment(), place, "git.read", fmt.Sprintf("t-%d", i), 0))
 			begin(t, l, rec)
 			records[rec.ID] = place
 		}

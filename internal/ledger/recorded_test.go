@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// history opens what was decided since the first record of these tests, as an auditor.
-func history(t *testing.T, db *testkit.DB, readers int) *ledger.History {
+// history opens what was decided since start, as an auditor.
+func history(t *testing.T, db *testkit.DB, start time.Time, readers int) *ledger.History {
 	t.Helper()
 	h, err := ledger.OpenHistory(t.Context(), db.AuditorURL, start.Truncate(time.Microsecond), readers)
 	if err != nil {
@@ -63,6 +63,7 @@ func recorded(rec broker.Record) scopes.Recorded {
 }
 
 func TestHistory(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	unknown := denied(func(rec *broker.Record) {
@@ -98,7 +99,7 @@ func TestHistory(t *testing.T) {
 	want[6].User, want[7].User = bobsUser(), bobsUser()
 	want[7].User.Until = want[7].Time.Add(time.Minute)
 	slices.SortFunc(want, func(a, b scopes.Recorded) int { return strings.Compare(a.ID, b.ID) })
-	h := history(t, db, 1)
+	h := history(t, db, start, 1)
 	if h.Total() != int64(len(want)) {
 		t.Errorf("got %d decisions, want %d", h.Total(), len(want))
 	}
@@ -113,10 +114,11 @@ func TestHistory(t *testing.T) {
 
 // An ask that waited and was redeemed is one ask.
 func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	const canonical = `{"scope":"git.read"}`
-	voter := broker.Voter{ID: "https://people.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: start}
+	voter := broker.Voter{ID: "https://people.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 	voter, err := l.Meet(t.Context(), voter, start)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +136,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 		rec.Decision.Reason, rec.Approves, rec.Canonical = scopes.ReasonApproved, asked.ID, canonical
 	})
 	begin(t, l, redeemed)
-	h := history(t, db, 1)
+	h := history(t, db, start, 1)
 	if diff := cmp.Diff([]scopes.Recorded{recorded(asked)}, readAll(t, h, 1)); diff != "" || h.Total() != 1 {
 		t.Errorf("%d decisions (-want +got):\n%s", h.Total(), diff)
 	}
@@ -153,7 +155,7 @@ func TestHistoryInChunks(t *testing.T) {
 	for _, size := range []int64{1, 7, 79, 80, 1000} {
 		for _, readers := range []int{1, 4} {
 			t.Run(fmt.Sprintf("size=%d,readers=%d", size, readers), func(t *testing.T) {
-				h := history(t, db, readers)
+				h := history(t, db, moment(), readers)
 				h.InChunksOf(size)
 				if diff := cmp.Diff(want, readAll(t, h, readers)); diff != "" {
 					t.Errorf("decisions (-want +got):\n%s", diff)
@@ -164,17 +166,18 @@ func TestHistoryInChunks(t *testing.T) {
 }
 
 func TestHistoryOfNothing(t *testing.T) {
-	h := history(t, testkit.NewDB(t), 2)
+	h := history(t, testkit.NewDB(t), moment(), 2)
 	if got := readAll(t, h, 2); h.Total() != 0 || got != nil {
 		t.Errorf("got %d decisions and %v, want none", h.Total(), got)
 	}
 }
 
 func TestHistoryFailures(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	begin(t, db.Ledger(t), allowed(nil), allowed(nil))
 	t.Run("cancelled", func(t *testing.T) {
-		h := history(t, db, 1)
+		h := history(t, db, start, 1)
 		h.InChunksOf(1)
 		ctx, cancel := context.WithCancel(t.Context())
 		err := h.Read(ctx, func(scopes.Recorded) { cancel() })

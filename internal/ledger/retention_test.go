@@ -44,7 +44,7 @@ func refuseUpTo(t *testing.T, db *testkit.DB, l *ledger.Ledger, size int64) {
 	var wg sync.WaitGroup
 	for range size - 1 - all[len(all)-1].Index {
 		wg.Go(func() {
-			if err := l.Refuse(t.Context(), broker.Refusal{Time: start.Add(-48 * time.Hour), Code: "invalid"}); err != nil {
+			if err := l.Refuse(t.Context(), broker.Refusal{Time: moment().Add(-48 * time.Hour), Code: "invalid"}); err != nil {
 				t.Errorf("Refuse: %v", err)
 			}
 		})
@@ -65,7 +65,7 @@ func retention(t *testing.T, db *testkit.DB) *ledger.Retention {
 // pruned drops all that is a day old.
 func pruned(t *testing.T, r *ledger.Retention) (all []ledger.Dropped) {
 	t.Helper()
-	before := start.Add(-24 * time.Hour)
+	before := moment().Add(-24 * time.Hour)
 	parts, err := r.Old(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
@@ -99,6 +99,7 @@ func holds(t *testing.T, db *testkit.DB, n notary, kept ...audit.Checkpoint) aud
 }
 
 func TestOldEntriesAreDropped(t *testing.T) {
+	start := moment()
 	var straddles, over broker.Record
 	db, l, n := young(t, func(l *ledger.Ledger) {
 		straddles, over = allowed(old), allowed(old)
@@ -167,6 +168,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 
 // People's approvals hold up what was issued on them, on both sides of a border.
 func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
+	start := moment()
 	var asked, unused broker.Record
 	parent := allowed(old)
 	db, l, n := aged(t, func(l *ledger.Ledger) {
@@ -224,6 +226,7 @@ func left(t *testing.T, db *testkit.DB) int64 {
 
 // What may still be alive, or is not old, sealed and hashed, stays, and all after it.
 func TestWhatStays(t *testing.T) {
+	start := moment()
 	leased := dynamic("database", old)
 	for name, tc := range map[string]struct {
 		before func(l *ledger.Ledger)
@@ -267,7 +270,7 @@ func TestWhatStays(t *testing.T) {
 }
 
 func alive(rec *broker.Record) {
-	rec.Time, rec.Expires = start.Add(-48*time.Hour), start.Add(time.Hour).Truncate(time.Second)
+	rec.Time, rec.Expires = moment().Add(-48*time.Hour), moment().Add(time.Hour).Truncate(time.Second)
 }
 
 // Others go on to append and to read while entries are dropped, and nothing that they do is lost.
@@ -312,6 +315,7 @@ func TestDropWhileOthersAppend(t *testing.T) {
 
 // Who reads for long keeps it waiting, and keeps nobody from appending.
 func TestDropWaitsForReaders(t *testing.T) {
+	start := moment()
 	db, l, n := aged(t, nil)
 	sealed(t, l, n)
 	reader, err := ledger.OpenSnapshot(t.Context(), db.AuditorURL)
@@ -363,6 +367,7 @@ func TestOnlyTheOwnerDrops(t *testing.T) {
 
 // An owner who is no superuser can do all of it, and so can the broker whose partitions it owns.
 func TestAPlainOwnerWillDo(t *testing.T) {
+	start := moment()
 	db := testkit.EmptyDB(t)
 	u, err := url.Parse(db.AdminURL)
 	if err != nil {

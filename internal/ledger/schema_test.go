@@ -500,6 +500,7 @@ func TestRulesHoldForWhatChanges(t *testing.T) {
 }
 
 func TestIssuanceNeedsItsEntry(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := allowed(nil)

@@ -64,7 +64,7 @@ func grow(t *testing.T, l *ledger.Ledger, entries int) {
 	var wg sync.WaitGroup
 	for range entries {
 		wg.Go(func() {
-			if err := l.Refuse(t.Context(), broker.Refusal{Time: start, Code: "invalid"}); err != nil {
+			if err := l.Refuse(t.Context(), broker.Refusal{Time: moment(), Code: "invalid"}); err != nil {
 				t.Errorf("Refuse: %v", err)
 			}
 		})

@@ -31,11 +31,12 @@ func because(reason string, params map[string]any, further ...func(*broker.Recor
 }
 
 func elsewhere(rec *broker.Record) {
-	as("spiffe://other.test/agents/a", "git.read", "t1", 0)(rec)
+	as(moment(), "spiffe://other.test/agents/a", "git.read", "t1", 0)(rec)
 }
 
 // Each filter finds what it must and nothing else, whatever it holds and however far the reader reaches.
 func TestSearchFilters(t *testing.T) {
+	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	login := dynamic(scopes.KindDatabase, because("rotate the keys", map[string]any{"db": "main"})) // 0, and 1 is its issue
 	begin(t, l, login)
@@ -170,6 +171,7 @@ func back(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach) []
 
 // A reader who pages back and forth while others write sees neither gaps nor duplicates, in searches of all kinds.
 func TestPagesTurnBothWays(t *testing.T) {
+	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	fill := func(n int) {
 		for i := range n {
@@ -261,6 +263,7 @@ func TestSearchesAreGivenUp(t *testing.T) {
 
 // Auditors of their own login see what the broker's does, and can do no more than read.
 func TestSearchesAsAuditors(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, AuditURL: db.AuditorURL, AuditConns: 1, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -213,6 +213,7 @@ func TestKeysOfDynamicRecords(t *testing.T) {
 
 // Outcomes and intents that contradict themselves are refused, alone.
 func TestBadOutcomes(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec, static := dynamic("database", nil), dynamic("kv", nil)

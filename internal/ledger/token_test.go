@@ -35,6 +35,7 @@ func in(index int, change func(*broker.Record)) func(*broker.Record) {
 }
 
 func TestWhichTokensAreActive(t *testing.T) {
+	start := moment()
 	ended := func(target broker.Selector, at time.Time) *broker.Command {
 		cmd := announced(broker.CommandTaskEnd, target)
 		cmd.At = at

@@ -30,7 +30,10 @@ func used(rec broker.Record, calls int64) broker.Use {
 
 // ago makes a record one of some time ago, whose credential has ended since.
 func ago(issued, ended time.Duration) func(*broker.Record) {
-	return func(rec *broker.Record) { rec.Time, rec.Expires = start.Add(-issued), start.Add(-ended) }
+	return func(rec *broker.Record) {
+		now := moment()
+		rec.Time, rec.Expires = now.Add(-issued), now.Add(-ended)
+	}
 }
 
 // Whoever holds a credential says once how often it was used; what nobody has is nobody's to tell of.
@@ -119,6 +122,7 @@ func TestOneReportCounts(t *testing.T) {
 
 // The tables hold what holders say to what there is, whoever writes them.
 func TestDatabaseHoldsReports(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec, reported, denial, late := allowed(nil), allowed(nil), denied(nil), allowed(ago(3*time.Hour, 61*time.Minute))
@@ -244,6 +248,7 @@ func verifyWith(t *testing.T, db *testkit.DB, body string) audit.Report {
 
 // What was asked, granted and used is counted by scope, within reach and between two times, wherever it lies.
 func TestUsageByScope(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	ledger.CountInChunksOf(t, 3)

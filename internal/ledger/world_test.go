@@ -23,15 +23,16 @@ func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 const sandbox = "spiffe://acme.test/agents/a"
 
-// start is the time of the first record: finer than Postgres keeps, on purpose, and of late, because it is the database
+// moment is the time of a record that a test makes now: finer than Postgres keeps, on purpose, and of late, because it is the database
 // that tells what has expired.
-var start = time.Now().UTC().Truncate(time.Second).Add(-time.Second + 123456789)
+func moment() time.Time { return time.Now().UTC().Truncate(time.Second).Add(-time.Second + 123456789) }
 
 // everything reaches all records of these tests.
 var everything = broker.Reach{TrustDomains: []string{"acme.test", "other.test"}}
 
 // allowed is a record with an intent; change adapts it before the digests are made.
 func allowed(change func(*broker.Record)) broker.Record {
+	start := moment()
 	rec := broker.Record{
 		ID:      uuid.Must(uuid.NewV7()).String(),
 		Time:    start,
@@ -116,7 +117,7 @@ func settle(t *testing.T, l *ledger.Ledger, outs ...broker.Outcome) {
 // announced is a command by an admin.
 func announced(kind string, target broker.Selector) broker.Command {
 	return broker.Command{
-		ID: uuid.Must(uuid.NewV7()).String(), Time: start, Kind: kind, Target: target, Reason: "because",
+		ID: uuid.Must(uuid.NewV7()).String(), Time: moment(), Kind: kind, Target: target, Reason: "because",
 		Actor: &broker.Actor{Workload: broker.Subject{
 			ID: spiffeid.RequireFromString("spiffe://acme.test/admin"), Kind: attest.KindX509, Thumbprint: "dGh1bWI",
 		}},
@@ -157,7 +158,7 @@ func pending(change func(*broker.Record)) broker.Record {
 	return allowed(func(rec *broker.Record) {
 		rec.Decision.Outcome, rec.Decision.Reason = scopes.Pending, scopes.ReasonApprovalRequired
 		rec.Decision.Approval = &scopes.Approval{Group: "oncall", Quorum: 2, Expires: 40 * time.Minute}
-		rec.Status, rec.Intent, rec.Expires = broker.StatusPending, nil, start.Add(40*time.Minute).Truncate(time.Second)
+		rec.Status, rec.Intent, rec.Expires = broker.StatusPending, nil, rec.Time.Add(40*time.Minute).Truncate(time.Second)
 		if change != nil {
 			change(rec)
 		}
