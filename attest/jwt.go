@@ -6,6 +6,8 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
@@ -21,6 +23,12 @@ import (
 // TLS or DPoP.
 func (a *Attestor) JWT(token string) (Identity, error) { return a.jwt(token, a.audience) }
 
+// Assertion is JWT for an SVID that authenticates an OAuth client at an endpoint of ours: its one audience is our issuer or, as RFC 7523
+// has it, the URL of that endpoint.
+func (a *Attestor) Assertion(token, endpoint string) (Identity, error) {
+	return a.jwt(token, a.audience, endpoint)
+}
+
 // ActorAudience is the audience of the JWT-SVID by which a workload lets another one hand something down to it. It is one
 // of its own, so that whoever is given such an SVID cannot call as that workload.
 func ActorAudience(issuer string) string { return issuer + "/actor" }
@@ -30,7 +38,7 @@ func (a *Attestor) Actor(token string) (Identity, error) {
 	return a.jwt(token, ActorAudience(a.audience))
 }
 
-func (a *Attestor) jwt(token, audience string) (Identity, error) {
+func (a *Attestor) jwt(token string, audiences ...string) (Identity, error) {
 	header, claims, err := parseToken(token)
 	if err != nil {
 		return Identity{}, err
@@ -45,7 +53,8 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
-	if sole, ok := jws.SoleAudience(claims.Audience); !ok || sole != audience {
+	audience, ok := jws.SoleAudience(claims.Audience)
+	if !ok || !slices.Contains(audiences, audience) {
 		return Identity{}, ErrAudience
 	}
 	expires, err := a.checkTimes(claims)
@@ -66,11 +75,20 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err != nil {
 		return Identity{}, ErrSignature // the cause may quote the token
 	}
+	if strings.HasPrefix(header.Algorithm, "PS") && !saltFits(token, header.Algorithm, key) {
+		return Identity{}, ErrSignature
+	}
 	if svid.ID != id || !svid.Expiry.Equal(expires) {
 		return Identity{}, fmt.Errorf("%w: two readings of one token", ErrMalformed)
 	}
 	a.tokens.Put(digest, key)
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
+}
+
+// saltFits tells whether the salt of an RSASSA-PSS signature is as long as its hash, as RFC 7518, section 3.5, has it. go-spiffe takes any.
+func saltFits(token, algorithm string, key crypto.PublicKey) bool {
+	parts, err := jws.Split(token, maxTokenBytes)
+	return err == nil && jws.Verify(token, parts, algorithm, key) == nil
 }
 
 // checkTimes returns the end of the token's life. A time may be off by the leeway, in the direction that clocks err.

@@ -10,12 +10,15 @@ import (
 
 // Defines values for AssertionType.
 const (
+	AssertionJWTBearer AssertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 	AssertionJWTSPIFFE AssertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-spiffe"
 )
 
 // Valid indicates whether the value is a known member of the AssertionType enum.
 func (e AssertionType) Valid() bool {
 	switch e {
+	case AssertionJWTBearer:
+		return true
 	case AssertionJWTSPIFFE:
 		return true
 	default:
@@ -687,7 +690,7 @@ type ApprovalsCurrent struct {
 	More bool `json:"more,omitempty,omitzero"`
 }
 
-// AssertionType defines model for AssertionType.
+// AssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
 type AssertionType string
 
 // AuthorizationDetail One action that a token is for (RFC 9396).
@@ -860,8 +863,10 @@ type Clamp struct {
 
 // ClientAuthentication Exactly one proof of who calls: an X.509-SVID over mutual TLS, or a JWT-SVID as `client_assertion`.
 type ClientAuthentication struct {
-	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
-	ClientAssertion     string        `json:"client_assertion,omitempty,omitzero"`
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer or the URL of this endpoint.
+	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
+
+	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
 	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
@@ -1668,8 +1673,10 @@ type TokenForm struct {
 	// Example: [{"type":"github.issues.read","params":{"repo":"acme/api"}}]
 	AuthorizationDetails string `json:"authorization_details,omitempty,omitzero"`
 
-	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
-	ClientAssertion     string        `json:"client_assertion,omitempty,omitzero"`
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer or the URL of this endpoint.
+	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
+
+	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
 	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
@@ -1716,8 +1723,10 @@ type TokenPerson struct {
 
 // TokenQuestion defines model for TokenQuestion.
 type TokenQuestion struct {
-	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
-	ClientAssertion     string        `json:"client_assertion,omitempty,omitzero"`
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer or the URL of this endpoint.
+	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
+
+	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
 	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.

@@ -227,7 +227,7 @@ func proofOf(t testing.TB, s *dpop.Signer, raw, url string) string {
 	return proof
 }
 
-const anyBearer, anyProof = "Bearer", `DPoP algs="ES256 ES384 EdDSA"`
+const anyBearer, anyProof = "Bearer", `DPoP algs="ES256 ES384 EdDSA Ed25519"`
 
 // H17: a token, and a proof, is of use only to whom it is bound.
 func TestCalls(t *testing.T) {
@@ -268,18 +268,18 @@ func TestCalls(t *testing.T) {
 		{"of another issuer", bearer(w.token("one", func(c *token.Claims) { c.Issuer = "https://evil.test" })), 401, refused("Bearer", "invalid_token")},
 		{"without its certificate", bearer(certified), 401, refused("Bearer", "invalid_token")},
 		{"with another certificate", on(bearer(certified), theirs), 401, refused("Bearer", "invalid_token")},
-		{"a proof for a certificate", with(certified, proofOf(t, key, certified, here)), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_token"`},
-		{"a proof for nothing", with(plain, proofOf(t, key, plain, here)), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_token"`},
+		{"a proof for a certificate", with(certified, proofOf(t, key, certified, here)), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_token"`},
+		{"a proof for nothing", with(plain, proofOf(t, key, plain, here)), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_token"`},
 		{"a bound token as bearer", bearer(proved), 401, refused("Bearer", "invalid_token")},
 		{"a bound token as bearer, with a proof", call{authorization: []string{"Bearer " + proved}, proofs: []string{proofOf(t, key, proved, here)}}, 401, refused("Bearer", "invalid_token")},
-		{"both, without the certificate", with(both, proofOf(t, key, both, here)), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_token"`},
-		{"replayed", with(proved, used), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
-		{"no proof", with(proved), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
-		{"two proofs", with(proved, proofOf(t, key, proved, here), proofOf(t, key, proved, here)), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
-		{"another's proof", with(proved, proofOf(t, other, proved, here)), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
-		{"a proof for another token", with(proved, proofOf(t, key, both, here)), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
-		{"a proof for another path", with(proved, proofOf(t, key, proved, origin+"/inbox/2")), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
-		{"a proof for the Host header", with(proved, proofOf(t, key, proved, "https://example.com/inbox/1")), 401, `DPoP algs="ES256 ES384 EdDSA", error="invalid_dpop_proof"`},
+		{"both, without the certificate", with(both, proofOf(t, key, both, here)), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_token"`},
+		{"replayed", with(proved, used), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
+		{"no proof", with(proved), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
+		{"two proofs", with(proved, proofOf(t, key, proved, here), proofOf(t, key, proved, here)), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
+		{"another's proof", with(proved, proofOf(t, other, proved, here)), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
+		{"a proof for another token", with(proved, proofOf(t, key, both, here)), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
+		{"a proof for another path", with(proved, proofOf(t, key, proved, origin+"/inbox/2")), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
+		{"a proof for the Host header", with(proved, proofOf(t, key, proved, "https://example.com/inbox/1")), 401, `DPoP algs="ES256 ES384 EdDSA Ed25519", error="invalid_dpop_proof"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := tc.call.at(t, g)

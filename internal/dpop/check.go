@@ -20,7 +20,7 @@ const (
 	// Header is the header field that carries a proof, and NonceHeader the one that tells the nonce for the next.
 	Header, NonceHeader = "DPoP", "DPoP-Nonce"
 	// Algorithms are the JWS algorithms of proofs, as metadata and challenges list them.
-	Algorithms = "ES256 ES384 EdDSA"
+	Algorithms = "ES256 ES384 EdDSA Ed25519"
 	// Type is the typ of a proof's header.
 	Type = "dpop+jwt"
 
@@ -34,10 +34,13 @@ const (
 var fits = map[string]func(crypto.PublicKey) bool{
 	"ES256": onCurve(elliptic.P256()),
 	"ES384": onCurve(elliptic.P384()),
-	"EdDSA": func(key crypto.PublicKey) bool {
-		_, ok := key.(ed25519.PublicKey)
-		return ok
-	},
+	// Two names of one algorithm: RFC 8037 has EdDSA, and RFC 9864 replaces it by the name of the curve.
+	"EdDSA": isEd25519, "Ed25519": isEd25519,
+}
+
+func isEd25519(key crypto.PublicKey) bool {
+	_, ok := key.(ed25519.PublicKey)
+	return ok
 }
 
 func onCurve(curve elliptic.Curve) func(crypto.PublicKey) bool {

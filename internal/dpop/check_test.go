@@ -169,7 +169,27 @@ func (w workload) withKey(change map[string]any) string {
 // under is a good proof by another kind of key.
 func under(t *testing.T, method jwt.SigningMethod, key crypto.Signer) string {
 	t.Helper()
-	header := map[string]any{"typ": "dpop+jwt", "alg": method.Alg(), "jwk": jose.JSONWebKey{Key: key.Public()}}
+	return signedAs(t, method.Alg(), method, key)
+}
+
+// named is a proof by an Ed25519 key under that name of the algorithm.
+func named(t *testing.T, algorithm string, key ed25519.PrivateKey) string {
+	t.Helper()
+	return signedAs(t, algorithm, jwt.SigningMethodEdDSA, key)
+}
+
+func ed25519Key(t *testing.T) ed25519.PrivateKey {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func signedAs(t *testing.T, algorithm string, method jwt.SigningMethod, key crypto.Signer) string {
+	t.Helper()
+	header := map[string]any{"typ": "dpop+jwt", "alg": algorithm, "jwk": jose.JSONWebKey{Key: key.Public()}}
 	input := b64(string(marshal(t, header))) + "." + b64(string(marshal(t, goodClaims())))
 	signature, err := method.Sign(input, key)
 	if err != nil {
@@ -231,6 +251,8 @@ func TestCheckRefuses(t *testing.T) {
 		"alg ES512":               {under(t, jwt.SigningMethodES512, generate(t, elliptic.P521())), dpop.ErrAlgorithm},
 		"alg of another curve":    {w.head(map[string]any{"alg": "ES384"}), dpop.ErrKey},
 		"alg of another type":     {w.head(map[string]any{"alg": "EdDSA"}), dpop.ErrKey},
+		"Ed25519 of another type": {w.head(map[string]any{"alg": "Ed25519"}), dpop.ErrKey},
+		"alg Ed448":               {named(t, "Ed448", ed25519Key(t)), dpop.ErrAlgorithm},
 		"RSA key as ES256":        {w.head(map[string]any{"jwk": jose.JSONWebKey{Key: rsaKey.Public()}}), dpop.ErrKey},
 		"kid":                     {w.head(map[string]any{"kid": "x"}), dpop.ErrMalformed},
 		"crit":                    {w.head(map[string]any{"crit": []string{"iat"}}), dpop.ErrMalformed},
@@ -326,6 +348,7 @@ func TestCheckAccepts(t *testing.T) {
 		"plain":                   w.with(nil),
 		"ES384":                   under(t, jwt.SigningMethodES384, generate(t, elliptic.P384())),
 		"EdDSA":                   under(t, jwt.SigningMethodEdDSA, ed),
+		"Ed25519 (RFC 9864)":      named(t, "Ed25519", ed),
 		"5 s early":               w.with(map[string]any{"iat": now.Unix() + 5}),
 		"60 s late":               w.with(map[string]any{"iat": now.Unix() - 60}),
 		"a query and a fragment":  w.with(map[string]any{"htu": address + "?a=b#c"}),

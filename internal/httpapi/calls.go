@@ -102,7 +102,7 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		case check:
 			// What is odd about its host, path or origin is the call's that it is about.
 			s.CheckCall(w, r)
-		case !s.ourHost(r.Host):
+		case !s.ourHost(r.Host) && !probes(r):
 			s.fail(w, r, nobody, &finding{kind: errMisdirected, detail: "host"})
 		case !plainPath(r):
 			s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path_form"})
@@ -113,6 +113,9 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		}
 	})
 }
+
+// probes tells whether a call asks how the replica does. Balancers and kubelets ask by address, and the answer is the same for every name.
+func probes(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
 // recovered answers a panic. The value may hold anything, so the log gets its type and the stack, whose arguments
 // are addresses.

@@ -254,7 +254,7 @@ func TestCheckKeepsOut(t *testing.T) {
 				want = "Bearer"
 			}
 			if tc.status == 401 {
-				want += `, DPoP algs="ES256 ES384 EdDSA"`
+				want += `, DPoP algs="ES256 ES384 EdDSA Ed25519"`
 			}
 			if challenge := got.header.Get("WWW-Authenticate"); challenge != want {
 				t.Errorf("%s by %s: got the challenge %s, want %s", tc.name, name, challenge, want)

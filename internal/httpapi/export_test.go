@@ -19,6 +19,9 @@ func ReadDetails(text string) (string, error) {
 	return d.Type, err
 }
 
+// Causes are the fixed texts of why a caller was not authenticated.
+var Causes = causes
+
 // DetailOf is the fixed code that would be recorded of err.
 func DetailOf(err error) string { return findingOf(err).detail }
 

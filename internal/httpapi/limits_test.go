@@ -235,6 +235,11 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%s: got %d %s", path, status, text)
 		}
 	}
+	for _, path := range []string{"/livez", "/readyz"} { // as a kubelet or a balancer asks: by address
+		if got := (wire{method: "GET", target: path, host: "10.1.2.3:8443"}).send(t, s); got.status != 200 {
+			t.Errorf("%s by another address: got %d %s", path, got.status, got.text)
+		}
+	}
 	status, header, text := get(t, s, "/openapi.yaml")
 	if status != 200 || header.Get("Content-Type") != "application/yaml" || !strings.HasPrefix(text, "openapi: 3.0.3") {
 		t.Errorf("got the description with %d and %v", status, header)

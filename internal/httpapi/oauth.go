@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/url"
@@ -73,14 +72,15 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 		return nobody, &finding{kind: errInvalid, field: "client_assertion", detail: "client_twice", why: "Prove who calls in one way."}
 	case shared:
 		return nobody, badClient("client_method")
-	case !svid && assertion != "" && typed != string(AssertionJWTSPIFFE):
+	case !svid && assertion != "" && typed != string(AssertionJWTSPIFFE) && typed != string(AssertionJWTBearer):
 		return nobody, badClient("client_assertion_type")
+	case assertion == "":
+		who, err := s.cfg.Attestor.Identify(r.TLS, "")
+		return clientOf(who, err, f)
 	}
-	state := r.TLS
-	if assertion != "" {
-		state = nil
-	}
-	return s.clientOf(state, assertion, f)
+	_, root := s.issuerURL()
+	who, err := s.cfg.Attestor.Assertion(assertion, root+r.URL.Path)
+	return clientOf(who, err, f)
 }
 
 // asker is client where a bearer token will do too (RFC 7662, 2.1), which is a JWT-SVID here as in the rest of the API.
@@ -90,12 +90,12 @@ func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
 		f["client_assertion"]+f["client_assertion_type"]+f["client_secret"] != "" {
 		return s.client(r, f)
 	}
-	return s.clientOf(nil, bearer, f)
+	who, err := s.cfg.Attestor.Identify(nil, bearer)
+	return clientOf(who, err, f)
 }
 
 // clientOf holds a proof to the client that the form names.
-func (s *Server) clientOf(state *tls.ConnectionState, token string, f form) (attest.Identity, error) {
-	who, err := s.cfg.Attestor.Identify(state, token)
+func clientOf(who attest.Identity, err error, f form) (attest.Identity, error) {
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
 		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
@@ -134,6 +134,21 @@ func oauthName(err error, p Problem) OAuthErrorCode {
 	return OAuthInvalidRequest
 }
 
+// clientChallenge names the scheme that the client tried, as RFC 6749, section 5.2, asks. A client that did not use the Authorization header gets
+// no challenge: libraries take one for the whole answer, and do not show its user what is wrong.
+func clientChallenge(h http.Header, r *http.Request) {
+	switch scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); {
+	case strings.EqualFold(scheme, "Basic"):
+		h.Set("WWW-Authenticate", `Basic realm="SVIDs only"`)
+	case strings.EqualFold(scheme, "DPoP"):
+		h.Set("WWW-Authenticate", "DPoP")
+	case scheme != "":
+		h.Set("WWW-Authenticate", "Bearer")
+	default:
+		h.Del("WWW-Authenticate")
+	}
+}
+
 // failOAuth is fail in OAuth's words (RFC 6749, 5.2).
 func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, err error) {
 	var waits *awaited
@@ -153,9 +168,7 @@ func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, e
 	}
 	switch p.Status {
 	case http.StatusUnauthorized:
-		if scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Basic") {
-			h.Set("WWW-Authenticate", `Basic realm="SVIDs only"`) // the scheme that was tried
-		}
+		clientChallenge(h, r)
 	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInternalServerError:
 	default:
 		p.Status = http.StatusBadRequest

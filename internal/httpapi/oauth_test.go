@@ -15,9 +15,11 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
@@ -103,6 +105,18 @@ func asserted(t *testing.T, s *testkit.Stack, who string, more ...string) url.Va
 	return reading(append([]string{"client_assertion_type", jwtSPIFFE, "client_assertion", s.JWT(t, who)}, more...)...)
 }
 
+const jwtBearer = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+// forEndpoint is a JWT-SVID of the agent for one endpoint.
+func forEndpoint(t *testing.T, s *testkit.Stack, path string) string {
+	t.Helper()
+	token, err := s.Acme.JWTSVID(spiffeid.RequireFromString(agent), testkit.Audience+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
 func TestGrantsByEitherSVID(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -110,6 +124,9 @@ func TestGrantsByEitherSVID(t *testing.T) {
 		"X.509":                {svid: s.X509(t, agent), form: reading()},
 		"X.509 with client_id": {svid: s.X509(t, agent), form: reading("client_id", agent, "client_secret", "")},
 		"JWT":                  {form: asserted(t, s, agent)},
+		// RFC 7523: clients that know no SPIFFE say so, and name the endpoint as the audience.
+		"JWT bearer":                  {form: asserted(t, s, agent, "client_assertion_type", jwtBearer)},
+		"JWT bearer for the endpoint": {form: asserted(t, s, agent, "client_assertion_type", jwtBearer, "client_assertion", forEndpoint(t, s, "/oauth2/token"))},
 		"everything that agrees": {form: asserted(t, s, agent, "client_id", agent, "scope", "git.issues.read",
 			"resource", "https://git.test", "audience", "https://git.test", "ttl", "60", "task", "t-1", "reason", "because", "unknown", "x",
 			"authorization_details", `[{"type":"git.issues.read","actions":["read"],"locations":["https://git.test"],
@@ -179,63 +196,64 @@ func TestRefusedGrants(t *testing.T) {
 		error  openapi.OAuthErrorCode
 		detail string
 	}{
-		"no grant type":              {with("grant_type", ""), 400, "invalid_request", "grant_type"},
-		"another grant type":         {with("grant_type", "password"), 400, "unsupported_grant_type", "grant_type"},
-		"twice the grant type":       {twice("grant_type"), 400, "invalid_request", "form_repeated"},
-		"twice what is unknown":      {twice("x"), 400, "invalid_request", "form_repeated"},
-		"two resources":              {twice("resource"), 400, "invalid_target", "resource"},
-		"two audiences":              {twice("audience"), 400, "invalid_target", "audience"},
-		"not UTF-8":                  {with("x", "\xff"), 400, "invalid_request", "form_encoding"},
-		"a NUL":                      {with("x", "\x00"), 400, "invalid_request", "form_encoding"},
-		"parameters in the query":    {post{path: "/oauth2/token?scope=x", svid: svid, form: reading()}, 400, "invalid_request", "query_unexpected"},
-		"JSON":                       {header(with(), "Content-Type", "application/json"), 400, "invalid_request", "content_type"},
-		"a compressed body":          {header(with(), "Content-Encoding", "gzip"), 400, "invalid_request", "content_encoding"},
-		"a body that is too large":   {with("x", strings.Repeat("x", 65<<10)), 413, "invalid_request", "body_size"},
-		"nobody":                     {post{form: reading()}, 401, "invalid_client", "no_identity"},
-		"Basic":                      {header(post{form: reading()}, basic...), 401, "invalid_client", "client_method"},
-		"a bearer token":             {header(post{form: reading()}, "Authorization", "Bearer "+s.JWT(t, agent)), 401, "invalid_client", "client_method"},
-		"a client secret":            {post{form: reading("client_id", agent, "client_secret", "x")}, 401, "invalid_client", "client_method"},
-		"two proofs":                 {post{svid: svid, form: asserted(t, s, agent)}, 400, "invalid_request", "client_twice"},
-		"Basic besides":              {header(with(), basic...), 400, "invalid_request", "client_twice"},
-		"Basic besides an assertion": {header(assert(), basic...), 400, "invalid_request", "client_twice"},
-		"a secret besides":           {with("client_secret", "x"), 400, "invalid_request", "client_twice"},
-		"another client id":          {with("client_id", twin), 401, "invalid_client", "client_id"},
-		"another asserted client id": {assert("client_id", twin), 401, "invalid_client", "client_id"},
-		"another assertion type":     {assert("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"), 401, "invalid_client", "client_assertion_type"},
-		"no assertion type":          {assert("client_assertion_type", ""), 401, "invalid_client", "client_assertion_type"},
-		"an assertion for another":   {assert("client_assertion", audience(t, s)), 401, "invalid_client", "svid_audience"},
-		"an assertion that is none":  {assert("client_assertion", "x"), 401, "invalid_client", "svid_malformed"},
-		"no scope":                   {scope(""), 400, "invalid_scope", "scope"},
-		"two scopes":                 {scope("git.issues.read git.issues.list"), 400, "invalid_scope", "scope"},
-		"a scope that is none":       {scope("../x"), 400, "invalid_scope", "scope"},
-		"another scope than details": {with("scope", "git.issues.list"), 400, "invalid_authorization_details", "authorization_details"},
-		"no params":                  {scope("git.issues.read"), 400, "invalid_authorization_details", "params.repo"},
-		"another credential":         {scope("vault.notes.read"), 400, "invalid_scope", "scope"},
-		"another resource":           {with("resource", "https://db.test"), 400, "invalid_target", "audience"},
-		"another audience":           {with("audience", "https://db.test"), 400, "invalid_target", "audience"},
-		"a TTL that is none":         {with("ttl", "1.5"), 400, "invalid_request", "ttl"},
-		"a TTL of nothing":           {with("ttl", "0"), 400, "invalid_request", "ttl"},
-		"a task that is none":        {with("task", "a b"), 400, "invalid_request", "task"},
-		"a secret in the reason":     {with("reason", "ghp_0123456789012345678901234567890123456789"), 400, "invalid_request", "reason_secret"},
-		"details that are no JSON":   {details(`[{]`), 400, "invalid_authorization_details", "authorization_details"},
-		"details that break out":     {details(`[],"x":1`), 400, "invalid_authorization_details", "authorization_details"},
-		"details that are no list":   {details(`{"type":"git.issues.read"}`), 400, "invalid_authorization_details", "authorization_details"},
-		"no details":                 {details(`[]`), 400, "invalid_authorization_details", "authorization_details"},
-		"two details":                {details(`[{"type":"git.issues.list"},{"type":"git.issues.list"}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"details without a type":     {details(`[{"params":{"repo":"acme/api"}}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"an unknown field":           {details(`[{"type":"git.issues.list","privileges":[]}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"a field in other case":      {details(`[{"Type":"git.issues.list"}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"a field twice":              {details(`[{"type":"git.issues.list","type":"git.issues.list"}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"params that are a list":     {details(`[{"type":"git.issues.list","params":[]}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"another param":              {details(`[{"type":"git.issues.list","params":{"x":1}}]`), 400, "invalid_authorization_details", "params.x"},
-		"another action":             {details(`[{"type":"git.issues.list","actions":["write"]}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"more actions":               {details(`[{"type":"git.issues.list","actions":["read","write"]}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"another location":           {details(`[{"type":"git.issues.list","locations":["https://db.test"]}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"another identifier":         {details(`[{"type":"git.issues.list","identifier":"git:x"}]`), 400, "invalid_authorization_details", "authorization_details"},
-		"locations and resource":     {with("resource", "https://git.test", "authorization_details", `[{"type":"git.issues.list","locations":["https://db.test"]}]`), 400, "invalid_target", "resource"},
-		"an approval of nothing":     {with("grant_type", approvalURN), 400, "invalid_request", "auth_req_id"},
-		"an approval that is none":   {with("grant_type", approvalURN, "auth_req_id", "x"), 400, "invalid_grant", "auth_req_id"},
-		"an approval of nobody's":    {with("grant_type", approvalURN, "auth_req_id", someID), 400, "invalid_grant", "auth_req_id"},
+		"no grant type":                     {with("grant_type", ""), 400, "invalid_request", "grant_type"},
+		"another grant type":                {with("grant_type", "password"), 400, "unsupported_grant_type", "grant_type"},
+		"twice the grant type":              {twice("grant_type"), 400, "invalid_request", "form_repeated"},
+		"twice what is unknown":             {twice("x"), 400, "invalid_request", "form_repeated"},
+		"two resources":                     {twice("resource"), 400, "invalid_target", "resource"},
+		"two audiences":                     {twice("audience"), 400, "invalid_target", "audience"},
+		"not UTF-8":                         {with("x", "\xff"), 400, "invalid_request", "form_encoding"},
+		"a NUL":                             {with("x", "\x00"), 400, "invalid_request", "form_encoding"},
+		"parameters in the query":           {post{path: "/oauth2/token?scope=x", svid: svid, form: reading()}, 400, "invalid_request", "query_unexpected"},
+		"JSON":                              {header(with(), "Content-Type", "application/json"), 400, "invalid_request", "content_type"},
+		"a compressed body":                 {header(with(), "Content-Encoding", "gzip"), 400, "invalid_request", "content_encoding"},
+		"a body that is too large":          {with("x", strings.Repeat("x", 65<<10)), 413, "invalid_request", "body_size"},
+		"nobody":                            {post{form: reading()}, 401, "invalid_client", "no_identity"},
+		"Basic":                             {header(post{form: reading()}, basic...), 401, "invalid_client", "client_method"},
+		"a bearer token":                    {header(post{form: reading()}, "Authorization", "Bearer "+s.JWT(t, agent)), 401, "invalid_client", "client_method"},
+		"a client secret":                   {post{form: reading("client_id", agent, "client_secret", "x")}, 401, "invalid_client", "client_method"},
+		"two proofs":                        {post{svid: svid, form: asserted(t, s, agent)}, 400, "invalid_request", "client_twice"},
+		"Basic besides":                     {header(with(), basic...), 400, "invalid_request", "client_twice"},
+		"Basic besides an assertion":        {header(assert(), basic...), 400, "invalid_request", "client_twice"},
+		"a secret besides":                  {with("client_secret", "x"), 400, "invalid_request", "client_twice"},
+		"another client id":                 {with("client_id", twin), 401, "invalid_client", "client_id"},
+		"another asserted client id":        {assert("client_id", twin), 401, "invalid_client", "client_id"},
+		"another assertion type":            {assert("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:saml2-bearer"), 401, "invalid_client", "client_assertion_type"},
+		"no assertion type":                 {assert("client_assertion_type", ""), 401, "invalid_client", "client_assertion_type"},
+		"an assertion for another endpoint": {assert("client_assertion", forEndpoint(t, s, "/oauth2/introspect")), 401, "invalid_client", "svid_audience"},
+		"an assertion for another":          {assert("client_assertion", audience(t, s)), 401, "invalid_client", "svid_audience"},
+		"an assertion that is none":         {assert("client_assertion", "x"), 401, "invalid_client", "svid_malformed"},
+		"no scope":                          {scope(""), 400, "invalid_scope", "scope"},
+		"two scopes":                        {scope("git.issues.read git.issues.list"), 400, "invalid_scope", "scope"},
+		"a scope that is none":              {scope("../x"), 400, "invalid_scope", "scope"},
+		"another scope than details":        {with("scope", "git.issues.list"), 400, "invalid_authorization_details", "authorization_details"},
+		"no params":                         {scope("git.issues.read"), 400, "invalid_authorization_details", "params.repo"},
+		"another credential":                {scope("vault.notes.read"), 400, "invalid_scope", "scope"},
+		"another resource":                  {with("resource", "https://db.test"), 400, "invalid_target", "audience"},
+		"another audience":                  {with("audience", "https://db.test"), 400, "invalid_target", "audience"},
+		"a TTL that is none":                {with("ttl", "1.5"), 400, "invalid_request", "ttl"},
+		"a TTL of nothing":                  {with("ttl", "0"), 400, "invalid_request", "ttl"},
+		"a task that is none":               {with("task", "a b"), 400, "invalid_request", "task"},
+		"a secret in the reason":            {with("reason", "ghp_0123456789012345678901234567890123456789"), 400, "invalid_request", "reason_secret"},
+		"details that are no JSON":          {details(`[{]`), 400, "invalid_authorization_details", "authorization_details"},
+		"details that break out":            {details(`[],"x":1`), 400, "invalid_authorization_details", "authorization_details"},
+		"details that are no list":          {details(`{"type":"git.issues.read"}`), 400, "invalid_authorization_details", "authorization_details"},
+		"no details":                        {details(`[]`), 400, "invalid_authorization_details", "authorization_details"},
+		"two details":                       {details(`[{"type":"git.issues.list"},{"type":"git.issues.list"}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"details without a type":            {details(`[{"params":{"repo":"acme/api"}}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"an unknown field":                  {details(`[{"type":"git.issues.list","privileges":[]}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"a field in other case":             {details(`[{"Type":"git.issues.list"}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"a field twice":                     {details(`[{"type":"git.issues.list","type":"git.issues.list"}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"params that are a list":            {details(`[{"type":"git.issues.list","params":[]}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"another param":                     {details(`[{"type":"git.issues.list","params":{"x":1}}]`), 400, "invalid_authorization_details", "params.x"},
+		"another action":                    {details(`[{"type":"git.issues.list","actions":["write"]}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"more actions":                      {details(`[{"type":"git.issues.list","actions":["read","write"]}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"another location":                  {details(`[{"type":"git.issues.list","locations":["https://db.test"]}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"another identifier":                {details(`[{"type":"git.issues.list","identifier":"git:x"}]`), 400, "invalid_authorization_details", "authorization_details"},
+		"locations and resource":            {with("resource", "https://git.test", "authorization_details", `[{"type":"git.issues.list","locations":["https://db.test"]}]`), 400, "invalid_target", "resource"},
+		"an approval of nothing":            {with("grant_type", approvalURN), 400, "invalid_request", "auth_req_id"},
+		"an approval that is none":          {with("grant_type", approvalURN, "auth_req_id", "x"), 400, "invalid_grant", "auth_req_id"},
+		"an approval of nobody's":           {with("grant_type", approvalURN, "auth_req_id", someID), 400, "invalid_grant", "auth_req_id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls.Add(1)
@@ -247,9 +265,16 @@ func TestRefusedGrants(t *testing.T) {
 			if strings.ContainsFunc(got.failed.ErrorDescription, func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }) {
 				t.Errorf("got the description %q", got.failed.ErrorDescription)
 			}
-			if challenge := got.header.Get("WWW-Authenticate"); (tc.status == 401) != (challenge != "") ||
-				(got.status == 401 && strings.HasPrefix(challenge, "Basic") != (len(tc.call.headers) > 0 && tc.call.headers[1] == basic[1])) {
-				t.Errorf("got WWW-Authenticate: %q", challenge)
+			// RFC 6749, section 5.2: the scheme that the client used, and none when it used another way.
+			want := ""
+			if tc.status == 401 && len(tc.call.headers) > 0 {
+				want, _, _ = strings.Cut(tc.call.headers[1], " ")
+			}
+			if challenge, _, _ := strings.Cut(got.header.Get("WWW-Authenticate"), " "); challenge != want {
+				t.Errorf("got WWW-Authenticate: %q, want the scheme %q", challenge, want)
+			}
+			if cause := httpapi.Causes[tc.detail]; tc.status == 401 && !strings.HasPrefix(got.failed.ErrorDescription, strings.ReplaceAll(cause, `"`, "")) {
+				t.Errorf("got the description %q, want %q", got.failed.ErrorDescription, cause)
 			}
 			added := entriesOf(t, s)
 			added.skip(before)

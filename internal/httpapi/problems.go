@@ -384,6 +384,9 @@ func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f finding
 func writeProblem(w http.ResponseWriter, p Problem) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
+	if p.Status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
 	setProblemHeaders(h, p.Status)
 	writeBody(w, p.Status, p)
 }
@@ -391,10 +394,6 @@ func writeProblem(w http.ResponseWriter, p Problem) {
 func setProblemHeaders(h http.Header, status int) {
 	h.Set("Cache-Control", "no-store")
 	switch status {
-	case http.StatusUnauthorized:
-		if h.Get("WWW-Authenticate") == "" {
-			h.Set("WWW-Authenticate", "Bearer")
-		}
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if h.Get("Retry-After") == "" {
 			h.Set("Retry-After", strconv.Itoa(retryAfter))

@@ -199,7 +199,7 @@ func TestProofNeedsTheServersNonce(t *testing.T) {
 	ask := dpop.Request{Method: "POST", URL: s.URL + "/v1/tokens"}
 	first := proved{svid: agent, body: body, proofs: []string{proofFor(t, key, ask)}}.send(t, s)
 	if first.status != 401 || first.problem.Code != openapi.CodeUseDPoPNonce || first.nonce == "" ||
-		first.challenge != `DPoP error="use_dpop_nonce", algs="ES256 ES384 EdDSA"` {
+		first.challenge != `DPoP error="use_dpop_nonce", algs="ES256 ES384 EdDSA Ed25519"` {
 		t.Fatalf("got %d %s, %q, %q; want the nonce", first.status, first.text, first.nonce, first.challenge)
 	}
 	if n := len(s.DB.Entries(t)); n != 0 {

@@ -5,6 +5,7 @@ package jws
 
 import (
 	"crypto"
+	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -59,6 +60,14 @@ func Split(token string, limit int) (Parts, error) {
 // algorithm is one to accept, and fits the key, is for the caller to know.
 func Verify(token string, parts Parts, algorithm string, key crypto.PublicKey) error {
 	method := jwt.GetSigningMethod(algorithm)
+	switch pss, ok := method.(*jwt.SigningMethodRSAPSS); {
+	case algorithm == "Ed25519": // RFC 9864's name of what RFC 8037 calls EdDSA with this curve
+		method = jwt.SigningMethodEdDSA
+	case ok: // the library takes a salt of any length, and RFC 7518, section 3.5, has one of the hash's
+		method = &jwt.SigningMethodRSAPSS{
+			SigningMethodRSA: pss.SigningMethodRSA, Options: pss.Options, VerifyOptions: &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash},
+		}
+	}
 	if method == nil || method.Verify(token[:strings.LastIndexByte(token, '.')], parts[2], key) != nil {
 		return ErrSignature
 	}
