@@ -37,6 +37,9 @@ func (b *Broker) catalogue() *scopes.Catalogue {
 	return b.cfg.Catalogue()
 }
 
+// Scopes are those of the catalogue that this replica decides by.
+func (b *Broker) Scopes() []*scopes.Scope { return b.catalogue().Scopes() }
+
 // decided runs what decides until it is by the catalogue in force.
 func (b *Broker) decided(ctx context.Context, run func() (Result, error)) (Result, error) {
 	for range mostSuperseded {

@@ -1508,6 +1508,8 @@ type ScopeUsage struct {
 
 // ServerMetadata defines model for ServerMetadata.
 type ServerMetadata struct {
+	// AuthorizationDetailsTypesSupported The same names, as types of authorization details (RFC 9396).
+	AuthorizationDetailsTypesSupported        []string `json:"authorization_details_types_supported,omitempty,omitzero"`
 	DpopSigningAlgValuesSupported             []string `json:"dpop_signing_alg_values_supported,omitempty,omitzero"`
 	GrantTypesSupported                       []string `json:"grant_types_supported,omitempty,omitzero"`
 	IntrospectionEndpoint                     string   `json:"introspection_endpoint,omitempty,omitzero"`
@@ -1519,6 +1521,9 @@ type ServerMetadata struct {
 	ResponseTypesSupported                 []string `json:"response_types_supported"`
 	RevocationEndpoint                     string   `json:"revocation_endpoint,omitempty,omitzero"`
 	RevocationEndpointAuthMethodsSupported []string `json:"revocation_endpoint_auth_methods_supported,omitempty,omitzero"`
+
+	// ScopesSupported The scopes of the catalogue in force whose credentials are access tokens. Policy says who may have which.
+	ScopesSupported []string `json:"scopes_supported,omitempty,omitzero"`
 
 	// ServiceDocumentation Where this description is.
 	ServiceDocumentation                  string   `json:"service_documentation,omitempty,omitzero"`

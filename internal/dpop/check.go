@@ -189,7 +189,7 @@ func keyOf(head header) (crypto.PublicKey, error) {
 		return nil, ErrKey
 	}
 	var key jose.JSONWebKey
-	if key.UnmarshalJSON(head.Key) != nil || !key.IsPublic() || !fit(key.Key) {
+	if key.UnmarshalJSON(head.Key) != nil || !key.IsPublic() || !fit(key.Key) || !jws.MayVerify(head.Key) {
 		return nil, ErrKey
 	}
 	return key.Key, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/dpop"
 	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // The places of the metadata, whose form their specifications fix.
@@ -34,7 +35,9 @@ func (s *Server) issuerURL() (issuer *url.URL, root string) {
 func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getServerMetadata")
 	_, root := s.issuerURL()
+	names := s.tokenScopes()
 	s.writeMetadata(w, ServerMetadata{
+		ScopesSupported: names, AuthorizationDetailsTypesSupported: names,
 		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + "/.well-known/jwks.json", ServiceDocumentation: root + "/openapi.yaml",
 		TokenEndpoint: root + "/oauth2/token", TokenEndpointAuthMethodsSupported: clientMethods,
 		GrantTypesSupported:    []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
@@ -44,6 +47,18 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 		RevocationEndpointAuthMethodsSupported:    clientMethods,
 		TLSClientCertificateBoundAccessTokens:     true, DpopSigningAlgValuesSupported: strings.Fields(dpop.Algorithms),
 	})
+}
+
+// tokenScopes are the names of the scopes in force that the token endpoint gives tokens of.
+func (s *Server) tokenScopes() []string {
+	var names []string
+	for _, scope := range s.cfg.Broker.Scopes() {
+		if scope.Credential.Kind == scopes.KindJWT {
+			names = append(names, scope.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // GetResourceMetadata tells callers of this API how to prove who they are (RFC 9728).

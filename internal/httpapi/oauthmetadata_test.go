@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -29,6 +30,11 @@ func metadata[T any](t *testing.T, s *testkit.Stack, path string) T {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// scoped is a form that asks for a scope, with no more than its name.
+func scoped(scope string) url.Values {
+	return url.Values{"grant_type": {"client_credentials"}, "scope": {scope}, "task": {"t-1"}}
 }
 
 // What the metadata names is there, and what is there is named.
@@ -60,6 +66,16 @@ func TestMetadataIsWhatThereIs(t *testing.T) {
 		if strings.HasPrefix(path, "/oauth2/") && (method != http.MethodPost || !slices.Contains(named, path)) {
 			t.Errorf("%s is not in the metadata", operation)
 		}
+	}
+	for _, scope := range m.ScopesSupported {
+		got := post{svid: s.X509(t, agent), form: scoped(scope)}.send(t, s)
+		if got.failed.Error == "invalid_scope" {
+			t.Errorf("got %s for the scope %s", got.text, scope)
+		}
+	}
+	if !slices.Contains(m.ScopesSupported, "git.issues.read") || slices.Contains(m.ScopesSupported, "vault.notes.read") ||
+		!slices.Equal(m.ScopesSupported, m.AuthorizationDetailsTypesSupported) {
+		t.Errorf("got the scopes %q and the types %q, want those of access tokens", m.ScopesSupported, m.AuthorizationDetailsTypesSupported)
 	}
 	for _, grant := range m.GrantTypesSupported {
 		got := post{svid: s.X509(t, agent), form: reading("grant_type", grant)}.send(t, s)

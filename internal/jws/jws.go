@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,6 +73,16 @@ func Verify(token string, parts Parts, algorithm string, key crypto.PublicKey) e
 		return ErrSignature
 	}
 	return nil
+}
+
+// MayVerify tells whether a JWK is one to verify signatures with, by its use and key_ops (RFC 7517, sections 4.2 and 4.3).
+func MayVerify(jwk []byte) bool {
+	var said struct {
+		Use        string   `json:"use"`
+		Operations []string `json:"key_ops"`
+	}
+	return json.Unmarshal(jwk, &said) == nil && (said.Use == "" || said.Use == "sig") &&
+		(said.Operations == nil || slices.Contains(said.Operations, "verify"))
 }
 
 // Thumbprint is the RFC 7638 thumbprint of a public key, by SHA-256 and in base64url.

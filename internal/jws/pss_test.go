@@ -36,3 +36,16 @@ func TestPS256TakesOneLengthOfSalt(t *testing.T) {
 		}
 	}
 }
+
+func TestKeysThatMayVerify(t *testing.T) {
+	t.Parallel()
+	for jwk, want := range map[string]bool{
+		`{}`: true, `{"use":"sig"}`: true, `{"use":"enc"}`: false, `{"key_ops":["verify"]}`: true, `{"key_ops":["sign","verify"]}`: true,
+		`{"key_ops":["sign"]}`: false, `{"key_ops":["encrypt"]}`: false, `{"key_ops":[]}`: false, `{"use":"sig","key_ops":["deriveKey"]}`: false,
+		`{"key_ops":"verify"}`: false, `x`: false,
+	} {
+		if got := jws.MayVerify([]byte(jwk)); got != want {
+			t.Errorf("%s: got %t, want %t", jwk, got, want)
+		}
+	}
+}

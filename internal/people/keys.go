@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
 )
@@ -208,7 +209,7 @@ func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 	set := make(map[string]crypto.PublicKey)
 	for _, text := range documents {
 		var key jose.JSONWebKey
-		if json.Unmarshal(text, &key) != nil || key.KeyID == "" || (key.Use != "" && key.Use != "sig") || !strong(key.Key) {
+		if json.Unmarshal(text, &key) != nil || key.KeyID == "" || !jws.MayVerify(text) || !strong(key.Key) {
 			continue
 		}
 		if known, ok := set[key.KeyID].(interface{ Equal(crypto.PublicKey) bool }); ok && !known.Equal(key.Key) {

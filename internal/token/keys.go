@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/go-jose/go-jose/v4"
 )
 
@@ -49,7 +50,7 @@ func Parse(jwks []byte) (KeySet, error) {
 			return KeySet{}, fmt.Errorf("%w: it has one that is not public", ErrKeySet)
 		}
 		fit, known := fits[key.Algorithm]
-		if !known || !fit(key.Key) || key.KeyID == "" || key.Use != "" && key.Use != "sig" {
+		if !known || !fit(key.Key) || key.KeyID == "" || !jws.MayVerify(raw) {
 			continue
 		}
 		if _, twice := set.keys[key.KeyID]; twice {
