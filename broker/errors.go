@@ -1,6 +1,9 @@
 package broker
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // What can go wrong with a request, besides a decision against it. Every one of these means that no
 // credential left.
@@ -27,6 +30,9 @@ var (
 	ErrRevoked = errors.New("revoked before delivery")
 	// ErrVaultRefused: Vault understood and said no, which it will do again until somebody changes its configuration.
 	ErrVaultRefused = errors.New("vault refused")
+	// ErrNotMounted: Vault has no secrets engine where the scope's credential comes from. It is an ErrVaultRefused, and comes as a
+	// *NotMounted.
+	ErrNotMounted = fmt.Errorf("%w: no secrets engine is mounted", ErrVaultRefused)
 	// ErrInactive: the token is not in force, whatever the reason.
 	ErrInactive = errors.New("token is not in force")
 	// ErrNotOpened: the token does not open what it was shown for. It comes as a *NotOpened.
@@ -87,3 +93,14 @@ func (l *Lost) Error() string { return l.Err.Error() }
 
 // Unwrap returns the cause.
 func (l *Lost) Unwrap() error { return l.Err }
+
+// NotMounted is ErrNotMounted with the place where nothing is mounted.
+type NotMounted struct { //nolint:errname // it reads as what is wrong
+	// Mount is the engine's mount, or, of a credential whose scope names only a path, that path.
+	Mount string
+}
+
+func (n *NotMounted) Error() string { return fmt.Sprintf("%v at %q", ErrNotMounted, n.Mount) }
+
+// Unwrap returns ErrNotMounted.
+func (n *NotMounted) Unwrap() error { return ErrNotMounted }

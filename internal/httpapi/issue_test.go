@@ -13,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/go-cmp/cmp"
@@ -292,6 +293,29 @@ func TestFaultsAreAnswered(t *testing.T) {
 				t.Errorf("Vault signed %d times", n)
 			}
 		})
+	}
+}
+
+// An admin can only mount an engine that the answer names.
+func TestProblemNamesTheEngineThatIsNotMounted(t *testing.T) {
+	s := testkit.NewStack(t, testkit.Options{Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
+  - name: db.orders.read
+    title: Read orders
+    authority: read
+    resource: db:orders
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: database, mount: team/orders-db, role: reader}
+`)}, {Name: "policies.cedar", Data: []byte(`@id("agents") permit (principal in Path::"spiffe://acme.test/agents", action, resource);`)}}})
+	_, err := s.Client(t, agent).Request(t.Context(), client.Ask{Scope: "db.orders.read", Task: "triage-1"})
+	var problem *client.Problem
+	if !errors.As(err, &problem) || !errors.Is(err, client.ErrVaultRefused) {
+		t.Fatalf("got %v, want the problem vault_refused", err)
+	}
+	if !strings.Contains(err.Error(), `"team/orders-db"`) || strings.Contains(problem.Detail, "bootstrap") {
+		t.Errorf("got %q with the detail %q, want one that names the mount team/orders-db and does not advise bootstrap, which mounts no engines", err, problem.Detail)
+	}
+	if !strings.Contains(s.Log.String(), "team/orders-db") {
+		t.Error("the log does not name the mount")
 	}
 }
 

@@ -248,6 +248,10 @@ var answers = []answer{
 		"Vault did not answer, so there is no credential. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
 	},
 	{
+		broker.ErrNotMounted, CodeVaultRefused, http.StatusServiceUnavailable, "A secrets engine is not mounted in Vault",
+		"The scope's credential comes from a secrets engine that is not mounted in Vault; explanation names its mount. Nothing was issued. An admin mounts the engine there and configures it, or corrects the scope.",
+	},
+	{
 		broker.ErrVaultRefused, CodeVaultRefused, http.StatusServiceUnavailable, "Vault refused",
 		"Vault refused: its configuration does not match the catalogue. Nothing was issued. An admin should run brevet bootstrap with this catalogue.",
 	},
@@ -316,6 +320,10 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	var catalogue *badCatalogue
 	if errors.As(err, &catalogue) {
 		catalogue.tell(&p)
+	}
+	var missing *broker.NotMounted
+	if errors.As(err, &missing) {
+		p.Explanation = fmt.Sprintf("no secrets engine is mounted at %q", missing.Mount)
 	}
 	var limited *broker.Limited
 	if errors.As(err, &limited) {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
 
@@ -79,6 +81,20 @@ func refusedBy(doing string, err error) error {
 	var answer *answerError
 	errors.As(err, &answer)
 	return fmt.Errorf("%w: %s: %w", broker.ErrVaultRefused, doing, answer)
+}
+
+// unmounted tells whether Vault answered that no engine is mounted where it was asked.
+func unmounted(err error) bool { return says(err, "no handler for route") }
+
+// engineOf is the mount that an intent's credential comes from. The scope names one for the kinds whose path Brevet makes of mount, verb
+// and role; for others only Vault knows which part of the path is the mount.
+func engineOf(intent broker.Intent) string {
+	switch intent.Kind {
+	case scopes.KindDatabase, scopes.KindPKI, scopes.KindSSH:
+		return path.Dir(path.Dir(intent.Grant.Path))
+	default:
+		return intent.Grant.Path
+	}
 }
 
 // nothingDone tells whether a failed call certainly made nothing: Vault refused it, or was not reached.

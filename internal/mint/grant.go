@@ -152,6 +152,9 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		}
 		return client.Logical().WriteWithContext(ctx, w.intent.Grant.Path, data)
 	})
+	if unmounted(err) {
+		return fmt.Errorf("%s: %w", doing, &broker.NotMounted{Mount: engineOf(w.intent)})
+	}
 	// The client takes any JSON for data; what Vault answers has an id.
 	if err == nil && (answer == nil || answer.RequestID == "" || len(answer.Data) == 0) {
 		err = unavailable(doing, errNotUnderstood)

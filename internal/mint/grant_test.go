@@ -435,6 +435,46 @@ func TestVaultRefuses(t *testing.T) {
 	}
 }
 
+// An admin can only mount an engine that the error names.
+func TestMissingEngineIsNamed(t *testing.T) {
+	e := realEstate(t)
+	e.write(t, "sys/policies/acl/brevet-scope.test.unmounted", map[string]any{"policy": `
+		path "team/reporting-of-the-whole-company/*" { capabilities = ["read", "update"] }`})
+	for _, tc := range []struct{ ware, path, mount string }{
+		{"database", "team/reporting-of-the-whole-company/creds/reader", "team/reporting-of-the-whole-company"},
+		{"pki", "team/reporting-of-the-whole-company/sign/web", "team/reporting-of-the-whole-company"},
+		{"pki-key", "team/reporting-of-the-whole-company/issue/web", "team/reporting-of-the-whole-company"},
+		{"ssh", "team/reporting-of-the-whole-company/sign/deploy", "team/reporting-of-the-whole-company"},
+		{"kv", "team/reporting-of-the-whole-company/data/key", "team/reporting-of-the-whole-company/data/key"},
+	} {
+		t.Run(tc.ware, func(t *testing.T) {
+			intent := wares(t)[tc.ware].intent(time.Minute)
+			intent.Grant.Policy, intent.Grant.Path = "brevet-scope.test.unmounted", tc.path
+			_, err := mint.MintGrant(t.Context(), e.minter, intent)
+			var missing *broker.NotMounted
+			if !errors.As(err, &missing) || missing.Mount != tc.mount || !errors.Is(err, broker.ErrVaultRefused) {
+				t.Fatalf("got %v, want an ErrVaultRefused that says that nothing is mounted at %s", err, tc.mount)
+			}
+			if !strings.Contains(err.Error(), tc.mount) {
+				t.Errorf("got %q, want a text that names %s", err, tc.mount)
+			}
+		})
+	}
+}
+
+// A Transit engine that is not mounted is named when the broker starts.
+func TestMissingTransitEngineIsNamed(t *testing.T) {
+	a := realVault(t)
+	a.write(t, "sys/policies/acl/unmounted-transit", map[string]any{"policy": mint.Policy("team/transit-of-the-whole-company", "k", "brevet")})
+	auth, _ := a.role(t, "unmounted-transit", nil)
+	cfg := dial(t, a, "k", auth)
+	cfg.Mount = "team/transit-of-the-whole-company"
+	if _, err := mint.Open(t.Context(), cfg); !errors.Is(err, broker.ErrVaultUnavailable) ||
+		!strings.Contains(err.Error(), `mounted at "team/transit-of-the-whole-company": run brevet bootstrap`) {
+		t.Errorf("got %v, want an ErrVaultUnavailable that names the mount and says what to run", err)
+	}
+}
+
 // roles counts the database roles whose name holds a text and that can still log in.
 func (e *estate) roles(t *testing.T, text string) int {
 	t.Helper()

@@ -160,6 +160,9 @@ func (m *Minter) call(ctx context.Context, doing string, do func(context.Context
 		m.note(nil)
 		return data, nil
 	}
+	if unmounted(err) {
+		doing = fmt.Sprintf("%s (no secrets engine is mounted at %q: run brevet bootstrap)", doing, m.cfg.Mount)
+	}
 	err = unavailable(doing, err)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, err // our caller went away, which says nothing about Vault
