@@ -21,6 +21,8 @@ import (
 type Config struct {
 	// Dir is the state folder. It is created with mode 0700; one stack at a time may use it.
 	Dir string
+	// VaultAudit has Vault write every request and response to [Vault.AuditFile], with secrets as HMACs.
+	VaultAudit bool
 	// Progress receives lines for a person to read, from several goroutines; nil is silent.
 	Progress func(line string)
 }
@@ -55,7 +57,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	}
 	stack := &Stack{
 		Postgres: &Postgres{dir: dir, progress: progress},
-		Vault:    &Vault{dir: dir, progress: progress},
+		Vault:    &Vault{dir: dir, audited: cfg.VaultAudit, progress: progress},
 		lock:     lock,
 	}
 	group, groupCtx := errgroup.WithContext(ctx)

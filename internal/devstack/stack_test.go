@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -131,8 +132,9 @@ func TestSecretsAreReadableByTheOwnerOnly(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Inside these two, PostgreSQL and Vault rule; the folders themselves are closed.
-		if parent := filepath.Dir(path); parent == filepath.Join(dir, "postgres") || parent == filepath.Join(dir, "vault", "data") {
+		// Inside these, PostgreSQL and Vault or OpenBao rule; the folders themselves are closed.
+		servers := []string{filepath.Join(dir, "postgres"), filepath.Join(dir, "vault", "data"), filepath.Join(dir, "vault", "raft")}
+		if slices.Contains(servers, filepath.Dir(path)) {
 			if entry.IsDir() {
 				return fs.SkipDir
 			}

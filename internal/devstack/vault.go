@@ -14,16 +14,17 @@ import (
 	"time"
 )
 
-// Vault is a real Vault core with file storage on a port of 127.0.0.1, initialised with one key share and unsealed.
-// The share and the root token lie in a file of mode 0600 beside the data: this protects nothing but a developer's
+// Vault is a real Vault or OpenBao on a port of 127.0.0.1, initialised with one key share and unsealed. The share and the root token lie in a file of mode 0600 beside the data: this protects nothing but a developer's
 // machine from other users.
 type Vault struct {
 	dir      string
+	audited  bool
 	progress func(string)
 
-	bin  string
-	port int
-	keys vaultKeys
+	bin     string
+	openBao bool
+	port    int
+	keys    vaultKeys
 
 	mu     sync.Mutex
 	proc   *process
@@ -40,6 +41,9 @@ func (v *Vault) Addr() string { return "http://" + loopback(v.port) }
 
 // RootToken may do everything and never expires.
 func (v *Vault) RootToken() string { return v.keys.RootToken }
+
+// AuditFile takes a line for each request and each response, if [Config] asks for that.
+func (v *Vault) AuditFile() string { return v.path("audit.log") }
 
 // Seal makes Vault forget its key: it answers 503 to everything until Unseal.
 func (v *Vault) Seal(ctx context.Context) error {
@@ -59,7 +63,7 @@ func (v *Vault) unseal(ctx context.Context, run vaultRun) error {
 	if status.Sealed {
 		return errors.New("unsealing Vault: it did not accept its key")
 	}
-	return nil
+	return run.awaitActive(ctx)
 }
 
 func (v *Vault) current() vaultRun {
@@ -117,13 +121,32 @@ func (v *Vault) open(ctx context.Context) error {
 	if v.bin, err = vaultBinary(ctx, v.progress); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
-	if err = os.MkdirAll(v.path("data"), 0o700); err != nil {
+	if v.openBao, err = isOpenBao(ctx, v.bin); err != nil {
+		return fmt.Errorf("preparing Vault: %w", err)
+	}
+	if err = v.makeStorage(); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
 	return onFreePort(filepath.Join(v.dir, "vault.port"), func(port int) error {
 		v.port = port
 		return v.Start(ctx)
 	})
+}
+
+// The folders of Vault's storage and of OpenBao's. Neither reads the other's.
+const fileStorage, raftStorage = "data", "raft"
+
+// makeStorage creates the folder of the server's storage, unless the other server has stored something.
+func (v *Vault) makeStorage() error {
+	own, other, maker := fileStorage, raftStorage, "OpenBao"
+	if v.openBao {
+		own, other, maker = raftStorage, fileStorage, "Vault"
+	}
+	if stored, _ := os.ReadDir(v.path(other)); len(stored) > 0 { // no folder, nothing stored
+		return fmt.Errorf("%s holds data in the format of %s, and %s is another server: set BREVET_VAULT_BIN to one of %s, or remove %s to start over",
+			v.path(other), maker, v.bin, maker, v.dir)
+	}
+	return os.MkdirAll(v.path(own), 0o700)
 }
 
 func (v *Vault) path(name string) string { return filepath.Join(v.dir, "vault", name) }
@@ -153,24 +176,78 @@ func (v *Vault) launch(ctx context.Context) error {
 	if err := v.initialise(ctx); err != nil {
 		return fmt.Errorf("%w (see %s)", err, proc.log)
 	}
-	return v.unseal(ctx, v.run())
+	if err := v.unseal(ctx, v.run()); err != nil {
+		return err
+	}
+	if v.audited && !v.openBao {
+		return v.enableAudit(ctx)
+	}
+	return nil
 }
 
-// config is what vault and bao understand alike.
+const auditDevice = "devstack"
+
+// enableAudit is for Vault, which knows no audit device in its configuration.
+func (v *Vault) enableAudit(ctx context.Context) error {
+	run := v.run()
+	run.token = v.keys.RootToken
+	var devices map[string]any
+	if err := run.call(ctx, "GET", "sys/audit", nil, &devices); err != nil {
+		return fmt.Errorf("listing the audit devices: %w", err)
+	}
+	if _, there := devices[auditDevice+"/"]; there {
+		return nil
+	}
+	device := map[string]any{"type": "file", "options": map[string]string{"file_path": v.AuditFile()}}
+	if err := run.call(ctx, "PUT", "sys/audit/"+auditDevice, device, nil); err != nil {
+		return fmt.Errorf("enabling the audit log: %w", err)
+	}
+	return nil
+}
+
 func (v *Vault) config() string {
+	own, cluster := v.vaultConfig(), ""
+	if v.openBao {
+		own, cluster = v.openBaoConfig(), "\n  cluster_address = \"127.0.0.1:0\""
+	}
 	return fmt.Sprintf(`# Written by Brevet's development stack at each start.
+listener "tcp" {
+  address     = %q
+  tls_disable = true%s
+}
+api_addr  = %q
+ui        = false
+log_level = "info"
+%s`, loopback(v.port), cluster, v.Addr(), own)
+}
+
+func (v *Vault) vaultConfig() string {
+	return fmt.Sprintf(`disable_mlock = true
 storage "file" {
   path = %q
 }
-listener "tcp" {
-  address     = %q
-  tls_disable = true
+`, v.path(fileStorage))
 }
-api_addr      = %q
-disable_mlock = true
-ui            = false
-log_level     = "info"
-`, v.path("data"), loopback(v.port), v.Addr())
+
+// openBaoConfig has the one storage that is supported without another server. A single node waits for an election of its own: the
+// multiplier keeps that to a second or two.
+func (v *Vault) openBaoConfig() string {
+	config := fmt.Sprintf(`cluster_addr = "https://127.0.0.1:0"
+storage "raft" {
+  path                   = %q
+  node_id                = "devstack"
+  performance_multiplier = 1
+}
+`, v.path(raftStorage))
+	if v.audited {
+		config += fmt.Sprintf(`audit "file" %q {
+  options {
+    file_path = %q
+  }
+}
+`, auditDevice, v.AuditFile())
+	}
+	return config
 }
 
 func (v *Vault) clearLeftovers(ctx context.Context) error {
@@ -230,7 +307,7 @@ func (v *Vault) orphaned(ctx context.Context, note string) error {
 			v.path("keys.json"), v.path(""))
 	}
 	v.proc.stop(time.Second, syscall.SIGTERM)
-	if err := errors.Join(os.RemoveAll(v.path("data")), os.Remove(note)); err != nil {
+	if err := errors.Join(os.RemoveAll(v.path(fileStorage)), os.RemoveAll(v.path(raftStorage)), v.makeStorage(), os.Remove(note)); err != nil {
 		return fmt.Errorf("starting over: %w", err)
 	}
 	return v.launch(ctx)

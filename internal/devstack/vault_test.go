@@ -1,6 +1,7 @@
 package devstack_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
@@ -11,6 +12,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -221,17 +224,94 @@ func TestVaultAcceptsJWTSVIDs(t *testing.T) {
 	}
 }
 
-// TestVaultHasTheEnginesWeUse may not run beside other tests: Vault answers 500 to a request that is under way while
-// the first audit device is enabled.
 func TestVaultHasTheEnginesWeUse(t *testing.T) {
+	t.Parallel()
 	vault := shared(t).Vault
 	for _, engine := range []string{"pki", "ssh", "kv", "kv-v2"} {
 		write(t, vault, "sys/mounts/try-"+engine, map[string]any{"type": engine})
 	}
 	write(t, vault, "sys/auth/approle", map[string]any{"type": "approle"})
-	write(t, vault, "sys/audit/file", map[string]any{"type": "file", "options": map[string]any{"file_path": "discard"}})
 	write(t, vault, "try-kv/a", map[string]any{"word": "kept"})
 	if got := read(t, vault, "try-kv/a")["word"]; got != "kept" {
 		t.Errorf("kv: got %v, want kept", got)
+	}
+}
+
+// The audit device is there from the first request on, and again after a restart: OpenBao lets nobody add one later.
+func TestVaultAuditsEveryRequest(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range 2 {
+		stack, err := devstack.Start(t.Context(), devstack.Config{Dir: dir, VaultAudit: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := fmt.Sprintf("sys/policies/acl/audited-%d", i)
+		write(t, stack.Vault, path, map[string]any{"policy": `path "a" {}`})
+		log, err := os.ReadFile(stack.Vault.AuditFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bytes.Count(log, []byte(`"path":"`+path+`"`)); got != 2 {
+			t.Errorf("start %d: got %d entries about one call in the audit log, want its request and its response", i, got)
+		}
+		stop(t, stack)
+	}
+}
+
+// standIn is a program that says that it is OpenBao, and ends when it is to serve.
+func standIn(t *testing.T) string {
+	t.Helper()
+	script := filepath.Join(t.TempDir(), "bao")
+	text := "#!/bin/sh\n[ \"$1\" = version ] && echo 'OpenBao v2.6.2 (0123abc), built 2026-08-13T00:00:00Z' && exit\necho no server here\nexit 3\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+// OpenBao has dropped disable_mlock, drops file storage in 2.7, and lets nobody enable an audit device by its API.
+//
+// TestOpenBaoGetsAConfigurationOfItsOwn may not run beside other tests: it changes the environment.
+func TestOpenBaoGetsAConfigurationOfItsOwn(t *testing.T) {
+	t.Setenv("BREVET_VAULT_BIN", standIn(t))
+	dir := t.TempDir()
+	if _, err := devstack.Start(t.Context(), devstack.Config{Dir: dir, VaultAudit: true}); err == nil || !strings.Contains(err.Error(), "no server here") {
+		t.Fatalf("got %v, want the end of the stand-in", err)
+	}
+	config, err := os.ReadFile(filepath.Join(dir, "vault", "config.hcl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, refused := range []string{"disable_mlock", `storage "file"`, "unsafe_"} {
+		if bytes.Contains(config, []byte(refused)) {
+			t.Errorf("the configuration has %s:\n%s", refused, config)
+		}
+	}
+	for _, needed := range []string{`storage "raft"`, "cluster_addr ", `audit "file" "devstack"`} {
+		if !bytes.Contains(config, []byte(needed)) {
+			t.Errorf("the configuration lacks %s:\n%s", needed, config)
+		}
+	}
+}
+
+// TestDataOfTheOtherServerIsLeftAlone may not run beside other tests: it changes the environment.
+func TestDataOfTheOtherServerIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	stack, err := devstack.Start(t.Context(), devstack.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, stack.Vault, "sys/policies/acl/kept", map[string]any{"policy": `path "a" {}`})
+	stop(t, stack)
+	t.Run("by OpenBao", func(t *testing.T) {
+		t.Setenv("BREVET_VAULT_BIN", standIn(t))
+		_, err := devstack.Start(t.Context(), devstack.Config{Dir: dir})
+		if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "BREVET_VAULT_BIN") || strings.Contains(err.Error(), "no server here") {
+			t.Errorf("got %v, want an error that names the folder and says what to do, before the server starts", err)
+		}
+	})
+	if got := read(t, start(t, dir).Vault, "sys/policies/acl/kept")["policy"]; got != `path "a" {}` {
+		t.Errorf("got %v, want what was there before", got)
 	}
 }

@@ -49,6 +49,21 @@ func (r vaultRun) answers(ctx context.Context) error {
 	return r.call(ctx, "GET", "sys/seal-status", nil, nil)
 }
 
+// awaitActive waits until Vault serves requests. A node with raft storage is unsealed before it is elected.
+func (r vaultRun) awaitActive(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var last error
+	err := poll(ctx, func() bool {
+		last = r.call(ctx, "GET", "sys/health", nil, nil)
+		return last == nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting until Vault is active: %w (%w)", err, last)
+	}
+	return nil
+}
+
 // call makes one request to Vault's API under /v1/; in and out may be nil.
 func (r vaultRun) call(ctx context.Context, method, path string, in, out any) error {
 	body, err := json.Marshal(in)

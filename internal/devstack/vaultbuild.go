@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,6 +41,19 @@ func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
 		return "", err
 	}
 	return builtVault(ctx, source, progress)
+}
+
+// isOpenBao asks the program what it is: the two take different configurations.
+func isOpenBao(ctx context.Context, bin string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, "version")
+	cmd.Dir, cmd.Env = "/", childEnv(os.Environ())
+	said, err := cmd.CombinedOutput()
+	if err != nil {
+		return false, fmt.Errorf("asking %s for its version: %w: %s", bin, err, bytes.TrimSpace(said))
+	}
+	return bytes.HasPrefix(said, []byte("OpenBao")), nil
 }
 
 // builtVault answers with the program that was built from the source, now or earlier. What lies in the cache is run

@@ -47,7 +47,7 @@ func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.L
 	}
 	key := newName()
 	s.access = VaultAccess{
-		Addr: s.vault.Addr(), SigningKey: key, TokenRole: key, SecretIDFile: filepath.Join(t.TempDir(), "secret-id"), AuditFile: s.auditFile(t),
+		Addr: s.vault.Addr(), SigningKey: key, TokenRole: key, SecretIDFile: filepath.Join(t.TempDir(), "secret-id"), AuditFile: s.vault.AuditFile(),
 	}
 	login, err := mint.Bootstrap{
 		Addr: s.vault.Addr(), Token: s.vault.RootToken(),
@@ -104,33 +104,13 @@ func (s *Stack) TargetURL(t testing.TB) string {
 	return Devstack(t).Postgres.TargetURL()
 }
 
-// auditLog is the audit device of this test process, and the requests that were read from its file so far.
-var auditLog struct {
-	sync.Once
-	file string
-	err  error
-
-	reading sync.Mutex
-	read    int64
-	lines   map[string][]string // by path
-}
-
-// auditFile is the file of the audit device, which the first stack enables. One device is enough: a stack knows its calls by its key.
-func (s *Stack) auditFile(t testing.TB) string {
-	t.Helper()
-	auditLog.Do(func() {
-		name := newName()
-		auditLog.lines = map[string][]string{}
-		auditLog.file = filepath.Join(Folder(t), name+".log")
-		auditLog.err = s.Vault(t).Sys().EnableAuditWithOptionsWithContext(t.Context(), name, &api.EnableAuditOptions{
-			Type: "file", Options: map[string]string{"file_path": auditLog.file},
-		})
-	})
-	if auditLog.err != nil {
-		t.Fatalf("enabling Vault's audit log: %v", auditLog.err)
-	}
-	return auditLog.file
-}
+// auditLog is what was read so far of the audit log of this test process's Vault: requests by path. One log is enough: a stack knows its
+// calls by its key.
+var auditLog = struct {
+	sync.Mutex
+	read  int64
+	lines map[string][]string
+}{lines: map[string][]string{}}
 
 // Asked counts the calls of anybody to Vault whose path begins so, by Vault's own audit log.
 func (s *Stack) Asked(t testing.TB, prefix string) int {
@@ -163,9 +143,9 @@ var requestPath = regexp.MustCompile(`"path":"([^"]*)"`)
 // readAudit shows the lines of Vault's audit log about requests, by path. Vault writes the line of a request before it answers.
 func readAudit(t testing.TB, show func(requests map[string][]string)) {
 	t.Helper()
-	auditLog.reading.Lock()
-	defer auditLog.reading.Unlock()
-	file, err := os.Open(auditLog.file)
+	auditLog.Lock()
+	defer auditLog.Unlock()
+	file, err := os.Open(Devstack(t).Vault.AuditFile())
 	if err != nil {
 		t.Fatalf("reading Vault's audit log: %v", err)
 	}
