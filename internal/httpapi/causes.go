@@ -4,7 +4,7 @@ import "net/http"
 
 // causes explain why a caller was not authenticated, by the code that the record has. Each text is fixed: it says what is wrong with the
 // proof, which its sender can see too, and nothing of what the server trusts.
-var causes = map[string]string{
+var causes = map[string]string{ //nolint:gosec // texts about credentials, and none of them
 	"no_identity":             "The call came with neither a client certificate nor a bearer token.",
 	"authorization_malformed": "The Authorization header is not one bearer token.",
 	"svid_malformed":          "The SVID cannot be parsed.",

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// providerFiles are all that oidc-provider, and jose, are installed and run from.
+// providerFiles are all that oidc-provider, jose and the OAuth clients are installed and run from.
 //
-//go:embed oidcprovider/package.json oidcprovider/package-lock.json oidcprovider/server.mjs oidcprovider/jose.mjs
+//go:embed oidcprovider/package.json oidcprovider/package-lock.json oidcprovider/server.mjs oidcprovider/jose.mjs oidcprovider/oauthclients.mjs
 var providerFiles embed.FS
 
 const installTimeout = 5 * time.Minute
@@ -30,7 +30,7 @@ func installed(ctx context.Context) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, name := range []string{"package.json", "package-lock.json", "server.mjs", "jose.mjs"} {
+	for _, name := range []string{"package.json", "package-lock.json", "server.mjs", "jose.mjs", "oauthclients.mjs"} {
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
 			return "", err

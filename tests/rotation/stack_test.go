@@ -173,7 +173,7 @@ func (p *process) said() string {
 
 func (s *stack) start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(s.binary, args...), ended: make(chan struct{})} //nolint:noctx // it is asked to stop, and not killed
+	p := &process{cmd: exec.Command(s.binary, args...), ended: make(chan struct{})}
 	p.cmd.Env = s.environ()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {
