@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -60,9 +61,19 @@ func WithServer(bundles x509bundle.Source, server tlsconfig.Authorizer) Option {
 	return func(c *Client) { c.tls = tlsconfig.TLSClientConfig(bundles, server) }
 }
 
+// WithRoots has the server present a certificate of the web that the roots verify, and shows it none.
+func WithRoots(roots *x509.CertPool) Option {
+	return func(c *Client) { c.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12} }
+}
+
 // WithJWT proves the caller with a JWT-SVID, fetched for each call. audience is the server's issuer.
 func WithJWT(source jwtsvid.Source, audience string) Option {
 	return func(c *Client) { c.jwt, c.audience = source, audience }
+}
+
+// WithSubject asks the source of [WithJWT] for the JWT-SVIDs of one identity, where the workload has several.
+func WithSubject(id spiffeid.ID) Option {
+	return func(c *Client) { c.subject = id }
 }
 
 // Client calls one server. It is safe for concurrent use.
@@ -73,6 +84,7 @@ type Client struct {
 	rotating *rotatingTransport // nil when no X.509-SVID proves the caller
 	jwt      jwtsvid.Source
 	audience string
+	subject  spiffeid.ID
 	nonce    *atomic.Pointer[string] // what the server wants in the next DPoP proof
 }
 

@@ -119,7 +119,7 @@ func (c *Client) proveOnce(req *http.Request, signer *dpop.Signer) (reply, error
 // send sends one call as the caller, over carrier.
 func (c *Client) send(carrier *http.Client, req *http.Request) (*http.Response, error) {
 	if c.jwt != nil {
-		svid, err := c.jwt.FetchJWTSVID(req.Context(), jwtsvid.Params{Audience: c.audience})
+		svid, err := c.jwt.FetchJWTSVID(req.Context(), jwtsvid.Params{Audience: c.audience, Subject: c.subject})
 		if err != nil {
 			return nil, fmt.Errorf("fetching a JWT-SVID: %w", err)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // workloadTimeout bounds the wait for the first SVID: an agent that knows the workload answers at once.
@@ -29,7 +32,9 @@ const workloadTimeout = 10 * time.Second
 type CallerFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's. Not used with --server-id." name:"ca-file" env:"BREVET_CA_FILE" type:"path"`
 	WorkloadAPI string `help:"Workload API socket to get the SVID from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
+	SVID        string `help:"Which SVID to use where the Workload API gives several: its SPIFFE ID, or its hint." name:"svid" env:"BREVET_SVID"`
 	JWT         bool   `help:"Prove the identity with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 }
@@ -44,7 +49,11 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...))
+	identity := client.NewIdentity(f.SVID)
+	if err := f.firstSVID(ctx, identity); err != nil {
+		return nil, nil, err
+	}
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
 		return nil, nil, f.noSVID(err)
 	}
@@ -62,7 +71,7 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 		}
 		closers = append(closers, func() { _ = tokens.Close() })
 	}
-	c, err := f.client(source, tokens)
+	c, err := f.client(source, tokens, identity.ID())
 	if err != nil {
 		closeAll()
 		return nil, nil, err
@@ -71,13 +80,47 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	return c, closeAll, nil
 }
 
-func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Source) (*client.Client, error) {
+// registeredWithin is how long a new entry may take to reach the agent.
+const registeredWithin = 2 * time.Second
+
+// firstSVID asks for the SVIDs once, so that whoever typed the command is told at once what the agent says: that there is no entry for this
+// workload, or that there are several SVIDs to choose from.
+func (f CallerFlags) firstSVID(ctx context.Context, identity *client.Identity) error {
+	for began := time.Now(); ; {
+		svids, err := workloadapi.FetchX509SVIDs(ctx, workloadapi.WithAddr(f.WorkloadAPI))
+		switch {
+		case err == nil:
+			identity.Pick(svids)
+			if err := identity.Err(); err != nil {
+				return fmt.Errorf("%w: --svid or BREVET_SVID", err)
+			}
+			return nil
+		case status.Code(err) != codes.PermissionDenied:
+			return f.noSVID(err)
+		case time.Since(began) > registeredWithin:
+			return fmt.Errorf("the Workload API at %s says %s: no entry of its SPIRE server selects this process. Create one, or run this as the workload that has one",
+				f.WorkloadAPI, safetext.Text(quote(status.Convert(err).Message())))
+		}
+		select {
+		case <-ctx.Done():
+			return f.noSVID(ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Source, id spiffeid.ID) (*client.Client, error) {
 	if !f.JWT {
 		return f.clientAs(source, source)
 	}
-	audience := f.Audience
-	setDefault(&audience, f.Server)
-	options := []client.Option{client.WithJWT(tokens, audience)}
+	options := []client.Option{client.WithJWT(tokens, f.audience()), client.WithSubject(id)}
+	roots, err := f.roots()
+	if err != nil {
+		return nil, err
+	}
+	if roots != nil {
+		options = append(options, client.WithRoots(roots))
+	}
 	if f.ServerID != "" {
 		id, err := f.serverID()
 		if err != nil {
@@ -91,13 +134,41 @@ func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Sourc
 // clientAs is a client that calls by the X.509-SVIDs of one source, and knows the broker by the bundles of another.
 func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source) (*client.Client, error) {
 	if f.ServerID == "" {
-		return client.New(client.Config{BaseURL: f.Server}, client.WithX509AndWebPKI(svids, nil))
+		roots, err := f.roots()
+		if err != nil {
+			return nil, err
+		}
+		return client.New(client.Config{BaseURL: f.Server}, client.WithX509AndWebPKI(svids, roots))
 	}
 	id, err := f.serverID()
 	if err != nil {
 		return nil, err
 	}
 	return client.New(client.Config{BaseURL: f.Server}, client.WithX509(svids, bundles, tlsconfig.AuthorizeID(id)))
+}
+
+// audience is that of JWT-SVIDs: the broker's issuer, which is its URL unless the flag says another.
+func (f CallerFlags) audience() string {
+	if f.Audience != "" {
+		return f.Audience
+	}
+	return strings.TrimSuffix(f.Server, "/")
+}
+
+// roots are those of --ca-file, nil for the system's. A broker that proves a SPIFFE ID is not checked by roots of the web.
+func (f CallerFlags) roots() (*x509.CertPool, error) {
+	if f.CAFile == "" || f.ServerID != "" {
+		return nil, nil //nolint:nilnil // the system's
+	}
+	text, err := os.ReadFile(f.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-file: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("--ca-file: %s has no PEM certificate", f.CAFile)
+	}
+	return roots, nil
 }
 
 func (f CallerFlags) serverID() (spiffeid.ID, error) {

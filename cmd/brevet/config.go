@@ -61,6 +61,8 @@ type Config struct {
 type TLSConfig struct {
 	// Workload API socket (unix:///path) that gives the broker's own X.509-SVID.
 	WorkloadAPI string `yaml:"workload_api,omitempty"`
+	// Which SVID to serve with where the Workload API gives several: its SPIFFE ID, or its hint.
+	SVID string `yaml:"svid,omitempty"`
 	// PEM certificate chain, for clients that know the broker by its DNS name.
 	CertFile string `yaml:"cert_file,omitempty"`
 	// PEM private key of cert_file.

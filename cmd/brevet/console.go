@@ -57,7 +57,7 @@ func (s *service) serveConsole(ctx context.Context, cfg Config, of pages.Config)
 		if err != nil {
 			return fmt.Errorf("console: %w", err)
 		}
-		secured = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS13}
+		secured = &tls.Config{GetCertificate: certificate.get, MinVersion: tls.VersionTLS13}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Console.Listen)
 	if err != nil {

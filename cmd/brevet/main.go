@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -74,7 +75,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var cli CLI
 	command, err := newParser(ctx, &cli, out, errOut).Parse(args)
 	if err != nil {
-		fmt.Fprintf(errOut, "brevet: %v\nTry: brevet --help\n", err)
+		fmt.Fprintf(errOut, "brevet: %v\n%sTry: brevet --help\n", err, missingVariables(err))
 		return 2
 	}
 	err = command.Run(&console{out: out, err: errOut, json: cli.Output == "json"})
@@ -91,6 +92,23 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "brevet: %v\n", err)
 		return 1
 	}
+}
+
+// missingVariables names the environment variables that stand in for the flags that are missing.
+func missingVariables(err error) string {
+	var parse *kong.ParseError
+	if !strings.Contains(err.Error(), "missing flags") || !errors.As(err, &parse) {
+		return ""
+	}
+	var hints strings.Builder
+	for _, group := range parse.Context.Flags() {
+		for _, env := range group.Envs {
+			if group.Required && strings.Contains(err.Error(), "--"+group.Name+"=") {
+				fmt.Fprintf(&hints, "  --%s may come from the variable %s\n", group.Name, env)
+			}
+		}
+	}
+	return hints.String()
 }
 
 func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong {

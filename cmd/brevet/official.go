@@ -13,10 +13,11 @@ type OfficialFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
 	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	SVID        string `help:"Which SVID to use where the Workload API gives several: its SPIFFE ID, or its hint." name:"svid" env:"BREVET_SVID"`
 	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
-	CAFile      string `help:"As a person: PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
+	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 
 // serverFlags are OfficialFlags of a command that can do without a server.
@@ -24,10 +25,11 @@ type serverFlags struct {
 	Server      string `help:"URL of the broker. Without it the command does what it can by itself." env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
 	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	SVID        string `help:"Which SVID to use where the Workload API gives several: its SPIFFE ID, or its hint." name:"svid" env:"BREVET_SVID"`
 	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
-	CAFile      string `help:"As a person: PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
+	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 
 // connector opens a client of the broker as somebody, and knows what may help them when a call fails.
@@ -42,7 +44,9 @@ func (f OfficialFlags) connector() connector {
 	if f.asPerson() {
 		return PersonFlags{Server: f.Server, ServerID: f.ServerID, CAFile: f.CAFile, WorkloadAPI: f.WorkloadAPI}
 	}
-	return CallerFlags{Server: f.Server, ServerID: f.ServerID, WorkloadAPI: f.WorkloadAPI, JWT: f.JWT, Audience: f.Audience}
+	return CallerFlags{
+		Server: f.Server, ServerID: f.ServerID, CAFile: f.CAFile, WorkloadAPI: f.WorkloadAPI, SVID: f.SVID, JWT: f.JWT, Audience: f.Audience,
+	}
 }
 
 // open returns a client and what ends it.

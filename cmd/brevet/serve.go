@@ -203,6 +203,14 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *
 	if err := httpapi.MeterBundles(registry, bundles.Status, time.Now); err != nil {
 		return nil, nil, shown, err
 	}
+	served, err := s.openCertificate(ctx, cfg.TLS)
+	if err != nil {
+		return nil, nil, shown, err
+	}
+	s.tasks.Go(func() error { return ended(ctx, served.watch(ctx, s.log, watchCertificate)) })
+	if err := httpapi.MeterCertificate(registry, served.expires); err != nil {
+		return nil, nil, shown, err
+	}
 	srv, err := httpapi.New(httpapi.Config{
 		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, Proofs: p.book, LogKeys: p.logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: p.book.CursorKey(),
@@ -212,6 +220,7 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *
 		ResourceServers: resourceServers(cfg), BootstrapAdmin: p.voters.bootstrap, Bootstrap: p.book,
 		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: p.book.Ready}, {Name: "vault", Probe: p.minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
+			{Name: "certificate", Probe: served.ready},
 		},
 		Log: s.log, Registry: registry, Now: time.Now,
 	})
@@ -222,11 +231,7 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *
 		Broker: core, People: p.voters.verifier, Proofs: p.book, LogKeys: p.logKey, Sessions: p.book, Past: p.book, Ledger: p.book, Vault: p.minter,
 		Bundles: bundlesFor(bundles), Key: p.book.CursorKey(), Voted: srv.CountVote,
 	}
-	certificate, err := s.openCertificate(ctx, cfg.TLS)
-	if err != nil {
-		return nil, nil, shown, err
-	}
-	return srv, attestor.TLSConfig(certificate), shown, nil
+	return srv, attestor.TLSConfig(served.get), shown, nil
 }
 
 func (s *service) closeBroker(ctx context.Context, core *broker.Broker) {

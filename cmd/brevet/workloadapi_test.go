@@ -93,7 +93,7 @@ func TestTheCertificateIsAskedForAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	serial := func() string {
-		pair, err := certificate(nil)
+		pair, err := certificate.get(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -242,6 +242,13 @@ func (i *Issuer) change(next func(*issuerState)) error {
 	return nil
 }
 
+// Announce has every workload given its SVIDs anew.
+func (i *Issuer) Announce() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.announce()
+}
+
 func (i *Issuer) announce() {
 	close(i.changed)
 	i.changed = make(chan struct{})

@@ -33,15 +33,30 @@ type Endpoint struct {
 // is replaced, one that answers is an error. Streams get a message at each rotation and federation, and a new
 // X.509-SVID at half of the old one's life.
 func (i *Issuer) ServeWorkload(socket string, id spiffeid.ID) (*Endpoint, error) {
-	if err := i.check(id); err != nil {
-		return nil, fmt.Errorf("serving the Workload API: %w", err)
+	return i.ServeIdentities(socket, func() []WorkloadIdentity { return []WorkloadIdentity{{ID: id}} })
+}
+
+// WorkloadIdentity is one of the identities of a workload.
+type WorkloadIdentity struct {
+	ID spiffeid.ID
+	// Hint is what the operator calls it, such as "internal"; it may be empty.
+	Hint string
+}
+
+// ServeIdentities is ServeWorkload for a workload that has several identities, or none: then it is answered as SPIRE answers a workload
+// without an entry. They may change: Announce has clients told.
+func (i *Issuer) ServeIdentities(socket string, identities func() []WorkloadIdentity) (*Endpoint, error) {
+	for _, one := range identities() {
+		if err := i.check(one.ID); err != nil {
+			return nil, fmt.Errorf("serving the Workload API: %w", err)
+		}
 	}
 	listener, err := listenPrivate(socket)
 	if err != nil {
 		return nil, fmt.Errorf("serving the Workload API: %w", err)
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(requireHeaderUnary), grpc.StreamInterceptor(requireHeaderStream))
-	workload.RegisterSpiffeWorkloadAPIServer(server, &workloadAPI{issuer: i, id: id})
+	workload.RegisterSpiffeWorkloadAPIServer(server, &workloadAPI{issuer: i, identities: identities})
 	e := &Endpoint{socket: socket, server: server, done: make(chan struct{})}
 	go func() {
 		defer close(e.done)
@@ -123,9 +138,12 @@ func requireHeaderStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServer
 type workloadAPI struct {
 	workload.UnimplementedSpiffeWorkloadAPIServer
 
-	issuer *Issuer
-	id     spiffeid.ID
+	issuer     *Issuer
+	identities func() []WorkloadIdentity
 }
+
+// errNoIdentity is what SPIRE's agent answers to a workload that no entry is about.
+var errNoIdentity = status.Error(codes.PermissionDenied, "no identity issued")
 
 // sendFunc sends one message of a stream, and says after which time it needs renewal; zero is never.
 type sendFunc func(own *spiffebundle.Bundle, federated []*spiffebundle.Bundle) (renewal time.Duration, err error)
@@ -155,20 +173,24 @@ func (w *workloadAPI) FetchX509SVID(
 	_ *workload.X509SVIDRequest, stream grpc.ServerStreamingServer[workload.X509SVIDResponse],
 ) error {
 	return push(stream.Context(), w.issuer, func(own *spiffebundle.Bundle, federated []*spiffebundle.Bundle) (time.Duration, error) {
-		svid, err := w.issuer.X509SVID(w.id)
-		if err != nil {
-			return 0, status.Error(codes.Internal, err.Error())
+		var all []*workload.X509SVID
+		for _, identity := range w.identities() {
+			svid, err := w.issuer.X509SVID(identity.ID)
+			if err != nil {
+				return 0, status.Error(codes.Internal, err.Error())
+			}
+			certs, key, err := svid.MarshalRaw()
+			if err != nil {
+				return 0, status.Error(codes.Internal, err.Error())
+			}
+			all = append(all, &workload.X509SVID{
+				SpiffeId: identity.ID.String(), X509Svid: certs, X509SvidKey: key, Bundle: derOf(own), Hint: identity.Hint,
+			})
 		}
-		certs, key, err := svid.MarshalRaw()
-		if err != nil {
-			return 0, status.Error(codes.Internal, err.Error())
+		if len(all) == 0 {
+			return 0, errNoIdentity
 		}
-		return w.issuer.cfg.X509TTL / 2, stream.Send(&workload.X509SVIDResponse{
-			Svids: []*workload.X509SVID{{
-				SpiffeId: w.id.String(), X509Svid: certs, X509SvidKey: key, Bundle: derOf(own),
-			}},
-			FederatedBundles: x509Bundles(federated),
-		})
+		return w.issuer.cfg.X509TTL / 2, stream.Send(&workload.X509SVIDResponse{Svids: all, FederatedBundles: x509Bundles(federated)})
 	})
 }
 
@@ -200,14 +222,21 @@ func (w *workloadAPI) FetchJWTSVID(_ context.Context, req *workload.JWTSVIDReque
 	if len(req.GetAudience()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "audience must be specified")
 	}
-	if asked := req.GetSpiffeId(); asked != "" && asked != w.id.String() {
-		return nil, status.Error(codes.PermissionDenied, "no such identity issued to this workload")
+	var all []*workload.JWTSVID
+	for _, identity := range w.identities() {
+		if asked := req.GetSpiffeId(); asked != "" && asked != identity.ID.String() {
+			continue
+		}
+		token, err := w.issuer.JWTSVID(identity.ID, req.GetAudience()...)
+		if err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		all = append(all, &workload.JWTSVID{SpiffeId: identity.ID.String(), Svid: token, Hint: identity.Hint})
 	}
-	token, err := w.issuer.JWTSVID(w.id, req.GetAudience()...)
-	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
+	if len(all) == 0 {
+		return nil, errNoIdentity
 	}
-	return &workload.JWTSVIDResponse{Svids: []*workload.JWTSVID{{SpiffeId: w.id.String(), Svid: token}}}, nil
+	return &workload.JWTSVIDResponse{Svids: all}, nil
 }
 
 func (w *workloadAPI) ValidateJWTSVID(

@@ -26,6 +26,17 @@ func MeterBundles(reg prometheus.Registerer, status func() []attest.BundleStatus
 	return nil
 }
 
+// MeterCertificate registers brevet_certificate_expiry_timestamp_seconds, for alerts before clients cannot connect any more.
+func MeterCertificate(reg prometheus.Registerer, expires func() time.Time) error {
+	err := reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "brevet_certificate_expiry_timestamp_seconds", Help: "When the server's certificate expires, in seconds since 1970.",
+	}, func() float64 { return float64(expires().Unix()) }))
+	if err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
+}
+
 // Describe is for prometheus.
 func (m *bundleMeter) Describe(to chan<- *prometheus.Desc) { to <- m.failing }
 

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// agentWith is a Workload API whose answer changes.
+type agentWith struct {
+	issuer  *devstack.Issuer
+	given   atomic.Pointer[[]devstack.WorkloadIdentity]
+	address string
+}
+
+func newAgent(t *testing.T, given ...devstack.WorkloadIdentity) *agentWith {
+	t.Helper()
+	a := &agentWith{issuer: newIssuer(t, localDomain)}
+	a.given.Store(&given)
+	socket := filepath.Join(shortDir(t), "agent.sock")
+	endpoint, err := a.issuer.ServeIdentities(socket, func() []devstack.WorkloadIdentity { return *a.given.Load() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = endpoint.Close() })
+	a.address = endpoint.Addr()
+	return a
+}
+
+func (a *agentWith) gives(given ...devstack.WorkloadIdentity) {
+	a.given.Store(&given)
+	a.issuer.Announce()
+}
+
+func identity(path, hint string) devstack.WorkloadIdentity {
+	return devstack.WorkloadIdentity{ID: spiffeid.RequireFromString("spiffe://" + localDomain + path), Hint: hint}
+}
+
+func servedID(t *testing.T, c *servedCertificate) string {
+	t.Helper()
+	pair, err := c.get(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf.URIs[0].String()
+}
+
+// A Workload API that begins to give another SVID, even as the first, changes nothing; one that takes the broker's away makes it not ready.
+func TestBrokerKeepsItsIdentity(t *testing.T) {
+	t.Parallel()
+	own, other := identity("/brevet", ""), identity("/other", "")
+	agent := newAgent(t, own)
+	s := &service{}
+	t.Cleanup(s.close)
+	c, err := s.openCertificate(t.Context(), TLSConfig{WorkloadAPI: agent.address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial := func() string { return c.leaf().SerialNumber.String() }
+	for _, given := range [][]devstack.WorkloadIdentity{{other, own}, {own, other}} {
+		before := serial()
+		agent.gives(given...)
+		within(t, patience, "a renewed certificate", func() bool { return serial() != before })
+		if got := servedID(t, c); got != own.ID.String() || c.ready(t.Context()) != nil {
+			t.Errorf("serving as %s, %v, want %s", got, c.ready(t.Context()), own.ID)
+		}
+	}
+	agent.gives(other)
+	within(t, patience, "not ready without the identity", func() bool { return c.ready(t.Context()) != nil })
+	if err := c.ready(t.Context()); !strings.Contains(err.Error(), "does not give "+own.ID.String()) || servedID(t, c) != own.ID.String() {
+		t.Errorf("got %v, serving as %s", err, servedID(t, c))
+	}
+	agent.gives(own)
+	within(t, patience, "ready with the identity back", func() bool { return c.ready(t.Context()) == nil })
+}
+
+func TestBrokerChoosesAmongSVIDs(t *testing.T) {
+	t.Parallel()
+	agent := newAgent(t, identity("/other", "internal"), identity("/brevet", "external"))
+	open := func(choice string) (*servedCertificate, error) {
+		s := &service{}
+		t.Cleanup(s.close)
+		return s.openCertificate(t.Context(), TLSConfig{WorkloadAPI: agent.address, SVID: choice})
+	}
+	if _, err := open(""); err == nil || !strings.Contains(err.Error(), "spiffe://"+localDomain+"/other (hint internal), spiffe://"+localDomain+"/brevet (hint external)") ||
+		!strings.Contains(err.Error(), "tls.svid") {
+		t.Errorf("got %v, want both, and the key that chooses", err)
+	}
+	for _, choice := range []string{"external", "spiffe://" + localDomain + "/brevet"} {
+		if c, err := open(choice); err != nil || servedID(t, c) != "spiffe://"+localDomain+"/brevet" {
+			t.Errorf("%s: got %v", choice, err)
+		}
+	}
+	if _, err := open("nobody"); err == nil || !strings.Contains(err.Error(), "does not give nobody") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is wrong with a certificate shows in readiness, and before it is too late in the log.
+func TestCertificateProblemsAreVisible(t *testing.T) {
+	t.Parallel()
+	agent := newAgent(t, identity("/brevet", ""))
+	s := &service{}
+	t.Cleanup(s.close)
+	c, err := s.openCertificate(t.Context(), TLSConfig{WorkloadAPI: agent.address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ahead atomic.Int64
+	c.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	for _, step := range []struct {
+		ahead time.Duration
+		want  string
+		ready bool
+	}{{0, "", true}, {50 * time.Minute, certificateExpiring, true}, {61 * time.Minute, "the certificate expired at", false}} {
+		ahead.Store(int64(step.ahead))
+		if got, err := c.problem(c.leaf()), c.ready(context.Background()); !strings.HasPrefix(got, step.want) || (got == "") != (step.want == "") || (err == nil) != step.ready {
+			t.Errorf("after %s: got %q, %v, want %q", step.ahead, got, err, step.want)
+		}
+	}
+	said := newStream()
+	log, err := newLogger(LogConfig{Level: "info", Format: "text"}, said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = c.watch(t.Context(), log, 5*time.Millisecond) }()
+	within(t, patience, "an error in the log", func() bool { return strings.Contains(said.String(), "certificate is not usable") })
+	ahead.Store(0)
+	agent.gives(identity("/brevet", ""))
+	within(t, patience, "the renewal in the log", func() bool { return strings.Contains(said.String(), "certificate renewed") })
+}
+
+// A command says what the agent says, at once.
+func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
+	t.Parallel()
+	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--server", "https://localhost:1"}
+	none := newAgent(t)
+	began := time.Now()
+	brevet(t, nil, append(request, "--workload-api", none.address)...).want(t, 1, "no identity issued", "no entry of its SPIRE server selects this process")
+	if took := time.Since(began); took > workloadTimeout {
+		t.Errorf("it took %s to say so", took)
+	}
+	two := newAgent(t, identity("/a", "first"), identity("/b", "second"))
+	brevet(t, nil, append(request, "--workload-api", two.address)...).want(t, 1, "spiffe://"+localDomain+"/a (hint first), spiffe://"+localDomain+"/b (hint second)", "--svid or BREVET_SVID")
+	brevet(t, nil, append(request, "--workload-api", two.address, "--svid", "third")...).want(t, 1, "does not give third")
+	// With a choice it comes as far as the broker, which is not there.
+	brevet(t, nil, append(request, "--workload-api", two.address, "--svid", "second")...).want(t, 1, "connection refused")
+}
+
+func TestMissingFlagsNameTheirVariables(t *testing.T) {
+	t.Parallel()
+	brevet(t, nil, "request", "github.issues.read").want(t, 2, "missing flags", "--workload-api may come from the variable SPIFFE_ENDPOINT_SOCKET",
+		"--server may come from the variable BREVET_SERVER")
+}
+
+// The issuer has no slash at its end, though people write one behind the server's URL.
+func TestAudienceOfAServerWithASlash(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"https://brevet.test", "https://brevet.test/"} {
+		if got := (CallerFlags{Server: server}).audience(); got != "https://brevet.test" {
+			t.Errorf("%s: got the audience %q", server, got)
+		}
+	}
+	if got := (CallerFlags{Server: "https://brevet.test/", Audience: "https://issuer.test/x/"}).audience(); got != "https://issuer.test/x/" {
+		t.Errorf("got %q, want the audience as it was given", got)
+	}
+}
+
+func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, []byte("nothing"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (CallerFlags{CAFile: empty}).roots(); err == nil || !strings.Contains(err.Error(), "has no PEM certificate") {
+		t.Errorf("got %v", err)
+	}
+	host := newWebHost(t)
+	if roots, err := (CallerFlags{CAFile: host.ca}).roots(); err != nil || roots == nil {
+		t.Errorf("got %v, %v", roots, err)
+	}
+	agent := newAgent(t, identity("/a", ""))
+	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--workload-api", agent.address, "--server", "https://" + host.name}
+	brevet(t, nil, request...).want(t, 1, "certificate signed by unknown authority")
+	// With the roots the connection stands, and what answers is not a broker.
+	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "answer is not understood")
+}
