@@ -219,7 +219,9 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *
 		Orchestrators:   roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Orchestrators }),
 		ResourceServers: resourceServers(cfg), BootstrapAdmin: p.voters.bootstrap, Bootstrap: p.book,
 		Ready: []httpapi.Check{
-			{Name: "ledger", Probe: p.book.Ready}, {Name: "vault", Probe: p.minter.Ready}, {Name: "bundles", Probe: anyBundle(bundles)},
+			{Name: "ledger", Probe: p.book.Ready},
+			{Name: "vault", Probe: p.minter.Ready},
+			{Name: "bundles", Probe: anyBundle(bundles)},
 			{Name: "certificate", Probe: served.ready},
 		},
 		Log: s.log, Registry: registry, Now: time.Now,

@@ -18,6 +18,7 @@ func handedDown(parent broker.Record, change func(*broker.Record)) broker.Record
 	return allowed(func(rec *broker.Record) {
 		rec.Subject.ID = spiffeid.RequireFromString(parent.Subject.ID.String() + "/helper")
 		rec.Request.Parent = &token.Claims{ID: parent.ID}
+		rec.Time, rec.Expires = parent.Time, parent.Expires // a second may have begun since
 		if change != nil {
 			change(rec)
 		}

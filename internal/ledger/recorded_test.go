@@ -144,6 +144,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 
 // However chunks fall among readers, each decision is read once.
 func TestHistoryInChunks(t *testing.T) {
+	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	var want []scopes.Recorded
@@ -155,7 +156,7 @@ func TestHistoryInChunks(t *testing.T) {
 	for _, size := range []int64{1, 7, 79, 80, 1000} {
 		for _, readers := range []int{1, 4} {
 			t.Run(fmt.Sprintf("size=%d,readers=%d", size, readers), func(t *testing.T) {
-				h := history(t, db, moment(), readers)
+				h := history(t, db, start, readers)
 				h.InChunksOf(size)
 				if diff := cmp.Diff(want, readAll(t, h, readers)); diff != "" {
 					t.Errorf("decisions (-want +got):\n%s", diff)
