@@ -9,6 +9,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 // Release ends a credential at its holder's wish. It may be called again. ErrNotFound when it is not the holder's.
@@ -45,7 +46,37 @@ func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 		b.spread(ctx)
 		return Receipt{Command: cmd.ID, Time: cmd.At}, nil
 	}
-	return b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)
+	receipt, err := b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)
+	if err != nil {
+		return receipt, err
+	}
+	if err := b.withdrawPointless(ctx, Task{SPIFFEID: end.SPIFFEID, Task: end.Task}); err != nil {
+		b.cfg.Log.WarnContext(ctx, "requests of an ended task left to the sweeper", "error", err)
+	}
+	return receipt, nil
+}
+
+// withdrawPointless withdraws the requests that wait for people although their task has ended, so that nobody decides on
+// them: of one task, or of all when task is its zero value. What somebody else moves meanwhile is left to the sweeper.
+func (b *Broker) withdrawPointless(ctx context.Context, task Task) error {
+	requests, err := b.cfg.Estate.RequestsOfEndedTasks(ctx, task, endPage)
+	if err != nil {
+		return fmt.Errorf("finding requests of ended tasks: %w", err)
+	}
+	var writers errgroup.Group
+	writers.SetLimit(endWriters)
+	for _, r := range requests {
+		writers.Go(func() error {
+			err := b.cfg.Approvals.Cast(ctx, Step{
+				Request: r.ID, Was: r.Status, Votes: r.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: r.Actor,
+			})
+			if err != nil && !errors.Is(err, ErrOvertaken) {
+				return fmt.Errorf("withdrawing request %s: %w", r.ID, err)
+			}
+			return nil
+		})
+	}
+	return writers.Wait()
 }
 
 // Revoke ends what matches and is within reach. ErrNotFound when nothing alive matches.

@@ -63,6 +63,10 @@ func (p *tape) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return tasks, nil
 }
 
+func (p *tape) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.Pointless, error) {
+	return nil, nil
+}
+
 func (p *tape) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, error) {
 	return p.quarantines, nil
 }

@@ -55,6 +55,9 @@ type Estate interface {
 	// Deadlines returns tasks whose end has come, by the store's clock, and has not been carried out: Close them with a
 	// Command.
 	Deadlines(ctx context.Context, limit int) ([]Task, error)
+	// RequestsOfEndedTasks returns up to limit requests that wait for people, or for their redemption, although their task
+	// has ended: of one task, or of all when task is its zero value.
+	RequestsOfEndedTasks(ctx context.Context, task Task, limit int) ([]Pointless, error)
 	// Quarantines lists the standing ones within reach, by SPIFFE ID.
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
@@ -174,7 +177,9 @@ type Step struct {
 	Votes   int
 	Becomes Status
 	Time    time.Time
-	Actor   string // the person's id, or the SPIFFE ID of the sandbox that withdraws it
+	// Actor is the person's id, or the SPIFFE ID of the workload that withdraws the request or has ended its task. It is
+	// empty when the task's deadline came.
+	Actor string
 	// Vote is what moves it, on what has this Hash; nil for a withdrawal, and when it is a Remembered request whose
 	// votes stand for this one.
 	Vote       *Vote

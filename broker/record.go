@@ -239,6 +239,15 @@ type Task struct {
 	SPIFFEID, Task string
 }
 
+// Pointless is a request that nobody can redeem any more, because its task has ended.
+type Pointless struct {
+	ID     string
+	Status Status // StatusPending or StatusApproved
+	Votes  int
+	// Actor is who ended the task: a SPIFFE ID or a person's id. It is empty when the task's deadline came.
+	Actor string
+}
+
 // Refusal is a call that never became a request: a failed attestation or input that was not understood.
 type Refusal struct {
 	// ID names the record: the request id that the caller was told. The ledger makes one when it is empty.

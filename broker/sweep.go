@@ -91,7 +91,8 @@ func (s *sweeper) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// closeTasks makes inactive what belongs to tasks whose deadline has come. Vault is left to finish.
+// closeTasks makes inactive what belongs to tasks whose deadline has come, and withdraws the requests of ended tasks. Vault is
+// left to finish.
 func (s *sweeper) closeTasks(ctx context.Context) error {
 	tasks, err := s.cfg.Estate.Deadlines(ctx, sweepBatch)
 	if err != nil {
@@ -111,7 +112,7 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.withdrawPointless(ctx, Task{})
 }
 
 // finish moves on whatever is due.

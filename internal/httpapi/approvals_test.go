@@ -3,7 +3,9 @@ package httpapi_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -342,7 +344,7 @@ func TestApprovalsThatAreVoid(t *testing.T) {
 			if _, err := s.Client(t, sandbox).EndTask(t.Context(), task, client.TaskEnd{}); err != nil {
 				t.Fatal(err)
 			}
-		}, openapi.CodeDenied},
+		}, openapi.CodeNotApproved}, // the end of the task has withdrawn it
 	} {
 		t.Run(name, func(t *testing.T) {
 			sandbox := "spiffe://acme.test/agents/" + tc.sandbox
@@ -354,6 +356,56 @@ func TestApprovalsThatAreVoid(t *testing.T) {
 			_, err := s.Client(t, sandbox).Redeem(t.Context(), id, askFor("git.issues.write"))
 			if code(err) != tc.want {
 				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+	s.DB.Check(t)
+}
+
+// A request of an ended task is withdrawn, however the task ended: nobody decides on it any more.
+func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, withPeople)
+	sandbox, bob, dave := s.Client(t, agent), s.Person(t, "bob"), s.Client(t, auditor)
+	sweep(t, s)
+	ask := func(task string) string {
+		a := askFor("git.issues.write")
+		a.Task = task
+		return waiting(t, sandbox, a)
+	}
+	for _, tc := range []struct {
+		name  string
+		by    string // who ends the task
+		end   client.TaskEnd
+		actor string // whom the record names
+	}{
+		{"by the sandbox", agent, client.TaskEnd{}, agent},
+		{"by an admin", admin, client.TaskEnd{SPIFFEID: agent, Reason: "enough"}, admin},
+		{"by a deadline", agent, client.TaskEnd{At: time.Now().Add(3 * time.Second)}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			task := strings.ReplaceAll(tc.name, " ", "-")
+			undecided, approved, other := ask(task), ask(task), ask(task+"-other")
+			if _, err := vote(t, bob, approved, openapi.VerdictApprove); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Client(t, tc.by).EndTask(t.Context(), task, tc.end); err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range []string{undecided, approved} {
+				eventually(t, func() error {
+					record, err := dave.Issuance(t.Context(), id)
+					if err == nil && (record.Status != "withdrawn" || record.EndedBy != tc.actor) {
+						err = fmt.Errorf("request is %s by %q, want it withdrawn by %q", record.Status, record.EndedBy, tc.actor)
+					}
+					return err
+				})
+			}
+			if _, err := vote(t, bob, undecided, openapi.VerdictApprove); code(err) != openapi.CodeDecided {
+				t.Errorf("a vote after the end: got %v, want %s", err, openapi.CodeDecided)
+			}
+			if _, err := vote(t, bob, other, openapi.VerdictApprove); err != nil {
+				t.Errorf("a vote on another task's request: %v", err)
 			}
 		})
 	}

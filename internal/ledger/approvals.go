@@ -29,7 +29,7 @@ type stepBody struct {
 	Kind    string    `json:"kind"`
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"`
-	Actor   actorBody `json:"actor"`
+	Actor   actorBody `json:"actor,omitzero"`
 	Verdict string    `json:"verdict,omitzero"`
 	Covers  string    `json:"covers,omitzero"`
 	Of      string    `json:"of,omitzero"` // the request whose votes are remembered

@@ -170,6 +170,27 @@ func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error
 	return tasks, unavailable("listing deadlines", err)
 }
 
+// RequestsOfEndedTasks implements [broker.Estate].
+func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, limit int) ([]broker.Pointless, error) {
+	if unmatchableText(task.SPIFFEID, task.Task) {
+		return nil, nil
+	}
+	rows, err := l.estate.Query(ctx, `
+		SELECT i.id::text, i.status, i.votes, coalesce(ordered.actor ->> 'id', ordered.actor ->> 'spiffe_id', '')
+		FROM issuances AS i JOIN task_ends AS t ON t.spiffe_id = i.spiffe_id AND t.task = i.task
+			LEFT JOIN entries AS e ON e.index = t.entry_index,
+			LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb -> 'actor') AS ordered (actor)
+		WHERE t.ended AND i.status IN ('pending', 'approved') AND i.expires_at > now()
+			AND (@spiffe_id::text = '' OR i.spiffe_id = @spiffe_id AND i.task = @task)
+		LIMIT @limit`,
+		pgx.NamedArgs{"spiffe_id": task.SPIFFEID, "task": task.Task, "limit": limit})
+	if err != nil {
+		return nil, unavailable("listing requests of ended tasks", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Pointless])
+	return found, unavailable("listing requests of ended tasks", err)
+}
+
 // Quarantines implements [broker.Estate]. A sandbox's own reach holds only the quarantine of exactly that sandbox, and a
 // path's those at or below it: one of the whole trust domain is not within it.
 func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.Quarantine, error) {

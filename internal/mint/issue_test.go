@@ -55,6 +55,10 @@ func (n *notebook) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return nil, nil
 }
 
+func (n *notebook) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.Pointless, error) {
+	return nil, nil
+}
+
 func (n *notebook) Quarantines(context.Context, broker.Reach) ([]broker.Quarantine, error) {
 	return nil, nil
 }
