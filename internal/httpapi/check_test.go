@@ -272,19 +272,27 @@ func TestCheckKeepsOut(t *testing.T) {
 // The world at a gateway leaves one entry a second of each kind, with an exact count, and hides nobody who has a token.
 func TestCheckOfWhoeverHasNoToken(t *testing.T) {
 	t.Parallel()
-	stopped, ahead, o := time.Now(), new(seconds), guarded
-	o.Now = func() time.Time { return ahead.after(stopped) }
+	var stopped atomic.Int64 // when the clock was: before that, certificates are made
+	ahead, o := new(seconds), guarded
+	o.Now = func() time.Time {
+		if at := stopped.Load(); at != 0 {
+			return ahead.after(time.Unix(0, at))
+		}
+		return time.Now()
+	}
 	s := testkit.NewStack(t, o)
 	plain := "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()
+	asking := s.X509(t, gateway)
 	before := entriesOf(t, s)
+	stopped.Store(time.Now().UnixNano())
 	for range 20 {
 		for _, token := range []string{"none", "Bearer x", plain[:len(plain)-6] + "AAAAAA"} {
-			checks(t, token, s, held{token: token}, 401, "invalid_token")
+			checks(t, token, s, held{token: token, by: asking}, 401, "invalid_token")
 		}
-		checks(t, "elsewhere", s, held{token: plain, target: "/"}, 403, "insufficient_scope")
+		checks(t, "elsewhere", s, held{token: plain, target: "/", by: asking}, 403, "insufficient_scope")
 	}
 	ahead.n.Add(1)
-	checks(t, "later", s, held{token: "Bearer x"}, 401, "invalid_token")
+	checks(t, "later", s, held{token: "Bearer x", by: asking}, 401, "invalid_token")
 	added := entriesOf(t, s)
 	added.skip(before)
 	got := map[any]int{}

@@ -201,7 +201,10 @@ func TestEventsTellTheEndOfTheWait(t *testing.T) {
 	if _, err := sandbox.EndTask(t.Context(), "task-1", client.TaskEnd{}); err != nil {
 		t.Fatal(err)
 	}
-	bob.wants(t, "pending "+task)
+	// The end of a task withdraws its requests; who looks between the two sees one that is pending and waits no more.
+	if got := bob.next(t); got != "withdrawn "+task && got != "pending "+task {
+		t.Errorf("got %q, want %s withdrawn", got, task)
+	}
 	confined := waiting(t, s.Client(t, twin), askFor("git.issues.write"))
 	bob.wants(t, "waiting "+confined)
 	if _, err := s.Client(t, admin).Quarantine(t.Context(), twin, "test"); err != nil {
