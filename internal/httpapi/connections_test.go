@@ -11,9 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
 // idleConnection opens a connection as a workload, over which one call was answered.
@@ -119,4 +125,71 @@ func whoAmI(t *testing.T, c *http.Client, server string) (status int, header htt
 		t.Fatal(err)
 	}
 	return resp.StatusCode, resp.Header, p
+}
+
+// stuckBundles waits for every bundle that it is asked for, once it is told to.
+type stuckBundles struct {
+	attest.Bundles
+	stuck  atomic.Bool
+	asked  chan struct{}
+	resume chan struct{}
+}
+
+func (b *stuckBundles) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	if b.stuck.Load() {
+		select {
+		case b.asked <- struct{}{}:
+		default:
+		}
+		<-b.resume
+	}
+	return b.Bundles.GetX509BundleForTrustDomain(td)
+}
+
+// To verify the certificates of thousands of open connections takes seconds. Nobody's call waits for that.
+func TestCallsDoNotWaitForTheCertificatesOfOthers(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
+	bundles := &stuckBundles{Bundles: spiffebundle.NewSet(s.Acme.Bundle()), asked: make(chan struct{}, 1), resume: make(chan struct{})}
+	attestor, err := attest.New(attest.Config{
+		Bundles: bundles, TrustDomains: []spiffeid.TrustDomain{s.Acme.TrustDomain()}, Audience: testkit.Audience, Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.Config
+	cfg.Attestor, cfg.Registry, cfg.Now = attestor, prometheus.NewRegistry(), time.Now
+	server, err := httpapi.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := server.HTTP(attestor.TLSConfig(tlsconfig.GetCertificate(s.SVID)))
+	go func() { _ = srv.ServeTLS(listener, "", "") }()
+	t.Cleanup(func() { _ = srv.Close() })
+	t.Cleanup(func() { close(bundles.resume) })
+	there := *s
+	there.Addr, there.URL = listener.Addr().String(), "https://"+listener.Addr().String()
+	idleConnection(t, &there, "h2")
+	stranger := there.HTTP(t, nil)
+	stranger.Timeout = time.Minute
+	go func() { _ = server.CloseUntrusted(t.Context()) }()
+	bundles.stuck.Store(true)
+	select {
+	case <-bundles.asked:
+	case <-time.After(time.Minute):
+		t.Fatal("no certificate was looked at within a minute")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, there.URL+"/livez", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := stranger.Do(req)
+	if err != nil {
+		t.Fatalf("a call waits for the certificate of another connection: %v", err)
+	}
+	_ = resp.Body.Close()
 }

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -70,16 +72,16 @@ func (s *Server) CloseUntrusted(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 			for _, conn := range s.untrusted(s.cfg.Now()) {
-				_ = conn.Close()
+				go func() { _ = conn.Close() }() // which waits for a client that reads nothing
 			}
 		}
 	}
 }
 
+// untrusted are the connections to close. No lock is held while certificates are verified: every call of everybody notes its connection's
+// state, and would wait until thousands of certificates of others are verified.
 func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
-	s.conns.mu.Lock()
-	defer s.conns.mu.Unlock()
-	for conn, open := range s.conns.open {
+	for _, conn := range s.conns.snapshot() {
 		secured, ok := conn.(*tls.Conn)
 		if !ok {
 			continue
@@ -88,18 +90,36 @@ func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
 		if len(state.PeerCertificates) == 0 {
 			continue
 		}
-		if _, err := s.cfg.Attestor.X509(&state); err == nil {
-			open.untrusted = time.Time{}
-			continue
-		}
-		if open.untrusted.IsZero() {
-			open.untrusted = now
-		}
-		if open.state == http.StateIdle || now.Sub(open.untrusted) > finishWithin {
+		_, err := s.cfg.Attestor.X509(&state)
+		if s.conns.judge(conn, err == nil, now) {
 			closing = append(closing, conn)
 		}
 	}
 	return closing
+}
+
+// snapshot are the connections that are open now.
+func (c *connections) snapshot() []net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.open))
+}
+
+// judge notes whether a connection's certificate verifies, and tells whether the connection is to be closed.
+func (c *connections) judge(conn net.Conn, verifies bool, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := c.open[conn]
+	switch {
+	case open == nil: // closed meanwhile
+		return false
+	case verifies:
+		open.untrusted = time.Time{}
+		return false
+	case open.untrusted.IsZero():
+		open.untrusted = now
+	}
+	return open.state == http.StateIdle || now.Sub(open.untrusted) > finishWithin
 }
 
 // HTTP returns a server for the API with every limit set; serve it with ServeTLS(listener, "", ""). tlsConfig has to
