@@ -66,8 +66,14 @@ func (i *Identity) fits(svid *x509svid.SVID) bool {
 	if !i.id.IsZero() {
 		return svid.ID == i.id
 	}
-	return i.choice == "" || svid.ID.String() == i.choice || svid.Hint != "" && svid.Hint == i.choice
+	if namesID(i.choice) {
+		return svid.ID.String() == i.choice
+	}
+	return i.choice == "" || svid.Hint == i.choice
 }
+
+// namesID tells whether a choice is a SPIFFE ID. It is no hint then, though a hint may be any text.
+func namesID(choice string) bool { return strings.HasPrefix(choice, "spiffe://") }
 
 // Err is nil while the last answer of the Workload API held the identity, and an [*IdentityError] otherwise.
 func (i *Identity) Err() error {
@@ -108,7 +114,9 @@ func (e *IdentityError) Error() string {
 		return "the Workload API gives no SVID"
 	case e.Wanted == "":
 		return fmt.Sprintf("the Workload API gives several SVIDs: %s; choose one by its SPIFFE ID or its hint", given)
-	case slices.ContainsFunc(e.Given, func(one string) bool { return one == e.Wanted || strings.HasSuffix(one, " (hint "+e.Wanted+")") }):
+	case slices.ContainsFunc(e.Given, func(one string) bool {
+		return one == e.Wanted || !namesID(e.Wanted) && strings.HasSuffix(one, " (hint "+e.Wanted+")")
+	}):
 		return fmt.Sprintf("the Workload API gives several SVIDs for %s: %s; choose one by its SPIFFE ID", e.Wanted, given)
 	default:
 		return fmt.Sprintf("the Workload API does not give %s, but %s", e.Wanted, given)

@@ -17,6 +17,7 @@ func svid(id, hint string) *x509svid.SVID {
 func TestIdentityIsPickedByIDOrHint(t *testing.T) {
 	t.Parallel()
 	one, two, twin := svid("spiffe://acme.test/one", "internal"), svid("spiffe://acme.test/two", "external"), svid("spiffe://acme.test/three", "external")
+	mimic := svid("spiffe://acme.test/mimic", "spiffe://acme.test/two")
 	for name, tc := range map[string]struct {
 		choice string
 		given  []*x509svid.SVID
@@ -31,6 +32,8 @@ func TestIdentityIsPickedByIDOrHint(t *testing.T) {
 		"one that is not among them": {"spiffe://acme.test/x", []*x509svid.SVID{one, two}, nil, "does not give spiffe://acme.test/x, but spiffe://acme.test/one"},
 		"another than the only one":  {"external", []*x509svid.SVID{one}, nil, "does not give external"},
 		"none":                       {"", nil, nil, "gives no SVID"},
+		"a hint like an ID":          {"spiffe://acme.test/two", []*x509svid.SVID{mimic}, nil, "does not give spiffe://acme.test/two, but spiffe://acme.test/mimic"},
+		"an ID beside such a hint":   {"spiffe://acme.test/two", []*x509svid.SVID{mimic, two}, two, ""},
 	} {
 		identity := client.NewIdentity(tc.choice)
 		if got := identity.Pick(tc.given); got != tc.want {

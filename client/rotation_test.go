@@ -152,3 +152,23 @@ func TestCallIsNotRetriedWithTheSameCertificate(t *testing.T) {
 		t.Errorf("got %v after %d calls, want one refused call", err, calls.Load())
 	}
 }
+
+// A source may begin to give another identity. What was asked as one is not asked again as the other.
+func TestCallIsNotRetriedAsAnotherIdentity(t *testing.T) {
+	t.Parallel()
+	source := newRotating(t)
+	source.rotate(t)
+	var calls atomic.Int32
+	c := serveMTLS(t, source, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			source.id = spiffeid.RequireFromString("spiffe://acme.test/agents/b")
+			source.rotate(t)
+		}
+		writeProblem(w, openapi.Problem{
+			Type: openapi.CodeUnauthenticated.Type(), Title: "Authentication required", Status: 401, Code: openapi.CodeUnauthenticated, Reason: "svid_expired",
+		})
+	})
+	if _, err := c.Request(t.Context(), client.Ask{Scope: "git.read", Task: "t"}); err == nil || calls.Load() != 1 {
+		t.Errorf("got %v after %d calls, want one refused call", err, calls.Load())
+	}
+}

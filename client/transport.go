@@ -39,7 +39,7 @@ type rotatingTransport struct {
 }
 
 // RoundTrip implements [http.RoundTripper]. It sends a call once more when the server refused the connection's certificate and the source
-// has a newer one: a server that does not know who calls has decided nothing.
+// has a newer one of the same identity: a server that does not know who calls has decided nothing.
 func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	carrier, used, err := t.latest()
 	if err != nil {
@@ -50,7 +50,7 @@ func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		return resp, err
 	}
 	next, newer, err := t.latest()
-	if err != nil || newer == used {
+	if err != nil || newer == used || newer.ID != used.ID { // what one identity asks for is not for another to get
 		return resp, nil //nolint:nilerr // the server's answer says more
 	}
 	again := req.Clone(req.Context())
