@@ -19,11 +19,15 @@ import (
 
 // serveProven takes calls of all sandboxes whose identities the Workload API gives to the gateway as well.
 func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) error {
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(c.WorkloadAPI)...))
+	identity := client.NewIdentity(c.SVID)
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(c.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
 		return c.noSVID(err)
 	}
 	defer func() { _ = source.Close() }()
+	if err := identity.Err(); err != nil { // the sandboxes' identities come too, and none of them is the gateway's
+		return fmt.Errorf("%w: --svid or BREVET_SVID", err)
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.MTLS)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", c.MTLS, err)

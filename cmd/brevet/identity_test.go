@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +14,9 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
 // agentWith is a Workload API whose answer changes.
@@ -196,4 +201,47 @@ func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
 	brevet(t, nil, request...).want(t, 1, "certificate signed by unknown authority")
 	// With the roots the connection stands, and what answers is not a broker.
 	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "answer is not understood")
+}
+
+// A gateway whose Workload API gives it the identities of its sandboxes serves as itself, and not as the one that happens to come first.
+func TestGatewayServesAsItself(t *testing.T) {
+	t.Parallel()
+	own, sandbox := identity("/gateway", ""), identity("/sandbox", "")
+	agent := newAgent(t, sandbox, own)
+	command := func(svid string) *EgressServeCmd {
+		flags := CallerFlags{Server: "https://localhost:1", ServerID: "spiffe://" + localDomain + "/brevet", WorkloadAPI: agent.address, SVID: svid}
+		return &EgressServeCmd{CallerFlags: flags, MTLS: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	}
+	gateway, err := egress.New(egress.Config{CallsPerSecond: 1, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { gateway.Close(context.WithoutCancel(t.Context())) })
+	if err := command("").serveProven(t.Context(), gateway, egress.SandboxConfig{Task: "t"}); err == nil || !strings.Contains(err.Error(), "several SVIDs") {
+		t.Errorf("got %v, want to be asked which one to serve as", err)
+	}
+	c := command(own.ID.String())
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.serveProven(ctx, gateway, egress.SandboxConfig{Task: "t"}) }()
+	svid, err := agent.issuer.X509SVID(sandbox.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := ""
+	within(t, patience, "the gateway answers", func() bool {
+		conn, err := tls.Dial("tcp", c.MTLS, tlsconfig.MTLSClientConfig(svid, agent.issuer.Bundle(), tlsconfig.AuthorizeAny()))
+		if err != nil {
+			return false
+		}
+		as = conn.ConnectionState().PeerCertificates[0].URIs[0].String()
+		return conn.Close() == nil
+	})
+	if as != own.ID.String() {
+		t.Errorf("it serves as %s, want %s", as, own.ID)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("stopping: %v", err)
+	}
 }
