@@ -329,3 +329,17 @@ func (s *session) egressMistakes(t *testing.T) {
 		brevet(t, s.env, flags...).want(t, 1, want)
 	}
 }
+
+// A program with a way out of its own is told nothing that leads to the identity of its sandbox, such as the folder with its key.
+func TestProgramsBehindAGatewayAreNotToldWhoTheyAre(t *testing.T) {
+	for _, name := range []string{"SPIFFE_ENDPOINT_SOCKET", "BREVET_SVID", "SVID_DIR", "BREVET_DEV_STATE"} {
+		t.Setenv(name, "to-be-hidden")
+	}
+	with, without := (&ExecCmd{Egress: true}).inherited(), (&ExecCmd{}).inherited()
+	if hidden := strings.Join(with, "\n"); strings.Contains(hidden, "to-be-hidden") {
+		t.Errorf("got %q", hidden)
+	}
+	if len(without) < len(with)+4 {
+		t.Errorf("got %d variables with a gateway and %d without", len(with), len(without))
+	}
+}

@@ -14,7 +14,10 @@ import (
 
 // ownIdentity begins what leads to the identity of the sandbox. A program with a way out of its own is not told of it; that it
 // cannot find it is for the sandbox to see to.
-var ownIdentity = []string{"SPIFFE_ENDPOINT_SOCKET=", "BREVET_SERVER=", "BREVET_SERVER_ID=", "BREVET_AUDIENCE="}
+var ownIdentity = []string{
+	"SPIFFE_ENDPOINT_SOCKET=", "BREVET_SERVER=", "BREVET_SERVER_ID=", "BREVET_AUDIENCE=", "BREVET_SVID=",
+	"SVID_DIR=", "BREVET_DEV_STATE=", // folders with keys, of `brevet dev env`
+}
 
 // inherited is the environment that the program gets from whoever runs it.
 func (c *ExecCmd) inherited() []string {
