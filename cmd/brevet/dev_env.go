@@ -23,6 +23,12 @@ const devEnvironments = "env.json"
 // variables are in the order in which they are printed.
 type variables [][2]string
 
+// devVariables are the names of all variables that environment sets.
+var devVariables = []string{
+	"BREVET_SERVER", "BREVET_SERVER_ID", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER", "BREVET_OIDC_CLIENT_ID", "BREVET_DEV_STATE", "BREVET_DEV_API",
+	"SVID_DIR", "PGHOST", "PGPORT", "PGDATABASE",
+}
+
 // environment is what a client of this stack needs, as one of its workloads.
 func (l *localStack) environment(cfg Config, workload string) variables {
 	host, port, _ := net.SplitHostPort(l.Postgres.Addr()) // it is one of both
@@ -74,6 +80,12 @@ func (s DevState) runningStack(ctx context.Context, workload string) (variables,
 	found, ok := all[workload]
 	if !ok {
 		return nil, fmt.Errorf("there is no workload %s: it is one of %s", quote(workload), strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+	}
+	// A shell evaluates what is printed of them, and the folder may be one that somebody else has made, such as that of a repository.
+	for _, pair := range found {
+		if !slices.Contains(devVariables, pair[0]) {
+			return nil, fmt.Errorf("reading %s: it was not written by brevet dev", filepath.Join(s.State, devEnvironments))
+		}
 	}
 	// A stack that was killed leaves the file.
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(found.get("SPIFFE_ENDPOINT_SOCKET"), "unix://"))

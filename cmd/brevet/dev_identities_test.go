@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
 // What curl reads of a workload is for its owner's eyes only, is a certificate with its key, and follows the authorities.
@@ -70,4 +75,42 @@ func verified(t *testing.T, folder string) (leaf *x509.Certificate, authorities 
 		return nil, 0
 	}
 	return pair.Leaf, bytes.Count(bundle, []byte("BEGIN CERTIFICATE"))
+}
+
+// `eval "$(brevet dev env)"` runs in whatever folder one is in, which may be a repository that somebody else has filled.
+func TestEnvironmentsOfOthersAreNotPrinted(t *testing.T) {
+	t.Parallel()
+	l := &localStack{dir: shortDir(t)}
+	socket := filepath.Join(l.dir, "agent.sock")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	for _, name := range []string{"X; touch pwned #", "$(touch pwned)", "LD_PRELOAD", "PATH", ""} {
+		text, err := json.Marshal(map[string]variables{"research": {{"SPIFFE_ENDPOINT_SOCKET", "unix://" + socket}, {name, "x"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(l.path(devEnvironments), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := brevet(t, nil, "dev", "env", "--state", l.dir); got.out != "" {
+			t.Errorf("%q: got %q, want nothing to evaluate", name, got.out)
+		} else {
+			got.want(t, 1, "was not written by brevet dev")
+		}
+	}
+}
+
+// What is checked is what is printed.
+func TestEnvironmentHasNamesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, pair := range (&localStack{Stack: &devstack.Stack{Postgres: &devstack.Postgres{}}, people: &devstack.Provider{}}).environment(Config{}, "research") {
+		names = append(names, pair[0])
+	}
+	if !slices.Equal(names, devVariables) {
+		t.Errorf("got %q, want %q", names, devVariables)
+	}
 }
