@@ -6,7 +6,6 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +22,6 @@ import (
 // TLS or DPoP.
 func (a *Attestor) JWT(token string) (Identity, error) { return a.jwt(token, a.audience) }
 
-// Assertion is JWT for an SVID that authenticates an OAuth client at an endpoint of ours: its one audience is our issuer or, as RFC 7523
-// has it, the URL of that endpoint.
-func (a *Attestor) Assertion(token, endpoint string) (Identity, error) {
-	return a.jwt(token, a.audience, endpoint)
-}
-
 // ActorAudience is the audience of the JWT-SVID by which a workload lets another one hand something down to it. It is one
 // of its own, so that whoever is given such an SVID cannot call as that workload.
 func ActorAudience(issuer string) string { return issuer + "/actor" }
@@ -38,7 +31,7 @@ func (a *Attestor) Actor(token string) (Identity, error) {
 	return a.jwt(token, ActorAudience(a.audience))
 }
 
-func (a *Attestor) jwt(token string, audiences ...string) (Identity, error) {
+func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	header, claims, err := parseToken(token)
 	if err != nil {
 		return Identity{}, err
@@ -53,8 +46,7 @@ func (a *Attestor) jwt(token string, audiences ...string) (Identity, error) {
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
-	audience, ok := jws.SoleAudience(claims.Audience)
-	if !ok || !slices.Contains(audiences, audience) {
+	if sole, ok := jws.SoleAudience(claims.Audience); !ok || sole != audience {
 		return Identity{}, ErrAudience
 	}
 	expires, err := a.checkTimes(claims)

@@ -863,7 +863,7 @@ type Clamp struct {
 
 // ClientAuthentication Exactly one proof of who calls: an X.509-SVID over mutual TLS, or a JWT-SVID as `client_assertion`.
 type ClientAuthentication struct {
-	// ClientAssertion A JWT-SVID whose only audience is this server's issuer or the URL of this endpoint.
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
 	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
@@ -1678,7 +1678,7 @@ type TokenForm struct {
 	// Example: [{"type":"github.issues.read","params":{"repo":"acme/api"}}]
 	AuthorizationDetails string `json:"authorization_details,omitempty,omitzero"`
 
-	// ClientAssertion A JWT-SVID whose only audience is this server's issuer or the URL of this endpoint.
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
 	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
@@ -1728,7 +1728,7 @@ type TokenPerson struct {
 
 // TokenQuestion defines model for TokenQuestion.
 type TokenQuestion struct {
-	// ClientAssertion A JWT-SVID whose only audience is this server's issuer or the URL of this endpoint.
+	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
 	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.

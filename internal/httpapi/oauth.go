@@ -74,12 +74,14 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 		return nobody, badClient("client_method")
 	case !svid && assertion != "" && typed != string(AssertionJWTSPIFFE) && typed != string(AssertionJWTBearer):
 		return nobody, badClient("client_assertion_type")
-	case assertion == "":
-		who, err := s.cfg.Attestor.Identify(r.TLS, "")
-		return clientOf(who, err, f)
 	}
-	_, root := s.issuerURL()
-	who, err := s.cfg.Attestor.Assertion(assertion, root+r.URL.Path)
+	state := r.TLS
+	if assertion != "" {
+		state = nil
+	}
+	// Its one audience is the issuer, by whatever type: the URL of an endpoint, which RFC 7523 allows, is what another server's metadata
+	// can have a client name (RFC 7523bis).
+	who, err := s.cfg.Attestor.Identify(state, assertion)
 	return clientOf(who, err, f)
 }
 
