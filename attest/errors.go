@@ -11,7 +11,7 @@ type refusal struct {
 func (r *refusal) Error() string { return "attest: " + r.text }
 
 // Every way in which an SVID is refused. The errors returned by this package wrap exactly one of these.
-// A client is to see none of it: the details belong in the record.
+// A client may be told what it can see too. The details, and whom we trust, belong in the record.
 var (
 	ErrNoIdentity        error = &refusal{"no_identity", "neither a client certificate nor a token was presented"}
 	ErrMalformed         error = &refusal{"svid_malformed", "the SVID is malformed"}

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // The operations under /v1 by who may call them.
@@ -182,6 +184,60 @@ func TestProofsOfNobody(t *testing.T) {
 		}
 	}
 	s.DB.Check(t)
+}
+
+// Whoever makes up tokens learns neither which trust domains are accepted nor which keys they have: the record alone tells these apart.
+func TestTrustDomainsCannotBeGuessed(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
+	stranger, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("unknown.test")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := s.JWT(t, agent)
+	forged := func(td, audience, head string) string {
+		t.Helper()
+		claims := fmt.Sprintf(`{"sub":"spiffe://%s/agents/a","aud":[%q],"exp":%d}`, td, audience, time.Now().Add(time.Minute).Unix())
+		if head == "" {
+			head = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256","kid":"x"}`))
+		}
+		return head + "." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64))
+	}
+	head, _, _ := strings.Cut(ours, ".")
+	foreign, err := stranger.JWTSVID(spiffeid.RequireFromString("spiffe://unknown.test/agents/a"), testkit.Audience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		tokens  []string
+		details []string
+	}{
+		"for this server": {
+			[]string{
+				forged("acme.test", testkit.Audience, ""), forged("acme.test", testkit.Audience, head), forged("unknown.test", testkit.Audience, ""), foreign,
+			},
+			[]string{"svid_authority", "svid_signature", "unknown_trust_domain", "unknown_trust_domain"},
+		},
+		"for another": {
+			[]string{forged("acme.test", "https://elsewhere.test", ""), forged("unknown.test", "https://elsewhere.test", "")},
+			[]string{"svid_audience", "svid_audience"},
+		},
+	} {
+		told := ""
+		for i, token := range tc.tokens {
+			before := entriesOf(t, s)
+			text := anonymous(wire{method: "GET", target: "/v1/whoami", auth: "Bearer " + token}.send(t, s).text)
+			if told != "" && text != told {
+				t.Errorf("%s: got\n%s\nand of another token\n%s", name, text, told)
+			}
+			told = text
+			added := entriesOf(t, s)
+			added.skip(before)
+			if len(added.refusals) != 1 || added.refusals[0].Body["detail"] != tc.details[i] {
+				t.Errorf("%s: got %+v recorded, want one refusal with %s", name, added.refusals, tc.details[i])
+			}
+		}
+	}
 }
 
 // causeless is a refusal without its cause, which has to be one of the table.

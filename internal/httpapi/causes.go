@@ -11,11 +11,9 @@ var causes = map[string]string{ //nolint:gosec // texts about credentials, and n
 	"svid_too_large":          "The SVID is too large.",
 	"svid_profile":            "The certificate is not an X.509-SVID.",
 	"spiffe_id_invalid":       "The SPIFFE ID is not valid.",
-	"unknown_trust_domain":    "The SVID is of a trust domain that this server does not accept.",
 	"svid_algorithm":          "The SVID's signature algorithm is not accepted.",
 	"svid_weak_key":           "The SVID has a key that is too weak.",
-	"svid_authority":          "The trust domain's bundle does not hold the key that signed the SVID.",
-	"svid_signature":          "The SVID does not verify against its trust domain's bundle.",
+	"svid_signature":          "The SVID does not verify: no bundle that this server accepts holds the key that signed it.",
 	"svid_expired":            "The SVID has expired.",
 	"svid_not_yet_valid":      "The SVID is not valid yet: compare the clocks.",
 	"svid_lifetime":           "The JWT-SVID is valid for longer than this server accepts.",
@@ -32,6 +30,19 @@ var causes = map[string]string{ //nolint:gosec // texts about credentials, and n
 	"id_token_issuer":         "The ID token is of another issuer than the one that this server accepts.",
 	"id_token_lifetime":       "The ID token is valid for longer than this server accepts.",
 	"id_token_signature":      "The ID token does not verify against the provider's keys.",
+}
+
+// causeOf is what the caller is told of a finding: its code in causes, and "" when there is nothing to tell. Which trust domains are
+// accepted, and which keys they have, is told apart in the record only: strangers, who can put any name into a token, would find out.
+func causeOf(detail string) string {
+	switch detail {
+	case "unknown_trust_domain", "svid_authority":
+		return "svid_signature"
+	}
+	if _, known := causes[detail]; known {
+		return detail
+	}
+	return ""
 }
 
 // outlived tells whether the cause may be that the certificate of a connection proves its client no longer, though it did when the

@@ -310,8 +310,9 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 		Type: a.code.Type(), Title: a.title, Status: a.status, Detail: a.detail, Code: a.code,
 		Instance: "urn:uuid:" + c.id, Field: f.field, Explanation: f.why,
 	}
-	if cause, known := causes[f.detail]; known && a.code == CodeUnauthenticated {
-		p.Reason, p.Explanation = f.detail, cause
+	if a.code == CodeUnauthenticated {
+		p.Reason = causeOf(f.detail)
+		p.Explanation = causes[p.Reason]
 	}
 	var denied *denial
 	if errors.As(err, &denied) {
