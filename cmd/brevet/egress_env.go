@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,17 +19,15 @@ type EgressEnvCmd struct {
 	Dir string `help:"The gateway's folder." default:".brevet-egress" type:"path"`
 }
 
-// Run prints lines for a shell, or one JSON object.
-func (c *EgressEnvCmd) Run(_ context.Context, con *console) error {
-	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
+// Run prints lines for a shell, or one JSON object, of a gateway that answers.
+func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
+	door, err := c.door()
 	if err != nil {
-		return fmt.Errorf("reading where the gateway is: %w", err)
+		return err
 	}
-	password, err := os.ReadFile(filepath.Join(c.Dir, egressPassword))
-	if err != nil {
-		return fmt.Errorf("reading the gateway's password: %w", err)
+	if err := c.answers(ctx, door); err != nil {
+		return err
 	}
-	door := egress.Door{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA), Databases: c.Dir}
 	all := door.Environ()
 	if con.json {
 		object := map[string]string{}
@@ -42,3 +43,40 @@ func (c *EgressEnvCmd) Run(_ context.Context, con *console) error {
 	}
 	return nil
 }
+
+// door is what the folder says of its gateway.
+func (c *EgressEnvCmd) door() (egress.Door, error) {
+	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
+	if errors.Is(err, fs.ErrNotExist) {
+		return egress.Door{}, fmt.Errorf("no gateway has been started with this folder: start one with %s, or name the folder of one that runs with --dir", c.start())
+	}
+	if err != nil {
+		return egress.Door{}, fmt.Errorf("reading where the gateway is: %w", err)
+	}
+	if _, err := netip.ParseAddrPort(string(address)); err != nil {
+		return egress.Door{}, fmt.Errorf("%s holds no address: start a gateway anew with %s", filepath.Join(c.Dir, egressAddress), c.start())
+	}
+	password, err := os.ReadFile(filepath.Join(c.Dir, egressPassword))
+	if err != nil {
+		return egress.Door{}, fmt.Errorf("reading the gateway's password: %w", err)
+	}
+	return egress.Door{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA), Databases: c.Dir}, nil
+}
+
+// answers tells what became of a gateway that does not answer, and what to do.
+func (c *EgressEnvCmd) answers(ctx context.Context, door egress.Door) error {
+	switch err := door.Check(ctx); {
+	case errors.Is(err, egress.ErrNoGateway):
+		return fmt.Errorf("%s: %w; the gateway of this folder has stopped, or hangs: start it anew with %s", door.Address, err, c.start())
+	case errors.Is(err, egress.ErrOtherGateway):
+		return fmt.Errorf(
+			"%s: %w; the gateway of this folder has stopped, and another program or gateway has its port: start it anew with %s, and a free port by --listen",
+			door.Address, err, c.start(),
+		)
+	default:
+		return err
+	}
+}
+
+// start is the command that starts a gateway with this folder.
+func (c *EgressEnvCmd) start() string { return "brevet egress --task TASK --dir " + quote(c.Dir) }

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -200,6 +201,11 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	p.signal(t, syscall.SIGTERM)
 	got := p.finish(t)
 	got.want(t, 0, "scope=brief.host.read", "path=/repos/{repo}", "status=200", "status=403")
+	dead := brevet(t, s.env, "egress", "env", "--dir", dir)
+	dead.want(t, 1, "no gateway answers", "brevet egress --task TASK --dir "+dir)
+	if dead.out != "" {
+		t.Errorf("got %q for a gateway that has stopped, want no variables", dead.out)
+	}
 	if strings.Contains(got.err, token) {
 		t.Error("the token is in the log")
 	}
@@ -238,6 +244,53 @@ func (s *session) egressStopped(t *testing.T, host *webHost, reach []string) {
 			for scope, calls := range s.reportedCalls(t) {
 				if calls != before[scope]+1 {
 					t.Errorf("%s: %v calls are reported, want one more than %v", scope, calls, before[scope])
+				}
+			}
+		})
+	}
+}
+
+// Variables that lead nowhere are not printed: the message says what became of the gateway, and what to do.
+func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
+	t.Parallel()
+	server := func(handler http.HandlerFunc) string {
+		s := httptest.NewServer(handler)
+		t.Cleanup(s.Close)
+		return s.Listener.Addr().String()
+	}
+	unused := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	for _, tc := range []struct {
+		name, address string
+		want          []string
+	}{
+		{"no gateway ran here", "", []string{"no gateway has been started with this folder", "--dir"}},
+		{"the gateway has stopped", unused, []string{unused + ": no gateway answers: connect: connection refused"}},
+		{"another gateway has the port", server(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="brevet egress"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}), []string{"something else answers", "--listen"}},
+		{"another server has the port", server(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "served")
+		}), []string{"something else answers", "--listen"}},
+		{"a server that sends elsewhere", server(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://"+unused+"/elsewhere", http.StatusFound)
+		}), []string{"something else answers", "--listen"}},
+		{"the address is none", "127.0.0.1:3128\nx", []string{"holds no address"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tc.address != "" {
+				for name, text := range map[string]string{egressAddress: tc.address, egressPassword: "of-this-gateway", egressCA: ""} {
+					if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for _, output := range []string{"text", "json"} {
+				got := inProcess(t, "egress", "env", "--dir", dir, "-o", output)
+				got.want(t, 1, append(tc.want, "brevet egress --task TASK --dir "+dir)...)
+				if got.out != "" {
+					t.Errorf("got %q, want no variables", got.out)
 				}
 			}
 		})
@@ -319,7 +372,6 @@ func (s *session) egressMistakes(t *testing.T) {
 	for want, flags := range map[string][]string{
 		"it is a loopback address":             {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
 		"allow_private_cidrs":                  {"egress", "--task", "t", "--allow-private", "10.0.0.1"},
-		"reading where the gateway is":         {"egress", "env", "--dir", t.TempDir()},
 		"comes before the --scope":             {"egress", "--task", "t", "--param", "a=b", "--scope", "a.b"},
 		"say what the program gets":            {"exec", "--", "true"},
 		"goes with X.509-SVIDs":                {"egress", "--task", "t", "--jwt", "--listen", "127.0.0.1:0", "--listen-mtls", "127.0.0.1:0", "--dir", t.TempDir()},

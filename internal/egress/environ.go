@@ -1,7 +1,15 @@
 package egress
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/brevet-dev/brevet/internal/secret"
 )
@@ -20,6 +28,47 @@ type Door struct {
 func (d Door) Proxy() secret.Text {
 	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.Password.Reveal()), Host: d.Address}
 	return secret.New(u.String())
+}
+
+// Why a door does not lead to its gateway.
+var (
+	ErrNoGateway    = errors.New("no gateway answers")
+	ErrOtherGateway = errors.New("something else answers")
+)
+
+const (
+	// answerWithin bounds the check of a door: its gateway is on this machine.
+	answerWithin = 10 * time.Second
+	// maxAnswer is how much of its answer is read, in bytes.
+	maxAnswer = 16 << 10
+)
+
+// Check tells whether the gateway of this door answers: it asks for a call to no host, which only the gateway that takes this
+// password refuses for that reason. It quotes nothing of what another server answers.
+func (d Door) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.Address+"/", nil)
+	if err != nil {
+		return errors.New("the address of the gateway is none") // err would quote it
+	}
+	req.SetBasicAuth("brevet", d.Password.Reveal())
+	resp, err := (&http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer}).RoundTrip(req) // by no proxy, following nothing
+	var dialing *net.OpError
+	switch {
+	case errors.As(err, &dialing) && dialing.Op == "dial":
+		return fmt.Errorf("%w: %w", ErrNoGateway, dialing.Err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w within %s", ErrNoGateway, answerWithin)
+	case err != nil:
+		return ErrOtherGateway
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var told problem
+	if json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&told) != nil || told.Code != codeNoRule {
+		return ErrOtherGateway
+	}
+	return nil
 }
 
 // Environ leads curl, git, Go, Node, npm, pip, psql, Python, and whatever else goes by such variables, through the gateway, and has
