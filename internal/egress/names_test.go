@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// names is a resolver for which all names are here, but one that is in a network that is not open, and one that goes there
-// after it was looked up once.
+// names is a resolver for which all names are here, but one that is in a network that is not open, one that goes there after it
+// was looked up once, one that is missing, and one that cannot be looked up.
 func names(t testing.TB) *net.Resolver {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
@@ -44,7 +44,12 @@ func resolved(question []byte, rebound *atomic.Int32) []byte {
 	answer := bytes.Clone(question[:end])
 	answer[2], answer[3] = 0x81, 0x80
 	clear(answer[6:12])
-	if isA {
+	switch {
+	case bytes.Contains(question, []byte("missing")):
+		answer[3] |= 3 // NXDOMAIN
+	case bytes.Contains(question, []byte("broken")):
+		answer[3] |= 2 // SERVFAIL
+	case isA:
 		answer[7] = 1
 		answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
 		answer = append(answer, address...)

@@ -156,6 +156,10 @@ func TestDatabasesThatAreRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", config, err, want)
 		}
 	}
+	_, err := connect(t, "host="+dir+" dbname=insecure user=a")
+	if e := new(pgconn.PgError); !errors.As(err, &e) || !strings.HasPrefix(e.Detail, "the host's certificate is for another host name") {
+		t.Errorf("got %v, want the kind of error in the detail", err)
+	}
 	if n := w.front.secured.Load(); n != 1 {
 		t.Errorf("got %d logins over TLS, want 1", n)
 	}

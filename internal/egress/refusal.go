@@ -1,7 +1,6 @@
 package egress
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -48,7 +47,7 @@ var words = map[openapi.ProblemCode]struct {
 	codeCaller:      {http.StatusForbidden, "Not a sandbox of this gateway", "The gateway cannot tell which sandbox calls, or holds no identity of it. The call was not sent."},
 	codeUnavailable: {http.StatusServiceUnavailable, "Brevet cannot be asked", "The gateway cannot learn now whether the call may pass. It was not sent. Try again."},
 	codeUnfit:       {http.StatusBadGateway, "The credential does not fit", "The credential has not the member that its egress rule names, or one that cannot be sent, or the host does not ask for it. The call was not sent. An admin has to change the catalogue."},
-	codeUpstream:    {http.StatusBadGateway, "The host gave no answer", "The gateway passed the call on, and got no answer that it can give back."},
+	codeUpstream:    {http.StatusBadGateway, "The host gave no answer", "The gateway got no answer from the host that it can give back. explanation says why, where the gateway can tell."},
 	codeEnded:       {http.StatusForbidden, "The credential has ended", "The task ended, or the credential was revoked, while the call was under way."},
 	codeSigned:      {http.StatusBadRequest, "Signed by the sandbox", "A part of the call is signed by the sandbox itself, in a way that the gateway cannot take away. The call was not sent. explanation says what to do."},
 }
@@ -130,12 +129,12 @@ func refusalOf(err error) *refusal {
 		return &refusal{code: codeTooLarge, cause: err}
 	case errors.Is(err, safehttp.ErrAddress):
 		return &refusal{code: codeAddress, cause: err}
-	case errors.Is(err, errEnded), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errEnded):
 		return &refusal{code: codeEnded, cause: err}
 	case errors.As(err, &theirs) && theirs.Op == "remote error": // one of the fixed words of TLS
 		return &refusal{code: codeUpstream, explanation: "the host has ended the connection: " + theirs.Err.Error(), cause: err}
 	default:
-		return &refusal{code: codeUpstream, cause: err}
+		return &refusal{code: codeUpstream, explanation: upstreamError(err), cause: err}
 	}
 }
 

@@ -1,0 +1,82 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"syscall"
+)
+
+// upstreamErrors name the kinds of error of a host, in texts that are fixed: an error's own words quote certificates and answers, by
+// which a host could talk to an agent. The first that fits is told. What fits none, such as a connection that breaks, has no text,
+// since it may be the sandbox's own connection.
+var upstreamErrors = []struct {
+	fits func(error) bool
+	text string
+}{
+	{notInDNS, "the host name is not in the DNS"},
+	{a[*net.DNSError], "the DNS gives no address for the host name"},
+	{expired, "the host's certificate has expired, or is not valid yet, by the gateway's clock"},
+	{a[x509.HostnameError], "the host's certificate is for another host name"},
+	{a[x509.UnknownAuthorityError], "the host's certificate is from an authority that the gateway does not trust; --host-ca of the gateway names others"},
+	{a[*tls.CertificateVerificationError], "the host's certificate cannot be verified"},
+	{withoutTLS, "the host does not speak TLS at this port"},
+	{is(syscall.ECONNREFUSED), "the host refuses the connection: nothing listens at this port, or a firewall rejects it"},
+	{is(syscall.EHOSTUNREACH, syscall.ENETUNREACH), "the host cannot be reached: there is no route to it"},
+	{late, "the host did not answer in time"},
+}
+
+// upstreamError is the kind of an error, or "".
+func upstreamError(err error) string {
+	for _, known := range upstreamErrors {
+		if known.fits(err) {
+			return known.text
+		}
+	}
+	return ""
+}
+
+func a[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+func is(targets ...error) func(error) bool {
+	return func(err error) bool {
+		for _, target := range targets {
+			if errors.Is(err, target) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func notInDNS(err error) bool {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	return ok && dns.IsNotFound
+}
+
+func expired(err error) bool {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	return ok && invalid.Reason == x509.Expired
+}
+
+func withoutTLS(err error) bool {
+	return errors.Is(err, http.ErrSchemeMismatch) || a[tls.RecordHeaderError](err)
+}
+
+// late is about connecting and the handshake: what is late after that may be the sandbox's own body.
+func late(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op != "dial" {
+		return false
+	}
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
