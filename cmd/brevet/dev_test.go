@@ -212,7 +212,7 @@ func (s *session) mistakes(t *testing.T) {
 		{"server checked by the web's authorities", append(s.env[:3:3], "BREVET_SERVER_ID="), "github.issues.read repo=acme/api", 1, "BREVET_SERVER_ID"},
 		{"server without TLS", append(s.env[:3:3], "BREVET_SERVER=http://localhost:1"), "github.issues.read repo=acme/api", 1, "https://host[:port]"},
 		{"nothing listens", append(s.env[:3:3], "BREVET_SERVER=https://localhost:1"), "github.issues.read repo=acme/api", 1, "connection refused"},
-		{"wrong audience", append(s.env[:3:3], "BREVET_AUDIENCE=https://other.example"), "github.issues.read repo=acme/api --jwt", 1, "Who is calling is not proven"},
+		{"wrong audience", append(s.env[:3:3], "BREVET_AUDIENCE=https://other.example"), "github.issues.read repo=acme/api --jwt", 1, "Authentication required"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := brevet(t, tc.env, append(append([]string{"request"}, strings.Fields(tc.args)...), "--task", "mistakes")...)
