@@ -61,7 +61,7 @@ func (s *session) kinds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "the operator has named no audience")
+	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "is no ID token of a person")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", none).want(t, 1, "--on-behalf-of-file: "+none+" is empty")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", key).want(t, 1, key+" holds no ID token")
 }

@@ -197,7 +197,7 @@ func (d *deployment) postgresStopped(t *testing.T) {
 	}
 	d.unavailable(t, "t-stopped", "Records cannot be kept right now", "ledger_unavailable")
 	within(t, patience, "not ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 1 })
-	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles  ok\nledger   failing\nvault    ok")
+	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles     ok\ncertificate ok\nledger      failing\nvault       ok")
 	list := brevet(t, d.env("auditor"), "audit", "list")
 	list.want(t, exitUnavailable, "try again")
 	if err := d.Postgres.Start(t.Context()); err != nil {

@@ -227,7 +227,7 @@ func (f *federation) unbroken(t *testing.T) {
 // ready wants the broker to be: that one trust domain is in trouble takes it away from nobody else.
 func (f *federation) ready(t *testing.T) {
 	t.Helper()
-	brevet(t, nil, "ready", "--config", f.config).want(t, 0, "bundles  ok")
+	brevet(t, nil, "ready", "--config", f.config).want(t, 0, "bundles     ok")
 }
 
 // logged wants a line so often.

@@ -38,7 +38,7 @@ func (c *ReadyCmd) Run(ctx context.Context, con *console) error {
 		}
 	} else {
 		for _, name := range slices.Sorted(maps.Keys(health.Checks)) {
-			fmt.Fprintf(con.out, "%-8s %s\n", name, health.Checks[name])
+			fmt.Fprintf(con.out, "%-11s %s\n", name, health.Checks[name])
 		}
 	}
 	if health.Status != openapi.HealthOK {
