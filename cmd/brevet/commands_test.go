@@ -114,6 +114,12 @@ func (s *session) endsTasks(t *testing.T) {
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-1").want(t, exitDenied, "The task has ended")
 	story := brevet(t, s.as("auditor"), "audit", "task", "t-1", "--spiffe-id", researcher)
 	story.want(t, 0, "reports.orders.read", "task.end", "done")
+	brevet(t, s.as("auditor"), "audit", "task", "t-1").want(t, 1, "brevet audit task t-1 --spiffe-id spiffe://")
+	unnamed := brevet(t, s.as("auditor"), "audit", "task", "t-1", "-o", "json")
+	if problem := object(t, unnamed.out); unnamed.code != 1 || problem["field"] != "spiffe_id" || problem["explanation"] == nil {
+		t.Errorf("got exit code %d and %v, want the problem", unnamed.code, problem)
+	}
+	brevet(t, s.env, "audit", "task", "t-1").want(t, 0, "task.end") // a sandbox reads its own
 	if first, last := strings.Index(story.out, "issuance.intent"), strings.LastIndex(story.out, "revoked"); first < 0 || last < first {
 		t.Errorf("got %s, want the end after the beginning", story.out)
 	}

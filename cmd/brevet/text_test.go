@@ -180,6 +180,12 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// People have no tasks of their own: nobody is called before they say whose they mean.
+func TestPeopleSayWhoseTaskTheyRead(t *testing.T) {
+	t.Parallel()
+	inProcess(t, "audit", "task", "t 1", "--person", "--server", "https://localhost:1").want(t, 1, "brevet audit task 't 1' --spiffe-id spiffe://")
+}
+
 // What a person reads of a problem: what happened, which member is to blame, and nothing that a terminal obeys.
 func TestExplain(t *testing.T) {
 	var out, errOut strings.Builder

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
@@ -15,11 +17,14 @@ import (
 type AuditTaskCmd struct {
 	OfficialFlags
 	Task     string `arg:"" help:"The task."`
-	SPIFFEID string `help:"The sandbox whose task it is. Default: whoever calls." name:"spiffe-id"`
+	SPIFFEID string `help:"The sandbox whose task it is. Default: the sandbox this runs in; everybody else has to say it." name:"spiffe-id"`
 }
 
 // Run prints all that is recorded of a task, oldest first.
 func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
+	if c.SPIFFEID == "" && c.asPerson() {
+		return c.nobodys()
+	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
 		return err
@@ -27,12 +32,23 @@ func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
 	defer done()
 	var events []openapi.TimelineEvent
 	for e, err := range broker.TaskTimeline(ctx, c.Task, c.SPIFFEID) {
+		var problem *client.Problem
+		if errors.As(err, &problem) && problem.Field == "spiffe_id" && c.SPIFFEID == "" && !con.json {
+			return c.nobodys() // this workload is no sandbox
+		}
 		if err != nil {
 			return explain(con, c.hint(err), c.Task)
 		}
 		events = append(events, e)
 	}
 	return printTimeline(con, events)
+}
+
+// nobodys is for whoever has no tasks, and does not say whose they mean.
+func (c *AuditTaskCmd) nobodys() error {
+	return fmt.Errorf(
+		"--spiffe-id is missing: only a sandbox has tasks of its own; say whose task it is, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task),
+	)
 }
 
 func printTimeline(con *console, events []openapi.TimelineEvent) error {

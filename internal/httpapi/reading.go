@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -275,14 +276,18 @@ func factsOf(v *broker.View) CredentialFacts {
 
 // parameterError answers what the generated code could not bind. It runs before the operation, so it proves who calls first
 // like one.
-func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, _ error) {
+func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
 	pattern := chi.RouteContext(r.Context()).RoutePattern()
 	who, err := s.prove(r, s.rules.operation(r.Method, pattern))
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	s.fail(w, r, who, &finding{kind: errParameter, detail: "parameter_form"})
+	f := &finding{kind: errParameter, detail: "parameter_form"}
+	if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
+		f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
+	}
+	s.fail(w, r, who, f)
 }
 
 // GetKeys serves the public keys.

@@ -212,8 +212,18 @@ func TestTimelines(t *testing.T) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
 	}
-	if err := firstError(eyes.TaskTimeline(t.Context(), ask.Task, "")); code(err) != openapi.CodeInvalidParameter {
-		t.Errorf("an auditor without a sandbox: got %v", err)
+	for want, err := range map[string]error{
+		"spiffe_id is missing: whoever is no sandbox": firstError(eyes.TaskTimeline(t.Context(), ask.Task, "")),
+		"spiffe_id is no SPIFFE ID ":                  firstError(eyes.TaskTimeline(t.Context(), ask.Task, "agent-7")),
+	} {
+		var p *client.Problem
+		if !errors.As(err, &p) || p.Code != openapi.CodeInvalidParameter || p.Field != "spiffe_id" || !strings.HasPrefix(p.Explanation, want) {
+			t.Errorf("an auditor who names no sandbox: got %+v, want %q", p, want)
+		}
+	}
+	receipt := wire{method: "GET", target: "/v1/tasks/" + ask.Task + "/receipt", auth: "Bearer " + s.JWT(t, auditor)}.send(t, s)
+	if receipt.status != 400 || !strings.Contains(receipt.text, `"explanation":"spiffe_id is missing`) {
+		t.Errorf("a receipt of nobody's task: got %d %s", receipt.status, receipt.text)
 	}
 }
 

@@ -14,8 +14,14 @@ import (
 func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams) {
 	s.timeline(w, r, "getTaskTimeline", func(by reading) (broker.TimelineQuery, string, error) {
 		id := cmp.Or(params.SpiffeID, by.within.Subject)
-		if id == "" || badIdentity(id, "", "") != "" {
-			return broker.TimelineQuery{}, "", &finding{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		bad := &finding{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		if id == "" {
+			bad.why = "spiffe_id is missing: whoever is no sandbox says whose task it is, as in ?spiffe_id=spiffe://acme.example/research/a"
+			return broker.TimelineQuery{}, "", bad
+		}
+		if badIdentity(id, "", "") != "" {
+			bad.why = "spiffe_id is no SPIFFE ID of a sandbox, such as spiffe://acme.example/research/a"
+			return broker.TimelineQuery{}, "", bad
 		}
 		return broker.TimelineQuery{SPIFFEID: id, Task: task, Limit: cmp.Or(params.Limit, defaultLimit)}, params.Cursor, nil
 	})
