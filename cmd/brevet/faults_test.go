@@ -312,7 +312,7 @@ func (d *deployment) brokerLeaves(t *testing.T) {
 	d.broker.signal(t, syscall.SIGTERM)
 	within(t, patience, "it says that it goes", func() bool {
 		got := brevet(t, nil, "ready", "--config", d.config)
-		return got.code == 1 && strings.Contains(got.out, "running  failing")
+		return got.code == 1 && strings.Contains(got.out, "running     failing")
 	})
 	d.request(t, "t-leaving").want(t, 0)
 	d.broker.finish(t).want(t, 0)

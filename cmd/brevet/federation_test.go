@@ -270,6 +270,7 @@ func (f *federation) allRevoked(t *testing.T) {
 	f.ready(t)
 	f.shop.revoked.Store(false)
 	for _, c := range open {
+		c.conn = nil // a connection whose authority was removed is closed
 		c.servedSoon(t, soon)
 	}
 	f.steady[f.shop.Issuer].forgive()

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log"
 	"log/slog"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/brevet-dev/brevet/attest"
 )
 
 // What one client may take of the server. A call is small and answered fast, so all of it is tight.
@@ -91,7 +94,8 @@ func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
 			continue
 		}
 		_, err := s.cfg.Attestor.X509(&state)
-		if s.conns.judge(conn, err == nil, now) {
+		// Without a bundle nobody can tell: calls get 503, and go on over this connection once the bundle is there again.
+		if s.conns.judge(conn, err == nil || errors.Is(err, attest.ErrBundleUnavailable), now) {
 			closing = append(closing, conn)
 		}
 	}
