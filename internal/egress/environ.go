@@ -71,7 +71,7 @@ func (d Door) Check(ctx context.Context) error {
 	return nil
 }
 
-// Environ leads curl, git, Go, Node, npm, pip, psql, Python, and whatever else goes by such variables, through the gateway, and has
+// Environ leads curl, git, Go, Node from 22.21 and 24 on, npm, pip, psql, Python, and whatever else goes by such variables, through the gateway, and has
 // them trust its authority. Programs that cannot be told of a proxy find a base URL and the password for it.
 func (d Door) Environ() []string {
 	var all []string
@@ -85,7 +85,7 @@ func (d Door) Environ() []string {
 	}
 	return append(
 		all,
-		"NODE_USE_ENV_PROXY=1",            // from Node 22.21 and 24.5 on it goes by the variables when it is told so
+		"NODE_USE_ENV_PROXY=1",            // Node from 22.21 and 24.5 on goes by the variables; 24.0 to 24.4 only in fetch
 		"GIT_HTTP_PROXY_AUTHMETHOD=basic", // git sends the password without being asked for it
 		"NO_PROXY=localhost,127.0.0.1,::1", "no_proxy=localhost,127.0.0.1,::1",
 		"PGHOST="+d.Databases, "PGPORT=5432",

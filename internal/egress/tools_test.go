@@ -17,6 +17,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // toolbox runs programs of others as the sandbox: with the variables that lead to its gateway, and nothing of Brevet's.
@@ -156,7 +157,8 @@ func TestToolsAsTheyAre(t *testing.T) {
 		w.host.mux.Handle(path, others)
 	}
 	w.host.mux.Handle("/key/hello", keyed(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })))
-	for _, tc := range []struct{ name, script, want string }{
+	const fetching = `fetch(process.env.HOST + "/key/hello").then(r => r.text()).then(console.log)`
+	tools := []struct{ name, script, want string }{
 		{"curl", `curl -sSf "$HOST/key/hello"`, "hello"},
 		{"curl with HTTP 1.1", `curl -sSf --http1.1 "$HOST/key/hello"`, "hello"},
 		{"curl by a base URL", `curl -sSf -u "brevet:$BREVET_EGRESS_PASSWORD" "$BREVET_EGRESS_URL/$NAME/key/hello"`, "hello"},
@@ -166,10 +168,18 @@ func TestToolsAsTheyAre(t *testing.T) {
 		},
 		{"npm", `npm --registry "$HOST/key/npm/" install --prefix n thing >npm.log 2>&1 || { cat npm.log; exit 1; }; cat n/node_modules/thing/package.json`, `"thing"`},
 		{"Go", `mkdir m; cd m; GOPROXY="$HOST/key/go" go mod init x 2>/dev/null; GOPROXY="$HOST/key/go" go mod download -json example.org/thing@v1.0.0; chmod -R u+w "$GOPATH"`, `"Version": "v1.0.0"`},
-		{"Node", `node -e 'fetch(process.env.BREVET_EGRESS_URL + "/" + process.env.NAME + "/key/hello", {headers: {authorization: "Bearer " + process.env.BREVET_EGRESS_PASSWORD}}).then(r => r.text()).then(console.log)'`, "hello"},
+		{
+			"Node with undici", `NODE_USE_ENV_PROXY= NODE_PATH='` + testkit.NodeModules(t) +
+				`' node -e 'const {setGlobalDispatcher, EnvHttpProxyAgent} = require("undici"); setGlobalDispatcher(new EnvHttpProxyAgent()); ` + fetching + `'`, "hello",
+		},
+		{"Node by a base URL", `node -e 'fetch(process.env.BREVET_EGRESS_URL + "/" + process.env.NAME + "/key/hello", {headers: {authorization: "Bearer " + process.env.BREVET_EGRESS_PASSWORD}}).then(r => r.text()).then(console.log)'`, "hello"},
 		{"Python", `python3 -c 'import os, urllib.request; print(urllib.request.urlopen(os.environ["HOST"] + "/key/hello").read().decode())'`, "hello"},
 		{"pip", `python3 -m pip download -q --no-deps --index-url "$HOST/key/simple" thing; ls`, "thing-1.0-py3-none-any.whl"},
-	} {
+	}
+	if nodeTakesProxies(t) {
+		tools = append(tools, struct{ name, script, want string }{"Node", `node -e '` + fetching + `'`, "hello"})
+	}
+	for _, tc := range tools {
 		t.Run(strings.ReplaceAll(tc.name, " ", "_"), func(t *testing.T) {
 			if got := w.toolbox(t).run(tc.script); !strings.Contains(got, tc.want) {
 				t.Errorf("got %q, want %q in it", got, tc.want)
@@ -179,4 +189,18 @@ func TestToolsAsTheyAre(t *testing.T) {
 	if n := w.issued(t, "host.key.use"); n != 1 {
 		t.Errorf("got %d credentials, want one for all of them", n)
 	}
+}
+
+// nodeTakesProxies tells whether fetch of the Node that is here goes by the variables: from 22.21 and 24.0 on.
+func nodeTakesProxies(t *testing.T) bool {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "node", "-p", "process.versions.node").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(string(out), "%d.%d.", &major, &minor); err != nil {
+		t.Fatalf("node has the version %q: %v", out, err)
+	}
+	return major >= 24 || major == 22 && minor >= 21
 }

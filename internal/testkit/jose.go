@@ -84,6 +84,16 @@ func OAuthClient(t testing.TB, task OAuthClientTask) OAuthClientAnswer {
 	return answer
 }
 
+// NodeModules is the folder with undici, as NODE_PATH has it.
+func NodeModules(t testing.TB) string {
+	t.Helper()
+	folder, err := installed(t.Context())
+	if err != nil {
+		t.Fatalf("installing npm packages: %v", err)
+	}
+	return filepath.Join(folder, "node_modules")
+}
+
 // runNode gives a script one JSON object on its standard input, and reads its answer.
 func runNode(t testing.TB, script string, task, answer any) {
 	t.Helper()
