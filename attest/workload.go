@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
@@ -68,7 +69,12 @@ func (w *workload) watch(ctx context.Context) error {
 func (w *workload) update(src *workloadapi.BundleSource) {
 	defer w.started()
 	for _, h := range w.members {
-		bundle, err := src.GetBundleForTrustDomain(h.domain)
+		// X.509 and JWT authorities come in two streams. While only those for JWTs are here, nobody knows whether a certificate is good.
+		_, err := src.GetX509BundleForTrustDomain(h.domain)
+		var bundle *spiffebundle.Bundle
+		if err == nil {
+			bundle, err = src.GetBundleForTrustDomain(h.domain)
+		}
 		if err != nil {
 			h.withdraw(err)
 			continue
