@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 
 	"github.com/brevet-dev/brevet/internal/secret"
 )
@@ -36,11 +37,11 @@ func newKey() (key secret.Text, csr string, err error) {
 	return secret.New(text("PRIVATE KEY", der)), text("CERTIFICATE REQUEST", request), nil
 }
 
-// proving are connections with a certificate, which end with it, whatever goes on in them.
-func (g *Gateway) proving(life context.Context, cert *tls.Certificate) lines {
+// proving are connections with the certificate of a credential, which end with it, whatever goes on in them.
+func (g *Gateway) proving(h *held, cert *tls.Certificate) lines {
 	l := g.lines()
 	for _, t := range []*http.Transport{l.one, l.many} {
-		p := &prover{dial: t.DialContext, cfg: t.TLSClientConfig.Clone(), cert: cert, life: life}
+		p := &prover{dial: t.DialContext, cfg: t.TLSClientConfig.Clone(), cert: cert, held: h}
 		if t.Protocols.HTTP2() {
 			p.cfg.NextProtos = []string{"h2", "http/1.1"}
 		}
@@ -54,7 +55,7 @@ type prover struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	cfg  *tls.Config
 	cert *tls.Certificate
-	life context.Context //nolint:containedctx // connections end with it
+	held *held // connections end with it, and are counted
 }
 
 // errNotAsked is why no call goes to a host that would take it for anybody's.
@@ -73,7 +74,9 @@ func (p *prover) connect(ctx context.Context, network, address string) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	conn := &bounded{plain, context.AfterFunc(p.life, func() { _ = plain.Close() })}
+	p.held.open.Add(1)
+	stop := context.AfterFunc(p.held.life, func() { _ = plain.Close() })
+	conn := &bounded{plain, sync.OnceFunc(func() { stop(); p.held.open.Add(-1) })}
 	asked := false
 	cfg := p.cfg.Clone()
 	cfg.ServerName = host
@@ -95,7 +98,7 @@ func (p *prover) connect(ctx context.Context, network, address string) (net.Conn
 // bounded is a connection that something else may end.
 type bounded struct {
 	net.Conn
-	forget func() bool
+	forget func()
 }
 
 // Close implements [net.Conn].

@@ -259,6 +259,9 @@ func (g *guarded) closed() <-chan error {
 	return none
 }
 
+// idle is for longer than a gateway asks about a credential that nobody uses any more.
+const idle = 600 * time.Millisecond
+
 // The task ends: no connection with its certificate is open a second later, whether anything went on in it or not.
 func TestCertificatesEndWithTheirTask(t *testing.T) {
 	w, g := newGuardedWorld(t)
@@ -285,6 +288,7 @@ func TestCertificatesEndWithTheirTask(t *testing.T) {
 	if n := g.open.Load(); n != 3 {
 		t.Fatalf("%d connections are open, want 3", n)
 	}
+	<-time.After(idle)
 	w.endTask(t)
 	began := time.Now()
 	within(t, time.Second, "the end of all connections", g.closed())
@@ -301,6 +305,7 @@ func TestRevokedCertificates(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	w.direct(t, g, "/client/x")
 	first := g.one(t)
+	<-time.After(idle)
 	if _, err := w.stack.Client(t, admin).Revoke(t.Context(), client.Selection{SPIFFEID: agent}, "leaked"); err != nil {
 		t.Fatal(err)
 	}

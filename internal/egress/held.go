@@ -47,7 +47,8 @@ type held struct {
 	calls     atomic.Int64 // that it was used for
 	used      atomic.Pointer[time.Time]
 	users     atomic.Int64
-	touched   atomic.Bool // since it was last confirmed
+	open      atomic.Int64 // connections with its certificate
+	touched   atomic.Bool  // since it was last confirmed
 	confirmed atomic.Pointer[time.Time]
 }
 
@@ -75,7 +76,8 @@ func (h *held) confirm(ctx context.Context, broker *client.Client, now func() ti
 	return err
 }
 
-// watch confirms it for as long as it is used, and ends it when it cannot be confirmed: what is under way breaks off then.
+// watch confirms it for as long as it is used, or a connection with its certificate is open, and ends it when it cannot be confirmed
+// while it is used: what is under way breaks off then.
 func (h *held) watch(broker *client.Client, now func() time.Time) {
 	ticker := time.NewTicker(confirmEvery)
 	defer ticker.Stop()
@@ -89,7 +91,7 @@ func (h *held) watch(broker *client.Client, now func() time.Time) {
 			h.end(errEnded)
 			return
 		}
-		if h.users.Load() == 0 && !h.touched.Load() {
+		if h.users.Load() == 0 && h.open.Load() == 0 && !h.touched.Load() {
 			continue
 		}
 		if err := h.confirm(h.life, broker, now); err != nil && h.users.Load() > 0 && now().Sub(*h.confirmed.Load()) > patience {

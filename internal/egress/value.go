@@ -77,7 +77,7 @@ func (h *held) prove(g *Gateway, members map[string]any, key secret.Text) bool {
 	if err != nil || !h.ends.Before(cert.Leaf.NotAfter) {
 		return false
 	}
-	h.lines = g.proving(h.life, &cert)
+	h.lines = g.proving(h, &cert)
 	return true
 }
 
