@@ -37,7 +37,7 @@ func (w *world) dial(t *testing.T) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	return conn
 }
 
@@ -214,15 +214,16 @@ func TestWithoutBrevet(t *testing.T) {
 		_, err := io.Copy(io.Discard, events)
 		ended <- err
 	}()
-	closed := time.Now()
+	stop := w.stopwatch(t)
 	answer := w.get(t, "/key/echo")
-	for answer.status == 200 && time.Since(closed) < time.Second {
+	for deadline := time.Now().Add(patience); answer.status == 200 && time.Now().Before(deadline); {
 		answer = w.get(t, "/key/echo")
 	}
+	stop("the refusal of a call")
 	if code, _ := answer.problem(); answer.status != 503 || code != "egress_unavailable" {
 		t.Errorf("got %d %s, want 503", answer.status, answer.text)
 	}
-	within(t, 5*time.Second, "events without Brevet", ended)
+	within(t, "the end of events without Brevet", ended)
 }
 
 // Whoever closes a gateway ends what it held.
@@ -232,7 +233,7 @@ func TestClosingAGateway(t *testing.T) {
 	token := strings.TrimPrefix(w.host.taken()[0].Header.Get("Authorization"), "Bearer ")
 	w.gateway.Close(t.Context())
 	page, err := w.broker.Page(t.Context(), filterOf("host.token.use"))
-	within(t, time.Second, "the log", w.logged(`msg="egress credential ended"`, "calls=1"))
+	w.wantLog(t, `msg="egress credential ended"`, "calls=1")
 	if err != nil || len(page.Issuances) != 1 || page.Issuances[0].Status != "released" || token == "" {
 		t.Errorf("got %+v, %v, want it released", page.Issuances, err)
 	}
@@ -316,7 +317,7 @@ func TestSlowCallers(t *testing.T) {
 	_, _ = io.WriteString(slow["a body"], "POST /key/body HTTP/1.1\r\nHost: "+w.host.name()+"\r\nContent-Length: 100\r\n\r\n0123")
 	began := time.Now()
 	for name, conn := range slow {
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s is waited for after %s", name, time.Since(began))
 		}
@@ -375,11 +376,11 @@ func TestTooManyAtATime(t *testing.T) {
 	}
 	_ = tunnels[0].Close()
 	status := 0
-	for deadline := time.Now().Add(10 * time.Second); status != 200 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); status != 200 && time.Now().Before(deadline); {
 		_, status = connect()
 	}
 	if status != 200 {
-		t.Errorf("got %d after one was closed", status)
+		t.Errorf("waited %s for room for a tunnel after one was closed, got %d", patience, status)
 	}
 }
 

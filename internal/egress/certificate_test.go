@@ -247,16 +247,16 @@ func TestHostsThatTakeNoCertificate(t *testing.T) {
 	}
 }
 
-// closed tells when no connection to the host is open.
-func (g *guarded) closed() <-chan error {
-	none := make(chan error, 1)
-	go func() {
-		for tick := time.NewTicker(5 * time.Millisecond); g.open.Load() > 0; {
-			<-tick.C
+// wantClosed waits until no connection to the host is open.
+func (g *guarded) wantClosed(t *testing.T) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); g.open.Load() > 0; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s for the end of all connections, %d are open", patience, g.open.Load())
 		}
-		none <- nil
-	}()
-	return none
+	}
 }
 
 // idle is for longer than a gateway asks about a credential that nobody uses any more.
@@ -290,10 +290,10 @@ func TestCertificatesEndWithTheirTask(t *testing.T) {
 	}
 	<-time.After(idle)
 	w.endTask(t)
-	began := time.Now()
-	within(t, time.Second, "the end of all connections", g.closed())
-	within(t, time.Second, "the end of what was under way", ended)
-	t.Logf("closed after %s", time.Since(began))
+	stop := w.stopwatch(t)
+	g.wantClosed(t)
+	within(t, "the end of what was under way", ended)
+	stop("the end of all connections")
 	answer := w.direct(t, g, "/client/x")
 	if code, _ := answer.problem(); answer.status != 403 || code != "denied" {
 		t.Errorf("got %d %s after the end of the task", answer.status, answer.text)
@@ -309,7 +309,9 @@ func TestRevokedCertificates(t *testing.T) {
 	if _, err := w.stack.Client(t, admin).Revoke(t.Context(), client.Selection{SPIFFEID: agent}, "leaked"); err != nil {
 		t.Fatal(err)
 	}
-	within(t, time.Second, "the end of its connections", g.closed())
+	stop := w.stopwatch(t)
+	g.wantClosed(t)
+	stop("the end of its connections")
 	if answer := w.direct(t, g, "/client/x"); answer.status != 200 {
 		t.Fatalf("got %d %s", answer.status, answer.text)
 	}

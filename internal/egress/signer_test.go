@@ -257,7 +257,7 @@ func TestSignedBodiesTakeRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-begun
+	within(t, "the call to reach the host", begun)
 	if egress.HasAllRoom(w.sandbox) {
 		t.Error("the room is given back while the answer is on its way")
 	}
@@ -265,7 +265,7 @@ func TestSignedBodiesTakeRoom(t *testing.T) {
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
 	w.gateway.Close(t.Context())
-	within(t, 5*time.Second, "the log", w.logged(`msg="egress call"`, "host="+w.host.name(), "status=200"))
+	w.wantLog(t, `msg="egress call"`, "host="+w.host.name(), "status=200")
 	if !egress.HasAllRoom(w.sandbox) {
 		t.Error("the room is not given back")
 	}
@@ -299,11 +299,11 @@ func TestSignedBodiesEndWithTheirCredential(t *testing.T) {
 			}
 		}
 	}()
-	<-read
+	within(t, "a credential for the body", read)
 	w.endTask(t)
-	within(t, 5*time.Second, "the answer", got)
+	within(t, "the answer", got)
 	_ = body.Close()
-	<-ended
+	within(t, "the end of the body", ended)
 	if seen := w.host.taken(); len(seen) != 0 {
 		t.Error("the call has reached the host")
 	}

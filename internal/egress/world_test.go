@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -392,31 +391,75 @@ func (w *world) endTask(t testing.TB) {
 	}
 }
 
-// logged tells when the log has a line with all of these.
-func (w *world) logged(parts ...string) <-chan error {
-	seen := make(chan error, 1)
-	go func() {
-		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
-			for line := range strings.Lines(w.log.String()) {
-				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
-					seen <- nil
-					return
-				}
+// patience is how long a test waits for something that has to happen, on a machine that does much else.
+const patience = time.Minute
+
+// promise is how soon after its end a credential is of no use, by docs/egress.md.
+const promise = time.Second
+
+// wantLog waits for a line of the log with all of these.
+func (w *world) wantLog(t testing.TB, parts ...string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); ; <-tick.C {
+		for line := range strings.Lines(w.log.String()) {
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+				return
 			}
 		}
-	}()
-	return seen
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s for a line of the log with %q, got\n%s", patience, parts, w.log.String())
+		}
+	}
 }
 
-var errLate = errors.New("nothing happened in time")
-
-// within waits for something that is to happen soon.
-func within(t testing.TB, limit time.Duration, what string, happened <-chan error) {
+// within waits for something that is to happen.
+func within[T any](t testing.TB, what string, happened <-chan T) {
 	t.Helper()
 	select {
 	case <-happened:
-	case <-time.After(limit):
-		t.Errorf("%s: %v", what, errLate)
+	case <-time.After(patience):
+		t.Fatalf("waited %s for %s", patience, what)
+	}
+}
+
+// stopwatch measures what has to happen within promise. A slow machine has more time: it is measured meanwhile, by the slowest of a
+// question to Brevet with a handshake, of which a gateway needs a few.
+func (w *world) stopwatch(t testing.TB) (stop func(what string)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	began, slowest, ended := time.Now(), time.Duration(0), make(chan struct{})
+	roots := x509.NewCertPool()
+	roots.AddCert(w.host.Certificate())
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS12}}
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			asked := time.Now()
+			_, _ = w.broker.Page(ctx, filterOf("host.token.use"))
+			if conn, err := dialer.DialContext(ctx, "tcp", w.host.Listener.Addr().String()); err == nil {
+				_ = conn.Close()
+			}
+			slowest = max(slowest, time.Since(asked))
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return func(what string) {
+		t.Helper()
+		took := time.Since(began)
+		cancel()
+		<-ended
+		t.Logf("%s took %s; the slowest question to Brevet took %s", what, took, slowest)
+		if allowed := promise + 5*slowest; took > allowed {
+			t.Errorf("%s took %s, want %s at most", what, took, allowed)
+		}
 	}
 }
 

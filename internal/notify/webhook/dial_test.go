@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/notify/webhook"
@@ -154,7 +155,12 @@ func TestPlaintextIsForLoopback(t *testing.T) {
 		Events: []broker.NoticeKind{broker.NoticeWaiting}, Within: []string{people.Everywhere},
 	})
 	ask(t, s, agent)
-	if id := <-got; !strings.HasPrefix(id, "msg_") {
-		t.Errorf("got the id %q", id)
+	select {
+	case id := <-got:
+		if !strings.HasPrefix(id, "msg_") {
+			t.Errorf("got the id %q", id)
+		}
+	case <-time.After(patience):
+		t.Fatalf("waited %s for a call without TLS", patience)
 	}
 }

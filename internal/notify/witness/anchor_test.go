@@ -112,8 +112,13 @@ func TestCheckpointsArePosted(t *testing.T) {
 	}
 	p.grow(t, 3)
 	c := p.carry(t, witness.Config{Anchors: []witness.Anchor{{Name: "wall", Place: place}}})
-	if want, _ := p.checkpoint(t, 0); <-got != want {
-		t.Error("got something else than the checkpoint")
+	select {
+	case posted := <-got:
+		if want, _ := p.checkpoint(t, 0); posted != want {
+			t.Error("got something else than the checkpoint")
+		}
+	case <-time.After(patience):
+		t.Fatalf("waited %s for a checkpoint to be posted", patience)
 	}
 	eventually(t, "end of the failures", func() bool { return strings.Contains(c.log.String(), "checkpoints are taken again") })
 	if _, err := witness.NewURL(safehttp.Target{URL: secret.New("http://wall.example")}); err == nil {

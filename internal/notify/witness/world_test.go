@@ -175,16 +175,19 @@ func inBackground(t *testing.T, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
+// patience is how long a test waits for something that has to happen, on a machine that does much else.
+const patience = time.Minute
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("no %s", what)
+			t.Fatalf("waited %s for a %s", patience, what)
 		}
 	}
 }
