@@ -115,6 +115,7 @@ func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 	return using, func() {
 		stop()
 		cancel(nil)
+		h.touched.Store(true) // it is confirmed once more: a host may be the first to know of its end
 		h.users.Add(-1)
 	}
 }
