@@ -62,8 +62,8 @@ type Attestor struct {
 	leeway     time.Duration
 	onRefusal  func(net.Addr, error)
 
-	chains jws.Remembered[trusted]
-	tokens jws.Remembered[crypto.PublicKey] // that verified them
+	chains jws.Verified[trusted]
+	tokens jws.Verified[crypto.PublicKey] // that verified them
 }
 
 // New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: to go-spiffe, an

@@ -77,31 +77,31 @@ type Vote struct {
 	Key       *passkey.Key
 }
 
-// Case is a request that waits for people, or has, with the votes on it.
-type Case struct {
+// ApprovalRequest is a request that waits for people, or has, with the votes on it.
+type ApprovalRequest struct {
 	View
-	Cast []Vote // oldest first
-	// Recalled is how often its approval has stood for the same ask since.
-	Recalled int
+	VotesCast []Vote // oldest first
+	// Reused is how often its approval has stood for the same ask since.
+	Reused int
 	// Voted tells that the call which returns it has recorded a vote.
 	Voted bool
 	// of is the request whose votes are remembered, where they have to be signed.
-	of *Case
+	of *ApprovalRequest
 }
 
-// heard tells whether a person has said the same to a request before: a second yes adds nothing, of whichever kind.
-func (c *Case) heard(v Vote) bool {
-	return slices.ContainsFunc(c.Cast, func(old Vote) bool {
+// hasVoteOf tells whether a person has said the same to a request before: a second yes adds nothing, of whichever kind.
+func (c *ApprovalRequest) hasVoteOf(v Vote) bool {
+	return slices.ContainsFunc(c.VotesCast, func(old Vote) bool {
 		return old.Voter.ID == v.Voter.ID && (old.Verdict == Deny) == (v.Verdict == Deny)
 	})
 }
 
 // Hash is what a vote names: the SHA-256 of what the voter is shown. It is that of nothing for a request that nobody can
 // vote on.
-func (c *Case) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
+func (c *ApprovalRequest) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
 
-// Electorate says who may decide on what.
-type Electorate struct {
+// ApprovalPolicy says who may decide on what.
+type ApprovalPolicy struct {
 	Rules  people.Rules
 	Owners people.Owners
 
@@ -110,16 +110,16 @@ type Electorate struct {
 
 // Within is where somebody holds a role, as in [people.Rules.Within].
 func (b *Broker) Within(who people.Person, role people.Role) []string {
-	return b.cfg.Electorate.Rules.Within(who.Groups(), role)
+	return b.cfg.ApprovalPolicy.Rules.Within(who.Groups(), role)
 }
 
 // sees tells whether a person may know of a request at all.
-func (e Electorate) sees(v Voter, c *Case) bool {
+func (e ApprovalPolicy) sees(v Voter, c *ApprovalRequest) bool {
 	return e.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String())
 }
 
 // entitled is nil when a person may say something to a request, now: it is asked at the vote, and again at the mint.
-func (e Electorate) entitled(v Voter, says Verdict, c *Case) error {
+func (e ApprovalPolicy) entitled(v Voter, says Verdict, c *ApprovalRequest) error {
 	asked := says != BreakGlass && slices.Contains(v.Groups, c.ApprovalGroup)
 	standsIn := says != Approve && c.BreakGlass != "" && slices.Contains(v.Groups, c.BreakGlass)
 	switch {
@@ -134,9 +134,9 @@ func (e Electorate) entitled(v Voter, says Verdict, c *Case) error {
 }
 
 // saying counts the distinct people who say something to a request, are entitled to, and have signed it where that is asked.
-func (e Electorate) saying(says Verdict, c *Case) int {
+func (e ApprovalPolicy) saying(says Verdict, c *ApprovalRequest) int {
 	distinct := map[string]bool{}
-	for _, v := range c.Cast {
+	for _, v := range c.VotesCast {
 		if v.Verdict == says && e.entitled(v.Voter, says, c) == nil && e.signed(v, c) == nil {
 			distinct[v.Voter.ID] = true
 		}
@@ -146,7 +146,7 @@ func (e Electorate) saying(says Verdict, c *Case) int {
 
 // approvedBy is the code of what is issued on the votes on a request: those of its group, else those of the people who
 // stand in for it. The two are not added up. It is empty when neither are enough.
-func (e Electorate) approvedBy(c *Case) string {
+func (e ApprovalPolicy) approvedBy(c *ApprovalRequest) string {
 	switch {
 	case e.saying(Approve, c) >= c.ApprovalQuorum:
 		return scopes.ReasonApproved
@@ -158,14 +158,14 @@ func (e Electorate) approvedBy(c *Case) string {
 
 // next is what a request becomes by a vote. It is the request's status when the vote changes nothing, because the same
 // person has said the same before; ErrDecided when it is too late.
-func (e Electorate) next(c *Case, v Vote) (Status, error) {
+func (e ApprovalPolicy) next(c *ApprovalRequest, v Vote) (Status, error) {
 	if err := e.entitled(v.Voter, v.Verdict, c); err != nil {
 		return "", err
 	}
 	open := c.Status == StatusPending && v.Time.Before(c.Expires) ||
 		c.Status == StatusApproved && v.Time.Before(c.Expires.Add(RedeemGrace))
 	switch {
-	case c.heard(v):
+	case c.hasVoteOf(v):
 		return c.Status, nil
 	case c.Status == StatusRedeemed && v.Verdict == Deny:
 		return StatusRedeemed, nil // it comes too late, and is heeded all the same
@@ -182,7 +182,7 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 		return "", err
 	}
 	with := *c
-	with.Cast = append(slices.Clone(c.Cast), v)
+	with.VotesCast = append(slices.Clone(c.VotesCast), v)
 	if e.approvedBy(&with) != "" {
 		return StatusApproved, nil
 	}
@@ -190,7 +190,7 @@ func (e Electorate) next(c *Case, v Vote) (Status, error) {
 }
 
 // remembers tells whether the yes to an earlier request stands for one that is asked now.
-func (e Electorate) remembers(earlier *Case, now Record) bool {
+func (e ApprovalPolicy) remembers(earlier *ApprovalRequest, now Record) bool {
 	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" ||
 		!now.Time.Before(earlier.Time.Add(rememberFor)) {
 		return false
@@ -217,24 +217,24 @@ func shownIn(canonical string) (s shown, ok bool) {
 }
 
 // standing counts the distinct people whose yes covers the task and who are entitled to it; none once anybody said no.
-func (e Electorate) standing(c *Case) int {
+func (e ApprovalPolicy) standing(c *ApprovalRequest) int {
 	forTask := *c
-	forTask.Cast = nil
-	for _, v := range c.Cast {
+	forTask.VotesCast = nil
+	for _, v := range c.VotesCast {
 		if v.Verdict == Deny {
 			return 0
 		}
 		if v.Covers == CoverTask {
-			forTask.Cast = append(forTask.Cast, v)
+			forTask.VotesCast = append(forTask.VotesCast, v)
 		}
 	}
 	return e.saying(Approve, &forTask)
 }
 
 // redeemable is nil when a request can be redeemed at a time, as far as is known without the ledger's lock.
-func (e Electorate) redeemable(c *Case, now time.Time) error {
+func (e ApprovalPolicy) redeemable(c *ApprovalRequest, now time.Time) error {
 	late := !now.Before(c.Expires.Add(RedeemGrace)) ||
-		slices.ContainsFunc(c.Cast, func(v Vote) bool { return v.Verdict == Deny })
+		slices.ContainsFunc(c.VotesCast, func(v Vote) bool { return v.Verdict == Deny })
 	if c.Status != StatusApproved && c.Status != StatusRedeemed || late || e.approvedBy(c) == "" {
 		return ErrNotApproved
 	}

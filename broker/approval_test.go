@@ -15,8 +15,8 @@ import (
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// electorate lets the group oncall decide below spiffe://acme.example, and knows whose sandboxes are whose.
-func electorate(t testing.TB) broker.Electorate {
+// approvalPolicy lets the group oncall decide below spiffe://acme.example, and knows whose sandboxes are whose.
+func approvalPolicy(t testing.TB) broker.ApprovalPolicy {
 	t.Helper()
 	rules, err := people.NewRules([]people.Rule{
 		{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.example"}},
@@ -29,25 +29,25 @@ func electorate(t testing.TB) broker.Electorate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return broker.Electorate{Rules: rules, Owners: owners}
+	return broker.ApprovalPolicy{Rules: rules, Owners: owners}
 }
 
 func voter(name string, groups ...string) broker.Voter {
 	return broker.Voter{ID: "https://idp.example#" + name, Name: name, Handle: name, Groups: groups}
 }
 
-func asked(quorum int, status broker.Status) *broker.Case {
-	return &broker.Case{View: broker.View{
+func asked(quorum int, status broker.Status) *broker.ApprovalRequest {
+	return &broker.ApprovalRequest{View: broker.View{
 		ID: "id", Subject: broker.Subject{ID: spiffeid.RequireFromString("spiffe://acme.example/users/alice/bot")},
 		Decision: "pending", Status: status, ApprovalGroup: "oncall", ApprovalQuorum: quorum, BreakGlass: "leads", Expires: noon.Add(time.Minute),
 	}}
 }
 
 // broken is asked with the votes of people who break the glass, who are of these groups now.
-func broken(status broker.Status, by map[string][]string) *broker.Case {
+func broken(status broker.Status, by map[string][]string) *broker.ApprovalRequest {
 	c := asked(3, status)
 	for name, groups := range by {
-		c.Cast = append(c.Cast, broker.Vote{Voter: voter(name, groups...), Verdict: broker.BreakGlass, Note: "nobody answers", Time: noon})
+		c.VotesCast = append(c.VotesCast, broker.Vote{Voter: voter(name, groups...), Verdict: broker.BreakGlass, Note: "nobody answers", Time: noon})
 	}
 	return c
 }
@@ -61,13 +61,13 @@ func TestNextWhenTheGlassIsBroken(t *testing.T) {
 	noNote, nobody, twoAsked := breaks(voter("dave", leads...)), asked(3, broker.StatusPending), asked(3, broker.StatusPending)
 	noNote.Note, nobody.BreakGlass = "\t ", ""
 	for _, name := range []string{"bob", "carol"} {
-		twoAsked.Cast = append(twoAsked.Cast, broker.Vote{Voter: voter(name, "oncall"), Verdict: broker.Approve, Time: noon})
+		twoAsked.VotesCast = append(twoAsked.VotesCast, broker.Vote{Voter: voter(name, "oncall"), Verdict: broker.Approve, Time: noon})
 	}
 	both2 := broken(broker.StatusPending, nil)
-	both2.Cast = []broker.Vote{{Voter: voter("dave", both...), Verdict: broker.Approve, Time: noon}, breaks(voter("erin", leads...))}
+	both2.VotesCast = []broker.Vote{{Voter: voter("dave", both...), Verdict: broker.Approve, Time: noon}, breaks(voter("erin", leads...))}
 	for _, tc := range []struct {
 		name    string
-		c       *broker.Case
+		c       *broker.ApprovalRequest
 		v       broker.Vote
 		want    broker.Status
 		wantErr error
@@ -94,7 +94,7 @@ func TestNextWhenTheGlassIsBroken(t *testing.T) {
 		{"too late", asked(3, broker.StatusWithdrawn), breaks(voter("dave", leads...)), "", broker.ErrDecided},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := electorate(t).Next(tc.c, tc.v)
+			got, err := approvalPolicy(t).Next(tc.c, tc.v)
 			if got != tc.want || !errors.Is(err, tc.wantErr) {
 				t.Errorf("got %q, %v, want %q, %v", got, err, tc.want, tc.wantErr)
 			}
@@ -108,7 +108,7 @@ func TestNext(t *testing.T) {
 	decided := broker.ErrDecided
 	for _, tc := range []struct {
 		name    string
-		c       *broker.Case
+		c       *broker.ApprovalRequest
 		v       broker.Vote
 		want    broker.Status
 		wantErr error
@@ -129,7 +129,7 @@ func TestNext(t *testing.T) {
 		}, "", broker.ErrOwnRequest},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := electorate(t).Next(tc.c, tc.v)
+			got, err := approvalPolicy(t).Next(tc.c, tc.v)
 			if got != tc.want || !errors.Is(err, tc.wantErr) {
 				t.Errorf("got %q, %v, want %q, %v", got, err, tc.want, tc.wantErr)
 			}
@@ -140,7 +140,7 @@ func TestNext(t *testing.T) {
 // I5: whoever votes in whatever order, what is approved has as many distinct people who may as it takes, and nothing
 // that was refused once is approved later.
 func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
-	e := electorate(t)
+	e := approvalPolicy(t)
 	rapid.Check(t, func(t *rapid.T) {
 		c := asked(rapid.IntRange(1, 4).Draw(t, "quorum"), broker.StatusPending)
 		over := false
@@ -152,8 +152,8 @@ func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
 				Time:    noon.Add(time.Duration(i) * 10 * time.Second),
 			}
 			if rapid.IntRange(0, 9).Draw(t, "leaves") == 0 {
-				for j := range c.Cast {
-					c.Cast[j].Voter.Groups = slices.DeleteFunc(c.Cast[j].Voter.Groups, func(string) bool { return c.Cast[j].Voter.ID == v.Voter.ID })
+				for j := range c.VotesCast {
+					c.VotesCast[j].Voter.Groups = slices.DeleteFunc(c.VotesCast[j].Voter.Groups, func(string) bool { return c.VotesCast[j].Voter.ID == v.Voter.ID })
 				}
 				v.Voter.Groups = nil
 			}
@@ -164,24 +164,24 @@ func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
 			if over && next != c.Status {
 				t.Fatalf("what was %s becomes %s", c.Status, next)
 			}
-			if !slices.ContainsFunc(c.Cast, func(old broker.Vote) bool {
+			if !slices.ContainsFunc(c.VotesCast, func(old broker.Vote) bool {
 				return old.Voter.ID == v.Voter.ID && (old.Verdict == broker.Deny) == (v.Verdict == broker.Deny)
 			}) {
-				c.Cast = append(c.Cast, v)
+				c.VotesCast = append(c.VotesCast, v)
 			}
 			was := c.Status
 			c.Status, over = next, next == broker.StatusRejected
 			if next == broker.StatusApproved && was != next &&
 				distinct(c, broker.Approve) < c.ApprovalQuorum && distinct(c, broker.BreakGlass) < 2 {
-				t.Fatalf("approved by %d of %d: %s", distinct(c, broker.Approve), c.ApprovalQuorum, fmt.Sprint(c.Cast))
+				t.Fatalf("approved by %d of %d: %s", distinct(c, broker.Approve), c.ApprovalQuorum, fmt.Sprint(c.VotesCast))
 			}
 		}
 	})
 }
 
-func distinct(c *broker.Case, says broker.Verdict) int {
+func distinct(c *broker.ApprovalRequest, says broker.Verdict) int {
 	who := map[string]bool{}
-	for _, v := range c.Cast {
+	for _, v := range c.VotesCast {
 		if v.Verdict == says && slices.Contains(v.Voter.Groups, "oncall") && v.Voter.Name != "alice" {
 			who[v.Voter.ID] = true
 		}

@@ -17,21 +17,21 @@ import (
 // Config is what a Broker needs. Every field is required, except where it says otherwise.
 type Config struct {
 	Ledger    Ledger
-	Estate    Estate
+	Live      LiveCredentials
 	Approvals Approvals
 	Minter    Minter
-	// Chronicle lets the record be followed. With nil nothing of it is found.
-	Chronicle Chronicle
+	// Feed lets the record be followed. With nil nothing of it is found.
+	Feed EventFeed
 	// Usage keeps what holders say of their credentials. With nil there are none to say something of.
 	Usage Usage
-	// Survey counts what there is. With nil there is nothing.
-	Survey Survey
+	// Stats counts what there is. With nil there is nothing.
+	Stats Stats
 	// Tokens tells where tokens stand. With nil none is in force.
 	Tokens Tokens
 	// Signer signs status lists. With nil there are none.
 	Signer Signer
-	// Electorate says which people may decide. The zero value lets nobody.
-	Electorate Electorate
+	// ApprovalPolicy says which people may decide. The zero value lets nobody.
+	ApprovalPolicy ApprovalPolicy
 	// Passkeys keeps those of people, and RelyingParty is the site that they are for. Without either nobody can say yes to
 	// what has to be signed.
 	Passkeys     Passkeys
@@ -46,8 +46,8 @@ type Config struct {
 	Issuer string
 	Now    func() time.Time
 	Log    *slog.Logger
-	// Proofs remembers which DPoP proofs were used. With nil none is accepted.
-	Proofs Proofs
+	// DPoPReplayCache remembers which DPoP proofs were used. With nil none is accepted.
+	DPoPReplayCache DPoPReplayCache
 	// OnUnrevoked, unless nil, is told by the sweeper how many credentials should be dead and are not known to be.
 	OnUnrevoked func(n int)
 }
@@ -59,16 +59,16 @@ type Broker struct {
 	// flood without identities must not hide theirs.
 	proven, unproven, relayed *sampler
 	unsigned                  samplers
-	// proofs bounds what Proofs has to remember.
-	proofs shares
+	// dpopShares bounds what Proofs has to remember.
+	dpopShares shares
 	// renewals are those that go on after their request.
 	renewals sync.WaitGroup
 	// waiters wait for people, and watchers look for them.
 	waiters  waiters
 	watchers sync.WaitGroup
 	inForce  catalogueInForce
-	// board is who is told what waits for them.
-	board board
+	// listeners is who is told what waits for them.
+	listeners listeners
 	// followers are told of the record as it grows.
 	followers followers
 	// places are those of new tokens in status lists, and lists what the lists said last.
@@ -78,13 +78,13 @@ type Broker struct {
 
 // New returns a Broker, or an error that names what is missing from cfg.
 func New(cfg Config) (*Broker, error) {
-	if cfg.Ledger == nil || cfg.Estate == nil || cfg.Approvals == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
+	if cfg.Ledger == nil || cfg.Live == nil || cfg.Approvals == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
 		return nil, errors.New("broker: ledger, estate, approvals, minter, catalogue, clock and log are all required")
 	}
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
 	}
-	cfg.Electorate.site = cfg.RelyingParty
+	cfg.ApprovalPolicy.site = cfg.RelyingParty
 	return &Broker{
 		cfg:    cfg,
 		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
@@ -126,7 +126,7 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (R
 	if err != nil {
 		return Result{}, err
 	}
-	covering, err := b.standingFor(ctx, rec)
+	covering, err := b.reusableApproval(ctx, rec)
 	if err != nil {
 		return Result{}, err
 	}
@@ -140,7 +140,7 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (R
 	case earlier != nil:
 		return again(rec, earlier)
 	case covering != "":
-		return b.recall(ctx, who, rec, covering)
+		return b.reuseApproval(ctx, who, rec, covering)
 	case rec.Intent == nil:
 		return Result{Record: rec}, nil
 	}
@@ -290,8 +290,8 @@ func (b *Broker) List(ctx context.Context, q Query, reach Reach) (Page, error) {
 
 // Timeline returns what is recorded of a task, or of a request, in order, else ErrNotFound.
 func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error) {
-	if b.cfg.Chronicle == nil {
+	if b.cfg.Feed == nil {
 		return nil, ErrNotFound
 	}
-	return b.cfg.Chronicle.Timeline(ctx, of, reach)
+	return b.cfg.Feed.Timeline(ctx, of, reach)
 }

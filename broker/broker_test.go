@@ -57,16 +57,16 @@ func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error)
 	return p.earlier, p.beginErr
 }
 
-func (p *tape) Settle(ctx context.Context, out broker.Outcome) error {
+func (p *tape) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events = append(p.events, "settle "+string(out.Status)+" "+out.Detail)
 	p.outcomes = append(p.outcomes, out)
-	if p.onSettle != nil {
-		p.onSettle()
+	if p.onOutcome != nil {
+		p.onOutcome()
 	}
-	if p.settleErr[out.Status] != nil {
-		return p.settleErr[out.Status]
+	if p.outcomeErr[out.Status] != nil {
+		return p.outcomeErr[out.Status]
 	}
 	return ctx.Err()
 }
@@ -91,13 +91,13 @@ func (p *tape) Key() (broker.Key, error) {
 func (p *tape) Mint(_ context.Context, order *broker.Order) (broker.Credential, error) {
 	p.events = append(p.events, "mint")
 	p.orders = append(p.orders, order)
-	intent, _, err := order.Redeem()
+	intent, _, err := order.Spend()
 	if err != nil {
 		return broker.Credential{}, err
 	}
 	credential := broker.Credential{Secret: secret.New("h.p.s")}
 	if intent.Grant != nil {
-		credential.Minted = &broker.Minted{Handle: broker.Handle{Accessor: "accessor", Lease: "lease"}, Name: "name"}
+		credential.Minted = &broker.Minted{VaultLease: broker.VaultLease{Accessor: "accessor", Lease: "lease"}, Name: "name"}
 	}
 	return credential, p.mintErr
 }
@@ -162,7 +162,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
 	f.who = identity(t)
 	f.cfg = broker.Config{
-		Ledger: f.tape, Estate: f.tape, Approvals: f.tape, Proofs: f.tape, Minter: f.tape, Issuer: issuer,
+		Ledger: f.tape, Live: f.tape, Approvals: f.tape, DPoPReplayCache: f.tape, Minter: f.tape, Issuer: issuer,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Now:       func() time.Time { return f.clock },
 		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),
@@ -281,7 +281,7 @@ func TestOrderIsSpentOnce(t *testing.T) {
 	if _, err := f.Issue(t.Context(), f.who, read()); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := f.tape.orders[0].Redeem(); !errors.Is(err, broker.ErrOrderSpent) {
+	if _, _, err := f.tape.orders[0].Spend(); !errors.Is(err, broker.ErrOrderSpent) {
 		t.Errorf("got %v, want %v", err, broker.ErrOrderSpent)
 	}
 }

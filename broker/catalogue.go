@@ -98,7 +98,7 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 			return CatalogueChange{}, nil, err
 		}
 		if catalogue.Digest() == head.Digest {
-			b.spread(ctx) // whoever has just applied it may have died before it was confirmed
+			b.waitForReplicas(ctx) // whoever has just applied it may have died before it was confirmed
 			return CatalogueChange{
 				Digest: head.Digest, Version: head.Version, State: CatalogueApplied, Actor: head.Actor, Reason: head.Reason, Time: head.Since,
 			}, nil, nil
@@ -161,7 +161,7 @@ func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 		return fmt.Errorf("recording a change of the catalogue: %w", err)
 	}
 	if step.Becomes == CatalogueApplied {
-		b.spread(ctx)
+		b.waitForReplicas(ctx)
 		if err := b.reload(ctx, b.catalogue().Digest()); err != nil {
 			b.cfg.Log.WarnContext(ctx, "catalogue in force not read", "error", err)
 		}

@@ -12,7 +12,7 @@ import (
 // Passage is a call that a gateway holds until it is told whether to let it pass. Its token is for an audience of the
 // gateway's, and its caller has proved the key that it is bound to.
 type Passage struct {
-	Shown
+	PresentedToken
 	Call scopes.Call
 	// Proof is the DPoP proof of the call, checked; zero when its token was shown without one. It is used by letting the call
 	// pass.
@@ -36,7 +36,7 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 	if err := opens(by, p); err != nil {
 		return err
 	}
-	standing, err := b.standing(ctx, p.Shown)
+	standing, err := b.standing(ctx, p.PresentedToken)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func final(cause string) Status {
 }
 
 // finally is the last move of a record that is being revoked.
-func finally(h Held, now time.Time, term int64) Outcome {
+func finally(h LiveCredential, now time.Time, term int64) Outcome {
 	return Outcome{ID: h.ID, Time: now, Status: final(h.Detail), Detail: h.Detail, Actor: h.Actor, Term: term}
 }
 
@@ -49,7 +49,7 @@ func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending
 	if err != nil {
 		return Receipt{}, err
 	}
-	b.spread(ctx)
+	b.waitForReplicas(ctx)
 	listed := open[:min(len(open), max(0, mostReceipts-len(done)))]
 	receipt.More = len(listed) < len(open) || len(done) > mostReceipts
 	receipt.Ended = append(done[:min(len(done), mostReceipts)], b.revokeAll(ctx, listed, e.term)...)
@@ -57,9 +57,9 @@ func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending
 }
 
 // stopAll is stop for everything that matches.
-func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e ending) (done []Ended, open []Held, _ error) {
+func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e ending) (done []Ended, open []LiveCredential, _ error) {
 	for page := (LivePage{Limit: endPage, Before: e.before}); ; {
-		held, err := b.cfg.Estate.Live(ctx, sel, reach, page)
+		held, err := b.cfg.Live.Live(ctx, sel, reach, page)
 		if err != nil {
 			return nil, nil, fmt.Errorf("finding what is alive: %w", err)
 		}
@@ -76,7 +76,7 @@ func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e endin
 }
 
 // end is endAll for records that are known already.
-func (b *Broker) end(ctx context.Context, held []Held, e ending) {
+func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) {
 	ctx = context.WithoutCancel(ctx)
 	_, open, err := b.stop(ctx, held, e)
 	if err != nil {
@@ -88,7 +88,7 @@ func (b *Broker) end(ctx context.Context, held []Held, e ending) {
 
 // stop makes the records inactive. It returns those that are over with that, and those that Vault has to be asked
 // about. An error means that some may still be active.
-func (b *Broker) stop(ctx context.Context, held []Held, e ending) (done []Ended, open []Held, _ error) {
+func (b *Broker) stop(ctx context.Context, held []LiveCredential, e ending) (done []Ended, open []LiveCredential, _ error) {
 	var mu sync.Mutex
 	writers, ctx := errgroup.WithContext(ctx)
 	writers.SetLimit(endWriters)
@@ -114,13 +114,13 @@ func (b *Broker) stop(ctx context.Context, held []Held, e ending) (done []Ended,
 
 // stopOne makes one record inactive and returns it as it is then, by whoever's doing. A record that somebody else
 // moves meanwhile is looked at again: a mint that has just been recorded ends in another way than one under way.
-func (b *Broker) stopOne(ctx context.Context, h Held, e ending) (Held, error) {
+func (b *Broker) stopOne(ctx context.Context, h LiveCredential, e ending) (LiveCredential, error) {
 	for {
 		out, move := b.stopOf(h, e)
 		if !move {
 			return h, nil
 		}
-		err := b.settle(ctx, out)
+		err := b.recordOutcome(ctx, out)
 		if err == nil {
 			h.Status, h.Detail, h.Actor, h.StatusTime = out.Status, out.Detail, out.Actor, out.Time
 			return h, nil
@@ -136,8 +136,8 @@ func (b *Broker) stopOne(ctx context.Context, h Held, e ending) (Held, error) {
 }
 
 // reread looks at a record that somebody else has moved meanwhile.
-func (b *Broker) reread(ctx context.Context, h Held) (Held, error) {
-	held, err := b.cfg.Estate.Live(ctx, Selector{ID: h.ID}, Reach{All: true}, LivePage{Limit: 1})
+func (b *Broker) reread(ctx context.Context, h LiveCredential) (LiveCredential, error) {
+	held, err := b.cfg.Live.Live(ctx, Selector{ID: h.ID}, Reach{All: true}, LivePage{Limit: 1})
 	if err != nil || len(held) == 1 {
 		return append(held, h)[0], err
 	}
@@ -151,10 +151,10 @@ func (b *Broker) reread(ctx context.Context, h Held) (Held, error) {
 
 // stopOf is the first move towards the end of a record, if it has one to make. What opens nothing without its
 // holder's own key, and is in nobody's reach once it is out, is over for good as far as Brevet is concerned.
-func (b *Broker) stopOf(h Held, e ending) (Outcome, bool) {
+func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	out := Outcome{ID: h.ID, Time: b.cfg.Now(), Status: StatusRevoking, Detail: e.cause, Actor: e.actor, Term: e.term}
 	switch {
-	case h.Status == StatusIntent, h.Status == StatusIssued && h.Handle.Accessor != "":
+	case h.Status == StatusIntent, h.Status == StatusIssued && h.VaultLease.Accessor != "":
 		return out, true
 	case h.Status == StatusIssued && offline(h.Kind):
 		out.Status = final(e.cause)
@@ -168,7 +168,7 @@ func (b *Broker) stopOf(h Held, e ending) (Outcome, bool) {
 func offline(kind string) bool { return kind == scopes.KindJWT || kind == scopes.KindSSH }
 
 // endedOf describes a record for a receipt, as far as the record alone tells.
-func endedOf(h Held) Ended {
+func endedOf(h LiveCredential) Ended {
 	e := Ended{
 		ID: h.ID, Subject: h.Subject, Task: h.Task, Scope: h.Scope, Kind: h.Kind,
 		Status: h.Status, Cause: h.Detail, Time: h.StatusTime,
@@ -185,7 +185,7 @@ func endedOf(h Held) Ended {
 }
 
 // revokeAll has Vault end what is inactive already, and records what it confirms.
-func (b *Broker) revokeAll(ctx context.Context, held []Held, term int64) []Ended {
+func (b *Broker) revokeAll(ctx context.Context, held []LiveCredential, term int64) []Ended {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()
 	ended := make([]Ended, len(held))
@@ -203,18 +203,18 @@ func (b *Broker) revokeAll(ctx context.Context, held []Held, term int64) []Ended
 
 // revoke ends one credential in Vault. One whose mint was never recorded has no handle: it is over when it cannot
 // have been renewed.
-func (b *Broker) revoke(ctx context.Context, h Held, term int64) Ended {
-	if h.Handle.Accessor == "" && b.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
+func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended {
+	if h.VaultLease.Accessor == "" && b.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
 		return endedOf(h)
 	}
 	var err error
-	if h.Handle.Accessor != "" {
-		err = b.cfg.Minter.Revoke(ctx, h.Handle)
+	if h.VaultLease.Accessor != "" {
+		err = b.cfg.Minter.Revoke(ctx, h.VaultLease)
 	}
 	var out Outcome
 	if err == nil {
 		out = finally(h, b.cfg.Now(), term)
-		err = b.settle(ctx, out)
+		err = b.recordOutcome(ctx, out)
 	}
 	e := endedOf(h)
 	if errors.Is(err, ErrNotForward) { // another replica was as quick

@@ -85,8 +85,8 @@ var (
 
 // Lost wraps the error of a mint after which something may be alive in Vault, for a while.
 type Lost struct { //nolint:errname // it reads as what happened to the answer
-	Handle Handle // as far as it is known
-	Err    error
+	VaultLease VaultLease // as far as it is known
+	Err        error
 }
 
 func (l *Lost) Error() string { return l.Err.Error() }

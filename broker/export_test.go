@@ -7,7 +7,7 @@ import (
 )
 
 // Next is the state machine of what waits for people, for tests of what it says without a ledger.
-func (e Electorate) Next(c *Case, v Vote) (Status, error) { return e.next(c, v) }
+func (e ApprovalPolicy) Next(c *ApprovalRequest, v Vote) (Status, error) { return e.next(c, v) }
 
 // Places gives out places in status lists.
 type Places struct{ places }
@@ -19,16 +19,18 @@ func (p *Places) Take(trustDomain string, now time.Time) (string, int, error) {
 }
 
 // At is an electorate that signs on a site.
-func At(e Electorate, site passkey.RelyingParty) Electorate {
+func At(e ApprovalPolicy, site passkey.RelyingParty) ApprovalPolicy {
 	e.site = site
 	return e
 }
 
 // Redeemable is what redeeming a request begins with.
-func Redeemable(e Electorate, c *Case, now time.Time) error { return e.redeemable(c, now) }
+func Redeemable(e ApprovalPolicy, c *ApprovalRequest, now time.Time) error {
+	return e.redeemable(c, now)
+}
 
 // RememberedOf is a request with the one of which its votes are remembered.
-func RememberedOf(c, before *Case) *Case {
+func RememberedOf(c, before *ApprovalRequest) *ApprovalRequest {
 	with := *c
 	with.of = before
 	return &with

@@ -51,8 +51,8 @@ func (b *Broker) Follow(who string) (leave func(), err error) {
 // Changes returns what has changed from an index on, of the records within reach that match. An index below zero begins
 // now.
 func (b *Broker) Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error) {
-	if b.cfg.Chronicle == nil {
+	if b.cfg.Feed == nil {
 		return Changes{}, ErrNotFound
 	}
-	return b.cfg.Chronicle.Changes(ctx, q, reach, from)
+	return b.cfg.Feed.Changes(ctx, q, reach, from)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// Likeness is the same for requests of sandboxes beside each other that ask for the same thing: all that people are shown of
+// GroupKey is the same for requests of sandboxes beside each other that ask for the same thing: all that people are shown of
 // them is the same, but for the sandbox's name, its task, the time and the keys that it is bound to. It is a whole SHA-256 of
 // that, since sandboxes choose what they ask for, and whoever found two alike would have one approved with the other (T7).
-func (c *Case) Likeness() string {
+func (c *ApprovalRequest) GroupKey() string {
 	var s struct {
 		shown
 
@@ -35,12 +35,12 @@ func (c *Case) Likeness() string {
 
 // Entitled is nil when a person may say something to a request, as far as who they are goes. It is for what they are
 // offered: the vote asks again, and so does the mint.
-func (b *Broker) Entitled(who people.Person, says Verdict, c *Case) error {
-	return b.cfg.Electorate.entitled(voterOf(who), says, c)
+func (b *Broker) Entitled(who people.Person, says Verdict, c *ApprovalRequest) error {
+	return b.cfg.ApprovalPolicy.entitled(voterOf(who), says, c)
 }
 
 // Owner is whose sandbox it is, as far as its SPIFFE ID tells; empty when it does not.
 func (b *Broker) Owner(spiffeID string) string {
-	owner, _ := b.cfg.Electorate.Owners.Of(spiffeID)
+	owner, _ := b.cfg.ApprovalPolicy.Owners.Of(spiffeID)
 	return owner
 }

@@ -14,7 +14,7 @@ func TestWhatIsAlikeIsTheSameAsk(t *testing.T) {
 		`"task":"t-1","key":"k1","audience":"https://x.test","catalogue":"c1","digest":"AAAA","group":"oncall","quorum":1,` +
 		`"break_glass":"leads","remember":"task","passkey":"required","expires":1000}`
 	like := func(text string) string {
-		return (&broker.Case{View: broker.View{ID: "id", Canonical: text}}).Likeness()
+		return (&broker.ApprovalRequest{View: broker.View{ID: "id", Canonical: text}}).GroupKey()
 	}
 	if got := like(one); len(got) != 64 {
 		t.Errorf("got %q, want a whole SHA-256: of half of it a sandbox finds two that are the same", got)

@@ -21,7 +21,7 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 	}
 	receipt, err := b.endAll(ctx, Selector{ID: id}, reach, ending{cause: CauseReleased, actor: reach.Subject})
 	if err == nil && len(receipt.Ended) == 0 { // it was over before
-		receipt.Ended = []Ended{endedOf(Held{
+		receipt.Ended = []Ended{endedOf(LiveCredential{
 			ID: view.ID, Subject: reach.Subject, Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
 			Status: view.Status, Detail: view.StatusDetail, StatusTime: view.StatusTime, Expires: view.Expires,
 		})}
@@ -39,27 +39,27 @@ func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 	if cmd.At = end.At; !cmd.At.After(cmd.Time) {
 		cmd.At = cmd.Time
 	}
-	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
 		return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
 	}
 	if cmd.At.After(cmd.Time) {
-		b.spread(ctx)
+		b.waitForReplicas(ctx)
 		return Receipt{Command: cmd.ID, Time: cmd.At}, nil
 	}
 	receipt, err := b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)
 	if err != nil {
 		return receipt, err
 	}
-	if err := b.withdrawPointless(ctx, Task{SPIFFEID: end.SPIFFEID, Task: end.Task}); err != nil {
+	if err := b.withdrawOfEndedTasks(ctx, Task{SPIFFEID: end.SPIFFEID, Task: end.Task}); err != nil {
 		b.cfg.Log.WarnContext(ctx, "requests of an ended task left to the sweeper", "error", err)
 	}
 	return receipt, nil
 }
 
-// withdrawPointless withdraws the requests that wait for people although their task has ended, so that nobody decides on
+// withdrawOfEndedTasks withdraws the requests that wait for people although their task has ended, so that nobody decides on
 // them: of one task, or of all when task is its zero value. What somebody else moves meanwhile is left to the sweeper.
-func (b *Broker) withdrawPointless(ctx context.Context, task Task) error {
-	requests, err := b.cfg.Estate.RequestsOfEndedTasks(ctx, task, endPage)
+func (b *Broker) withdrawOfEndedTasks(ctx context.Context, task Task) error {
+	requests, err := b.cfg.Live.RequestsOfEndedTasks(ctx, task, endPage)
 	if err != nil {
 		return fmt.Errorf("finding requests of ended tasks: %w", err)
 	}
@@ -67,7 +67,7 @@ func (b *Broker) withdrawPointless(ctx context.Context, task Task) error {
 	writers.SetLimit(endWriters)
 	for _, r := range requests {
 		writers.Go(func() error {
-			err := b.cfg.Approvals.Cast(ctx, Step{
+			err := b.cfg.Approvals.Apply(ctx, Transition{
 				Request: r.ID, Was: r.Status, Votes: r.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: r.Actor,
 			})
 			if err != nil && !errors.Is(err, ErrOvertaken) {
@@ -81,19 +81,19 @@ func (b *Broker) withdrawPointless(ctx context.Context, task Task) error {
 
 // Revoke ends what matches and is within reach. ErrNotFound when nothing alive matches.
 func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
-	held, err := b.cfg.Estate.Live(ctx, r.Target, r.Reach, LivePage{Limit: 1})
+	held, err := b.cfg.Live.Live(ctx, r.Target, r.Reach, LivePage{Limit: 1})
 	if err != nil {
 		return Receipt{}, fmt.Errorf("finding what is alive: %w", err)
 	}
 	if len(held) == 0 {
-		b.spread(ctx) // whoever has just ended it may have died before it was confirmed
+		b.waitForReplicas(ctx) // whoever has just ended it may have died before it was confirmed
 		return Receipt{}, ErrNotFound
 	}
 	cmd, err := b.command(CommandRevoke, &r.Actor, r.Target, r.Reason)
 	if err != nil {
 		return Receipt{}, err
 	}
-	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
 		return Receipt{}, fmt.Errorf("recording a revocation: %w", err)
 	}
 	return b.carryOut(ctx, cmd, r.Reach, CauseRevoked)
@@ -106,7 +106,7 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 	if err != nil {
 		return Receipt{}, err
 	}
-	if err := b.cfg.Estate.Announce(ctx, cmd); err != nil {
+	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
 		return Receipt{}, fmt.Errorf("recording a quarantine: %w", err)
 	}
 	cmd.Target = Confined(c.SPIFFEID)
@@ -129,7 +129,7 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 			return err
 		}
 		cmd.Lifts = standing.Command
-		if err := b.cfg.Estate.Announce(ctx, cmd); err == nil {
+		if err := b.cfg.Live.Announce(ctx, cmd); err == nil {
 			return nil
 		} else if !errors.Is(err, ErrNotFound) || ctx.Err() != nil {
 			return fmt.Errorf("recording the end of a quarantine: %w", err)
@@ -140,7 +140,7 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 
 // liftable is the quarantine that somebody may lift.
 func (b *Broker) liftable(ctx context.Context, c Confinement) (Quarantine, error) {
-	standing, err := b.cfg.Estate.Quarantines(ctx, Reach{All: true})
+	standing, err := b.cfg.Live.Quarantines(ctx, Reach{All: true})
 	if err != nil {
 		return Quarantine{}, fmt.Errorf("looking for quarantines: %w", err)
 	}
@@ -172,7 +172,7 @@ func (b *Broker) fulfil(ctx context.Context, q Quarantine, reach Reach) error {
 
 // Quarantines lists the standing quarantines within reach.
 func (b *Broker) Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error) {
-	return b.cfg.Estate.Quarantines(ctx, reach)
+	return b.cfg.Live.Quarantines(ctx, reach)
 }
 
 func (b *Broker) confine(kind string, c Confinement) (Command, error) {

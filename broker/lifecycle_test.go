@@ -16,16 +16,16 @@ import (
 
 // lifecycle is the part of a tape that knows what is alive.
 type lifecycle struct {
-	settleErr map[broker.Status]error
-	renewErr  []error // of the first calls
-	revokeErr error
-	onSettle  func()
+	outcomeErr map[broker.Status]error
+	renewErr   []error // of the first calls
+	revokeErr  error
+	onOutcome  func()
 
 	quarantines []broker.Quarantine
 	alive       bool
-	live        []broker.Held
+	live        []broker.LiveCredential
 	page        broker.LivePage // that was last asked for
-	due         []broker.Held
+	due         []broker.LiveCredential
 	deadlines   []broker.Task
 	commands    []broker.Command
 }
@@ -45,7 +45,7 @@ func (p *tape) Announce(_ context.Context, cmd broker.Command) error {
 	return nil
 }
 
-func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page broker.LivePage) ([]broker.Held, error) {
+func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page broker.LivePage) ([]broker.LiveCredential, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.page = page // the sweeper asks at two places at once
@@ -55,7 +55,9 @@ func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page b
 	return p.live, nil
 }
 
-func (p *tape) Due(context.Context, broker.Due) ([]broker.Held, error) { return p.due, nil }
+func (p *tape) Overdue(context.Context, broker.Overdue) ([]broker.LiveCredential, error) {
+	return p.due, nil
+}
 
 func (p *tape) Deadlines(context.Context, int) ([]broker.Task, error) {
 	tasks := p.deadlines
@@ -63,7 +65,7 @@ func (p *tape) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return tasks, nil
 }
 
-func (p *tape) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.Pointless, error) {
+func (p *tape) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.EndedTaskRequest, error) {
 	return nil, nil
 }
 
@@ -81,15 +83,15 @@ func (p *tape) Renew(_ context.Context, minted broker.Minted) error {
 	return err
 }
 
-func (p *tape) Revoke(_ context.Context, h broker.Handle) error {
+func (p *tape) Revoke(_ context.Context, h broker.VaultLease) error {
 	p.say("revoke %s", h.Accessor)
 	return p.revokeErr
 }
 
-func (p *tape) Alive(context.Context, broker.Handle) (bool, error) { return p.alive, nil }
+func (p *tape) Alive(context.Context, broker.VaultLease) (bool, error) { return p.alive, nil }
 
-// Lead leads for one sweep: the second look at the clock ends it.
-func (p *tape) Lead(ctx context.Context, do func(context.Context, int64) error) error {
+// AcquireLeadership leads for one sweep: the second look at the clock ends it.
+func (p *tape) AcquireLeadership(ctx context.Context, do func(context.Context, int64) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	return do(ctx, 7)
@@ -104,7 +106,7 @@ func report() broker.Request {
 
 // A dynamic credential is recorded, minted, recorded again, and only renewed once it was written.
 func TestDynamicCredentialOrdersEvents(t *testing.T) {
-	lost := &broker.Lost{Handle: broker.Handle{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
+	lost := &broker.Lost{VaultLease: broker.VaultLease{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
 	for _, tc := range []struct {
 		name    string
 		prepare func(*tape)
@@ -129,14 +131,16 @@ func TestDynamicCredentialOrdersEvents(t *testing.T) {
 			broker.ErrVaultUnavailable,
 		},
 		{
-			"not recorded (C5)", func(p *tape) { p.settleErr = map[broker.Status]error{broker.StatusIssued: broker.ErrLedgerUnavailable} }, nil,
+			"not recorded (C5)", func(p *tape) {
+				p.outcomeErr = map[broker.Status]error{broker.StatusIssued: broker.ErrLedgerUnavailable}
+			}, nil,
 			[]string{"begin intent", "mint", "settle issued ", "revoke accessor"},
 			broker.ErrLedgerUnavailable,
 		},
 		{
 			"revoked meanwhile", func(p *tape) {
-				p.settleErr = map[broker.Status]error{broker.StatusIssued: broker.ErrNotForward}
-				p.live = []broker.Held{{ID: "x", Status: broker.StatusRevoking, Detail: broker.CauseTaskEnded}}
+				p.outcomeErr = map[broker.Status]error{broker.StatusIssued: broker.ErrNotForward}
+				p.live = []broker.LiveCredential{{ID: "x", Status: broker.StatusRevoking, Detail: broker.CauseTaskEnded}}
 			}, nil,
 			[]string{"begin intent", "mint", "settle issued ", "revoke accessor", "settle revoked task_ended"},
 			broker.ErrRevoked,
@@ -205,11 +209,11 @@ func id(t *testing.T, age time.Duration, now time.Time) string {
 func TestEndTaskByKind(t *testing.T) {
 	f := newFixture(t)
 	expires := f.clock.Add(time.Minute)
-	handle := broker.Handle{Accessor: "a", Lease: "l"}
+	handle := broker.VaultLease{Accessor: "a", Lease: "l"}
 	fresh := func() string { return id(t, time.Second, f.clock) }
-	f.tape.live = []broker.Held{
+	f.tape.live = []broker.LiveCredential{
 		{ID: fresh(), Kind: "jwt", Status: broker.StatusIssued, Expires: expires},
-		{ID: fresh(), Kind: "database", Status: broker.StatusIssued, Expires: expires, Handle: handle},
+		{ID: fresh(), Kind: "database", Status: broker.StatusIssued, Expires: expires, VaultLease: handle},
 		{ID: fresh(), Kind: "kv", Status: broker.StatusIssued, Expires: expires},
 		{ID: fresh(), Kind: "pki", Status: broker.StatusIntent, Expires: expires},
 	}
@@ -241,8 +245,8 @@ func TestEndTaskByKind(t *testing.T) {
 func TestEndWithoutVaultIsRevoking(t *testing.T) {
 	f := newFixture(t)
 	f.tape.revokeErr = broker.ErrVaultUnavailable
-	f.tape.live = []broker.Held{{
-		ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, Handle: broker.Handle{Accessor: "a"},
+	f.tape.live = []broker.LiveCredential{{
+		ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, VaultLease: broker.VaultLease{Accessor: "a"},
 	}}
 	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.WorkloadActor(f.who), Target: broker.Selector{Scope: "reports.read"}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoking || receipt.Ended[0].Why != "vault_unavailable" {
@@ -269,33 +273,33 @@ func TestQuarantineNeedsReach(t *testing.T) {
 }
 
 func TestSweepAdvances(t *testing.T) {
-	handle := broker.Handle{Accessor: "a", Lease: "l"}
+	handle := broker.VaultLease{Accessor: "a", Lease: "l"}
 	for _, tc := range []struct {
 		name   string
-		held   broker.Held
+		held   broker.LiveCredential
 		age    time.Duration
 		revoke error
 		alive  bool
 		want   []string
 	}{
-		{"begun and never finished (C3)", broker.Held{Status: broker.StatusIntent}, time.Minute, nil, false, []string{"settle compensated unfinished"}},
-		{"lost with a handle (C4)", broker.Held{Status: broker.StatusUnknown, Handle: handle}, time.Minute, nil, false, []string{"revoke a", "settle compensated lost"}},
-		{"lost with a handle, its lease may live", broker.Held{Status: broker.StatusUnknown, Handle: handle}, time.Second, nil, false, []string{"revoke a"}},
-		{"lost with a handle, Vault away", broker.Held{Status: broker.StatusUnknown, Handle: handle}, time.Second, broker.ErrVaultUnavailable, false, []string{"revoke a"}},
-		{"lost without a handle", broker.Held{Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
-		{"lost without a handle, may live", broker.Held{Status: broker.StatusUnknown}, 40 * time.Second, nil, false, nil},
-		{"revoking (C8)", broker.Held{Status: broker.StatusRevoking, Detail: "task_ended", Handle: handle}, time.Second, nil, false, []string{"revoke a", "settle revoked task_ended"}},
-		{"released", broker.Held{Status: broker.StatusRevoking, Detail: "released", Handle: handle}, time.Second, nil, false, []string{"revoke a", "settle released released"}},
-		{"revoking what may be minted yet", broker.Held{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Second, nil, false, nil},
-		{"revoking what never was", broker.Held{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Minute, nil, false, []string{"settle revoked task_ended"}},
-		{"past its time", broker.Held{Status: broker.StatusIssued, Handle: handle}, time.Hour, nil, false, []string{"settle expired "}},
-		{"past its time, alive in Vault", broker.Held{Status: broker.StatusIssued, Handle: handle}, time.Hour, nil, true, []string{"settle revoking overdue", "revoke a", "settle revoked overdue"}},
-		{"forgotten by a replica that died", broker.Held{Status: broker.StatusIssued, Detail: "task_ended", Handle: handle}, time.Second, nil, true, []string{"settle revoking task_ended", "revoke a", "settle revoked task_ended"}},
+		{"begun and never finished (C3)", broker.LiveCredential{Status: broker.StatusIntent}, time.Minute, nil, false, []string{"settle compensated unfinished"}},
+		{"lost with a handle (C4)", broker.LiveCredential{Status: broker.StatusUnknown, VaultLease: handle}, time.Minute, nil, false, []string{"revoke a", "settle compensated lost"}},
+		{"lost with a handle, its lease may live", broker.LiveCredential{Status: broker.StatusUnknown, VaultLease: handle}, time.Second, nil, false, []string{"revoke a"}},
+		{"lost with a handle, Vault away", broker.LiveCredential{Status: broker.StatusUnknown, VaultLease: handle}, time.Second, broker.ErrVaultUnavailable, false, []string{"revoke a"}},
+		{"lost without a handle", broker.LiveCredential{Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
+		{"lost without a handle, may live", broker.LiveCredential{Status: broker.StatusUnknown}, 40 * time.Second, nil, false, nil},
+		{"revoking (C8)", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended", VaultLease: handle}, time.Second, nil, false, []string{"revoke a", "settle revoked task_ended"}},
+		{"released", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "released", VaultLease: handle}, time.Second, nil, false, []string{"revoke a", "settle released released"}},
+		{"revoking what may be minted yet", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Second, nil, false, nil},
+		{"revoking what never was", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Minute, nil, false, []string{"settle revoked task_ended"}},
+		{"past its time", broker.LiveCredential{Status: broker.StatusIssued, VaultLease: handle}, time.Hour, nil, false, []string{"settle expired "}},
+		{"past its time, alive in Vault", broker.LiveCredential{Status: broker.StatusIssued, VaultLease: handle}, time.Hour, nil, true, []string{"settle revoking overdue", "revoke a", "settle revoked overdue"}},
+		{"forgotten by a replica that died", broker.LiveCredential{Status: broker.StatusIssued, Detail: "task_ended", VaultLease: handle}, time.Second, nil, true, []string{"settle revoking task_ended", "revoke a", "settle revoked task_ended"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t)
 			tc.held.ID, tc.held.Kind = id(t, tc.age, f.clock), "database"
-			f.tape.due, f.tape.revokeErr, f.tape.alive = []broker.Held{tc.held}, tc.revoke, tc.alive
+			f.tape.due, f.tape.revokeErr, f.tape.alive = []broker.LiveCredential{tc.held}, tc.revoke, tc.alive
 			f.sweepOnce(t)
 			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
@@ -312,13 +316,13 @@ func TestSweepAdvances(t *testing.T) {
 // What was recorded and never renewed is dead in Vault; the record comes to say so.
 func TestSweepFindsTheUnrenewed(t *testing.T) {
 	f := newFixture(t)
-	held := func(age time.Duration) broker.Held {
-		return broker.Held{
+	held := func(age time.Duration) broker.LiveCredential {
+		return broker.LiveCredential{
 			ID: id(t, age, f.clock), Kind: "database", Status: broker.StatusIssued,
-			Expires: f.clock.Add(time.Hour), Handle: broker.Handle{Accessor: "a"},
+			Expires: f.clock.Add(time.Hour), VaultLease: broker.VaultLease{Accessor: "a"},
 		}
 	}
-	f.tape.live = []broker.Held{held(time.Second), held(35 * time.Second)}
+	f.tape.live = []broker.LiveCredential{held(time.Second), held(35 * time.Second)}
 	f.sweepOnce(t)
 	for _, event := range []string{"settle revoking gone", "revoke a", "settle revoked gone"} {
 		if !slices.Contains(f.tape.events, event) {
@@ -357,9 +361,9 @@ func (f *fixture) sweepOnce(t *testing.T) {
 func TestEndOfWhatWasJustRecorded(t *testing.T) {
 	f := newFixture(t)
 	fresh := id(t, time.Second, f.clock)
-	f.tape.live = []broker.Held{{ID: fresh, Kind: "ssh", Status: broker.StatusIntent, Expires: f.clock.Add(time.Minute)}}
-	f.tape.settleErr = map[broker.Status]error{broker.StatusRevoking: broker.ErrNotForward}
-	f.tape.onSettle = func() { f.tape.live[0].Status = broker.StatusIssued }
+	f.tape.live = []broker.LiveCredential{{ID: fresh, Kind: "ssh", Status: broker.StatusIntent, Expires: f.clock.Add(time.Minute)}}
+	f.tape.outcomeErr = map[broker.Status]error{broker.StatusRevoking: broker.ErrNotForward}
+	f.tape.onOutcome = func() { f.tape.live[0].Status = broker.StatusIssued }
 	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.WorkloadActor(f.who), Target: broker.Selector{ID: fresh}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoked {
 		t.Errorf("got %+v, %v, want it revoked", receipt.Ended, err)
@@ -393,13 +397,13 @@ func TestALiftThatCannotEndLiftsNothing(t *testing.T) {
 	f := newFixture(t)
 	const name = "spiffe://acme.example/research"
 	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: name, Actor: "https://idp#bob", Command: "c", Index: 7}}
-	f.tape.live = []broker.Held{{ID: id(t, time.Minute, f.clock), Kind: "jwt", Status: broker.StatusIssued, Expires: f.clock.Add(time.Minute)}}
+	f.tape.live = []broker.LiveCredential{{ID: id(t, time.Minute, f.clock), Kind: "jwt", Status: broker.StatusIssued, Expires: f.clock.Add(time.Minute)}}
 	lift := broker.Confinement{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: name, Reach: broker.ReachOf([]string{name})}
-	f.tape.settleErr = map[broker.Status]error{broker.StatusRevoked: broker.ErrLedgerUnavailable}
+	f.tape.outcomeErr = map[broker.Status]error{broker.StatusRevoked: broker.ErrLedgerUnavailable}
 	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrLedgerUnavailable) || len(f.tape.commands) != 0 {
 		t.Errorf("got %v and %v, want no lift", err, f.tape.commands)
 	}
-	f.tape.settleErr, f.tape.events, f.tape.outcomes = nil, nil, nil
+	f.tape.outcomeErr, f.tape.events, f.tape.outcomes = nil, nil, nil
 	if err := f.Unquarantine(t.Context(), lift); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// settleTimeout bounds the write of an outcome, which goes on when the caller has gone.
-	settleTimeout = 5 * time.Second
+	// outcomeTimeout bounds the write of an outcome, which goes on when the caller has gone.
+	outcomeTimeout = 5 * time.Second
 	// patience is how long a request may take until what it was given is used. Later, the sweeper might take it for
 	// abandoned, or its time without renewal might run out on the way to the caller.
 	patience = Unrenewed / 2
@@ -20,7 +20,7 @@ var errLate = fmt.Errorf("%w: it took too long", ErrVaultUnavailable)
 // mint redeems what was recorded. A JWT needs no second record; of everything else the outcome is durable before it
 // is returned.
 func (b *Broker) mint(ctx context.Context, rec Record, key Key) (Result, error) {
-	credential, err := b.redeem(ctx, rec, key)
+	credential, err := b.mintOnce(ctx, rec, key)
 	if err != nil {
 		b.fail(ctx, rec, err)
 		return Result{}, fmt.Errorf("minting %s: %w", rec.ID, err)
@@ -29,16 +29,16 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key) (Result, error) 
 		return Result{Record: rec, Credential: &credential}, nil
 	}
 	out := Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusIssued, Minted: credential.Minted}
-	if err := b.settle(ctx, out); err != nil {
-		b.discard(ctx, rec, credential.Minted.Handle)
+	if err := b.recordOutcome(ctx, out); err != nil {
+		b.discard(ctx, rec, credential.Minted.VaultLease)
 		return Result{}, fmt.Errorf("recording what was minted for %s: %w", rec.ID, overtaken(err))
 	}
 	rec.Status = StatusIssued
 	return Result{Record: rec, Credential: &credential}, nil
 }
 
-// redeem asks for the credential as long as there is time.
-func (b *Broker) redeem(ctx context.Context, rec Record, key Key) (Credential, error) {
+// mintOnce asks for the credential as long as there is time.
+func (b *Broker) mintOnce(ctx context.Context, rec Record, key Key) (Credential, error) {
 	left := patience - b.cfg.Now().Sub(rec.Time)
 	if left <= 0 {
 		return Credential{}, errLate
@@ -56,11 +56,11 @@ func overtaken(err error) error {
 	return err
 }
 
-// settle writes an outcome whether or not the caller is still there.
-func (b *Broker) settle(ctx context.Context, out Outcome) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+// recordOutcome writes an outcome whether or not the caller is still there.
+func (b *Broker) recordOutcome(ctx context.Context, out Outcome) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
-	return b.cfg.Ledger.Settle(ctx, out)
+	return b.cfg.Ledger.RecordOutcome(ctx, out)
 }
 
 // fail moves a record whose mint did not succeed. Should the store be down, the record of a JWT goes on saying
@@ -70,9 +70,9 @@ func (b *Broker) fail(ctx context.Context, rec Record, cause error) {
 	out := Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusFailed, Detail: failureCode(cause)}
 	var lost *Lost
 	if errors.As(cause, &lost) {
-		out.Status, out.Minted = StatusUnknown, &Minted{Handle: lost.Handle}
+		out.Status, out.Minted = StatusUnknown, &Minted{VaultLease: lost.VaultLease}
 	}
-	if err := b.settle(ctx, out); err != nil {
+	if err := b.recordOutcome(ctx, out); err != nil {
 		b.cfg.Log.ErrorContext(ctx, "outcome not recorded", "issuance", rec.ID, "status", string(out.Status), "error", err)
 	}
 }
@@ -95,8 +95,8 @@ func failureCode(cause error) string {
 // discard ends what was minted and cannot be delivered. It is not renewed in any case; this only makes it quicker.
 // The record may say intent, issued or, when somebody was quicker, revoking. Only the last is clear by now; the others
 // are for the sweeper to see.
-func (b *Broker) discard(ctx context.Context, rec Record, h Handle) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+func (b *Broker) discard(ctx context.Context, rec Record, h VaultLease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
 	if h.Accessor != "" {
 		if err := b.cfg.Minter.Revoke(ctx, h); err != nil {
@@ -105,11 +105,11 @@ func (b *Broker) discard(ctx context.Context, rec Record, h Handle) {
 		}
 	}
 	reach := Reach{Subject: rec.Subject.ID.String()}
-	held, err := b.cfg.Estate.Live(ctx, Selector{ID: rec.ID}, reach, LivePage{Limit: 1})
+	held, err := b.cfg.Live.Live(ctx, Selector{ID: rec.ID}, reach, LivePage{Limit: 1})
 	if err != nil || len(held) == 0 || held[0].Status != StatusRevoking {
 		return
 	}
-	if err := b.cfg.Ledger.Settle(ctx, finally(held[0], b.cfg.Now(), 0)); err != nil {
+	if err := b.cfg.Ledger.RecordOutcome(ctx, finally(held[0], b.cfg.Now(), 0)); err != nil {
 		b.cfg.Log.WarnContext(ctx, "end of a credential left to the sweeper", "issuance", rec.ID, "error", err)
 	}
 }
@@ -123,7 +123,7 @@ func (b *Broker) Delivered(ctx context.Context, res Result, failure error) {
 	}
 	rec, minted := res.Record, *res.Credential.Minted
 	if failure != nil {
-		b.end(ctx, []Held{heldOf(rec, minted.Handle)}, ending{cause: CauseUndelivered})
+		b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseUndelivered})
 		return
 	}
 	if err := b.renew(ctx, minted); err != nil {
@@ -132,7 +132,7 @@ func (b *Broker) Delivered(ctx context.Context, res Result, failure error) {
 }
 
 func (b *Broker) renew(ctx context.Context, minted Minted) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
 	return b.cfg.Minter.Renew(ctx, minted)
 }
@@ -149,7 +149,7 @@ func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err 
 	}
 	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
 	if errors.Is(err, ErrMintMismatch) { // it was renewed, for longer than was granted
-		b.end(ctx, []Held{heldOf(rec, minted.Handle)}, ending{cause: CauseOverdue})
+		b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseOverdue})
 	}
 }
 
@@ -163,9 +163,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func heldOf(rec Record, h Handle) Held {
-	return Held{
+func liveOf(rec Record, h VaultLease) LiveCredential {
+	return LiveCredential{
 		ID: rec.ID, Subject: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope,
-		Kind: rec.Intent.Kind, Status: StatusIssued, StatusTime: rec.Time, Expires: rec.Expires, Handle: h,
+		Kind: rec.Intent.Kind, Status: StatusIssued, StatusTime: rec.Time, Expires: rec.Expires, VaultLease: h,
 	}
 }

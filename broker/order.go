@@ -10,8 +10,8 @@ type Order struct {
 	spent  atomic.Bool
 }
 
-// Redeem spends the order and returns what to mint. A second call returns ErrOrderSpent.
-func (o *Order) Redeem() (Intent, Key, error) {
+// Spend spends the order and returns what to mint. A second call returns ErrOrderSpent.
+func (o *Order) Spend() (Intent, Key, error) {
 	if o.spent.Swap(true) {
 		return Intent{}, Key{}, ErrOrderSpent
 	}

@@ -87,7 +87,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	if err != nil {
 		return Passkey{}, fmt.Errorf("%w: %w", ErrNotRegistered, err)
 	}
-	voter, err := b.meet(ctx, who)
+	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return Passkey{}, err
 	}
@@ -153,7 +153,7 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 	if b.cfg.Passkeys == nil {
 		return ErrNotFound
 	}
-	voter, err := b.meet(ctx, who)
+	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return err
 	}
@@ -176,20 +176,20 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 }
 
 // NeedsPasskey tells whether a yes to a request has to be signed by a passkey, as people are shown.
-func (c *Case) NeedsPasskey() bool {
+func (c *ApprovalRequest) NeedsPasskey() bool {
 	s, ok := shownIn(c.Canonical)
 	return ok && s.Passkey == scopes.PasskeyRequired
 }
 
 // filled is the vote that somebody fills in. Where it has to be signed it is, by a passkey that they have.
-func (b *Broker) filled(ctx context.Context, c *Case, voter Voter, ballot Ballot) (Vote, error) {
+func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, ballot VoteCast) (Vote, error) {
 	v := Vote{
 		Voter: voter, Verdict: ballot.Verdict, Covers: ballot.Covers, Time: b.cfg.Now().UTC(), Note: ballot.Note,
 	}
-	if v.Verdict == Deny || c.Status != StatusPending || !c.NeedsPasskey() || c.heard(v) {
+	if v.Verdict == Deny || c.Status != StatusPending || !c.NeedsPasskey() || c.hasVoteOf(v) {
 		return v, nil // it is not one that could count
 	}
-	if err := b.cfg.Electorate.entitled(voter, v.Verdict, c); err != nil {
+	if err := b.cfg.ApprovalPolicy.entitled(voter, v.Verdict, c); err != nil {
 		return Vote{}, err
 	}
 	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
@@ -214,7 +214,7 @@ func (b *Broker) filled(ctx context.Context, c *Case, voter Voter, ballot Ballot
 
 // signed is nil when a yes is signed as the request asks: by a passkey that the voter had then and has now, over exactly
 // what they were shown. It is asked at the vote, and again at the mint.
-func (e Electorate) signed(v Vote, c *Case) error {
+func (e ApprovalPolicy) signed(v Vote, c *ApprovalRequest) error {
 	switch {
 	case v.Verdict == Deny || !c.NeedsPasskey():
 		return nil
@@ -235,11 +235,11 @@ func (e Electorate) signed(v Vote, c *Case) error {
 }
 
 // signedBefore is signed of a yes that was said, for the task, to the same ask before.
-func (e Electorate) signedBefore(v Vote, c *Case) error {
+func (e ApprovalPolicy) signedBefore(v Vote, c *ApprovalRequest) error {
 	if c.of == nil || c.of.ID != c.Remembered || c.of.Remembered != "" || !sameAsk(c.of.Canonical, c.Canonical) {
 		return ErrPasskey
 	}
-	for _, before := range c.of.Cast {
+	for _, before := range c.of.VotesCast {
 		if before.Voter.ID == v.Voter.ID && before.Verdict == Approve && before.Covers == CoverTask {
 			return e.signed(before, c.of)
 		}

@@ -57,7 +57,7 @@ var spoilt = map[string]func(v *broker.Vote, other, before broker.Vote){
 
 // I5 and T3: whatever votes there are, those count that their voters have signed.
 func TestNoVoteCountsWithoutASignature(t *testing.T) {
-	e := broker.At(electorate(t), testkit.Site)
+	e := broker.At(approvalPolicy(t), testkit.Site)
 	people := withKeys(t, "bob", "carol", "dan")
 	kinds := make([]string, 0, len(spoilt))
 	for kind := range spoilt {
@@ -77,7 +77,7 @@ func TestNoVoteCountsWithoutASignature(t *testing.T) {
 			kind := rapid.SampledFrom(kinds).Draw(rt, "spoilt")
 			v, other := who.signs(t, c.Hash()), people[(i+1)%len(people)]
 			spoilt[kind](&v, other.signs(t, c.Hash()), who.signs(t, old.Hash()))
-			c.Cast = append(c.Cast, v)
+			c.VotesCast = append(c.VotesCast, v)
 			if kind == "nothing" {
 				good++
 			}
@@ -89,7 +89,7 @@ func TestNoVoteCountsWithoutASignature(t *testing.T) {
 		if err := broker.Redeemable(e, c, noon); !errors.Is(err, want) {
 			rt.Errorf("%d of %d have signed: got %v, want %v", good, c.ApprovalQuorum, err, want)
 		}
-		if err := broker.Redeemable(electorate(t), c, noon); !errors.Is(err, broker.ErrNotApproved) {
+		if err := broker.Redeemable(approvalPolicy(t), c, noon); !errors.Is(err, broker.ErrNotApproved) {
 			rt.Errorf("where passkeys are for no site: got %v", err)
 		}
 	})
@@ -97,22 +97,22 @@ func TestNoVoteCountsWithoutASignature(t *testing.T) {
 
 // What is remembered is signed as it was when it was said, and for nothing but the same ask.
 func TestWhatIsRememberedWasSigned(t *testing.T) {
-	e := broker.At(electorate(t), testkit.Site)
+	e := broker.At(approvalPolicy(t), testkit.Site)
 	carol := withKeys(t, "carol")[0]
 	const text = `{"request":"1","scope":"a.b","ttl":60,"expires":1000,"passkey":"required"}`
 	for name, tc := range map[string]struct {
 		then   string // what Carol was shown
-		change func(before *broker.Case, v *broker.Vote)
+		change func(before *broker.ApprovalRequest, v *broker.Vote)
 		want   error
 	}{
 		"the same ask":         {text, nil, nil},
 		"another ask":          {`{"request":"1","scope":"a.c","ttl":60,"expires":1000,"passkey":"required"}`, nil, broker.ErrNotApproved},
 		"for longer":           {`{"request":"1","scope":"a.b","ttl":59,"expires":1000,"passkey":"required"}`, nil, broker.ErrNotApproved},
 		"too long ago":         {`{"request":"1","scope":"a.b","ttl":60,"expires":-28800,"passkey":"required"}`, nil, broker.ErrNotApproved},
-		"for that one only":    {text, func(_ *broker.Case, v *broker.Vote) { v.Covers = broker.CoverRequest }, broker.ErrNotApproved},
-		"without a signature":  {text, func(_ *broker.Case, v *broker.Vote) { v.Assertion = "" }, broker.ErrNotApproved},
-		"what was remembered":  {text, func(before *broker.Case, _ *broker.Vote) { before.Remembered = "0" }, broker.ErrNotApproved},
-		"another than is said": {text, func(before *broker.Case, _ *broker.Vote) { before.ID = "2" }, broker.ErrNotApproved},
+		"for that one only":    {text, func(_ *broker.ApprovalRequest, v *broker.Vote) { v.Covers = broker.CoverRequest }, broker.ErrNotApproved},
+		"without a signature":  {text, func(_ *broker.ApprovalRequest, v *broker.Vote) { v.Assertion = "" }, broker.ErrNotApproved},
+		"what was remembered":  {text, func(before *broker.ApprovalRequest, _ *broker.Vote) { before.Remembered = "0" }, broker.ErrNotApproved},
+		"another than is said": {text, func(before *broker.ApprovalRequest, _ *broker.Vote) { before.ID = "2" }, broker.ErrNotApproved},
 	} {
 		before, now := asked(1, broker.StatusRedeemed), asked(1, broker.StatusApproved)
 		before.Canonical, now.Canonical = tc.then, `{"request":"9","scope":"a.b","ttl":60,"expires":1060,"passkey":"required"}`
@@ -120,15 +120,15 @@ func TestWhatIsRememberedWasSigned(t *testing.T) {
 		if tc.change != nil {
 			tc.change(before, &v)
 		}
-		before.Cast = []broker.Vote{v}
-		now.Cast, now.Remembered = []broker.Vote{v}, "id"
+		before.VotesCast = []broker.Vote{v}
+		now.VotesCast, now.Remembered = []broker.Vote{v}, "id"
 		if err := broker.Redeemable(e, broker.RememberedOf(now, before), noon.Add(time.Second)); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
 	}
 	alone := asked(1, broker.StatusApproved)
 	alone.Canonical, alone.Remembered = text, "id"
-	alone.Cast = []broker.Vote{carol.signs(t, alone.Hash())}
+	alone.VotesCast = []broker.Vote{carol.signs(t, alone.Hash())}
 	if err := broker.Redeemable(e, alone, noon); !errors.Is(err, broker.ErrNotApproved) {
 		t.Errorf("of nothing that is there: got %v", err)
 	}

@@ -20,9 +20,9 @@ type Ledger interface {
 	// limits, in the same commit. A denied record is only committed.
 	// Any other error leaves it open whether the record exists: the caller must not mint.
 	Begin(ctx context.Context, rec Record) (earlier *View, err error)
-	// Settle records the outcome of a begun record. A move that is not forward is ErrNotForward and changes nothing,
+	// RecordOutcome records the outcome of a begun record. A move that is not forward is ErrNotForward and changes nothing,
 	// and so is one by a sweeper that no longer leads.
-	Settle(ctx context.Context, out Outcome) error
+	RecordOutcome(ctx context.Context, out Outcome) error
 	// Refuse records a call that never became a request.
 	Refuse(ctx context.Context, ref Refusal) error
 	// Get returns one record within reach, else ErrNotFound.
@@ -31,8 +31,8 @@ type Ledger interface {
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
 }
 
-// Chronicle is the record as it is followed. Errors are as for Ledger.
-type Chronicle interface {
+// EventFeed is the record as it is followed. Errors are as for Ledger.
+type EventFeed interface {
 	// Changes returns the records within reach that match and that entries from an index on are about. An index below
 	// zero begins at the end.
 	Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error)
@@ -41,23 +41,23 @@ type Chronicle interface {
 	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)
 }
 
-// Estate is what is alive, and what was ordered about it. All methods are safe for concurrent use, across replicas
+// LiveCredentials is what is alive, and what was ordered about it. All methods are safe for concurrent use, across replicas
 // too; errors are as for Ledger.
-type Estate interface {
+type LiveCredentials interface {
 	// Announce commits a command. From then on no replica begins what a quarantine or a task's end forbids.
 	Announce(ctx context.Context, cmd Command) error
 	// Live returns up to limit records that match, are within reach and may be alive (intent, issued, unknown or
 	// revoking, and not past their time unless Vault may still hold them), ordered by id, with ids after the given
 	// one. It reads what is committed, never a standby.
-	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]Held, error)
-	// Due returns up to limit records that the sweeper has to look at.
-	Due(ctx context.Context, due Due) ([]Held, error)
+	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]LiveCredential, error)
+	// Overdue returns up to limit records that the sweeper has to look at.
+	Overdue(ctx context.Context, due Overdue) ([]LiveCredential, error)
 	// Deadlines returns tasks whose end has come, by the store's clock, and has not been carried out: Close them with a
 	// Command.
 	Deadlines(ctx context.Context, limit int) ([]Task, error)
 	// RequestsOfEndedTasks returns up to limit requests that wait for people, or for their redemption, although their task
 	// has ended: of one task, or of all when task is its zero value.
-	RequestsOfEndedTasks(ctx context.Context, task Task, limit int) ([]Pointless, error)
+	RequestsOfEndedTasks(ctx context.Context, task Task, limit int) ([]EndedTaskRequest, error)
 	// Quarantines lists the standing ones within reach, by SPIFFE ID.
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
@@ -70,13 +70,13 @@ type Tokens interface {
 	// Alive tells of what was issued, of whatever kind, that its time has not come, and nobody has ended it, its task, or what
 	// its sandbox may have. It reads as TokenStanding does.
 	Alive(ctx context.Context, id string) (bool, error)
-	// Remembered tells of a token what TokenStanding would, from memory: that it is active. Not ok means that this replica does
-	// not know, or cannot be sure to know of every end that Spread has waited for.
-	Remembered(id string, claims [32]byte) (standing TokenStanding, ok bool)
-	// Spread returns once no replica goes by a memory from before what is committed when it is called: whatever that has
+	// Cached tells of a token what TokenStanding would, from memory: that it is active. Not ok means that this replica does
+	// not know, or cannot be sure to know of every end that WaitForReplicas has waited for.
+	Cached(id string, claims [32]byte) (standing TokenStanding, ok bool)
+	// WaitForReplicas returns once no replica goes by a memory from before what is committed when it is called: whatever that has
 	// ended, and whatever catalogue it has put in force. That takes some milliseconds, and about half a second when a replica
 	// does not answer. It does not end with ctx.
-	Spread(ctx context.Context)
+	WaitForReplicas(ctx context.Context)
 	// EndedIn returns the places in a status list, in ascending order, of tokens that were ended. It reads as TokenStanding does.
 	// Tokens count until a minute after their time; ErrNotFound when the list has none of them.
 	EndedIn(ctx context.Context, list string) ([]int, error)
@@ -93,26 +93,26 @@ type TokenStanding struct {
 // Approvals is what waits for people, and what they said. All methods are safe for concurrent use, across replicas too;
 // errors are as for Ledger.
 type Approvals interface {
-	Board
-	// Meet commits who somebody is, as their provider has said, unless that is known, and returns what was said last.
-	Meet(ctx context.Context, v Voter, at time.Time) (Voter, error)
+	Inbox
+	// UpsertPerson commits who somebody is, as their provider has said, unless that is known, and returns what was said last.
+	UpsertPerson(ctx context.Context, v Voter, at time.Time) (Voter, error)
 	// Votes returns the votes on a request, oldest first, each with what is known of its voter now.
 	Votes(ctx context.Context, request string) ([]Vote, error)
-	// Memorable returns requests of a sandbox, for a task and a scope, that people have approved since, newest first: the
+	// ReusableApprovals returns requests of a sandbox, for a task and a scope, that people have approved since, newest first: the
 	// few whose yes may stand for more.
-	Memorable(ctx context.Context, asked Memory, since time.Time) ([]View, error)
-	// Recalled returns the issuances of requests that the yes to a request has stood for; an empty one for each that has
+	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)
+	// ReusedBy returns the issuances of requests that the yes to a request has stood for; an empty one for each that has
 	// none yet.
-	Recalled(ctx context.Context, request string) ([]string, error)
-	// Cast commits a step of a request. ErrOvertaken when the request is not, or not any more, as the step begins.
-	Cast(ctx context.Context, step Step) error
+	ReusedBy(ctx context.Context, request string) ([]string, error)
+	// Apply commits a step of a request. ErrOvertaken when the request is not, or not any more, as the step begins.
+	Apply(ctx context.Context, step Transition) error
 }
 
-// Memory is what a yes may be remembered for.
-type Memory struct{ SPIFFEID, Task, Scope string }
+// ReuseKey is what a yes may be remembered for.
+type ReuseKey struct{ SPIFFEID, Task, Scope string }
 
-// Board is what waits for people. Errors are as for Ledger.
-type Board interface {
+// Inbox is what waits for people. Errors are as for Ledger.
+type Inbox interface {
 	// Waiting returns requests that wait for people, and whether there are more: none whose time has passed, whose task has
 	// ended or whose sandbox is in quarantine. They come in turn, of each trust domain and in it of each sandbox the oldest,
 	// then the next: who asks often hides nobody else.
@@ -136,8 +136,8 @@ type Usage interface {
 	ScopeUsage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeUsage, error)
 }
 
-// Proofs remembers for all replicas which DPoP proofs were used.
-type Proofs interface {
+// DPoPReplayCache remembers for all replicas which DPoP proofs were used.
+type DPoPReplayCache interface {
 	// UseProof returns nil for the first use of a proof, once that is durable, and dpop.ErrReplayed for any other. Any other
 	// error leaves it open, and is ErrLedgerUnavailable: the proof must not be accepted. A proof may be forgotten once it
 	// would not be accepted any more.
@@ -169,8 +169,8 @@ type WaitingQuery struct {
 	Limit          int
 }
 
-// Step is one move of a request that waits for people.
-type Step struct {
+// Transition is one move of a request that waits for people.
+type Transition struct {
 	Request string
 	// Was and Votes are the request before: the step is taken from there or not at all.
 	Was     Status
@@ -180,7 +180,7 @@ type Step struct {
 	// Actor is the person's id, or the SPIFFE ID of the workload that withdraws the request or has ended its task. It is
 	// empty when the task's deadline came.
 	Actor string
-	// Vote is what moves it, on what has this Hash; nil for a withdrawal, and when it is a Remembered request whose
+	// Vote is what moves it, on what has this Hash; nil for a withdrawal, and when it reuses the approval of a Remembered request, whose
 	// votes stand for this one.
 	Vote       *Vote
 	Hash       [32]byte
@@ -197,11 +197,11 @@ type LivePage struct {
 	Before int64
 }
 
-// Due says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
+// Overdue says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
 // and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue; and what an order that stands
 // should have ended: those in StatusIssued whose task has ended, whose subject is in quarantine, or whose parent has ended, for some seconds, with
 // that cause as their Detail.
-type Due struct {
+type Overdue struct {
 	Unfinished, Overdue time.Time
 	// Orders given before this are taken to have been carried out. Zero looks at all of them.
 	Orders time.Time
@@ -210,9 +210,9 @@ type Due struct {
 
 // Election makes one sweeper of all replicas the leader.
 type Election interface {
-	// Lead waits until this replica leads, or ctx ends. Then it runs do with a term of its own, greater than any
+	// AcquireLeadership waits until this replica leads, or ctx ends. Then it runs do with a term of its own, greater than any
 	// before, and a context that ends when the lead may be lost. It returns what do returns.
-	Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error
+	AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error
 	// Prune forgets what limits no longer need, and proofs that would not be accepted any more.
 	Prune(ctx context.Context) error
 	// Tidy sorts what was recorded last into what is searched, so that neither records nor searches have to.
@@ -233,9 +233,9 @@ type Minter interface {
 	// Renew lets what was minted live until its time, and never longer. It may be called again.
 	Renew(ctx context.Context, minted Minted) error
 	// Revoke returns nil only when Vault has confirmed that nothing of h is alive. It may be called again.
-	Revoke(ctx context.Context, h Handle) error
+	Revoke(ctx context.Context, h VaultLease) error
 	// Alive tells whether Vault still holds anything of h.
-	Alive(ctx context.Context, h Handle) (bool, error)
+	Alive(ctx context.Context, h VaultLease) (bool, error)
 }
 
 // Signer signs what is no credential.

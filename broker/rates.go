@@ -40,10 +40,10 @@ func (b *Broker) Rates(ctx context.Context, since time.Time, step time.Duration,
 	if earliest := q.Until.Add(-LongestRates); q.Since.Before(earliest) {
 		q.Since = earliest
 	}
-	if b.cfg.Survey == nil {
+	if b.cfg.Stats == nil {
 		return q.Nothing(), nil
 	}
-	return b.cfg.Survey.Rates(ctx, q, reach)
+	return b.cfg.Stats.Rates(ctx, q, reach)
 }
 
 // Starts are the times at which the steps begin, oldest first: as many as it takes from Since, up to the one that Until is in.

@@ -151,15 +151,15 @@ type Outcome struct {
 	Term int64
 }
 
-// Handle is what Vault knows a dynamic credential by. It is no secret: it opens nothing.
-type Handle struct {
+// VaultLease is what Vault knows a dynamic credential by. It is no secret: it opens nothing.
+type VaultLease struct {
 	Accessor string // of the token that the credential lives under; empty for what has none
 	Lease    string // Vault's lease id; empty for what has none
 }
 
 // Minted says what Vault made. It holds no secret.
 type Minted struct {
-	Handle
+	VaultLease
 	// Name is what the far side knows the credential by: the database user, the certificate's serial number, the
 	// SSH certificate's key id, the token's display name.
 	Name string
@@ -183,8 +183,8 @@ type Selector struct {
 	Catalogue      string // digest
 }
 
-// Held is a record whose credential is, or may be, alive.
-type Held struct {
+// LiveCredential is a record whose credential is, or may be, alive.
+type LiveCredential struct {
 	ID         string
 	Subject    string // SPIFFE ID
 	Task       string
@@ -195,7 +195,7 @@ type Held struct {
 	Actor      string // of revoking
 	StatusTime time.Time
 	Expires    time.Time
-	Handle     Handle
+	VaultLease VaultLease
 }
 
 // The kinds of commands.
@@ -239,8 +239,8 @@ type Task struct {
 	SPIFFEID, Task string
 }
 
-// Pointless is a request that nobody can redeem any more, because its task has ended.
-type Pointless struct {
+// EndedTaskRequest is a request that nobody can redeem any more, because its task has ended.
+type EndedTaskRequest struct {
 	ID     string
 	Status Status // StatusPending or StatusApproved
 	Votes  int

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ballot is a person's vote on one request.
-type Ballot struct {
+// VoteCast is a person's vote on one request.
+type VoteCast struct {
 	Request string // its id
 	Hash    [32]byte
 	Verdict Verdict
@@ -32,8 +32,8 @@ const mostOvertaken = 32
 // Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
 // on one that is not what the person saw ErrStale; a yes that has to be signed by a passkey and is not is ErrPasskey. A no to what has been redeemed revokes it, and is ErrDecided still. With
 // an error too the request says whether a vote was recorded, where there is one.
-func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*Case, error) {
-	voter, err := b.meet(ctx, who)
+func (b *Broker) Vote(ctx context.Context, who people.Person, ballot VoteCast) (*ApprovalRequest, error) {
+	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*C
 		if err != nil {
 			return nil, err
 		}
-		err = b.cast(ctx, c, vote)
+		err = b.recordVote(ctx, c, vote)
 		if errors.Is(err, ErrOvertaken) {
 			continue
 		}
@@ -67,22 +67,22 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot Ballot) (*C
 	return nil, ErrOvertaken
 }
 
-// cast records a vote, and moves c by it.
-func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
-	next, err := b.cfg.Electorate.next(c, v)
+// recordVote records a vote, and moves c by it.
+func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v Vote) error {
+	next, err := b.cfg.ApprovalPolicy.next(c, v)
 	if err != nil {
 		return err
 	}
-	if c.heard(v) {
+	if c.hasVoteOf(v) {
 		return nil // it counts already
 	}
-	err = b.cfg.Approvals.Cast(ctx, Step{
+	err = b.cfg.Approvals.Apply(ctx, Transition{
 		Request: c.ID, Was: c.Status, Votes: c.Votes, Becomes: next, Time: v.Time, Actor: v.Voter.ID, Vote: &v, Hash: c.Hash(),
 	})
 	if err != nil {
 		return fmt.Errorf("recording a vote: %w", err)
 	}
-	c.Status, c.StatusTime, c.Votes, c.Cast, c.Voted = next, v.Time, c.Votes+1, append(c.Cast, v), true
+	c.Status, c.StatusTime, c.Votes, c.VotesCast, c.Voted = next, v.Time, c.Votes+1, append(c.VotesCast, v), true
 	if v.Verdict == BreakGlass {
 		c.Broken = true
 		b.cfg.Log.ErrorContext(ctx, "glass is broken: somebody approves in place of the group that was asked", "request", c.ID,
@@ -92,7 +92,7 @@ func (b *Broker) cast(ctx context.Context, c *Case, v Vote) error {
 }
 
 // remembers tells whether the scope lets a yes to a request cover the task, as people were shown.
-func remembers(c *Case) bool {
+func remembers(c *ApprovalRequest) bool {
 	s, ok := shownIn(c.Canonical)
 	return ok && s.Remember == scopes.RememberTask
 }
@@ -103,14 +103,14 @@ const takeBackTimeout = 15 * time.Second
 // takeBack revokes what a request was redeemed by, and all those that its approval stood for, also when the voter hangs up.
 // It looks again: until the no was recorded, the request may have been redeemed once more. The sweeper does the same for
 // every no, should this replica not get to it.
-func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
+func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
 	defer cancel()
 	now, err := b.cfg.Ledger.Get(ctx, c.ID, Reach{All: true})
 	if err != nil {
 		return fmt.Errorf("looking for what a no comes too late for: %w", err)
 	}
-	recalled, err := b.cfg.Approvals.Recalled(ctx, c.ID)
+	recalled, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
 	if err != nil {
 		return fmt.Errorf("looking for what a yes stood for: %w", err)
 	}
@@ -129,11 +129,11 @@ func (b *Broker) takeBack(ctx context.Context, c *Case, by Voter) error {
 	return workers.Wait()
 }
 
-// recall redeems a request at once, because people have let their yes to the same ask stand for the task. It is recorded
+// reuseApproval redeems a request at once, because people have let their yes to the same ask stand for the task. It is recorded
 // like any other, with the votes that it stands on. What keeps it from that leaves it waiting.
-func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record, of string) (Result, error) {
+func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Record, of string) (Result, error) {
 	// A caller who hangs up now would leave a request to people that was not counted as one for them.
-	err := b.cfg.Approvals.Cast(context.WithoutCancel(ctx), Step{
+	err := b.cfg.Approvals.Apply(context.WithoutCancel(ctx), Transition{
 		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
 		Remembered: of,
 	})
@@ -141,18 +141,18 @@ func (b *Broker) recall(ctx context.Context, who attest.Identity, rec Record, of
 		b.cfg.Log.WarnContext(ctx, "an approval was not recalled", "request", rec.ID, "of", of, "error", err)
 		return Result{Record: rec}, nil
 	}
-	return b.Redeem(ctx, who, Redemption{
+	return b.RedeemApproval(ctx, who, Redemption{
 		Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey, JKT: rec.Request.JKT,
 	})
 }
 
-// standingFor is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
-func (b *Broker) standingFor(ctx context.Context, rec Record) (string, error) {
+// reusableApproval is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
+func (b *Broker) reusableApproval(ctx context.Context, rec Record) (string, error) {
 	if rec.Status != StatusPending || rec.Decision.Approval.Remember != scopes.RememberTask {
 		return "", nil
 	}
-	asked := Memory{SPIFFEID: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope}
-	earlier, err := b.cfg.Approvals.Memorable(ctx, asked, rec.Time.Add(-rememberFor))
+	asked := ReuseKey{SPIFFEID: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope}
+	earlier, err := b.cfg.Approvals.ReusableApprovals(ctx, asked, rec.Time.Add(-rememberFor))
 	if err != nil {
 		return "", fmt.Errorf("looking for earlier requests: %w", err)
 	}
@@ -161,49 +161,49 @@ func (b *Broker) standingFor(ctx context.Context, rec Record) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("reading the votes: %w", err)
 		}
-		if b.cfg.Electorate.remembers(&Case{View: v, Cast: cast}, rec) {
+		if b.cfg.ApprovalPolicy.remembers(&ApprovalRequest{View: v, VotesCast: cast}, rec) {
 			return v.ID, nil
 		}
 	}
 	return "", nil
 }
 
-// meet records who somebody is whenever they call, so that a group that they have left counts no more.
-func (b *Broker) meet(ctx context.Context, who people.Person) (Voter, error) {
-	voter, err := b.cfg.Approvals.Meet(ctx, voterOf(who), b.cfg.Now().UTC())
+// upsertPerson records who somebody is whenever they call, so that a group that they have left counts no more.
+func (b *Broker) upsertPerson(ctx context.Context, who people.Person) (Voter, error) {
+	voter, err := b.cfg.Approvals.UpsertPerson(ctx, voterOf(who), b.cfg.Now().UTC())
 	if err != nil {
 		return Voter{}, fmt.Errorf("recording who calls: %w", err)
 	}
 	return voter, nil
 }
 
-// Case returns a request that waits for people, or has, to somebody who may know of it, else ErrNotFound.
-func (b *Broker) Case(ctx context.Context, who people.Person, id string) (*Case, error) {
-	voter, err := b.meet(ctx, who)
+// ApprovalRequest returns a request that waits for people, or has, to somebody who may know of it, else ErrNotFound.
+func (b *Broker) ApprovalRequest(ctx context.Context, who people.Person, id string) (*ApprovalRequest, error) {
+	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return nil, err
 	}
 	return b.caseFor(ctx, voter, id)
 }
 
-func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*Case, error) {
+func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*ApprovalRequest, error) {
 	c, err := b.readCase(ctx, id, Reach{All: true})
 	if err != nil {
 		return nil, err
 	}
-	if !b.cfg.Electorate.sees(v, c) {
+	if !b.cfg.ApprovalPolicy.sees(v, c) {
 		return nil, ErrNotFound
 	}
 	if !remembers(c) {
 		return c, nil
 	}
-	recalled, err := b.cfg.Approvals.Recalled(ctx, c.ID)
-	c.Recalled = len(recalled)
+	recalled, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
+	c.Reused = len(recalled)
 	return c, err
 }
 
 // readCase reads a request with its votes, and with that of which they are remembered where they have to be signed.
-func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Case, error) {
+func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
 	c, err := b.readVotes(ctx, id, reach)
 	if err != nil || c.Remembered == "" || !c.NeedsPasskey() {
 		return c, err
@@ -213,7 +213,7 @@ func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Case, e
 }
 
 // readVotes reads a request, and then its votes: votes that come between are none that the request's count has.
-func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*Case, error) {
+func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
 	view, err := b.cfg.Ledger.Get(ctx, id, reach)
 	if err != nil {
 		return nil, err
@@ -225,23 +225,23 @@ func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*Case, 
 	if err != nil {
 		return nil, fmt.Errorf("reading the votes: %w", err)
 	}
-	return &Case{View: *view, Cast: cast[:min(len(cast), view.Votes)]}, nil
+	return &ApprovalRequest{View: *view, VotesCast: cast[:min(len(cast), view.Votes)]}, nil
 }
 
 // Waiting lists the requests that wait for the groups of a person, and which the person may know of, and tells whether
-// there are more. They come in turn, as Board has it.
-func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cases []Case, more bool, err error) {
-	voter, err := b.meet(ctx, who)
+// there are more. They come in turn, as Inbox has it.
+func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cases []ApprovalRequest, more bool, err error) {
+	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return nil, false, err
 	}
 	views, more, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
-		Groups: voter.Groups, Within: b.cfg.Electorate.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
+		Groups: voter.Groups, Within: b.cfg.ApprovalPolicy.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
 	})
 	if err != nil {
 		return nil, false, fmt.Errorf("listing what waits: %w", err)
 	}
-	cases = make([]Case, len(views))
+	cases = make([]ApprovalRequest, len(views))
 	for i, v := range views {
 		cases[i].View = v
 	}
@@ -261,7 +261,7 @@ func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) e
 		case c.Status != StatusPending && c.Status != StatusApproved:
 			return ErrDecided
 		}
-		err = b.cfg.Approvals.Cast(ctx, Step{
+		err = b.cfg.Approvals.Apply(ctx, Transition{
 			Request: id, Was: c.Status, Votes: c.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: actor,
 		})
 		if !errors.Is(err, ErrOvertaken) {
@@ -281,11 +281,11 @@ type Redemption struct {
 	Expect Expectation
 }
 
-// Redeem issues what people have approved, after policy has been asked again. A result without a record is that of a
+// RedeemApproval issues what people have approved, after policy has been asked again. A result without a record is that of a
 // request that still waits, or was rejected: then Earlier tells. Errors are as for Issue; besides ErrStale when policy
 // or the caller are not as they were, and ErrNotApproved when it has been redeemed or nobody entitled stands for it.
 // A result that holds a credential has to be passed to Delivered.
-func (b *Broker) Redeem(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
+func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
 	return b.decided(ctx, func() (Result, error) { return b.redeemApproved(ctx, who, r) })
 }
 
@@ -298,7 +298,7 @@ func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Rede
 	if c.Status == StatusPending || c.Status == StatusRejected {
 		return Result{Earlier: &c.View}, nil
 	}
-	if err := b.cfg.Electorate.redeemable(c, now); err != nil {
+	if err := b.cfg.ApprovalPolicy.redeemable(c, now); err != nil {
 		return Result{}, err
 	}
 	rec, key, err := b.prepareApproved(who, c, r, now)
@@ -320,14 +320,14 @@ func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Rede
 }
 
 // prepareApproved is prepare for what people have approved. It holds the decision to what they were shown.
-func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now time.Time) (Record, Key, error) {
+func (b *Broker) prepareApproved(who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
 		JKT: r.JKT, User: userThen(c, now),
 	}
 	decide := b.catalogue().DecideApproved
-	if b.cfg.Electorate.approvedBy(c) == scopes.ReasonBreakGlass {
-		decide = b.catalogue().DecideBroken
+	if b.cfg.ApprovalPolicy.approvedBy(c) == scopes.ReasonBreakGlass {
+		decide = b.catalogue().DecideBreakGlass
 	}
 	d, err := decide(asking(who, req), askOf(req), now)
 	if err != nil {
@@ -354,7 +354,7 @@ func (b *Broker) prepareApproved(who attest.Identity, c *Case, r Redemption, now
 
 // userThen is the person on whose behalf a request was asked. Their ID token need not live any more: it has bounded the TTL
 // that people were shown, and bounds it still.
-func userThen(c *Case, now time.Time) *scopes.User {
+func userThen(c *ApprovalRequest, now time.Time) *scopes.User {
 	if c.User == nil {
 		return nil
 	}
@@ -367,7 +367,7 @@ func userThen(c *Case, now time.Time) *scopes.User {
 
 // sameAsShown is nil when what would be issued is, byte for byte, what people were shown: the same catalogue, the same
 // request with the same key, and the same certificate if it will be bound to one. The TTL may have become shorter.
-func sameAsShown(who attest.Identity, c *Case, req Request, d scopes.Decision) error {
+func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.Decision) error {
 	digest, err := requestDigest(req)
 	if err != nil {
 		return err

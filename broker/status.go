@@ -14,15 +14,15 @@ type LedgerStatus struct {
 	// Unrevoked is how many credentials should be dead and are not known to be.
 	Unrevoked int64
 	// Sweeper is who brings on what is unfinished, and Witnesses who has checkpoints witnessed.
-	Sweeper, Witnesses Office
+	Sweeper, Witnesses Leadership
 	// Checkpoint is the last one; zero when there is none.
 	Checkpoint Checkpoint
 	// Cosigned is what each witness has cosigned last, by name; none that has cosigned none of the last thousand.
 	Cosigned []Cosigned
 }
 
-// Office is what one replica does for all.
-type Office struct {
+// Leadership is what one replica does for all.
+type Leadership struct {
 	// Held tells that some replica does it, and Here that it is this one.
 	Held, Here bool
 	// Term counts those who were elected; zero for an office without.
@@ -63,8 +63,8 @@ type VaultStatus struct {
 type SigningKey struct {
 	Key
 	Created time.Time
-	// Settled is from when on it may sign: every verifier has seen it by then.
-	Settled time.Time
+	// Steady is from when on it may sign: every verifier has seen it by then.
+	Steady time.Time
 	// Signs tells that it signs now, and Published that verifiers are given it.
 	Signs, Published bool
 }

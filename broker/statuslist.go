@@ -115,17 +115,17 @@ type lists struct {
 	turn    chan struct{}
 	search  chan struct{}
 	mu      sync.Mutex
-	of      map[string]heldList
+	of      map[string]cachedStatusList
 	unknown *sampler
 }
 
-type heldList struct {
+type cachedStatusList struct {
 	StatusList
 	ended        []int
 	read, signed time.Time
 }
 
-func (l *lists) get(id string) (heldList, bool) {
+func (l *lists) get(id string) (cachedStatusList, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held, ok := l.of[id]
@@ -139,11 +139,11 @@ func (l *lists) drop(id string) {
 }
 
 // keep forgets those that nobody has asked for since nobody believes them.
-func (l *lists) keep(id string, held heldList) {
+func (l *lists) keep(id string, held cachedStatusList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
-		l.of = map[string]heldList{}
+		l.of = map[string]cachedStatusList{}
 	}
 	for other, h := range l.of {
 		if held.read.Sub(h.read) >= listLife {
@@ -188,7 +188,7 @@ func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) 
 }
 
 // readList reads a list, and has it signed anew when it says something else or was signed too long ago.
-func (b *Broker) readList(ctx context.Context, id string, held heldList, now time.Time) (StatusList, error) {
+func (b *Broker) readList(ctx context.Context, id string, held cachedStatusList, now time.Time) (StatusList, error) {
 	ended, err := b.cfg.Tokens.EndedIn(ctx, id)
 	if errors.Is(err, ErrNotFound) {
 		b.lists.drop(id)

@@ -18,9 +18,9 @@ const (
 	// abandoned is the age at which what was begun and not finished is dead in Vault: the request gives up before its
 	// patience is over, and what it made last lives without renewal for no longer than that.
 	abandoned = patience + Unrenewed
-	// settled is the age at which a delivered credential has been renewed, or has died; checkSpan is for how long after
+	// renewedBy is the age at which a delivered credential has been renewed, or has died; checkSpan is for how long after
 	// that the sweeper looks whether it did.
-	settled, checkSpan, checkEvery = Unrenewed + 3*time.Second, time.Minute, 5 * time.Second
+	renewedBy, checkSpan, checkEvery = Unrenewed + 3*time.Second, time.Minute, 5 * time.Second
 	// reconcileEvery is how often everything that should be alive is looked for in Vault.
 	reconcileEvery = 10 * time.Minute
 	// longestBackoff is between two attempts at one record: they never end.
@@ -35,7 +35,7 @@ const (
 // returns when ctx ends.
 func (b *Broker) Sweep(ctx context.Context, election Election) error {
 	for ctx.Err() == nil {
-		err := election.Lead(ctx, func(ctx context.Context, term int64) error {
+		err := election.AcquireLeadership(ctx, func(ctx context.Context, term int64) error {
 			b.cfg.Log.InfoContext(ctx, "leading the sweep", "term", term)
 			s := &sweeper{Broker: b, election: election, term: term, attempts: map[string]attempt{}, seen: map[string]time.Time{}}
 			defer s.alarm(ctx, 0) // the next leader counts for itself
@@ -94,7 +94,7 @@ func (s *sweeper) run(ctx context.Context) error {
 // closeTasks makes inactive what belongs to tasks whose deadline has come, and withdraws the requests of ended tasks. Vault is
 // left to finish.
 func (s *sweeper) closeTasks(ctx context.Context) error {
-	tasks, err := s.cfg.Estate.Deadlines(ctx, sweepBatch)
+	tasks, err := s.cfg.Live.Deadlines(ctx, sweepBatch)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 			return err
 		}
 		cmd.At = cmd.Time
-		if err := s.cfg.Estate.Announce(ctx, cmd); err != nil {
+		if err := s.cfg.Live.Announce(ctx, cmd); err != nil {
 			return err
 		}
 		e := ending{cause: CauseTaskEnded, term: s.term}
@@ -112,14 +112,14 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.withdrawPointless(ctx, Task{})
+	return s.withdrawOfEndedTasks(ctx, Task{})
 }
 
 // finish moves on whatever is due.
 func (s *sweeper) finish(ctx context.Context) error {
 	for range mostRounds {
 		now := s.cfg.Now()
-		held, err := s.cfg.Estate.Due(ctx, Due{
+		held, err := s.cfg.Live.Overdue(ctx, Overdue{
 			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Orders: s.orders, Limit: sweepBatch,
 		})
 		if err != nil {
@@ -136,7 +136,7 @@ func (s *sweeper) finish(ctx context.Context) error {
 	return nil
 }
 
-func unrevoked(held []Held, now time.Time) int {
+func unrevoked(held []LiveCredential, now time.Time) int {
 	n := 0
 	for _, h := range held {
 		switch {
@@ -149,7 +149,7 @@ func unrevoked(held []Held, now time.Time) int {
 }
 
 // advanceAll tries each record whose time for another attempt has come, and counts those that are done with.
-func (s *sweeper) advanceAll(ctx context.Context, held []Held) int {
+func (s *sweeper) advanceAll(ctx context.Context, held []LiveCredential) int {
 	var mu sync.Mutex
 	var workers errgroup.Group
 	workers.SetLimit(endRevokers)
@@ -188,7 +188,7 @@ func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
 
 // advance takes one record as far as it goes now, and tells whether that was the end of it. Whoever has just begun to
 // revoke something is left to it.
-func (s *sweeper) advance(ctx context.Context, h Held) bool {
+func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 	switch {
 	case h.Status == StatusRevoking && s.cfg.Now().Sub(h.StatusTime) < revokeTimeout:
 		return false
@@ -199,7 +199,7 @@ func (s *sweeper) advance(ctx context.Context, h Held) bool {
 	case h.Status == StatusRevoking:
 		return s.revoke(ctx, h, s.term).Why == ""
 	case h.Detail != "": // a task's end, a quarantine or a no says so, and whoever said it did not get to it
-		s.end(ctx, []Held{h}, ending{cause: h.Detail, term: s.term})
+		s.end(ctx, []LiveCredential{h}, ending{cause: h.Detail, term: s.term})
 		return true
 	default:
 		return s.expire(ctx, h)
@@ -208,16 +208,16 @@ func (s *sweeper) advance(ctx context.Context, h Held) bool {
 
 // compensate sees a lost mint to its end. Where a lease may have been made whose id nobody knows, its token's end is not
 // enough: Vault ends the lease after that, in its own time.
-func (s *sweeper) compensate(ctx context.Context, h Held) bool {
-	if h.Handle.Accessor != "" {
+func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
+	if h.VaultLease.Accessor != "" {
 		ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 		defer cancel()
-		if err := s.cfg.Minter.Revoke(ctx, h.Handle); err != nil {
+		if err := s.cfg.Minter.Revoke(ctx, h.VaultLease); err != nil {
 			s.cfg.Log.WarnContext(ctx, "lost mint not ended yet", "issuance", h.ID, "error", err)
 			return false
 		}
 	}
-	confirmed := h.Handle.Accessor != "" && h.Kind == scopes.KindVaultToken
+	confirmed := h.VaultLease.Accessor != "" && h.Kind == scopes.KindVaultToken
 	if !confirmed && s.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
 		return false
 	}
@@ -225,7 +225,7 @@ func (s *sweeper) compensate(ctx context.Context, h Held) bool {
 }
 
 // expire confirms that Vault has ended what is past its time, and else does it.
-func (s *sweeper) expire(ctx context.Context, h Held) bool {
+func (s *sweeper) expire(ctx context.Context, h LiveCredential) bool {
 	alive, err := s.alive(ctx, h)
 	if err != nil {
 		return false
@@ -233,22 +233,22 @@ func (s *sweeper) expire(ctx context.Context, h Held) bool {
 	if !alive {
 		return s.move(ctx, h, StatusExpired, "")
 	}
-	s.end(ctx, []Held{h}, ending{cause: CauseOverdue, term: s.term})
+	s.end(ctx, []LiveCredential{h}, ending{cause: CauseOverdue, term: s.term})
 	return true
 }
 
-func (s *sweeper) alive(ctx context.Context, h Held) (bool, error) {
+func (s *sweeper) alive(ctx context.Context, h LiveCredential) (bool, error) {
 	asking, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
-	alive, err := s.cfg.Minter.Alive(asking, h.Handle)
+	alive, err := s.cfg.Minter.Alive(asking, h.VaultLease)
 	if err != nil && ctx.Err() == nil { // who stops says nothing of what it left
 		s.cfg.Log.WarnContext(ctx, "life of a credential not known", "issuance", h.ID, "error", err)
 	}
 	return alive, err
 }
 
-func (s *sweeper) move(ctx context.Context, h Held, to Status, detail string) bool {
-	err := s.settle(ctx, Outcome{ID: h.ID, Time: s.cfg.Now(), Status: to, Detail: detail, Term: s.term})
+func (s *sweeper) move(ctx context.Context, h LiveCredential, to Status, detail string) bool {
+	err := s.recordOutcome(ctx, Outcome{ID: h.ID, Time: s.cfg.Now(), Status: to, Detail: detail, Term: s.term})
 	if err != nil && !errors.Is(err, ErrNotForward) {
 		s.cfg.Log.WarnContext(ctx, "outcome not recorded", "issuance", h.ID, "status", string(to), "error", err)
 		return false
@@ -261,11 +261,11 @@ func (s *sweeper) move(ctx context.Context, h Held, to Status, detail string) bo
 func (s *sweeper) checkDelivered(ctx context.Context) error {
 	now := s.cfg.Now()
 	for id, at := range s.seen {
-		if now.Sub(at) > 2*(settled+checkSpan) {
+		if now.Sub(at) > 2*(renewedBy+checkSpan) {
 			delete(s.seen, id)
 		}
 	}
-	return s.inspect(ctx, firstID(now.Add(-settled-checkSpan)), func(h Held) {
+	return s.inspect(ctx, firstID(now.Add(-renewedBy-checkSpan)), func(h LiveCredential) {
 		if _, known := s.seen[h.ID]; !known && s.found(ctx, h) {
 			s.seen[h.ID] = now
 		}
@@ -274,16 +274,16 @@ func (s *sweeper) checkDelivered(ctx context.Context) error {
 
 // reconcile looks for everything that should be alive.
 func (s *sweeper) reconcile(ctx context.Context) error {
-	if err := s.inspect(ctx, "", func(h Held) { s.found(ctx, h) }); err != nil {
+	if err := s.inspect(ctx, "", func(h LiveCredential) { s.found(ctx, h) }); err != nil {
 		return err
 	}
 	return s.election.Prune(ctx)
 }
 
 // inspect looks at what is recorded as alive in Vault, from an id on.
-func (s *sweeper) inspect(ctx context.Context, after string, look func(Held)) error {
+func (s *sweeper) inspect(ctx context.Context, after string, look func(LiveCredential)) error {
 	for page := (LivePage{After: after, Limit: endPage, Leased: true}); ; {
-		held, err := s.cfg.Estate.Live(ctx, Selector{}, Reach{All: true}, page)
+		held, err := s.cfg.Live.Live(ctx, Selector{}, Reach{All: true}, page)
 		if err != nil {
 			return err
 		}
@@ -298,14 +298,14 @@ func (s *sweeper) inspect(ctx context.Context, after string, look func(Held)) er
 }
 
 // found tells whether Vault holds what it should. What it does not hold any more is recorded as gone.
-func (s *sweeper) found(ctx context.Context, h Held) bool {
+func (s *sweeper) found(ctx context.Context, h LiveCredential) bool {
 	now := s.cfg.Now()
-	if h.Status != StatusIssued || h.Handle.Accessor == "" || now.Sub(begun(h.ID)) < settled || !now.Before(h.Expires) {
+	if h.Status != StatusIssued || h.VaultLease.Accessor == "" || now.Sub(begun(h.ID)) < renewedBy || !now.Before(h.Expires) {
 		return false
 	}
 	alive, err := s.alive(ctx, h)
 	if err == nil && !alive {
-		s.end(ctx, []Held{h}, ending{cause: CauseGone, term: s.term})
+		s.end(ctx, []LiveCredential{h}, ending{cause: CauseGone, term: s.term})
 	}
 	return alive
 }

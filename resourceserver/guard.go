@@ -57,7 +57,7 @@ type Guard struct {
 	verifier *token.Verifier
 	keys     *kept[token.KeySet]
 	lists    *lists
-	used     *dpop.Memory
+	used     *dpop.ReplayCache
 }
 
 // New returns a Guard, or an error for a configuration that could let too much pass. It calls nobody: the keys are fetched
@@ -79,7 +79,7 @@ func New(cfg Config) (*Guard, error) {
 	if u, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" && (u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "") {
 		return nil, errors.New("resource: the origin must be https://host[:port]")
 	}
-	g := &Guard{cfg: cfg, keys: newKeys(cfg), used: dpop.NewMemory(mostProofs)}
+	g := &Guard{cfg: cfg, keys: newKeys(cfg), used: dpop.NewReplayCache(mostProofs)}
 	g.lists = &lists{g: g, host: issuer.Host, client: clientOf(cfg), of: map[string]*kept[token.StatusList]{}}
 	g.verifier, err = token.NewVerifier(token.Config{
 		Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}, Keys: g.known, Now: cfg.Now,

@@ -40,7 +40,7 @@ func TestDecideBroken(t *testing.T) {
 	for repository, reason := range map[string]string{
 		"acme/api": scopes.ReasonBreakGlass, "acme/secret": scopes.ReasonForbidden, "evil/api": scopes.ReasonNoPermit,
 	} {
-		d, err := c.DecideBroken(who, scopes.Ask{Scope: "git.issues.write", Params: repo(repository), Task: "task-1"}, noon)
+		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo(repository), Task: "task-1"}, noon)
 		if err != nil || d.Reason != reason || (d.Outcome == scopes.Allow) != (reason == scopes.ReasonBreakGlass) {
 			t.Errorf("%s: got %s %s, %v, want %s", repository, d.Outcome, d.Reason, err, reason)
 		}
@@ -53,7 +53,7 @@ func TestWhatABrokenGlassGivesIsShort(t *testing.T) {
 	for asked, want := range map[time.Duration]time.Duration{
 		0: 5 * time.Minute, 30 * time.Minute: 30 * time.Minute, 31 * time.Minute: 30 * time.Minute, 5 * time.Hour: 30 * time.Minute,
 	} {
-		d, err := c.DecideBroken(who, scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), TTL: asked, Task: "task-1"}, noon)
+		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), TTL: asked, Task: "task-1"}, noon)
 		if err != nil || d.TTL != want || !strings.Contains(d.Explanation, "glass was broken") {
 			t.Errorf("asked for %s: got %s (%s), %v, want %s", asked, d.TTL, d.Explanation, err, want)
 		}

@@ -35,8 +35,8 @@ func (c *Catalogue) assess(who Subject, ask Ask, now time.Time, judge judge) (De
 }
 
 // takenForSent says which key would come with an ask for a scope.
-func (c *Catalogue) takenForSent(scope string) proofs {
-	sent := newProofs(Ask{})
+func (c *Catalogue) takenForSent(scope string) keyProofs {
+	sent := newKeyProofs(Ask{})
 	if def, ok := c.scopes[scope]; ok {
 		sent.csr, sent.publicKey = def.scope.Credential.certifies()
 	}

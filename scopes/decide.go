@@ -63,11 +63,11 @@ const (
 
 // The bounds that can shorten a TTL.
 const (
-	BoundScopeMax = "scope.max"
-	BoundSVID     = "svid.expires"
-	BoundUser     = "user.expires" // the end of the person's ID token
-	BoundGlass    = "break_glass"
-	BoundParent   = "parent.expires" // never by Decide: the end of what it is handed down from
+	BoundScopeMax   = "scope.max"
+	BoundSVID       = "svid.expires"
+	BoundUser       = "user.expires" // the end of the person's ID token
+	BoundBreakGlass = "break_glass"
+	BoundParent     = "parent.expires" // never by Decide: the end of what it is handed down from
 )
 
 // Clamp says which bound shortened the TTL that was asked for.
@@ -108,14 +108,14 @@ func (c *Catalogue) DecideApproved(who Subject, ask Ask, now time.Time) (Decisio
 	return c.answer(who, ask, now, c.judgeApproved)
 }
 
-// DecideBroken is DecideApproved for what people have approved in place of the group that was asked. It lives for
+// DecideBreakGlass is DecideApproved for what people have approved in place of the group that was asked. It lives for
 // BreakGlassTTL at most.
-func (c *Catalogue) DecideBroken(who Subject, ask Ask, now time.Time) (Decision, error) {
-	return c.answer(who, ask, now, c.judgeBroken)
+func (c *Catalogue) DecideBreakGlass(who Subject, ask Ask, now time.Time) (Decision, error) {
+	return c.answer(who, ask, now, c.judgeBreakGlass)
 }
 
 func (c *Catalogue) answer(who Subject, ask Ask, now time.Time, judge judge) (Decision, error) {
-	sent := newProofs(ask)
+	sent := newKeyProofs(ask)
 	d, err := c.decide(who, ask, sent, now, judge)
 	if err != nil {
 		return Decision{}, err
@@ -134,7 +134,7 @@ func (c *Catalogue) answer(who Subject, ask Ask, now time.Time, judge judge) (De
 type judge func(d *Decision, q question)
 
 // decide is answer without the hint and the explanation.
-func (c *Catalogue) decide(who Subject, ask Ask, sent proofs, now time.Time, judge judge) (Decision, error) {
+func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, judge judge) (Decision, error) {
 	d := Decision{Outcome: Deny, Catalogue: c.digest}
 	if err := checkAsk(who, ask); err != nil {
 		return d, err
@@ -278,14 +278,14 @@ func (c *Catalogue) judgeApproved(d *Decision, q question) {
 	}
 }
 
-// judgeBroken is judgeApproved for when the glass was broken. Policies judge the TTL that people were shown.
-func (c *Catalogue) judgeBroken(d *Decision, q question) {
+// judgeBreakGlass is judgeApproved for when the glass was broken. Policies judge the TTL that people were shown.
+func (c *Catalogue) judgeBreakGlass(d *Decision, q question) {
 	if c.judgeApproved(d, q); d.Outcome != Allow {
 		return
 	}
 	d.Reason = ReasonBreakGlass
 	if d.TTL > BreakGlassTTL {
-		d.Clamps = append(d.Clamps, Clamp{Bound: BoundGlass, From: d.TTL, To: BreakGlassTTL})
+		d.Clamps = append(d.Clamps, Clamp{Bound: BoundBreakGlass, From: d.TTL, To: BreakGlassTTL})
 		d.TTL = BreakGlassTTL
 	}
 }

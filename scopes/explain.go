@@ -77,7 +77,7 @@ func clampSentences(clamps []Clamp) []string {
 	for _, clamp := range clamps {
 		why := map[string]string{
 			BoundScopeMax: "the most that this scope gives", BoundSVID: "what is left of the SVID",
-			BoundUser: "what is left of the ID token of the person", BoundGlass: "the most when the glass was broken",
+			BoundUser: "what is left of the ID token of the person", BoundBreakGlass: "the most when the glass was broken",
 		}[clamp.Bound]
 		out = append(out, fmt.Sprintf("The TTL was cut from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
 	}

@@ -16,16 +16,16 @@ type recipe struct {
 	policy               VaultPolicy // what the token that asks may do; of vault-token there are many
 }
 
-// proofs are what a caller sent about keys of its own. The request is read once,
+// keyProofs are what a caller sent about keys of its own. The request is read once,
 // however many hints are tried with it: checking its signature is what costs.
-type proofs struct {
+type keyProofs struct {
 	request func() (request, *InvalidAsk)
 	// csr and publicKey are set by Assess alone: one was sent, and is not at hand.
 	csr, publicKey bool
 }
 
-func newProofs(ask Ask) proofs {
-	return proofs{request: sync.OnceValues(func() (request, *InvalidAsk) { return parseCSR(ask.CSR) })}
+func newKeyProofs(ask Ask) keyProofs {
+	return keyProofs{request: sync.OnceValues(func() (request, *InvalidAsk) { return parseCSR(ask.CSR) })}
 }
 
 // certifies says which key of the caller's own the credential is made for.
@@ -34,7 +34,7 @@ func (c Credential) certifies() (csr, publicKey bool) {
 }
 
 // grant fills in what Vault will be asked for; nil for a JWT.
-func (d *definition) grant(params map[string]any, ask Ask, sent proofs) (*Grant, *InvalidAsk) {
+func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Grant, *InvalidAsk) {
 	c := d.scope.Credential
 	if bad := c.checkProofs(ask, sent); bad != nil {
 		return nil, bad
@@ -65,7 +65,7 @@ func (d *definition) grant(params map[string]any, ask Ask, sent proofs) (*Grant,
 	return g, bad
 }
 
-func (c Credential) checkProofs(ask Ask, sent proofs) *InvalidAsk {
+func (c Credential) checkProofs(ask Ask, sent keyProofs) *InvalidAsk {
 	csr, publicKey := c.certifies()
 	switch {
 	case csr && ask.CSR == "" && !sent.csr:
@@ -83,7 +83,7 @@ func (c Credential) checkProofs(ask Ask, sent proofs) *InvalidAsk {
 
 // certificate is what the pki engine is told. It is told every name, for a role
 // that takes none from the request.
-func (r recipe) certificate(params map[string]any, withCSR bool, sent proofs) (map[string]string, *InvalidAsk) {
+func (r recipe) certificate(params map[string]any, withCSR bool, sent keyProofs) (map[string]string, *InvalidAsk) {
 	commonName, bad := r.commonName.render(params)
 	if bad != nil {
 		return nil, bad
@@ -110,7 +110,7 @@ func (r recipe) certificate(params map[string]any, withCSR bool, sent proofs) (m
 	return data, nil
 }
 
-func (r recipe) userCertificate(params map[string]any, publicKey string, sent proofs) (map[string]string, *InvalidAsk) {
+func (r recipe) userCertificate(params map[string]any, publicKey string, sent keyProofs) (map[string]string, *InvalidAsk) {
 	principals, bad := renderAll(r.principals, params)
 	if bad != nil || sent.publicKey {
 		return nil, bad

@@ -173,7 +173,7 @@ func (v *view) decideAgain(rec Recorded, who Subject) answer {
 	case ReasonApproved:
 		judge = v.judgeApproved
 	case ReasonBreakGlass:
-		judge = v.judgeBroken
+		judge = v.judgeBreakGlass
 	}
 	ask := Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, Task: rec.Task}
 	d, err := v.Catalogue.decide(who, ask, v.takenForSent(rec.Scope), rec.Time, judge)

@@ -124,18 +124,18 @@ func (c *EgressServeCmd) open(ctx context.Context, tasks *errgroup.Group, gatewa
 	return nil
 }
 
-// door is a loopback listener with a password.
-type door struct {
+// endpoint is a loopback listener with a password.
+type endpoint struct {
 	net.Listener
 	password secret.Text
 }
 
-func openDoor(ctx context.Context, address string) (*door, error) {
+func openDoor(ctx context.Context, address string) (*endpoint, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", address, err)
 	}
-	return &door{listener, secret.New(rand.Text())}, nil
+	return &endpoint{listener, secret.New(rand.Text())}, nil
 }
 
 // The files of a gateway's folder.
@@ -148,7 +148,7 @@ const (
 
 // describe writes what leads programs here, and opens the socket for PostgreSQL beside it. The password opens nothing else, and
 // ends with the gateway.
-func (d *door) describe(dir string, ca []byte) (database net.Listener, err error) {
+func (d *endpoint) describe(dir string, ca []byte) (database net.Listener, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the gateway's folder: %w", err)
 	}

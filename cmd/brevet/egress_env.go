@@ -45,26 +45,26 @@ func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
 }
 
 // door is what the folder says of its gateway.
-func (c *EgressEnvCmd) door() (egress.Door, error) {
+func (c *EgressEnvCmd) door() (egress.Endpoint, error) {
 	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
 	if errors.Is(err, fs.ErrNotExist) {
-		return egress.Door{}, fmt.Errorf("no gateway has been started with this folder: start one with %s, or name the folder of one that runs with --dir", c.start())
+		return egress.Endpoint{}, fmt.Errorf("no gateway has been started with this folder: start one with %s, or name the folder of one that runs with --dir", c.start())
 	}
 	if err != nil {
-		return egress.Door{}, fmt.Errorf("reading where the gateway is: %w", err)
+		return egress.Endpoint{}, fmt.Errorf("reading where the gateway is: %w", err)
 	}
 	if _, err := netip.ParseAddrPort(string(address)); err != nil {
-		return egress.Door{}, fmt.Errorf("%s holds no address: start a gateway anew with %s", filepath.Join(c.Dir, egressAddress), c.start())
+		return egress.Endpoint{}, fmt.Errorf("%s holds no address: start a gateway anew with %s", filepath.Join(c.Dir, egressAddress), c.start())
 	}
 	password, err := os.ReadFile(filepath.Join(c.Dir, egressPassword))
 	if err != nil {
-		return egress.Door{}, fmt.Errorf("reading the gateway's password: %w", err)
+		return egress.Endpoint{}, fmt.Errorf("reading the gateway's password: %w", err)
 	}
-	return egress.Door{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA), Databases: c.Dir}, nil
+	return egress.Endpoint{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA), Databases: c.Dir}, nil
 }
 
 // answers tells what became of a gateway that does not answer, and what to do.
-func (c *EgressEnvCmd) answers(ctx context.Context, door egress.Door) error {
+func (c *EgressEnvCmd) answers(ctx context.Context, door egress.Endpoint) error {
 	switch err := door.Check(ctx); {
 	case errors.Is(err, egress.ErrNoGateway):
 		return fmt.Errorf("%s: %w; the gateway of this folder has stopped, or hangs: start it anew with %s", door.Address, err, c.start())

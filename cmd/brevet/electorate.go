@@ -17,8 +17,8 @@ import (
 
 // electors are the people of a configuration: how they are recognised, and what they may do.
 type electors struct {
-	verifier   *people.Verifier
-	electorate broker.Electorate
+	verifier *people.Verifier
+	policy   broker.ApprovalPolicy
 	// bootstrap is the id of the bootstrap admin, if there is one.
 	bootstrap string
 }
@@ -34,8 +34,8 @@ func (p *PeopleConfig) open() (electors, error) {
 	}
 	var e electors
 	var errs [5]error
-	e.electorate.Rules, errs[0] = people.NewRules(rules)
-	e.electorate.Owners, errs[1] = people.NewOwners(p.Owners)
+	e.policy.Rules, errs[0] = people.NewRules(rules)
+	e.policy.Owners, errs[1] = people.NewOwners(p.Owners)
 	var carrier *http.Client
 	carrier, errs[2] = p.carrier()
 	e.verifier, errs[3] = people.New(people.Config{

@@ -52,11 +52,11 @@ func (c *ExecCmd) wayOut(ctx context.Context, run *execution, folder *privateFol
 	}
 	go func() { _ = gateway.ServePostgres(context.WithoutCancel(ctx), database, own) }()
 	go func() { _ = gateway.Serve(context.WithoutCancel(ctx), door, egress.WithPassword(own, door.password)) }() // until it is closed
-	described := egress.Door{Address: door.Addr().String(), Password: door.password, CA: filepath.Join(folder.path, egressCA), Databases: folder.path}
+	described := egress.Endpoint{Address: door.Addr().String(), Password: door.password, CA: filepath.Join(folder.path, egressCA), Databases: folder.path}
 	return described.Environ(), func() { closeGateway(ctx, gateway) }, nil
 }
 
-func (c *ExecCmd) openWay(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (own *egress.Sandbox, at *door, err error) {
+func (c *ExecCmd) openWay(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (own *egress.Sandbox, at *endpoint, err error) {
 	if cfg.ID, err = c.self(ctx, cfg.Broker); err != nil {
 		return nil, nil, err
 	}

@@ -170,9 +170,9 @@ func (s *service) openBroker(ctx context.Context, cfg Config, p parts) (*broker.
 		return nil, err
 	}
 	core, err := broker.New(broker.Config{
-		Ledger: p.watch.Ledger(p.book), Estate: p.watch.Estate(p.book), Chronicle: p.book, Usage: p.book, Survey: p.book, Tokens: p.book,
-		Approvals: p.book, Passkeys: p.book, RelyingParty: site, Proofs: p.book,
-		Minter: p.watch.Minter(p.minter), Signer: p.minter, Electorate: p.voters.electorate, Catalogue: func() *scopes.Catalogue { return p.catalogue },
+		Ledger: p.watch.Ledger(p.book), Live: p.watch.LiveCredentials(p.book), Feed: p.book, Usage: p.book, Stats: p.book, Tokens: p.book,
+		Approvals: p.book, Passkeys: p.book, RelyingParty: site, DPoPReplayCache: p.book,
+		Minter: p.watch.Minter(p.minter), Signer: p.minter, ApprovalPolicy: p.voters.policy, Catalogue: func() *scopes.Catalogue { return p.catalogue },
 		Catalogues: p.book, SecondAdmin: cfg.CatalogueSecondAdmin, Issuer: cfg.Issuer, Now: time.Now, Log: s.log, OnUnrevoked: p.gauges.Unrevoked,
 	})
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *
 		return nil, nil, shown, err
 	}
 	srv, err := httpapi.New(httpapi.Config{
-		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, Proofs: p.book, LogKeys: p.logKey,
+		Broker: core, Attestor: attestor, People: p.voters.verifier, Keys: p.minter, InclusionProofs: p.book, LogKeys: p.logKey,
 		Hosts: hosts(cfg), JWKSMaxAge: cfg.Vault.JWKSMaxAge, CursorKey: p.book.CursorKey(),
 		Auditors:        roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Auditors }),
 		Admins:          roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins }),
@@ -230,7 +230,7 @@ func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *
 		return nil, nil, shown, err
 	}
 	shown = pages.Config{
-		Broker: core, People: p.voters.verifier, Proofs: p.book, LogKeys: p.logKey, Sessions: p.book, Past: p.book, Ledger: p.book, Vault: p.minter,
+		Broker: core, People: p.voters.verifier, InclusionProofs: p.book, LogKeys: p.logKey, Sessions: p.book, Past: p.book, Ledger: p.book, Vault: p.minter,
 		Bundles: bundlesFor(bundles), Key: p.book.CursorKey(), Voted: srv.CountVote,
 	}
 	return srv, attestor.TLSConfig(served.get), shown, nil

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/term"
 )
 
-// ballot is what both verdicts take.
-type ballot struct {
+// voteCommand is what both verdicts take.
+type voteCommand struct {
 	PersonFlags
 	IDs  []string `arg:"" name:"id" help:"The requests."`
 	Like bool     `help:"Vote on the same ask of sibling sandboxes too, as far as it waits now."`
@@ -27,7 +27,7 @@ type ballot struct {
 
 // ApprovalsApproveCmd is `brevet approvals approve`.
 type ApprovalsApproveCmd struct {
-	ballot
+	voteCommand
 	ForTask bool `help:"Say yes to the same ask again too, while the task goes on, where the scope lets you." name:"for-task"`
 }
 
@@ -40,7 +40,7 @@ func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
 }
 
 // ApprovalsDenyCmd is `brevet approvals deny`.
-type ApprovalsDenyCmd struct{ ballot }
+type ApprovalsDenyCmd struct{ voteCommand }
 
 // Run shows what it is about, and says no.
 func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
@@ -57,7 +57,7 @@ type ApprovalsBreakCmd struct {
 
 // Run shows what it is about, and says yes in place of those who were asked.
 func (c *ApprovalsBreakCmd) Run(ctx context.Context, con *console) error {
-	one := ballot{PersonFlags: c.PersonFlags, IDs: []string{c.ID}, Note: c.Note, Yes: c.Yes}
+	one := voteCommand{PersonFlags: c.PersonFlags, IDs: []string{c.ID}, Note: c.Note, Yes: c.Yes}
 	return one.cast(ctx, con, openapi.VerdictBreakGlass, saying(openapi.VerdictBreakGlass))
 }
 
@@ -70,13 +70,13 @@ func saying(verdict openapi.Verdict) voting {
 	}
 }
 
-func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict, vote voting) error {
+func (b *voteCommand) cast(ctx context.Context, con *console, verdict openapi.Verdict, vote voting) error {
 	broker, done, err := b.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	cases, err := b.cases(ctx, broker)
+	cases, err := b.requests(ctx, broker)
 	if err != nil {
 		return explain(con, b.hint(err), "")
 	}
@@ -100,8 +100,8 @@ func (b *ballot) cast(ctx context.Context, con *console, verdict openapi.Verdict
 	return nil
 }
 
-// cases reads what is voted on. What a vote names is what was read here.
-func (b *ballot) cases(ctx context.Context, broker *client.Client) ([]openapi.ApprovalCase, error) {
+// requests reads what is voted on. What a vote names is what was read here.
+func (b *voteCommand) requests(ctx context.Context, broker *client.Client) ([]openapi.ApprovalCase, error) {
 	var cases []openapi.ApprovalCase
 	for _, id := range b.IDs {
 		one, err := broker.Approval(ctx, id)

@@ -59,7 +59,7 @@ func (s *state) unregister(b *body, index int64) {
 
 // signs holds a vote to be signed where people were shown that it has to be: by a passkey that its voter has, over exactly
 // what they were shown. On which page that was only the configuration of then could tell, besides the site.
-func (s *state) signs(a *asked, v ballot) {
+func (s *state) signs(a *asked, v vote) {
 	if !a.passkey || v.verdict == "deny" {
 		if v.assertion != "" {
 			s.impossible(v.index, "it is signed where nothing has to be")
@@ -84,7 +84,7 @@ func (s *state) signs(a *asked, v ballot) {
 }
 
 // holds tells whether a voter had the passkey that a vote names when it was cast, and has it still.
-func (s *state) holds(v ballot) bool {
+func (s *state) holds(v vote) bool {
 	h := s.owns[v.credential]
 	return h != nil && h.person == v.voter && h.since < v.index && !h.removed
 }

@@ -27,8 +27,8 @@ type asked struct {
 	passkey     bool   // a yes has to be signed by one
 }
 
-// ballot is one vote that counts for a request.
-type ballot struct {
+// vote is one vote that counts for a request.
+type vote struct {
 	voter, verdict, covers, note string
 	// credential is that of the passkey that has signed the assertion; both are empty where none has.
 	credential, assertion string
@@ -105,7 +105,7 @@ func (s *state) step(b *body, index int64) {
 		fallthrough
 	default:
 		if b.Kind == "approval.vote" {
-			v := ballot{b.actor(), b.Verdict, b.Covers, b.Note, b.Credential, b.Assertion, index}
+			v := vote{b.actor(), b.Verdict, b.Covers, b.Note, b.Credential, b.Assertion, index}
 			s.signs(r.asked, v)
 			s.cast(r, b, v, index)
 		}
@@ -118,7 +118,7 @@ func (s *state) step(b *body, index int64) {
 }
 
 // cast counts a vote.
-func (s *state) cast(r *record, b *body, v ballot, index int64) {
+func (s *state) cast(r *record, b *body, v vote, index int64) {
 	r.now[votes] = strconv.FormatInt(r.number(votes)+1, 10)
 	s.ballots[b.ID] = append(s.ballots[b.ID], v)
 	s.votes.set(index, b.ID, v.voter, v.verdict, v.covers, b.Time, v.note, strconv.FormatInt(index, 10),
@@ -164,7 +164,7 @@ func (s *state) redeem(b *body, index int64) {
 
 // rejected tells whether somebody has said no to a request, or to that whose approval it goes by.
 func (s *state) rejected(r *record) bool {
-	no := func(v ballot) bool { return v.verdict == "deny" }
+	no := func(v vote) bool { return v.verdict == "deny" }
 	return slices.ContainsFunc(s.ballots[r.asked.id], no) || slices.ContainsFunc(s.ballots[r.values()[remembered]], no)
 }
 

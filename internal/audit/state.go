@@ -19,8 +19,8 @@ type state struct {
 	catalogue                                                  string
 	version                                                    int64
 	catalogues                                                 map[string]int64
-	decided                                                    map[string]bool     // the proposals that are
-	ballots                                                    map[string][]ballot // by request
+	decided                                                    map[string]bool   // the proposals that are
+	ballots                                                    map[string][]vote // by request
 
 	met    map[string]time.Time // when the provider last spoke of somebody
 	groups map[string][]string  // of people, as it said then
@@ -45,7 +45,7 @@ func newState() *state {
 		records: map[uuid.UUID]*record{}, unmatched: project(Issuances), tasks: project(TaskEnds),
 		quarantines: project(Quarantines), people: project(People), passkeys: project(Passkeys), votes: project(Votes), changes: project(CatalogueChanges),
 		head: project(CatalogueHead), ends: map[string]taskEnd{},
-		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]ballot{}, met: map[string]time.Time{},
+		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]vote{}, met: map[string]time.Time{},
 		groups: map[string][]string{}, uses: map[uuid.UUID]use{},
 		keys: map[string]*held{}, owns: map[string]*held{}, once: map[string]bool{},
 	}

@@ -52,7 +52,7 @@ type agreed struct {
 
 // ask is a request as one reader is asked about it.
 type ask struct {
-	*broker.Case
+	*broker.ApprovalRequest
 	Agreed             agreed
 	Title, Owner, Hash string
 	// Alike is how many requests like it follow, for the first of them.
@@ -66,9 +66,9 @@ type ask struct {
 	Signing *signing
 }
 
-func (c *Console) askOf(one *broker.Case, who *visitor) (ask, error) {
+func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) {
 	hash := one.Hash()
-	a := ask{Case: one, Title: c.cfg.Broker.Title(one.Scope, one.Catalogue), Hash: hex.EncodeToString(hash[:])}
+	a := ask{ApprovalRequest: one, Title: c.cfg.Broker.Title(one.Scope, one.Catalogue), Hash: hex.EncodeToString(hash[:])}
 	if err := json.Unmarshal([]byte(one.Canonical), &a.Agreed); err != nil {
 		return ask{}, fmt.Errorf("reading what a request asks for: %w", err)
 	}
@@ -84,10 +84,10 @@ func (c *Console) askOf(one *broker.Case, who *visitor) (ask, error) {
 func (c *Console) offer(a *ask, who *visitor) {
 	open := a.Status == broker.StatusPending
 	said := func(verdicts ...broker.Verdict) bool {
-		return slices.ContainsFunc(a.Cast, func(v broker.Vote) bool { return v.Voter.ID == who.ID() && slices.Contains(verdicts, v.Verdict) })
+		return slices.ContainsFunc(a.VotesCast, func(v broker.Vote) bool { return v.Voter.ID == who.ID() && slices.Contains(verdicts, v.Verdict) })
 	}
-	yes, stand, no := c.cfg.Broker.Entitled(who.Person, broker.Approve, a.Case), c.cfg.Broker.Entitled(who.Person, broker.BreakGlass, a.Case),
-		c.cfg.Broker.Entitled(who.Person, broker.Deny, a.Case)
+	yes, stand, no := c.cfg.Broker.Entitled(who.Person, broker.Approve, a.ApprovalRequest), c.cfg.Broker.Entitled(who.Person, broker.BreakGlass, a.ApprovalRequest),
+		c.cfg.Broker.Entitled(who.Person, broker.Deny, a.ApprovalRequest)
 	heard := said(broker.Approve, broker.BreakGlass)
 	a.Approve, a.Break = open && yes == nil && !heard, open && stand == nil && !heard
 	a.Deny = no == nil && !said(broker.Deny) && slices.Contains([]broker.Status{broker.StatusPending, broker.StatusApproved, broker.StatusRedeemed}, a.Status)
@@ -127,7 +127,7 @@ func (a *ask) Broke() int { return a.saying(broker.BreakGlass) }
 
 func (a *ask) saying(verdict broker.Verdict) int {
 	n := 0
-	for _, v := range a.Cast {
+	for _, v := range a.VotesCast {
 		if v.Verdict == verdict {
 			n++
 		}
@@ -196,7 +196,7 @@ func families(asks []ask) [][]ask {
 			if a.Broken != broken {
 				continue
 			}
-			like := fmt.Sprintf("%s %t", a.Likeness(), a.Broken)
+			like := fmt.Sprintf("%s %t", a.GroupKey(), a.Broken)
 			if of[like] == nil {
 				order = append(order, like)
 			}
@@ -246,7 +246,7 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	one, err := c.cfg.Broker.Case(r.Context(), who.Person, id)
+	one, err := c.cfg.Broker.ApprovalRequest(r.Context(), who.Person, id)
 	if err != nil {
 		return view{}, err
 	}
@@ -271,6 +271,6 @@ func (c *Console) alike(r *http.Request, who *visitor, a *ask) ([]ask, error) {
 	if err != nil {
 		return nil, err
 	}
-	like := a.Likeness()
-	return slices.DeleteFunc(asks, func(b ask) bool { return b.ID == a.ID || b.Likeness() != like }), nil
+	like := a.GroupKey()
+	return slices.DeleteFunc(asks, func(b ask) bool { return b.ID == a.ID || b.GroupKey() != like }), nil
 }

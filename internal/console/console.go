@@ -31,9 +31,9 @@ type Config struct {
 	ClientSecret secret.Text
 	// HTTPClient carries the calls to the provider; nil is one of our own.
 	HTTPClient *http.Client
-	// Proofs proves what is on record, and LogKeys gives the public keys that its checkpoints are signed with.
-	Proofs  Proofs
-	LogKeys LogKeys
+	// InclusionProofs proves what is on record, and LogKeys gives the public keys that its checkpoints are signed with.
+	InclusionProofs InclusionProofs
+	LogKeys         LogKeys
 	// Sessions keeps who is logged in.
 	Sessions Sessions
 	// URL is where people find the console: https, or http of localhost; an origin without a path.
@@ -51,7 +51,7 @@ type Config struct {
 	// Problems are what the API says when something goes wrong.
 	Problems []Problem
 	// Voted counts a vote that was recorded; nil does not.
-	Voted func(c *broker.Case, verdict broker.Verdict, who people.Person)
+	Voted func(c *broker.ApprovalRequest, verdict broker.Verdict, who people.Person)
 	Log   *slog.Logger
 	Now   func() time.Time
 }
@@ -64,9 +64,9 @@ type Sessions interface {
 	DropSession(ctx context.Context, id [32]byte) error
 }
 
-// Proofs is the log, which proves itself. Errors are audit.ErrNotYet for what no checkpoint covers yet, broker.ErrNotFound and
+// InclusionProofs is the log, which proves itself. Errors are audit.ErrNotYet for what no checkpoint covers yet, broker.ErrNotFound and
 // broker.ErrLedgerUnavailable.
-type Proofs interface {
+type InclusionProofs interface {
 	// Receipt proves all that there is of one record, whosever it is.
 	Receipt(ctx context.Context, id string) (audit.Receipt, error)
 }
@@ -104,7 +104,7 @@ func New(cfg Config) (*Console, error) {
 	switch {
 	case cfg.Ledger == nil, cfg.Vault == nil:
 		return nil, errors.New("console: ledger and vault are both required")
-	case cfg.Broker == nil, cfg.People == nil, cfg.Sessions == nil, cfg.Proofs == nil, cfg.LogKeys == nil, cfg.ClientID == "":
+	case cfg.Broker == nil, cfg.People == nil, cfg.Sessions == nil, cfg.InclusionProofs == nil, cfg.LogKeys == nil, cfg.ClientID == "":
 		return nil, errors.New("console: broker, people with the id of their client, proofs, keys of the log and sessions are all required")
 	case cfg.Log == nil, cfg.Now == nil:
 		return nil, errors.New("console: log and clock are both required")

@@ -148,7 +148,7 @@ type orderPage struct {
 	Name     string
 	ToType   string
 	Fields   url.Values // what selects it
-	Hit      []broker.Held
+	Hit      []broker.LiveCredential
 	Count    int
 	More     bool // than are counted
 	Standing *broker.Quarantine

@@ -94,13 +94,13 @@ func (w *waits) hear(events []broker.Event) string {
 	for _, e := range events {
 		switch e.Kind {
 		case broker.EventWaiting:
-			if broken, known := w.broken[e.Case.ID]; !known || broken != e.Case.Broken {
+			if broken, known := w.broken[e.Request.ID]; !known || broken != e.Request.Broken {
 				come++
 			}
-			w.broken[e.Case.ID] = e.Case.Broken
+			w.broken[e.Request.ID] = e.Request.Broken
 		case broker.EventDecided:
 			gone++
-			delete(w.broken, e.Case.ID)
+			delete(w.broken, e.Request.ID)
 		case broker.EventCurrent:
 			w.keep(e.IDs)
 		}

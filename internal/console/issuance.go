@@ -73,7 +73,7 @@ const keyPatience = time.Second
 
 // proof reads the proof of a record that its reader may see.
 func (c *Console) proof(ctx context.Context, id string) (proof, error) {
-	receipt, err := c.cfg.Proofs.Receipt(ctx, id)
+	receipt, err := c.cfg.InclusionProofs.Receipt(ctx, id)
 	switch {
 	case errors.Is(err, audit.ErrNotYet), errors.Is(err, broker.ErrNotFound): // not sealed yet, or dropped for its age
 		return proof{}, nil

@@ -15,7 +15,7 @@ import (
 
 // livePage is what is alive now, what was recorded of late, and who gets nothing.
 type livePage struct {
-	broker.Census
+	broker.LiveCounts
 
 	TooBroad    bool
 	Window      string
@@ -29,7 +29,7 @@ func (c *Console) live(r *http.Request, who *visitor) (view, error) {
 	p := livePage{Window: windowOf(r.URL.Query())}
 	reads, ctx := errgroup.WithContext(r.Context())
 	reads.Go(func() (err error) {
-		if p.Census, err = c.cfg.Broker.Census(ctx, who.Auditor); errors.Is(err, broker.ErrTooBroad) {
+		if p.LiveCounts, err = c.cfg.Broker.LiveCounts(ctx, who.Auditor); errors.Is(err, broker.ErrTooBroad) {
 			p.TooBroad, err = true, nil
 		}
 		return err

@@ -201,7 +201,7 @@ func (c *Console) sign(ctx context.Context, who *visitor, a *ask) error {
 	if err != nil {
 		return err
 	}
-	hash := a.Case.Hash()
+	hash := a.ApprovalRequest.Hash()
 	a.Signing = &signing{Site: site.ID, Challenge: inBase64(hash[:]), Credentials: string(text), Keys: len(has)}
 	return nil
 }

@@ -37,7 +37,7 @@ func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
-	ballots, err := ballotsOf(r, id)
+	ballots, err := votesOf(r, id)
 	if err != nil {
 		return done{}, &returning{err, "/approvals/" + id}
 	}
@@ -49,7 +49,7 @@ func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 }
 
 // cast is a vote. A no that comes too late is heeded all the same, which is no error to whoever said it.
-func (c *Console) cast(r *http.Request, who *visitor, b broker.Ballot) (*broker.Case, error) {
+func (c *Console) cast(r *http.Request, who *visitor, b broker.VoteCast) (*broker.ApprovalRequest, error) {
 	after, err := c.cfg.Broker.Vote(r.Context(), who.Person, b)
 	if after != nil && after.Voted && c.cfg.Voted != nil {
 		c.cfg.Voted(after, b.Verdict, who.Person)
@@ -62,7 +62,7 @@ func (c *Console) cast(r *http.Request, who *visitor, b broker.Ballot) (*broker.
 
 // castAlso says how many more were voted on. Each was named with what was seen of it, and one that has changed is left as it is.
 // Who may not vote on one of them is recorded, as if they had tried it alone.
-func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.Ballot) string {
+func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.VoteCast) string {
 	if len(ballots) == 0 {
 		return ""
 	}
@@ -83,9 +83,9 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.Ballo
 	return fmt.Sprintf(" The same was said to %d like it; %d more had changed or were decided, and are left as they are.", n, len(ballots)-n)
 }
 
-// ballotsOf reads a form: what is said to the request that it is about, and to others like it.
-func ballotsOf(r *http.Request, id string) ([]broker.Ballot, error) {
-	b := broker.Ballot{
+// votesOf reads a form: what is said to the request that it is about, and to others like it.
+func votesOf(r *http.Request, id string) ([]broker.VoteCast, error) {
+	b := broker.VoteCast{
 		Request: id, Verdict: broker.Verdict(r.PostForm.Get("verdict")), Note: strings.TrimSpace(r.PostForm.Get("note")),
 		Covers: broker.Cover(cmp.Or(r.PostForm.Get("covers"), string(broker.CoverRequest))), Assertion: []byte(r.PostForm.Get("assertion")),
 	}
@@ -108,7 +108,7 @@ func ballotsOf(r *http.Request, id string) ([]broker.Ballot, error) {
 	if len(also) > mostAsks || b.Verdict == broker.BreakGlass && len(also) > 0 {
 		return nil, errForm
 	}
-	ballots := []broker.Ballot{b}
+	ballots := []broker.VoteCast{b}
 	for _, text := range also {
 		other := b
 		other.Assertion = nil // it is of one request
@@ -130,8 +130,8 @@ func hashOf(text string) (hash [32]byte, err error) {
 }
 
 // said tells somebody what their vote has done, and what comes next.
-func (c *Console) said(after *broker.Case, b broker.Ballot) string {
-	a := ask{Case: after}
+func (c *Console) said(after *broker.ApprovalRequest, b broker.VoteCast) string {
+	a := ask{ApprovalRequest: after}
 	what := c.cfg.Broker.Title(after.Scope, after.Catalogue)
 	if what = cmp.Or(what, after.Scope); after.Resource != "" {
 		what += ", " + short(after.Resource, 80)

@@ -9,14 +9,14 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// office is a role, and where somebody holds it.
-type office struct {
+// role is a role, and where somebody holds it.
+type role struct {
 	Name  string
 	Where []string
 }
 
-func officeOf(name string, reach broker.Reach) office {
-	o := office{Name: name}
+func roleOf(name string, reach broker.Reach) role {
+	o := role{Name: name}
 	for _, domain := range reach.TrustDomains {
 		o.Where = append(o.Where, "spiffe://"+domain)
 	}
@@ -26,8 +26,8 @@ func officeOf(name string, reach broker.Reach) office {
 
 // you shows somebody to themselves.
 func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
-	return view{page: "you", title: "You", data: struct{ Approver, Auditor, Admin office }{
-		officeOf("Approver", who.Approver), officeOf("Auditor", who.Auditor), officeOf("Admin", who.Admin),
+	return view{page: "you", title: "You", data: struct{ Approver, Auditor, Admin role }{
+		roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin),
 	}}, nil
 }
 

@@ -479,7 +479,7 @@ func TestNonces(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	w, m := newWorkload(t), dpop.NewMemory(20)
+	w, m := newWorkload(t), dpop.NewReplayCache(20)
 	use := func(id string, at time.Time) error {
 		want := expected()
 		want.Now = at

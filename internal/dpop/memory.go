@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Memory remembers which proofs were used, for one process. It is safe for concurrent use.
-type Memory struct {
+// ReplayCache remembers which proofs were used, for one process. It is safe for concurrent use.
+type ReplayCache struct {
 	most  int
 	mu    sync.Mutex
 	seen  map[[sha256.Size]byte]Proof
@@ -15,15 +15,15 @@ type Memory struct {
 	swept time.Time
 }
 
-// NewMemory remembers up to so many proofs at once, and a tenth of that of one key, so that nobody who floods keeps the
+// NewReplayCache remembers up to so many proofs at once, and a tenth of that of one key, so that nobody who floods keeps the
 // others out. A proof is forgotten after about a minute.
-func NewMemory(most int) *Memory {
-	return &Memory{most: most, seen: map[[sha256.Size]byte]Proof{}, of: map[string]int{}}
+func NewReplayCache(most int) *ReplayCache {
+	return &ReplayCache{most: most, seen: map[[sha256.Size]byte]Proof{}, of: map[string]int{}}
 }
 
 // Use is nil for the first use of a proof that was checked, and ErrReplayed for any other. When the memory is full, or that
 // key's part of it, it is ErrCrowded: what cannot be remembered must not be accepted.
-func (m *Memory) Use(p Proof, now time.Time) error {
+func (m *ReplayCache) Use(p Proof, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now.Sub(m.swept) > late || m.crowded(p) && now.Sub(m.swept) > time.Second {
@@ -40,12 +40,12 @@ func (m *Memory) Use(p Proof, now time.Time) error {
 	return nil
 }
 
-func (m *Memory) crowded(p Proof) bool {
+func (m *ReplayCache) crowded(p Proof) bool {
 	return len(m.seen) >= m.most || m.of[p.Thumbprint] >= max(1, m.most/10)
 }
 
 // sweep forgets what would not be accepted any more.
-func (m *Memory) sweep(now time.Time) {
+func (m *ReplayCache) sweep(now time.Time) {
 	for digest, p := range m.seen {
 		if !p.Until.Before(now) {
 			continue

@@ -14,8 +14,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// Door is where a gateway listens with a password.
-type Door struct {
+// Endpoint is where a gateway listens with a password.
+type Endpoint struct {
 	Address  string // host:port
 	Password secret.Text
 	// CA is the file with the certificate of the gateway's authority.
@@ -25,7 +25,7 @@ type Door struct {
 }
 
 // Proxy is the door as programs take a proxy.
-func (d Door) Proxy() secret.Text {
+func (d Endpoint) Proxy() secret.Text {
 	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.Password.Reveal()), Host: d.Address}
 	return secret.New(u.String())
 }
@@ -45,7 +45,7 @@ const (
 
 // Check tells whether the gateway of this door answers: it asks for a call to no host, which only the gateway that takes this
 // password refuses for that reason. It quotes nothing of what another server answers.
-func (d Door) Check(ctx context.Context) error {
+func (d Endpoint) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.Address+"/", nil)
@@ -73,7 +73,7 @@ func (d Door) Check(ctx context.Context) error {
 
 // Environ leads curl, git, Go, Node from 22.21 and 24 on, npm, pip, psql, Python, and whatever else goes by such variables, through the gateway, and has
 // them trust its authority. Programs that cannot be told of a proxy find a base URL and the password for it.
-func (d Door) Environ() []string {
+func (d Endpoint) Environ() []string {
 	var all []string
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "npm_config_proxy", "npm_config_https_proxy"} {
 		all = append(all, name+"="+d.Proxy().Reveal())

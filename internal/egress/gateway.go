@@ -60,7 +60,7 @@ type Gateway struct {
 
 	mu        sync.Mutex
 	sandboxes []*Sandbox
-	doors     []*http.Server
+	endpoints []*http.Server
 	listeners []net.Listener
 }
 
@@ -99,7 +99,7 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 	door.Protocols = &protocols
 	door.ConnState = crowded()
 	g.mu.Lock()
-	g.doors = append(g.doors, door)
+	g.endpoints = append(g.endpoints, door)
 	g.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = door.Close() })
 	defer stop()
@@ -128,7 +128,7 @@ func crowded() func(net.Conn, http.ConnState) {
 // Close ends all calls, and releases every credential.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
-	doors, listeners, sandboxes := g.doors, g.listeners, g.sandboxes
+	doors, listeners, sandboxes := g.endpoints, g.listeners, g.sandboxes
 	g.mu.Unlock()
 	for _, listener := range listeners {
 		_ = listener.Close()

@@ -111,7 +111,7 @@ func (p *passage) prepare(r *http.Request) error {
 			return err
 		}
 	}
-	if p.held, err = p.sandbox.purse.credential(r.Context(), p.match); err != nil {
+	if p.held, err = p.sandbox.credentials.credential(r.Context(), p.match); err != nil {
 		return err
 	}
 	p.mask = newMask(p.held.masked)

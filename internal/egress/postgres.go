@@ -159,7 +159,7 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 		return &refusal{code: codeTooMany, after: time.Second}
 	}
 	upstream, using, done, err := s.enter(ctx, start.Parameters)
-	if err != nil && s.held != nil && !s.held.alive(s.sandbox.purse.now()) {
+	if err != nil && s.held != nil && !s.held.alive(s.sandbox.credentials.now()) {
 		// It ended just now, and the database may be the first to know. Brevet says why, or gives another one.
 		upstream, using, done, err = s.enter(ctx, start.Parameters)
 	}
@@ -181,7 +181,7 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 // enter logs in with a credential that is alive, for as long as the context says.
 func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, context.Context, func(), error) {
 	var err error
-	if s.held, err = s.sandbox.purse.credential(ctx, s.match); err != nil {
+	if s.held, err = s.sandbox.credentials.credential(ctx, s.match); err != nil {
 		return nil, nil, nil, err
 	}
 	using, done := s.held.use(ctx)

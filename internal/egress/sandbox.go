@@ -37,13 +37,13 @@ type SandboxConfig struct {
 
 // Sandbox is what a gateway knows of one sandbox, and holds for it. Nothing of it is ever used for another.
 type Sandbox struct {
-	cfg     SandboxConfig
-	rules   *rulebook
-	purse   *purse
-	lines   lines
-	pace    *pace
-	bodies  *semaphore.Weighted // those that are read whole
-	cancels cancels
+	cfg         SandboxConfig
+	rules       *rulebook
+	credentials *credentialCache
+	lines       lines
+	pace        *pace
+	bodies      *semaphore.Weighted // those that are read whole
+	cancels     cancels
 	// What it has at a time.
 	sessions, tunnels, calls places
 }
@@ -56,7 +56,7 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	s := &Sandbox{
 		cfg:   cfg,
 		rules: &rulebook{broker: cfg.Broker, now: g.cfg.Now, only: cfg.Scopes},
-		purse: &purse{
+		credentials: &credentialCache{
 			gateway: g, broker: cfg.Broker, now: g.cfg.Now, task: cfg.Task, reason: cfg.Reason, slots: map[string]*slot{},
 			log: g.cfg.Log.With("sandbox", cfg.ID, "task", cfg.Task),
 		},
@@ -116,7 +116,7 @@ func (g *Gateway) Drop(ctx context.Context, s *Sandbox) {
 }
 
 func (s *Sandbox) close(ctx context.Context) {
-	s.purse.close(ctx)
+	s.credentials.close(ctx)
 	s.lines.one.CloseIdleConnections()
 	s.lines.many.CloseIdleConnections()
 }

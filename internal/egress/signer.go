@@ -80,7 +80,7 @@ func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		// That may have taken long.
-		if err := s.passage.sandbox.purse.still(out.Context(), s.passage.held); err != nil {
+		if err := s.passage.sandbox.credentials.still(out.Context(), s.passage.held); err != nil {
 			return nil, err
 		}
 	case payload != unsignedChunks:

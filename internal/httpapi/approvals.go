@@ -38,12 +38,12 @@ func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "getApproval"
 	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
 		if !ourID(id) {
-			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+			return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
 		if err := s.rules.check(r, who, operation, nil); err != nil {
 			return nil, err
 		}
-		c, err := s.cfg.Broker.Case(r.Context(), who, id)
+		c, err := s.cfg.Broker.ApprovalRequest(r.Context(), who, id)
 		if err != nil {
 			return nil, notFound(err, "id")
 		}
@@ -56,17 +56,17 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "castVote"
 	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
 		if !ourID(id) {
-			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+			return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
 		ask, err := readOrder[VoteRequest](s, w, r, who, operation)
 		if err != nil {
 			return nil, err
 		}
-		ballot := broker.Ballot{
+		ballot := broker.VoteCast{
 			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
 		}
 		if n, err := hex.Decode(ballot.Hash[:], []byte(ask.Hash)); err != nil || n != len(ballot.Hash) {
-			return nil, &finding{kind: errInvalid, field: "hash", detail: "hash"}
+			return nil, &requestError{kind: errInvalid, field: "hash", detail: "hash"}
 		}
 		if err := checkText("note", ask.Note); err != nil {
 			return nil, err
@@ -83,7 +83,7 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 }
 
 // CountVote counts a vote that was recorded, here or in the console.
-func (s *Server) CountVote(c *broker.Case, verdict broker.Verdict, who people.Person) {
+func (s *Server) CountVote(c *broker.ApprovalRequest, verdict broker.Verdict, who people.Person) {
 	s.metrics.votes.WithLabelValues(string(verdict), c.ApprovalGroup, who.Subject()).Inc()
 	if verdict == broker.BreakGlass {
 		s.metrics.broken.WithLabelValues("vote").Inc()
@@ -91,20 +91,20 @@ func (s *Server) CountVote(c *broker.Case, verdict broker.Verdict, who people.Pe
 }
 
 // caseOf shows a request to a person. What they are asked to agree to is in its canonical form.
-func (s *Server) caseOf(c *broker.Case) ApprovalCase {
+func (s *Server) caseOf(c *broker.ApprovalRequest) ApprovalCase {
 	hash := c.Hash()
 	out := ApprovalCase{
 		ID: c.ID, Status: Status(c.Status), StatusAt: c.StatusTime, Canonical: c.Canonical, Hash: hex.EncodeToString(hash[:]),
-		Like: c.Likeness(), Time: c.Time, SpiffeID: c.Subject.ID.String(), Scope: c.Scope,
+		Like: c.GroupKey(), Time: c.Time, SpiffeID: c.Subject.ID.String(), Scope: c.Scope,
 		Title: s.cfg.Broker.Title(c.Scope, c.Catalogue), Authority: c.Authority, Resource: c.Resource, Params: c.Params,
 		TTL: seconds(c.TTL), Task: c.Task, Reason: c.Reason, Policies: list(c.Policies),
-		Approval: approvalOf(&c.View), Votes: make([]Vote, 0, len(c.Cast)),
-		VotesCast: c.View.Votes, ExpiresAt: c.Expires, RedeemedBy: c.RedeemedBy, Remembered: c.Remembered, Recalled: c.Recalled,
+		Approval: approvalOf(&c.View), Votes: make([]Vote, 0, len(c.VotesCast)),
+		VotesCast: c.View.Votes, ExpiresAt: c.Expires, RedeemedBy: c.RedeemedBy, Remembered: c.Remembered, Recalled: c.Reused,
 	}
 	if c.User != nil {
 		out.OnBehalfOf = c.User.ID
 	}
-	for _, v := range c.Cast {
+	for _, v := range c.VotesCast {
 		out.Votes = append(out.Votes, Vote{
 			Voter: v.Voter.ID, Name: v.Voter.Name, Verdict: Verdict(v.Verdict), Covers: string(v.Covers), Time: v.Time, Note: v.Note,
 		})

@@ -75,7 +75,7 @@ func (s *Server) noRole(r *http.Request, who caller) error {
 	if on || end.IsZero() {
 		return errNoRole
 	}
-	return &finding{
+	return &requestError{
 		kind: errNotAllowed, detail: "bootstrap_over",
 		why: "The bootstrap admin is off since " + end.Format(time.RFC3339) + ". Map a group of the provider to the role admin in people.roles, and log in as a member of it.",
 	}

@@ -103,11 +103,11 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			// What is odd about its host, path or origin is the call's that it is about.
 			s.CheckCall(w, r)
 		case !s.ourHost(r.Host) && !probes(r):
-			s.fail(w, r, nobody, &finding{kind: errMisdirected, detail: "host"})
+			s.fail(w, r, nobody, &requestError{kind: errMisdirected, detail: "host"})
 		case !plainPath(r):
-			s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path_form"})
+			s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path_form"})
 		case foreignPage(r):
-			s.fail(w, r, nobody, &finding{kind: errForeignPage, detail: "cross_origin"})
+			s.fail(w, r, nobody, &requestError{kind: errForeignPage, detail: "cross_origin"})
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -173,11 +173,11 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(allowed) == 0 {
-		s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path"})
+		s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path"})
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	s.fail(w, r, nobody, &finding{kind: errMethod, detail: "method"})
+	s.fail(w, r, nobody, &requestError{kind: errMethod, detail: "method"})
 }
 
 // begin notes which operation a call is for.

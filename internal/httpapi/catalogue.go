@@ -19,12 +19,12 @@ var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // badCatalogue is what is wrong with the files that an admin has sent.
 type badCatalogue struct { //nolint:errname // it reads as what was sent
-	finding
+	requestError
 	problems scopes.Problems
 }
 
 // Unwrap returns the finding.
-func (c *badCatalogue) Unwrap() error { return &c.finding }
+func (c *badCatalogue) Unwrap() error { return &c.requestError }
 
 // tell puts the problems into the answer. They quote what was sent to whoever has sent it.
 func (c *badCatalogue) tell(p *Problem) {
@@ -38,14 +38,14 @@ func (c *badCatalogue) tell(p *Problem) {
 func (s *Server) forCatalogue(
 	w http.ResponseWriter, r *http.Request, operation string, do func(who caller, actor string) (status int, body any, err error),
 ) {
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	of := []office{s.offices.admin}
+	of := []role{s.roles.admin}
 	if r.Method == http.MethodGet {
-		of = append(of, s.offices.auditor)
+		of = append(of, s.roles.auditor)
 	}
 	err = s.overAll(r, who, of...)
 	var status int
@@ -64,9 +64,9 @@ func (s *Server) forCatalogue(
 func aboutCatalogue(err error) error {
 	switch {
 	case errors.Is(err, broker.ErrOtherCatalogue):
-		return &finding{kind: broker.ErrOtherCatalogue, field: "If-Match", detail: "if_match"}
+		return &requestError{kind: broker.ErrOtherCatalogue, field: "If-Match", detail: "if_match"}
 	case errors.Is(err, broker.ErrOwnProposal):
-		return &finding{kind: broker.ErrOwnProposal, detail: "own_proposal"}
+		return &requestError{kind: broker.ErrOwnProposal, detail: "own_proposal"}
 	}
 	return notFound(err, "digest")
 }
@@ -147,7 +147,7 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 		change, policies, err := s.cfg.Broker.ApplyCatalogue(ctx, order)
 		var problems scopes.Problems
 		if errors.As(err, &problems) {
-			err = &badCatalogue{finding{kind: errCatalogue, field: "files", detail: "catalogue"}, problems}
+			err = &badCatalogue{requestError{kind: errCatalogue, field: "files", detail: "catalogue"}, problems}
 		}
 		if err != nil {
 			return 0, nil, err
@@ -194,7 +194,7 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
 	out, err := readOrder[T](s, w, r, who, operation)
 	if err == nil {
-		err = s.overAll(r, who, s.offices.admin)
+		err = s.overAll(r, who, s.roles.admin)
 	}
 	return out, err
 }
@@ -203,12 +203,12 @@ func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request
 func ifMatch(r *http.Request) (string, error) {
 	given := r.Header.Get("If-Match")
 	if given == "" {
-		return "", &finding{kind: errUnconditional, detail: "if_match"}
+		return "", &requestError{kind: errUnconditional, detail: "if_match"}
 	}
 	digest, quoted := strings.CutPrefix(given, `"`)
 	digest, closed := strings.CutSuffix(digest, `"`)
 	if !quoted || !closed || !digestForm.MatchString(digest) {
-		return "", &finding{kind: errParameter, field: "If-Match", detail: "parameter_header"}
+		return "", &requestError{kind: errParameter, field: "If-Match", detail: "parameter_header"}
 	}
 	return digest, nil
 }

@@ -53,9 +53,9 @@ func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
 	who, err := s.cfg.Attestor.Identify(r.TLS, "")
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
-		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
+		return nobody, &requestError{kind: errBundle, detail: attest.Reason(err)}
 	case err != nil:
-		return nobody, &finding{kind: errNotAllowed, detail: attest.Reason(err)}
+		return nobody, &requestError{kind: errNotAllowed, detail: attest.Reason(err)}
 	}
 	if len(s.audiences[who.ID()]) == 0 {
 		return who, errNoRole
@@ -65,7 +65,7 @@ func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
 
 // pass returns what the token of a call grants when the call may pass.
 func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Identity) (token.Claims, error) {
-	call, err := originalOf(r)
+	call, err := forwardedRequestOf(r)
 	if err != nil {
 		return token.Claims{}, err
 	}
@@ -73,7 +73,7 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 	if err != nil {
 		return token.Claims{}, err
 	}
-	t, err := s.shown(raw)
+	t, err := s.presented(raw)
 	if err == nil && !slices.Contains(s.audiences[gateway.ID()], t.Token.Audience) {
 		err = token.ErrAudience
 	}
@@ -92,7 +92,7 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 	if err := t.Token.Bound(token.Presented{X5T: call.x5t, JKT: proof.Thumbprint}); err != nil {
 		return token.Claims{}, badToken(err)
 	}
-	err = s.cfg.Broker.Check(ctx, broker.Passage{Shown: t, Call: call.Call, Proof: proof, By: gateway})
+	err = s.cfg.Broker.Check(ctx, broker.Passage{PresentedToken: t, Call: call.Call, Proof: proof, By: gateway})
 	return t.Token, notPassed(err)
 }
 
@@ -100,9 +100,9 @@ func notPassed(err error) error {
 	var closed *broker.NotOpened
 	switch {
 	case errors.As(err, &closed):
-		return &finding{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
+		return &requestError{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
 	case errors.Is(err, broker.ErrInactive):
-		return &finding{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
+		return &requestError{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
 	case errors.Is(err, dpop.ErrReplayed):
 		return badProof(err)
 	}
@@ -116,7 +116,7 @@ const bearerScheme, dpopScheme = "Bearer", "DPoP"
 func presented(r *http.Request) (scheme, raw string, err error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
-		return "", "", &finding{kind: errToken, detail: "token_missing", unsigned: true}
+		return "", "", &requestError{kind: errToken, detail: "token_missing", unsigned: true}
 	}
 	scheme, raw, ok := strings.Cut(values[0], " ")
 	for _, known := range []string{bearerScheme, dpopScheme} {
@@ -124,14 +124,14 @@ func presented(r *http.Request) (scheme, raw string, err error) {
 			return known, raw, nil
 		}
 	}
-	return "", "", &finding{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token.", unsigned: true}
+	return "", "", &requestError{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token.", unsigned: true}
 }
 
 // unsigned is how tokens are refused that anybody can make up.
 var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
 
 func badProof(err error) error {
-	return &finding{kind: errProof, detail: dpop.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
+	return &requestError{kind: errProof, detail: dpop.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
 }
 
 // badToken says what is wrong with a token to whoever holds it.
@@ -145,11 +145,11 @@ func badToken(err error) error {
 	}
 	for sentinel, text := range why {
 		if errors.Is(err, sentinel) {
-			return &finding{kind: errToken, detail: token.Reason(err), why: text}
+			return &requestError{kind: errToken, detail: token.Reason(err), why: text}
 		}
 	}
 	made := slices.ContainsFunc(unsigned, func(sentinel error) bool { return errors.Is(err, sentinel) })
-	return &finding{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
+	return &requestError{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
 }
 
 // keepOut answers what is to reach the caller of the call.
@@ -166,7 +166,7 @@ func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.
 // It is empty when nothing is.
 func challenge(r *http.Request, err error) string {
 	const algorithms = `algs="` + dpop.Algorithms + `"`
-	f, name := findingOf(err), answerTo(err).code
+	f, name := requestErrorOf(err), answerTo(err).code
 	if !errors.Is(err, errToken) && !errors.Is(err, errProof) && !errors.Is(err, broker.ErrNotOpened) {
 		return ""
 	}

@@ -45,11 +45,11 @@ func (c *cursors) open(cursor string, listing []byte) (int64, error) {
 	sealed, err := cursorText.DecodeString(cursor)
 	// The decoder skips line breaks; a cursor has one spelling.
 	if err != nil || cursorText.EncodeToString(sealed) != cursor {
-		return 0, &finding{kind: errCursor, detail: "cursor_encoding"}
+		return 0, &requestError{kind: errCursor, detail: "cursor_encoding"}
 	}
 	place, err := c.aead.Open(nil, nil, sealed, listing)
 	if err != nil || len(place) != 8 {
-		return 0, &finding{kind: errCursor, detail: "cursor_seal"}
+		return 0, &requestError{kind: errCursor, detail: "cursor_seal"}
 	}
 	return int64(binary.BigEndian.Uint64(place)), nil
 }

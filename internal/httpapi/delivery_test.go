@@ -49,7 +49,7 @@ type leasing struct {
 }
 
 func (l leasing) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
-	if _, _, err := order.Redeem(); err != nil {
+	if _, _, err := order.Spend(); err != nil {
 		return broker.Credential{}, err
 	}
 	if l.before != nil {
@@ -57,7 +57,7 @@ func (l leasing) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	}
 	return broker.Credential{
 		Secret: secret.New(l.object),
-		Minted: &broker.Minted{Handle: broker.Handle{Accessor: "acc-1", Lease: "auth/token/create/1"}, Name: "v-1", Digest: [32]byte{7}},
+		Minted: &broker.Minted{VaultLease: broker.VaultLease{Accessor: "acc-1", Lease: "auth/token/create/1"}, Name: "v-1", Digest: [32]byte{7}},
 	}, nil
 }
 
@@ -66,7 +66,7 @@ func (l leasing) Renew(context.Context, broker.Minted) error {
 	return nil
 }
 
-func (l leasing) Revoke(context.Context, broker.Handle) error {
+func (l leasing) Revoke(context.Context, broker.VaultLease) error {
 	l.events.add("revoke")
 	return nil
 }
@@ -323,4 +323,4 @@ func TestEndThatVaultDoesNotConfirm(t *testing.T) {
 
 type unrevoking struct{ leasing }
 
-func (unrevoking) Revoke(context.Context, broker.Handle) error { return broker.ErrVaultUnavailable }
+func (unrevoking) Revoke(context.Context, broker.VaultLease) error { return broker.ErrVaultUnavailable }

@@ -25,7 +25,7 @@ type deed func(context.Context) (broker.Receipt, error)
 
 // carryOut has it proven who calls, has the call read, does what it asks for, and answers with the receipt.
 func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(caller) (deed, error)) {
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -48,7 +48,7 @@ func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation stri
 // notFound says what was not found, for the record.
 func notFound(err error, detail string) error {
 	if errors.Is(err, broker.ErrNotFound) {
-		return &finding{kind: broker.ErrNotFound, detail: detail}
+		return &requestError{kind: broker.ErrNotFound, detail: detail}
 	}
 	return err
 }
@@ -62,7 +62,7 @@ func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) 
 			return nil, err
 		}
 		if !ourID(id) {
-			return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+			return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
 		if err := s.rules.check(r, who, operation, nil); err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 			return nil, err
 		}
 		if ask.At.After(s.cfg.Now().Add(furthestEnd)) {
-			return nil, &finding{kind: errInvalid, field: "at", detail: "at"}
+			return nil, &requestError{kind: errInvalid, field: "at", detail: "at"}
 		}
 		end := broker.TaskEnd{Actor: actorOf(who), SPIFFEID: target, Task: task, At: ask.At.UTC(), Reason: ask.Reason}
 		return func(ctx context.Context) (broker.Receipt, error) { return s.cfg.Broker.EndTask(ctx, end) }, nil
@@ -112,10 +112,10 @@ func (s *Server) taskOwner(r *http.Request, who caller, asked string) (string, e
 	}
 	id, err := spiffeid.FromString(asked)
 	if err != nil || id.Path() == "" {
-		return "", &finding{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
+		return "", &requestError{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
 	}
-	if !s.where(r, who, s.offices.orchestrator, s.offices.admin).Covers(id.String()) {
-		return "", &finding{kind: broker.ErrNotFound, detail: "spiffe_id"}
+	if !s.where(r, who, s.roles.orchestrator, s.roles.admin).Covers(id.String()) {
+		return "", &requestError{kind: broker.ErrNotFound, detail: "spiffe_id"}
 	}
 	return id.String(), nil
 }
@@ -143,10 +143,10 @@ func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 // selectorOf checks what openapi.yaml cannot. It has seen to it that something is selected.
 func selectorOf(ask RevocationRequest) (broker.Selector, error) {
 	bad := func(field string) (broker.Selector, error) {
-		return broker.Selector{}, &finding{kind: errInvalid, field: field, detail: field}
+		return broker.Selector{}, &requestError{kind: errInvalid, field: field, detail: field}
 	}
 	if ask.ID != "" && !ourID(ask.ID) {
-		return broker.Selector{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+		return broker.Selector{}, &requestError{kind: broker.ErrNotFound, detail: "id"}
 	}
 	if field := badIdentity(ask.SpiffeID, ask.SpiffeIDPrefix, ask.TrustDomain); field != "" {
 		return bad(field)
@@ -179,7 +179,7 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 		return out, nil
 	}
 	if err := json.Unmarshal(body, &out); err != nil {
-		return out, typeFinding(err)
+		return out, typeError(err)
 	}
 	return out, nil
 }
@@ -188,12 +188,12 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 // and again after: who sends slowly may be no admin any more.
 func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, broker.Reach, error) {
 	var out T
-	within, err := s.reach(r, who, s.offices.admin)
+	within, err := s.reach(r, who, s.roles.admin)
 	if err != nil {
 		return out, within, err
 	}
 	if out, err = readOrder[T](s, w, r, who, operation); err == nil {
-		within, err = s.reach(r, who, s.offices.admin)
+		within, err = s.reach(r, who, s.roles.admin)
 	}
 	return out, within, err
 }

@@ -44,28 +44,28 @@ var errCutOff = errors.New("answer was cut off")
 // errSlow: somebody asked for events and does not read them.
 var errSlow = errors.New("events are not read")
 
-// finding is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
+// requestError is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
 // caller and is fixed or the catalogue's text, detail is the fixed code for the record.
-type finding struct {
+type requestError struct {
 	kind               error
 	field, why, detail string
 	oauth              OAuthErrorCode // what OAuth calls it, where that is not what its kind is called
 	unsigned           bool           // nothing that we have signed came with the call, or it was refused before that was looked at
 }
 
-func (f *finding) Error() string { return f.kind.Error() + ": " + f.detail }
+func (f *requestError) Error() string { return f.kind.Error() + ": " + f.detail }
 
-func (f *finding) Unwrap() error { return f.kind }
+func (f *requestError) Unwrap() error { return f.kind }
 
-// findingOf looks into err for what may be said about it.
-func findingOf(err error) finding {
-	var f *finding
+// requestErrorOf looks into err for what may be said about it.
+func requestErrorOf(err error) requestError {
+	var f *requestError
 	if errors.As(err, &f) {
 		return *f
 	}
 	var ask *scopes.InvalidAsk
 	if errors.As(err, &ask) {
-		return finding{kind: errInvalid, field: ask.Field, why: ask.Why, detail: ask.Field}
+		return requestError{kind: errInvalid, field: ask.Field, why: ask.Why, detail: ask.Field}
 	}
-	return finding{}
+	return requestError{}
 }

@@ -105,12 +105,12 @@ func (o *stream) event(s *Server, e broker.Event) error {
 	var data any
 	switch e.Kind {
 	case broker.EventWaiting:
-		data = s.caseOf(e.Case)
+		data = s.caseOf(e.Request)
 		if !e.More {
-			o.id = max(o.id, e.Case.ID)
+			o.id = max(o.id, e.Request.ID)
 		}
 	case broker.EventDecided:
-		data = ApprovalDecided{ID: e.Case.ID, Status: Status(e.Case.Status), StatusAt: e.Case.StatusTime}
+		data = ApprovalDecided{ID: e.Request.ID, Status: Status(e.Request.Status), StatusAt: e.Request.StatusTime}
 	case broker.EventCurrent:
 		data = ApprovalsCurrent{Ids: append([]string{}, e.IDs...), More: e.More}
 	}

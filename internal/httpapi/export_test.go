@@ -23,7 +23,7 @@ func ReadDetails(text string) (string, error) {
 var Causes = causes
 
 // DetailOf is the fixed code that would be recorded of err.
-func DetailOf(err error) string { return findingOf(err).detail }
+func DetailOf(err error) string { return requestErrorOf(err).detail }
 
 // ProblemCodes lists the code and status of every row of the table, and of the fallback.
 func ProblemCodes() map[ProblemCode]int {

@@ -16,7 +16,7 @@ const followEvery = 700 * time.Millisecond
 // WatchIssuances tells of records that begin or change, as server-sent events.
 func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchIssuancesParams) {
 	const operation = "watchIssuances"
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return

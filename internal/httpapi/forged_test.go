@@ -46,7 +46,7 @@ func (f *forger) exec(t *testing.T, sql string, args pgx.NamedArgs) {
 func (f *forger) asks(t *testing.T) {
 	t.Helper()
 	f.request = waiting(t, f.s.Client(t, agent), askFor("git.issues.write"))
-	shown, err := f.s.Broker.Case(t.Context(), f.s.Somebody(t, "carol"), f.request)
+	shown, err := f.s.Broker.ApprovalRequest(t.Context(), f.s.Somebody(t, "carol"), f.request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestAForgedApprovalMintsNothing(t *testing.T) {
 			s := signed(t)
 			f := &forger{s: s, conn: testkit.Connect(t, s.DB.AdminURL), carol: s.Passkey(t, "carol")}
 			f.asks(t)
-			if _, err := signing(t, s, "carol", f.request, f.carol, func(b *broker.Ballot) { f.genuine = keptOf(t, b.Assertion) }); err != nil {
+			if _, err := signing(t, s, "carol", f.request, f.carol, func(b *broker.VoteCast) { f.genuine = keptOf(t, b.Assertion) }); err != nil {
 				t.Fatal(err)
 			}
 			f.exec(t, lawless, nil)
@@ -212,13 +212,13 @@ func TestAForgedEntryMintsNothing(t *testing.T) {
 	s := signed(t)
 	f := &forger{s: s, carol: s.Passkey(t, "carol")}
 	f.asks(t)
-	if _, err := signing(t, s, "carol", f.request, f.carol, func(b *broker.Ballot) { f.genuine = keptOf(t, b.Assertion) }); err != nil {
+	if _, err := signing(t, s, "carol", f.request, f.carol, func(b *broker.VoteCast) { f.genuine = keptOf(t, b.Assertion) }); err != nil {
 		t.Fatal(err)
 	}
 	s.DB.Check(t)
 	f.asks(t)
 	voter := broker.Voter{ID: s.Issuer() + "#carol", Name: "Carol"}
-	err := s.DB.Ledger(t).Cast(t.Context(), broker.Step{
+	err := s.DB.Ledger(t).Apply(t.Context(), broker.Transition{
 		Request: f.request, Was: broker.StatusPending, Becomes: broker.StatusApproved, Time: time.Now(), Actor: voter.ID, Hash: f.hash,
 		Vote: &broker.Vote{
 			Voter: voter, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: f.genuine, Key: &passkey.Key{Credential: f.carol.ID},

@@ -6,9 +6,9 @@ import "github.com/brevet-dev/brevet/internal/secret"
 func checkText(field, text string) error {
 	switch {
 	case len(text) > maxReason:
-		return &finding{kind: errInvalid, field: field, detail: field}
+		return &requestError{kind: errInvalid, field: field, detail: field}
 	case secret.Shaped(text):
-		return &finding{
+		return &requestError{
 			kind: errInvalid, field: field, detail: field + "_secret",
 			why: "It holds what looks like a secret, and records are kept for good. It was not kept. Say it without.",
 		}

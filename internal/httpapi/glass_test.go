@@ -94,7 +94,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 	if err != nil || got.Token == nil {
 		t.Fatalf("got %+v, %v, want a credential", got, err)
 	}
-	cut := slices.Contains(got.Token.Clamped, openapi.Clamp{Bound: scopes.BoundGlass, From: 31 * 60, To: 30 * 60})
+	cut := slices.Contains(got.Token.Clamped, openapi.Clamp{Bound: scopes.BoundBreakGlass, From: 31 * 60, To: 30 * 60})
 	if !got.Token.BreakGlass || got.Token.TTL != 30*time.Minute || !cut {
 		t.Errorf("got %+v, want 30 minutes of the 31, and that the glass was broken", got.Token)
 	}

@@ -18,7 +18,7 @@ func bearerOf(r *http.Request) (string, error) {
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
 	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", &finding{kind: errUnauthenticated, detail: "authorization_malformed"}
+		return "", &requestError{kind: errUnauthenticated, detail: "authorization_malformed"}
 	}
 	return token, nil
 }
@@ -26,7 +26,7 @@ func bearerOf(r *http.Request) (string, error) {
 // idempotencyKey reads the header's value: printable ASCII, or that as a string of RFC 8941 (in double quotes, with
 // backslash before quote and backslash). Both spellings are the same key. Empty is a key that was not sent.
 func idempotencyKey(r *http.Request) (string, error) {
-	bad := &finding{kind: errParameter, field: "Idempotency-Key", detail: "idempotency_key"}
+	bad := &requestError{kind: errParameter, field: "Idempotency-Key", detail: "idempotency_key"}
 	values := r.Header.Values("Idempotency-Key")
 	if len(values) == 0 {
 		return "", nil

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Proofs is the log as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet, and
+// InclusionProofs is the log as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet, and
 // else as for broker.Ledger. What it returns is proven by itself: nobody has to believe it.
-type Proofs interface {
+type InclusionProofs interface {
 	// Checkpoint is the last signed checkpoint that so many witnesses have cosigned, with their cosignatures.
 	Checkpoint(ctx context.Context, witnesses int) (string, error)
 	// ProveEntry and ProveGrowth take a size of zero for that of the last checkpoint, and return which it was.
@@ -32,7 +32,7 @@ type Proofs interface {
 // GetCheckpoint reads the last checkpoint to an auditor.
 func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
 	s.forAuditors(w, r, "getCheckpoint", func(auditing) (any, error) {
-		return s.cfg.Proofs.Checkpoint(r.Context(), params.Witnesses)
+		return s.cfg.InclusionProofs.Checkpoint(r.Context(), params.Witnesses)
 	})
 }
 
@@ -47,7 +47,7 @@ func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 // ProveInclusion proves to an auditor that an entry is in the log.
 func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
 	s.forAuditors(w, r, "proveInclusion", func(auditing) (any, error) {
-		leaf, size, path, err := s.cfg.Proofs.ProveEntry(r.Context(), params.Index, params.Size)
+		leaf, size, path, err := s.cfg.InclusionProofs.ProveEntry(r.Context(), params.Index, params.Size)
 		return InclusionProof{Index: params.Index, Size: size, LeafHash: leaf.String(), Hashes: hashesOf(path)}, notFound(err, "index")
 	})
 }
@@ -55,7 +55,7 @@ func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params P
 // ProveConsistency proves to an auditor that the log of one size is the beginning of a larger one.
 func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
 	s.forAuditors(w, r, "proveConsistency", func(auditing) (any, error) {
-		to, path, err := s.cfg.Proofs.ProveGrowth(r.Context(), params.From, params.To)
+		to, path, err := s.cfg.InclusionProofs.ProveGrowth(r.Context(), params.From, params.To)
 		return ConsistencyProof{From: params.From, To: to, Hashes: hashesOf(path)}, notFound(err, "size")
 	})
 }
@@ -63,7 +63,7 @@ func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params
 // GetTile reads hashes of the tree to an auditor.
 func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
 	s.forAuditors(w, r, "getTile", func(auditing) (any, error) {
-		data, err := s.cfg.Proofs.Tile(r.Context(), level, number, params.Width)
+		data, err := s.cfg.InclusionProofs.Tile(r.Context(), level, number, params.Width)
 		return data, notFound(err, "tile")
 	})
 }
@@ -74,7 +74,7 @@ func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
 		if _, err := s.find(r, by.who, id, by.within); err != nil {
 			return nil, err
 		}
-		receipt, err := s.cfg.Proofs.Receipt(r.Context(), id)
+		receipt, err := s.cfg.InclusionProofs.Receipt(r.Context(), id)
 		return receipt, notFound(err, "id")
 	})
 }
@@ -83,9 +83,9 @@ func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
 func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
 	s.forAuditors(w, r, "getTaskReceipt", func(by auditing) (any, error) {
 		if !by.within.Covers(params.SpiffeID) {
-			return nil, &finding{kind: broker.ErrNotFound, detail: "task"}
+			return nil, &requestError{kind: broker.ErrNotFound, detail: "task"}
 		}
-		receipt, err := s.cfg.Proofs.TaskReceipt(r.Context(), params.SpiffeID, task)
+		receipt, err := s.cfg.InclusionProofs.TaskReceipt(r.Context(), params.SpiffeID, task)
 		return receipt, notFound(err, "task")
 	})
 }
@@ -95,10 +95,10 @@ const defaultEntries = 500
 // ListEntries reads entries to an auditor of all trust domains: they are of all of them.
 func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
 	s.forAuditors(w, r, "listEntries", func(by auditing) (any, error) {
-		if err := s.overAll(r, by.who, s.offices.auditor); err != nil {
+		if err := s.overAll(r, by.who, s.roles.auditor); err != nil {
 			return nil, err
 		}
-		entries, err := s.cfg.Proofs.Entries(r.Context(), params.From, cmp.Or(params.Limit, defaultEntries))
+		entries, err := s.cfg.InclusionProofs.Entries(r.Context(), params.From, cmp.Or(params.Limit, defaultEntries))
 		page := EntryPage{Entries: make([]LogEntry, len(entries)), Next: params.From}
 		for i, e := range entries {
 			page.Entries[i], page.Next = LogEntry{Index: e.Index, Body: e.Body}, e.Index+1
@@ -116,12 +116,12 @@ type auditing struct {
 // forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
 // one for all trust domains, and its hashes tell nothing of any.
 func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	within, err := s.reach(r, who, s.offices.auditor)
+	within, err := s.reach(r, who, s.roles.auditor)
 	if err == nil {
 		err = s.rules.check(r, who, operation, nil)
 	}

@@ -39,8 +39,10 @@ func (s *Stopwatch) observe(store, operation string, start time.Time, err error)
 // Ledger returns l with its writes and reads measured.
 func (s *Stopwatch) Ledger(l broker.Ledger) broker.Ledger { return measuredLedger{l, s} }
 
-// Estate returns e with its commands and its search for what is alive measured.
-func (s *Stopwatch) Estate(e broker.Estate) broker.Estate { return measuredEstate{e, s} }
+// LiveCredentials returns e with its commands and its search for what is alive measured.
+func (s *Stopwatch) LiveCredentials(e broker.LiveCredentials) broker.LiveCredentials {
+	return measuredLiveCredentials{e, s}
+}
 
 // Minter returns m with its mints, renewals and revocations measured.
 func (s *Stopwatch) Minter(m broker.Minter) broker.Minter { return measuredMinter{m, s} }
@@ -62,9 +64,9 @@ func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.V
 	return earlier, err
 }
 
-func (l measuredLedger) Settle(ctx context.Context, out broker.Outcome) error {
+func (l measuredLedger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	start := l.watch.now()
-	err := l.Ledger.Settle(ctx, out)
+	err := l.Ledger.RecordOutcome(ctx, out)
 	l.watch.observe("ledger", "settle", start, err)
 	return err
 }
@@ -102,30 +104,30 @@ func (m measuredMinter) Renew(ctx context.Context, minted broker.Minted) error {
 	return err
 }
 
-func (m measuredMinter) Revoke(ctx context.Context, h broker.Handle) error {
+func (m measuredMinter) Revoke(ctx context.Context, h broker.VaultLease) error {
 	start := m.watch.now()
 	err := m.Minter.Revoke(ctx, h)
 	m.watch.observe("mint", "revoke", start, err)
 	return err
 }
 
-type measuredEstate struct {
-	broker.Estate
+type measuredLiveCredentials struct {
+	broker.LiveCredentials
 	watch *Stopwatch
 }
 
-func (e measuredEstate) Announce(ctx context.Context, cmd broker.Command) error {
+func (e measuredLiveCredentials) Announce(ctx context.Context, cmd broker.Command) error {
 	start := e.watch.now()
-	err := e.Estate.Announce(ctx, cmd)
+	err := e.LiveCredentials.Announce(ctx, cmd)
 	e.watch.observe("ledger", "announce", start, err)
 	return err
 }
 
-func (e measuredEstate) Live(
+func (e measuredLiveCredentials) Live(
 	ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage,
-) ([]broker.Held, error) {
+) ([]broker.LiveCredential, error) {
 	start := e.watch.now()
-	held, err := e.Estate.Live(ctx, sel, reach, page)
+	held, err := e.LiveCredentials.Live(ctx, sel, reach, page)
 	e.watch.observe("ledger", "live", start, err)
 	return held, err
 }

@@ -19,7 +19,7 @@ type form map[string]string
 // repeatable are the parameters that other servers take more than once (RFC 8707, RFC 8693).
 var repeatable = []string{"resource", "audience"}
 
-func badForm(detail string) error { return &finding{kind: errForm, detail: detail} }
+func badForm(detail string) error { return &requestError{kind: errForm, detail: detail} }
 
 // readForm reads a form as strictly as its specification allows: what is unknown in it is ignored.
 func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
@@ -30,7 +30,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 		if errors.Is(err, errTooLarge) {
 			return nil, err
 		}
-		return nil, badForm(findingOf(err).detail)
+		return nil, badForm(requestErrorOf(err).detail)
 	}
 	body, err := readAll(w, r, maxBody)
 	if err != nil {
@@ -44,7 +44,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 	for name, given := range values {
 		switch {
 		case len(given) > 1 && slices.Contains(repeatable, name):
-			return nil, &finding{kind: errInvalid, field: name, detail: name, oauth: OAuthInvalidTarget, why: "A token is for one audience."}
+			return nil, &requestError{kind: errInvalid, field: name, detail: name, oauth: OAuthInvalidTarget, why: "A token is for one audience."}
 		case len(given) > 1:
 			return nil, badForm("form_repeated")
 		case !utf8.ValidString(name+given[0]) || strings.ContainsRune(given[0], 0):
@@ -57,7 +57,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 }
 
 func badClient(detail string) error {
-	return &finding{kind: errUnauthenticated, detail: detail}
+	return &requestError{kind: errUnauthenticated, detail: detail}
 }
 
 // client proves which workload calls, by exactly one proof: the certificate of the connection, or a JWT-SVID in the form
@@ -69,7 +69,7 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 	shared = shared || len(r.Header.Values("Authorization")) > 0
 	switch {
 	case svid && assertion+typed != "", shared && (svid || assertion+typed != ""):
-		return nobody, &finding{kind: errInvalid, field: "client_assertion", detail: "client_twice", why: "Prove who calls in one way."}
+		return nobody, &requestError{kind: errInvalid, field: "client_assertion", detail: "client_twice", why: "Prove who calls in one way."}
 	case shared:
 		return nobody, badClient("client_method")
 	case !svid && assertion != "" && typed != string(AssertionJWTSPIFFE) && typed != string(AssertionJWTBearer):
@@ -100,7 +100,7 @@ func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
 func clientOf(who attest.Identity, err error, f form) (attest.Identity, error) {
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
-		return nobody, &finding{kind: errBundle, detail: attest.Reason(err)}
+		return nobody, &requestError{kind: errBundle, detail: attest.Reason(err)}
 	case err != nil:
 		return nobody, badClient(attest.Reason(err))
 	case f["client_id"] != "" && f["client_id"] != who.ID().String():
@@ -117,7 +117,7 @@ var oauthNames = map[ProblemCode]OAuthErrorCode{
 }
 
 func oauthName(err error, p Problem) OAuthErrorCode {
-	f := findingOf(err)
+	f := requestErrorOf(err)
 	var ask *scopes.InvalidAsk
 	switch {
 	case f.oauth != "":

@@ -21,7 +21,7 @@ func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt 
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken && jkt != "":
 		return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "proves the holder's key, and what is handed down is not the holder's: leave it out")
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
-		return s.handDown(ctx, who, f)
+		return s.exchangeToken(ctx, who, f)
 	case f["actor_token"]+f["actor_token_type"] != "":
 		return broker.Result{}, badMember("actor_token", OAuthInvalidRequest, "is not needed on behalf of a person: the client itself acts")
 	case f["subject_token"] == "":
@@ -34,9 +34,9 @@ func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt 
 	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user})
 }
 
-// handDown hands a token of the caller's down to a sub-agent. To whoever is not its holder, a token is worth nothing here.
-func (s *Server) handDown(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
-	h, err := s.readHandDown(f)
+// exchangeToken hands a token of the caller's down to a sub-agent. To whoever is not its holder, a token is worth nothing here.
+func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
+	h, err := s.readTokenExchange(f)
 	if err != nil {
 		return broker.Result{}, err
 	}
@@ -48,36 +48,36 @@ func (s *Server) handDown(ctx context.Context, who attest.Identity, f form) (bro
 	return result, err
 }
 
-func (s *Server) readHandDown(f form) (broker.HandDown, error) {
+func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 	for member, accepted := range map[string][]TokenType{
 		"subject_token_type": {TokenTypeAccessToken}, "actor_token_type": {TokenTypeJWT},
 	} {
 		if !slices.Contains(accepted, TokenType(f[member])) {
-			return broker.HandDown{}, badMember(member, OAuthInvalidRequest, "is missing, or is not a type of token that is taken here")
+			return broker.TokenExchange{}, badMember(member, OAuthInvalidRequest, "is missing, or is not a type of token that is taken here")
 		}
 	}
-	t, err := s.shown(f["subject_token"])
+	t, err := s.presented(f["subject_token"])
 	if errors.Is(err, errKeys) {
-		return broker.HandDown{}, err
+		return broker.TokenExchange{}, err
 	}
 	if err != nil {
-		return broker.HandDown{}, badMember("subject_token", OAuthInvalidRequest, "is no access token that is in force")
+		return broker.TokenExchange{}, badMember("subject_token", OAuthInvalidRequest, "is no access token that is in force")
 	}
 	if err := agrees(f, t.Token); err != nil {
-		return broker.HandDown{}, err
+		return broker.TokenExchange{}, err
 	}
 	to, err := s.cfg.Attestor.Actor(f["actor_token"])
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
-		return broker.HandDown{}, &finding{kind: errBundle, detail: attest.Reason(err)}
+		return broker.TokenExchange{}, &requestError{kind: errBundle, detail: attest.Reason(err)}
 	case err != nil:
-		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
+		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
 	case to.ID().String() == t.Token.Holder():
-		return broker.HandDown{}, badMember("actor_token", OAuthInvalidRequest, "is of who holds the token already")
+		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is of who holds the token already")
 	}
-	h := broker.HandDown{Shown: t, To: to, Reason: f["reason"]}
+	h := broker.TokenExchange{PresentedToken: t, To: to, Reason: f["reason"]}
 	if h.TTL, err = readTTL(f["ttl"]); err != nil {
-		return broker.HandDown{}, err
+		return broker.TokenExchange{}, err
 	}
 	return h, checkReason(h.Reason)
 }

@@ -14,17 +14,17 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// shown reads a token of ours, for whomever it is. Any error but errKeys means that it is none, or none any more.
-func (s *Server) shown(raw string) (broker.Shown, error) {
+// presented reads a token of ours, for whomever it is. Any error but errKeys means that it is none, or none any more.
+func (s *Server) presented(raw string) (broker.PresentedToken, error) {
 	verifier, err := s.verifier()
 	if err != nil {
-		return broker.Shown{}, fmt.Errorf("%w: %w", errKeys, err)
+		return broker.PresentedToken{}, fmt.Errorf("%w: %w", errKeys, err)
 	}
 	claims, err := verifier.Verify(raw)
 	if err != nil {
-		return broker.Shown{}, err
+		return broker.PresentedToken{}, err
 	}
-	return broker.Shown{Token: claims, Digest: token.Digest(raw)}, nil
+	return broker.PresentedToken{Token: claims, Digest: token.Digest(raw)}, nil
 }
 
 // ownKeys is how tokens of ours were read last.
@@ -87,7 +87,7 @@ func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 
 // introspect tells nothing of a token to whom it is not shown, and asks the store about no other.
 func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string) (Introspection, error) {
-	t, err := s.shown(raw)
+	t, err := s.presented(raw)
 	switch {
 	case errors.Is(err, errKeys):
 		return Introspection{}, err
@@ -105,7 +105,7 @@ func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string
 
 // lookAt is nil when a token is in force to who asks: to a resource server of its audience, which uses it with that, and to
 // its own sandbox, which does not.
-func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.Shown) error {
+func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.PresentedToken) error {
 	switch {
 	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
 		return s.cfg.Broker.Use(ctx, t, who)
@@ -168,7 +168,7 @@ func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string) error {
-	t, err := s.shown(raw)
+	t, err := s.presented(raw)
 	switch {
 	case errors.Is(err, errKeys):
 		return err

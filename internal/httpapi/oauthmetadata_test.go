@@ -120,7 +120,7 @@ func TestMetadataOfAnIssuerWithAPath(t *testing.T) {
 	}
 	book := s.DB.Ledger(t)
 	if cfg.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: book, Approvals: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
+		Ledger: book, Live: book, Approvals: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
 		Issuer: testkit.Audience + "/tenant", Now: cfg.Now, Log: cfg.Log,
 	}); err != nil {
 		t.Fatal(err)

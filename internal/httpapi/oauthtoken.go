@@ -41,7 +41,7 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	jkt, err := s.proved(w, r, who)
+	jkt, err := s.requireDPoP(w, r, who)
 	if err != nil {
 		s.failOAuth(w, r, who, err)
 		return
@@ -84,7 +84,7 @@ func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved br
 }
 
 func badMember(field string, name OAuthErrorCode, why string) error {
-	return &finding{kind: errInvalid, field: field, detail: field, oauth: name, why: why}
+	return &requestError{kind: errInvalid, field: field, detail: field, oauth: name, why: why}
 }
 
 // readAsk turns a form into a request, which has to be one that issueToken would take.
@@ -241,11 +241,11 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 	case id == "":
 		return broker.Result{}, badMember("auth_req_id", OAuthInvalidRequest, "is required")
 	case !ourID(id):
-		return broker.Result{}, &finding{kind: broker.ErrNotFound, detail: "auth_req_id"}
+		return broker.Result{}, &requestError{kind: broker.ErrNotFound, detail: "auth_req_id"}
 	case !s.polls.Allows(who.ID().String()+" "+id, s.cfg.Now()):
 		return broker.Result{}, &awaited{name: OAuthSlowDown, id: id}
 	}
-	result, err := s.cfg.Broker.Redeem(ctx, who, broker.Redemption{
+	result, err := s.cfg.Broker.RedeemApproval(ctx, who, broker.Redemption{
 		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT},
 	})
 	if errors.Is(err, broker.ErrNotApproved) {
@@ -263,7 +263,7 @@ func (s *Server) whyNotApproved(ctx context.Context, who attest.Identity, id str
 	if err != nil {
 		return notFound(err, "auth_req_id")
 	}
-	f := &finding{kind: broker.ErrNotApproved, detail: "auth_req_id"}
+	f := &requestError{kind: broker.ErrNotApproved, detail: "auth_req_id"}
 	if view.Status == broker.StatusExpired {
 		f.oauth = OAuthExpiredToken
 	}

@@ -39,15 +39,15 @@ func signedAt(t *testing.T, now func() time.Time) *testkit.Stack {
 }
 
 // signing is a vote that a passkey signs, as the console casts it.
-func signing(t *testing.T, s *testkit.Stack, username, id string, a *testkit.Authenticator, change func(*broker.Ballot)) (*broker.Case, error) {
+func signing(t *testing.T, s *testkit.Stack, username, id string, a *testkit.Authenticator, change func(*broker.VoteCast)) (*broker.ApprovalRequest, error) {
 	t.Helper()
 	who := s.Somebody(t, username)
-	shown, err := s.Broker.Case(t.Context(), who, id)
+	shown, err := s.Broker.ApprovalRequest(t.Context(), who, id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hash := shown.Hash()
-	b := broker.Ballot{Request: id, Hash: hash, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: a.Assert(t, hash[:])}
+	b := broker.VoteCast{Request: id, Hash: hash, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: a.Assert(t, hash[:])}
 	if change != nil {
 		change(&b)
 	}
@@ -101,7 +101,7 @@ func TestNothingElseIsSigned(t *testing.T) {
 	carol, bob := s.Passkey(t, "carol"), s.Passkey(t, "bob")
 	other := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
 	var onOther []byte
-	if _, err := signing(t, s, "carol", other, carol, func(b *broker.Ballot) { onOther = b.Assertion }); err != nil {
+	if _, err := signing(t, s, "carol", other, carol, func(b *broker.VoteCast) { onOther = b.Assertion }); err != nil {
 		t.Fatal(err)
 	}
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
@@ -112,7 +112,7 @@ func TestNothingElseIsSigned(t *testing.T) {
 	}
 	for name, try := range map[string]struct {
 		a      *testkit.Authenticator
-		change func(*broker.Ballot)
+		change func(*broker.VoteCast)
 		want   error
 	}{
 		"another page":           {lying(func(a *testkit.Authenticator) { a.Origin = "https://brevet.test.evil" }), nil, passkey.ErrOrigin},
@@ -121,9 +121,9 @@ func TestNothingElseIsSigned(t *testing.T) {
 		"a registration":         {lying(func(a *testkit.Authenticator) { a.Get = a.Create }), nil, passkey.ErrCeremony},
 		"another person's key":   {bob, nil, passkey.ErrOtherKey},
 		"a key of nobody's":      {testkit.NewAuthenticator(t, carol.RPID, carol.Origin), nil, passkey.ErrOtherKey},
-		"what was signed before": {carol, func(b *broker.Ballot) { b.Assertion = onOther }, passkey.ErrChallenge},
-		"nothing":                {carol, func(b *broker.Ballot) { b.Assertion = nil }, passkey.ErrMalformed},
-		"to break the glass": {carol, func(b *broker.Ballot) {
+		"what was signed before": {carol, func(b *broker.VoteCast) { b.Assertion = onOther }, passkey.ErrChallenge},
+		"nothing":                {carol, func(b *broker.VoteCast) { b.Assertion = nil }, passkey.ErrMalformed},
+		"to break the glass": {carol, func(b *broker.VoteCast) {
 			b.Verdict, b.Note, b.Assertion = broker.BreakGlass, "nobody answers", nil
 		}, broker.ErrNotEligible},
 	} {
@@ -143,7 +143,7 @@ func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
-	breaking := func(b *broker.Ballot) { b.Verdict, b.Note = broker.BreakGlass, "nobody answers" }
+	breaking := func(b *broker.VoteCast) { b.Verdict, b.Note = broker.BreakGlass, "nobody answers" }
 	for _, username := range []string{"lea", "leo"} {
 		if _, err := signing(t, s, username, id, testkit.NewAuthenticator(t, testkit.Site.ID, testkit.Audience), breaking); !errors.Is(err, broker.ErrPasskey) {
 			t.Errorf("%s, with a key of nobody's: got %v, want ErrPasskey", username, err)
@@ -204,7 +204,7 @@ func TestAYesForTheTaskIsSignedOnce(t *testing.T) {
 	s := signed(t)
 	a, scope := s.Passkey(t, "carol"), "git.comments.write"
 	id := waiting(t, s.Client(t, agent), askFor(scope))
-	if _, err := signing(t, s, "carol", id, a, func(b *broker.Ballot) { b.Covers = broker.CoverTask }); err != nil {
+	if _, err := signing(t, s, "carol", id, a, func(b *broker.VoteCast) { b.Covers = broker.CoverTask }); err != nil {
 		t.Fatal(err)
 	}
 	if _, done := redeemed(t, s, id, scope); !done {

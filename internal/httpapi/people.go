@@ -13,10 +13,10 @@ import (
 // caller is an attest.Identity or a people.Person: nothing else proves who calls.
 type caller interface{ IsZero() bool }
 
-// prove tells who calls: a workload with an SVID, or a person with an ID token and nothing else. It comes first in every
+// authenticate tells who calls: a workload with an SVID, or a person with an ID token and nothing else. It comes first in every
 // operation under /v1. Each kind of proof is verified in full by its own package, and what both would take proves the
 // workload, which can never vote.
-func (s *Server) prove(r *http.Request, operation string) (caller, error) {
+func (s *Server) authenticate(r *http.Request, operation string) (caller, error) {
 	s.begin(r, operation)
 	bearer, err := bearerOf(r)
 	if err != nil {
@@ -27,29 +27,29 @@ func (s *Server) prove(r *http.Request, operation string) (caller, error) {
 	case noSVID == nil:
 		return workload, nil
 	case errors.Is(noSVID, attest.ErrBundleUnavailable):
-		return nobody, &finding{kind: errBundle, detail: attest.Reason(noSVID)}
+		return nobody, &requestError{kind: errBundle, detail: attest.Reason(noSVID)}
 	case bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 || s.cfg.People == nil:
-		return nobody, &finding{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
+		return nobody, &requestError{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
 	}
 	person, noToken := s.cfg.People.Identify(r.Context(), bearer)
 	switch {
 	case noToken == nil && !s.pace.Allows(person.ID(), s.cfg.Now()):
-		return nobody, &finding{kind: errPace, detail: "pace"}
+		return nobody, &requestError{kind: errPace, detail: "pace"}
 	case noToken == nil:
 		return person, nil
 	case errors.Is(noToken, people.ErrProviderUnavailable):
-		return nobody, &finding{kind: errProvider, detail: people.Reason(noToken)}
+		return nobody, &requestError{kind: errProvider, detail: people.Reason(noToken)}
 	case errors.Is(noSVID, attest.ErrID): // as an ID token's subject is none
-		return nobody, &finding{kind: errUnauthenticated, detail: people.Reason(noToken)}
+		return nobody, &requestError{kind: errUnauthenticated, detail: people.Reason(noToken)}
 	}
 	// Why it failed is in the record only.
-	return nobody, &finding{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
+	return nobody, &requestError{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
 }
 
-// attest proves which workload calls, in operations that are for sandboxes alone (H101). The caller is who it is that is
+// authenticateWorkload proves which workload calls, in operations that are for sandboxes alone (H101). The caller is who it is that is
 // refused.
-func (s *Server) attest(r *http.Request, operation string) (attest.Identity, caller, error) {
-	who, err := s.prove(r, operation)
+func (s *Server) authenticateWorkload(r *http.Request, operation string) (attest.Identity, caller, error) {
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		return attest.Identity{}, nobody, err
 	}
@@ -60,7 +60,7 @@ func (s *Server) attest(r *http.Request, operation string) (attest.Identity, cal
 func workloadOf(who caller) (attest.Identity, error) {
 	workload, ok := who.(attest.Identity)
 	if !ok {
-		return attest.Identity{}, &finding{kind: errNotAllowed, detail: "person"}
+		return attest.Identity{}, &requestError{kind: errNotAllowed, detail: "person"}
 	}
 	return workload, nil
 }
@@ -68,13 +68,13 @@ func workloadOf(who caller) (attest.Identity, error) {
 // identify proves which person calls, in operations that are for people alone (H94). The caller is who it is that is
 // refused.
 func (s *Server) identify(r *http.Request, operation string) (people.Person, caller, error) {
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		return people.Person{}, nobody, err
 	}
 	person, ok := who.(people.Person)
 	if !ok {
-		return people.Person{}, who, &finding{kind: errNotAllowed, detail: "workload"}
+		return people.Person{}, who, &requestError{kind: errNotAllowed, detail: "workload"}
 	}
 	return person, who, nil
 }
@@ -82,7 +82,7 @@ func (s *Server) identify(r *http.Request, operation string) (people.Person, cal
 // delegator is the person whose ID token a sandbox presents as a member, to ask on their behalf; nil when there is none. It
 // proves nothing of who calls.
 func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes.User, error) {
-	bad := &finding{kind: errInvalid, field: member, detail: people.Reason(people.ErrNoDelegation)}
+	bad := &requestError{kind: errInvalid, field: member, detail: people.Reason(people.ErrNoDelegation)}
 	switch {
 	case idToken == "":
 		return nil, nil //nolint:nilnil // on nobody's behalf
@@ -94,7 +94,7 @@ func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes
 	bad.detail = people.Reason(err)
 	switch {
 	case errors.Is(err, people.ErrProviderUnavailable):
-		return nil, &finding{kind: errProvider, detail: bad.detail}
+		return nil, &requestError{kind: errProvider, detail: bad.detail}
 	case errors.Is(err, people.ErrNoDelegation):
 		bad.why = noDelegation
 		return nil, bad

@@ -301,7 +301,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err er
 
 // refused describes err as a problem, counts it, and records it when it is a refusal.
 func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) Problem {
-	a, f, c := answerTo(err), findingOf(err), callOf(r)
+	a, f, c := answerTo(err), requestErrorOf(err), callOf(r)
 	c.code = a.code
 	if a.code == CodeUnauthenticated && outlived(r, f.detail) {
 		h.Set("Connection", "close") // over HTTP/2, GOAWAY
@@ -368,7 +368,7 @@ func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
 // refuseTimeout bounds the record of a refusal, which goes on when the caller hangs up.
 const refuseTimeout = 3 * time.Second
 
-func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f finding) {
+func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f requestError) {
 	c := callOf(r)
 	ref := broker.Refusal{
 		ID: c.id, Code: string(code), Detail: f.detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,

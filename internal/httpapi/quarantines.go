@@ -18,7 +18,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		if _, err := spiffeid.FromString(ask.SpiffeID); err != nil {
-			return nil, &finding{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
+			return nil, &requestError{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
 		}
 		if err := checkReason(ask.Reason); err != nil {
 			return nil, err
@@ -33,7 +33,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 
 // RemoveQuarantine lifts one.
 func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
-	who, err := s.prove(r, "removeQuarantine")
+	who, err := s.authenticate(r, "removeQuarantine")
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -47,7 +47,7 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 }
 
 func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams) error {
-	within, err := s.reach(r, who, s.offices.admin)
+	within, err := s.reach(r, who, s.roles.admin)
 	if err != nil {
 		return err
 	}
@@ -55,10 +55,10 @@ func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams
 		return err
 	}
 	if _, err := spiffeid.FromString(params.SpiffeID); err != nil {
-		return &finding{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		return &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
 	}
 	if err := checkReason(params.Reason); err != nil {
-		return &finding{kind: errParameter, field: "reason", detail: "parameter_query"}
+		return &requestError{kind: errParameter, field: "reason", detail: "parameter_query"}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
 	defer cancel()
@@ -70,12 +70,12 @@ func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams
 // ListQuarantines shows those that stand to admins and auditors.
 func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 	const operation = "listQuarantines"
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	within, err := s.reach(r, who, s.offices.admin, s.offices.auditor)
+	within, err := s.reach(r, who, s.roles.admin, s.roles.auditor)
 	if err != nil {
 		s.fail(w, r, who, err)
 		return

@@ -20,7 +20,7 @@ const defaultLimit = 50
 
 // GetRequest tells a caller the state of one of its own requests.
 func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
-	who, caller, err := s.attest(r, "getRequest")
+	who, caller, err := s.authenticateWorkload(r, "getRequest")
 	if err != nil {
 		s.fail(w, r, caller, err)
 		return
@@ -43,7 +43,7 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 
 // GetIssuance reads one record to whoever may see it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
-	who, err := s.prove(r, "getIssuance")
+	who, err := s.authenticate(r, "getIssuance")
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -64,7 +64,7 @@ func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 // find reads one record. Malformed, unknown and foreign ids are the same error.
 func (s *Server) find(r *http.Request, who caller, id string, within broker.Reach) (*broker.View, error) {
 	if !ourID(id) {
-		return nil, &finding{kind: broker.ErrNotFound, detail: "id"}
+		return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
 	}
 	if err := s.rules.check(r, who, callOf(r).operation, nil); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (s *Server) find(r *http.Request, who caller, id string, within broker.Reac
 // ListIssuances reads one page of records.
 func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
 	const operation = "listIssuances"
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -154,7 +154,7 @@ const (
 // queryOf checks the filters that openapi.yaml cannot.
 func queryOf(r *http.Request, p ListIssuancesParams) (broker.Query, error) {
 	bad := func(field string) (broker.Query, error) {
-		return broker.Query{}, &finding{kind: errParameter, field: field, detail: "parameter_query"}
+		return broker.Query{}, &requestError{kind: errParameter, field: field, detail: "parameter_query"}
 	}
 	if field := badIdentity(p.SpiffeID, p.SpiffeIDPrefix, p.TrustDomain); field != "" {
 		return bad(field)
@@ -278,12 +278,12 @@ func factsOf(v *broker.View) CredentialFacts {
 // like one.
 func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
 	pattern := chi.RouteContext(r.Context()).RoutePattern()
-	who, err := s.prove(r, s.rules.operation(r.Method, pattern))
+	who, err := s.authenticate(r, s.rules.operation(r.Method, pattern))
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
 	}
-	f := &finding{kind: errParameter, detail: "parameter_form"}
+	f := &requestError{kind: errParameter, detail: "parameter_form"}
 	if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
 		f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
 	}

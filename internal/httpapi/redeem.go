@@ -15,7 +15,7 @@ import (
 // RedeemRequest hands over what people have approved.
 func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
 	const operation = "redeemRequest"
-	who, caller, err := s.attest(r, operation)
+	who, caller, err := s.authenticateWorkload(r, operation)
 	if err != nil {
 		s.fail(w, r, caller, err)
 		return
@@ -31,11 +31,11 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 		return
 	}
 	defer leave()
-	if claim.JKT, err = s.proved(w, r, who); err != nil {
+	if claim.JKT, err = s.requireDPoP(w, r, who); err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
-	result, err := s.cfg.Broker.Redeem(r.Context(), who, claim)
+	result, err := s.cfg.Broker.RedeemApproval(r.Context(), who, claim)
 	if err != nil {
 		s.fail(w, r, who, notFound(err, "id"))
 		return
@@ -48,7 +48,7 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 
 func (s *Server) readRedemption(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Redemption, error) {
 	if !ourID(id) {
-		return broker.Redemption{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+		return broker.Redemption{}, &requestError{kind: broker.ErrNotFound, detail: "id"}
 	}
 	ask, err := readOrder[Redemption](s, w, r, who, "redeemRequest")
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Server) readRedemption(w http.ResponseWriter, r *http.Request, who atte
 	}
 	for member, value := range map[string]string{"csr": ask.Csr, "public_key": ask.PublicKey} {
 		if len(value) > maxKey {
-			return broker.Redemption{}, &finding{kind: errInvalid, field: member, detail: member}
+			return broker.Redemption{}, &requestError{kind: errInvalid, field: member, detail: member}
 		}
 	}
 	return broker.Redemption{Request: id, CSR: ask.Csr, PublicKey: ask.PublicKey}, nil
@@ -65,7 +65,7 @@ func (s *Server) readRedemption(w http.ResponseWriter, r *http.Request, who atte
 // WithdrawRequest takes one of the caller's own requests back.
 func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "withdrawRequest"
-	who, caller, err := s.attest(r, operation)
+	who, caller, err := s.authenticateWorkload(r, operation)
 	if err != nil {
 		s.fail(w, r, caller, err)
 		return
@@ -80,7 +80,7 @@ func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) 
 
 func (s *Server) withdraw(r *http.Request, who attest.Identity, id string) error {
 	if !ourID(id) {
-		return &finding{kind: broker.ErrNotFound, detail: "id"}
+		return &requestError{kind: broker.ErrNotFound, detail: "id"}
 	}
 	if err := s.rules.check(r, who, "withdrawRequest", nil); err != nil {
 		return err

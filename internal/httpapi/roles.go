@@ -28,19 +28,19 @@ type ResourceServer struct {
 // holders are the workloads that have one role, with the trust domains and SPIFFE IDs at or below which they do.
 type holders map[spiffeid.ID][]string
 
-// office is a role as workloads hold it, by their SPIFFE IDs, and as people do, by their groups.
-type office struct {
+// role is a role as workloads hold it, by their SPIFFE IDs, and as people do, by their groups.
+type role struct {
 	workloads holders
 	people    people.Role // empty when people have no such role
 }
 
-type offices struct{ auditor, admin, orchestrator office }
+type roles struct{ auditor, admin, orchestrator role }
 
-func newOffices(cfg Config) offices {
-	return offices{
-		auditor:      office{holdersOf(cfg.Auditors), people.RoleAuditor},
-		admin:        office{holdersOf(cfg.Admins), people.RoleAdmin},
-		orchestrator: office{workloads: holdersOf(cfg.Orchestrators)},
+func newRoles(cfg Config) roles {
+	return roles{
+		auditor:      role{holdersOf(cfg.Auditors), people.RoleAuditor},
+		admin:        role{holdersOf(cfg.Admins), people.RoleAdmin},
+		orchestrator: role{workloads: holdersOf(cfg.Orchestrators)},
 	}
 }
 
@@ -58,7 +58,7 @@ func holdersOf(all []Role) holders {
 }
 
 // within is where who holds an office by the configuration.
-func (s *Server) within(who caller, o office) []string {
+func (s *Server) within(who caller, o role) []string {
 	switch who := who.(type) {
 	case attest.Identity:
 		return o.workloads[who.ID()]
@@ -70,7 +70,7 @@ func (s *Server) within(who caller, o office) []string {
 
 // where is how far who gets by any of the offices, in a call that takes one of them. It reaches nothing for who holds
 // none.
-func (s *Server) where(r *http.Request, who caller, of ...office) broker.Reach {
+func (s *Server) where(r *http.Request, who caller, of ...role) broker.Reach {
 	var prefixes []string
 	for _, o := range of {
 		within := s.within(who, o)
@@ -95,7 +95,7 @@ func (s *Server) everywhere(within []string) []string {
 }
 
 // reach is how far who gets by any of the offices. Without one it is errNotAllowed.
-func (s *Server) reach(r *http.Request, who caller, of ...office) (broker.Reach, error) {
+func (s *Server) reach(r *http.Request, who caller, of ...role) (broker.Reach, error) {
 	within := s.where(r, who, of...)
 	if len(within.TrustDomains)+len(within.Within) == 0 {
 		return broker.Reach{}, s.noRole(r, who)
@@ -104,7 +104,7 @@ func (s *Server) reach(r *http.Request, who caller, of ...office) (broker.Reach,
 }
 
 // overAll is nil when who holds one of the offices in every trust domain.
-func (s *Server) overAll(r *http.Request, who caller, of ...office) error {
+func (s *Server) overAll(r *http.Request, who caller, of ...role) error {
 	within := s.where(r, who, of...)
 	for _, td := range s.cfg.Attestor.TrustDomains() {
 		if !slices.Contains(within.TrustDomains, td.Name()) {
@@ -114,12 +114,12 @@ func (s *Server) overAll(r *http.Request, who caller, of ...office) error {
 	return nil
 }
 
-var errNoRole = &finding{kind: errNotAllowed, detail: "role"}
+var errNoRole = &requestError{kind: errNotAllowed, detail: "role"}
 
 // readable is what who may read: auditors all of what they are given, other workloads their own, and other people
 // nothing.
 func (s *Server) readable(r *http.Request, who caller) (broker.Reach, error) {
-	within := s.where(r, who, s.offices.auditor)
+	within := s.where(r, who, s.roles.auditor)
 	if len(within.TrustDomains)+len(within.Within) > 0 {
 		return within, nil
 	}

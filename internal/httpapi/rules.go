@@ -111,7 +111,7 @@ func (ru *rules) check(r *http.Request, who caller, operation string, body []byt
 	if body != nil {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	return ruleFinding(openapi3filter.ValidateRequest(r.Context(), input))
+	return ruleError(openapi3filter.ValidateRequest(r.Context(), input))
 }
 
 // path is the values of the path's parameters.
@@ -129,46 +129,46 @@ func (ru *rules) path(r *http.Request, operation string) map[string]string {
 func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, &finding{kind: errParameter, detail: "query_encoding"}
+		return nil, &requestError{kind: errParameter, detail: "query_encoding"}
 	}
 	for name, given := range values {
 		if strings.HasPrefix(name, paramPrefix) && ru.params[operation] {
 			name = "params" // the rest of it is the caller's
 		} else if !ru.query[operation][name] {
-			return nil, &finding{kind: errParameter, detail: "query_unknown"}
+			return nil, &requestError{kind: errParameter, detail: "query_unknown"}
 		}
 		if !utf8.ValidString(given[0]) || strings.ContainsRune(given[0], 0) {
-			return nil, &finding{kind: errParameter, field: name, detail: "query_encoding"}
+			return nil, &requestError{kind: errParameter, field: name, detail: "query_encoding"}
 		}
 		if len(given) != 1 {
-			return nil, &finding{kind: errParameter, field: name, detail: "query_repeated"}
+			return nil, &requestError{kind: errParameter, field: name, detail: "query_repeated"}
 		}
 	}
 	return values, nil
 }
 
-// ruleFinding turns what the validator says into a finding that repeats nothing of the input: parameters and members
+// ruleError turns what the validator says into a finding that repeats nothing of the input: parameters and members
 // are named only where the description names them.
-func ruleFinding(err error) error {
+func ruleError(err error) error {
 	if err == nil {
 		return nil
 	}
 	var security *openapi3filter.SecurityRequirementsError
 	if errors.As(err, &security) {
-		return &finding{kind: errUnauthenticated, detail: "no_identity"}
+		return &requestError{kind: errUnauthenticated, detail: "no_identity"}
 	}
 	var request *openapi3filter.RequestError
 	if !errors.As(err, &request) {
 		return fmt.Errorf("validating a request: %w", err)
 	}
 	if request.Parameter != nil {
-		return &finding{kind: errParameter, field: request.Parameter.Name, detail: "parameter_" + request.Parameter.In}
+		return &requestError{kind: errParameter, field: request.Parameter.Name, detail: "parameter_" + request.Parameter.In}
 	}
 	var schema *openapi3.SchemaError
 	if errors.As(err, &schema) {
 		if pointer := schema.JSONPointer(); len(pointer) > 0 {
-			return &finding{kind: errInvalid, field: pointer[0], detail: pointer[0]}
+			return &requestError{kind: errInvalid, field: pointer[0], detail: pointer[0]}
 		}
 	}
-	return &finding{kind: errInvalid, detail: "body"}
+	return &requestError{kind: errInvalid, detail: "body"}
 }

@@ -10,12 +10,12 @@ import (
 // ListScopes tells a sandbox what it may ask for.
 func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
 	const operation = "listScopes"
-	who, caller, err := s.attest(r, operation)
+	who, caller, err := s.authenticateWorkload(r, operation)
 	if err == nil {
 		err = s.rules.check(r, who, operation, nil)
 	}
 	if err == nil && !s.offers.Allows(who.ID().String(), s.cfg.Now()) {
-		err = &finding{kind: errPace, detail: "pace"}
+		err = &requestError{kind: errPace, detail: "pace"}
 	}
 	if err != nil {
 		s.fail(w, r, caller, err)

@@ -41,9 +41,9 @@ type Config struct {
 	People *people.Verifier
 	// Keys gives the public keys that issued tokens are checked with, as a JWK set.
 	Keys interface{ JWKS() ([]byte, error) }
-	// Proofs is the log, and LogKeys gives the public keys that its checkpoints are signed with.
-	Proofs  Proofs
-	LogKeys interface {
+	// InclusionProofs is the log, and LogKeys gives the public keys that its checkpoints are signed with.
+	InclusionProofs InclusionProofs
+	LogKeys         interface {
 		Keys(ctx context.Context) ([]string, error)
 	}
 	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
@@ -80,9 +80,9 @@ type Check struct {
 
 // Server answers the calls that openapi.yaml describes. It is safe for concurrent use.
 type Server struct {
-	cfg     Config
-	hosts   map[string]bool
-	offices offices
+	cfg   Config
+	hosts map[string]bool
+	roles roles
 	// audiences are those whose tokens resource servers may ask about.
 	audiences map[spiffeid.ID][]string
 	cursors   *cursors
@@ -96,7 +96,7 @@ type Server struct {
 	// Reports are of uses.
 	pace, polls, offers, reports *ratelimit.Pace
 	// making holds those who ask for credentials.
-	making  lane
+	making  concurrencyLimit
 	ownKeys atomic.Pointer[ownKeys]
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
@@ -116,7 +116,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, offices: newOffices(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}), conns: connections{open: map[net.Conn]*openConnection{}}}
+	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}), conns: connections{open: map[net.Conn]*openConnection{}}}
 	s.pace = ratelimit.New(callsPerSecond, callsAtOnce)
 	s.polls = ratelimit.New(pollsPerSecond, 1)
 	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne
@@ -149,7 +149,7 @@ func New(cfg Config) (*Server, error) {
 
 func (cfg Config) check() error {
 	switch {
-	case cfg.Broker == nil, cfg.Attestor == nil, cfg.Keys == nil, cfg.Proofs == nil, cfg.LogKeys == nil:
+	case cfg.Broker == nil, cfg.Attestor == nil, cfg.Keys == nil, cfg.InclusionProofs == nil, cfg.LogKeys == nil:
 		return errors.New("server: broker, attestor, proofs and both kinds of keys are all required")
 	case cfg.Log == nil, cfg.Registry == nil, cfg.Now == nil:
 		return errors.New("server: log, registry and clock are all required")
@@ -177,7 +177,7 @@ func (cfg Config) check() error {
 func (s *Server) routes() *chi.Mux {
 	mux := chi.NewRouter()
 	mux.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, nobody, &finding{kind: errNoRoute, detail: "path"})
+		s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path"})
 	})
 	mux.MethodNotAllowed(s.methodNotAllowed)
 	if issuer, _ := s.issuerURL(); strings.Trim(issuer.Path, "/") != "" {

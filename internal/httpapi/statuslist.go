@@ -27,7 +27,7 @@ func (s *Server) GetStatusList(w http.ResponseWriter, r *http.Request, id string
 
 func (s *Server) statusList(r *http.Request, id string) (broker.StatusList, error) {
 	if !ourID(id) {
-		return broker.StatusList{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+		return broker.StatusList{}, &requestError{kind: broker.ErrNotFound, detail: "id"}
 	}
 	if err := s.rules.check(r, nobody, callOf(r).operation, nil); err != nil {
 		return broker.StatusList{}, err

@@ -22,7 +22,7 @@ const (
 	maxTokens = 2000
 )
 
-func malformed(detail string) error { return &finding{kind: errMalformedBody, detail: detail} }
+func malformed(detail string) error { return &requestError{kind: errMalformedBody, detail: detail} }
 
 // readBody returns the body's bytes once they are known to be one strict JSON object whose members are all among
 // members.
@@ -45,7 +45,7 @@ func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error)
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return nil, &finding{kind: errTooLarge, detail: "body_size"}
+		return nil, &requestError{kind: errTooLarge, detail: "body_size"}
 	}
 	if err != nil {
 		return nil, malformed("body_incomplete")
@@ -59,23 +59,23 @@ func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
 		return malformed("transfer_encoding")
 	}
 	if len(r.Header.Values("Content-Encoding")) > 0 {
-		return &finding{kind: errMediaType, detail: "content_encoding"}
+		return &requestError{kind: errMediaType, detail: "content_encoding"}
 	}
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 {
-		return &finding{kind: errMediaType, detail: "content_type"}
+		return &requestError{kind: errMediaType, detail: "content_type"}
 	}
 	mediaType, params, err := mime.ParseMediaType(types[0])
 	if err != nil || mediaType != wanted {
-		return &finding{kind: errMediaType, detail: "content_type"}
+		return &requestError{kind: errMediaType, detail: "content_type"}
 	}
 	for name, value := range params {
 		if name != "charset" || !strings.EqualFold(value, "utf-8") {
-			return &finding{kind: errMediaType, detail: "content_type"}
+			return &requestError{kind: errMediaType, detail: "content_type"}
 		}
 	}
 	if r.ContentLength > most {
-		return &finding{kind: errTooLarge, detail: "body_size"}
+		return &requestError{kind: errTooLarge, detail: "body_size"}
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func checkObject(body []byte, members map[string]bool) error {
 		token, err := d.ReadToken()
 		switch {
 		case err != nil:
-			return syntaxFinding(err)
+			return syntaxError(err)
 		case d.StackDepth() == 0:
 			return checkEnd(d)
 		case d.StackDepth() > maxDepth:
@@ -122,7 +122,7 @@ func checkEnd(d *jsontext.Decoder) error {
 	return nil
 }
 
-func syntaxFinding(err error) error {
+func syntaxError(err error) error {
 	if errors.Is(err, jsontext.ErrDuplicateName) {
 		return malformed("duplicate_member")
 	}

@@ -14,7 +14,7 @@ import (
 func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams) {
 	s.timeline(w, r, "getTaskTimeline", func(by reading) (broker.TimelineQuery, string, error) {
 		id := cmp.Or(params.SpiffeID, by.within.Subject)
-		bad := &finding{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		bad := &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
 		if id == "" {
 			bad.why = "spiffe_id is missing: whoever is no sandbox says whose task it is, as in ?spiffe_id=spiffe://acme.example/research/a"
 			return broker.TimelineQuery{}, "", bad
@@ -31,7 +31,7 @@ func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Ta
 func (s *Server) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams) {
 	s.timeline(w, r, "getIssuanceTimeline", func(reading) (broker.TimelineQuery, string, error) {
 		if !ourID(id) {
-			return broker.TimelineQuery{}, "", &finding{kind: broker.ErrNotFound, detail: "id"}
+			return broker.TimelineQuery{}, "", &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
 		return broker.TimelineQuery{ID: id, Limit: cmp.Or(params.Limit, defaultLimit)}, params.Cursor, nil
 	})
@@ -40,7 +40,7 @@ func (s *Server) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id 
 func (s *Server) timeline(
 	w http.ResponseWriter, r *http.Request, operation string, ask func(reading) (broker.TimelineQuery, string, error),
 ) {
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return

@@ -25,7 +25,7 @@ const pollAfter = 5
 
 // IssueToken is the way down: who, what, then the broker.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
-	who, caller, err := s.attest(r, "issueToken")
+	who, caller, err := s.authenticateWorkload(r, "issueToken")
 	if err != nil {
 		s.fail(w, r, caller, err)
 		return
@@ -41,7 +41,7 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		return
 	}
 	defer leave()
-	if req.JKT, err = s.proved(w, r, who); err != nil {
+	if req.JKT, err = s.requireDPoP(w, r, who); err != nil {
 		s.fail(w, r, who, err)
 		return
 	}
@@ -75,14 +75,14 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&ask); err != nil {
-		return broker.Request{}, typeFinding(err)
+		return broker.Request{}, typeError(err)
 	}
 	for _, text := range []struct {
 		member, value string
 		most          int
 	}{{"csr", ask.Csr, maxKey}, {"public_key", ask.PublicKey, maxKey}} {
 		if len(text.value) > text.most {
-			return broker.Request{}, &finding{kind: errInvalid, field: text.member, detail: text.member}
+			return broker.Request{}, &requestError{kind: errInvalid, field: text.member, detail: text.member}
 		}
 	}
 	if err := checkReason(ask.Reason); err != nil {
@@ -95,18 +95,18 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	}, err
 }
 
-// typeFinding names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
+// typeError names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
 // February.
-func typeFinding(err error) error {
+func typeError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field == "ttl" {
-		return &finding{kind: errInvalid, field: wrong.Field, detail: wrong.Field}
+		return &requestError{kind: errInvalid, field: wrong.Field, detail: wrong.Field}
 	}
 	var noTime *time.ParseError
 	if errors.As(err, &noTime) {
-		return &finding{kind: errInvalid, field: "at", detail: "at"}
+		return &requestError{kind: errInvalid, field: "at", detail: "at"}
 	}
-	return &finding{kind: errInvalid, detail: "body"}
+	return &requestError{kind: errInvalid, detail: "body"}
 }
 
 // deliver writes what became of a request. It returns nil only when a credential in it has left.

@@ -14,7 +14,7 @@ const defaultUsage = 30 * 24 * time.Hour
 
 // ReportUses records what a sandbox says of one of its own credentials.
 func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
-	who, caller, err := s.attest(r, "reportUses")
+	who, caller, err := s.authenticateWorkload(r, "reportUses")
 	if err != nil {
 		s.fail(w, r, caller, err)
 		return
@@ -30,9 +30,9 @@ func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 func (s *Server) reportUses(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Use, error) {
 	switch {
 	case !ourID(id):
-		return broker.Use{}, &finding{kind: broker.ErrNotFound, detail: "id"}
+		return broker.Use{}, &requestError{kind: broker.ErrNotFound, detail: "id"}
 	case !s.reports.Allows(who.ID().String(), s.cfg.Now()):
-		return broker.Use{}, &finding{kind: errPace, detail: "pace"}
+		return broker.Use{}, &requestError{kind: errPace, detail: "pace"}
 	}
 	ask, err := readOrder[UseRequest](s, w, r, who, "reportUses")
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) reportUses(w http.ResponseWriter, r *http.Request, who attest.I
 func (s *Server) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
 	s.forAuditors(w, r, "getUsage", func(by auditing) (any, error) {
 		bad := func(field string) (any, error) {
-			return nil, &finding{kind: errParameter, field: field, detail: "parameter_query"}
+			return nil, &requestError{kind: errParameter, field: field, detail: "parameter_query"}
 		}
 		q := broker.UsageQuery{TrustDomain: params.TrustDomain, Since: params.Since.UTC(), Until: params.Until.UTC()}
 		if params.Since.IsZero() {

@@ -13,7 +13,7 @@ import (
 // WhoAmI tells a caller what its proof proves, and where it holds which role.
 func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	const operation = "whoAmI"
-	who, err := s.prove(r, operation)
+	who, err := s.authenticate(r, operation)
 	if err != nil {
 		s.fail(w, r, nobody, err)
 		return
@@ -34,12 +34,12 @@ func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
 	all := []CallerRole{}
 	for _, held := range []struct {
 		role RoleName
-		of   office
+		of   role
 	}{
-		{RoleAdmin, s.offices.admin},
-		{RoleApprover, office{people: people.RoleApprover}},
-		{RoleAuditor, s.offices.auditor},
-		{RoleOrchestrator, s.offices.orchestrator},
+		{RoleAdmin, s.roles.admin},
+		{RoleApprover, role{people: people.RoleApprover}},
+		{RoleAuditor, s.roles.auditor},
+		{RoleOrchestrator, s.roles.orchestrator},
 	} {
 		role := CallerRole{Role: held.role}
 		within := s.within(who, held.of)

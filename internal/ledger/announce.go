@@ -145,7 +145,7 @@ type targetBody struct {
 	Catalogue      string `json:"catalogue,omitzero"`
 }
 
-// Announce implements [broker.Estate]. A task that is to end twice ends at the earlier time, and a quarantine that
+// Announce implements [broker.LiveCredentials]. A task that is to end twice ends at the earlier time, and a quarantine that
 // stands already stays as it is; the second command is recorded all the same. To lift a quarantine that does not stand,
 // or not by the command that is named, is broker.ErrNotFound.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {

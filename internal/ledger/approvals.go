@@ -65,8 +65,8 @@ type memberBody struct {
 	Groups []string `json:"groups"`
 }
 
-// Cast implements [broker.Approvals].
-func (l *Ledger) Cast(ctx context.Context, step broker.Step) error {
+// Apply implements [broker.Approvals].
+func (l *Ledger) Apply(ctx context.Context, step broker.Transition) error {
 	e, err := stepEntry(step)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (l *Ledger) Cast(ctx context.Context, step broker.Step) error {
 	return err
 }
 
-func stepEntry(step broker.Step) (entry, error) {
+func stepEntry(step broker.Transition) (entry, error) {
 	kind := kindWithdrawn
 	switch {
 	case step.Vote != nil:
@@ -115,8 +115,8 @@ func (m member) voter() broker.Voter {
 	return broker.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
 }
 
-// Meet implements [broker.Approvals].
-func (l *Ledger) Meet(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
+// UpsertPerson implements [broker.Approvals].
+func (l *Ledger) UpsertPerson(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
 	v.SaidAt = stored(v.SaidAt)
 	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
 	if err != nil {
@@ -154,31 +154,31 @@ func personEntry(v broker.Voter, at time.Time) (entry, error) {
 	})
 }
 
-// maxMemorable is how many earlier requests are looked at for a yes that stands.
-const maxMemorable = 20
+// maxReusable is how many earlier requests are looked at for a yes that stands.
+const maxReusable = 20
 
-// Memorable implements [broker.Approvals].
-func (l *Ledger) Memorable(ctx context.Context, asked broker.Memory, since time.Time) ([]broker.View, error) {
-	rows, err := l.estate.Query(ctx, `
+// ReusableApprovals implements [broker.Approvals].
+func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, since time.Time) ([]broker.View, error) {
+	rows, err := l.live.Query(ctx, `
 		SELECT `+columns+` FROM issuances
 		WHERE spiffe_id = @spiffe_id AND task = @task AND scope = @scope AND time > @since
 			AND status IN ('approved', 'redeemed') AND remembered IS NULL
 		ORDER BY entry_index DESC LIMIT @limit`,
-		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxMemorable})
+		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxReusable})
 	if err != nil {
 		return nil, unavailable("reading what people have approved", err)
 	}
-	page, err := pageOf(rows, maxMemorable)
+	page, err := pageOf(rows, maxReusable)
 	return page.Records, unavailable("reading what people have approved", err)
 }
 
-// Recalled implements [broker.Approvals].
-func (l *Ledger) Recalled(ctx context.Context, request string) ([]string, error) {
+// ReusedBy implements [broker.Approvals].
+func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error) {
 	id, err := parseID(request)
 	if err != nil {
 		return nil, broker.ErrNotFound
 	}
-	rows, err := l.estate.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
+	rows, err := l.live.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
 	if err != nil {
 		return nil, unavailable("reading what an approval stood for", err)
 	}
@@ -262,7 +262,7 @@ const inTurn = `
 	ORDER BY turn, w.entry_index
 	LIMIT q.most`
 
-// Waiting implements [broker.Board].
+// Waiting implements [broker.Inbox].
 func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []broker.View, more bool, err error) {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return nil, false, ErrPageSize
@@ -289,7 +289,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 	return page.Records[:n], n < len(page.Records) || page.Next != 0, nil
 }
 
-// Decided implements [broker.Board]. What is past its time is decided too.
+// Decided implements [broker.Inbox]. What is past its time is decided too.
 func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, error) {
 	rows, err := l.read.Query(ctx, `
 		SELECT id::text FROM issuances
@@ -305,7 +305,7 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 	return ids, nil
 }
 
-// Standing implements [broker.Board].
+// Standing implements [broker.Inbox].
 func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([]broker.Standing, error) {
 	type query struct {
 		Groups []string `json:"groups"`
@@ -335,7 +335,7 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 	return all, nil
 }
 
-// Views implements [broker.Board].
+// Views implements [broker.Inbox].
 func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, error) {
 	rows, err := l.read.Query(ctx, `
 		SELECT `+columns+` FROM issuances

@@ -39,9 +39,9 @@ func waits(t *testing.T, l *ledger.Ledger) broker.Record {
 }
 
 // cast records a vote of somebody, who is known then.
-func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Step) error {
+func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
 	t.Helper()
-	if _, err := l.Meet(t.Context(), who, moment()); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
 	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
@@ -49,8 +49,8 @@ func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, s
 	if step.Becomes == broker.StatusRejected {
 		step.Vote.Verdict = broker.Deny
 	}
-	step.Hash = (&broker.Case{View: broker.View{Canonical: rec.Canonical}}).Hash()
-	return l.Cast(t.Context(), step)
+	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: rec.Canonical}}).Hash()
+	return l.Apply(t.Context(), step)
 }
 
 func approved(t *testing.T, l *ledger.Ledger) broker.Record {
@@ -58,7 +58,7 @@ func approved(t *testing.T, l *ledger.Ledger) broker.Record {
 	rec := waits(t, l)
 	for i, who := range []broker.Voter{bobVotes, carolVotes} {
 		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
-		if err := cast(t, l, rec, who, broker.Step{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
+		if err := cast(t, l, rec, who, broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,33 +110,33 @@ func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 	}
 	refused("nobody has voted", waits(t, l))
 	one := waits(t, l)
-	if err := cast(t, l, one, bobVotes, broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending}); err != nil {
+	if err := cast(t, l, one, bobVotes, broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending}); err != nil {
 		t.Fatal(err)
 	}
 	refused("one of two", one)
-	if err := cast(t, l, one, bobVotes, broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
+	if err := cast(t, l, one, bobVotes, broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
 		t.Error("one person was counted twice")
 	}
-	if err := cast(t, l, one, carolVotes, broker.Step{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrOvertaken) {
+	if err := cast(t, l, one, carolVotes, broker.Transition{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrOvertaken) {
 		t.Errorf("a step from before: got %v, want ErrOvertaken", err)
 	}
 	stranger := broker.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: saidEarlier}
-	if err := cast(t, l, one, stranger, broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
+	if err := cast(t, l, one, stranger, broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
 		t.Error("somebody outside of the group was counted")
 	}
 	void := approved(t, l)
 	left := carolVotes
 	left.Groups, left.SaidAt = []string{}, start.Add(time.Minute)
-	if _, err := l.Meet(t.Context(), left, start); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), left, start); err != nil {
 		t.Fatal(err)
 	}
 	refused("H85: an approver has left the group", void)
-	if known, err := l.Meet(t.Context(), carolVotes, start); err != nil || len(known.Groups) != 0 {
+	if known, err := l.UpsertPerson(t.Context(), carolVotes, start); err != nil || len(known.Groups) != 0 {
 		t.Errorf("an older login brings the group back: %+v, %v", known, err)
 	}
 	back := carolVotes
 	back.SaidAt = start.Add(2 * time.Minute)
-	if _, err := l.Meet(t.Context(), back, start); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), back, start); err != nil {
 		t.Fatal(err)
 	}
 	other := redeems(void)
@@ -154,7 +154,7 @@ func TestForgedApprovals(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	request := waits(t, l)
-	if _, err := l.Meet(t.Context(), bobVotes, start); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), bobVotes, start); err != nil {
 		t.Fatal(err)
 	}
 	conn := testkit.Connect(t, db.BrokerURL)

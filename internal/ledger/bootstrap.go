@@ -10,7 +10,7 @@ import (
 // know of the end yet.
 func (l *Ledger) Bootstrap(ctx context.Context) (end time.Time, on bool, err error) {
 	var kept bool
-	err = l.estate.QueryRow(ctx, `
+	err = l.live.QueryRow(ctx, `
 		SELECT least(d.hour, d.bootstrap_ended_at), d.bootstrap_ended_at IS NULL AND clock_timestamp() < d.hour, d.bootstrap_ended_at IS NOT NULL
 		FROM (SELECT created_at + interval '1 hour' AS hour, bootstrap_ended_at FROM deployment) AS d`).Scan(&end, &on, &kept)
 	if err != nil {

@@ -93,7 +93,7 @@ func (l *Ledger) InForce(ctx context.Context) (broker.CatalogueVersion, error) {
 		Digest, Actor, Reason string
 		Time                  *time.Time
 	}
-	rows, err := l.estate.Query(ctx, `
+	rows, err := l.live.Query(ctx, `
 		SELECT h.version, coalesce(h.digest, '') AS digest, coalesce(c.actor, '') AS actor, coalesce(c.reason, '') AS reason, c.time
 		FROM catalogue_head AS h LEFT JOIN catalogue_changes AS c ON c.id = h.change`)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 	if unmatchableText(digest) {
 		return nil, broker.ErrNotFound
 	}
-	rows, err := l.estate.Query(ctx, `
+	rows, err := l.live.Query(ctx, `
 		SELECT f.name, f.data
 		FROM catalogues AS c, unnest(c.names, c.contents) AS f (name, data)
 		WHERE c.digest = @digest AND EXISTS (SELECT FROM catalogue_changes AS used WHERE used.digest = c.digest)
@@ -181,7 +181,7 @@ func (l *Ledger) Proposal(ctx context.Context, digest string) (broker.CatalogueC
 }
 
 func (l *Ledger) changes(ctx context.Context, sql string, args pgx.NamedArgs) ([]broker.CatalogueChange, error) {
-	rows, err := l.estate.Query(ctx, sql, args)
+	rows, err := l.live.Query(ctx, sql, args)
 	if err != nil {
 		return nil, unavailable("reading changes of the catalogue", err)
 	}

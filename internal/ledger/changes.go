@@ -11,7 +11,7 @@ import (
 // mostChanges is how many entries are looked at for one answer.
 const mostChanges = 1000
 
-// Changes implements [broker.Chronicle].
+// Changes implements [broker.EventFeed].
 func (l *Ledger) Changes(ctx context.Context, q broker.Query, reach broker.Reach, from int64) (broker.Changes, error) {
 	pool := l.poolFor(reach)
 	var size int64

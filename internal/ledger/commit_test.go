@@ -36,7 +36,7 @@ func TestManyWritersLeaveNoGap(t *testing.T) {
 				}
 				if i%6 == 0 { // these are allowed
 					out := broker.Outcome{ID: rec.ID, Time: start, Status: broker.StatusFailed, Detail: "internal"}
-					if err := l.Settle(t.Context(), out); err != nil {
+					if err := l.RecordOutcome(t.Context(), out); err != nil {
 						t.Errorf("Settle: %v", err)
 					}
 				}
@@ -107,7 +107,7 @@ func TestFailureFreesTheKey(t *testing.T) {
 	first := allowed(withKey("k"))
 	begin(t, l, first)
 	out := broker.Outcome{ID: first.ID, Time: start, Status: broker.StatusFailed, Detail: "vault_unavailable"}
-	if err := l.Settle(t.Context(), out); err != nil {
+	if err := l.RecordOutcome(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
 	second := allowed(withKey("k"))

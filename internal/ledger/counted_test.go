@@ -36,7 +36,7 @@ func TestLooksAreFast(t *testing.T) {
 		now := time.Now()
 		return broker.RatesQuery{Since: now.Add(-time.Hour), Until: now, Step: time.Minute}
 	}
-	alive, began := census(t, l, reach).Total.Count, time.Now()
+	alive, began := liveCounts(t, l, reach).Total.Count, time.Now()
 	if got := issued(rates(t, l, hour(), reach)); alive < 9000 || got < 9000 {
 		t.Fatalf("got %d alive and %d issued in an hour: too few to tell", alive, got)
 	}
@@ -45,8 +45,8 @@ func TestLooksAreFast(t *testing.T) {
 		at string
 		do func() error
 	}{
-		{"the census", func() error { _, err := l.Census(t.Context(), reach); return err }},
-		{"the census of a path", func() error { _, err := l.Census(t.Context(), path); return err }},
+		{"the census", func() error { _, err := l.LiveCounts(t.Context(), reach); return err }},
+		{"the census of a path", func() error { _, err := l.LiveCounts(t.Context(), path); return err }},
 		{"the rates of an hour", func() error { _, err := l.Rates(t.Context(), hour(), reach); return err }},
 		{"the rates of a path", func() error { _, err := l.Rates(t.Context(), hour(), path); return err }},
 		{"the status", func() error { _, err := l.Status(t.Context()); return err }},

@@ -15,7 +15,7 @@ import (
 // disobeyed lists what orders should have ended, by sandbox.
 func disobeyed(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []string {
 	t.Helper()
-	held, err := l.Due(t.Context(), broker.Due{Orders: orders, Limit: limit})
+	held, err := l.Overdue(t.Context(), broker.Overdue{Orders: orders, Limit: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,12 +137,12 @@ func TestDueByNo(t *testing.T) {
 	if got := disobeyed(t, l, time.Time{}, 100); len(got) != 0 {
 		t.Errorf("before the no: got %q", got)
 	}
-	no := broker.Step{
+	no := broker.Transition{
 		Request: refused.ID, Was: broker.StatusRedeemed, Votes: 2, Becomes: broker.StatusRedeemed, Actor: carolVotes.ID, Time: time.Now().Add(-3 * time.Second),
-		Hash: (&broker.Case{View: broker.View{Canonical: refused.Canonical}}).Hash(),
+		Hash: (&broker.ApprovalRequest{View: broker.View{Canonical: refused.Canonical}}).Hash(),
 	}
 	no.Vote = &broker.Vote{Voter: carolVotes, Verdict: broker.Deny, Covers: broker.CoverRequest, Time: no.Time}
-	if err := l.Cast(t.Context(), no); err != nil {
+	if err := l.Apply(t.Context(), no); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := disobeyed(t, l, time.Time{}, 100), []string{sandbox + " " + broker.CauseRevoked}; !slices.Equal(got, want) {

@@ -20,15 +20,15 @@ const (
 	silence = 10 * time.Second
 )
 
-// Lead implements [broker.Election]. The lead is a session's lock, so it ends with the connection and not later.
-func (l *Ledger) Lead(ctx context.Context, do func(ctx context.Context, term int64) error) error {
-	return (&candidate{ledger: l, office: sweeperOffice, assume: newTerm}).run(ctx, do)
+// AcquireLeadership implements [broker.Election]. The lead is a session's lock, so it ends with the connection and not later.
+func (l *Ledger) AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error {
+	return (&candidate{ledger: l, leadership: sweeperLeadership, assume: newTerm}).run(ctx, do)
 }
 
-// LeadWitnesses runs do on one replica at a time, for as long as this one leads, as Lead does. What it does may still be
+// AcquireWitnessLeadership runs do on one replica at a time, for as long as this one leads, as AcquireLeadership does. What it does may still be
 // under way when another one leads.
-func (l *Ledger) LeadWitnesses(ctx context.Context, do func(ctx context.Context) error) error {
-	c := &candidate{ledger: l, office: witnessesOffice, assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
+func (l *Ledger) AcquireWitnessLeadership(ctx context.Context, do func(ctx context.Context) error) error {
+	c := &candidate{ledger: l, leadership: witnessLeadership, assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
 	return c.run(ctx, func(ctx context.Context, _ int64) error { return do(ctx) })
 }
 
@@ -66,10 +66,10 @@ func (l *Ledger) Tidy(ctx context.Context) error {
 // candidate is a replica with a session of its own. It is not safe for concurrent use.
 type candidate struct {
 	ledger *Ledger
-	// office is what there is one leader of, and assume begins a term, with the lock held.
-	office string
-	assume func(ctx context.Context, conn *pgx.Conn) (term int64, err error)
-	conn   *pgx.Conn // nil when there is none
+	// leadership is what there is one leader of, and assume begins a term, with the lock held.
+	leadership string
+	assume     func(ctx context.Context, conn *pgx.Conn) (term int64, err error)
+	conn       *pgx.Conn // nil when there is none
 }
 
 // run waits for the lead, and then does what it is for.
@@ -87,7 +87,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 			c.close(ctx)
 		}
 		if err != nil && !waited && ctx.Err() == nil {
-			c.ledger.log.WarnContext(ctx, "no leader can be elected", "office", c.office, "error", unavailable("electing", err))
+			c.ledger.log.WarnContext(ctx, "no leader can be elected", "office", c.leadership, "error", unavailable("electing", err))
 		}
 		wait(ctx, probeEvery)
 	}
@@ -104,8 +104,8 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 	}
 	var won bool
 	err := c.conn.QueryRow(ctx, `
-		SELECT pg_try_advisory_lock(`+officeLock+`)`,
-		pgx.NamedArgs{"office": c.office}).Scan(&won)
+		SELECT pg_try_advisory_lock(`+leaderLock+`)`,
+		pgx.NamedArgs{"office": c.leadership}).Scan(&won)
 	if err != nil || !won {
 		return 0, err
 	}
@@ -145,8 +145,8 @@ func (c *candidate) connect(ctx context.Context) error {
 // lead runs do for as long as the session answers.
 func (c *candidate) lead(ctx context.Context, term int64, do func(context.Context, int64) error) error {
 	leading, resign := context.WithCancelCause(ctx)
-	c.ledger.offices.Store(c.office, true)
-	defer c.ledger.offices.Delete(c.office)
+	c.ledger.leaderships.Store(c.leadership, true)
+	defer c.ledger.leaderships.Delete(c.leadership)
 	probing := make(chan struct{})
 	go func() {
 		defer close(probing)

@@ -23,7 +23,7 @@ type reign struct {
 func run(ctx context.Context, l *ledger.Ledger) (reigns chan reign, result chan error) {
 	reigns, result = make(chan reign, 1), make(chan error, 1)
 	go func() {
-		result <- l.Lead(ctx, func(ctx context.Context, term int64) error {
+		result <- l.AcquireLeadership(ctx, func(ctx context.Context, term int64) error {
 			r := reign{term, ctx, make(chan error, 1)}
 			reigns <- r
 			select {
@@ -122,7 +122,7 @@ func TestDeposedLeader(t *testing.T) {
 	for _, term := range []int64{old.term, now.term + 1, -1} {
 		out := to(rec, broker.StatusCompensated)
 		out.Term = term
-		if err := l.Settle(t.Context(), out); !errors.Is(err, broker.ErrNotForward) {
+		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, broker.ErrNotForward) {
 			t.Errorf("term %d while %d leads: got %v, want ErrNotForward", term, now.term, err)
 		}
 	}

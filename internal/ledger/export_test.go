@@ -53,7 +53,7 @@ func ToldLate() bool {
 
 // Told counts those of so many tokens that are remembered after all of them were.
 func Told(tokens int) (n int) {
-	var k told
+	var k standings
 	for i := range tokens {
 		k.put(fmt.Sprint(i), standing{})
 	}

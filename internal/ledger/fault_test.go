@@ -81,7 +81,7 @@ func TestLostAnswerOfTheOthers(t *testing.T) {
 	begin(t, l, rec)
 	p.arm("vault_unavailable", cutAnswer, false)
 	out := broker.Outcome{ID: rec.ID, Time: start, Status: broker.StatusFailed, Detail: "vault_unavailable"}
-	if err := l.Settle(t.Context(), out); err != nil || !p.fired() {
+	if err := l.RecordOutcome(t.Context(), out); err != nil || !p.fired() {
 		t.Errorf("Settle: got %v", err)
 	}
 	p.arm("unauthenticated", cutAnswer, false)
@@ -105,7 +105,7 @@ func TestStoppedPostgres(t *testing.T) {
 		}
 	}()
 
-	var told sync.Map
+	var standings sync.Map
 	var wg sync.WaitGroup
 	stopped := make(chan struct{})
 	for range 8 {
@@ -113,7 +113,7 @@ func TestStoppedPostgres(t *testing.T) {
 			for rec := range records(100000) {
 				_, err := l.Begin(t.Context(), rec)
 				if err == nil {
-					told.Store(rec.ID, true)
+					standings.Store(rec.ID, true)
 					continue
 				}
 				if !errors.Is(err, broker.ErrLedgerUnavailable) {
@@ -150,7 +150,7 @@ func TestStoppedPostgres(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("recovered after %s, want 5s at most", took)
 	}
-	told.Range(func(id, _ any) bool {
+	standings.Range(func(id, _ any) bool {
 		if _, err := l.Get(t.Context(), id.(string), everything); err != nil {
 			t.Errorf("Begin returned nil for %s, and it is not there: %v", id, err)
 		}

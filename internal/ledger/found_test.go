@@ -33,7 +33,7 @@ func TestNoLookReadsWhatIsOver(t *testing.T) {
 		"a path's own":       live(t, broker.Selector{}, broker.Reach{Within: []string{"spiffe://acme.test/team-1"}}),
 		"one of another one": live(t, broker.Selector{TrustDomain: "acme.test"}, broker.Reach{TrustDomains: []string{"other.test"}}),
 		"what is due": func(l *ledger.Ledger) (int, error) {
-			due, err := l.Due(t.Context(), broker.Due{Unfinished: time.Now(), Overdue: time.Now(), Limit: 200})
+			due, err := l.Overdue(t.Context(), broker.Overdue{Unfinished: time.Now(), Overdue: time.Now(), Limit: 200})
 			return len(due), err
 		},
 		"what waits for people": func(l *ledger.Ledger) (int, error) {
@@ -41,7 +41,7 @@ func TestNoLookReadsWhatIsOver(t *testing.T) {
 			return len(waiting), err
 		},
 		"the census": func(l *ledger.Ledger) (int, error) {
-			all, err := l.Census(t.Context(), everything)
+			all, err := l.LiveCounts(t.Context(), everything)
 			return int(all.Total.Count), err
 		},
 	} {

@@ -36,7 +36,7 @@ func breakable(t *testing.T, l *ledger.Ledger) broker.Record {
 func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Status, who ...broker.Voter) {
 	t.Helper()
 	for i, v := range who {
-		step := broker.Step{Was: broker.StatusPending, Votes: i, Becomes: broker.StatusPending}
+		step := broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: broker.StatusPending}
 		if i == len(who)-1 {
 			step.Becomes = last
 		}
@@ -46,9 +46,9 @@ func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Statu
 	}
 }
 
-func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Step) error {
+func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
 	t.Helper()
-	if _, err := l.Meet(t.Context(), who, moment()); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
 	vote := broker.Vote{Voter: who, Verdict: broker.BreakGlass, Covers: broker.CoverRequest, Time: time.Now(), Note: "oncall does not answer"}
@@ -56,8 +56,8 @@ func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Vot
 		vote.Covers, vote.Note = step.Vote.Covers, step.Vote.Note
 	}
 	step.Request, step.Actor, step.Time, step.Vote = rec.ID, who.ID, vote.Time, &vote
-	step.Hash = (&broker.Case{View: broker.View{Canonical: rec.Canonical}}).Hash()
-	return l.Cast(t.Context(), step)
+	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: rec.Canonical}}).Hash()
+	return l.Apply(t.Context(), step)
 }
 
 // redeemsBroken is the issuance that redeems a request on the word of those who broke the glass.
@@ -82,7 +82,7 @@ func TestTwoWhoBreakTheGlassAreEnough(t *testing.T) {
 	if view, err := l.Get(t.Context(), request.ID, everything); err != nil || !view.Broken {
 		t.Errorf("got %+v, %v, want the glass broken", view, err)
 	}
-	if err := breakOnce(t, l, request, erinVotes, broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err != nil {
+	if err := breakOnce(t, l, request, erinVotes, broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err != nil {
 		t.Fatal(err)
 	}
 	issued := redeemsBroken(request, nil)
@@ -98,8 +98,8 @@ func TestTwoWhoBreakTheGlassAreEnough(t *testing.T) {
 func TestForgedBreakGlass(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	to := func(votes int, becomes broker.Status) broker.Step {
-		return broker.Step{Was: broker.StatusPending, Votes: votes, Becomes: becomes}
+	to := func(votes int, becomes broker.Status) broker.Transition {
+		return broker.Transition{Was: broker.StatusPending, Votes: votes, Becomes: becomes}
 	}
 	unkept := func(name string, err error) {
 		t.Helper()
@@ -109,10 +109,10 @@ func TestForgedBreakGlass(t *testing.T) {
 	}
 	request := breakable(t, l)
 	unkept("approved by one", breakOnce(t, l, request, daveVotes, to(0, broker.StatusApproved)))
-	unkept("for the task", breakOnce(t, l, request, daveVotes, broker.Step{
+	unkept("for the task", breakOnce(t, l, request, daveVotes, broker.Transition{
 		Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Covers: broker.CoverTask, Note: "x"},
 	}))
-	unkept("without a note", breakOnce(t, l, request, daveVotes, broker.Step{
+	unkept("without a note", breakOnce(t, l, request, daveVotes, broker.Transition{
 		Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Covers: broker.CoverRequest, Note: " \n"},
 	}))
 	breaks(t, l, request, broker.StatusPending, daveVotes)
@@ -152,14 +152,14 @@ func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
 	}
 	left := erinVotes
 	left.Groups, left.SaidAt = []string{"oncall"}, start.Add(time.Minute)
-	if _, err := l.Meet(t.Context(), left, start); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), left, start); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Begin(t.Context(), redeemsBroken(request, nil)); !errors.Is(err, broker.ErrNotApproved) {
 		t.Errorf("somebody has left the group: got %v, want ErrNotApproved", err)
 	}
 	left.Groups, left.SaidAt = []string{"leads"}, start.Add(2*time.Minute)
-	if _, err := l.Meet(t.Context(), left, start); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), left, start); err != nil {
 		t.Fatal(err)
 	}
 	begin(t, l, redeemsBroken(request, nil))
@@ -188,7 +188,7 @@ func TestWhoStandsInSeesWhatWaits(t *testing.T) {
 func TestNoticesOfABrokenGlass(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	alarmed := told
+	alarmed := standings
 	alarmed.Kinds = []broker.NoticeKind{broker.NoticeBroken}
 	box := openOutbox(t, db, alarmed)
 	approved(t, l)

@@ -19,13 +19,13 @@ import (
 )
 
 var (
-	_ broker.Ledger     = (*Ledger)(nil)
-	_ broker.Estate     = (*Ledger)(nil)
-	_ broker.Election   = (*Ledger)(nil)
-	_ broker.Catalogues = (*Ledger)(nil)
-	_ broker.Chronicle  = (*Ledger)(nil)
-	_ broker.Usage      = (*Ledger)(nil)
-	_ broker.Survey     = (*Ledger)(nil)
+	_ broker.Ledger          = (*Ledger)(nil)
+	_ broker.LiveCredentials = (*Ledger)(nil)
+	_ broker.Election        = (*Ledger)(nil)
+	_ broker.Catalogues      = (*Ledger)(nil)
+	_ broker.EventFeed       = (*Ledger)(nil)
+	_ broker.Usage           = (*Ledger)(nil)
+	_ broker.Stats           = (*Ledger)(nil)
 )
 
 const (
@@ -39,9 +39,9 @@ const (
 	writeConns = 3
 	// sealConns are for a checkpoint, for what witnesses say of those before, and for the next partition.
 	sealConns = 3
-	// estateConns are for finding what has to end: that must not wait for readers either.
-	estateConns = 4
-	tokenConns  = 4
+	// liveConns are for finding what has to end: that must not wait for readers either.
+	liveConns  = 4
+	tokenConns = 4
 	// proofConns are for remembering proofs, each of which is a commit of its own.
 	proofConns = 3
 	// sessionConns are for the sessions of the console.
@@ -82,14 +82,14 @@ type Ledger struct {
 	cursorKey    []byte
 	// Only write, seals, estate, tokens, proofs and sessions are sure to be on the primary. Seals are for checkpoints: nobody who
 	// writes may have to wait for a connection because of them.
-	write, seals, read, estate, tokens, proofs, sessions, audit *pgxpool.Pool
+	write, seals, read, live, tokens, inclusionProofs, sessions, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
 	// speaks against the database since.
-	sealed   atomic.Pointer[audit.Checkpoint]
-	tip      atomic.Pointer[tip]
-	astray   atomic.Pointer[error]
-	onSealed func(size int64)
+	sealed           atomic.Pointer[audit.Checkpoint]
+	tip              atomic.Pointer[tip]
+	rollbackDetected atomic.Pointer[error]
+	onSealed         func(size int64)
 
 	// last is where the last partition begins, and crowded is told when it is in use.
 	last      atomic.Int64
@@ -115,8 +115,8 @@ type Ledger struct {
 	leaveTallies context.CancelFunc
 	tallied      chan struct{} // closed when nobody counts any more
 
-	// offices are the names of those that this replica holds.
-	offices sync.Map
+	// leaderships are the names of those that this replica holds.
+	leaderships sync.Map
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -178,9 +178,9 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	}{
 		{&l.write, l.forWriting},
 		{&l.read, forReading},
-		{&l.estate, forEstate},
+		{&l.live, forLive},
 		{&l.tokens, l.forTokens},
-		{&l.proofs, l.forProofs},
+		{&l.inclusionProofs, l.forProofs},
 		{&l.sessions, l.forSessions},
 		{&l.audit, forAuditing},
 		{&l.seals, l.forSealing},
@@ -198,7 +198,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.estate, l.tokens, l.proofs, l.sessions, l.audit} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.live, l.tokens, l.inclusionProofs, l.sessions, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}
@@ -226,7 +226,7 @@ func (l *Ledger) Close() {
 
 // Ready tells whether a record could be written now.
 func (l *Ledger) Ready(ctx context.Context) error {
-	if err := l.believable(); err != nil {
+	if err := l.checkRollback(); err != nil {
 		return err
 	}
 	return unavailable("pinging postgres", l.write.Ping(ctx))
@@ -291,17 +291,17 @@ func forReading(pc *pgxpool.Config, cfg Config) {
 	params["enable_seqscan"] = "off"
 }
 
-// forEstate reads like a reader, but never from a standby, which may not know yet what has just been issued.
-func forEstate(pc *pgxpool.Config, cfg Config) {
+// forLive reads like a reader, but never from a standby, which may not know yet what has just been issued.
+func forLive(pc *pgxpool.Config, cfg Config) {
 	forReading(pc, cfg)
-	pc.MaxConns = estateConns
+	pc.MaxConns = liveConns
 	pc.AfterConnect = checkDurable
 }
 
 // forTokens reads like forEstate, with connections of its own: those who look at tokens are many, and must keep nobody
 // from ending them. A primary that does not know of the last end of a token may not speak for it.
 func (l *Ledger) forTokens(pc *pgxpool.Config, cfg Config) {
-	forEstate(pc, cfg)
+	forLive(pc, cfg)
 	pc.MaxConns = tokenConns
 	pc.AfterConnect = l.checkPrimary
 	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is one way to find a token

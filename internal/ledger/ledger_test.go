@@ -75,7 +75,7 @@ func TestSettleMovesForwardOnly(t *testing.T) {
 		{"no code", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed}, ledger.ErrUnrecordable},
 		{"no id", broker.Outcome{ID: "x", Time: later, Status: broker.StatusFailed, Detail: "x"}, ledger.ErrUnrecordable},
 	} {
-		if err := l.Settle(t.Context(), tc.out); !errors.Is(err, tc.want) {
+		if err := l.RecordOutcome(t.Context(), tc.out); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)
 		}
 	}

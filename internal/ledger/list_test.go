@@ -44,7 +44,7 @@ func TestListFilters(t *testing.T) {
 	failing := allowed(as(start, "spiffe://acme.test/agents/z", "git.read", "t4", 8)) // 8, and 9 is its failure
 	begin(t, l, failing)
 	out := broker.Outcome{ID: failing.ID, Time: failing.Time, Status: broker.StatusFailed, Detail: "internal"}
-	if err := l.Settle(t.Context(), out); err != nil {
+	if err := l.RecordOutcome(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
 	at := func(minutes int) time.Time {

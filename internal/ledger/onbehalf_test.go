@@ -52,7 +52,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 	l := db.Ledger(t)
 	rec := pending(onBobsBehalf)
 	begin(t, l, rec)
-	for _, step := range []broker.Step{
+	for _, step := range []broker.Transition{
 		{Was: broker.StatusPending, Becomes: broker.StatusPending}, {Was: broker.StatusPending, Becomes: broker.StatusRejected},
 	} {
 		if err := cast(t, l, rec, bobVotes, step); err == nil {
@@ -62,7 +62,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 	dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 	for i, who := range []broker.Voter{carolVotes, dave} {
 		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
-		if err := cast(t, l, rec, who, broker.Step{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
+		if err := cast(t, l, rec, who, broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,13 +97,13 @@ func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 		asked := quick(first)
 		begin(t, l, asked)
 		dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
-		if _, err := l.Meet(t.Context(), dave, start); err != nil {
+		if _, err := l.UpsertPerson(t.Context(), dave, start); err != nil {
 			t.Fatal(err)
 		}
-		err := l.Cast(t.Context(), broker.Step{
+		err := l.Apply(t.Context(), broker.Transition{
 			Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Actor: dave.ID, Time: time.Now(),
 			Vote: &broker.Vote{Voter: dave, Verdict: broker.Approve, Covers: broker.CoverTask, Time: time.Now()},
-			Hash: (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash(),
+			Hash: (&broker.ApprovalRequest{View: broker.View{Canonical: asked.Canonical}}).Hash(),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 		for whose, then := range map[string]func(*broker.Record){"Bob": onBobsBehalf, "Carol": carols, "nobody": nobodys} {
 			next := quick(then)
 			begin(t, l, next)
-			err := l.Cast(t.Context(), broker.Step{
+			err := l.Apply(t.Context(), broker.Transition{
 				Request: next.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Time: time.Now(), Actor: sandbox, Remembered: asked.ID,
 			})
 			if (err == nil) != (name == whose) {

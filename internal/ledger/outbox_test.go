@@ -13,8 +13,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// told is a webhook that is told everything.
-var told = broker.Subscription{
+// standings is a webhook that is told everything.
+var standings = broker.Subscription{
 	Name: "one", Within: []string{people.Everywhere},
 	Kinds: []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeUnrevoked},
 }
@@ -60,18 +60,18 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	waits(t, l) // before anybody has subscribed
-	acme := told
-	acme.Name, acme.Within, acme.Kinds = "acme", []string{"spiffe://acme.test/agents"}, told.Kinds[1:2]
-	box := openOutbox(t, db, told, acme)
-	tellsNothing(t, box, told)
+	acme := standings
+	acme.Name, acme.Within, acme.Kinds = "acme", []string{"spiffe://acme.test/agents"}, standings.Kinds[1:2]
+	box := openOutbox(t, db, standings, acme)
+	tellsNothing(t, box, standings)
 
 	approvedOne := approved(t, l)
-	tells(t, box, told, broker.NoticeWaiting, approvedOne, "pending")
-	tells(t, box, told, broker.NoticeDecided, approvedOne, "approved")
-	if err := cast(t, l, approvedOne, bobVotes, broker.Step{Was: "approved", Votes: 2, Becomes: "rejected"}); err != nil {
+	tells(t, box, standings, broker.NoticeWaiting, approvedOne, "pending")
+	tells(t, box, standings, broker.NoticeDecided, approvedOne, "approved")
+	if err := cast(t, l, approvedOne, bobVotes, broker.Transition{Was: "approved", Votes: 2, Becomes: "rejected"}); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, box, told, broker.NoticeDecided, approvedOne, "rejected")
+	tells(t, box, standings, broker.NoticeDecided, approvedOne, "rejected")
 	abroad := pending(func(rec *broker.Record) {
 		rec.Subject.ID = spiffeid.RequireFromString("spiffe://other.test/agents/a")
 		rec.Expires = time.Now().Add(time.Hour)
@@ -81,9 +81,9 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 		rec.Expires = time.Now().Add(time.Hour)
 	})
 	begin(t, l, allowed(nil), denied(nil), abroad, beside)
-	tells(t, box, told, broker.NoticeWaiting, abroad, "pending")
-	tells(t, box, told, broker.NoticeWaiting, beside, "pending")
-	tellsNothing(t, box, told)
+	tells(t, box, standings, broker.NoticeWaiting, abroad, "pending")
+	tells(t, box, standings, broker.NoticeWaiting, beside, "pending")
+	tellsNothing(t, box, standings)
 	tells(t, box, acme, broker.NoticeDecided, approvedOne, "approved")
 	tells(t, box, acme, broker.NoticeDecided, approvedOne, "rejected")
 	tellsNothing(t, box, acme)
@@ -97,27 +97,27 @@ func TestNoticesOfWhatIsRemembered(t *testing.T) {
 	l := db.Ledger(t)
 	first := waits(t, l)
 	for i, who := range []broker.Voter{bobVotes, carolVotes} {
-		if _, err := l.Meet(t.Context(), who, start); err != nil {
+		if _, err := l.UpsertPerson(t.Context(), who, start); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Now()
-		if err := l.Cast(t.Context(), broker.Step{
+		if err := l.Apply(t.Context(), broker.Transition{
 			Request: first.ID, Was: "pending", Votes: i, Becomes: []broker.Status{"pending", "approved"}[i], Time: at, Actor: who.ID,
 			Vote: &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverTask, Time: at},
-			Hash: (&broker.Case{View: broker.View{Canonical: first.Canonical}}).Hash(),
+			Hash: (&broker.ApprovalRequest{View: broker.View{Canonical: first.Canonical}}).Hash(),
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	box := openOutbox(t, db, told)
+	box := openOutbox(t, db, standings)
 	second := waits(t, l)
-	if err := l.Cast(t.Context(), broker.Step{
+	if err := l.Apply(t.Context(), broker.Transition{
 		Request: second.ID, Was: "pending", Becomes: "approved", Time: time.Now(), Actor: sandbox, Remembered: first.ID,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, box, told, broker.NoticeDecided, second, "approved")
-	tellsNothing(t, box, told)
+	tells(t, box, standings, broker.NoticeDecided, second, "approved")
+	tellsNothing(t, box, standings)
 	db.Check(t)
 }
 
@@ -125,21 +125,21 @@ func TestNoticesOfWhatIsRemembered(t *testing.T) {
 func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	box := openOutbox(t, db, told)
+	box := openOutbox(t, db, standings)
 	brief := func(rec *broker.Record) { rec.Canonical, rec.Expires = "{}", time.Now().Add(time.Second) }
 	expires, withdrawn := pending(brief), pending(brief)
 	begin(t, l, expires, withdrawn)
-	tells(t, box, told, broker.NoticeWaiting, expires, "pending")
-	tells(t, box, told, broker.NoticeWaiting, withdrawn, "pending")
-	if err := l.Cast(t.Context(), broker.Step{
+	tells(t, box, standings, broker.NoticeWaiting, expires, "pending")
+	tells(t, box, standings, broker.NoticeWaiting, withdrawn, "pending")
+	if err := l.Apply(t.Context(), broker.Transition{
 		Request: withdrawn.ID, Was: "pending", Becomes: "withdrawn", Time: time.Now(), Actor: sandbox,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, box, told, broker.NoticeDecided, withdrawn, "withdrawn")
+	tells(t, box, standings, broker.NoticeDecided, withdrawn, "withdrawn")
 	until(t, "the end of the wait", func() bool { return time.Now().After(expires.Expires.Add(100 * time.Millisecond)) })
-	tells(t, box, told, broker.NoticeDecided, expires, "expired")
-	tellsNothing(t, box, told)
+	tells(t, box, standings, broker.NoticeDecided, expires, "expired")
+	tellsNothing(t, box, standings)
 
 	admin := testkit.Connect(t, db.AdminURL)
 	justNow := func(way ...broker.Status) broker.Record {
@@ -153,10 +153,10 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 		return rec
 	}
 	stuck, done := justNow("issued", "revoking"), justNow("issued", "revoking", "revoked")
-	tellsNothing(t, box, told)
+	tellsNothing(t, box, standings)
 	exec(t, admin, `UPDATE webhook_notices SET due = now()`)
-	tells(t, box, told, broker.NoticeUnrevoked, stuck, "revoking")
-	tellsNothing(t, box, told)
+	tells(t, box, standings, broker.NoticeUnrevoked, stuck, "revoking")
+	tellsNothing(t, box, standings)
 	var left int
 	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM webhook_notices`).Scan(&left); err != nil || left != 0 {
 		t.Errorf("got %d notices left, %v, want that of %s gone too", left, err, done.ID)
@@ -168,36 +168,36 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 func TestNoticesThatAreNotTaken(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	box, other := openOutbox(t, db, told), openOutbox(t, db)
+	box, other := openOutbox(t, db, standings), openOutbox(t, db)
 	first, second := waits(t, l), waits(t, l)
-	n, err := box.Next(t.Context(), told)
+	n, err := box.Next(t.Context(), standings)
 	if err != nil || n == nil || n.Request != first.ID {
 		t.Fatalf("got %+v, %v", n, err)
 	}
-	tellsNothing(t, other, told)
-	if err := box.PutOff(t.Context(), told.Name, *n, 0); err != nil {
+	tellsNothing(t, other, standings)
+	if err := box.PutOff(t.Context(), standings.Name, *n, 0); err != nil {
 		t.Fatal(err)
 	}
-	again, err := box.Next(t.Context(), told)
+	again, err := box.Next(t.Context(), standings)
 	if err != nil || again == nil || again.ID != n.ID || again.Attempts != 2 {
 		t.Fatalf("got %+v, %v, want %s again", again, err, n.ID)
 	}
-	if err := box.PutOff(t.Context(), told.Name, *again, time.Hour); err != nil {
+	if err := box.PutOff(t.Context(), standings.Name, *again, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, box, told, broker.NoticeWaiting, second, "pending")
-	if err := cast(t, l, first, bobVotes, broker.Step{Was: "pending", Becomes: "rejected"}); err != nil {
+	tells(t, box, standings, broker.NoticeWaiting, second, "pending")
+	if err := cast(t, l, first, bobVotes, broker.Transition{Was: "pending", Becomes: "rejected"}); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, box, told, broker.NoticeDecided, first, "rejected")
+	tells(t, box, standings, broker.NoticeDecided, first, "rejected")
 	exec(t, testkit.Connect(t, db.AdminURL), `UPDATE webhook_notices SET due = now() WHERE kind = 'approval.waiting'`)
-	tellsNothing(t, box, told)
-	if err := box.Release(t.Context(), told.Name); err != nil {
+	tellsNothing(t, box, standings)
+	if err := box.Release(t.Context(), standings.Name); err != nil {
 		t.Fatal(err)
 	}
 	third := waits(t, l)
-	tells(t, other, told, broker.NoticeWaiting, third, "pending")
-	tellsNothing(t, box, told)
+	tells(t, other, standings, broker.NoticeWaiting, third, "pending")
+	tellsNothing(t, box, standings)
 }
 
 // A webhook that was not told for long is told of the last day, however much there was.
@@ -205,7 +205,7 @@ func TestNoticesCatchUp(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	box := openOutbox(t, db, told)
+	box := openOutbox(t, db, standings)
 	old := pending(func(rec *broker.Record) { rec.Time, rec.Expires = start.Add(-25*time.Hour), time.Now().Add(time.Hour) })
 	begin(t, l, old)
 	for range 2100 / 100 {
@@ -216,6 +216,6 @@ func TestNoticesCatchUp(t *testing.T) {
 		begin(t, l, many...)
 	}
 	last := waits(t, l)
-	tells(t, box, told, broker.NoticeWaiting, last, "pending")
-	tellsNothing(t, box, told)
+	tells(t, box, standings, broker.NoticeWaiting, last, "pending")
+	tellsNothing(t, box, standings)
 }

@@ -28,7 +28,7 @@ func keyOf(t *testing.T, who broker.Voter) (broker.Passkey, *testkit.Authenticat
 
 func adds(t *testing.T, l *ledger.Ledger, who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
 	t.Helper()
-	if _, err := l.Meet(t.Context(), who, moment()); err != nil {
+	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
 	p, a := keyOf(t, who)
@@ -133,13 +133,13 @@ func TestPasskeysAreNotForged(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, violation)
 		}
 	}
-	hash := (&broker.Case{View: broker.View{Canonical: request.Canonical}}).Hash()
+	hash := (&broker.ApprovalRequest{View: broker.View{Canonical: request.Canonical}}).Hash()
 	assertion, err := passkey.ParseAssertion(a.Assert(t, hash[:]))
 	if err != nil {
 		t.Fatal(err)
 	}
 	vote := func(who broker.Voter, becomes broker.Status, signed string, key *passkey.Key) error {
-		return l.Cast(t.Context(), broker.Step{
+		return l.Apply(t.Context(), broker.Transition{
 			Request: request.ID, Was: broker.StatusPending, Becomes: becomes, Time: time.Now(), Actor: who.ID, Hash: hash,
 			Vote: &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: time.Now(), Assertion: signed, Key: key},
 		})
@@ -168,7 +168,7 @@ func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
 			rec.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
 		})
 		begin(t, l, request)
-		hash := (&broker.Case{View: broker.View{Canonical: request.Canonical}}).Hash()
+		hash := (&broker.ApprovalRequest{View: broker.View{Canonical: request.Canonical}}).Hash()
 		var p broker.Passkey
 		for i, who := range []broker.Voter{bobVotes, carolVotes} {
 			var a *testkit.Authenticator
@@ -177,7 +177,7 @@ func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = l.Cast(t.Context(), broker.Step{
+			err = l.Apply(t.Context(), broker.Transition{
 				Request: request.ID, Was: broker.StatusPending, Votes: i, Becomes: []broker.Status{broker.StatusPending, broker.StatusApproved}[i],
 				Time: time.Now(), Actor: who.ID, Hash: hash, Vote: &broker.Vote{
 					Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: assertion.String(), Key: &p.Key,

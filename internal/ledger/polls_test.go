@@ -254,7 +254,7 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 		defer p.ahead.Add(ago)
 		return p.ask(ctx, b, d.Scope)
 	case "approve", "deny":
-		return vote(ctx, b, who, broker.Ballot{
+		return vote(ctx, b, who, broker.VoteCast{
 			Request: on.id, Verdict: broker.Verdict(d.Kind),
 			Covers: map[bool]broker.Cover{true: broker.CoverTask, false: broker.CoverRequest}[d.Task],
 		})
@@ -269,7 +269,7 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 	case "compensate":
 		return p.compensate(ctx, on)
 	}
-	res, err := b.Redeem(context.WithValue(ctx, fate{}, d.fateOf(on)), p.sandbox, broker.Redemption{Request: on.id})
+	res, err := b.RedeemApproval(context.WithValue(ctx, fate{}, d.fateOf(on)), p.sandbox, broker.Redemption{Request: on.id})
 	p.deliver(ctx, b, res, d.Fate)
 	return err
 }
@@ -289,8 +289,8 @@ func (p *polled) ask(ctx context.Context, b *broker.Broker, scope string) error 
 }
 
 // vote votes on what a request shows.
-func vote(ctx context.Context, b *broker.Broker, who people.Person, ballot broker.Ballot) error {
-	c, err := b.Case(ctx, who, ballot.Request)
+func vote(ctx context.Context, b *broker.Broker, who people.Person, ballot broker.VoteCast) error {
+	c, err := b.ApprovalRequest(ctx, who, ballot.Request)
 	if err != nil {
 		return err
 	}
@@ -323,7 +323,7 @@ func (p *polled) compensate(ctx context.Context, on asked) error {
 	if err != nil || lost.Status != broker.StatusUnknown {
 		return err
 	}
-	return p.ledger.Settle(ctx, broker.Outcome{ID: lost.ID, Time: time.Now(), Status: broker.StatusCompensated, Detail: "gone"})
+	return p.ledger.RecordOutcome(ctx, broker.Outcome{ID: lost.ID, Time: time.Now(), Status: broker.StatusCompensated, Detail: "gone"})
 }
 
 // fated mints as the context says that it goes, by the fate in it.

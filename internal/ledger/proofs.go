@@ -7,13 +7,13 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
-var _ broker.Proofs = (*Ledger)(nil)
+var _ broker.DPoPReplayCache = (*Ledger)(nil)
 
-// UseProof implements [broker.Proofs].
+// UseProof implements [broker.DPoPReplayCache].
 func (l *Ledger) UseProof(ctx context.Context, p dpop.Proof) error {
 	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
 	defer cancel()
-	tag, err := l.proofs.Exec(ctx, `
+	tag, err := l.inclusionProofs.Exec(ctx, `
 		INSERT INTO dpop_seen (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING`, p.Digest[:], p.Until)
 	switch {
 	case err != nil:

@@ -22,7 +22,7 @@ func proof(name string) dpop.Proof {
 // Of a hundred who use one proof at once, on two replicas, one does.
 func TestProofIsUsedOnce(t *testing.T) {
 	db := testkit.NewDB(t)
-	replicas := []broker.Proofs{db.Ledger(t), db.Ledger(t)}
+	replicas := []broker.DPoPReplayCache{db.Ledger(t), db.Ledger(t)}
 	var accepted, replayed atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 100 {

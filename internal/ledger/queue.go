@@ -32,8 +32,8 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	return l.append(ctx, e)
 }
 
-// Settle implements [broker.Ledger]. Besides, it returns broker.ErrNotFound for a record that was never begun.
-func (l *Ledger) Settle(ctx context.Context, out broker.Outcome) error {
+// RecordOutcome implements [broker.Ledger]. Besides, it returns broker.ErrNotFound for a record that was never begun.
+func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	e, err := outcomeEntry(out)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, unavailable("queueing a record", err)
 	}
-	if err := l.believable(); err != nil {
+	if err := l.checkRollback(); err != nil {
 		return nil, err
 	}
 	j := &job{entry: e, done: make(chan answer, 1)}

@@ -28,7 +28,7 @@ var (
 	mostBehind int64 = 1 << 17
 )
 
-// Rates implements [broker.Survey]. To count an hour can take seconds, so nobody waits for it: what was counted once is kept in
+// Rates implements [broker.Stats]. To count an hour can take seconds, so nobody waits for it: what was counted once is kept in
 // memory, what is not counted yet is, by one goroutine and chunk by chunk, and the answer is what is known by then.
 func (l *Ledger) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Reach) (broker.Rates, error) {
 	starts := q.Starts()

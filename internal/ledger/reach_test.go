@@ -106,7 +106,7 @@ func look(t *testing.T, l *ledger.Ledger, r broker.Reach, seen map[string]map[st
 		}
 		seen["Get"][id] = err == nil
 	}
-	counted := census(t, l, r)
+	counted := liveCounts(t, l, r)
 	for _, g := range counted.BySandbox {
 		seen["Census"][g.Name] = true
 	}

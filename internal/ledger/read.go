@@ -220,7 +220,7 @@ func (r *row) view() (*broker.View, error) {
 		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves, Remembered: r.Remembered,
 		Parent: r.Parent,
 		Minted: broker.Minted{
-			Handle: broker.Handle{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
+			VaultLease: broker.VaultLease{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
 		},
 	}
 	copy(v.Minted.Digest[:], r.SecretDigest)

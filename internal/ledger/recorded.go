@@ -56,7 +56,7 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 		return nil, unavailable("opening a pool", err)
 	}
 	h := &History{pool: pool, since: since, size: chunkIndexes}
-	if err := h.survey(ctx); err != nil {
+	if err := h.measure(ctx); err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scop
 	return h.Total(), err
 }
 
-func (h *History) survey(ctx context.Context) error {
+func (h *History) measure(ctx context.Context) error {
 	if err := h.pool.Ping(ctx); err != nil {
 		return unavailable("connecting", err)
 	}

@@ -119,13 +119,13 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 	l := db.Ledger(t)
 	const canonical = `{"scope":"git.read"}`
 	voter := broker.Voter{ID: "https://people.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
-	voter, err := l.Meet(t.Context(), voter, start)
+	voter, err := l.UpsertPerson(t.Context(), voter, start)
 	if err != nil {
 		t.Fatal(err)
 	}
 	asked := pending(func(rec *broker.Record) { rec.Decision.Approval.Quorum, rec.Canonical = 1, canonical })
 	begin(t, l, asked)
-	err = l.Cast(t.Context(), broker.Step{
+	err = l.Apply(t.Context(), broker.Transition{
 		Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Time: start, Actor: voter.ID,
 		Vote: &broker.Vote{Voter: voter, Verdict: broker.Approve, Time: start},
 	})

@@ -22,10 +22,10 @@ const (
 	mostUnread = 50_000
 )
 
-// Remembered implements [broker.Tokens].
-func (l *Ledger) Remembered(id string, claims [32]byte) (broker.TokenStanding, bool) {
+// Cached implements [broker.Tokens].
+func (l *Ledger) Cached(id string, claims [32]byte) (broker.TokenStanding, bool) {
 	m := l.memory.Load()
-	if m == nil || l.believable() != nil {
+	if m == nil || l.checkRollback() != nil {
 		return broker.TokenStanding{}, false
 	}
 	return m.standing(id, claims)
@@ -86,7 +86,7 @@ func (r *replica) run(ctx context.Context) error {
 	defer r.end(ctx)
 	m.cleared.Store(r.seen) // what a server says that has less was not read on
 	for idle := 0; idle < idleBeats; {
-		if err := r.beat(ctx, m); err != nil {
+		if err := r.heartbeat(ctx, m); err != nil {
 			return err
 		}
 		r.ledger.memory.Store(m)
@@ -137,9 +137,9 @@ func (r *replica) end(ctx context.Context) {
 	_ = r.conn.Close(ctx) // it ends in any case
 }
 
-// beat reads on, which makes the lease of the beat before one to go by: whoever has ended something after what was read
+// heartbeat reads on, which makes the lease of the beat before one to go by: whoever has ended something after what was read
 // sees that lease, and waits. Then it takes the next.
-func (r *replica) beat(ctx context.Context, m *memory) error {
+func (r *replica) heartbeat(ctx context.Context, m *memory) error {
 	ctx, cancel := context.WithTimeout(ctx, r.ledger.flushTimeout)
 	defer cancel()
 	before, err := r.read(ctx, m)
@@ -150,8 +150,8 @@ func (r *replica) beat(ctx context.Context, m *memory) error {
 	return r.tell(ctx)
 }
 
-// heard is an entry that ends something; without an index there is none.
-type heard struct {
+// ending is an entry that ends something; without an index there is none.
+type ending struct {
 	Size      int64
 	Catalogue string
 	Index     *int64
@@ -178,7 +178,7 @@ func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[heard])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[ending])
 	switch {
 	case err != nil:
 		return nil, err
@@ -191,7 +191,7 @@ func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
 	}
 	for _, e := range found {
 		if e.Index != nil {
-			m.hear(e)
+			m.invalidate(e)
 		}
 	}
 	r.seen = size

@@ -109,7 +109,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 			announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over twice"}),
 			announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over twice"}),
 			announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
-		if _, err := l.Meet(t.Context(), bobVotes, start.Add(-48*time.Hour)); err != nil {
+		if _, err := l.UpsertPerson(t.Context(), bobVotes, start.Add(-48*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -48,7 +48,7 @@ func TestGrants(t *testing.T) {
 	begin(t, l, allowed(limitedBy(limit("x", 1, time.Hour))), denied(nil))
 	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over"}),
 		announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
-	openOutbox(t, db, told)
+	openOutbox(t, db, standings)
 	if err := l.UseProof(t.Context(), dpop.Proof{Digest: sha256.Sum256([]byte("used")), Until: time.Now()}); err != nil {
 		t.Fatal(err)
 	}

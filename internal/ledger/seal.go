@@ -66,24 +66,24 @@ func (l *Ledger) report(ctx context.Context, before string, err error) string {
 
 // judge keeps in mind whether the database can be believed. An error of another kind tells nothing about that.
 func (l *Ledger) judge(ctx context.Context, err error) {
-	before := l.astray.Load()
+	before := l.rollbackDetected.Load()
 	switch {
 	case err == nil:
-		l.astray.Store(nil)
+		l.rollbackDetected.Store(nil)
 		if before != nil {
 			l.log.WarnContext(ctx, "the ledger is the one again that its checkpoints were signed for")
 		}
 	case errors.Is(err, ErrWentBack):
-		l.astray.Store(&err)
+		l.rollbackDetected.Store(&err)
 		if before == nil || (*before).Error() != err.Error() {
 			l.log.ErrorContext(ctx, "nothing is issued: see docs/audit.md", "error", err)
 		}
 	}
 }
 
-// believable is nil while nothing speaks against the database.
-func (l *Ledger) believable() error {
-	if err := l.astray.Load(); err != nil {
+// checkRollback is nil while nothing speaks against the database.
+func (l *Ledger) checkRollback() error {
+	if err := l.rollbackDetected.Load(); err != nil {
 		return unavailable("looking at the checkpoints", *err)
 	}
 	return nil

@@ -96,7 +96,7 @@ func TestStatesMoveForwardOnly(t *testing.T) {
 						t.Errorf("%s from %s to %s as SQL: got %q, want %q", kind, from, next, got, want)
 					}
 				}
-				err := l.Settle(t.Context(), to(rec, next))
+				err := l.RecordOutcome(t.Context(), to(rec, next))
 				if (err == nil) != allowed || (err != nil && !errors.Is(err, broker.ErrNotForward)) {
 					t.Errorf("%s from %s to %s: got %v, want it allowed: %t", kind, from, next, err, allowed)
 				}
@@ -109,7 +109,7 @@ func TestStatesMoveForwardOnly(t *testing.T) {
 			if got := refusedBy(t, logins[0], moveSQL, rec.ID, string(next)); got != violation {
 				t.Errorf("from %s to %s as SQL: got %q", name, next, got)
 			}
-			if err := l.Settle(t.Context(), to(rec, next)); !errors.Is(err, broker.ErrNotForward) {
+			if err := l.RecordOutcome(t.Context(), to(rec, next)); !errors.Is(err, broker.ErrNotForward) {
 				t.Errorf("from %s to %s: got %v, want ErrNotForward", name, next, err)
 			}
 		}
@@ -171,7 +171,7 @@ func TestOutcomesAreReadBack(t *testing.T) {
 	lost := dynamic("database", nil)
 	begin(t, l, lost)
 	out := to(lost, broker.StatusUnknown)
-	out.Minted = &broker.Minted{Handle: broker.Handle{Accessor: "only this"}}
+	out.Minted = &broker.Minted{VaultLease: broker.VaultLease{Accessor: "only this"}}
 	settle(t, l, out)
 	if got := get(t, l, lost.ID).Minted; got != *out.Minted {
 		t.Errorf("unknown: got %+v, want %+v", got, *out.Minted)
@@ -223,9 +223,9 @@ func TestBadOutcomes(t *testing.T) {
 		"leased, and no handle":            {ID: rec.ID, Time: start, Status: broker.StatusIssued},
 		"a lost mint without its code":     {ID: rec.ID, Time: start, Status: broker.StatusUnknown},
 		"the digest of a static secret":    {ID: static.ID, Time: start, Status: broker.StatusIssued, Minted: minted(rec)},
-		"an accessor that is not readable": {ID: rec.ID, Time: start, Status: broker.StatusIssued, Minted: &broker.Minted{Handle: broker.Handle{Accessor: "\x00"}}},
+		"an accessor that is not readable": {ID: rec.ID, Time: start, Status: broker.StatusIssued, Minted: &broker.Minted{VaultLease: broker.VaultLease{Accessor: "\x00"}}},
 	} {
-		if err := l.Settle(t.Context(), out); !errors.Is(err, ledger.ErrUnrecordable) {
+		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, ledger.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}
@@ -256,7 +256,7 @@ func TestMovesRace(t *testing.T) {
 		for _, status := range statuses[3:] {
 			for n := range replicas {
 				wg.Go(func() {
-					if err := replicas[n].Settle(t.Context(), to(rec, status)); err != nil && !errors.Is(err, broker.ErrNotForward) {
+					if err := replicas[n].RecordOutcome(t.Context(), to(rec, status)); err != nil && !errors.Is(err, broker.ErrNotForward) {
 						t.Errorf("Settle to %s: %v", status, err)
 					}
 				})

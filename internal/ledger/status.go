@@ -11,12 +11,12 @@ import (
 
 // The offices that one replica at a time holds.
 const (
-	sweeperOffice   = "sweeper"
-	witnessesOffice = "witnesses"
+	sweeperLeadership = "sweeper"
+	witnessLeadership = "witnesses"
 )
 
-// officeLock is the key of the advisory lock of @office.
-const officeLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
+// leaderLock is the key of the advisory lock of @office.
+const leaderLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
 
 // Status tells how the ledger is doing, as far as a reader sees. It asks each time, and waits for nobody who writes.
 func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
@@ -27,7 +27,7 @@ func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 	defer conn.Release()
 	var s broker.LedgerStatus
 	for _, part := range []func(context.Context, *pgxpool.Conn, *broker.LedgerStatus) error{
-		l.pingFor, readSizes, readCheckpoints, l.readOffices,
+		l.pingFor, readSizes, readCheckpoints, l.readLeaderships,
 	} {
 		if err := part(ctx, conn, &s); err != nil {
 			return broker.LedgerStatus{}, unavailable("reading the ledger's status", err)
@@ -85,22 +85,22 @@ func readCheckpoints(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerSt
 	return err
 }
 
-// readOffices finds who holds the locks that leaders hold.
-func (l *Ledger) readOffices(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
+// readLeaderships finds who holds the locks that leaders hold.
+func (l *Ledger) readLeaderships(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
 	for _, o := range []struct {
 		name   string
-		office *broker.Office
-	}{{sweeperOffice, &s.Sweeper}, {witnessesOffice, &s.Witnesses}} {
+		office *broker.Leadership
+	}{{sweeperLeadership, &s.Sweeper}, {witnessLeadership, &s.Witnesses}} {
 		err := conn.QueryRow(ctx, `
 			SELECT EXISTS (
 				SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 					AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-					AND l.classid::bigint << 32 | l.objid::bigint = `+officeLock+`)`,
+					AND l.classid::bigint << 32 | l.objid::bigint = `+leaderLock+`)`,
 			pgx.NamedArgs{"office": o.name}).Scan(&o.office.Held)
 		if err != nil {
 			return err
 		}
-		_, o.office.Here = l.offices.Load(o.name)
+		_, o.office.Here = l.leaderships.Load(o.name)
 	}
 	return conn.QueryRow(ctx, `SELECT term FROM sweeper_term`).Scan(&s.Sweeper.Term)
 }

@@ -86,19 +86,19 @@ func TestStatusTellsWhoLeads(t *testing.T) {
 	witnessing, stop := context.WithCancel(t.Context())
 	begun, left := make(chan struct{}), make(chan error, 1)
 	go func() {
-		left <- other.LeadWitnesses(witnessing, func(ctx context.Context) error {
+		left <- other.AcquireWitnessLeadership(witnessing, func(ctx context.Context) error {
 			close(begun)
 			<-ctx.Done()
 			return ctx.Err()
 		})
 	}()
 	within(t, "the other leads the witnesses", begun)
-	here, there := broker.Office{Held: true, Here: true}, broker.Office{Held: true}
-	sweeps := func(o broker.Office) broker.Office { o.Term = led.term; return o }
+	here, there := broker.Leadership{Held: true, Here: true}, broker.Leadership{Held: true}
+	sweeps := func(o broker.Leadership) broker.Leadership { o.Term = led.term; return o }
 	for name, tc := range map[string]struct {
 		of   *ledger.Ledger
-		want [2]broker.Office
-	}{"the one": {one, [2]broker.Office{sweeps(here), there}}, "the other": {other, [2]broker.Office{sweeps(there), here}}} {
+		want [2]broker.Leadership
+	}{"the one": {one, [2]broker.Leadership{sweeps(here), there}}, "the other": {other, [2]broker.Leadership{sweeps(there), here}}} {
 		if got := status(t, tc.of); got.Sweeper != tc.want[0] || got.Witnesses != tc.want[1] {
 			t.Errorf("%s: got %+v and %+v, want %+v", name, got.Sweeper, got.Witnesses, tc.want)
 		}

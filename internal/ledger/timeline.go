@@ -50,7 +50,7 @@ type happening struct {
 	Calls                              *int64
 }
 
-// Timeline implements [broker.Chronicle].
+// Timeline implements [broker.EventFeed].
 func (l *Ledger) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
 	id, isID := optionalID(of.ID)
 	if of.Limit < 1 || of.Limit > maxPage {

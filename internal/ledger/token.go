@@ -39,7 +39,7 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	if err != nil {
 		return broker.TokenStanding{}, nil //nolint:nilerr // nobody was ever issued such a token
 	}
-	if err := l.believable(); err != nil {
+	if err := l.checkRollback(); err != nil {
 		return broker.TokenStanding{}, err
 	}
 	m, asked := l.remember()
@@ -91,7 +91,7 @@ func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	if err != nil {
 		return false, nil //nolint:nilerr // nobody was ever issued such a credential
 	}
-	if err := l.believable(); err != nil {
+	if err := l.checkRollback(); err != nil {
 		return false, err
 	}
 	tip := l.tip.Load()
@@ -119,7 +119,7 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 	if err != nil {
 		return nil, broker.ErrNotFound
 	}
-	if err := l.believable(); err != nil {
+	if err := l.checkRollback(); err != nil {
 		return nil, err
 	}
 	tip := l.tip.Load()

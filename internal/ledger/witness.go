@@ -12,10 +12,10 @@ import (
 // Expect has the ledger continue a checkpoint that was kept elsewhere. While it does not, nothing is appended to it, which
 // is no error here. Call it before Seal.
 func (l *Ledger) Expect(ctx context.Context, c audit.Checkpoint) error {
-	if c.N == 0 || l.astray.Load() != nil {
+	if c.N == 0 || l.rollbackDetected.Load() != nil {
 		return nil // nothing is expected, or what was expected before is not there already
 	}
-	err := continues(ctx, l.estate, c)
+	err := continues(ctx, l.live, c)
 	if err != nil && !errors.Is(err, ErrWentBack) {
 		return err
 	}
@@ -30,10 +30,10 @@ func (l *Ledger) Expect(ctx context.Context, c audit.Checkpoint) error {
 // There is no proof from zero, nor from more than the size. The error is audit.ErrNotYet when there is no checkpoint, and
 // broker.ErrLedgerUnavailable also while the ledger takes no entries: nobody is shown a checkpoint then.
 func (l *Ledger) Growth(ctx context.Context, from int64) (size int64, signed string, proof tlog.TreeProof, err error) {
-	if err := l.believable(); err != nil {
+	if err := l.checkRollback(); err != nil {
 		return 0, "", nil, err
 	}
-	err = withTree(ctx, l.estate, func(tree signedTree) error {
+	err = withTree(ctx, l.live, func(tree signedTree) error {
 		size, signed = tree.N, tree.note
 		if from > 0 && from <= tree.N {
 			proof, err = tlog.ProveTree(tree.N, from, tree)

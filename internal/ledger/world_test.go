@@ -85,7 +85,7 @@ func dynamic(kind string, change func(*broker.Record)) broker.Record {
 func minted(rec broker.Record) *broker.Minted {
 	m := &broker.Minted{Name: "v-" + rec.ID}
 	if rec.Intent.Grant.Leased {
-		m.Handle = broker.Handle{Accessor: "accessor-" + rec.ID, Lease: "database/creds/x/" + rec.ID}
+		m.VaultLease = broker.VaultLease{Accessor: "accessor-" + rec.ID, Lease: "database/creds/x/" + rec.ID}
 	}
 	if !rec.Intent.Grant.Static {
 		m.Digest = sha256.Sum256([]byte(rec.ID))
@@ -108,7 +108,7 @@ func to(rec broker.Record, status broker.Status) broker.Outcome {
 func settle(t *testing.T, l *ledger.Ledger, outs ...broker.Outcome) {
 	t.Helper()
 	for _, out := range outs {
-		if err := l.Settle(t.Context(), out); err != nil {
+		if err := l.RecordOutcome(t.Context(), out); err != nil {
 			t.Fatalf("Settle to %s: %v", out.Status, err)
 		}
 	}

@@ -27,24 +27,24 @@ type certificate struct {
 }
 
 // certificateOf is an X.509 certificate that says exactly what was asked for.
-func certificateOf(intent broker.Intent, answer *api.Secret) (drawn, error) {
+func certificateOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	made, err := read[certificate](answer)
 	if err != nil {
-		return drawn{}, err
+		return mintedSecret{}, err
 	}
 	block, rest := pem.Decode([]byte(made.Certificate))
 	if block == nil || strings.TrimSpace(string(rest)) != "" {
-		return drawn{}, fmt.Errorf("%w: the certificate is not one PEM block", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate is not one PEM block", broker.ErrMintMismatch)
 	}
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return drawn{}, fmt.Errorf("%w: the certificate does not parse", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate does not parse", broker.ErrMintMismatch)
 	}
 	if err := checkLeaf(intent, leaf); err != nil {
-		return drawn{}, err
+		return mintedSecret{}, err
 	}
 	if err := checkLeafKey(intent, leaf, made); err != nil {
-		return drawn{}, err
+		return mintedSecret{}, err
 	}
 	if made.CAChain == nil {
 		made.CAChain = []string{}
@@ -102,25 +102,25 @@ func checkLeafKey(intent broker.Intent, leaf *x509.Certificate, made certificate
 }
 
 // sshOf is an OpenSSH user certificate for exactly the key and the principals that were asked for.
-func sshOf(intent broker.Intent, answer *api.Secret) (drawn, error) {
+func sshOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	made, err := read[struct {
 		SignedKey    string `json:"signed_key"`
 		SerialNumber string `json:"serial_number"`
 	}](answer)
 	if err != nil {
-		return drawn{}, err
+		return mintedSecret{}, err
 	}
 	asked, _, _, _, err := ssh.ParseAuthorizedKey([]byte(intent.Grant.Data["public_key"]))
 	if err != nil {
-		return drawn{}, fmt.Errorf("%w: the public key does not parse", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the public key does not parse", broker.ErrMintMismatch)
 	}
 	key, _, _, rest, err := ssh.ParseAuthorizedKey([]byte(made.SignedKey))
 	cert, ok := key.(*ssh.Certificate)
 	if err != nil || !ok || len(rest) > 0 {
-		return drawn{}, fmt.Errorf("%w: the signed key is not one certificate", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the signed key is not one certificate", broker.ErrMintMismatch)
 	}
 	if err := checkSSH(intent, cert, asked); err != nil {
-		return drawn{}, err
+		return mintedSecret{}, err
 	}
 	return handOver(made, cert.KeyId, sha256.Sum256(cert.Marshal()))
 }

@@ -56,14 +56,14 @@ func (e *estate) oneEach(t *testing.T, life time.Duration) []one {
 
 func (e *estate) dead(t *testing.T, o one) bool {
 	t.Helper()
-	alive, err := e.minter.Alive(t.Context(), o.minted.Handle)
+	alive, err := e.minter.Alive(t.Context(), o.minted.VaultLease)
 	return err == nil && !alive && !e.works(t, o.ware, o.secret)
 }
 
 // TestUnrenewedCredentialsDie has each kind left alone after its mint, beside one that is renewed (C3 to C6).
 func TestUnrenewedCredentialsDie(t *testing.T) {
 	t.Parallel()
-	e := realEstate(t)
+	e := realLive(t)
 	forgotten, kept := e.oneEach(t, 5*time.Minute), e.oneEach(t, 5*time.Minute)
 	began := time.Now()
 	for _, o := range kept {
@@ -78,10 +78,10 @@ func TestUnrenewedCredentialsDie(t *testing.T) {
 	// Also past the end that a login would have had without a renewal.
 	within(t, time.Minute, "40 seconds", func() bool { return time.Since(began) > 40*time.Second })
 	for _, o := range kept {
-		if alive, err := e.minter.Alive(t.Context(), o.minted.Handle); err != nil || !alive || !e.works(t, o.ware, o.secret) {
+		if alive, err := e.minter.Alive(t.Context(), o.minted.VaultLease); err != nil || !alive || !e.works(t, o.ware, o.secret) {
 			t.Errorf("%s, renewed: alive %t, %v", o.name, alive, err)
 		}
-		if err := e.minter.Revoke(t.Context(), o.minted.Handle); err != nil || e.works(t, o.ware, o.secret) {
+		if err := e.minter.Revoke(t.Context(), o.minted.VaultLease); err != nil || e.works(t, o.ware, o.secret) {
 			t.Errorf("%s, renewed, after its revocation: %v", o.name, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestUnrenewedCredentialsDie(t *testing.T) {
 // TestRenewedCredentialsEnd has each kind end at its time, which no later renewal moves (I3).
 func TestRenewedCredentialsEnd(t *testing.T) {
 	t.Parallel()
-	e := realEstate(t)
+	e := realLive(t)
 	all := e.oneEach(t, 12*time.Second)
 	for _, o := range all {
 		for range 2 {
@@ -124,7 +124,7 @@ func TestVaultKilledWhileMintingLogins(t *testing.T) {
 	if err := stack.PrepareEngines(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e := estateOf(t, stack)
+	e := liveOf(t, stack)
 	made := e.mintUntilKilled(t, filepath.Join(dir, "vault", "pid"))
 	left := e.roles(t, "v-token-")
 	t.Logf("killed after %d mints, with %d logins that work", made, left)
@@ -169,7 +169,7 @@ func (e *estate) mintUntilKilled(t *testing.T, pidFile string) int64 {
 // TestTargetDownAtRevocation takes the database away from a login's revocation: it is not confirmed, and stays within
 // reach until it is.
 func TestTargetDownAtRevocation(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	w := wares(t)["database"]
 	_, minted, secret := e.made(t, w, time.Minute)
 	// Vault's login at the target is taken away; the target itself is needed by others.
@@ -182,19 +182,19 @@ func TestTargetDownAtRevocation(t *testing.T) {
 	lock(`ALTER ROLE vault_admin NOLOGIN`)
 	lock(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'vault_admin'`)
 	defer lock(`ALTER ROLE vault_admin LOGIN`)
-	err := e.minter.Revoke(t.Context(), minted.Handle)
+	err := e.minter.Revoke(t.Context(), minted.VaultLease)
 	if err == nil {
 		t.Fatal("revoked, with the target away")
 	}
 	t.Logf("got %v", err)
-	if alive, err := e.minter.Alive(t.Context(), minted.Handle); err != nil || !alive {
+	if alive, err := e.minter.Alive(t.Context(), minted.VaultLease); err != nil || !alive {
 		t.Errorf("got alive %t, %v; want true", alive, err)
 	}
 	if !e.works(t, w, secret) {
 		t.Error("the test is no good: the login does not work")
 	}
 	lock(`ALTER ROLE vault_admin LOGIN`)
-	until(t, "the revocation", func() bool { return e.minter.Revoke(t.Context(), minted.Handle) == nil })
+	until(t, "the revocation", func() bool { return e.minter.Revoke(t.Context(), minted.VaultLease) == nil })
 	if e.works(t, w, secret) {
 		t.Error("the login works after it was revoked")
 	}

@@ -29,7 +29,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if wrapper == nil {
 		return broker.Credential{}, err
 	}
-	w := &wrapped{intent: intent, token: wrapper.ClientToken, handle: broker.Handle{Accessor: wrapper.Accessor}}
+	w := &wrapped{intent: intent, token: wrapper.ClientToken, lease: broker.VaultLease{Accessor: wrapper.Accessor}}
 	w.whole = left <= int(broker.Unrenewed/time.Second) && wrapper.LeaseDuration >= left-renewSlack
 	if err == nil {
 		err = m.draw(ctx, w)
@@ -38,12 +38,12 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 		return broker.Credential{}, m.abandon(ctx, w, err)
 	}
 	if !intent.Grant.Leased {
-		w.handle = broker.Handle{} // the token has made its only call, and nothing lives under it
+		w.lease = broker.VaultLease{} // the token has made its only call, and nothing lives under it
 	}
 	return broker.Credential{
 		Secret: secret.New(w.secret),
 		Minted: &broker.Minted{
-			Handle: w.handle, Name: w.name, Digest: w.digest, Until: intent.Expires, Whole: w.whole && !w.short, ShortLease: w.short,
+			VaultLease: w.lease, Name: w.name, Digest: w.digest, Until: intent.Expires, Whole: w.whole && !w.short, ShortLease: w.short,
 		},
 	}, nil
 }
@@ -52,12 +52,12 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 type wrapped struct {
 	intent broker.Intent
 	token  string
-	handle broker.Handle
+	lease  broker.VaultLease
 	// unseen tells that Vault may have made something whose lease nobody knows.
 	unseen bool
 	// whole tells that its token lives to the end as it is, and short that its lease has to be renewed with its token.
 	whole, short bool
-	drawn
+	mintedSecret
 }
 
 // mintable refuses an intent that could only be half carried out.
@@ -99,7 +99,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 			"ttl": seconds(ttl), "explicit_max_ttl": seconds(left), "renewable": uses == 0, "num_uses": uses,
 		})
 	})
-	var known broker.Handle
+	var known broker.VaultLease
 	if err == nil && answer != nil && answer.Auth != nil {
 		known.Accessor = answer.Auth.Accessor
 	}
@@ -109,7 +109,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	case err != nil:
 		return nil, &broker.Lost{Err: err}
 	case known.Accessor == "" || answer.Auth.ClientToken == "":
-		return nil, &broker.Lost{Handle: known, Err: unavailable("creating a token", errNotUnderstood)}
+		return nil, &broker.Lost{VaultLease: known, Err: unavailable("creating a token", errNotUnderstood)}
 	}
 	return answer.Auth, checkWrapper(answer.Auth, intent.Grant.Policy, ttl, uses)
 }
@@ -136,7 +136,7 @@ func checkWrapper(auth *api.SecretAuth, policy string, ttl, uses int) error {
 func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if w.intent.Kind == scopes.KindVaultToken {
 		var err error
-		w.drawn, err = tokenOf(w)
+		w.mintedSecret, err = tokenOf(w)
 		return err
 	}
 	const doing = "reading the credential"
@@ -145,7 +145,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		return err
 	}
 	// A copy of a client that is never used itself: it can be copied while others are at work.
-	client := m.blank.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = w.token })
+	client := m.childClient.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = w.token })
 	answer, err := m.exchange(ctx, doing, wrapperToken, func(ctx context.Context) (*api.Secret, error) {
 		if w.intent.Grant.Method == scopes.MethodRead {
 			return client.Logical().ReadWithContext(ctx, w.intent.Grant.Path)
@@ -160,16 +160,16 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		err = unavailable(doing, errNotUnderstood)
 	}
 	if answer != nil && answer.RequestID != "" && ofOrder(w.intent, answer) { // another's lease is not ours to end
-		w.handle.Lease, w.short = answer.LeaseID, m.shortLease(w.intent, answer)
+		w.lease.Lease, w.short = answer.LeaseID, m.shortLease(w.intent, answer)
 	}
 	if err == nil {
-		w.drawn, err = decode(w.intent, answer)
+		w.mintedSecret, err = decode(w.intent, answer)
 	}
 	if says(err, "leased credentials were immediately revoked") {
 		w.unseen = true
 		return fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
 	}
-	w.unseen = w.intent.Grant.Leased && w.handle.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
+	w.unseen = w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
 	return err
 }
 
@@ -197,12 +197,12 @@ func (m *Minter) dataFor(intent broker.Intent) (map[string]any, error) {
 func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
-	err := m.Revoke(ctx, w.handle)
+	err := m.Revoke(ctx, w.lease)
 	for err != nil && sleep(ctx, 50*time.Millisecond) {
-		err = m.Revoke(ctx, w.handle) // Vault ends a token that has made its last call in its own time
+		err = m.Revoke(ctx, w.lease) // Vault ends a token that has made its last call in its own time
 	}
 	if err != nil || w.unseen {
-		return &broker.Lost{Handle: w.handle, Err: cause}
+		return &broker.Lost{VaultLease: w.lease, Err: cause}
 	}
 	return cause
 }

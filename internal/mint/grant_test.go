@@ -31,7 +31,7 @@ type estate struct {
 	config mint.Config
 }
 
-func realEstate(t *testing.T) *estate {
+func realLive(t *testing.T) *estate {
 	t.Helper()
 	realVault(t)
 	stack := testkit.Devstack(t)
@@ -40,10 +40,10 @@ func realEstate(t *testing.T) *estate {
 			t.Fatal(err)
 		}
 	})
-	return estateOf(t, stack)
+	return liveOf(t, stack)
 }
 
-func estateOf(t *testing.T, stack *devstack.Stack) *estate {
+func liveOf(t *testing.T, stack *devstack.Stack) *estate {
 	t.Helper()
 	e := &estate{
 		admin: &admin{Vault: stack.Vault, root: clientOf(t, stack.Vault.Addr(), stack.Vault.RootToken())}, stack: stack,
@@ -191,7 +191,7 @@ var leased = []string{"token", "database", "pki", "pki-key", "vault"}
 
 // TestLeasedCredentials follows each kind from the mint to its revocation.
 func TestLeasedCredentials(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	for _, name := range leased {
 		t.Run(name, func(t *testing.T) {
 			w := wares(t)[name]
@@ -214,18 +214,18 @@ func TestLeasedCredentials(t *testing.T) {
 			if life := e.life(t, minted.Accessor); life > time.Until(intent.Expires)+time.Second || life < time.Until(intent.Expires)-5*time.Second {
 				t.Errorf("renewed: it lives for another %v, want until %v", life, intent.Expires)
 			}
-			if alive, err := e.minter.Alive(t.Context(), minted.Handle); err != nil || !alive {
+			if alive, err := e.minter.Alive(t.Context(), minted.VaultLease); err != nil || !alive {
 				t.Errorf("got alive %t, %v; want true", alive, err)
 			}
 			for range 2 {
-				if err := e.minter.Revoke(t.Context(), minted.Handle); err != nil {
+				if err := e.minter.Revoke(t.Context(), minted.VaultLease); err != nil {
 					t.Fatalf("revoking: %v", err)
 				}
 			}
 			if e.works(t, w, secret) {
 				t.Error("it works after it was revoked")
 			}
-			if alive, err := e.minter.Alive(t.Context(), minted.Handle); err != nil || alive {
+			if alive, err := e.minter.Alive(t.Context(), minted.VaultLease); err != nil || alive {
 				t.Errorf("got alive %t, %v; want false", alive, err)
 			}
 			if err := e.minter.Renew(t.Context(), minted); !errors.Is(err, broker.ErrVaultRefused) {
@@ -237,7 +237,7 @@ func TestLeasedCredentials(t *testing.T) {
 
 // What is for half a minute at most lives no longer than what nobody has renewed: so it is not renewed, and dies on time.
 func TestBriefCredentialsAreNotRenewed(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	for _, name := range leased {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -258,7 +258,7 @@ func TestBriefCredentialsAreNotRenewed(t *testing.T) {
 				t.Error("it cannot be used")
 			}
 			for deadline := intent.Expires.Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-				alive, err := e.minter.Alive(t.Context(), minted.Handle)
+				alive, err := e.minter.Alive(t.Context(), minted.VaultLease)
 				if err == nil && !alive && !e.works(t, w, secret) {
 					return
 				}
@@ -302,7 +302,7 @@ func (e *estate) life(t *testing.T, accessor string) time.Duration {
 // TestCertificateIsWhatWasAskedFor has an X.509 library look at it that had no part in making it, and OpenSSH's form
 // likewise. What the signing request says about names is nothing that was asked for (H56).
 func TestCertificateIsWhatWasAskedFor(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	for _, name := range []string{"pki", "pki-key"} {
 		intent, minted, secret := e.made(t, wares(t)[name], 2*time.Minute)
 		block, _ := pem.Decode([]byte(secret["certificate"].(string)))
@@ -333,12 +333,12 @@ func TestCertificateIsWhatWasAskedFor(t *testing.T) {
 }
 
 func TestCredentialsThatLiveUnderNothing(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	for _, name := range []string{"ssh", "kv", "vault-static"} {
 		t.Run(name, func(t *testing.T) {
 			intent, minted, secret := e.made(t, wares(t)[name], 2*time.Minute)
-			if minted.Handle != (broker.Handle{}) {
-				t.Errorf("got %+v, want no handle", minted.Handle)
+			if minted.VaultLease != (broker.VaultLease{}) {
+				t.Errorf("got %+v, want no handle", minted.VaultLease)
 			}
 			switch name {
 			case "ssh":
@@ -377,7 +377,7 @@ func TestCredentialsThatLiveUnderNothing(t *testing.T) {
 
 // TestVaultRefuses has everything that Vault would refuse again: nothing stays behind.
 func TestVaultRefuses(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	e.write(t, "sys/policies/acl/brevet-scope.test.nowhere", map[string]any{"policy": `path "database/creds/nowhere" { capabilities = ["read"] }`})
 	e.write(t, "sys/mounts/plain", map[string]any{"type": "kv"})
 	e.write(t, "pki/roles/unleased", map[string]any{"allowed_domains": "acme.test", "allow_subdomains": true, "generate_lease": false, "key_type": "ec", "use_csr_sans": false})
@@ -437,7 +437,7 @@ func TestVaultRefuses(t *testing.T) {
 
 // An admin can only mount an engine that the error names.
 func TestMissingEngineIsNamed(t *testing.T) {
-	e := realEstate(t)
+	e := realLive(t)
 	e.write(t, "sys/policies/acl/brevet-scope.test.unmounted", map[string]any{"policy": `
 		path "team/reporting-of-the-whole-company/*" { capabilities = ["read", "update"] }`})
 	for _, tc := range []struct{ ware, path, mount string }{

@@ -112,7 +112,7 @@ func TestTokensThatWereNotOrdered(t *testing.T) {
 				t.Errorf("got %d reads and %d revocations, want 0 and 1", v.called(drawPath), v.called("auth/token/revoke-accessor"))
 			}
 			v.lie("auth/token/lookup-accessor", says(503, ""))
-			if lost, err = outcome(t, m, databaseIntent(t)); lost == nil || lost.Handle.Accessor != accessor {
+			if lost, err = outcome(t, m, databaseIntent(t)); lost == nil || lost.VaultLease.Accessor != accessor {
 				t.Errorf("with its end unconfirmed: got %v, want it lost with its accessor", err)
 			}
 		})
@@ -153,12 +153,12 @@ func TestAnswersToAGrant(t *testing.T) {
 				if got := v.called(path); got != 1 {
 					t.Errorf("got %d calls, want 1: a lost answer must never become a second lease", got)
 				}
-				want := broker.Handle{}
+				want := broker.VaultLease{}
 				if path == drawPath {
 					want.Accessor = accessor
 				}
-				if lost.Handle != want {
-					t.Errorf("got %+v, want %+v", lost.Handle, want)
+				if lost.VaultLease != want {
+					t.Errorf("got %+v, want %+v", lost.VaultLease, want)
 				}
 				if got := v.called("auth/token/revoke-accessor") == 1; got != (path == drawPath) {
 					t.Errorf("revoked: %t", got)
@@ -256,7 +256,7 @@ func TestRefusedLoginOfTheBroker(t *testing.T) {
 
 // TestNothingIsDeadUntilVaultSaysSo lies about a revocation (I6).
 func TestNothingIsDeadUntilVaultSaysSo(t *testing.T) {
-	handle := broker.Handle{Accessor: accessor, Lease: leaseID}
+	handle := broker.VaultLease{Accessor: accessor, Lease: leaseID}
 	known := func(w http.ResponseWriter, r *http.Request) {
 		var ask map[string]any
 		_ = json.NewDecoder(r.Body).Decode(&ask)
@@ -313,7 +313,7 @@ func TestTokenOutlivesItsLease(t *testing.T) {
 	m := open(t, knock(t, v.URL))
 	v.ends()
 	v.lie("sys/leases/revoke", says(400, `{"errors":["failed to revoke entry: connection refused"]}`))
-	if err := m.Revoke(t.Context(), broker.Handle{Accessor: accessor, Lease: leaseID}); !errors.Is(err, broker.ErrVaultRefused) {
+	if err := m.Revoke(t.Context(), broker.VaultLease{Accessor: accessor, Lease: leaseID}); !errors.Is(err, broker.ErrVaultRefused) {
 		t.Errorf("got %v, want ErrVaultRefused", err)
 	}
 	if got := v.called("auth/token/revoke-accessor"); got != 0 {
@@ -348,7 +348,7 @@ func TestRenewalsThatWereNotOrdered(t *testing.T) {
 				reply(w, map[string]any{"lease_id": leaseID, "lease_duration": tc.lease})
 			})
 			minted := broker.Minted{
-				Handle: broker.Handle{Accessor: accessor, Lease: leaseID}, Until: epoch.Add(5 * time.Minute), ShortLease: tc.short,
+				VaultLease: broker.VaultLease{Accessor: accessor, Lease: leaseID}, Until: epoch.Add(5 * time.Minute), ShortLease: tc.short,
 			}
 			if err := m.Renew(t.Context(), minted); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)

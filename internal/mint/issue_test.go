@@ -36,8 +36,8 @@ func (n *notebook) Begin(_ context.Context, rec broker.Record) (*broker.View, er
 	n.last = rec
 	return nil, nil
 }
-func (n *notebook) Settle(context.Context, broker.Outcome) error { return nil }
-func (n *notebook) Refuse(context.Context, broker.Refusal) error { return nil }
+func (n *notebook) RecordOutcome(context.Context, broker.Outcome) error { return nil }
+func (n *notebook) Refuse(context.Context, broker.Refusal) error        { return nil }
 func (n *notebook) Get(context.Context, string, broker.Reach) (*broker.View, error) {
 	return nil, broker.ErrNotFound
 }
@@ -47,15 +47,17 @@ func (n *notebook) List(context.Context, broker.Query, broker.Reach) (broker.Pag
 }
 
 func (n *notebook) Announce(context.Context, broker.Command) error { return nil }
-func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.LivePage) ([]broker.Held, error) {
+func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.LivePage) ([]broker.LiveCredential, error) {
 	return nil, nil
 }
-func (n *notebook) Due(context.Context, broker.Due) ([]broker.Held, error) { return nil, nil }
+func (n *notebook) Overdue(context.Context, broker.Overdue) ([]broker.LiveCredential, error) {
+	return nil, nil
+}
 func (n *notebook) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return nil, nil
 }
 
-func (n *notebook) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.Pointless, error) {
+func (n *notebook) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.EndedTaskRequest, error) {
 	return nil, nil
 }
 
@@ -90,7 +92,7 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 	}
 	book := &notebook{}
 	b, err := broker.New(broker.Config{
-		Ledger: book, Estate: book, Approvals: nobodyVotes{}, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
+		Ledger: book, Live: book, Approvals: nobodyVotes{}, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 	})
 	if err != nil {

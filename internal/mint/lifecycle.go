@@ -74,7 +74,7 @@ func (m *Minter) wanted(until time.Time) int {
 
 // Revoke ends the lease, which is over only when the far side has confirmed it, and then the token. While the lease
 // cannot be ended the token stays: with it gone, nobody would be left to ask. See broker.Minter.
-func (m *Minter) Revoke(ctx context.Context, h broker.Handle) error {
+func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
 	if h.Lease != "" {
 		_, err := m.write(ctx, "revoking the lease", "sys/leases/revoke", map[string]any{"lease_id": h.Lease, "sync": true})
 		if err != nil {
@@ -106,7 +106,7 @@ func confirmGone(alive bool, err error) error {
 }
 
 // Alive tells whether Vault still holds the token or the lease of a credential. See broker.Minter.
-func (m *Minter) Alive(ctx context.Context, h broker.Handle) (bool, error) {
+func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
 	if h.Accessor != "" {
 		if alive, err := m.tokenAlive(ctx, h.Accessor); alive || err != nil {
 			return alive, err

@@ -49,7 +49,7 @@ func (m *Minter) enter(ctx context.Context) (*api.Secret, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)
 	}
-	session, err := m.door.Logical().WriteWithContext(ctx, path, body)
+	session, err := m.loginClient.Logical().WriteWithContext(ctx, path, body)
 	if err == nil && (session == nil || session.Auth == nil || session.Auth.ClientToken == "") {
 		err = errNotUnderstood
 	}
@@ -85,7 +85,7 @@ func (m *Minter) adopt(ctx context.Context, file string) (*api.Secret, error) {
 		return nil, fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)
 	}
 	// A client of its own: a token that turns out bad must not push out one that still works.
-	client, err := newClient(m.cfg, m.line)
+	client, err := newClient(m.cfg, m.guarded)
 	if err != nil {
 		return nil, err
 	}

@@ -22,13 +22,13 @@ var (
 
 // Minter implements broker.Minter with Vault's engines. Its methods are safe for concurrent use.
 type Minter struct {
-	cfg       Config
-	wait      overlap
-	transport *http.Transport
-	line      guard       // what all clients speak through
-	client    *api.Client // holds the login
-	door      *api.Client // holds no token ever: it logs in
-	blank     *api.Client // is never used itself: copies of it carry a credential's own token
+	cfg         Config
+	wait        overlap
+	transport   *http.Transport
+	guarded     guard       // what all clients speak through
+	client      *api.Client // holds the login
+	loginClient *api.Client // holds no token ever: it logs in
+	childClient *api.Client // is never used itself: copies of it carry a credential's own token
 
 	ring     atomic.Pointer[keyring]
 	signings signings
@@ -66,12 +66,12 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		refused:   make(chan struct{}, 1),
 		signings:  signings{key: cfg.SigningKey},
 	}
-	m.line = guard{next: transport}
+	m.guarded = guard{next: transport}
 	if cfg.Transport != nil {
-		m.line.next = cfg.Transport(transport)
+		m.guarded.next = cfg.Transport(transport)
 	}
-	for _, client := range []**api.Client{&m.client, &m.door, &m.blank} {
-		if *client, err = newClient(cfg, m.line); err != nil {
+	for _, client := range []**api.Client{&m.client, &m.loginClient, &m.childClient} {
+		if *client, err = newClient(cfg, m.guarded); err != nil {
 			return nil, err
 		}
 	}

@@ -99,7 +99,7 @@ func (m *Minter) renew(session *api.Secret) (over <-chan error, stop func()) {
 	if session.Auth.LeaseDuration == 0 {
 		return nil, func() {} // it never ends
 	}
-	watcher, err := m.door.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: session})
+	watcher, err := m.loginClient.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: session})
 	if err != nil {
 		// Only a missing input gives an error, and there is one.
 		panic("mint: " + err.Error())

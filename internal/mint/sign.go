@@ -27,7 +27,7 @@ type header struct {
 // Mint redeems the order: it has Vault sign the claims of a JWT, or make a dynamic credential, once. See broker.Minter
 // for the errors.
 func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
-	intent, key, err := order.Redeem()
+	intent, key, err := order.Spend()
 	if err != nil {
 		return broker.Credential{}, err
 	}

@@ -17,7 +17,7 @@ func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	began := m.cfg.Now()
-	seal, err := m.door.Sys().SealStatusWithContext(ctx)
+	seal, err := m.loginClient.Sys().SealStatusWithContext(ctx)
 	if err != nil {
 		return s, unavailable("asking whether Vault is sealed", err)
 	}
@@ -56,7 +56,7 @@ func (m *Minter) SigningKeys() []broker.SigningKey {
 	var all []broker.SigningKey
 	for _, v := range ring.versions {
 		all = append(all, broker.SigningKey{
-			Key: v.key, Created: v.created, Settled: v.created.Add(m.wait.settle), Signs: v.key == signs, Published: given[v.key],
+			Key: v.key, Created: v.created, Steady: v.created.Add(m.wait.settle), Signs: v.key == signs, Published: given[v.key],
 		})
 	}
 	return all

@@ -449,7 +449,7 @@ func wantKeys(t *testing.T, m *mint.Minter, when string, want ...string) {
 			text += " published"
 		}
 		got = append(got, text)
-		if age := time.Since(key.Created); age < -time.Minute || age > time.Hour || key.Settled.Sub(key.Created) < 5*time.Minute || key.ID == "" {
+		if age := time.Since(key.Created); age < -time.Minute || age > time.Hour || key.Steady.Sub(key.Created) < 5*time.Minute || key.ID == "" {
 			t.Errorf("%s: got %+v, want one that was just made and settles after the JWKS' age", when, key)
 		}
 	}

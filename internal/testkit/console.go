@@ -47,7 +47,7 @@ func (s *Stack) Console(t testing.TB) string {
 		listener = Pages(t)
 	}
 	cfg := console.Config{
-		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Past: s.ledger, Ledger: s.ledger, Vault: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
+		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Past: s.ledger, Ledger: s.ledger, Vault: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
 		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now, Voted: s.Server.CountVote,
 	}
 	fetched := s.options.Now()

@@ -49,7 +49,7 @@ func (s *Stack) verifier(t testing.TB) *people.Verifier {
 	return v
 }
 
-func (s *Stack) electorate(t testing.TB) broker.Electorate {
+func (s *Stack) approvalPolicy(t testing.TB) broker.ApprovalPolicy {
 	t.Helper()
 	rules, err := people.NewRules(s.options.Rules)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Stack) electorate(t testing.TB) broker.Electorate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return broker.Electorate{Rules: rules, Owners: owners}
+	return broker.ApprovalPolicy{Rules: rules, Owners: owners}
 }
 
 // Person calls as somebody whom the stack's provider knows.

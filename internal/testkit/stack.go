@@ -192,7 +192,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	}
 	catalogue = s.openCatalogue(t, o, catalogue)
 	s.Broker, err = broker.New(broker.Config{
-		Ledger: book, Estate: watch.Estate(s.ledger), Chronicle: s.ledger, Usage: s.ledger, Survey: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: s.site(t), Proofs: s.ledger, Electorate: s.electorate(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
+		Ledger: book, Live: watch.LiveCredentials(s.ledger), Feed: s.ledger, Usage: s.ledger, Stats: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: s.site(t), DPoPReplayCache: s.ledger, ApprovalPolicy: s.approvalPolicy(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
 		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
 	})
@@ -233,7 +233,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	}
 	s.Addr, s.URL = listener.Addr().String(), "https://"+listener.Addr().String()
 	cfg := httpapi.Config{
-		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, Proofs: s.ledger, LogKeys: s.LogKey,
+		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey,
 		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
@@ -303,7 +303,7 @@ func (s *Stack) bundlesReady(context.Context) error {
 // Remembers tells whether this replica answers without asking the record for a token, known by its id and the SHA-256 of its
 // claims.
 func (s *Stack) Remembers(id string, claims [32]byte) bool {
-	_, ok := s.ledger.Remembered(id, claims)
+	_, ok := s.ledger.Cached(id, claims)
 	return ok
 }
 

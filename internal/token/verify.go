@@ -42,7 +42,7 @@ type Verifier struct {
 	cfg Config
 	any bool
 	// signed are texts whose signature one of the keys has made.
-	signed jws.Remembered[crypto.PublicKey]
+	signed jws.Verified[crypto.PublicKey]
 }
 
 // NewVerifier is for a resource server: it accepts tokens for its own audiences only. ErrConfig when something is

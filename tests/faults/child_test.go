@@ -110,13 +110,13 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 		return nil, nil, nil, err
 	}
 	go func() { _ = book.Seal(ctx, logKey) }()
-	voters, err := electorate()
+	voters, err := approvalPolicy()
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	core, err := broker.New(broker.Config{
-		Electorate: voters,
-		Ledger:     faultyLedger{book, f}, Estate: book, Tokens: book, Approvals: book, Passkeys: book, Proofs: book, Minter: faultyMinter{minter, f},
+		ApprovalPolicy: voters,
+		Ledger:         faultyLedger{book, f}, Live: book, Tokens: book, Approvals: book, Passkeys: book, DPoPReplayCache: book, Minter: faultyMinter{minter, f},
 		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: testkit.Audience, Now: time.Now, Log: log,
 	})
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *settings) server(core *broker.Broker, minter keys, book *ledger.Ledger,
 		return nil, err
 	}
 	api, err := httpapi.New(httpapi.Config{
-		Broker: core, Attestor: attestor, Keys: minter, Proofs: book, LogKeys: minter.log, Hosts: []string{"127.0.0.1"}, CursorKey: book.CursorKey(),
+		Broker: core, Attestor: attestor, Keys: minter, InclusionProofs: book, LogKeys: minter.log, Hosts: []string{"127.0.0.1"}, CursorKey: book.CursorKey(),
 		Log: log, Registry: prometheus.NewRegistry(), Now: time.Now,
 		Admins: []httpapi.Role{{ID: spiffeid.RequireFromString(s.Admin), TrustDomains: []spiffeid.TrustDomain{domain}}},
 		Ready:  []httpapi.Check{{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}},

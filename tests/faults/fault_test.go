@@ -108,12 +108,12 @@ func (l faultyLedger) Begin(ctx context.Context, rec broker.Record) (*broker.Vie
 	return earlier, err
 }
 
-func (l faultyLedger) Settle(ctx context.Context, out broker.Outcome) error {
+func (l faultyLedger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	before, after := settlePoints(out.Status)
 	if err := l.fault.at(before); err != nil {
 		return fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
 	}
-	if err := l.Ledger.Settle(ctx, out); err != nil {
+	if err := l.Ledger.RecordOutcome(ctx, out); err != nil {
 		return err
 	}
 	if err := l.fault.at(after); err != nil {

@@ -20,9 +20,9 @@ var (
 	approverRules = []people.Rule{{Role: people.RoleApprover, Group: "oncall"}}
 )
 
-func electorate() (broker.Electorate, error) {
+func approvalPolicy() (broker.ApprovalPolicy, error) {
 	rules, err := people.NewRules(approverRules)
-	return broker.Electorate{Rules: rules}, err
+	return broker.ApprovalPolicy{Rules: rules}, err
 }
 
 // quorumPoints has a replica come to grief when people have approved a request, before the intent is committed (C9). The

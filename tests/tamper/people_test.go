@@ -24,25 +24,25 @@ func (w *world) approval(n int) {
 	w.begin(asked)
 	switch n / kinds % 5 {
 	case 0: // both agree, for the task, so that they need not be asked again
-		w.vote(asked, voters[0], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending})
-		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved})
+		w.vote(asked, voters[0], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending})
+		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved})
 		w.begin(w.redeeming(n, asked, scopes.ReasonApproved))
 		again := w.record(n, pending)
 		w.begin(again)
-		w.cast(broker.Step{
+		w.cast(broker.Transition{
 			Request: again.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Remembered: asked.ID, Actor: again.Subject.ID.String(),
 		})
 	case 1: // one agrees, and then one does not
-		w.vote(asked, voters[0], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending})
-		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusRejected})
+		w.vote(asked, voters[0], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending})
+		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusRejected})
 	case 2: // two of another group stand in
-		w.vote(asked, voters[1], broker.Step{Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Verdict: broker.BreakGlass}})
-		w.vote(asked, voters[2], broker.Step{
+		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Verdict: broker.BreakGlass}})
+		w.vote(asked, voters[2], broker.Transition{
 			Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved, Vote: &broker.Vote{Verdict: broker.BreakGlass},
 		})
 		w.begin(w.redeeming(n, asked, scopes.ReasonBreakGlass))
 	case 3:
-		w.cast(broker.Step{
+		w.cast(broker.Transition{
 			Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusWithdrawn, Actor: asked.Subject.ID.String(),
 		})
 		w.removed(voters[2])
@@ -59,12 +59,12 @@ func (w *world) signing(n int) {
 		rec.Canonical = fmt.Sprintf(`{"what":"people see","n":%d,"break_glass":"leads","passkey":"required"}`, n)
 	})
 	w.begin(asked)
-	hash := (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash()
+	hash := (&broker.ApprovalRequest{View: broker.View{Canonical: asked.Canonical}}).Hash()
 	for i, who := range voters[:2] {
 		p, a := w.registered(who)
 		assertion, err := passkey.ParseAssertion(a.Assert(w.t, hash[:]))
 		w.must(err)
-		w.vote(asked, who, broker.Step{
+		w.vote(asked, who, broker.Transition{
 			Was: broker.StatusPending, Votes: i, Becomes: []broker.Status{broker.StatusPending, broker.StatusApproved}[i],
 			Vote: &broker.Vote{Verdict: broker.Approve, Assertion: assertion.String(), Key: &p.Key},
 		})
@@ -80,7 +80,7 @@ func (w *world) registered(who broker.Voter) (broker.Passkey, *testkit.Authentic
 		return has[0], w.keys[who.ID]
 	}
 	who.SaidAt = w.begun
-	_, err := w.l.Meet(w.t.Context(), who, w.begun)
+	_, err := w.l.UpsertPerson(w.t.Context(), who, w.begun)
 	w.must(err)
 	a, challenge := testkit.NewAuthenticator(w.t, testkit.Site.ID, testkit.Audience), []byte("of nobody's choosing")
 	key, err := passkey.Register(a.Register(w.t, challenge), challenge, testkit.Site)
@@ -108,10 +108,10 @@ func (w *world) redeeming(n int, asked broker.Record, code string) broker.Record
 	})
 }
 
-func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Step) {
+func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Transition) {
 	w.t.Helper()
 	who.SaidAt = w.begun
-	_, err := w.l.Meet(w.t.Context(), who, w.begun)
+	_, err := w.l.UpsertPerson(w.t.Context(), who, w.begun)
 	w.must(err)
 	step.Request, step.Actor = asked.ID, who.ID
 	verdict, covers, signed := broker.Approve, broker.CoverTask, broker.Vote{}
@@ -123,14 +123,14 @@ func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Step) {
 		verdict, covers = broker.Deny, broker.CoverRequest
 	}
 	step.Vote = &broker.Vote{Voter: who, Verdict: verdict, Covers: covers, Note: "well", Assertion: signed.Assertion, Key: signed.Key}
-	step.Hash = (&broker.Case{View: broker.View{Canonical: asked.Canonical}}).Hash()
+	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: asked.Canonical}}).Hash()
 	w.cast(step)
 }
 
-func (w *world) cast(step broker.Step) {
+func (w *world) cast(step broker.Transition) {
 	w.t.Helper()
 	step.Time = time.Now()
-	w.must(w.l.Cast(w.t.Context(), step))
+	w.must(w.l.Apply(w.t.Context(), step))
 }
 
 // catalogue puts another one in force: the first that there is by itself, later ones by two people.

@@ -280,7 +280,7 @@ func (w *world) end(rec broker.Record, states ...broker.Status) {
 		if status == broker.StatusIssued {
 			out.Detail, out.Minted = "", &broker.Minted{Name: "v-" + rec.ID}
 			if rec.Intent.Grant.Leased {
-				out.Minted.Handle = broker.Handle{Accessor: "accessor-" + rec.ID, Lease: "database/creds/x/" + rec.ID}
+				out.Minted.VaultLease = broker.VaultLease{Accessor: "accessor-" + rec.ID, Lease: "database/creds/x/" + rec.ID}
 			}
 			if !rec.Intent.Grant.Static {
 				out.Minted.Digest = sha256.Sum256([]byte(rec.ID))
@@ -289,7 +289,7 @@ func (w *world) end(rec broker.Record, states ...broker.Status) {
 		if status == broker.StatusRevoking {
 			out.Actor = "spiffe://acme.test/admin"
 		}
-		w.must(w.l.Settle(w.t.Context(), out))
+		w.must(w.l.RecordOutcome(w.t.Context(), out))
 	}
 }
 

@@ -27,8 +27,8 @@ type Log interface {
 	Growth(ctx context.Context, from int64) (size int64, signed string, proof tlog.TreeProof, err error)
 	// Cosign keeps what a witness has said to the checkpoint of a size.
 	Cosign(ctx context.Context, witness string, size int64, line string) error
-	// LeadWitnesses runs do on one replica at a time, and returns when ctx ends or this one leads no more.
-	LeadWitnesses(ctx context.Context, do func(ctx context.Context) error) error
+	// AcquireWitnessLeadership runs do on one replica at a time, and returns when ctx ends or this one leads no more.
+	AcquireWitnessLeadership(ctx context.Context, do func(ctx context.Context) error) error
 }
 
 // Config is what a Carrier needs. Every field is required, except Witnesses and Anchors.
@@ -167,7 +167,7 @@ func (c *Carrier) Run(ctx context.Context) error {
 		all.Go(func() { tend(ctx, d) })
 	}
 	for len(c.led) > 0 && ctx.Err() == nil {
-		err := c.cfg.Log.LeadWitnesses(ctx, func(ctx context.Context) error {
+		err := c.cfg.Log.AcquireWitnessLeadership(ctx, func(ctx context.Context) error {
 			var led sync.WaitGroup
 			for _, d := range c.led {
 				led.Go(func() { tend(ctx, d) })

@@ -14,9 +14,9 @@ import (
 // MostActors is how often a token is handed on at most.
 const MostActors = 3
 
-// HandDown is a token that its holder hands down to a sub-agent.
-type HandDown struct {
-	Shown
+// TokenExchange is a token that its holder hands down to a sub-agent.
+type TokenExchange struct {
+	PresentedToken
 	To attest.Identity
 	// TTL is how long what is handed down should live; zero asks for the scope's default.
 	TTL time.Duration
@@ -32,11 +32,11 @@ func (u *Unfit) Error() string { return "token cannot be handed down: it " + u.W
 // Delegate gives a sub-agent a token of its own for the same action, which never reaches further than the holder's: not in
 // what it opens, not in time, and not beyond the end of the holder's, whatever ends that. Policy has to let the sub-agent do
 // it. Errors are as for Issue, and *Unfit.
-func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h HandDown) (Result, error) {
+func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExchange) (Result, error) {
 	if err := h.check(who); err != nil {
 		return Result{}, err
 	}
-	switch _, err := b.stored(ctx, h.Shown); {
+	switch _, err := b.stored(ctx, h.PresentedToken); {
 	case errors.Is(err, ErrInactive):
 		return Result{}, &Unfit{"is not in force"}
 	case err != nil:
@@ -66,7 +66,7 @@ func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, erro
 
 // check holds the token to be one that who may hand down. A key that it is bound to is nobody else's, so what is handed down
 // would be bound less; and one call cannot be shared.
-func (h HandDown) check(who attest.Identity) error {
+func (h TokenExchange) check(who attest.Identity) error {
 	t := h.Token
 	switch {
 	case t.Holder() != who.ID().String():
@@ -83,7 +83,7 @@ func (h HandDown) check(who attest.Identity) error {
 	return nil
 }
 
-func (b *Broker) delegate(ctx context.Context, h HandDown, user *scopes.User) (Result, error) {
+func (b *Broker) delegate(ctx context.Context, h TokenExchange, user *scopes.User) (Result, error) {
 	now, parent := b.cfg.Now(), h.Token
 	req := Request{
 		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,

@@ -12,24 +12,24 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// drawn is a credential as it is handed over, and what the record keeps of it.
-type drawn struct {
+// mintedSecret is a credential as it is handed over, and what the record keeps of it.
+type mintedSecret struct {
 	secret string // a JSON object
 	name   string
 	digest [32]byte
 }
 
 // decode takes a credential out of Vault's answer and holds it against the intent (I7).
-func decode(intent broker.Intent, answer *api.Secret) (drawn, error) {
+func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	switch leased := answer.LeaseID != ""; {
 	case leased && !ofOrder(intent, answer):
-		return drawn{}, fmt.Errorf("%w: its lease is of something else", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: its lease is of something else", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased && intent.Kind == scopes.KindPKI:
-		return drawn{}, fmt.Errorf("%w: the certificate has no lease: its role needs generate_lease=true", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate has no lease: its role needs generate_lease=true", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased:
-		return drawn{}, fmt.Errorf("%w: it has no lease, so that nobody could end it", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: it has no lease, so that nobody could end it", broker.ErrMintMismatch)
 	case leased && !intent.Grant.Leased:
-		return drawn{}, fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
 	}
 	switch intent.Kind {
 	case scopes.KindDatabase:
@@ -43,7 +43,7 @@ func decode(intent broker.Intent, answer *api.Secret) (drawn, error) {
 	case scopes.KindVault:
 		return anyOf(intent, answer)
 	default:
-		return drawn{}, fmt.Errorf("%w: nobody here makes what the intent asks for", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: nobody here makes what the intent asks for", broker.ErrMintMismatch)
 	}
 }
 
@@ -67,20 +67,20 @@ func read[T any](answer *api.Secret) (T, error) {
 }
 
 // handOver is the credential in the form in which it leaves.
-func handOver(object any, name string, digest [32]byte) (drawn, error) {
+func handOver(object any, name string, digest [32]byte) (mintedSecret, error) {
 	text, err := json.Marshal(object)
 	if err != nil {
-		return drawn{}, unavailable("reading the credential", errNotUnderstood)
+		return mintedSecret{}, unavailable("reading the credential", errNotUnderstood)
 	}
-	return drawn{secret: string(text), name: name, digest: digest}, nil
+	return mintedSecret{secret: string(text), name: name, digest: digest}, nil
 }
 
-func tokenOf(w *wrapped) (drawn, error) {
+func tokenOf(w *wrapped) (mintedSecret, error) {
 	// Vault puts this in front of a token's display name.
 	return handOver(struct {
 		Token    string `json:"token"`
 		Accessor string `json:"accessor"`
-	}{w.token, w.handle.Accessor}, "token-"+w.intent.ID, sha256.Sum256([]byte(w.token)))
+	}{w.token, w.lease.Accessor}, "token-"+w.intent.ID, sha256.Sum256([]byte(w.token)))
 }
 
 type login struct {
@@ -88,20 +88,20 @@ type login struct {
 	Password string `json:"password"`
 }
 
-func databaseOf(answer *api.Secret) (drawn, error) {
+func databaseOf(answer *api.Secret) (mintedSecret, error) {
 	made, err := read[login](answer)
 	if err != nil {
-		return drawn{}, err
+		return mintedSecret{}, err
 	}
 	if made.Username == "" || made.Password == "" {
-		return drawn{}, fmt.Errorf("%w: the login has no username or no password", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the login has no username or no password", broker.ErrMintMismatch)
 	}
 	return handOver(made, made.Username, sha256.Sum256([]byte(made.Password)))
 }
 
 // storedOf is a secret that somebody stored, with its version where the engine keeps any. Its digest is left out:
 // the secret could be guessed from it.
-func storedOf(answer *api.Secret) (drawn, error) {
+func storedOf(answer *api.Secret) (mintedSecret, error) {
 	out := struct {
 		Data    map[string]any `json:"data"`
 		Version json.Number    `json:"version,omitempty"`
@@ -117,7 +117,7 @@ func storedOf(answer *api.Secret) (drawn, error) {
 }
 
 // anyOf is whatever an engine answers with. The far side knows it by the first of the usual names that it has.
-func anyOf(intent broker.Intent, answer *api.Secret) (drawn, error) {
+func anyOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	name := path.Base(answer.LeaseID)
 	if answer.LeaseID == "" {
 		name = ""

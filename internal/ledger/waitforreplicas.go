@@ -21,8 +21,8 @@ type rounds struct {
 	ended   sync.WaitGroup
 }
 
-// Spread implements [broker.Tokens]. Who comes first goes round for all, and leaves those who come meanwhile to another.
-func (l *Ledger) Spread(ctx context.Context) {
+// WaitForReplicas implements [broker.Tokens]. Who comes first goes round for all, and leaves those who come meanwhile to another.
+func (l *Ledger) WaitForReplicas(ctx context.Context) {
 	r := &l.rounds
 	r.mu.Lock()
 	if r.next == nil {
@@ -49,7 +49,7 @@ func (l *Ledger) round(ctx context.Context) {
 		r.ended.Done()
 		return
 	}
-	silent := l.spread(ctx)
+	silent := l.waitForReplicas(ctx)
 	close(done)
 	go func() {
 		l.remove(ctx, silent)
@@ -57,9 +57,9 @@ func (l *Ledger) round(ctx context.Context) {
 	}()
 }
 
-// spread waits until each replica has read all that is committed, or has no lease from before that any more. It returns those
+// waitForReplicas waits until each replica has read all that is committed, or has no lease from before that any more. It returns those
 // that were at a beat whose lease is over.
-func (l *Ledger) spread(ctx context.Context) (silent []pulse) {
+func (l *Ledger) waitForReplicas(ctx context.Context) (silent []pulse) {
 	blind, cancel := context.WithTimeout(ctx, outlived)
 	defer cancel()
 	size, behind, err := l.behind(blind)
@@ -83,25 +83,25 @@ func (l *Ledger) spread(ctx context.Context) (silent []pulse) {
 
 // pulse is a replica at one of its beats.
 type pulse struct {
-	ID   uuid.UUID
-	Beat int64
+	ID        uuid.UUID
+	Heartbeat int64
 }
 
 // behind returns the size of the ledger and the replicas that have not read all of it, and has those read on. A server that
 // does not know of what was committed here, because another has taken over, cannot tell.
 func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err error) {
 	tip := l.tip.Load() // before it is asked: others append meanwhile
-	rows, err := l.estate.Query(ctx, `
+	rows, err := l.live.Query(ctx, `
 		SELECT h.size, r.id, coalesce(r.beat, 0), CASE WHEN r.id IS NOT NULL THEN pg_notify(`+channelSQL+`, '')::text END
 		FROM ledger_head AS h LEFT JOIN replicas AS r ON r.seen < h.size`)
 	if err != nil {
 		return 0, nil, err
 	}
 	var id *uuid.UUID
-	var beat int64
-	_, err = pgx.ForEachRow(rows, []any{&size, &id, &beat, nil}, func() error {
+	var heartbeatEvery int64
+	_, err = pgx.ForEachRow(rows, []any{&size, &id, &heartbeatEvery, nil}, func() error {
 		if id != nil {
-			behind = append(behind, pulse{*id, beat})
+			behind = append(behind, pulse{*id, heartbeatEvery})
 		}
 		return nil
 	})
@@ -116,7 +116,7 @@ func (l *Ledger) stillBehind(ctx context.Context, size int64, behind []pulse) ([
 	for i, p := range behind {
 		ids[i] = p.ID
 	}
-	rows, err := l.estate.Query(ctx, `SELECT id, beat FROM replicas WHERE seen < @size AND id = ANY (@ids::uuid[])`,
+	rows, err := l.live.Query(ctx, `SELECT id, beat FROM replicas WHERE seen < @size AND id = ANY (@ids::uuid[])`,
 		pgx.NamedArgs{"size": size, "ids": ids})
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (l *Ledger) remove(ctx context.Context, silent []pulse) {
 	ctx, cancel := context.WithTimeout(ctx, outlived)
 	defer cancel()
 	for _, p := range silent {
-		_, err := l.write.Exec(ctx, `DELETE FROM replicas WHERE id = @id AND beat = @beat`, pgx.NamedArgs{"id": p.ID, "beat": p.Beat})
+		_, err := l.write.Exec(ctx, `DELETE FROM replicas WHERE id = @id AND beat = @beat`, pgx.NamedArgs{"id": p.ID, "beat": p.Heartbeat})
 		if err != nil {
 			l.log.DebugContext(ctx, "silent replica not removed", "error", unavailable("removing a replica", err))
 			return

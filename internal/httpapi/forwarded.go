@@ -17,15 +17,15 @@ import (
 // checkPath is where gateways ask; Envoy puts the path of the call behind it.
 const checkPath = "/v1/check"
 
-// original is the call that a gateway holds.
-type original struct {
+// forwardedRequest is the call that a gateway holds.
+type forwardedRequest struct {
 	scopes.Call
 	// x5t is the base64url SHA-256 of the certificate that its caller has proved to the gateway; empty for none.
 	x5t string
 }
 
-// manner is how one kind of gateway tells of the call.
-type manner struct {
+// gateway is how one kind of gateway tells of the call.
+type gateway struct {
 	name string
 	// method, target and host are its header fields. Without, it sends the call's own, as Envoy does.
 	method, target, host string
@@ -34,9 +34,9 @@ type manner struct {
 	thumbprint  func(string) (string, bool)
 }
 
-// manners differ in the field of the certificate too: a gateway that passes on all that a caller sends passes on what
+// gateways differ in the field of the certificate too: a gateway that passes on all that a caller sends passes on what
 // the caller has made up in the fields of others.
-var manners = []manner{
+var gateways = []gateway{
 	{"nginx", "X-Original-Method", "X-Original-Uri", "X-Original-Host", "X-Client-Cert", ofEscapedPEM},
 	{"traefik", "X-Forwarded-Method", "X-Forwarded-Uri", forwardedHost, "X-Forwarded-Tls-Client-Cert", ofBareDER},
 	{"envoy", "", "", "", "X-Forwarded-Client-Cert", ofXFCC},
@@ -62,43 +62,43 @@ func checked(r *http.Request) (target string, ok bool) {
 
 // unclear is a call that nobody can be sure of.
 func unclear(why string) error {
-	return &finding{kind: errUnclear, detail: "call_unclear", why: why, unsigned: true}
+	return &requestError{kind: errUnclear, detail: "call_unclear", why: why, unsigned: true}
 }
 
-// originalOf reads what a gateway tells of the call. Told in two manners it is refused even when both say the same: one
+// forwardedRequestOf reads what a gateway tells of the call. Told in two manners it is refused even when both say the same: one
 // of them is the caller's own doing.
-func originalOf(r *http.Request) (original, error) {
+func forwardedRequestOf(r *http.Request) (forwardedRequest, error) {
 	target, _ := checked(r)
-	var used []manner
-	for _, m := range manners[:2] {
+	var used []gateway
+	for _, m := range gateways[:2] {
 		if len(fieldOf(r, m.method))+len(fieldOf(r, m.target)) > 0 {
 			used = append(used, m)
 		}
 	}
 	if strings.HasPrefix(target, "/") {
-		used = append(used, manners[2])
+		used = append(used, gateways[2])
 	} else if target != "" {
-		return original{}, unclear("The check has a query of its own.")
+		return forwardedRequest{}, unclear("The check has a query of its own.")
 	}
 	switch len(used) {
 	case 0:
-		return original{}, unclear("The gateway does not say which call it is about.")
+		return forwardedRequest{}, unclear("The gateway does not say which call it is about.")
 	case 1:
 		return used[0].read(r, target)
 	default:
-		return original{}, unclear("The call is told of in two ways at once.")
+		return forwardedRequest{}, unclear("The call is told of in two ways at once.")
 	}
 }
 
-func (m manner) read(r *http.Request, target string) (original, error) {
-	o := original{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
+func (m gateway) read(r *http.Request, target string) (forwardedRequest, error) {
+	o := forwardedRequest{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
 	if m.method != "" {
 		var ok [3]bool
 		o.Method, ok[0] = sole(r, m.method)
 		o.Path, ok[1] = sole(r, m.target)
 		o.Host, ok[2] = sole(r, m.host)
 		if ok != [3]bool{true, true, true} {
-			return original{}, unclear("The gateway has to say the call's method, target and host, each once.")
+			return forwardedRequest{}, unclear("The gateway has to say the call's method, target and host, each once.")
 		}
 	}
 	if len(r.Header.Values(m.certificate)) == 0 {
@@ -109,7 +109,7 @@ func (m manner) read(r *http.Request, target string) (original, error) {
 		o.x5t, ok = m.thumbprint(value)
 	}
 	if !ok {
-		return original{}, unclear("The certificate that the gateway tells of cannot be read, or is not the only one.")
+		return forwardedRequest{}, unclear("The certificate that the gateway tells of cannot be read, or is not the only one.")
 	}
 	return o, nil
 }

@@ -20,8 +20,8 @@ const (
 
 func makingAtOnce() int { return makingAtOnceEach * max(2, runtime.GOMAXPROCS(0)) }
 
-// lane bounds what is made at a time: most of all, and each for a sandbox.
-type lane struct {
+// concurrencyLimit bounds what is made at a time: most of all, and each for a sandbox.
+type concurrencyLimit struct {
 	most, each int
 
 	mu  sync.Mutex
@@ -30,15 +30,15 @@ type lane struct {
 }
 
 // enter takes a place until leave is called, which may be more than once. Errors: errBusy, errTooMany.
-func (l *lane) enter(who attest.Identity) (leave func(), err error) {
+func (l *concurrencyLimit) enter(who attest.Identity) (leave func(), err error) {
 	id := who.ID()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.of[id] >= l.each:
-		return nil, &finding{kind: errTooMany, detail: "lane"}
+		return nil, &requestError{kind: errTooMany, detail: "lane"}
 	case l.all >= l.most:
-		return nil, &finding{kind: errBusy, detail: "lane"}
+		return nil, &requestError{kind: errBusy, detail: "lane"}
 	}
 	if l.of == nil {
 		l.of = map[spiffeid.ID]int{}
@@ -48,7 +48,7 @@ func (l *lane) enter(who attest.Identity) (leave func(), err error) {
 	return sync.OnceFunc(func() { l.leave(id) }), nil
 }
 
-func (l *lane) leave(id spiffeid.ID) {
+func (l *concurrencyLimit) leave(id spiffeid.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all--

@@ -19,11 +19,11 @@ import (
 // standing says of every token the same, and that it is in force from memory.
 type standing struct{ active bool }
 
-func (s *standing) Remembered(string, [32]byte) (broker.TokenStanding, bool) {
+func (s *standing) Cached(string, [32]byte) (broker.TokenStanding, bool) {
 	return broker.TokenStanding{Active: true}, true
 }
 
-func (s *standing) Spread(context.Context) {}
+func (s *standing) WaitForReplicas(context.Context) {}
 
 func (s *standing) TokenStanding(context.Context, string, [32]byte) (broker.TokenStanding, error) {
 	return broker.TokenStanding{Active: s.active}, nil
@@ -78,8 +78,8 @@ func TestHandingDownOnlyNarrows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f.tape.records, f.tape.orders = nil, nil
 		parent := heldToken(t, f.clock, f.who.ID().String())
-		h := broker.HandDown{
-			Shown: broker.Shown{Token: parent}, To: rapid.SampledFrom(often(to, stranger)).Draw(t, "to"),
+		h := broker.TokenExchange{
+			PresentedToken: broker.PresentedToken{Token: parent}, To: rapid.SampledFrom(often(to, stranger)).Draw(t, "to"),
 			TTL: time.Duration(rapid.Int64Range(0, 4000).Draw(t, "ttl")) * time.Second,
 		}
 		state.active = rapid.IntRange(0, 9).Draw(t, "active") > 0
@@ -135,7 +135,7 @@ func TestHandingDownIsOnBehalfOfTheTokensPerson(t *testing.T) {
 	book := &record{Ledger: f.tape}
 	f.cfg.Ledger = book
 	f.useTokens(t, &standing{active: true})
-	h := broker.HandDown{Shown: broker.Shown{Token: token.Claims{
+	h := broker.TokenExchange{PresentedToken: broker.PresentedToken{Token: token.Claims{
 		Issuer: issuer, Subject: f.who.ID().String(), ClientID: f.who.ID().String(), ID: "parent", Task: "t-1",
 		Audience: "https://gateway.acme.example", Scope: "github.issues.read", Expires: f.clock.Add(5 * time.Minute).Unix(),
 		Details: []token.Detail{{

@@ -15,11 +15,11 @@ type group struct {
 	Ends               *time.Time
 }
 
-// Census implements [broker.Survey]. What is alive is found as Live finds it, hour by hour of the ends, and counted once for
+// LiveCounts implements [broker.Stats]. What is alive is found as Live finds it, hour by hour of the ends, and counted once for
 // all groups: what it takes grows with what is alive, and not with what was ever issued.
-func (l *Ledger) Census(ctx context.Context, reach broker.Reach) (broker.Census, error) {
+func (l *Ledger) LiveCounts(ctx context.Context, reach broker.Reach) (broker.LiveCounts, error) {
 	if reachesNothing(reach) {
-		return broker.Census{}, nil
+		return broker.LiveCounts{}, nil
 	}
 	args := pgx.NamedArgs{"most": broker.MostGroups}
 	rows, err := l.poolFor(reach).Query(ctx, `
@@ -36,17 +36,17 @@ func (l *Ledger) Census(ctx context.Context, reach broker.Reach) (broker.Census,
 		UNION ALL (SELECT 'task', task, spiffe_id, count(*), max(expires_at) FROM alive GROUP BY 2, 3 ORDER BY 4 DESC, 2, 3 LIMIT @most)
 		UNION ALL (SELECT 'scope', scope, '', count(*), max(expires_at) FROM alive GROUP BY 2 ORDER BY 4 DESC, 2 LIMIT @most)`, args)
 	if err != nil {
-		return broker.Census{}, searching("counting what is alive", err)
+		return broker.LiveCounts{}, searching("counting what is alive", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[group])
 	if err != nil {
-		return broker.Census{}, searching("counting what is alive", err)
+		return broker.LiveCounts{}, searching("counting what is alive", err)
 	}
-	return censusOf(found), nil
+	return liveCountsOf(found), nil
 }
 
-func censusOf(rows []group) broker.Census {
-	var c broker.Census
+func liveCountsOf(rows []group) broker.LiveCounts {
+	var c broker.LiveCounts
 	lists := map[string]*[]broker.Group{
 		"authority": &c.ByAuthority, "kind": &c.ByKind, "sandbox": &c.BySandbox, "task": &c.ByTask, "scope": &c.ByScope,
 	}

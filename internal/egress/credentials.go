@@ -29,8 +29,8 @@ const (
 	mostSlots = 1000
 )
 
-// purse holds the credentials of one sandbox, in memory.
-type purse struct {
+// credentialCache holds the credentials of one sandbox, in memory.
+type credentialCache struct {
 	gateway *Gateway
 	broker  *client.Client
 	now     func() time.Time
@@ -58,7 +58,7 @@ type slot struct {
 }
 
 // credential returns one that is alive, and asks for it when there is none.
-func (p *purse) credential(ctx context.Context, m match) (*held, error) {
+func (p *credentialCache) credential(ctx context.Context, m match) (*held, error) {
 	s, err := p.slot(m)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (p *purse) credential(ctx context.Context, m match) (*held, error) {
 }
 
 // still is nil when a credential may be used now, and errEnded when it may not any more.
-func (p *purse) still(ctx context.Context, h *held) error {
+func (p *credentialCache) still(ctx context.Context, h *held) error {
 	var unsure error
 	for range confirmTries {
 		if h.ready(p.now()) || !h.alive(p.now()) {
@@ -106,7 +106,7 @@ func (p *purse) still(ctx context.Context, h *held) error {
 	return unavailable(unsure)
 }
 
-func (p *purse) slot(m match) (*slot, error) {
+func (p *credentialCache) slot(m match) (*slot, error) {
 	params, err := json.Marshal(m.route.Params) // sorted by name
 	if err != nil {
 		return nil, &refusal{code: codeNoRule, cause: err}
@@ -132,7 +132,7 @@ func (p *purse) slot(m match) (*slot, error) {
 }
 
 // forget drops the slots that hold nothing and that nobody asks for now. A request that waits for people is asked for anew.
-func (p *purse) forget() {
+func (p *credentialCache) forget() {
 	for key, s := range p.slots {
 		if h := s.current.Load(); (h == nil || !h.alive(p.now())) && len(s.turn) == 0 {
 			delete(p.slots, key)
@@ -141,7 +141,7 @@ func (p *purse) forget() {
 }
 
 // ask gets a credential from Brevet, for who has the slot's turn.
-func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
+func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, error) {
 	if p.now().Before(s.until) {
 		return nil, s.denied
 	}
@@ -184,7 +184,7 @@ func (p *purse) ask(ctx context.Context, s *slot, m match) (*held, error) {
 }
 
 // report tells how often a credential was used that is not used any more: one that was asked for and never used is one too many.
-func (p *purse) report(h *held) {
+func (p *credentialCache) report(h *held) {
 	log := p.log.With("scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
 	log.Info("egress credential ended")
 	p.mu.Lock()
@@ -205,7 +205,7 @@ func (p *purse) report(h *held) {
 }
 
 // request asks, or looks what people have said to what was asked before.
-func (p *purse) request(ctx context.Context, s *slot, m match) (client.Answer, error) {
+func (p *credentialCache) request(ctx context.Context, s *slot, m match) (client.Answer, error) {
 	if m.scope.Csr && s.csr == "" {
 		var err error
 		if s.key, s.csr, err = newKey(); err != nil {
@@ -232,7 +232,7 @@ func (p *purse) request(ctx context.Context, s *slot, m match) (client.Answer, e
 }
 
 // decided tells of a no once, by redeeming what cannot be. What nobody decided is asked for again.
-func (p *purse) decided(ctx context.Context, id string, ask client.Ask, status openapi.Status) (client.Answer, error) {
+func (p *credentialCache) decided(ctx context.Context, id string, ask client.Ask, status openapi.Status) (client.Answer, error) {
 	if status == openapi.StatusRejected {
 		return p.broker.Redeem(ctx, id, ask)
 	}
@@ -241,7 +241,7 @@ func (p *purse) decided(ctx context.Context, id string, ask client.Ask, status o
 
 // close ends what is under way, releases everything, takes back what people were asked for, and waits for the reports. What that
 // does not reach ends by itself.
-func (p *purse) close(ctx context.Context) {
+func (p *credentialCache) close(ctx context.Context) {
 	released := make(chan struct{})
 	p.mu.Lock()
 	p.released = released
@@ -279,6 +279,6 @@ func (p *purse) close(ctx context.Context) {
 	}
 }
 
-func (p *purse) release(ctx context.Context, id string) {
+func (p *credentialCache) release(ctx context.Context, id string) {
 	_, _ = p.broker.Release(ctx, id) // it ends with the task, or by itself
 }

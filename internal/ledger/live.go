@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// heldColumns are those of held; cause is why a record has to end that has not begun to.
-const heldColumns = `
+// liveColumns are those of held; cause is why a record has to end that has not begun to.
+const liveColumns = `
 	id, spiffe_id, task, scope, credential_kind, status, coalesce(cause, status_detail, '') AS status_detail,
 	coalesce(actor, '') AS actor, status_time, expires_at,
 	coalesce(vault_accessor, '') AS vault_accessor, coalesce(vault_lease, '') AS vault_lease`
 
-type held struct {
+type liveRow struct {
 	ID             uuid.UUID
 	SPIFFEID       string `db:"spiffe_id"`
 	Task           string
@@ -39,8 +39,8 @@ var ofMany = `(@prefix::text = '' OR ` + below("prefix") + `)
 	AND (@trust_domain::text = ''
 		OR (spiffe_id >= 'spiffe://' || @trust_domain || '/' AND spiffe_id < 'spiffe://' || @trust_domain || '0'))`
 
-// Live implements [broker.Estate].
-func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.Held, error) {
+// Live implements [broker.LiveCredentials].
+func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.LiveCredential, error) {
 	if page.Limit < 1 {
 		return nil, ErrPageSize
 	}
@@ -57,8 +57,8 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 	}
 	// Three parts, so that each has an index: what has time left, what is unfinished, what Vault may not have ended. Those are
 	// few among all that is over, which Postgres cannot know: OFFSET keeps it from looking for them by their scope or trust domain.
-	rows, err := l.estate.Query(ctx, `
-		SELECT `+heldColumns+`
+	rows, err := l.live.Query(ctx, `
+		SELECT `+liveColumns+`
 		FROM (
 			(SELECT *, NULL AS cause FROM issuances
 			WHERE status IN ('intent', 'issued', 'unknown', 'revoking') AND expires_at > now()
@@ -82,12 +82,12 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			AND (@before::bigint = 0 OR entry_index < @before)
 		ORDER BY id
 		LIMIT @limit`, args)
-	return collectHeld(rows, err, "listing what is alive")
+	return collectLive(rows, err, "listing what is alive")
 }
 
-// standingFor is how long an order stands until the sweeper carries it out: who gave it is at it, and more likely alive
+// orderGrace is how long an order stands until the sweeper carries it out: who gave it is at it, and more likely alive
 // than not.
-const standingFor = 2 * time.Second
+const orderGrace = 2 * time.Second
 
 // disobeyed is what orders that stand should have ended, once each: from the orders, of which few are new, to the records
 // through issuances_alive, hour by hour of their ends. No credential lives longer than 24 hours, so neither does a
@@ -135,11 +135,11 @@ const disobeyed = `
 		UNION ALL SELECT *, @revoked FROM by_no UNION ALL SELECT *, @parent_ended FROM by_parent
 	) AS each_way ORDER BY id, cause DESC`
 
-// Due implements [broker.Estate]. When there are more than the limit, chance chooses: records that cannot be brought
+// Overdue implements [broker.LiveCredentials]. When there are more than the limit, chance chooses: records that cannot be brought
 // on for a long time must not keep the others waiting.
-func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error) {
-	rows, err := l.estate.Query(ctx, `
-		SELECT `+heldColumns+`
+func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.LiveCredential, error) {
+	rows, err := l.live.Query(ctx, `
+		SELECT `+liveColumns+`
 		FROM (
 			SELECT i.*, NULL AS cause FROM issuances AS i WHERE status = 'intent' AND status_time < @unfinished
 			UNION ALL
@@ -152,15 +152,15 @@ func (l *Ledger) Due(ctx context.Context, due broker.Due) ([]broker.Held, error)
 		ORDER BY random()
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
-		"orders": due.Orders, "standing": standingFor, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
+		"orders": due.Orders, "standing": orderGrace, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
 		"revoked": broker.CauseRevoked, "parent_ended": broker.CauseParentEnded,
 	})
-	return collectHeld(rows, err, "listing what is due")
+	return collectLive(rows, err, "listing what is due")
 }
 
-// Deadlines implements [broker.Estate].
+// Deadlines implements [broker.LiveCredentials].
 func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error) {
-	rows, err := l.estate.Query(ctx, `
+	rows, err := l.live.Query(ctx, `
 		SELECT spiffe_id, task FROM task_ends WHERE NOT ended AND ends_at <= now() ORDER BY ends_at LIMIT @limit`,
 		pgx.NamedArgs{"limit": limit})
 	if err != nil {
@@ -170,12 +170,12 @@ func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error
 	return tasks, unavailable("listing deadlines", err)
 }
 
-// RequestsOfEndedTasks implements [broker.Estate].
-func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, limit int) ([]broker.Pointless, error) {
+// RequestsOfEndedTasks implements [broker.LiveCredentials].
+func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, limit int) ([]broker.EndedTaskRequest, error) {
 	if unmatchableText(task.SPIFFEID, task.Task) {
 		return nil, nil
 	}
-	rows, err := l.estate.Query(ctx, `
+	rows, err := l.live.Query(ctx, `
 		SELECT i.id::text, i.status, i.votes, coalesce(ordered.actor ->> 'id', ordered.actor ->> 'spiffe_id', '')
 		FROM issuances AS i JOIN task_ends AS t ON t.spiffe_id = i.spiffe_id AND t.task = i.task
 			LEFT JOIN entries AS e ON e.index = t.entry_index,
@@ -187,18 +187,18 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 	if err != nil {
 		return nil, unavailable("listing requests of ended tasks", err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Pointless])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.EndedTaskRequest])
 	return found, unavailable("listing requests of ended tasks", err)
 }
 
-// Quarantines implements [broker.Estate]. A sandbox's own reach holds only the quarantine of exactly that sandbox, and a
+// Quarantines implements [broker.LiveCredentials]. A sandbox's own reach holds only the quarantine of exactly that sandbox, and a
 // path's those at or below it: one of the whole trust domain is not within it.
 func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.Quarantine, error) {
 	if reachesNothing(reach) {
 		return nil, nil
 	}
 	args := pgx.NamedArgs{}
-	rows, err := l.estate.Query(ctx, `
+	rows, err := l.live.Query(ctx, `
 		SELECT spiffe_id, since, coalesce(actor, ''), reason, command::text, entry_index FROM quarantines
 		WHERE `+within(reach, "split_part(spiffe_id, '/', 3)", args)+`
 		ORDER BY spiffe_id`, args)
@@ -221,21 +221,21 @@ func optionalID(id string) (parsed *uuid.UUID, ok bool) {
 	return &found, err == nil
 }
 
-func collectHeld(rows pgx.Rows, err error, doing string) ([]broker.Held, error) {
+func collectLive(rows pgx.Rows, err error, doing string) ([]broker.LiveCredential, error) {
 	if err != nil {
 		return nil, unavailable(doing, err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[held])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[liveRow])
 	if err != nil {
 		return nil, unavailable(doing, err)
 	}
-	all := make([]broker.Held, len(found))
+	all := make([]broker.LiveCredential, len(found))
 	for i, h := range found {
-		all[i] = broker.Held{
+		all[i] = broker.LiveCredential{
 			ID: h.ID.String(), Subject: h.SPIFFEID, Task: h.Task, Scope: h.Scope, Kind: h.CredentialKind,
 			Status: broker.Status(h.Status), Detail: h.StatusDetail, Actor: h.Actor,
 			StatusTime: h.StatusTime.UTC(), Expires: h.ExpiresAt.UTC(),
-			Handle: broker.Handle{Accessor: h.VaultAccessor, Lease: h.VaultLease},
+			VaultLease: broker.VaultLease{Accessor: h.VaultAccessor, Lease: h.VaultLease},
 		}
 	}
 	return all, nil

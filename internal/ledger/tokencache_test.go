@@ -18,7 +18,7 @@ import (
 
 // remembers tells whether a ledger takes a token for active without asking the store.
 func remembers(l *ledger.Ledger, rec broker.Record) bool {
-	standing, ok := l.Remembered(rec.ID, rec.Intent.ClaimsDigest)
+	standing, ok := l.Cached(rec.ID, rec.Intent.ClaimsDigest)
 	return ok && standing.Active
 }
 
@@ -83,7 +83,7 @@ func TestWhatEndsIsForgotten(t *testing.T) {
 			begin(t, one, below)
 			remember(t, other, rec, below)
 			tc.event(t, one, rec)
-			one.Spread(t.Context())
+			one.WaitForReplicas(t.Context())
 			for _, r := range []broker.Record{rec, below} {
 				if got := remembers(other, r); got != tc.want {
 					t.Errorf("%s: got remembered %v, want %v", r.Subject.ID, got, tc.want)
@@ -123,7 +123,7 @@ func TestMemoryEndsWithTheTask(t *testing.T) {
 	remember(t, other, rec)
 	ends := time.Now().Add(time.Second)
 	announce(t, one, taskEnd(sandbox, "task-1", ends))
-	one.Spread(t.Context())
+	one.WaitForReplicas(t.Context())
 	remember(t, other, rec)
 	eventually(t, "forgotten", func() bool { return !remembers(other, rec) })
 	if early := time.Until(ends); early > 100*time.Millisecond {
@@ -140,10 +140,10 @@ func TestMemoryGoesByTheClaims(t *testing.T) {
 	l := db.Ledger(t)
 	rec := bring(t, l, "jwt", nil, nil)
 	remember(t, l, rec)
-	if _, ok := l.Remembered(rec.ID, [32]byte{1}); ok {
+	if _, ok := l.Cached(rec.ID, [32]byte{1}); ok {
 		t.Error("another token with that id is remembered")
 	}
-	if _, ok := l.Remembered(uuid.NewString(), rec.Intent.ClaimsDigest); ok {
+	if _, ok := l.Cached(uuid.NewString(), rec.Intent.ClaimsDigest); ok {
 		t.Error("another token with those claims is remembered")
 	}
 }
@@ -211,12 +211,12 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 	if byTask {
 		err = here.Announce(t.Context(), taskEnd(rec.Subject.ID.String(), rec.Request.Task, time.Time{}))
 	} else {
-		err = here.Settle(t.Context(), to(rec, broker.StatusReleased))
+		err = here.RecordOutcome(t.Context(), to(rec, broker.StatusReleased))
 	}
 	if err != nil {
 		t.Errorf("ending %s: %v", rec.ID, err)
 	}
-	here.Spread(t.Context())
+	here.WaitForReplicas(t.Context())
 	confirmed.Store(true)
 	looker.Wait()
 	return found
@@ -243,7 +243,7 @@ func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
 			}
 			settle(t, one, to(rec, broker.StatusRevoked))
 			began := time.Now()
-			one.Spread(t.Context())
+			one.WaitForReplicas(t.Context())
 			if took := time.Since(began); took > 1500*time.Millisecond {
 				t.Errorf("took %s, want about half a second", took)
 			}
@@ -261,7 +261,7 @@ func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
 				t.Error("what was ended meanwhile is remembered")
 			}
 			settle(t, one, to(later, broker.StatusRevoked))
-			one.Spread(t.Context())
+			one.WaitForReplicas(t.Context())
 			if remembers(other, later) {
 				t.Error("nobody waited for a replica that is there again")
 			}
@@ -277,7 +277,7 @@ func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 	exec(t, conn, `INSERT INTO replicas (id, seen, beat) VALUES (gen_random_uuid(), 0, 1)`)
 	bring(t, l, "jwt", nil, nil)
 	began := time.Now()
-	l.Spread(t.Context())
+	l.WaitForReplicas(t.Context())
 	if took := time.Since(began); took < 400*time.Millisecond || took > 1500*time.Millisecond {
 		t.Errorf("took %s, want about half a second", took)
 	}
@@ -289,7 +289,7 @@ func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 		return left == 0
 	})
 	began = time.Now()
-	l.Spread(t.Context())
+	l.WaitForReplicas(t.Context())
 	if took := time.Since(began); took > 300*time.Millisecond {
 		t.Errorf("took %s, want nobody waited for", took)
 	}
@@ -302,7 +302,7 @@ func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
 	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, nil)
 	tamper(t, db, `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1`)
 	began := time.Now()
-	l.Spread(t.Context())
+	l.WaitForReplicas(t.Context())
 	if took := time.Since(began); took < 400*time.Millisecond {
 		t.Errorf("took %s, want about half a second", took)
 	}
@@ -337,7 +337,7 @@ func TestMemoryEndsWithoutPostgres(t *testing.T) {
 	p.cutOff()
 	cut := time.Now()
 	settle(t, one, to(rec, broker.StatusRevoked))
-	one.Spread(t.Context())
+	one.WaitForReplicas(t.Context())
 	if remembers(other, rec) {
 		t.Error("remembered after its end was confirmed")
 	}
@@ -385,7 +385,7 @@ func TestWhatIsUnheardOfEndsAll(t *testing.T) {
 			h AS (UPDATE ledger_head SET size = size + 1 RETURNING size - 1 AS index)
 		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
 		SELECT index, '00000000-0000-7000-8000-000000000001', now(), 'new.kind', body, sha256('\x00'::bytea || body) FROM b, h`)
-	l.Spread(t.Context())
+	l.WaitForReplicas(t.Context())
 	if remembers(l, rec) {
 		t.Error("remembered after something that nobody knows has happened")
 	}
@@ -423,7 +423,7 @@ func TestLongPathsAreNotRemembered(t *testing.T) {
 		t.Error("remembered by a thousand marks, or not active")
 	}
 	settle(t, l, to(rec, broker.StatusRevoked))
-	l.Spread(t.Context())
+	l.WaitForReplicas(t.Context())
 	if remembers(l, rec) {
 		t.Error("remembered after its end")
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func census(t *testing.T, l *ledger.Ledger, reach broker.Reach) broker.Census {
+func liveCounts(t *testing.T, l *ledger.Ledger, reach broker.Reach) broker.LiveCounts {
 	t.Helper()
-	c, err := l.Census(t.Context(), reach)
+	c, err := l.LiveCounts(t.Context(), reach)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func census(t *testing.T, l *ledger.Ledger, reach broker.Reach) broker.Census {
 }
 
 // What is alive counts once in each group, with the latest end, and nothing else counts.
-func TestCensus(t *testing.T) {
+func TestLiveCounts(t *testing.T) {
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	const other = "spiffe://other.test/agents/a"
@@ -69,7 +69,7 @@ func TestCensus(t *testing.T) {
 	task := func(name, whose string, count int64, ends time.Time) broker.Group {
 		return broker.Group{Name: name, SPIFFEID: whose, Count: count, Ends: ends}
 	}
-	want := broker.Census{
+	want := broker.LiveCounts{
 		Total:       group("", 8, late),
 		ByAuthority: []broker.Group{group("read", 7, late), group("payment", 1, soon)},
 		ByKind:      []broker.Group{group("database", 4, soon), group("jwt", 4, late)},
@@ -77,17 +77,17 @@ func TestCensus(t *testing.T) {
 		ByTask:      []broker.Group{task("task-1", sandbox, 6, late), task("t2", sandbox, 1, soon), task("task-1", other, 1, soon)},
 		ByScope:     []broker.Group{group("git.read", 7, late), group("pay", 1, soon)},
 	}
-	if diff := cmp.Diff(want, census(t, l, everything)); diff != "" {
+	if diff := cmp.Diff(want, liveCounts(t, l, everything)); diff != "" {
 		t.Errorf("everything (-want +got):\n%s", diff)
 	}
 	one := []broker.Group{group("git.read", 1, soon)}
-	if got := census(t, l, broker.Reach{TrustDomains: []string{"other.test"}}); got.Total.Count != 1 || !slices.Equal(got.ByScope, one) {
+	if got := liveCounts(t, l, broker.Reach{TrustDomains: []string{"other.test"}}); got.Total.Count != 1 || !slices.Equal(got.ByScope, one) {
 		t.Errorf("another trust domain: got %+v", got)
 	}
-	if diff := cmp.Diff(broker.Census{}, census(t, l, broker.Reach{})); diff != "" {
+	if diff := cmp.Diff(broker.LiveCounts{}, liveCounts(t, l, broker.Reach{})); diff != "" {
 		t.Errorf("no reach (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(broker.Census{}, census(t, l, broker.Reach{Within: []string{sandbox + "b"}})); diff != "" {
+	if diff := cmp.Diff(broker.LiveCounts{}, liveCounts(t, l, broker.Reach{Within: []string{sandbox + "b"}})); diff != "" {
 		t.Errorf("a reach with nothing in it (-want +got):\n%s", diff)
 	}
 }
@@ -98,7 +98,7 @@ func TestCensusNamesTheLargest(t *testing.T) {
 	if err := devstack.FillAt(t.Context(), time.Second, db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
 	}
-	got := census(t, db.Ledger(t), broker.Reach{TrustDomains: []string{"acme.test"}})
+	got := liveCounts(t, db.Ledger(t), broker.Reach{TrustDomains: []string{"acme.test"}})
 	if got.Total.Count < 1000 {
 		t.Fatalf("got %d alive: too few to tell", got.Total.Count)
 	}

@@ -17,7 +17,7 @@ type replicas struct {
 	tape *tape
 }
 
-func (r *replicas) Spread(context.Context) { r.tape.say("spread") }
+func (r *replicas) WaitForReplicas(context.Context) { r.tape.say("spread") }
 
 // I6: an end is confirmed when it is recorded and every replica knows of it, and Vault does not come first.
 func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
@@ -46,8 +46,8 @@ func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			f.useTokens(t, &replicas{tape: f.tape})
-			f.tape.live = []broker.Held{{
-				ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, Handle: broker.Handle{Accessor: "a"},
+			f.tape.live = []broker.LiveCredential{{
+				ID: id(t, time.Minute, f.clock), Kind: "database", Status: broker.StatusIssued, VaultLease: broker.VaultLease{Accessor: "a"},
 			}}
 			if err := tc.end(t, f); err != nil {
 				t.Fatal(err)
@@ -79,7 +79,7 @@ func TestWhatIsAskedOfTheStore(t *testing.T) {
 		token token.Claims
 		want  error
 	}{{token.Claims{}, nil}, {token.Claims{OneShot: true}, broker.ErrInactive}} {
-		if err := f.InForce(t.Context(), broker.Shown{Token: tc.token}); !errors.Is(err, tc.want) {
+		if err := f.InForce(t.Context(), broker.PresentedToken{Token: tc.token}); !errors.Is(err, tc.want) {
 			t.Errorf("%+v: got %v, want %v", tc.token, err, tc.want)
 		}
 	}

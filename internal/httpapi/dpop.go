@@ -12,9 +12,9 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// proved returns the thumbprint of the key that a call has proved by DPoP (RFC 9449); empty when it has no proof. The proof
+// requireDPoP returns the thumbprint of the key that a call has proved by DPoP (RFC 9449); empty when it has no proof. The proof
 // is used up, so the call has to be acceptable but for it.
-func (s *Server) proved(w http.ResponseWriter, r *http.Request, who attest.Identity) (string, error) {
+func (s *Server) requireDPoP(w http.ResponseWriter, r *http.Request, who attest.Identity) (string, error) {
 	values := r.Header.Values(dpop.Header)
 	if len(values) == 0 {
 		return "", nil
@@ -30,11 +30,11 @@ func (s *Server) proved(w http.ResponseWriter, r *http.Request, who attest.Ident
 	case err == nil:
 		return p.Thumbprint, nil
 	case errors.Is(err, dpop.ErrNonce):
-		err = &finding{kind: errNonce, detail: dpop.Reason(err)}
+		err = &requestError{kind: errNonce, detail: dpop.Reason(err)}
 	case errors.Is(err, dpop.ErrCrowded), errors.Is(err, broker.ErrLedgerUnavailable):
 		return "", err
 	default:
-		err = &finding{kind: errProof, detail: dpop.Reason(err), why: strings.TrimPrefix(err.Error(), "dpop: ")}
+		err = &requestError{kind: errProof, detail: dpop.Reason(err), why: strings.TrimPrefix(err.Error(), "dpop: ")}
 	}
 	w.Header().Set("WWW-Authenticate", proofChallenge(err))
 	return "", err

@@ -8,9 +8,9 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
-// proofsPerSecond is how many DPoP proofs one replica takes each second: each is remembered for some minutes. No sandbox has
+// dpopProofsPerSecond is how many DPoP proofs one replica takes each second: each is remembered for some minutes. No sandbox has
 // more than proofsOfOne of them, so that one that loops, or means harm, leaves the others theirs.
-const proofsPerSecond, proofsOfOne = 2000, 200
+const dpopProofsPerSecond, dpopProofsOfOne = 2000, 200
 
 // shares is what is left of a second's proofs.
 type shares struct {
@@ -26,7 +26,7 @@ func (s *shares) take(by string, now time.Time) bool {
 	if now.Sub(s.second) >= time.Second {
 		s.second, s.used, s.of = now, 0, map[string]int{}
 	}
-	if s.used >= proofsPerSecond || s.of[by] >= proofsOfOne {
+	if s.used >= dpopProofsPerSecond || s.of[by] >= dpopProofsOfOne {
 		return false
 	}
 	s.used++
@@ -38,11 +38,11 @@ func (s *shares) take(by string, now time.Time) bool {
 // any other, dpop.ErrCrowded when too many come at once, altogether or by that SPIFFE ID, and else ErrLedgerUnavailable;
 // after any of them the proof proves nothing.
 func (b *Broker) UseProof(ctx context.Context, by string, p dpop.Proof) error {
-	if b.cfg.Proofs == nil {
+	if b.cfg.DPoPReplayCache == nil {
 		return ErrLedgerUnavailable
 	}
-	if !b.proofs.take(by, b.cfg.Now()) {
+	if !b.dpopShares.take(by, b.cfg.Now()) {
 		return dpop.ErrCrowded
 	}
-	return b.cfg.Proofs.UseProof(ctx, p)
+	return b.cfg.DPoPReplayCache.UseProof(ctx, p)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// Shown is a token that was verified, as it was shown to somebody.
-type Shown struct {
+// PresentedToken is a token that was verified, as it was shown to somebody.
+type PresentedToken struct {
 	Token token.Claims
 	// Digest is the SHA-256 of the token's payload.
 	Digest [32]byte
@@ -18,7 +18,7 @@ type Shown struct {
 
 // Use is InForce for the workload that the token is shown to. A one-shot token is spent by it: of all who ask, on
 // whichever replica, one is told nil.
-func (b *Broker) Use(ctx context.Context, t Shown, by attest.Identity) error {
+func (b *Broker) Use(ctx context.Context, t PresentedToken, by attest.Identity) error {
 	if err := b.InForce(ctx, t); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (b *Broker) spend(ctx context.Context, t token.Claims, by attest.Identity) 
 	if !t.OneShot {
 		return nil
 	}
-	err := b.settle(ctx, Outcome{ID: t.ID, Time: b.cfg.Now(), Status: StatusUsed, Actor: by.ID().String()})
+	err := b.recordOutcome(ctx, Outcome{ID: t.ID, Time: b.cfg.Now(), Status: StatusUsed, Actor: by.ID().String()})
 	switch {
 	case errors.Is(err, ErrNotForward), errors.Is(err, ErrNotFound):
 		return ErrInactive
@@ -42,15 +42,15 @@ func (b *Broker) spend(ctx context.Context, t token.Claims, by attest.Identity) 
 
 // InForce returns nil when a token is what was issued and nobody has ended it, else ErrInactive; ErrLedgerUnavailable
 // when that cannot be told.
-func (b *Broker) InForce(ctx context.Context, t Shown) error {
+func (b *Broker) InForce(ctx context.Context, t PresentedToken) error {
 	_, err := b.standing(ctx, t)
 	return err
 }
 
 // standing is InForce, with what else the store says in the same breath. What is good for one use is asked of the store.
-func (b *Broker) standing(ctx context.Context, t Shown) (TokenStanding, error) {
+func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding, error) {
 	if b.cfg.Tokens != nil && !t.Token.OneShot {
-		if standing, ok := b.cfg.Tokens.Remembered(t.Token.ID, t.Digest); ok {
+		if standing, ok := b.cfg.Tokens.Cached(t.Token.ID, t.Digest); ok {
 			return standing, nil
 		}
 	}
@@ -58,7 +58,7 @@ func (b *Broker) standing(ctx context.Context, t Shown) (TokenStanding, error) {
 }
 
 // stored is standing by the store alone, for what a token's end must not be overtaken by.
-func (b *Broker) stored(ctx context.Context, t Shown) (TokenStanding, error) {
+func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, error) {
 	if b.cfg.Tokens == nil {
 		return TokenStanding{}, ErrInactive
 	}
@@ -85,10 +85,10 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	return alive, nil
 }
 
-// spread returns once every replica knows of what was just recorded, as far as it tells anybody of tokens: only then may
+// waitForReplicas returns once every replica knows of what was just recorded, as far as it tells anybody of tokens: only then may
 // it be confirmed.
-func (b *Broker) spread(ctx context.Context) {
+func (b *Broker) waitForReplicas(ctx context.Context) {
 	if b.cfg.Tokens != nil {
-		b.cfg.Tokens.Spread(ctx)
+		b.cfg.Tokens.WaitForReplicas(ctx)
 	}
 }

@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// MostRemembered bounds what one Remembered holds: some megabytes.
-const MostRemembered = 1 << 14
+// MostVerified bounds what one Verified holds: some megabytes.
+const MostVerified = 1 << 14
 
-// Remembered is what was found to verify, by its SHA-256: the same is shown again and again, and its signatures do not
+// Verified is what was found to verify, by its SHA-256: the same is shown again and again, and its signatures do not
 // change. What does change, the time and the keys, is for the caller to look at each time. It is safe for concurrent use, and
 // its zero value holds nothing.
-type Remembered[V any] struct {
+type Verified[V any] struct {
 	mu    sync.Mutex
 	found map[[sha256.Size]byte]V
 }
 
 // Get returns what was put.
-func (r *Remembered[V]) Get(digest [sha256.Size]byte) (V, bool) {
+func (r *Verified[V]) Get(digest [sha256.Size]byte) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v, ok := r.found[digest]
@@ -26,10 +26,10 @@ func (r *Remembered[V]) Get(digest [sha256.Size]byte) (V, bool) {
 }
 
 // Put forgets everything when there is too much: what is still in use is verified once more.
-func (r *Remembered[V]) Put(digest [sha256.Size]byte, v V) {
+func (r *Verified[V]) Put(digest [sha256.Size]byte, v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.found == nil || len(r.found) >= MostRemembered {
+	if r.found == nil || len(r.found) >= MostVerified {
 		r.found = map[[sha256.Size]byte]V{}
 	}
 	r.found[digest] = v

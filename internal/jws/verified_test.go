@@ -10,9 +10,9 @@ import (
 
 // Anything may come by, and what came last is there.
 func TestRememberedIsBounded(t *testing.T) {
-	var r jws.Remembered[int]
+	var r jws.Verified[int]
 	digest := func(i int) [32]byte { return sha256.Sum256(fmt.Append(nil, i)) }
-	const many = 2*jws.MostRemembered + 10
+	const many = 2*jws.MostVerified + 10
 	for i := range many {
 		r.Put(digest(i), i)
 		if got, ok := r.Get(digest(i)); !ok || got != i {
@@ -25,7 +25,7 @@ func TestRememberedIsBounded(t *testing.T) {
 			left++
 		}
 	}
-	if left > jws.MostRemembered {
-		t.Errorf("got %d remembered, want %d at most", left, jws.MostRemembered)
+	if left > jws.MostVerified {
+		t.Errorf("got %d remembered, want %d at most", left, jws.MostVerified)
 	}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// boardEvery is how often what waits is looked up, for all of a replica's listeners with one query.
-	boardEvery = 500 * time.Millisecond
+	// inboxEvery is how often what waits is looked up, for all of a replica's listeners with one query.
+	inboxEvery = 500 * time.Millisecond
 	// mostListening bounds who listens on a replica, and mostListeningEach how often one person does.
 	mostListening, mostListeningEach = 1000, 4
 	// mostStanding bounds what is looked up of each group, in each reach. One more tells that there are more.
@@ -35,8 +35,8 @@ const (
 // Event is a change of what waits for a person.
 type Event struct {
 	Kind EventKind
-	// Case is the request, without its votes. Others are told of it too, so it is only read.
-	Case *Case
+	// Request is the request, without its votes. Others are told of it too, so it is only read.
+	Request *ApprovalRequest
 	// IDs are the requests that wait, of EventCurrent.
 	IDs []string
 	// More tells that others wait which were not told, and may be older.
@@ -59,7 +59,7 @@ type Listener struct {
 	// Events come in order. The channel is closed when nobody has heard them for too long.
 	Events <-chan []Event
 
-	board  *board
+	all    *listeners
 	events chan []Event
 	voter  Voter
 	after  string
@@ -68,8 +68,8 @@ type Listener struct {
 	more   bool            // it was told that more waits
 }
 
-// board is who listens on this replica.
-type board struct {
+// listeners is who listens on this replica.
+type listeners struct {
 	mu        sync.Mutex
 	listeners map[*Listener]bool
 	byPerson  map[string]int
@@ -81,21 +81,21 @@ type board struct {
 // Listen tells a person what waits for them now, as far as its id is after the given one, and from then on what changes.
 // It says the same as Waiting. ErrCrowded when too many listen here, or too often the same person.
 func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
-	l := &Listener{board: &b.board, events: make(chan []Event, backlog), voter: voterOf(who), after: after, broken: map[string]bool{}}
+	l := &Listener{all: &b.listeners, events: make(chan []Event, backlog), voter: voterOf(who), after: after, broken: map[string]bool{}}
 	l.Events = l.events
-	watch, err := b.board.join(l)
+	watch, err := b.listeners.join(l)
 	if err != nil {
 		return nil, err
 	}
 	if watch {
-		b.watchers.Go(func() { b.watchBoard(context.WithoutCancel(ctx)) })
+		b.watchers.Go(func() { b.watchInbox(context.WithoutCancel(ctx)) })
 	}
 	return l, nil
 }
 
 // Close makes room for others. It is called once.
 func (l *Listener) Close() {
-	bd := l.board
+	bd := l.all
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
 	delete(bd.listeners, l)
@@ -106,7 +106,7 @@ func (l *Listener) Close() {
 }
 
 // join tells whether nobody looks for the listeners yet, and the caller has to.
-func (bd *board) join(l *Listener) (watch bool, err error) {
+func (bd *listeners) join(l *Listener) (watch bool, err error) {
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
 	if bd.all >= mostListening || bd.byPerson[l.voter.ID] >= mostListeningEach {
@@ -127,7 +127,7 @@ func (bd *board) join(l *Listener) (watch bool, err error) {
 }
 
 // present lists who listens. When that is nobody, nobody watches any more.
-func (bd *board) present() []*Listener {
+func (bd *listeners) present() []*Listener {
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
 	bd.watched = len(bd.listeners) > 0
@@ -135,7 +135,7 @@ func (bd *board) present() []*Listener {
 }
 
 // tell never waits: who does not listen is cut off.
-func (bd *board) tell(l *Listener, events []Event) {
+func (bd *listeners) tell(l *Listener, events []Event) {
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
 	if len(events) == 0 || !bd.listeners[l] {
@@ -149,45 +149,45 @@ func (bd *board) tell(l *Listener, events []Event) {
 	}
 }
 
-// watchBoard looks what waits as long as anybody listens. What cannot be looked up is told later.
-func (b *Broker) watchBoard(ctx context.Context) {
-	tick := time.NewTicker(boardEvery)
+// watchInbox looks what waits as long as anybody listens. What cannot be looked up is told later.
+func (b *Broker) watchInbox(ctx context.Context) {
+	tick := time.NewTicker(inboxEvery)
 	defer tick.Stop()
-	for listeners := b.board.present(); len(listeners) > 0; listeners = b.board.present() {
+	for listeners := b.listeners.present(); len(listeners) > 0; listeners = b.listeners.present() {
 		if err := b.tellAll(ctx, listeners); err != nil {
 			b.cfg.Log.DebugContext(ctx, "approvers not told", "error", err)
 		}
 		select {
 		case <-tick.C:
-		case <-b.board.joined:
+		case <-b.listeners.joined:
 		}
 	}
 }
 
 func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
-	standing, err := b.cfg.Approvals.Standing(ctx, b.cfg.Electorate.queriesOf(listeners))
+	standing, err := b.cfg.Approvals.Standing(ctx, b.cfg.ApprovalPolicy.queriesOf(listeners))
 	if err != nil {
 		return fmt.Errorf("looking for what waits: %w", err)
 	}
 	all, wanted := make([]change, len(listeners)), map[string]bool{}
 	for i, l := range listeners {
-		all[i] = l.compare(b.cfg.Electorate, standing)
+		all[i] = l.compare(b.cfg.ApprovalPolicy, standing)
 		for _, id := range slices.Concat(all[i].come, all[i].gone) {
 			wanted[id] = true
 		}
 	}
-	cases, err := b.casesOf(ctx, slices.Sorted(maps.Keys(wanted)))
+	cases, err := b.requestsOf(ctx, slices.Sorted(maps.Keys(wanted)))
 	if err != nil {
 		return err
 	}
 	for i, l := range listeners {
-		b.board.tell(l, l.hear(all[i], cases))
+		b.listeners.tell(l, l.notify(all[i], cases))
 	}
 	return nil
 }
 
 // queriesOf asks once for each group and where people may decide for it, since many are in the same.
-func (e Electorate) queriesOf(listeners []*Listener) []WaitingQuery {
+func (e ApprovalPolicy) queriesOf(listeners []*Listener) []WaitingQuery {
 	queries := map[string]WaitingQuery{}
 	for _, l := range listeners {
 		within := e.Rules.Within(l.voter.Groups, people.RoleApprover)
@@ -198,9 +198,9 @@ func (e Electorate) queriesOf(listeners []*Listener) []WaitingQuery {
 	return slices.Collect(maps.Values(queries))
 }
 
-// casesOf reads requests, as far as there are such.
-func (b *Broker) casesOf(ctx context.Context, ids []string) (map[string]*Case, error) {
-	cases := map[string]*Case{}
+// requestsOf reads requests, as far as there are such.
+func (b *Broker) requestsOf(ctx context.Context, ids []string) (map[string]*ApprovalRequest, error) {
+	cases := map[string]*ApprovalRequest{}
 	for len(ids) > 0 {
 		views, err := b.cfg.Approvals.Views(ctx, ids)
 		if err != nil {
@@ -210,7 +210,7 @@ func (b *Broker) casesOf(ctx context.Context, ids []string) (map[string]*Case, e
 			break
 		}
 		for _, v := range views {
-			cases[v.ID] = &Case{View: v}
+			cases[v.ID] = &ApprovalRequest{View: v}
 		}
 		ids = slices.DeleteFunc(ids, func(id string) bool { return cases[id] != nil })
 	}
@@ -224,7 +224,7 @@ type change struct {
 }
 
 // compare finds what is new to a listener among what waits, as far as it may know of it.
-func (l *Listener) compare(e Electorate, standing []Standing) change {
+func (l *Listener) compare(e ApprovalPolicy, standing []Standing) change {
 	var c change
 	visible, each := map[string]bool{}, map[string]int{}
 	for _, s := range standing {
@@ -253,8 +253,8 @@ func (l *Listener) compare(e Electorate, standing []Standing) change {
 	return c
 }
 
-// hear returns a change as events. What could not be read is told another time.
-func (l *Listener) hear(c change, cases map[string]*Case) []Event {
+// notify returns a change as events. What could not be read is told another time.
+func (l *Listener) notify(c change, cases map[string]*ApprovalRequest) []Event {
 	var events []Event
 	first := l.knows == nil
 	if first {
@@ -267,7 +267,7 @@ func (l *Listener) hear(c change, cases map[string]*Case) []Event {
 		delete(l.knows, id)
 		if cases[id] != nil {
 			l.knows[id], l.broken[id] = true, cases[id].Broken
-			events = append(events, Event{Kind: EventWaiting, Case: cases[id], More: c.more})
+			events = append(events, Event{Kind: EventWaiting, Request: cases[id], More: c.more})
 		}
 	}
 	for _, id := range c.gone {
@@ -276,7 +276,7 @@ func (l *Listener) hear(c change, cases map[string]*Case) []Event {
 		}
 		delete(l.knows, id)
 		delete(l.broken, id)
-		events = append(events, Event{Kind: EventDecided, Case: cases[id], More: c.more})
+		events = append(events, Event{Kind: EventDecided, Request: cases[id], More: c.more})
 	}
 	if first || c.more != l.more {
 		l.more = c.more

@@ -16,11 +16,11 @@ const (
 	roomTimeout = 10 * time.Second
 )
 
-// room is where the last partition of the entries begins, how many it has, and how many entries still fit before its end.
-type room struct{ first, size, left int64 }
+// headroom is where the last partition of the entries begins, how many it has, and how many entries still fit before its end.
+type headroom struct{ first, size, left int64 }
 
 // scarce tells that not half of a partition is left. None is never scarce: nobody has looked.
-func (r room) scarce() bool { return r.left < r.size/2 }
+func (r headroom) scarce() bool { return r.left < r.size/2 }
 
 // keepRoom sees to it that a whole empty partition is ahead, now and then and whenever this replica has appended into the
 // last one, until ctx ends. Each replica does, and not a leader: a burst may fill a partition before anybody else looks.
@@ -48,7 +48,7 @@ func (l *Ledger) keepRoom(ctx context.Context) {
 }
 
 // makeRoom makes the next partition if it is time to, and returns how much room there is then, as far as it could be read.
-func (l *Ledger) makeRoom(ctx context.Context) (r room, err error) {
+func (l *Ledger) makeRoom(ctx context.Context) (r headroom, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	look := func() error {
@@ -66,7 +66,7 @@ func (l *Ledger) makeRoom(ctx context.Context) (r room, err error) {
 
 // reportRoom logs what keeps the next partition from being made when that changes, and returns it. While none is made, the
 // ledger takes entries until the last one is full.
-func (l *Ledger) reportRoom(ctx context.Context, r room, before string, err error) string {
+func (l *Ledger) reportRoom(ctx context.Context, r headroom, before string, err error) string {
 	fault := ""
 	if err != nil {
 		fault = err.Error()

@@ -21,8 +21,8 @@ const (
 // memory is what one reading of the entries lets a replica answer by itself: where tokens stood when Postgres was asked, and
 // what has ended since. Whether the reading is recent enough to go by is the lease's to say.
 type memory struct {
-	now  func() time.Time
-	told told
+	now       func() time.Time
+	standings standings
 	// A mark is the position after the last entry that ended something. Several things share one, so more is asked again
 	// than has ended. Nobody outside can tell which.
 	marks [endings]atomic.Int64
@@ -56,7 +56,7 @@ func (m *memory) standing(id string, claims [32]byte) (s broker.TokenStanding, o
 		m.used.Store(true)
 	}
 	lease := m.lease.Load() // before the marks, which say at least what it was taken for
-	t, known := m.told.get(id)
+	t, known := m.standings.get(id)
 	if lease == nil || !known || t.claims != claims || m.endedSince(t) {
 		return s, false
 	}
@@ -97,20 +97,20 @@ func (m *memory) keep(id string, claims [32]byte, asked time.Time, chain []link)
 			t.marks = append(t.marks, m.mark("quarantine", at))
 		}
 	}
-	m.told.put(id, t)
+	m.standings.put(id, t)
 }
 
 // ended remembers that a token is not active: whoever asked earlier, and is told later, is not to have it remembered as active,
 // and what was remembered before is not to be gone by until the entry that ended it has been read.
-func (m *memory) ended(id string, at int64) { m.told.put(id, standing{at: at}) }
+func (m *memory) ended(id string, at int64) { m.standings.put(id, standing{at: at}) }
 
 // mark is where the end of something is marked.
 func (m *memory) mark(kind string, names ...string) uint32 {
 	return uint32(maphash.String(m.seed, kind+"\x00"+strings.Join(names, "\x00"))) % endings
 }
 
-// hear marks what an entry has ended.
-func (m *memory) hear(e heard) {
+// invalidate marks what an entry has ended.
+func (m *memory) invalidate(e ending) {
 	var mark uint32
 	switch {
 	case e.Kind == broker.CommandTaskEnd && e.SPIFFEID != nil && e.Task != nil:
@@ -126,13 +126,13 @@ func (m *memory) hear(e heard) {
 	m.marks[mark].Store(*e.Index + 1)
 }
 
-// told is where tokens stood, by their ids. Those that nobody has asked about for long are forgotten.
-type told struct {
+// standings is where tokens stood, by their ids. Those that nobody has asked about for long are forgotten.
+type standings struct {
 	mu         sync.Mutex
 	young, old map[string]standing
 }
 
-func (k *told) get(id string) (standing, bool) {
+func (k *standings) get(id string) (standing, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t, ok := k.young[id]
@@ -146,7 +146,7 @@ func (k *told) get(id string) (standing, bool) {
 }
 
 // put remembers where a token stands, unless Postgres has told more lately.
-func (k *told) put(id string, t standing) {
+func (k *standings) put(id string, t standing) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if max(k.young[id].at, k.old[id].at) <= t.at {
@@ -154,7 +154,7 @@ func (k *told) put(id string, t standing) {
 	}
 }
 
-func (k *told) add(id string, t standing) {
+func (k *standings) add(id string, t standing) {
 	if k.young == nil || len(k.young) >= mostTold/2 {
 		k.young, k.old = map[string]standing{}, k.young
 	}

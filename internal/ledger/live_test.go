@@ -417,10 +417,10 @@ func TestHeldSaysAll(t *testing.T) {
 	out.Actor = "spiffe://acme.test/admin"
 	settle(t, l, out)
 	got, err := l.Live(t.Context(), broker.Selector{ID: rec.ID}, everything, broker.LivePage{Limit: 1})
-	want := []broker.Held{{
+	want := []broker.LiveCredential{{
 		ID: rec.ID, Subject: sandbox, Task: "task-1", Scope: "git.read", Kind: "database", Status: broker.StatusRevoking,
 		Detail: "because", Actor: out.Actor, StatusTime: out.Time.Truncate(time.Microsecond), Expires: rec.Expires,
-		Handle: minted(rec).Handle,
+		VaultLease: minted(rec).VaultLease,
 	}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("got %v (-want +got):\n%s", err, diff)
@@ -463,7 +463,7 @@ func TestDue(t *testing.T) {
 	}
 	due := func(limit int) []found {
 		t.Helper()
-		held, err := l.Due(t.Context(), broker.Due{
+		held, err := l.Overdue(t.Context(), broker.Overdue{
 			Unfinished: start.Add(-time.Minute), Overdue: start.Add(-time.Minute), Limit: limit,
 		})
 		if err != nil {
@@ -513,8 +513,8 @@ func TestLostAnswerOfCommands(t *testing.T) {
 			t.Errorf("%s: got %v, and the statement passed: %t", name, err, p.fired())
 		}
 	}
-	lose("issued", "issuance.issued", func() error { return l.Settle(t.Context(), to(rec, broker.StatusIssued)) })
-	lose("revoking", "issuance.revoking", func() error { return l.Settle(t.Context(), to(rec, broker.StatusRevoking)) })
+	lose("issued", "issuance.issued", func() error { return l.RecordOutcome(t.Context(), to(rec, broker.StatusIssued)) })
+	lose("revoking", "issuance.revoking", func() error { return l.RecordOutcome(t.Context(), to(rec, broker.StatusRevoking)) })
 	for _, cmd := range []broker.Command{
 		quarantine(sandbox), lift(sandbox), taskEnd(sandbox, "t", time.Time{}), announced(broker.CommandRevoke, broker.Selector{ID: uuid.NewString()}),
 	} {
