@@ -135,7 +135,7 @@ soak: ready ## Run two replicas for an hour with a fault each minute: SOAK=1h SE
 assurance: SHELL := bash
 assurance: .SHELLFLAGS := -o pipefail -c
 assurance: ## Run all suites and the soak; write docs/results.txt and docs/assurance.md (hours)
-	for suite in hostile faults canary history soak upgrade tamper conformance egress e2e; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
+	for suite in hostile faults canary history soak upgrade tamper conformance egress e2e rotation docs-run; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
 	$(GO) test ./tests/repo -count=1 -run TestAssurance -update
 	@! grep -Ev ' [1-9][0-9]* passed, 0 failed$$' docs/results.txt
 

@@ -83,6 +83,8 @@ var suites = []struct{ name, does string }{
 	{"conformance", "the OAuth surface against its specifications: [oauth.md](oauth.md)"},
 	{"egress", "every way around the egress gateway: [egress.md](egress.md)"},
 	{"e2e", "a browser in the console: [console.md](console.md)"},
+	{"rotation", "long-lived clients at work while SVIDs and authorities rotate: [rotation](../tests/rotation/rotation_test.go)"},
+	{"docs-run", "each command of README and docs, twice: [docs](../tests/docs/docs_test.go)"},
 }
 
 // evidence is where a claim is shown: files, each with its tests by name. A file without a test holds what tests of its package use.
