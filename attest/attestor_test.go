@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -141,16 +142,16 @@ func TestReasons(t *testing.T) {
 		attest.ErrExpired, attest.ErrNotYetValid, attest.ErrLifetime, attest.ErrAudience, attest.ErrResumed,
 		attest.ErrMismatch, attest.ErrBundleUnavailable,
 	} {
-		reason := attest.Reason(fmt.Errorf("wrapped: %w", err))
+		reason := refusal.Reason(fmt.Errorf("wrapped: %w", err))
 		if seen[reason] != nil || reason == "" || reason == "internal" {
 			t.Errorf("got reason %q for %v and %v, want one of its own", reason, err, seen[reason])
 		}
 		seen[reason] = err
 	}
-	if got := attest.Reason(nil); got != "" {
+	if got := refusal.Reason(nil); got != "" {
 		t.Errorf("got %q for nil, want nothing", got)
 	}
-	if got := attest.Reason(errors.New("else")); got != "internal" {
+	if got := refusal.Reason(errors.New("else")); got != "internal" {
 		t.Errorf("got %q for a foreign error, want internal", got)
 	}
 }

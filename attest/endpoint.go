@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -96,7 +97,7 @@ func (e *endpoint) run(ctx context.Context, started func()) {
 	for ctx.Err() == nil {
 		delay := e.refresh(ctx)
 		started()
-		pause(ctx, delay)
+		wait.For(ctx, delay)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
 // badIDs are H32, H34 and what standards ask beyond spiffeid.FromString.
@@ -48,7 +49,7 @@ func TestParseIDRefuses(t *testing.T) {
 	for name, text := range badIDs {
 		t.Run(name, func(t *testing.T) {
 			id, err := attest.ParseID(text)
-			if got := attest.Reason(err); got != "spiffe_id_invalid" {
+			if got := refusal.Reason(err); got != "spiffe_id_invalid" {
 				t.Errorf("got %q, reason %q, want spiffe_id_invalid", id, got)
 			}
 			if !id.IsZero() {

@@ -3,7 +3,6 @@ package attest
 import (
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/rsa"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -141,14 +140,9 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 // keyFits is the list of algorithms of JWT-SVID, section 2.1, with the keys that each may be used with. EdDSA is not
 // on it, and neither is anything symmetric.
 var keyFits = map[string]func(crypto.PublicKey) bool{
-	"RS256": isRSA, "RS384": isRSA, "RS512": isRSA,
-	"PS256": isRSA, "PS384": isRSA, "PS512": isRSA,
+	"RS256": jws.IsRSA, "RS384": jws.IsRSA, "RS512": jws.IsRSA,
+	"PS256": jws.IsRSA, "PS384": jws.IsRSA, "PS512": jws.IsRSA,
 	"ES256": isCurve("P-256"), "ES384": isCurve("P-384"), "ES512": isCurve("P-521"),
-}
-
-func isRSA(key crypto.PublicKey) bool {
-	_, ok := key.(*rsa.PublicKey)
-	return ok
 }
 
 func isCurve(name string) func(crypto.PublicKey) bool {

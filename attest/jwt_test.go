@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
@@ -128,7 +129,7 @@ func FuzzJWT(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		id, err := w.JWT(token)
 		if err != nil {
-			if !id.IsZero() || attest.Reason(err) == "internal" {
+			if !id.IsZero() || refusal.Reason(err) == "internal" {
 				t.Errorf("got %v and %v, want a refusal", id.ID(), err)
 			}
 			return

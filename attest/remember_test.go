@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
@@ -60,7 +61,7 @@ func why(err error) string {
 	if err == nil {
 		return ""
 	}
-	return attest.Reason(err)
+	return refusal.Reason(err)
 }
 
 func besides(t *testing.T, w *world) {

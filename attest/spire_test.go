@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -47,10 +48,10 @@ func TestAcceptsWhatSPIREIssues(t *testing.T) {
 			t.Errorf("X.509-SVID: got %s, %v; want %s", who.ID(), err, want)
 		}
 		time.Sleep(time.Hour)
-		if _, err := a.JWT(strings.TrimSpace(string(token))); attest.Reason(err) != "svid_expired" {
+		if _, err := a.JWT(strings.TrimSpace(string(token))); refusal.Reason(err) != "svid_expired" {
 			t.Errorf("JWT-SVID an hour later: got %v, want it expired", err)
 		}
-		if _, err := a.X509(state); attest.Reason(err) != "svid_expired" {
+		if _, err := a.X509(state); refusal.Reason(err) != "svid_expired" {
 			t.Errorf("X.509-SVID an hour later: got %v, want it expired", err)
 		}
 	})

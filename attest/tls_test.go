@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
 const patience = 5 * time.Second
@@ -191,7 +191,7 @@ func TestNoResumption(t *testing.T) {
 	if _, err := s.greet(cfg); err == nil {
 		t.Error("got a greeting after the authority was removed, want the handshake to fail")
 	}
-	if err := <-s.ends; attest.Reason(err) != "svid_signature" {
+	if err := <-s.ends; refusal.Reason(err) != "svid_signature" {
 		t.Errorf("got %v, want svid_signature", err)
 	}
 }

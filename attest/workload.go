@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
@@ -36,7 +37,7 @@ func (w *workload) run(ctx context.Context, started func()) {
 		if err != nil {
 			w.Errorf("%v", err)
 		}
-		pause(ctx, workloadRetry)
+		wait.For(ctx, workloadRetry)
 	}
 }
 
@@ -99,13 +100,3 @@ func (w *workload) Infof(string, ...any) {}
 
 // Debugf is not of interest.
 func (w *workload) Debugf(string, ...any) {}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}

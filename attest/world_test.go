@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -73,7 +74,7 @@ func (w *world) config() attest.Config {
 			if remote == nil {
 				err = attest.ErrNoIdentity // shows in the test as a wrong reason
 			}
-			w.refusals = append(w.refusals, attest.Reason(err))
+			w.refusals = append(w.refusals, refusal.Reason(err))
 		},
 	}
 }
@@ -102,7 +103,7 @@ func stateOf(t testing.TB, pair tls.Certificate) *tls.ConnectionState {
 // wantReason checks that err is a refusal with this reason and that nobody was identified.
 func wantReason(t testing.TB, id attest.Identity, err error, want string) {
 	t.Helper()
-	if got := attest.Reason(err); got != want {
+	if got := refusal.Reason(err); got != want {
 		t.Errorf("got reason %q (%v), want %q", got, err, want)
 	}
 	if !id.IsZero() {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/wait"
 )
 
 const (
@@ -141,7 +143,7 @@ func (b *Broker) renew(ctx context.Context, minted Minted) error {
 // and the record says so.
 func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err error) {
 	for errors.Is(err, ErrVaultUnavailable) && b.cfg.Now().Sub(rec.Time) < Unrenewed {
-		pause(ctx, time.Second)
+		wait.For(ctx, time.Second)
 		err = b.renew(ctx, minted)
 	}
 	if err == nil {
@@ -150,16 +152,6 @@ func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err 
 	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
 	if errors.Is(err, ErrMintMismatch) { // it was renewed, for longer than was granted
 		b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseOverdue})
-	}
-}
-
-// pause waits that long, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
@@ -43,7 +44,7 @@ func (b *Broker) Sweep(ctx context.Context, election Election) error {
 		})
 		if ctx.Err() == nil {
 			b.cfg.Log.WarnContext(ctx, "sweep interrupted", "error", err)
-			pause(ctx, sweepEvery)
+			wait.For(ctx, sweepEvery)
 		}
 	}
 	return ctx.Err()
@@ -83,7 +84,7 @@ func (s *sweeper) run(ctx context.Context) error {
 				if err := duty.do(ctx); err != nil && ctx.Err() == nil {
 					s.cfg.Log.WarnContext(ctx, "sweep incomplete", "error", err)
 				}
-				pause(ctx, duty.every)
+				wait.For(ctx, duty.every)
 			}
 		})
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/wait"
 )
 
 // HoldConfig says what a Hold asks for, and whom it tells. Its functions may be nil. They are called one at a time, never
@@ -103,7 +105,7 @@ func (h *Hold) holdings() []holding {
 func (h *Hold) keep(token *Token) {
 	defer close(h.ended)
 	for token != nil {
-		if !sleep(h.patience, renewAfter(token.TTL)) {
+		if !wait.For(h.patience, renewAfter(token.TTL)) {
 			return
 		}
 		token = h.renew()
@@ -124,7 +126,7 @@ func (h *Hold) renew() *Token {
 		if h.cfg.Failed != nil {
 			h.cfg.Failed(err)
 		}
-		if !passes(err) && !errors.Is(err, ErrDecided) || !sleep(h.patience, max(pause, wanted(err))) {
+		if !passes(err) && !errors.Is(err, ErrDecided) || !wait.For(h.patience, max(pause, wanted(err))) {
 			return nil
 		}
 	}

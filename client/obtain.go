@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/wait"
 )
 
 const (
@@ -58,7 +60,7 @@ func (c *Client) waitOut(ctx context.Context, id string) error {
 		if err == nil || !passes(err) {
 			return err
 		}
-		if !sleep(ctx, max(pause, wanted(err))) {
+		if !wait.For(ctx, max(pause, wanted(err))) {
 			return fmt.Errorf("waiting for people: %w", ctx.Err())
 		}
 	}
@@ -88,16 +90,4 @@ func wanted(err error) time.Duration {
 		return problem.RetryAfter
 	}
 	return 0
-}
-
-// sleep tells whether the time passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
@@ -45,7 +46,7 @@ func reasonOf(err error) (status int, name, text string) {
 		return http.StatusBadRequest, "invalid_request", "The Authorization header is not exactly one token."
 	case errors.Is(err, ErrUnavailable), errors.Is(err, dpop.ErrCrowded):
 		return http.StatusServiceUnavailable, "temporarily_unavailable", "Tokens cannot be checked right now."
-	case dpop.Reason(err) != "internal":
+	case refusal.Reason(err) != "internal":
 		return http.StatusUnauthorized, "invalid_dpop_proof", "The DPoP proof is not a fresh one for this call, by the key that the token is bound to."
 	case errors.Is(err, token.ErrExpired):
 		return http.StatusUnauthorized, "invalid_token", "The token has expired."

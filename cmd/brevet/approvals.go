@@ -14,6 +14,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -280,7 +281,7 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 		seen[news] = true
 		return announce(con, one)
 	}
-	watch, wait := broker.WatchApprovals(), time.Duration(0)
+	watch, delay := broker.WatchApprovals(), time.Duration(0)
 	for err = c.look(ctx, broker, show); ; err = c.follow(ctx, broker, watch, con, show) {
 		switch {
 		case ctx.Err() != nil:
@@ -290,20 +291,10 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 		case err != nil:
 			con.say("the broker cannot be asked right now; trying again")
 		}
-		if !pause(ctx, wait) {
+		if !wait.For(ctx, delay) {
 			return nil
 		}
-		wait = c.Every
-	}
-}
-
-// pause returns false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
+		delay = c.Every
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -322,7 +323,7 @@ func (p *provider) login(ctx context.Context, tokens *oauth2.Token) (login, erro
 	}
 	person, err := p.verifier.Identify(ctx, raw)
 	if err != nil {
-		return login{}, fmt.Errorf("checking the provider's ID token: %w (%s)", err, people.Reason(err))
+		return login{}, fmt.Errorf("checking the provider's ID token: %w (%s)", err, refusal.Reason(err))
 	}
 	return login{
 		Issuer: p.issuer, ClientID: p.flows.ClientID, ID: person.ID(), Name: person.Name(), Groups: person.Groups(),

@@ -76,7 +76,7 @@ type mcpNear struct {
 func (d *mcpDesk) list(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpScopes, error) {
 	list, err := d.broker.Scopes(ctx)
 	if err != nil {
-		result, why, _ := refusal(err)
+		result, why, _ := mcpFailure(err)
 		return result, mcpScopes{Scopes: []string{}, Note: "The scopes could not be read.", Broker: &mcpOffered{Refused: why.Broker}}, nil
 	}
 	out := mcpScopes{
@@ -109,10 +109,10 @@ func inertOffer(scope openapi.OfferedScope) openapi.OfferedScope {
 
 func (d *mcpDesk) request(ctx context.Context, _ *mcp.CallToolRequest, in mcpRequest) (*mcp.CallToolResult, mcpAnswer, error) {
 	if len(d.scopes) > 0 && !slices.Contains(d.scopes, in.Scope) {
-		return refusal(fmt.Errorf("%w: the scope is none of those that list_scopes names", client.ErrInvalid))
+		return mcpFailure(fmt.Errorf("%w: the scope is none of those that list_scopes names", client.ErrInvalid))
 	}
 	if in.TTL < 0 || in.TTL > int64(longestAsk/time.Second) {
-		return refusal(fmt.Errorf("%w: ttl is in seconds, a year at most", client.ErrInvalid))
+		return mcpFailure(fmt.Errorf("%w: ttl is in seconds, a year at most", client.ErrInvalid))
 	}
 	setDefault(&in.Task, d.task)
 	// A call that the model breaks off goes on: its answer may hold a credential, which must not be lost.
@@ -134,7 +134,7 @@ type mcpWhich struct {
 func (d *mcpDesk) wait(ctx context.Context, _ *mcp.CallToolRequest, in mcpWhich) (*mcp.CallToolResult, mcpAnswer, error) {
 	decided, err := d.decided(ctx, in.ID)
 	if err != nil {
-		return refusal(err)
+		return mcpFailure(err)
 	}
 	if !decided {
 		return nil, mcpAnswer{Status: string(openapi.StatusPending), ID: safetext.Text(in.ID)}, nil
@@ -159,7 +159,7 @@ func (d *mcpDesk) decided(ctx context.Context, id string) (bool, error) {
 func (d *mcpDesk) tell(ctx context.Context, answer client.Answer, err error) (*mcp.CallToolResult, mcpAnswer, error) {
 	switch {
 	case err != nil:
-		return refusal(err)
+		return mcpFailure(err)
 	case answer.Pending != nil:
 		p := answer.Pending
 		return nil, mcpAnswer{
@@ -170,7 +170,7 @@ func (d *mcpDesk) tell(ctx context.Context, answer client.Answer, err error) (*m
 	token := answer.Token
 	path, err := d.land(ctx, token)
 	if err != nil {
-		return refusal(err)
+		return mcpFailure(err)
 	}
 	return nil, mcpAnswer{
 		Status: string(openapi.StatusIssued), ID: safetext.Text(token.ID), File: path, Kind: safetext.Text(token.Kind), Fields: inertAll(token.Fields()),
@@ -178,8 +178,8 @@ func (d *mcpDesk) tell(ctx context.Context, answer client.Answer, err error) (*m
 	}, nil
 }
 
-// refusal is an answer that says why not.
-func refusal(err error) (*mcp.CallToolResult, mcpAnswer, error) {
+// mcpFailure is an answer that says why not.
+func mcpFailure(err error) (*mcp.CallToolResult, mcpAnswer, error) {
 	said := &mcpRefusal{Title: safetext.Text(err.Error())}
 	var problem *client.Problem
 	if errors.As(err, &problem) {
@@ -228,7 +228,7 @@ func (d *mcpDesk) endTask(ctx context.Context, _ *mcp.CallToolRequest, in mcpTas
 
 func tellEnded(receipt openapi.Receipt, err error) (*mcp.CallToolResult, mcpEnded, error) {
 	if err != nil {
-		result, why, _ := refusal(err)
+		result, why, _ := mcpFailure(err)
 		return result, mcpEnded{Broker: why.Broker}, nil
 	}
 	out := mcpEnded{Ended: len(receipt.Ended), States: map[string]int{}}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -36,7 +37,7 @@ func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
 		case err != nil:
 			con.say("the record cannot be followed right now; trying again")
 		}
-		if !pause(ctx, c.Every) {
+		if !wait.For(ctx, c.Every) {
 			return nil
 		}
 	}

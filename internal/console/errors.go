@@ -3,13 +3,14 @@ package console
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
+	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
 var (
@@ -128,7 +129,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 
 // refuse records a call that was turned away. The answer is a refusal with or without it.
 func (c *Console) refuse(r *http.Request, who *visitor, t trouble, cause error) {
-	ref := broker.Refusal{Code: t.code, Detail: people.Reason(cause), Remote: remoteIP(r), Operation: "console"}
+	ref := broker.Refusal{Code: t.code, Detail: refusal.Reason(cause), Remote: ratelimit.RemoteIP(r), Operation: "console"}
 	if !errors.Is(cause, people.ErrToken) {
 		ref.Detail = "console"
 	}
@@ -139,13 +140,4 @@ func (c *Console) refuse(r *http.Request, who *visitor, t trouble, cause error) 
 	if err := c.cfg.Broker.Refuse(ctx, ref); err != nil {
 		c.cfg.Log.ErrorContext(ctx, "refusal not recorded", "code", t.code, "error", err)
 	}
-}
-
-// remoteIP is the peer of the connection. No header has a say in it.
-func remoteIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return ""
-	}
-	return host
 }

@@ -3,6 +3,8 @@ package console
 import (
 	"net/http"
 	"strings"
+
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 )
 
 // policy is the Content-Security-Policy of every page: nothing runs, loads or frames but what is in this binary.
@@ -28,7 +30,7 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			c.fail(w, r, nil, errForeignPage)
 			return
 		}
-		if !c.strangers.Allows(remoteIP(r), c.cfg.Now()) {
+		if !c.strangers.Allows(ratelimit.RemoteIP(r), c.cfg.Now()) {
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "More calls come from your address than people make. Wait a second.", http.StatusTooManyRequests)
 			return

@@ -17,6 +17,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 )
@@ -71,7 +72,7 @@ func identify(t *testing.T, provider *devstack.Provider, token string) people.Pe
 	}
 	person, err := verifier.Identify(t.Context(), token)
 	if err != nil {
-		t.Fatalf("got %v (%s), want a person", err, people.Reason(err))
+		t.Fatalf("got %v (%s), want a person", err, refusal.Reason(err))
 	}
 	return person
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -320,7 +321,7 @@ func TestCheckRefuses(t *testing.T) {
 			if !errors.Is(err, tc.want) || got != (dpop.Proof{}) {
 				t.Fatalf("got %+v, %v; want %v", got, err, tc.want)
 			}
-			if reason := dpop.Reason(err); !strings.HasPrefix(reason, "proof_") {
+			if reason := refusal.Reason(err); !strings.HasPrefix(reason, "proof_") {
 				t.Errorf("got reason %q, want a code", reason)
 			}
 			for part := range strings.SplitSeq(tc.proof, ".") {
@@ -515,7 +516,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("another key: got %v", err)
 		}
 	}
-	if err := m.Use(dpop.Proof{Digest: [32]byte{99}}, at); err == nil || dpop.Reason(err) == "internal" {
+	if err := m.Use(dpop.Proof{Digest: [32]byte{99}}, at); err == nil || refusal.Reason(err) == "internal" {
 		t.Errorf("got %v, want it refused by name", err)
 	}
 }
@@ -531,7 +532,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, proof string) {
 		got, err := dpop.Check([]string{proof}, dpop.Expected{Method: "POST", URLs: []string{address}, Now: now, Thumbprint: w.Thumbprint()})
 		if err != nil {
-			if dpop.Reason(err) == "internal" {
+			if refusal.Reason(err) == "internal" {
 				t.Errorf("got %v, want a refusal", err)
 			}
 			return

@@ -376,12 +376,12 @@ func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		by    string // who ends the task
-		end   client.TaskEnd
+		end   func() client.TaskEnd
 		actor string // whom the record names
 	}{
-		{"by the sandbox", agent, client.TaskEnd{}, agent},
-		{"by an admin", admin, client.TaskEnd{SPIFFEID: agent, Reason: "enough"}, admin},
-		{"by a deadline", agent, client.TaskEnd{At: time.Now().Add(3 * time.Second)}, ""},
+		{"by the sandbox", agent, func() client.TaskEnd { return client.TaskEnd{} }, agent},
+		{"by an admin", admin, func() client.TaskEnd { return client.TaskEnd{SPIFFEID: agent, Reason: "enough"} }, admin},
+		{"by a deadline", agent, func() client.TaskEnd { return client.TaskEnd{At: time.Now().Add(5 * time.Second)} }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			task := strings.ReplaceAll(tc.name, " ", "-")
@@ -389,7 +389,7 @@ func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
 			if _, err := vote(t, bob, approved, openapi.VerdictApprove); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Client(t, tc.by).EndTask(t.Context(), task, tc.end); err != nil {
+			if _, err := s.Client(t, tc.by).EndTask(t.Context(), task, tc.end()); err != nil {
 				t.Fatal(err)
 			}
 			for _, id := range []string{undecided, approved} {

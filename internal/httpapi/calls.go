@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -90,7 +91,7 @@ func (s *Server) note(r *http.Request, out middleware.WrapResponseWriter, took t
 	s.metrics.duration.WithLabelValues(c.operation).Observe(took.Seconds())
 	s.cfg.Log.InfoContext(r.Context(), "call answered",
 		"request_id", c.id, "operation", c.operation, "status", out.Status(), "code", string(c.code),
-		"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", remoteIP(r))
+		"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", ratelimit.RemoteIP(r))
 }
 
 // guarded refuses what must not reach the router, and turns a panic into a problem.

@@ -12,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
@@ -53,9 +54,9 @@ func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
 	who, err := s.cfg.Attestor.Identify(r.TLS, "")
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
-		return nobody, &requestError{kind: errBundle, detail: attest.Reason(err)}
+		return nobody, &requestError{kind: errBundle, detail: refusal.Reason(err)}
 	case err != nil:
-		return nobody, &requestError{kind: errNotAllowed, detail: attest.Reason(err)}
+		return nobody, &requestError{kind: errNotAllowed, detail: refusal.Reason(err)}
 	}
 	if len(s.audiences[who.ID()]) == 0 {
 		return who, errNoRole
@@ -131,7 +132,7 @@ func presented(r *http.Request) (scheme, raw string, err error) {
 var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
 
 func badProof(err error) error {
-	return &requestError{kind: errProof, detail: dpop.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
+	return &requestError{kind: errProof, detail: refusal.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
 }
 
 // badToken says what is wrong with a token to whoever holds it.
@@ -145,11 +146,11 @@ func badToken(err error) error {
 	}
 	for sentinel, text := range why {
 		if errors.Is(err, sentinel) {
-			return &requestError{kind: errToken, detail: token.Reason(err), why: text}
+			return &requestError{kind: errToken, detail: refusal.Reason(err), why: text}
 		}
 	}
 	made := slices.ContainsFunc(unsigned, func(sentinel error) bool { return errors.Is(err, sentinel) })
-	return &requestError{kind: errToken, detail: token.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
+	return &requestError{kind: errToken, detail: refusal.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
 }
 
 // keepOut answers what is to reach the caller of the call.

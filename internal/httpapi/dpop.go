@@ -8,6 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -30,11 +31,11 @@ func (s *Server) requireDPoP(w http.ResponseWriter, r *http.Request, who attest.
 	case err == nil:
 		return p.Thumbprint, nil
 	case errors.Is(err, dpop.ErrNonce):
-		err = &requestError{kind: errNonce, detail: dpop.Reason(err)}
+		err = &requestError{kind: errNonce, detail: refusal.Reason(err)}
 	case errors.Is(err, dpop.ErrCrowded), errors.Is(err, broker.ErrLedgerUnavailable):
 		return "", err
 	default:
-		err = &requestError{kind: errProof, detail: dpop.Reason(err), why: strings.TrimPrefix(err.Error(), "dpop: ")}
+		err = &requestError{kind: errProof, detail: refusal.Reason(err), why: strings.TrimPrefix(err.Error(), "dpop: ")}
 	}
 	w.Header().Set("WWW-Authenticate", proofChallenge(err))
 	return "", err

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
@@ -47,7 +47,7 @@ func (s *Server) recordStolen(remote string) {
 // is no acceptable SVID.
 func RecordHandshakes(core *broker.Broker, log *slog.Logger) func(remote net.Addr, refused error) {
 	return func(remote net.Addr, refused error) {
-		recordHandshake(core, log, remote.String(), attest.Reason(refused))
+		recordHandshake(core, log, remote.String(), refusal.Reason(refused))
 	}
 }
 

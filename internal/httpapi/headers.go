@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"net"
 	"net/http"
 	"strings"
 )
@@ -69,13 +68,4 @@ func unquote(s string) (string, bool) {
 		b.WriteByte(inner[i])
 	}
 	return b.String(), true
-}
-
-// remoteIP is the peer of the connection. No header has a say in it.
-func remoteIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return ""
-	}
-	return host
 }

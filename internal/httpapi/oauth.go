@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -100,9 +101,9 @@ func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
 func clientOf(who attest.Identity, err error, f form) (attest.Identity, error) {
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
-		return nobody, &requestError{kind: errBundle, detail: attest.Reason(err)}
+		return nobody, &requestError{kind: errBundle, detail: refusal.Reason(err)}
 	case err != nil:
-		return nobody, badClient(attest.Reason(err))
+		return nobody, badClient(refusal.Reason(err))
 	case f["client_id"] != "" && f["client_id"] != who.ID().String():
 		return nobody, badClient("client_id")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 	. "github.com/brevet-dev/brevet/openapi"
 )
@@ -69,7 +70,7 @@ func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 	to, err := s.cfg.Attestor.Actor(f["actor_token"])
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
-		return broker.TokenExchange{}, &requestError{kind: errBundle, detail: attest.Reason(err)}
+		return broker.TokenExchange{}, &requestError{kind: errBundle, detail: refusal.Reason(err)}
 	case err != nil:
 		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
 	case to.ID().String() == t.Token.Holder():

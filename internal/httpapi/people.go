@@ -7,6 +7,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -27,9 +28,9 @@ func (s *Server) authenticate(r *http.Request, operation string) (caller, error)
 	case noSVID == nil:
 		return workload, nil
 	case errors.Is(noSVID, attest.ErrBundleUnavailable):
-		return nobody, &requestError{kind: errBundle, detail: attest.Reason(noSVID)}
+		return nobody, &requestError{kind: errBundle, detail: refusal.Reason(noSVID)}
 	case bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 || s.cfg.People == nil:
-		return nobody, &requestError{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
+		return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noSVID)}
 	}
 	person, noToken := s.cfg.People.Identify(r.Context(), bearer)
 	switch {
@@ -38,12 +39,12 @@ func (s *Server) authenticate(r *http.Request, operation string) (caller, error)
 	case noToken == nil:
 		return person, nil
 	case errors.Is(noToken, people.ErrProviderUnavailable):
-		return nobody, &requestError{kind: errProvider, detail: people.Reason(noToken)}
+		return nobody, &requestError{kind: errProvider, detail: refusal.Reason(noToken)}
 	case errors.Is(noSVID, attest.ErrID): // as an ID token's subject is none
-		return nobody, &requestError{kind: errUnauthenticated, detail: people.Reason(noToken)}
+		return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noToken)}
 	}
 	// Why it failed is in the record only.
-	return nobody, &requestError{kind: errUnauthenticated, detail: attest.Reason(noSVID)}
+	return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noSVID)}
 }
 
 // authenticateWorkload proves which workload calls, in operations that are for sandboxes alone (H101). The caller is who it is that is
@@ -82,7 +83,7 @@ func (s *Server) identify(r *http.Request, operation string) (people.Person, cal
 // delegator is the person whose ID token a sandbox presents as a member, to ask on their behalf; nil when there is none. It
 // proves nothing of who calls.
 func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes.User, error) {
-	bad := &requestError{kind: errInvalid, field: member, detail: people.Reason(people.ErrNoDelegation)}
+	bad := &requestError{kind: errInvalid, field: member, detail: refusal.Reason(people.ErrNoDelegation)}
 	switch {
 	case idToken == "":
 		return nil, nil //nolint:nilnil // on nobody's behalf
@@ -91,7 +92,7 @@ func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes
 		return nil, bad
 	}
 	person, err := s.cfg.People.Delegator(ctx, idToken)
-	bad.detail = people.Reason(err)
+	bad.detail = refusal.Reason(err)
 	switch {
 	case errors.Is(err, people.ErrProviderUnavailable):
 		return nil, &requestError{kind: errProvider, detail: bad.detail}

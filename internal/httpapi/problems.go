@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -371,7 +372,7 @@ const refuseTimeout = 3 * time.Second
 func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f requestError) {
 	c := callOf(r)
 	ref := broker.Refusal{
-		ID: c.id, Code: string(code), Detail: f.detail, Remote: remoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
+		ID: c.id, Code: string(code), Detail: f.detail, Remote: ratelimit.RemoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
 	}
 	switch who := who.(type) {
 	case attest.Identity:

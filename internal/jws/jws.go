@@ -130,3 +130,9 @@ func SoleAudience(aud jsontext.Value) (string, bool) {
 	}
 	return list[0], true
 }
+
+// IsRSA tells whether a public key is one of RSA.
+func IsRSA(key crypto.PublicKey) bool {
+	_, ok := key.(*rsa.PublicKey)
+	return ok
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -89,7 +90,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 		if err != nil && !waited && ctx.Err() == nil {
 			c.ledger.log.WarnContext(ctx, "no leader can be elected", "office", c.leadership, "error", unavailable("electing", err))
 		}
-		wait(ctx, probeEvery)
+		wait.For(ctx, probeEvery)
 	}
 }
 
@@ -151,7 +152,7 @@ func (c *candidate) lead(ctx context.Context, term int64, do func(context.Contex
 	go func() {
 		defer close(probing)
 		for c.answers(leading) {
-			wait(leading, probeEvery)
+			wait.For(leading, probeEvery)
 		}
 		resign(fmt.Errorf("the lead is lost: %w", broker.ErrLedgerUnavailable))
 	}()
@@ -186,14 +187,4 @@ func (c *candidate) close(ctx context.Context) {
 	}
 	_ = c.conn.Close(ctx) // the session ends in any case
 	c.conn = nil
-}
-
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

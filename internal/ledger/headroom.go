@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -34,7 +35,7 @@ func (l *Ledger) keepRoom(ctx context.Context) {
 		}
 		fault = l.reportRoom(ctx, r, fault, err)
 		if err != nil {
-			wait(ctx, roomRetry)
+			wait.For(ctx, roomRetry)
 			continue
 		}
 		timer := time.NewTimer(roomEvery)

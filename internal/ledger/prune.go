@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -170,7 +171,7 @@ func (p *pruning) lock(ctx context.Context) error {
 		if err == nil || !errors.As(err, &refused) || refused.Code != "55P03" && refused.Code != "40P01" {
 			return err
 		}
-		wait(ctx, swapEvery)
+		wait.For(ctx, swapEvery)
 	}
 	return ErrReadOn
 }

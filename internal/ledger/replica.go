@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -61,7 +62,7 @@ func (l *Ledger) keepMemory(ctx context.Context) {
 			l.log.WarnContext(ctx, "tokens are not remembered: each question about one is asked of postgres", "error", unavailable("reading on", err))
 		}
 		if failing = err != nil; failing {
-			wait(ctx, time.Second)
+			wait.For(ctx, time.Second)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -42,7 +43,7 @@ func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
 		l.judge(ctx, err)
 		fault = l.report(ctx, fault, err)
 		if err != nil || !more {
-			wait(ctx, sealEvery)
+			wait.For(ctx, sealEvery)
 		}
 	}
 	return ctx.Err()

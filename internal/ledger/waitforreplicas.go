@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -70,7 +71,7 @@ func (l *Ledger) waitForReplicas(ctx context.Context) (silent []pulse) {
 	rest, cancel := context.WithTimeout(ctx, outlived)
 	defer cancel()
 	for left := behind; len(left) > 0; {
-		wait(rest, askEvery)
+		wait.For(rest, askEvery)
 		if rest.Err() != nil {
 			return behind
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
@@ -198,7 +199,7 @@ func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
 	err := m.Revoke(ctx, w.lease)
-	for err != nil && sleep(ctx, 50*time.Millisecond) {
+	for err != nil && wait.For(ctx, 50*time.Millisecond) {
 		err = m.Revoke(ctx, w.lease) // Vault ends a token that has made its last call in its own time
 	}
 	if err != nil || w.unseen {

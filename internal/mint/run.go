@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/vault/api"
 )
@@ -45,7 +46,7 @@ func (m *Minter) keepLogin(ctx context.Context) {
 // relogin tries until it is logged in, and returns false when ctx ends before.
 func (m *Minter) relogin(ctx context.Context, pause *backoff.ExponentialBackOff, patient bool) bool {
 	for {
-		if patient && !sleep(ctx, pause.NextBackOff()) {
+		if patient && !wait.For(ctx, pause.NextBackOff()) {
 			return false
 		}
 		err := m.login(ctx)
@@ -120,19 +121,19 @@ func (m *Minter) replaced(session *api.Secret) bool {
 // keepKeys reads the key's versions each Refresh, and sooner after a fault.
 func (m *Minter) keepKeys(ctx context.Context) {
 	retry := newPause(min(time.Second, m.cfg.Refresh), m.cfg.Refresh)
-	wait := m.cfg.Refresh
-	for sleep(ctx, wait) {
+	next := m.cfg.Refresh
+	for wait.For(ctx, next) {
 		err := m.refresh(ctx)
 		if err == nil {
 			retry.Reset()
-			wait = m.cfg.Refresh
+			next = m.cfg.Refresh
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		m.cfg.Log.WarnContext(ctx, "reading the signing key did not work", "error", err)
-		wait = retry.NextBackOff()
+		next = retry.NextBackOff()
 	}
 }
 
@@ -142,16 +143,4 @@ func newPause(first, longest time.Duration) *backoff.ExponentialBackOff {
 	pause.InitialInterval, pause.MaxInterval = first, longest
 	pause.Reset()
 	return pause
-}
-
-// sleep waits and returns true, or false as soon as ctx ends.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/go-jose/go-jose/v4"
 )
 
@@ -57,7 +58,7 @@ func TestLoginsAndDelegationsAreApart(t *testing.T) {
 		"nearly":               {"aud": "agents/"},
 	} {
 		person, err := v.Delegator(t.Context(), w.token(t, merged(w.claims(), claims)))
-		if people.Reason(err) != "id_token_audience" || !person.IsZero() {
+		if refusal.Reason(err) != "id_token_audience" || !person.IsZero() {
 			t.Errorf("%s: got %v, want id_token_audience", name, err)
 		}
 	}
@@ -82,7 +83,7 @@ func TestDelegatorRefusesPairwiseSubjects(t *testing.T) {
 			}
 			_, _ = fmt.Fprintf(rw, `{"issuer": %q, "jwks_uri": %q, "subject_types_supported": %s}`, w.issuer, w.issuer+"/jwks", tc.subjects)
 		})
-		if _, err := w.delegated(t).Delegator(t.Context(), w.token(t, w.claims())); people.Reason(err) != tc.reason {
+		if _, err := w.delegated(t).Delegator(t.Context(), w.token(t, w.claims())); refusal.Reason(err) != tc.reason {
 			t.Errorf("%s: got %v, want %q", tc.subjects, err, tc.reason)
 		}
 		if person, err := w.verifier(t, nil).Identify(t.Context(), w.token(t, w.claims())); err != nil || person.IsZero() {

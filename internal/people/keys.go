@@ -225,12 +225,7 @@ func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 
 // keyFits is the list of accepted algorithms, with the keys that each may be used with. Nothing symmetric is on it.
 var keyFits = map[string]func(crypto.PublicKey) bool{
-	"RS256": isRSA, "PS256": isRSA, "ES256": isP256, "EdDSA": isEd25519, "Ed25519": isEd25519,
-}
-
-func isRSA(key crypto.PublicKey) bool {
-	_, ok := key.(*rsa.PublicKey)
-	return ok
+	"RS256": jws.IsRSA, "PS256": jws.IsRSA, "ES256": isP256, "EdDSA": isEd25519, "Ed25519": isEd25519,
 }
 
 func isP256(key crypto.PublicKey) bool {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
 func TestIdentifyRefuses(t *testing.T) {
@@ -57,7 +58,7 @@ func TestIdentifyAccepts(t *testing.T) {
 			w := newWorld(t)
 			person, err := w.Identify(t.Context(), make(t, w))
 			if err != nil {
-				t.Fatalf("got %v (%s), want a person", err, people.Reason(err))
+				t.Fatalf("got %v (%s), want a person", err, refusal.Reason(err))
 			}
 			if got, want := person.ID(), w.issuer+"#248289761001"; got != want {
 				t.Errorf("got id %q, want %q", got, want)
@@ -193,7 +194,7 @@ func TestReason(t *testing.T) {
 		{fmt.Errorf("voting: %w", people.ErrProviderUnavailable), "provider_unavailable"},
 		{context.Canceled, "internal"},
 	} {
-		if got := people.Reason(tc.err); got != tc.want {
+		if got := refusal.Reason(tc.err); got != tc.want {
 			t.Errorf("%v: got %q, want %q", tc.err, got, tc.want)
 		}
 	}
@@ -211,7 +212,7 @@ func FuzzIdentify(f *testing.F) {
 		if (err == nil) == person.IsZero() {
 			t.Errorf("got %q and %v", person.ID(), err)
 		}
-		if err != nil && people.Reason(err) == "internal" {
+		if err != nil && refusal.Reason(err) == "internal" {
 			t.Errorf("got %v, want a reason", err)
 		}
 	})

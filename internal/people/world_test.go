@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/go-jose/go-jose/v4"
 	"go.uber.org/goleak"
 )
@@ -239,7 +240,7 @@ func (w *world) raw(payload string) []byte {
 // wantReason checks that err is a refusal with this reason and that nobody was identified.
 func wantReason(t testing.TB, p people.Person, err error, want string) {
 	t.Helper()
-	if got := people.Reason(err); got != want {
+	if got := refusal.Reason(err); got != want {
 		t.Errorf("got reason %q (%v), want %q", got, err, want)
 	}
 	if !p.IsZero() {

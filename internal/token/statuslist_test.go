@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
@@ -159,7 +160,7 @@ func FuzzStatusList(f *testing.F) {
 		signer.t = t
 		list, err := v.StatusList(signer.sign("ES256", listHeader, payload), listURI)
 		if err != nil {
-			if token.Reason(err) == "internal" {
+			if refusal.Reason(err) == "internal" {
 				t.Errorf("got %v, want a refusal", err)
 			}
 			return

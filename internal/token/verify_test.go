@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
@@ -261,7 +262,7 @@ func TestVerifyRefuses(t *testing.T) {
 			if !errors.Is(err, tc.want) || got.Subject != "" {
 				t.Fatalf("got %+v, %v; want %v", got, err, tc.want)
 			}
-			if reason := token.Reason(err); !strings.HasPrefix(reason, "token_") {
+			if reason := refusal.Reason(err); !strings.HasPrefix(reason, "token_") {
 				t.Errorf("got reason %q, want a code", reason)
 			}
 			for part := range strings.SplitSeq(tc.raw, ".") {
@@ -411,7 +412,7 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw string) {
 		_, err := v.Verify(raw)
 		if err != nil {
-			if token.Reason(err) == "internal" {
+			if refusal.Reason(err) == "internal" {
 				t.Errorf("got %v, want a refusal", err)
 			}
 			return

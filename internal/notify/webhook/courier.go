@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/wait"
 )
 
 const (
@@ -90,7 +91,7 @@ func (c *Courier) serve(ctx context.Context, h *hook) {
 			c.cfg.Log.WarnContext(ctx, "webhook not served", "webhook", name, "error", err)
 		}
 		if !more {
-			pause(ctx, lookEvery)
+			wait.For(ctx, lookEvery)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
@@ -147,14 +148,4 @@ func (c *Courier) send(ctx context.Context, h *hook, n broker.Notice) error {
 		err = fmt.Errorf("%w: %d", errAnswer, answer.Status)
 	}
 	return err
-}
-
-// pause returns after d, or when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

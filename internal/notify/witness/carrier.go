@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -177,7 +178,7 @@ func (c *Carrier) Run(ctx context.Context) error {
 		})
 		if ctx.Err() == nil {
 			c.cfg.Logger.WarnContext(ctx, "carrying checkpoints interrupted", "error", err)
-			pause(ctx, firstRetry)
+			wait.For(ctx, firstRetry)
 		}
 	}
 	all.Wait()
@@ -213,7 +214,7 @@ func tend(ctx context.Context, d duty) {
 		if taken {
 			next = d.every
 		}
-		pause(ctx, next)
+		wait.For(ctx, next)
 	}
 }
 
@@ -230,14 +231,4 @@ func complain(ctx context.Context, log *slog.Logger, why Why, err error) {
 		return
 	}
 	log.WarnContext(ctx, "checkpoints are not taken", "error", err)
-}
-
-// pause returns after d, or when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
