@@ -106,7 +106,7 @@ type Result struct {
 	Earlier *View
 }
 
-// Issue decides, records, and only then mints. An error means that no credential left: *scopes.InvalidAsk for
+// Issue decides, records, and only then mints. An error means that no credential was released: *scopes.InvalidAsk for
 // an ask that makes no sense, *Unexpected, else one of this package's sentinels. A denial is not an error. A result that holds a
 // credential has to be passed to Delivered.
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {

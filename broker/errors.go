@@ -5,86 +5,85 @@ import (
 	"fmt"
 )
 
-// What can go wrong with a request, besides a decision against it. Every one of these means that no
-// credential left.
+// Errors of a request, apart from a denial by policy. Each of them means that no credential was released.
 var (
 	// ErrLedgerUnavailable: the record could not be made durable.
 	ErrLedgerUnavailable = errors.New("ledger is unavailable")
 	// ErrVaultUnavailable: Vault did not answer, is sealed, or refused for a reason that may pass.
 	ErrVaultUnavailable = errors.New("vault is unavailable")
-	// ErrMintMismatch: what came back from Vault is not what was ordered.
+	// ErrMintMismatch: the credential that Vault returned differs from the recorded intent.
 	ErrMintMismatch = errors.New("minted credential differs from its intent")
 	// ErrOrderSpent: an Order was redeemed twice.
 	ErrOrderSpent = errors.New("order is spent")
 	// ErrIdempotencyMismatch: the key was used before, by the same sandbox, for another request.
-	ErrIdempotencyMismatch = errors.New("idempotency key belongs to another request")
-	// ErrAlreadyIssued: the key was used before, and its credential is not kept for a second delivery.
-	ErrAlreadyIssued = errors.New("idempotency key has been answered with a credential")
-	// ErrLimited: a limit of the scope is reached. It comes as a *Limited, and the request is recorded as denied.
-	ErrLimited = errors.New("limit is reached")
-	// ErrQuarantined: an admin has ordered that this sandbox gets nothing. The request is recorded as denied.
-	ErrQuarantined = errors.New("sandbox is in quarantine")
-	// ErrTaskEnded: the request is for a task that is over. It is recorded as denied.
+	ErrIdempotencyMismatch = errors.New("idempotency key was used for another request")
+	// ErrAlreadyIssued: the key was used before. Credentials are not stored, so there is no second delivery.
+	ErrAlreadyIssued = errors.New("credential was already issued for this idempotency key")
+	// ErrLimited: a limit of the scope is reached. It is returned as a *Limited, and the request is recorded as denied.
+	ErrLimited = errors.New("scope limit is reached")
+	// ErrQuarantined: an admin quarantined the sandbox. The request is recorded as denied.
+	ErrQuarantined = errors.New("sandbox is quarantined")
+	// ErrTaskEnded: the task of the request has ended. The request is recorded as denied.
 	ErrTaskEnded = errors.New("task has ended")
-	// ErrRevoked: it was revoked before it could be delivered.
+	// ErrRevoked: the credential was revoked before it could be delivered.
 	ErrRevoked = errors.New("revoked before delivery")
-	// ErrVaultRefused: Vault understood and said no, which it will do again until somebody changes its configuration.
+	// ErrVaultRefused: Vault understood the request and refused it. It refuses again until its configuration changes.
 	ErrVaultRefused = errors.New("vault refused")
-	// ErrNotMounted: Vault has no secrets engine where the scope's credential comes from. It is an ErrVaultRefused, and comes as a
+	// ErrNotMounted: the secrets engine of the scope is not mounted in Vault. It wraps ErrVaultRefused, and is returned as a
 	// *NotMounted.
 	ErrNotMounted = fmt.Errorf("%w: no secrets engine is mounted", ErrVaultRefused)
-	// ErrInactive: the token is not in force, whatever the reason.
-	ErrInactive = errors.New("token is not in force")
-	// ErrNotOpened: the token does not open what it was shown for. It comes as a *NotOpened.
-	ErrNotOpened = errors.New("token does not open this")
-	// ErrNotApproved: the request does not wait to be redeemed: people have not agreed yet, or not any more, or it has been.
+	// ErrInactive: the token is not active, for any reason.
+	ErrInactive = errors.New("token is not active")
+	// ErrNotOpened: the scope of the token does not allow the call. It is returned as a *NotOpened.
+	ErrNotOpened = errors.New("token does not allow this call")
+	// ErrNotApproved: the request cannot be redeemed: it is not approved, no longer approved, or already redeemed.
 	ErrNotApproved = errors.New("request is not approved")
-	// ErrDecided: the request does not wait for votes any more.
-	ErrDecided = errors.New("request is decided")
-	// ErrStale: what was voted on, or approved, is not what there is now.
-	ErrStale = errors.New("request is not what was seen")
-	// ErrOwnRequest: nobody decides on what their own sandbox asks for, nor on what is asked on their behalf.
-	ErrOwnRequest = errors.New("request is one's own")
-	// ErrNotEligible: the person is not in the group that the request waits for.
-	ErrNotEligible = errors.New("person is not in the group that decides")
-	// ErrNotRemembered: the scope does not let a yes cover the task.
+	// ErrDecided: the request no longer waits for votes.
+	ErrDecided = errors.New("request is already decided")
+	// ErrStale: the request has changed since the vote or the approval.
+	ErrStale = errors.New("request has changed")
+	// ErrOwnRequest: nobody may vote on a request from their own sandbox or on their own behalf.
+	ErrOwnRequest = errors.New("voter may not decide their own request")
+	// ErrNotEligible: the person is not a member of the approver group.
+	ErrNotEligible = errors.New("person is not a member of the approver group")
+	// ErrNotRemembered: the scope does not allow an approval to cover the task.
 	ErrNotRemembered = errors.New("approval cannot cover the task")
-	// ErrPasskey: a yes to this has to be signed by a passkey of the voter, and is not. It wraps what is wrong with it.
-	ErrPasskey = errors.New("vote is not signed by a passkey of the voter")
-	// ErrNoPasskeys: there is no site on which people could sign.
+	// ErrPasskey: the approval must be signed by a passkey of the voter, and is not. It wraps the cause.
+	ErrPasskey = errors.New("approval is not signed by a passkey of the voter")
+	// ErrNoPasskeys: no console is configured in which people could sign.
 	ErrNoPasskeys = errors.New("passkeys are not configured")
-	// ErrNotRegistered: what was to be registered is no passkey. It wraps why.
-	ErrNotRegistered = errors.New("passkey is not registered")
-	// ErrNotVouched: who has a passkey adds another by showing it, and has not. It wraps what is wrong.
-	ErrNotVouched = errors.New("no passkey of the person vouches for another")
-	// ErrOldLogin: a first passkey takes a login of the last minutes.
+	// ErrNotRegistered: the registration is invalid. It wraps the cause.
+	ErrNotRegistered = errors.New("passkey registration failed")
+	// ErrNotVouched: a further passkey requires a signature by an existing one, which is missing. It wraps the cause.
+	ErrNotVouched = errors.New("registration is not signed by an existing passkey")
+	// ErrOldLogin: the first passkey requires a recent login.
 	ErrOldLogin = errors.New("login is too old for a first passkey")
-	// ErrPasskeyName: a passkey's name is one line of visible text, of 64 characters at most.
-	ErrPasskeyName = errors.New("passkey has no name")
+	// ErrPasskeyName: a passkey's name must be one line of visible text, at most 64 characters.
+	ErrPasskeyName = errors.New("invalid passkey name")
 	// ErrTooManyPasskeys: the person has MaxPasskeys.
 	ErrTooManyPasskeys = errors.New("person has too many passkeys")
-	// ErrNoNote: who breaks the glass has to say why.
+	// ErrNoNote: a break-glass vote requires a note.
 	ErrNoNote = errors.New("break-glass vote has no note")
-	// ErrOvertaken: somebody else has moved the request meanwhile.
-	ErrOvertaken = errors.New("request has moved meanwhile")
-	// ErrSuperseded: it was decided by a catalogue that is not in force any more.
-	ErrSuperseded = errors.New("catalogue is superseded")
-	// ErrOtherCatalogue: another catalogue is in force than the one that the change is for.
-	ErrOtherCatalogue = errors.New("another catalogue is in force")
-	// ErrOwnProposal: nobody approves the catalogue that they have proposed.
-	ErrOwnProposal = errors.New("catalogue is one's own proposal")
-	// ErrCrowded: too many listen on this replica, or too often the same person.
-	ErrCrowded = errors.New("too many listen")
-	// ErrNotForward: the record exists, and its state does not lead to the one that was asked for.
-	ErrNotForward = errors.New("state does not move forward")
-	// ErrTooBroad: the search took longer than searches may.
+	// ErrOvertaken: a concurrent vote changed the request.
+	ErrOvertaken = errors.New("request was changed concurrently")
+	// ErrSuperseded: the request was decided by a catalogue that is no longer in force.
+	ErrSuperseded = errors.New("catalogue was superseded")
+	// ErrOtherCatalogue: the catalogue in force is not the one that the change is based on.
+	ErrOtherCatalogue = errors.New("catalogue has changed")
+	// ErrOwnProposal: nobody may approve a catalogue that they proposed.
+	ErrOwnProposal = errors.New("admin may not approve their own proposal")
+	// ErrCrowded: this replica, or this person, has too many event streams.
+	ErrCrowded = errors.New("too many event streams")
+	// ErrNotForward: the record exists, but its state does not allow the transition.
+	ErrNotForward = errors.New("state transition is not allowed")
+	// ErrTooBroad: the search exceeded its time limit.
 	ErrTooBroad = errors.New("search is too broad")
-	// ErrNotFound: no such record, or none that the caller may see. The two are never told apart.
-	ErrNotFound = errors.New("no such record")
+	// ErrNotFound: the record does not exist, or the caller may not see it. Responses never distinguish the two.
+	ErrNotFound = errors.New("record not found")
 )
 
-// Lost wraps the error of a mint after which something may be alive in Vault, for a while.
-type Lost struct { //nolint:errname // it reads as what happened to the answer
+// Lost wraps the error of a mint that may have left a live credential in Vault.
+type Lost struct { //nolint:errname // it names what happened to the response
 	VaultLease VaultLease // as far as it is known
 	Err        error
 }
@@ -94,9 +93,9 @@ func (l *Lost) Error() string { return l.Err.Error() }
 // Unwrap returns the cause.
 func (l *Lost) Unwrap() error { return l.Err }
 
-// NotMounted is ErrNotMounted with the place where nothing is mounted.
+// NotMounted is ErrNotMounted with the path of the missing mount.
 type NotMounted struct { //nolint:errname // it reads as what is wrong
-	// Mount is the engine's mount, or, of a credential whose scope names only a path, that path.
+	// Mount is the mount of the engine, or the path if the scope names only a path.
 	Mount string
 }
 

@@ -8,43 +8,42 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// What the server can answer instead of what was asked for. Test for these with errors.Is; the *Problem behind them
-// says more.
+// Errors that the server returns. Test for them with errors.Is; the *Problem that they wrap has the details.
 var (
-	// ErrInvalid: the call makes no sense to the server. Asking again the same way will not help.
-	ErrInvalid = errors.New("request is not acceptable")
-	// ErrUnauthenticated: the SVID, the ID token, or the proof of a key, was not accepted.
-	ErrUnauthenticated = errors.New("caller is not authenticated")
-	// ErrDenied: policy does not allow it. Problem.Narrowest is an ask that would pass, if there is one.
-	ErrDenied = errors.New("policy does not allow it")
-	// ErrQuarantined: denied because an admin has ordered that the caller gets nothing. It is ErrDenied too.
-	ErrQuarantined = errors.New("caller is in quarantine")
-	// ErrTaskEnded: denied because the task is over. It is ErrDenied too.
+	// ErrInvalid: the server cannot process the request. An unchanged retry fails again.
+	ErrInvalid = errors.New("invalid request")
+	// ErrUnauthenticated: the server did not accept the SVID, the ID token or the DPoP proof.
+	ErrUnauthenticated = errors.New("authentication required")
+	// ErrDenied: policy denied the request. Problem.Narrowest is the nearest request that would pass, if one exists.
+	ErrDenied = errors.New("denied by policy")
+	// ErrQuarantined: denied because an admin quarantined the sandbox. It also matches ErrDenied.
+	ErrQuarantined = errors.New("sandbox is quarantined")
+	// ErrTaskEnded: denied because the task has ended. It also matches ErrDenied.
 	ErrTaskEnded = errors.New("task has ended")
-	// ErrNotAllowed: the call takes a role that the caller does not have.
-	ErrNotAllowed = errors.New("caller lacks the role")
+	// ErrNotAllowed: the call requires a role that the caller does not have.
+	ErrNotAllowed = errors.New("permission denied")
 	// ErrRevoked: the credential was revoked before it could be delivered.
 	ErrRevoked = errors.New("revoked before delivery")
-	// ErrDecided: the request does not wait for votes any more, or there is nothing to redeem.
-	ErrDecided = errors.New("request is decided")
-	// ErrStale: what was voted on, or approved, is not what there is now.
-	ErrStale = errors.New("request is not what was seen")
-	// ErrOtherCatalogue: another catalogue is in force than the one that the change is for.
-	ErrOtherCatalogue = errors.New("another catalogue is in force")
-	// ErrNotFound: there is no such record, or none that the caller may see.
-	ErrNotFound = errors.New("no such record")
-	// ErrConflict: the idempotency key has been used: for another request, or its credential was delivered.
-	ErrConflict = errors.New("idempotency key has been used")
+	// ErrDecided: the request no longer waits for votes, or there is nothing to redeem.
+	ErrDecided = errors.New("request is already decided")
+	// ErrStale: the request has changed since the vote or the approval.
+	ErrStale = errors.New("request has changed")
+	// ErrOtherCatalogue: the catalogue in force is not the one that the change is based on.
+	ErrOtherCatalogue = errors.New("catalogue has changed")
+	// ErrNotFound: the record does not exist, or the caller may not see it.
+	ErrNotFound = errors.New("not found")
+	// ErrConflict: the idempotency key was used for another request, or its credential was delivered.
+	ErrConflict = errors.New("idempotency key already used")
 	// ErrRateLimited: too many calls. Problem.RetryAfter says how long to wait.
-	ErrRateLimited = errors.New("too many requests")
-	// ErrUnavailable: not now, and no credential was delivered. Problem.RetryAfter says how long to wait.
+	ErrRateLimited = errors.New("rate limit exceeded")
+	// ErrUnavailable: the failure may be transient, and no credential was delivered. Problem.RetryAfter says how long to wait.
 	ErrUnavailable = errors.New("service is unavailable")
-	// ErrVaultRefused: Vault said no, and will again until an admin has changed its configuration.
+	// ErrVaultRefused: Vault refused, and refuses again until an admin changes its configuration.
 	ErrVaultRefused = errors.New("vault refused")
-	// ErrInternal: the server met a fault of its own.
-	ErrInternal = errors.New("server fault")
-	// ErrAnswer: the answer is not one that a Brevet server gives.
-	ErrAnswer = errors.New("answer is not understood")
+	// ErrInternal: the server failed with an internal error.
+	ErrInternal = errors.New("internal server error")
+	// ErrAnswer: the response does not come from a Brevet server.
+	ErrAnswer = errors.New("response is not a Brevet response")
 )
 
 // sentinels is the server's table from errors to codes, read backwards.

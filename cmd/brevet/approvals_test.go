@@ -73,7 +73,7 @@ func TestApprovalCommands(t *testing.T) {
 	watch.finish(t).want(t, 0)
 	brevet(t, alice, "approvals", "list").want(t, 0, id, researcher, "github.issues.write", "0 of 1")
 	brevet(t, carol, "approvals", "list").want(t, 0, id) // she may break the glass
-	brevet(t, carol, "approvals", "approve", id, "--yes").want(t, 1, "not in the group")
+	brevet(t, carol, "approvals", "approve", id, "--yes").want(t, 1, "Not eligible to vote")
 	shown := brevet(t, alice, "approvals", "show", id)
 	shown.want(t, 0, "github:repo/acme/api", "at most 5m0s", "prove nothing", "mixes alphabets")
 	inertWords(t, shown.out)
@@ -90,7 +90,7 @@ func TestApprovalCommands(t *testing.T) {
 		asks, id := s.ask(t, "t-2", "please")
 		brevet(t, alice, "approvals", "deny", id, "--yes").want(t, 0, "is rejected")
 		asks.finish(t).want(t, exitDenied, "has said no")
-		brevet(t, alice, "approvals", "approve", id, "--yes").want(t, 1, "decided already")
+		brevet(t, alice, "approvals", "approve", id, "--yes").want(t, 1, "Already decided")
 	})
 	t.Run("alike", func(t *testing.T) {
 		first, id := s.ask(t, "t-3", "please")
@@ -122,8 +122,8 @@ func (s *session) breakGlass(t *testing.T, alice, carol []string) {
 	watch.waitFor(t, watch.out, "brevet approvals show "+id)
 	brevet(t, carol, "approvals", "break-glass", id, "--yes").want(t, 2, "--note")
 	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers").want(t, 1, "there is no terminal to ask you on")
-	brevet(t, carol, "approvals", "break-glass", id, "--note", " ", "--yes").want(t, 1, "Say why you break the glass")
-	brevet(t, alice, "approvals", "break-glass", id, "--note", "me too", "--yes").want(t, 1, "not in the group")
+	brevet(t, carol, "approvals", "break-glass", id, "--note", " ", "--yes").want(t, 1, "Note required")
+	brevet(t, alice, "approvals", "break-glass", id, "--note", "me too", "--yes").want(t, 1, "Not eligible to vote")
 	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers", "--yes").want(t, 0, "is pending; BREAK GLASS: 1 of 2 of security stand in for oncall")
 	watch.waitFor(t, watch.out, "BREAK GLASS")
 	watch.signal(t, syscall.SIGTERM)

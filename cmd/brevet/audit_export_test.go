@@ -32,7 +32,7 @@ func TestTakingTheRecordElsewhere(t *testing.T) {
 	t.Run("push", s.pushes)
 	t.Run("otlp", s.pushesLogs)
 	t.Run("receipt", func(t *testing.T) { s.proves(t, id) })
-	brevet(t, s.env, "audit", "export").want(t, 1, "This is not for you to do")
+	brevet(t, s.env, "audit", "export").want(t, 1, "Permission denied")
 	s.stop(t, syscall.SIGTERM)
 }
 
@@ -241,7 +241,7 @@ func (s *session) proves(t *testing.T, id string) {
 	if receipt["issuance"] != id {
 		t.Errorf("got %v", receipt)
 	}
-	brevet(t, s.env, "audit", "receipt", id).want(t, 1, "This is not for you to do")
+	brevet(t, s.env, "audit", "receipt", id).want(t, 1, "Permission denied")
 
 	path := filepath.Join(t.TempDir(), "evidence.zip")
 	collect := []string{"audit", "evidence", "t-export", "--spiffe-id", researcher, "--to", path}

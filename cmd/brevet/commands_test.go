@@ -61,7 +61,7 @@ func (s *session) kinds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "is no ID token of a person")
+	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "is not a valid ID token of a person")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", none).want(t, 1, "--on-behalf-of-file: "+none+" is empty")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", key).want(t, 1, key+" holds no ID token")
 }
@@ -76,9 +76,9 @@ func (s *session) issue(t *testing.T, task string) string {
 
 func (s *session) release(t *testing.T) {
 	id := s.issue(t, "t-release")
-	brevet(t, s.as("support"), "release", id).want(t, 1, "There is no such thing")
+	brevet(t, s.as("support"), "release", id).want(t, 1, "Not found")
 	brevet(t, s.env, "release", id).want(t, 0, "STATUS", "released", id, "accepted by who does not ask until")
-	brevet(t, s.env, "release", "nonsense").want(t, 1, "There is no such thing")
+	brevet(t, s.env, "release", "nonsense").want(t, 1, "Not found")
 	brevet(t, s.as("auditor"), "audit", "list", "--status", "released").want(t, 0, "t-release")
 }
 
@@ -103,7 +103,7 @@ func (s *session) tails(t *testing.T) {
 func (s *session) endsTasks(t *testing.T) {
 	s.issue(t, "t-1")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-1").want(t, 0)
-	brevet(t, s.as("support"), "task", "end", "t-1", "--spiffe-id", researcher).want(t, 1, "There is no such thing")
+	brevet(t, s.as("support"), "task", "end", "t-1", "--spiffe-id", researcher).want(t, 1, "Not found")
 	got := brevet(t, s.env, "task", "end", "t-1", "--reason", "done", "-o", "json")
 	got.want(t, 0)
 	receipt := object(t, got.out)
@@ -132,9 +132,9 @@ func (s *session) endsTasks(t *testing.T) {
 
 func (s *session) revokes(t *testing.T) {
 	s.issue(t, "t-revoke")
-	brevet(t, s.env, "revoke", "--task", "t-revoke", "--reason", "x").want(t, 1, "This is not for you to do")
+	brevet(t, s.env, "revoke", "--task", "t-revoke", "--reason", "x").want(t, 1, "Permission denied")
 	brevet(t, s.as("admin"), "revoke", "--task", "t-revoke", "--prefix", "spiffe://acme.example/research", "--reason", "leaked").want(t, 0, "revoked")
-	brevet(t, s.as("admin"), "revoke", "--task", "t-revoke", "--reason", "leaked").want(t, 1, "There is no such thing")
+	brevet(t, s.as("admin"), "revoke", "--task", "t-revoke", "--reason", "leaked").want(t, 1, "Not found")
 	records := objects(t, brevet(t, s.as("auditor"), "audit", "list", "--task", "t-revoke", "-o", "json").out)
 	if len(records) != 1 || records[0]["status"] != "revoked" || records[0]["ended_by"] != theAdmin {
 		t.Errorf("got the records %v", records)
@@ -144,7 +144,7 @@ func (s *session) revokes(t *testing.T) {
 func (s *session) quarantines(t *testing.T) {
 	id := s.issue(t, "t-quarantine")
 	brevet(t, s.as("admin"), "quarantine", "list").want(t, 0, "nobody is in quarantine")
-	brevet(t, s.env, "quarantine", "add", researcher, "--reason", "x").want(t, 1, "This is not for you to do")
+	brevet(t, s.env, "quarantine", "add", researcher, "--reason", "x").want(t, 1, "Permission denied")
 	brevet(t, s.as("admin"), "quarantine", "add", "spiffe://acme.example/research", "--reason", "odd").want(t, 0, "quarantined", id)
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-4").want(t, exitDenied, "is in quarantine")
 	brevet(t, s.as("auditor"), "quarantine", "list").want(t, 0, "spiffe://acme.example/research", theAdmin, "odd")
@@ -152,7 +152,7 @@ func (s *session) quarantines(t *testing.T) {
 	if len(standing) != 1 || standing[0]["actor"] != theAdmin {
 		t.Errorf("got %v", standing)
 	}
-	brevet(t, s.as("admin"), "quarantine", "remove", researcher).want(t, 1, "There is no such thing")
+	brevet(t, s.as("admin"), "quarantine", "remove", researcher).want(t, 1, "Not found")
 	brevet(t, s.as("admin"), "quarantine", "remove", "spiffe://acme.example/research", "--reason", "all well").want(t, 0, "no longer in quarantine")
 	s.issue(t, "t-5")
 }

@@ -68,7 +68,7 @@ func (s *session) gitCredential(t *testing.T) {
 	}
 	// What policy refuses ends git, which neither asks on nor goes on without.
 	out, err = git(t, env, append(configured, "clone", address+"/evil/api.git", "there")...)
-	if err == nil || !strings.Contains(out, "Policy does not allow this") || strings.Contains(out, "eyJ") {
+	if err == nil || !strings.Contains(out, "Denied by policy") || strings.Contains(out, "eyJ") {
 		t.Errorf("got %q, %v, want why not", out, err)
 	}
 	t.Run("erase", func(t *testing.T) { s.gitErases(t, token) })

@@ -149,7 +149,7 @@ func (s *session) requests(t *testing.T) {
 	})
 	t.Run("denied", func(t *testing.T) {
 		got := brevet(t, s.env, "request", "github.repo.delete", "repo=acme/api", "--task", "t-1")
-		got.want(t, exitDenied, "Policy does not allow this", "would pass brevet request github.issues.write repo=acme/api --task t-1")
+		got.want(t, exitDenied, "Denied by policy", "would pass brevet request github.issues.write repo=acme/api --task t-1")
 		if got.out != "" {
 			t.Errorf("got %q on standard output, want nothing", got.out)
 		}
@@ -180,11 +180,11 @@ func (s *session) requests(t *testing.T) {
 		args := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t-key", "--idempotency-key", "once"}
 		brevet(t, s.env, args...).want(t, 0)
 		again := brevet(t, s.env, args...)
-		again.want(t, 1, "This key has been answered")
+		again.want(t, 1, "Credential already issued")
 		if again.out != "" {
 			t.Errorf("got %q on standard output, want nothing", again.out)
 		}
-		brevet(t, s.env, append(args, "--ttl", "1m")...).want(t, 1, "This key belongs to another request")
+		brevet(t, s.env, append(args, "--ttl", "1m")...).want(t, 1, "Idempotency key already used")
 	})
 }
 
@@ -282,7 +282,7 @@ func (s *session) audit(t *testing.T) {
 	}
 	brevet(t, auditor, "audit", "list", "--task", "none").want(t, 0, "nothing is recorded that matches")
 	brevet(t, auditor, "audit", "list", "--limit", "0").want(t, 1, "--limit")
-	brevet(t, auditor, "audit", "list", "--spiffe-id", "agent-7").want(t, 1, "A parameter is not acceptable", "spiffe_id")
+	brevet(t, auditor, "audit", "list", "--spiffe-id", "agent-7").want(t, 1, "Invalid parameter", "spiffe_id")
 }
 
 func holds(records []map[string]any, field, value string) bool {

@@ -297,7 +297,7 @@ func (s *session) execKilled(t *testing.T) {
 func (s *session) execRefused(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	got := s.exec(t, "touch "+ran, with(repo, "--file", "a", "--scope", "github.repo.delete", "--param", "repo=acme/api", "--file", "b")...)
-	got.want(t, exitDenied, "Policy does not allow this")
+	got.want(t, exitDenied, "Denied by policy")
 	if got.out != "" || exists(ran) {
 		t.Errorf("got %q on standard output; the program ran: %v", got.out, exists(ran))
 	}

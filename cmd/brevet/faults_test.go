@@ -173,7 +173,7 @@ func (d *deployment) vaultSealed(t *testing.T) {
 	if err := d.Vault.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.unavailable(t, "t-sealed", "Credentials cannot be made right now", "vault_unavailable")
+	d.unavailable(t, "t-sealed", "Vault unavailable", "vault_unavailable")
 	// Denials need no Vault, and go on.
 	brevet(t, d.env("research"), "request", "github.repo.delete", "repo=acme/api", "--task", "t-sealed-denied").want(t, exitDenied)
 	if err := d.Vault.Unseal(t.Context()); err != nil {
@@ -195,7 +195,7 @@ func (d *deployment) postgresStopped(t *testing.T) {
 	if err := d.Postgres.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	d.unavailable(t, "t-stopped", "Records cannot be kept right now", "ledger_unavailable")
+	d.unavailable(t, "t-stopped", "Ledger unavailable", "ledger_unavailable")
 	within(t, patience, "not ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 1 })
 	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles     ok\ncertificate ok\nledger      failing\nvault       ok")
 	list := brevet(t, d.env("auditor"), "audit", "list")

@@ -200,7 +200,7 @@ func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
 	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--workload-api", agent.address, "--server", "https://" + host.name}
 	brevet(t, nil, request...).want(t, 1, "certificate signed by unknown authority")
 	// With the roots the connection stands, and what answers is not a broker.
-	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "answer is not understood")
+	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "response is not a Brevet response")
 }
 
 // A gateway whose Workload API gives it the identities of its sandboxes serves as itself, and not as the one that happens to come first.

@@ -59,8 +59,8 @@ func TestPeopleAsOfficials(t *testing.T) {
 	s.issue(t, "t-1")
 	brevet(t, carol, "audit", "list").want(t, 0, "t-1", researcher)
 	brevet(t, carol, "audit", "unrevoked").want(t, 0)
-	brevet(t, carol, "revoke", "--task", "t-1", "--reason", "x").want(t, 1, "This is not for you to do")
-	brevet(t, bob, "audit", "list").want(t, 1, "This is not for you to do")
+	brevet(t, carol, "revoke", "--task", "t-1", "--reason", "x").want(t, 1, "Permission denied")
+	brevet(t, bob, "audit", "list").want(t, 1, "Permission denied")
 	brevet(t, bob, "revoke", "--task", "t-1", "--reason", "leaked").want(t, 0, "revoked", "t-1")
 	records := objects(t, brevet(t, carol, "audit", "list", "--task", "t-1", "-o", "json").out)
 	if by, _ := records[0]["ended_by"].(string); len(records) != 1 || !strings.HasSuffix(by, "#bob") {
@@ -75,7 +75,7 @@ func TestPeopleAsOfficials(t *testing.T) {
 
 	// Where there is a Workload API, its workload acts, unless the person says otherwise.
 	both := s.person(t, "carol")
-	brevet(t, both, "quarantine", "list").want(t, 1, "This is not for you to do")
+	brevet(t, both, "quarantine", "list").want(t, 1, "Permission denied")
 	brevet(t, both, "quarantine", "list", "--person").want(t, 0, "nobody is in quarantine")
 	brevet(t, both, "quarantine", "list", "--person", "--jwt").want(t, 1, "--jwt")
 	s.stop(t, syscall.SIGTERM)

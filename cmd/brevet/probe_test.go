@@ -54,7 +54,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("left alive: %+v", alive)
 	}
 	brevet(t, s.env, "probe", "--scope", "github.repo.delete", "--param", "repo=acme/api").want(t, 1,
-		"✗  the scope is issued to the prober's own SVID", "403 Policy does not allow this", "brevet request says why", "? ")
+		"✗  the scope is issued to the prober's own SVID", "403 Denied by policy", "brevet request says why", "? ")
 	brevet(t, s.env, "probe", "--scope", "github.issues.write", "--param", "repo=acme/api").want(t, 1, "people have to agree first")
 	brevet(t, s.env, "probe", "--scope", "reports.orders.read").want(t, 1, "the credential is no JWT")
 	s.stop(t, syscall.SIGTERM)

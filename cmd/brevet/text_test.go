@@ -190,7 +190,7 @@ func TestPeopleSayWhoseTaskTheyRead(t *testing.T) {
 func TestExplain(t *testing.T) {
 	var out, errOut strings.Builder
 	problem := &client.Problem{Problem: openapi.Problem{
-		Title: "The request is not acceptable", Detail: "field names it", Code: openapi.CodeInvalidRequest,
+		Title: "Invalid request", Detail: "field names it", Code: openapi.CodeInvalidRequest,
 		Field: "params.repo", Explanation: "no such\x1b[2J", Policies: []string{"p-1", "p-2"},
 	}, RequestID: "r-1"}
 	err := explain(&console{out: &out, err: &errOut}, fmt.Errorf("asking: %w", problem), "t-1")

@@ -77,6 +77,6 @@ func (s *Server) noRole(r *http.Request, who caller) error {
 	}
 	return &requestError{
 		kind: errNotAllowed, detail: "bootstrap_over",
-		why: "The bootstrap admin is off since " + end.Format(time.RFC3339) + ". Map a group of the provider to the role admin in people.roles, and log in as a member of it.",
+		why: "The bootstrap admin has been disabled since " + end.Format(time.RFC3339) + ". Map a group of the provider to the role admin in people.roles, and log in as a member of it.",
 	}
 }

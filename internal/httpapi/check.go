@@ -103,7 +103,7 @@ func notPassed(err error) error {
 	case errors.As(err, &closed):
 		return &requestError{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
 	case errors.Is(err, broker.ErrInactive):
-		return &requestError{kind: errToken, detail: "token_inactive", why: "The token is not in force any more."}
+		return &requestError{kind: errToken, detail: "token_inactive", why: "The token is no longer valid."}
 	case errors.Is(err, dpop.ErrReplayed):
 		return badProof(err)
 	}
@@ -125,14 +125,14 @@ func presented(r *http.Request) (scheme, raw string, err error) {
 			return known, raw, nil
 		}
 	}
-	return "", "", &requestError{kind: errToken, detail: "authorization_malformed", why: "The Authorization header is not Bearer or DPoP, and a token.", unsigned: true}
+	return "", "", &requestError{kind: errToken, detail: "authorization_malformed", why: "The Authorization header must be Bearer or DPoP, followed by one token.", unsigned: true}
 }
 
 // unsigned is how tokens are refused that anybody can make up.
 var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
 
 func badProof(err error) error {
-	return &requestError{kind: errProof, detail: refusal.Reason(err), why: "The DPoP proof is not acceptable: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
+	return &requestError{kind: errProof, detail: refusal.Reason(err), why: "The DPoP proof is not valid: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
 }
 
 // badToken says what is wrong with a token to whoever holds it.
@@ -142,7 +142,7 @@ func badToken(err error) error {
 	}
 	why := map[error]string{
 		token.ErrExpired: "The token has expired.", token.ErrAudience: "The token is for another audience.",
-		token.ErrNotYetValid: "The token is not valid yet.", token.ErrBinding: "The token is bound to a key that was not proved.",
+		token.ErrNotYetValid: "The token is not valid yet.", token.ErrBinding: "The token is bound to a key that the caller did not prove.",
 	}
 	for sentinel, text := range why {
 		if errors.Is(err, sentinel) {
@@ -150,7 +150,7 @@ func badToken(err error) error {
 		}
 	}
 	made := slices.ContainsFunc(unsigned, func(sentinel error) bool { return errors.Is(err, sentinel) })
-	return &requestError{kind: errToken, detail: refusal.Reason(err), why: "It is no access token of this issuer.", unsigned: made}
+	return &requestError{kind: errToken, detail: refusal.Reason(err), why: "The token is not an access token of this issuer.", unsigned: made}
 }
 
 // keepOut answers what is to reach the caller of the call.

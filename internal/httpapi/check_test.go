@@ -222,10 +222,10 @@ func TestCheckKeepsOut(t *testing.T) {
 		why          string // of the challenge, when there is one
 	}{
 		{"no token", held{token: "none"}, 401, "invalid_token", "token_missing", ""},
-		{"a password", held{token: "Basic YTpi"}, 401, "invalid_token", "authorization_malformed", "The Authorization header is not Bearer or DPoP, and a token."},
-		{"an SVID", held{token: "Bearer " + s.JWT(t, agent)}, 401, "invalid_token", "token_malformed", "It is no access token of this issuer."},
-		{"another signature", held{token: spoiled}, 401, "invalid_token", "token_signature", "It is no access token of this issuer."},
-		{"two tokens", held{token: plain, more: []string{"Authorization: " + plain}}, 401, "invalid_token", "authorization_malformed", "The Authorization header is not Bearer or DPoP, and a token."},
+		{"a password", held{token: "Basic YTpi"}, 401, "invalid_token", "authorization_malformed", "The Authorization header must be Bearer or DPoP, followed by one token."},
+		{"an SVID", held{token: "Bearer " + s.JWT(t, agent)}, 401, "invalid_token", "token_malformed", "The token is not an access token of this issuer."},
+		{"another signature", held{token: spoiled}, 401, "invalid_token", "token_signature", "The token is not an access token of this issuer."},
+		{"two tokens", held{token: plain, more: []string{"Authorization: " + plain}}, 401, "invalid_token", "authorization_malformed", "The Authorization header must be Bearer or DPoP, followed by one token."},
 		{"another method", held{token: plain, method: "DELETE"}, 403, "insufficient_scope", "egress", "no egress rule for this host has this method; they have GET"},
 		{"another host", held{token: plain, host: "git.test"}, 403, "insufficient_scope", "egress", "no egress rule is for this host; there are some for api.git.test"},
 		{"another repository", held{token: plain, target: "/repos/acme/web/issues"}, 403, "insufficient_scope", "egress", paths},
@@ -532,7 +532,7 @@ func TestCheckOfProofs(t *testing.T) {
 			t.Errorf("by %s: got %d %s, want 200", manner, got.status, got.text)
 		}
 		for _, at := range []*testkit.Stack{s, replica} {
-			if got := shape(call, t, at).send(t, at); got.status != 401 || !strings.Contains(got.header.Get("WWW-Authenticate"), "it was used before") {
+			if got := shape(call, t, at).send(t, at); got.status != 401 || !strings.Contains(got.header.Get("WWW-Authenticate"), "the proof was used before") {
 				t.Errorf("by %s: got %d %s for the same proof, want 401", manner, got.status, got.text)
 			}
 		}

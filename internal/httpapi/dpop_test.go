@@ -241,15 +241,15 @@ func TestProofsThatAreRefused(t *testing.T) {
 		code   openapi.ProblemCode
 		why    string
 	}{
-		"replayed":            {[]string{used}, openapi.CodeInvalidDPoPProof, "it was used before"},
-		"no proof":            {[]string{"x"}, openapi.CodeInvalidDPoPProof, "it is no DPoP proof, or not the only one"},
+		"replayed":            {[]string{used}, openapi.CodeInvalidDPoPProof, "the proof was used before"},
+		"no proof":            {[]string{"x"}, openapi.CodeInvalidDPoPProof, "the header does not hold exactly one DPoP proof"},
 		"two":                 {[]string{proofFor(t, key, ask), proofFor(t, key, ask)}, openapi.CodeInvalidParameter, ""},
-		"another method":      {with(func(r *dpop.Request) { r.Method = "GET" }), openapi.CodeInvalidDPoPProof, "it is for another method"},
-		"another path":        {with(func(r *dpop.Request) { r.URL = s.URL + "/oauth2/token" }), openapi.CodeInvalidDPoPProof, "it is for another address"},
-		"another host":        {with(func(r *dpop.Request) { r.URL = "https://evil.test/v1/tokens" }), openapi.CodeInvalidDPoPProof, "it is for another address"},
-		"another port":        {with(func(r *dpop.Request) { r.URL = "https://127.0.0.1:1/v1/tokens" }), openapi.CodeInvalidDPoPProof, "it is for another address"},
-		"for an access token": {with(func(r *dpop.Request) { r.Token = "x" }), openapi.CodeInvalidDPoPProof, "it is for another access token, or for none"},
-		"two minutes old":     {[]string{proofFor(t, past, ask)}, openapi.CodeInvalidDPoPProof, "it was not made just now"},
+		"another method":      {with(func(r *dpop.Request) { r.Method = "GET" }), openapi.CodeInvalidDPoPProof, "the proof is for another method"},
+		"another path":        {with(func(r *dpop.Request) { r.URL = s.URL + "/oauth2/token" }), openapi.CodeInvalidDPoPProof, "the proof is for another URL"},
+		"another host":        {with(func(r *dpop.Request) { r.URL = "https://evil.test/v1/tokens" }), openapi.CodeInvalidDPoPProof, "the proof is for another URL"},
+		"another port":        {with(func(r *dpop.Request) { r.URL = "https://127.0.0.1:1/v1/tokens" }), openapi.CodeInvalidDPoPProof, "the proof is for another URL"},
+		"for an access token": {with(func(r *dpop.Request) { r.Token = "x" }), openapi.CodeInvalidDPoPProof, "the proof is not for this access token"},
+		"two minutes old":     {[]string{proofFor(t, past, ask)}, openapi.CodeInvalidDPoPProof, "the proof is too old or from the future"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(s.DB.Entries(t))

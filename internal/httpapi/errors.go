@@ -7,42 +7,42 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// What can be wrong with a call before the broker sees it. problems.go says how each is answered.
+// Errors of a call before it reaches the broker. problems.go maps each to a problem.
 var (
-	errMalformedBody   = errors.New("body is not acceptable JSON")
-	errForm            = errors.New("body is not an acceptable form")
-	errParameter       = errors.New("parameter is not acceptable")
-	errCursor          = errors.New("cursor is not one of ours")
-	errUnauthenticated = errors.New("no acceptable SVID or ID token")
-	errProof           = errors.New("DPoP proof is not acceptable")
-	errNonce           = errors.New("DPoP proof lacks the nonce")
-	errBundle          = errors.New("bundle of the trust domain is not available")
-	errPace            = errors.New("caller calls too often")
-	errBusy            = errors.New("replica is as busy as it can be")
-	errTooMany         = errors.New("caller asks for too much at a time")
-	errProvider        = errors.New("provider of people is not available")
-	errDenied          = errors.New("policy does not allow it")
-	errNotAllowed      = errors.New("caller lacks the role")
-	errForeignPage     = errors.New("page of another site calls")
-	errToken           = errors.New("token does not prove anything")
-	errUnclear         = errors.New("call that is asked about is not clear")
-	errNoRoute         = errors.New("no such path")
-	errMethod          = errors.New("method is not allowed")
+	errMalformedBody   = errors.New("invalid JSON body")
+	errForm            = errors.New("invalid form")
+	errParameter       = errors.New("invalid parameter")
+	errCursor          = errors.New("invalid cursor")
+	errUnauthenticated = errors.New("authentication required")
+	errProof           = errors.New("invalid DPoP proof")
+	errNonce           = errors.New("DPoP proof has no valid nonce")
+	errBundle          = errors.New("trust bundle is unavailable")
+	errPace            = errors.New("rate limit exceeded")
+	errBusy            = errors.New("replica is overloaded")
+	errTooMany         = errors.New("too many concurrent requests")
+	errProvider        = errors.New("OpenID provider is unavailable")
+	errDenied          = errors.New("denied by policy")
+	errNotAllowed      = errors.New("permission denied")
+	errForeignPage     = errors.New("cross-origin request refused")
+	errToken           = errors.New("invalid access token")
+	errUnclear         = errors.New("ambiguous forwarded request")
+	errNoRoute         = errors.New("no such route")
+	errMethod          = errors.New("method not allowed")
 	errTooLarge        = errors.New("body is too large")
-	errMediaType       = errors.New("media type is not accepted")
-	errMisdirected     = errors.New("host is not ours")
-	errInvalid         = errors.New("request is not acceptable")
-	errCatalogue       = errors.New("catalogue is not one")
-	errUnconditional   = errors.New("change names no catalogue in force")
-	errKeys            = errors.New("key set is not available")
-	errFault           = errors.New("server fault")
+	errMediaType       = errors.New("unsupported media type")
+	errMisdirected     = errors.New("unknown host")
+	errInvalid         = errors.New("invalid request")
+	errCatalogue       = errors.New("invalid catalogue")
+	errUnconditional   = errors.New("If-Match is required")
+	errKeys            = errors.New("key set is unavailable")
+	errFault           = errors.New("internal error")
 )
 
-// errCutOff: the answer with a credential was not written to its end.
-var errCutOff = errors.New("answer was cut off")
+// errCutOff: the response with a credential was not written completely.
+var errCutOff = errors.New("response was cut off")
 
-// errSlow: somebody asked for events and does not read them.
-var errSlow = errors.New("events are not read")
+// errSlow: a client opened an event stream and does not read it.
+var errSlow = errors.New("client does not read its events")
 
 // requestError is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
 // caller and is fixed or the catalogue's text, detail is the fixed code for the record.

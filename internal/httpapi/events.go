@@ -70,9 +70,9 @@ func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Li
 				return err
 			}
 		case <-over.C:
-			return out.write(": your ID token is over\n\n")
+			return out.write(": your ID token has expired\n\n")
 		case <-s.closed:
-			return out.write(": this replica stops\n\n")
+			return out.write(": this replica is shutting down\n\n")
 		case <-r.Context().Done():
 			return nil
 		}

@@ -325,7 +325,7 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	}
 	data, err := io.ReadAll(resp.Body)
 	if resp.StatusCode != 200 || err != nil || !strings.Contains(string(data), "event: current\ndata: {\"ids\":[]}\n") ||
-		!strings.HasSuffix(string(data), ": your ID token is over\n\n") {
+		!strings.HasSuffix(string(data), ": your ID token has expired\n\n") {
 		t.Errorf("got %d %q, %v, want a stream that ends with the token", resp.StatusCode, data, err)
 	}
 }

@@ -102,9 +102,9 @@ func (s *Server) tellFollower(r *http.Request, f *follower, out *stream) error {
 				return err
 			}
 		case <-over.C:
-			return out.write(": your proof of who you are is over\n\n")
+			return out.write(": your credentials have expired\n\n")
 		case <-s.closed:
-			return out.write(": this replica stops\n\n")
+			return out.write(": this replica is shutting down\n\n")
 		case <-r.Context().Done():
 			return nil
 		}

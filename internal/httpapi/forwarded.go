@@ -78,15 +78,15 @@ func forwardedRequestOf(r *http.Request) (forwardedRequest, error) {
 	if strings.HasPrefix(target, "/") {
 		used = append(used, gateways[2])
 	} else if target != "" {
-		return forwardedRequest{}, unclear("The check has a query of its own.")
+		return forwardedRequest{}, unclear("The check request itself must have no query.")
 	}
 	switch len(used) {
 	case 0:
-		return forwardedRequest{}, unclear("The gateway does not say which call it is about.")
+		return forwardedRequest{}, unclear("The gateway headers do not describe a call.")
 	case 1:
 		return used[0].read(r, target)
 	default:
-		return forwardedRequest{}, unclear("The call is told of in two ways at once.")
+		return forwardedRequest{}, unclear("The headers describe the call in two ways at once.")
 	}
 }
 
@@ -98,7 +98,7 @@ func (m gateway) read(r *http.Request, target string) (forwardedRequest, error) 
 		o.Path, ok[1] = sole(r, m.target)
 		o.Host, ok[2] = sole(r, m.host)
 		if ok != [3]bool{true, true, true} {
-			return forwardedRequest{}, unclear("The gateway has to say the call's method, target and host, each once.")
+			return forwardedRequest{}, unclear("The gateway must send the method, target and host of the call, each once.")
 		}
 	}
 	if len(r.Header.Values(m.certificate)) == 0 {
@@ -109,7 +109,7 @@ func (m gateway) read(r *http.Request, target string) (forwardedRequest, error) 
 		o.x5t, ok = m.thumbprint(value)
 	}
 	if !ok {
-		return forwardedRequest{}, unclear("The certificate that the gateway tells of cannot be read, or is not the only one.")
+		return forwardedRequest{}, unclear("The forwarded client certificate is malformed, or there is more than one.")
 	}
 	return o, nil
 }

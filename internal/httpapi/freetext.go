@@ -10,7 +10,7 @@ func checkText(field, text string) error {
 	case secret.Shaped(text):
 		return &requestError{
 			kind: errInvalid, field: field, detail: field + "_secret",
-			why: "It holds what looks like a secret, and records are kept for good. It was not kept. Say it without.",
+			why: "The text appears to contain a secret, and records are permanent. It was not stored. Send it without the secret.",
 		}
 	}
 	return nil

@@ -443,7 +443,7 @@ func TestNginxLetsPassOnce(t *testing.T) {
 		{"as a bearer token", through{line: line, token: "Bearer " + bound, more: proof("/issues")}, 401, "invalid_token"},
 		{"a proof for another path", through{line: line, token: "DPoP " + bound, more: proof("/other")}, 401, "invalid_dpop_proof"},
 		{"a proof", good, 200, ""},
-		{"the same proof", good, 401, "it was used before"},
+		{"the same proof", good, 401, "the proof was used before"},
 		{"another proof", through{line: line, token: "DPoP " + bound, more: proof("/issues")}, 200, ""},
 		{"a one-shot token", through{line: line, token: "Bearer " + once}, 200, ""},
 		{"the same token", through{line: line, token: "Bearer " + once}, 401, "not in force any more"},

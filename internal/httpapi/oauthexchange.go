@@ -18,13 +18,13 @@ import (
 func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
 	switch {
 	case !slices.Contains([]TokenType{"", TokenTypeAccessToken, TokenTypeJWT}, TokenType(f["requested_token_type"])):
-		return broker.Result{}, badMember("requested_token_type", OAuthInvalidRequest, "is not a type of token that is issued here")
+		return broker.Result{}, badMember("requested_token_type", OAuthInvalidRequest, "is not a supported token type")
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken && jkt != "":
-		return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "proves the holder's key, and what is handed down is not the holder's: leave it out")
+		return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "must be omitted: the new token belongs to the actor, not to the holder of the subject token")
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
 		return s.exchangeToken(ctx, who, f)
 	case f["actor_token"]+f["actor_token_type"] != "":
-		return broker.Result{}, badMember("actor_token", OAuthInvalidRequest, "is not needed on behalf of a person: the client itself acts")
+		return broker.Result{}, badMember("actor_token", OAuthInvalidRequest, "must be omitted on behalf of a person: the client itself is the actor")
 	case f["subject_token"] == "":
 		return broker.Result{}, badMember("subject_token", OAuthInvalidRequest, "is required")
 	}
@@ -54,7 +54,7 @@ func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 		"subject_token_type": {TokenTypeAccessToken}, "actor_token_type": {TokenTypeJWT},
 	} {
 		if !slices.Contains(accepted, TokenType(f[member])) {
-			return broker.TokenExchange{}, badMember(member, OAuthInvalidRequest, "is missing, or is not a type of token that is taken here")
+			return broker.TokenExchange{}, badMember(member, OAuthInvalidRequest, "is missing, or is not a supported token type")
 		}
 	}
 	t, err := s.presented(f["subject_token"])
@@ -62,7 +62,7 @@ func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 		return broker.TokenExchange{}, err
 	}
 	if err != nil {
-		return broker.TokenExchange{}, badMember("subject_token", OAuthInvalidRequest, "is no access token that is in force")
+		return broker.TokenExchange{}, badMember("subject_token", OAuthInvalidRequest, "is not a valid access token")
 	}
 	if err := agrees(f, t.Token); err != nil {
 		return broker.TokenExchange{}, err
@@ -72,9 +72,9 @@ func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 	case errors.Is(err, attest.ErrBundleUnavailable):
 		return broker.TokenExchange{}, &requestError{kind: errBundle, detail: refusal.Reason(err)}
 	case err != nil:
-		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is no acceptable JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
+		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is not a valid JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
 	case to.ID().String() == t.Token.Holder():
-		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is of who holds the token already")
+		return broker.TokenExchange{}, badMember("actor_token", OAuthInvalidRequest, "is the SVID of the sandbox that already holds the token")
 	}
 	h := broker.TokenExchange{PresentedToken: t, To: to, Reason: f["reason"]}
 	if h.TTL, err = readTTL(f["ttl"]); err != nil {
@@ -87,14 +87,14 @@ func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 // task.
 func agrees(f form, t token.Claims) error {
 	if f["scope"] != "" && f["scope"] != t.Scope {
-		return badMember("scope", OAuthInvalidScope, "is not that of the subject token")
+		return badMember("scope", OAuthInvalidScope, "differs from the subject token")
 	}
 	if f["task"] != "" && f["task"] != t.Task {
-		return badMember("task", OAuthInvalidRequest, "is not that of the subject token")
+		return badMember("task", OAuthInvalidRequest, "differs from the subject token")
 	}
 	for _, name := range repeatable {
 		if f[name] != "" && f[name] != t.Audience {
-			return badMember(name, OAuthInvalidTarget, "is not that of the subject token")
+			return badMember(name, OAuthInvalidTarget, "differs from the subject token")
 		}
 	}
 	if f["authorization_details"] == "" {
@@ -109,13 +109,13 @@ func agrees(f form, t token.Claims) error {
 		return err
 	}
 	if len(t.Details) != 1 {
-		return badDetails("is not what the subject token grants")
+		return badDetails("differs from the grant of the subject token")
 	}
 	granted := t.Details[0]
 	if d.Type != granted.Type || d.Actions != nil && !slices.Equal(d.Actions, granted.Actions) ||
 		d.Locations != nil && !slices.Equal(d.Locations, granted.Locations) ||
 		d.Identifier != "" && d.Identifier != granted.Identifier || !sameParams(params, granted.Params) {
-		return badDetails("is not what the subject token grants")
+		return badDetails("differs from the grant of the subject token")
 	}
 	return nil
 }

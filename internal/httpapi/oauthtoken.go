@@ -69,7 +69,7 @@ func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt str
 	case "":
 		return broker.Result{}, badMember("grant_type", OAuthInvalidRequest, "is required")
 	}
-	return broker.Result{}, badMember("grant_type", OAuthUnsupportedGrantType, "is none that /.well-known/oauth-authorization-server lists")
+	return broker.Result{}, badMember("grant_type", OAuthUnsupportedGrantType, "is not supported; /.well-known/oauth-authorization-server lists the grant types")
 }
 
 // ask asks for what the form says, with what the caller has proved beside it.
@@ -98,14 +98,14 @@ func (s *Server) readAsk(f form) (broker.Request, error) {
 	case req.Scope == "":
 		req.Scope = d.Type
 	case d.Type != "" && d.Type != req.Scope:
-		return broker.Request{}, badMember("authorization_details", OAuthInvalidDetails, "is of another scope than scope names")
+		return broker.Request{}, badMember("authorization_details", OAuthInvalidDetails, "names a different scope from scope")
 	}
 	if req.Scope == "" || strings.Contains(req.Scope, " ") {
 		return broker.Request{}, badMember("scope", OAuthInvalidScope, "must be the name of exactly one scope")
 	}
 	for _, name := range repeatable {
 		if asked := f[name]; asked != "" && req.Expect.Audience != "" && asked != req.Expect.Audience {
-			return broker.Request{}, badMember(name, OAuthInvalidTarget, "is not the one audience that is asked for")
+			return broker.Request{}, badMember(name, OAuthInvalidTarget, "differs from the requested audience")
 		} else if asked != "" {
 			req.Expect.Audience = asked
 		}
@@ -157,7 +157,7 @@ func readDetails(f form) (authorizationDetail, error) {
 		return authorizationDetail{}, nil
 	}
 	if err := checkObject([]byte(`{"`+member+`":`+text+`}`), map[string]bool{member: true}); err != nil {
-		return authorizationDetail{}, badDetails("is not acceptable JSON")
+		return authorizationDetail{}, badDetails("is not valid JSON")
 	}
 	var all []authorizationDetail
 	if err := json.Unmarshal([]byte(text), &all, json.RejectUnknownMembers(true)); err != nil {
@@ -167,9 +167,9 @@ func readDetails(f form) (authorizationDetail, error) {
 	case len(all) != 1:
 		return authorizationDetail{}, badDetails("must have exactly one object")
 	case all[0].Type == "":
-		return authorizationDetail{}, badDetails("has no type, which is the name of a scope")
+		return authorizationDetail{}, badDetails("must have a type, the name of a scope")
 	case all[0].Actions != nil && len(all[0].Actions) != 1, all[0].Locations != nil && len(all[0].Locations) != 1:
-		return authorizationDetail{}, badDetails("has actions or locations other than the scope's one")
+		return authorizationDetail{}, badDetails("has actions or locations that differ from the scope")
 	}
 	return all[0], nil
 }
@@ -195,7 +195,7 @@ func (d authorizationDetail) params() (map[string]any, error) {
 	decoder := stdjson.NewDecoder(bytes.NewReader(d.Params))
 	decoder.UseNumber()
 	if err := decoder.Decode(&params); err != nil {
-		return nil, badDetails("has params that are no object")
+		return nil, badDetails("has params that are not an object")
 	}
 	return params, nil
 }
@@ -207,11 +207,11 @@ func unexpected(err error, f form) error {
 	case !errors.As(err, &found):
 		return err
 	case found.Field == broker.UnexpectedKind:
-		return badMember("scope", OAuthInvalidScope, "is of a credential that is no access token: ask for it at POST /v1/tokens")
+		return badMember("scope", OAuthInvalidScope, "does not issue an access token: request it at POST /v1/tokens")
 	case found.Field == broker.UnexpectedAudience && f["resource"]+f["audience"] != "":
-		return badMember("audience", OAuthInvalidTarget, "is not that of the scope")
+		return badMember("audience", OAuthInvalidTarget, "differs from the scope")
 	}
-	return badDetails("does not agree with the scope")
+	return badDetails("differs from the scope")
 }
 
 // awaited means that people have not decided yet.
@@ -226,7 +226,7 @@ func (a *awaited) Error() string { return string(a.name) }
 func (s *Server) writeAwaited(w http.ResponseWriter, a *awaited) {
 	out := OAuthError{
 		Error: a.name, AuthReqID: a.id, Interval: pollAfter,
-		ErrorDescription: "People have to agree first. Ask with the grant type " + string(GrantApproval) + " and this auth_req_id, no sooner than each interval.",
+		ErrorDescription: "Approval is pending. Poll with the grant type " + string(GrantApproval) + " and this auth_req_id, at most once per interval.",
 	}
 	if !a.expires.IsZero() {
 		out.ExpiresIn = seconds(max(0, a.expires.Sub(s.cfg.Now())))

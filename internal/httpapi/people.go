@@ -100,13 +100,13 @@ func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes
 		bad.why = noDelegation
 		return nil, bad
 	case err != nil: // why is in the record only
-		bad.why = "is no ID token of a person that is in force, by which somebody else may ask"
+		bad.why = "is not a valid ID token of a person for delegation"
 		return nil, bad
 	}
 	return &scopes.User{ID: person.ID(), Groups: person.Groups(), Until: person.Expires()}, nil
 }
 
-const noDelegation = "is not taken: the operator has named no audience to delegate by"
+const noDelegation = "is not supported: the operator has configured no delegation audience"
 
 // forPeople has a person identified, and answers with what do returns.
 func (s *Server) forPeople(w http.ResponseWriter, r *http.Request, operation string, do func(people.Person) (any, error)) {

@@ -21,8 +21,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// answer is how one kind of failure is told. The texts are fixed: they say what happened, what it means and what to
-// do next, and hold nothing of the call.
+// answer describes one kind of failure. The texts are constant: they say what happened, what it means for the caller and
+// what to do next, and contain nothing from the request.
 type answer struct {
 	err    error
 	code   ProblemCode
@@ -31,17 +31,17 @@ type answer struct {
 	detail string
 }
 
-// retryAfter is the seconds that a caller is asked to wait when the trouble may pass.
+// retryAfter is the delay in seconds before a retry when the failure may be transient.
 const retryAfter = 5
 
-// ProblemText is what a problem says, always.
+// ProblemText is the constant part of a problem.
 type ProblemText struct {
 	Code          string
 	Status        int
 	Title, Detail string
 }
 
-// ProblemTexts are all that the API can answer with, for who documents it.
+// ProblemTexts returns every problem that the API can return, for documentation.
 func ProblemTexts() []ProblemText {
 	var all []ProblemText
 	for _, a := range append(slices.Clone(answers), internal) {
@@ -53,230 +53,230 @@ func ProblemTexts() []ProblemText {
 // answers is the one table from errors to problems. The first row that matches answers; internal is for the rest.
 var answers = []answer{
 	{
-		errMalformedBody, CodeMalformedBody, http.StatusBadRequest, "The body cannot be read",
-		"The body is not one JSON object with the members that the API describes, each at most once. Nothing was decided. Compare it with /openapi.yaml; names are case-sensitive.",
+		errMalformedBody, CodeMalformedBody, http.StatusBadRequest, "Invalid request body",
+		"The body must be one JSON object with the members that the API defines, each at most once. No decision was made. Compare the body with /openapi.yaml; names are case-sensitive.",
 	},
 	{
-		errForm, CodeMalformedBody, http.StatusBadRequest, "The form cannot be read",
-		"The body is not a form (application/x-www-form-urlencoded in UTF-8) that has each parameter once at most. Nothing was decided. Compare it with /openapi.yaml.",
+		errForm, CodeMalformedBody, http.StatusBadRequest, "Invalid form",
+		"The body must be a form (application/x-www-form-urlencoded in UTF-8) with each parameter at most once. No decision was made. Compare the form with /openapi.yaml.",
 	},
 	{
-		errParameter, CodeInvalidParameter, http.StatusBadRequest, "A parameter is not acceptable",
-		"A query or header parameter is unknown, repeated, or not of the form that the API describes. Nothing was read. Compare it with /openapi.yaml.",
+		errParameter, CodeInvalidParameter, http.StatusBadRequest, "Invalid parameter",
+		"A query or header parameter is unknown, repeated or malformed. The request was not processed. Compare it with /openapi.yaml.",
 	},
 	{
-		errCursor, CodeInvalidCursor, http.StatusBadRequest, "The cursor is not valid",
-		"A cursor only continues the listing that it came from, with the same filters and the same caller. Start again without a cursor.",
+		errCursor, CodeInvalidCursor, http.StatusBadRequest, "Invalid cursor",
+		"A cursor continues only the listing that returned it, with the same filters and the same caller. Start again without a cursor.",
 	},
 	{
 		errUnauthenticated, CodeUnauthenticated, http.StatusUnauthorized, "Authentication required",
-		"The call came without an SVID or ID token that this server accepts, so nothing was decided; reason and explanation name the cause. Fetch a fresh SVID from the Workload API and send it: an X.509-SVID over mutual TLS, or a JWT-SVID whose only audience is this server's issuer. A person logs in again, and sends the ID token without a certificate.",
+		"The request has no SVID or ID token that this server accepts; reason and explanation name the cause. No decision was made. A sandbox fetches a fresh SVID from the Workload API and sends it as an X.509-SVID over mutual TLS, or as a JWT-SVID whose only audience is this server's issuer. A person logs in again and sends the ID token without a client certificate.",
 	},
 	{
-		errToken, CodeInvalidToken, http.StatusUnauthorized, "The token does not open anything",
-		"The call came without an access token, or with one that is not in force for whoever sent it here. The call did not pass. Ask for a new token, and send it with the key that it is bound to.",
+		errToken, CodeInvalidToken, http.StatusUnauthorized, "Invalid access token",
+		"The request has no access token, or one that is not valid for this caller. The call was refused. Request a new token and send it with the key that it is bound to.",
 	},
 	{
-		broker.ErrNotOpened, CodeInsufficientScope, http.StatusForbidden, "The token is not for this call",
-		"The token is in force, and the egress rules of its scope do not have this call: explanation says how far they go. The call did not pass. Ask for a token of a scope that has it.",
+		broker.ErrNotOpened, CodeInsufficientScope, http.StatusForbidden, "Insufficient scope",
+		"The token is valid, but the egress rules of its scope do not allow this call; explanation gives the limits. The call was refused. Request a token for a scope that allows the call.",
 	},
 	{
-		errUnclear, CodeNotAllowed, http.StatusForbidden, "Which call it is about is not clear",
-		"The gateway has to tell of exactly one call, in one of the ways that the documentation of gateways describes. The call did not pass. If you did not send such headers yourself, tell the operator.",
+		errUnclear, CodeNotAllowed, http.StatusForbidden, "Ambiguous forwarded request",
+		"The gateway must describe exactly one call, in one of the ways that the gateway documentation lists. The call was refused. If you did not send forwarding headers yourself, contact the operator.",
 	},
 	{
-		errProof, CodeInvalidDPoPProof, http.StatusUnauthorized, "The DPoP proof does not prove the key",
-		"The call came with a proof (RFC 9449) that is not one for this call, made just now: explanation says what is wrong with it. Nothing was decided. Make a fresh proof for each call, also when you repeat one, for the address that you call.",
+		errProof, CodeInvalidDPoPProof, http.StatusUnauthorized, "Invalid DPoP proof",
+		"The DPoP proof (RFC 9449) is not valid for this call; explanation names the cause. No decision was made. Create a new proof for each call, including retries, for the URL that you call.",
 	},
 	{
-		errNonce, CodeUseDPoPNonce, http.StatusUnauthorized, "The DPoP proof needs a nonce",
-		"The proof lacks the nonce of this server, or has one that is too old. Nothing was decided. Make another proof with the nonce in DPoP-Nonce and ask again.",
+		errNonce, CodeUseDPoPNonce, http.StatusUnauthorized, "DPoP nonce required",
+		"The proof has no nonce of this server, or an expired one. No decision was made. Create a new proof with the nonce in DPoP-Nonce and retry.",
 	},
 	{
-		dpop.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many proofs",
-		"More DPoP proofs come than this replica can tell apart. Nothing was decided. Ask again after the time in Retry-After, with a fresh proof.",
+		dpop.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many DPoP proofs",
+		"This replica receives more DPoP proofs than it can check for replay. No decision was made. Retry after the time in Retry-After, with a new proof.",
 	},
 	{
-		errBundle, CodeBundleUnavailable, http.StatusServiceUnavailable, "SVIDs cannot be checked right now",
-		"The keys of your trust domain are not known at the moment, so who is calling cannot be proven. Nothing was decided. Ask again after the time in Retry-After.",
+		errBundle, CodeBundleUnavailable, http.StatusServiceUnavailable, "Trust bundle unavailable",
+		"The keys of your trust domain are not available, so the server cannot authenticate you. No decision was made. Retry after the time in Retry-After.",
 	},
 	{
-		errDenied, CodeDenied, http.StatusForbidden, "Policy does not allow this",
-		"The request was understood and refused, and the refusal is recorded. The members of this problem say which policies decided, the narrowest ask that would pass, and who could approve, where there are such.",
+		errDenied, CodeDenied, http.StatusForbidden, "Denied by policy",
+		"Policy denied the request, and the denial is recorded. The members of this problem name the policies that decided and, where they exist, the nearest request that would pass and the group that can approve.",
 	},
 	{
-		errNotAllowed, CodeNotAllowed, http.StatusForbidden, "This is not for you to do",
-		"The call takes a role that the operator has not given to you, or is one for people only, or for sandboxes only. Nothing was done, and the call is recorded. Ask an admin of your trust domain.",
+		errNotAllowed, CodeNotAllowed, http.StatusForbidden, "Permission denied",
+		"The call requires a role that you do not have, or it is only for people or only for sandboxes. Nothing was changed, and the attempt is recorded. Ask an admin of your trust domain for the role.",
 	},
 	{
-		errForeignPage, CodeNotAllowed, http.StatusForbidden, "A page of another site calls",
-		"A browser made this call for a page of another site, or for a frame. Nothing was done, and the call is recorded. Call from a program, or open the address by itself.",
+		errForeignPage, CodeNotAllowed, http.StatusForbidden, "Cross-origin request refused",
+		"A browser sent this request on behalf of a page of another site, or from a frame. Nothing was changed, and the attempt is recorded. Call the API from a program, or open the address directly.",
 	},
 	{
-		errNoRoute, CodeNotFound, http.StatusNotFound, "There is no such thing",
-		"Nothing is here that you may see. Check the path, and the id if it has one.",
+		errNoRoute, CodeNotFound, http.StatusNotFound, "Not found",
+		"The resource does not exist, or you may not see it. Check the path, and the id if the path contains one.",
 	},
 	{
-		broker.ErrNotFound, CodeNotFound, http.StatusNotFound, "There is no such thing",
-		"Nothing is here that you may see. Check the path, and the id if it has one.",
+		broker.ErrNotFound, CodeNotFound, http.StatusNotFound, "Not found",
+		"The resource does not exist, or you may not see it. Check the path, and the id if the path contains one.",
 	},
 	{
-		errMethod, CodeMethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here",
-		"This path does not take that method, and a header cannot change the method. The Allow header lists those it takes.",
+		errMethod, CodeMethodNotAllowed, http.StatusMethodNotAllowed, "Method not allowed",
+		"This path does not support the method, and a header cannot override it. The Allow header lists the supported methods.",
 	},
 	{
-		broker.ErrAlreadyIssued, CodeAlreadyIssued, http.StatusConflict, "This key has been answered",
-		"The request with this Idempotency-Key was answered before. A credential is not kept, so it cannot be delivered again. If the answer was lost, ask anew with a new key.",
+		broker.ErrAlreadyIssued, CodeAlreadyIssued, http.StatusConflict, "Credential already issued",
+		"A request with this Idempotency-Key has already returned a credential. Brevet does not store credentials, so it cannot deliver this one again. If you lost the response, send a new request with a new key.",
 	},
 	{
-		broker.ErrRevoked, CodeRevoked, http.StatusConflict, "It was revoked at once",
-		"While the credential was being made, its task ended or an admin revoked it. It was not delivered, and it is dead. Look at the state of the request before you ask anew.",
+		broker.ErrRevoked, CodeRevoked, http.StatusConflict, "Revoked before delivery",
+		"The task ended, or an admin revoked the credential, while it was being created. It was not delivered, and it is revoked. Check the state of the request before you send a new one.",
 	},
 	{
-		broker.ErrOwnRequest, CodeOwnRequest, http.StatusForbidden, "It is your own request",
-		"Nobody decides on what their own sandbox asks for, nor on what is asked on their behalf. Your vote was not counted, and the attempt is recorded. Somebody else of the group has to decide.",
+		broker.ErrOwnRequest, CodeOwnRequest, http.StatusForbidden, "Own request",
+		"Nobody may vote on a request from their own sandbox or on their own behalf. Your vote was not counted, and the attempt is recorded. Another member of the group must vote.",
 	},
 	{
-		broker.ErrNotEligible, CodeNotEligible, http.StatusForbidden, "You are not in the group that decides",
-		"The request waits for members of the group that approval names, or of the one that may break the glass, and your login does not say that you are one of those who may vote so. Your vote was not counted. If you have joined the group since, log in again.",
+		broker.ErrNotEligible, CodeNotEligible, http.StatusForbidden, "Not eligible to vote",
+		"Only members of the group that approval names, or of the break-glass group, may vote in this way. Your login does not show that membership. Your vote was not counted. If you joined the group recently, log in again.",
 	},
 	{
-		broker.ErrPasskey, CodePasskeyRequired, http.StatusForbidden, "This scope asks for a passkey",
-		"A yes to this has to be signed by a passkey of yours, in a browser: approve it in the console, on the page of the request. Your vote was not counted. A no needs no passkey.",
+		broker.ErrPasskey, CodePasskeyRequired, http.StatusForbidden, "Passkey required",
+		"An approval of this request must be signed by one of your passkeys, in a browser. Your vote was not counted. Open the request in the console and approve it there. A denial needs no passkey.",
 	},
 	{
-		broker.ErrNoPasskeys, CodePasskeyRequired, http.StatusForbidden, "Nobody can sign this here",
-		"A yes to this has to be signed by a passkey, in the console, and the operator has configured no console. Your vote was not counted. Tell the operator, or the admin whose scope it is.",
+		broker.ErrNoPasskeys, CodePasskeyRequired, http.StatusForbidden, "Passkeys not configured",
+		"An approval of this request must be signed by a passkey in the console, and the operator has configured no console. Your vote was not counted. Contact the operator, or the admin who owns the scope.",
 	},
 	{
-		broker.ErrDecided, CodeDecided, http.StatusConflict, "It is decided already",
-		"The request does not wait for votes any more: it was decided, redeemed, withdrawn or has expired. Your vote was not counted. A no to what was redeemed has revoked it. Read the request to see where it stands.",
+		broker.ErrDecided, CodeDecided, http.StatusConflict, "Already decided",
+		"The request no longer waits for votes: it was approved, denied, redeemed or withdrawn, or it has expired. Your vote was not counted. If you denied a redeemed request, its credential is revoked. Read the request to see its state.",
 	},
 	{
-		broker.ErrStale, CodeStale, http.StatusConflict, "It is not what was seen",
-		"What would be issued is not, byte for byte, what was voted on: the catalogue, the certificate or the request itself differ. Nothing was issued or counted. Read the request and vote again, or ask anew.",
+		broker.ErrStale, CodeStale, http.StatusConflict, "Request has changed",
+		"What would be issued differs from what was voted on: the catalogue, the certificate or the request has changed. No credential was issued and no vote was counted. Read the request and vote again, or send a new request.",
 	},
 	{
-		broker.ErrNotApproved, CodeNotApproved, http.StatusConflict, "There is nothing to redeem",
-		"The request was redeemed before, was withdrawn, has expired, or those who approved it may not any more. Nothing was issued. Read its state, and ask anew if you still need it.",
+		broker.ErrNotApproved, CodeNotApproved, http.StatusConflict, "Nothing to redeem",
+		"The request was already redeemed or withdrawn, has expired, or its approvers have lost their eligibility. No credential was issued. Read its state, and send a new request if you still need the credential.",
 	},
 	{
-		broker.ErrNotRemembered, CodeInvalidRequest, http.StatusUnprocessableEntity, "It cannot cover the task",
-		"The scope lets nobody's yes stand for the same ask again: covers has to be request. Your vote was not counted. Vote on this request alone.",
+		broker.ErrNotRemembered, CodeInvalidRequest, http.StatusUnprocessableEntity, "Approval cannot cover the task",
+		"The scope does not allow an approval to cover later requests of the task, so covers must be request. Your vote was not counted. Vote on this request alone.",
 	},
 	{
-		broker.ErrNoNote, CodeInvalidRequest, http.StatusUnprocessableEntity, "Say why you break the glass",
-		"Who approves in place of the group that was asked has to say why, in note. Your vote was not counted. Vote again with a note.",
+		broker.ErrNoNote, CodeInvalidRequest, http.StatusUnprocessableEntity, "Note required",
+		"A break-glass approval requires a reason in note. Your vote was not counted. Vote again with a note.",
 	},
 	{
-		broker.ErrOvertaken, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Too many vote at once",
-		"Others moved the request each time that your vote was to be recorded. It was not counted. Ask again after the time in Retry-After.",
+		broker.ErrOvertaken, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Concurrent votes",
+		"Other votes changed the request each time your vote was about to be recorded. Your vote was not counted. Retry after the time in Retry-After.",
 	},
 	{
-		errPace, CodeRateLimited, http.StatusTooManyRequests, "Too many calls",
-		"You call more often than a person does, or than what you ask for changes. Nothing was done. Ask again after the time in Retry-After.",
+		errPace, CodeRateLimited, http.StatusTooManyRequests, "Rate limit exceeded",
+		"You call more often than the limit for one caller allows. Nothing was changed. Retry after the time in Retry-After.",
 	},
 	{
-		errProvider, CodeProviderUnavailable, http.StatusServiceUnavailable, "People cannot be recognised right now",
-		"The keys of the OpenID provider are not to be had at the moment, so who is calling cannot be proven. Nothing was done. Ask again after the time in Retry-After.",
+		errProvider, CodeProviderUnavailable, http.StatusServiceUnavailable, "OpenID provider unavailable",
+		"The keys of the OpenID provider are not available, so the server cannot authenticate you. Nothing was changed. Retry after the time in Retry-After.",
 	},
 	{
-		errUnconditional, CodePreconditionRequired, http.StatusPreconditionRequired, "Say what it is to change",
-		"A change of the catalogue names the one that it is for: the ETag of GET /v1/catalogue, in If-Match. Nothing was changed. Read the catalogue in force, compare, and ask again.",
+		errUnconditional, CodePreconditionRequired, http.StatusPreconditionRequired, "If-Match required",
+		"A change to the catalogue must name the catalogue that it replaces: send the ETag of GET /v1/catalogue in If-Match. Nothing was changed. Read the catalogue in force, compare, and retry.",
 	},
 	{
-		broker.ErrOtherCatalogue, CodePreconditionFailed, http.StatusPreconditionFailed, "Another catalogue is in force",
-		"The catalogue that If-Match names is not the one in force (any more): somebody has applied another. Nothing was changed. Read the catalogue in force, compare, and ask again.",
+		broker.ErrOtherCatalogue, CodePreconditionFailed, http.StatusPreconditionFailed, "Catalogue has changed",
+		"The catalogue in If-Match is not the one in force: somebody has applied another. Nothing was changed. Read the catalogue in force, compare, and retry.",
 	},
 	{
-		broker.ErrOwnProposal, CodeOwnProposal, http.StatusForbidden, "It is your own proposal",
-		"Nobody approves the catalogue that they have proposed. It waits still, and the attempt is recorded. Another admin has to decide.",
+		broker.ErrOwnProposal, CodeOwnProposal, http.StatusForbidden, "Own proposal",
+		"Nobody may approve a catalogue that they proposed. The proposal is still pending, and the attempt is recorded. Another admin must decide.",
 	},
 	{
-		errCatalogue, CodeInvalidCatalogue, http.StatusUnprocessableEntity, "It is not a catalogue",
-		"The files are not a catalogue that could be in force; problems lists what is wrong with them. Nothing of them was kept. Correct them and ask again.",
+		errCatalogue, CodeInvalidCatalogue, http.StatusUnprocessableEntity, "Invalid catalogue",
+		"The files are not a valid catalogue; problems lists the errors. Nothing was stored. Correct the files and retry.",
 	},
 	{
-		broker.ErrSuperseded, CodeSuperseded, http.StatusServiceUnavailable, "The catalogue is being changed",
-		"Other catalogues were applied each time that the request had been decided. Nothing was issued. Ask again after the time in Retry-After.",
+		broker.ErrSuperseded, CodeSuperseded, http.StatusServiceUnavailable, "Catalogue is changing",
+		"The catalogue changed each time the request was decided. No credential was issued. Retry after the time in Retry-After.",
 	},
 	{
-		broker.ErrTooBroad, CodeTooBroad, http.StatusUnprocessableEntity, "The search is too broad",
-		"It took longer than a search may, and was given up. Narrow it: by since and until, by the sandbox or the task, or by the scope.",
+		broker.ErrTooBroad, CodeTooBroad, http.StatusUnprocessableEntity, "Search too broad",
+		"The search exceeded its time limit and was cancelled. Narrow it by since and until, by sandbox or task, or by scope.",
 	},
 	{
-		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "The body is too large",
-		"A body may have 65536 bytes, and one with a catalogue 8388608. Nothing was decided. Send a smaller one.",
+		errTooLarge, CodeTooLarge, http.StatusRequestEntityTooLarge, "Request body too large",
+		"A body may have at most 65536 bytes, or 8388608 bytes if it contains a catalogue. No decision was made. Send a smaller body.",
 	},
 	{
-		errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "The media type is not accepted",
-		"The body must be sent as Content-Type: application/json in UTF-8, without a Content-Encoding. Nothing was decided.",
+		errMediaType, CodeUnsupportedMediaType, http.StatusUnsupportedMediaType, "Unsupported media type",
+		"The body must be sent as Content-Type: application/json in UTF-8, without Content-Encoding. No decision was made. Correct the headers and retry.",
 	},
 	{
-		errMisdirected, CodeMisdirected, http.StatusMisdirectedRequest, "This is not that host",
-		"The call names a host that this server does not answer for. Connect to the host that the operator gave out.",
+		errMisdirected, CodeMisdirected, http.StatusMisdirectedRequest, "Unknown host",
+		"The request names a host that this server does not serve. Connect to the host name that the operator published.",
 	},
 	{
-		errInvalid, CodeInvalidRequest, http.StatusUnprocessableEntity, "The request is not acceptable",
-		"The body was read, but a member has a type or value that cannot be decided upon; field names it. Nothing was decided. Correct it and ask again.",
+		errInvalid, CodeInvalidRequest, http.StatusUnprocessableEntity, "Invalid request",
+		"A member of the body has an invalid type or value; field names it. No decision was made. Correct the member and retry.",
 	},
 	{
-		broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "This key belongs to another request",
-		"You used this Idempotency-Key before, for a different request. Nothing was decided. Use a new key for a new request.",
+		broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "Idempotency key already used",
+		"You used this Idempotency-Key before, for a different request. No decision was made. Use a new key for each new request.",
 	},
 	{
-		broker.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many listen",
-		"You listen to events several times already, or too many people do on this replica. Close a connection that you do not need, or list what waits for you now and then.",
+		broker.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many event streams",
+		"You have too many open event streams, or this replica serves as many as it can. Close a stream that you do not need, or poll the list instead.",
 	},
 	{
-		broker.ErrLimited, CodeRateLimited, http.StatusTooManyRequests, "Too many requests",
-		"Policy would not have refused this, but a limit of the scope is reached, and the refusal is recorded. Ask again after the time in Retry-After, with the same Idempotency-Key if you sent one.",
+		broker.ErrLimited, CodeRateLimited, http.StatusTooManyRequests, "Scope limit reached",
+		"A limit of the scope is reached. Policy alone would have allowed the request. The denial is recorded. Retry after the time in Retry-After, with the same Idempotency-Key if you sent one.",
 	},
 	{
-		errBusy, CodeOverloaded, http.StatusServiceUnavailable, "Too much is asked at the moment",
-		"This replica makes as many credentials at a time as it can. Nothing was decided or recorded. Ask again after the time in Retry-After, with the same Idempotency-Key if you sent one.",
+		errBusy, CodeOverloaded, http.StatusServiceUnavailable, "Server overloaded",
+		"This replica creates as many credentials at a time as it can. No decision was made and nothing was recorded. Retry after the time in Retry-After, with the same Idempotency-Key if you sent one.",
 	},
 	{
-		errTooMany, CodeRateLimited, http.StatusTooManyRequests, "Too many requests at a time",
-		"Too many requests of your sandbox are being answered. Nothing was decided or recorded. Wait for their answers, and ask again after the time in Retry-After.",
+		errTooMany, CodeRateLimited, http.StatusTooManyRequests, "Too many concurrent requests",
+		"Your sandbox has too many requests in progress. No decision was made and nothing was recorded. Wait for their responses, then retry after the time in Retry-After.",
 	},
 	{
-		broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Records cannot be kept right now",
-		"The record of the decision could not be made durable, and without it no credential leaves. None was delivered. Ask again after the time in Retry-After.",
+		broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Ledger unavailable",
+		"The record of the decision could not be made durable, and no credential is released without it. No credential was delivered. Retry after the time in Retry-After.",
 	},
 	{
-		broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Credentials cannot be made right now",
-		"Vault did not answer, so there is no credential. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
+		broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Vault unavailable",
+		"Vault did not respond. No credential was issued. Retry after the time in Retry-After, with a new Idempotency-Key if you sent one.",
 	},
 	{
-		broker.ErrNotMounted, CodeVaultRefused, http.StatusServiceUnavailable, "A secrets engine is not mounted in Vault",
-		"The scope's credential comes from a secrets engine that is not mounted in Vault; explanation names its mount. Nothing was issued. An admin mounts the engine there and configures it, or corrects the scope.",
+		broker.ErrNotMounted, CodeVaultRefused, http.StatusServiceUnavailable, "Secrets engine not mounted",
+		"The secrets engine of the scope is not mounted in Vault; explanation names the mount. No credential was issued. An admin must mount and configure the engine, or correct the scope.",
 	},
 	{
-		broker.ErrVaultRefused, CodeVaultRefused, http.StatusServiceUnavailable, "Vault refused",
-		"Vault refused: its configuration does not match the catalogue. Nothing was issued. An admin should run brevet bootstrap with this catalogue.",
+		broker.ErrVaultRefused, CodeVaultRefused, http.StatusServiceUnavailable, "Refused by Vault",
+		"Vault refused the request because its configuration does not match the catalogue. No credential was issued. An admin must run brevet bootstrap with this catalogue.",
 	},
 	{
-		broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "The credential was not what was ordered",
-		"What Vault made differs from what was decided, so it was withheld. The operator is told through the log. Ask again after the time in Retry-After, with a new Idempotency-Key if you sent one.",
+		broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "Credential mismatch",
+		"Vault returned a credential that differs from the decision, so it was withheld. The server has logged the mismatch for the operator. Retry after the time in Retry-After, with a new Idempotency-Key if you sent one.",
 	},
 	{
-		audit.ErrNotYet, CodeNotSealed, http.StatusServiceUnavailable, "No checkpoint covers it yet",
-		"The log takes a signed checkpoint at least each second while entries arrive; the last one does not reach so far. Ask again after the time in Retry-After. If it stays so, the log cannot be signed: tell the operator.",
+		audit.ErrNotYet, CodeNotSealed, http.StatusServiceUnavailable, "No checkpoint yet",
+		"No signed checkpoint covers the entry yet. The log signs a checkpoint at least once per second while entries arrive. Retry after the time in Retry-After. If the problem persists, the log cannot be signed: contact the operator.",
 	},
 	{
-		audit.ErrTooLarge, CodeInvalidRequest, http.StatusUnprocessableEntity, "The task is too large for a receipt",
-		"A receipt holds 10,000 entries at most, and the task has more. Nothing was proven. Get the receipts of its issuances one by one, or check the whole log.",
+		audit.ErrTooLarge, CodeInvalidRequest, http.StatusUnprocessableEntity, "Receipt too large",
+		"The task has more than 10,000 entries, the maximum of one receipt. No receipt was created. Request the receipts of its issuances one by one, or verify the whole log.",
 	},
 	{
-		errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "The keys are not available right now",
-		"The public keys are not known at the moment. Ask again after the time in Retry-After.",
+		errKeys, CodeVaultUnavailable, http.StatusServiceUnavailable, "Keys unavailable",
+		"The public keys are not available. Retry after the time in Retry-After.",
 	},
 }
 
 var internal = answer{
-	code: CodeInternal, status: http.StatusInternalServerError, title: "Something went wrong here",
-	detail: "The server met a fault of its own, and delivered no credential. Tell the operator the Request-Id of this answer.",
+	code: CodeInternal, status: http.StatusInternalServerError, title: "Internal server error",
+	detail: "The server failed with an internal error. No credential was delivered. Report the Request-Id of this response to the operator.",
 }
 
 func answerTo(err error) answer {

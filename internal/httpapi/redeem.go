@@ -124,12 +124,12 @@ func rejection(v *broker.View) *denial {
 	reason := string(v.Status)
 	people := "the group " + v.ApprovalGroup
 	if v.BreakGlass != "" {
-		people += ", or of " + v.BreakGlass + ","
+		people += " or " + v.BreakGlass
 	}
 	explanation := map[broker.Status]string{
-		broker.StatusRejected:  "A person of " + people + " has said no.",
+		broker.StatusRejected:  "A member of " + people + " denied the request.",
 		broker.StatusWithdrawn: "The request was withdrawn.",
-		broker.StatusExpired:   "Nobody decided in time, or what was approved was not redeemed in time.",
+		broker.StatusExpired:   "The request expired before it was decided or redeemed.",
 	}[v.Status]
 	if explanation == "" {
 		reason, explanation = v.DecisionCode, v.Explanation

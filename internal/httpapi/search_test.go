@@ -213,8 +213,8 @@ func TestTimelines(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"spiffe_id is missing: whoever is no sandbox": firstError(eyes.TaskTimeline(t.Context(), ask.Task, "")),
-		"spiffe_id is no SPIFFE ID ":                  firstError(eyes.TaskTimeline(t.Context(), ask.Task, "agent-7")),
+		"spiffe_id is required unless a sandbox calls": firstError(eyes.TaskTimeline(t.Context(), ask.Task, "")),
+		"spiffe_id must be the SPIFFE ID ":             firstError(eyes.TaskTimeline(t.Context(), ask.Task, "agent-7")),
 	} {
 		var p *client.Problem
 		if !errors.As(err, &p) || p.Code != openapi.CodeInvalidParameter || p.Field != "spiffe_id" || !strings.HasPrefix(p.Explanation, want) {

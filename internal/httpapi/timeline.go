@@ -16,11 +16,11 @@ func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Ta
 		id := cmp.Or(params.SpiffeID, by.within.Subject)
 		bad := &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
 		if id == "" {
-			bad.why = "spiffe_id is missing: whoever is no sandbox says whose task it is, as in ?spiffe_id=spiffe://acme.example/research/a"
+			bad.why = "spiffe_id is required unless a sandbox calls: name the owner of the task, as in ?spiffe_id=spiffe://acme.example/research/a"
 			return broker.TimelineQuery{}, "", bad
 		}
 		if badIdentity(id, "", "") != "" {
-			bad.why = "spiffe_id is no SPIFFE ID of a sandbox, such as spiffe://acme.example/research/a"
+			bad.why = "spiffe_id must be the SPIFFE ID of a sandbox, such as spiffe://acme.example/research/a"
 			return broker.TimelineQuery{}, "", bad
 		}
 		return broker.TimelineQuery{SPIFFEID: id, Task: task, Limit: cmp.Or(params.Limit, defaultLimit)}, params.Cursor, nil

@@ -47,19 +47,19 @@ func Parse(jwks []byte) (KeySet, error) {
 			continue
 		}
 		if !key.IsPublic() {
-			return KeySet{}, fmt.Errorf("%w: it has one that is not public", ErrKeySet)
+			return KeySet{}, fmt.Errorf("%w: it contains a private key", ErrKeySet)
 		}
 		fit, known := fits[key.Algorithm]
 		if !known || !fit(key.Key) || key.KeyID == "" || !jws.MayVerify(raw) {
 			continue
 		}
 		if _, twice := set.keys[key.KeyID]; twice {
-			return KeySet{}, fmt.Errorf("%w: two of one kid", ErrKeySet)
+			return KeySet{}, fmt.Errorf("%w: two keys have the same kid", ErrKeySet)
 		}
 		set.keys[key.KeyID] = key
 	}
 	if len(set.keys) == 0 {
-		return KeySet{}, fmt.Errorf("%w: none that signs access tokens", ErrKeySet)
+		return KeySet{}, fmt.Errorf("%w: no key signs access tokens", ErrKeySet)
 	}
 	return set, nil
 }
