@@ -56,7 +56,7 @@ func (s *story) allowed(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return err
 	}
-	c.fact("gets", "a JWT for %s on %s that dies in %s", token.Scope, token.Resource, token.TTL)
+	c.fact("gets", "a JWT for %s on %s that expires in %.0fm", token.Scope, token.Resource, token.TTL.Minutes())
 	c.fact("because", "policy %s permits it", strings.Join(token.Policies, ", "))
 	return s.recorded(ctx, c, token)
 }
