@@ -136,6 +136,62 @@ func TestImportsFlowOneWay(t *testing.T) {
 	}
 }
 
+// The list of imports in the document is the one that the code is held to.
+func TestImportsAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := func(name string) string { return strings.TrimPrefix(name, "internal/") }
+	_, section, _ := strings.Cut(string(doc), "\n## Imports\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	documented := map[string][]string{}
+	for _, line := range regexp.MustCompile(`(?m)^([a-z/]+) +─▶ ([a-z ]+)$`).FindAllStringSubmatch(section, -1) {
+		documented[line[1]] = slices.Sorted(slices.Values(strings.Fields(line[2])))
+	}
+	for name, imports := range arrows {
+		if len(imports) == 0 || name == "cmd/brevet" || name == "internal/testkit" || strings.Contains(name, "examples") || strings.Contains(name, "tests/") {
+			continue
+		}
+		var want []string
+		for _, target := range imports {
+			want = append(want, short(target))
+		}
+		slices.Sort(want)
+		if got := documented[short(name)]; !slices.Equal(got, want) {
+			t.Errorf("docs/architecture.md says that %s imports %v, want %v", short(name), got, want)
+		}
+		delete(documented, short(name))
+	}
+	for name := range documented {
+		t.Errorf("docs/architecture.md has imports of %s, which has none", name)
+	}
+}
+
+// Each function of the main path is declared in the file that the document names.
+func TestMainPathIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| \d+ \| (.+?) \| \[[^\]]+\]\(\.\./([^)]+\.go)\) \| `).FindAllStringSubmatch(string(doc), -1)
+	if len(rows) < 20 {
+		t.Fatalf("got %d rows: the table is not being read", len(rows))
+	}
+	for _, row := range rows {
+		source, err := os.ReadFile(row[2])
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, function := range regexp.MustCompile("`(?:\\w+\\.)?(\\w+)`").FindAllStringSubmatch(row[1], -1) {
+			if !regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?` + function[1] + `\(`).Match(source) {
+				t.Errorf("%s declares no function %s, which docs/architecture.md names", row[2], function[1])
+			}
+		}
+	}
+}
+
 // The binary is distributed: nothing under a licence that forbids that may be linked into it.
 func TestBinaryLinksNoServerOfVault(t *testing.T) {
 	for _, pkg := range list(t, "./cmd/brevet") {
