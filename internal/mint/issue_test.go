@@ -50,9 +50,11 @@ func (n *notebook) Announce(context.Context, broker.Command) error { return nil 
 func (n *notebook) Live(context.Context, broker.Selector, broker.Reach, broker.LivePage) ([]broker.LiveCredential, error) {
 	return nil, nil
 }
+
 func (n *notebook) Overdue(context.Context, broker.Overdue) ([]broker.LiveCredential, error) {
 	return nil, nil
 }
+
 func (n *notebook) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return nil, nil
 }
