@@ -71,12 +71,12 @@ prove: ready ## Run the suites that try a whole deployment, one after the other 
 
 .PHONY: docs-run
 docs-run: ready ## Run each command that README and docs show, twice, against `brevet dev` (a minute)
-	$(GO) test -json -count=1 -timeout 5m ./tests/docs | awk -f tools/count.awk
+	$(GO) test -json -count=1 -timeout 20m ./tests/docs | awk -f tools/count.awk
 
 .PHONY: hostile
 hostile: ready ## Send the hostile inputs H1 to H107 to two replicas (minutes)
 	$(GO) test -c -o bin/hostile.test ./tests/hostile
-	cd tests/hostile && ../../bin/hostile.test -test.timeout 15m
+	cd tests/hostile && ../../bin/hostile.test -test.timeout 45m
 
 .PHONY: canary
 canary: ready ## Search logs, files, traces, metrics and the database for leaked secrets (a minute)
@@ -94,11 +94,11 @@ upgrade: ready ## Migrate two replicas under load to this version and back: FROM
 	$(GO) test -c -o bin/upgrade.test ./tests/upgrade
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && git archive $(BEFORE) >"$$tmp/tar" && mkdir "$$tmp/tree" && tar -xf "$$tmp/tar" -C "$$tmp/tree" && \
 		(cd "$$tmp/tree" && $(GO) build -o ../brevet ./cmd/brevet) && \
-		cd tests/upgrade && ../../bin/upgrade.test -test.timeout 15m -from "$$tmp/brevet" -from-name "$$(git rev-parse --short $(BEFORE))"
+		cd tests/upgrade && ../../bin/upgrade.test -test.timeout 45m -from "$$tmp/brevet" -from-name "$$(git rev-parse --short $(BEFORE))"
 
 .PHONY: rotation
 rotation: ready ## Keep long-lived clients at work while SVIDs and authorities rotate (four minutes)
-	$(GO) test -json -count=1 -timeout 20m ./tests/rotation -load 3m -svid-ttl 10s -authority-ttl 75s | awk -f tools/count.awk
+	$(GO) test -json -count=1 -timeout 30m ./tests/rotation -load 3m -svid-ttl 10s -authority-ttl 75s | awk -f tools/count.awk
 
 SEEDS ?= 100
 .PHONY: history
