@@ -94,7 +94,7 @@ func TestRowsAreAll(t *testing.T) {
 
 const (
 	doc   = "../../docs/hostile-inputs.md"
-	begin = "<!-- rows: go test ./hostile -run TestDocumentation -update -->\n"
+	begin = "<!-- rows: go test ./tests/hostile -run TestDocumentation -update -->\n"
 	end   = "<!-- end of rows -->\n"
 )
 
@@ -117,7 +117,7 @@ func TestDocumentation(t *testing.T) {
 		return
 	}
 	if old != table {
-		t.Error("the table is not that of the rows: run go test ./hostile -run TestDocumentation -update")
+		t.Error("the table is not that of the rows: run go test ./tests/hostile -run TestDocumentation -update")
 	}
 }
 
