@@ -85,7 +85,7 @@ func (l *Ledger) waitForReplicas(ctx context.Context) (silent []pulse) {
 // pulse is a replica at one of its beats.
 type pulse struct {
 	ID        uuid.UUID
-	Heartbeat int64
+	Heartbeat int64 `db:"beat"`
 }
 
 // behind returns the size of the ledger and the replicas that have not read all of it, and has those read on. A server that
@@ -99,10 +99,10 @@ func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err er
 		return 0, nil, err
 	}
 	var id *uuid.UUID
-	var heartbeatEvery int64
-	_, err = pgx.ForEachRow(rows, []any{&size, &id, &heartbeatEvery, nil}, func() error {
+	var beat int64
+	_, err = pgx.ForEachRow(rows, []any{&size, &id, &beat, nil}, func() error {
 		if id != nil {
-			behind = append(behind, pulse{*id, heartbeatEvery})
+			behind = append(behind, pulse{*id, beat})
 		}
 		return nil
 	})
