@@ -43,24 +43,24 @@ func reasonOf(err error) (status int, name, text string) {
 	case errors.Is(err, errNone):
 		return http.StatusUnauthorized, "", "" // RFC 6750, section 3.1: it may not know yet that it needs one
 	case errors.Is(err, errHeader):
-		return http.StatusBadRequest, "invalid_request", "The Authorization header is not exactly one token."
+		return http.StatusBadRequest, "invalid_request", "The Authorization header must hold exactly one token."
 	case errors.Is(err, ErrUnavailable), errors.Is(err, dpop.ErrCrowded):
-		return http.StatusServiceUnavailable, "temporarily_unavailable", "Tokens cannot be checked right now."
+		return http.StatusServiceUnavailable, "temporarily_unavailable", "Tokens cannot be verified at the moment. Retry later."
 	case refusal.Reason(err) != "internal":
-		return http.StatusUnauthorized, "invalid_dpop_proof", "The DPoP proof is not a fresh one for this call, by the key that the token is bound to."
+		return http.StatusUnauthorized, "invalid_dpop_proof", "The DPoP proof must be new, for this call, and signed by the key that the token is bound to."
 	case errors.Is(err, token.ErrExpired):
 		return http.StatusUnauthorized, "invalid_token", "The token has expired."
 	case errors.Is(err, token.ErrAudience):
 		return http.StatusUnauthorized, "invalid_token", "The token is for another audience."
 	case errors.Is(err, token.ErrBinding):
-		return http.StatusUnauthorized, "invalid_token", "The token is bound to a key that was not proved."
+		return http.StatusUnauthorized, "invalid_token", "The token is bound to a key that the caller did not prove."
 	case errors.Is(err, ErrInactive):
-		return http.StatusUnauthorized, "invalid_token", "The token is not in force any more."
+		return http.StatusUnauthorized, "invalid_token", "The token is no longer valid."
 	case errors.Is(err, ErrOneShot):
-		return http.StatusUnauthorized, "invalid_token", "The token is for one call, and this server does not take such."
+		return http.StatusUnauthorized, "invalid_token", "This server does not accept single-use tokens."
 	case errors.Is(err, ErrNoList):
-		return http.StatusUnauthorized, "invalid_token", "The token names no status list, and this server looks there."
+		return http.StatusUnauthorized, "invalid_token", "The token names no status list, which this server requires."
 	default:
-		return http.StatusUnauthorized, "invalid_token", "It is no access token of the issuer's that is valid now."
+		return http.StatusUnauthorized, "invalid_token", "The token is not a valid access token of the issuer."
 	}
 }

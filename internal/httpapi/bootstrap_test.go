@@ -42,7 +42,7 @@ func wantBootstrap(t *testing.T, s *testkit.Stack, on bool) {
 		}
 		var refused *client.Problem
 		if !on && (!errors.As(err, &refused) || !errors.Is(err, client.ErrNotAllowed) ||
-			!strings.Contains(refused.Explanation, "off since 20") || !strings.Contains(refused.Explanation, "people.roles")) {
+			!strings.Contains(refused.Explanation, "disabled since 20") || !strings.Contains(refused.Explanation, "people.roles")) {
 			t.Errorf("got %v, want it refused, since when and what to do", err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestBootstrapAdminWhoSendsLate(t *testing.T) {
 			}
 			defer func() { _ = resp.Body.Close() }()
 			text, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != http.StatusForbidden || !strings.Contains(string(text), "is off since") {
+			if err != nil || resp.StatusCode != http.StatusForbidden || !strings.Contains(string(text), "has been disabled since") {
 				t.Errorf("got %d %s, %v, want it refused, since when", resp.StatusCode, text, err)
 			}
 		})

@@ -233,9 +233,9 @@ func TestCheckKeepsOut(t *testing.T) {
 		{"an escaped slash", held{token: plain, target: "/repos/acme%2fapi/issues"}, 403, "insufficient_scope", "egress", "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"},
 		{"two slashes", held{token: plain, target: "//repos/acme/api/issues"}, 403, "insufficient_scope", "egress", "the path has an empty segment"},
 		{"no rules", held{token: inside}, 403, "insufficient_scope", "egress", "the scope has no egress rules, so its tokens pass no gateway"},
-		{"a bound token without a certificate", held{token: bound, target: "/issues"}, 401, "invalid_token", "token_binding", "The token is bound to a key that was not proved."},
-		{"a bound token with another's certificate", held{token: bound, target: "/issues", caller: stranger}, 401, "invalid_token", "token_binding", "The token is bound to a key that was not proved."},
-		{"a bound token with the gateway's certificate", held{token: bound, target: "/issues", caller: s.X509(t, gateway)}, 401, "invalid_token", "token_binding", "The token is bound to a key that was not proved."},
+		{"a bound token without a certificate", held{token: bound, target: "/issues"}, 401, "invalid_token", "token_binding", "The token is bound to a key that the caller did not prove."},
+		{"a bound token with another's certificate", held{token: bound, target: "/issues", caller: stranger}, 401, "invalid_token", "token_binding", "The token is bound to a key that the caller did not prove."},
+		{"a bound token with the gateway's certificate", held{token: bound, target: "/issues", caller: s.X509(t, gateway)}, 401, "invalid_token", "token_binding", "The token is bound to a key that the caller did not prove."},
 		{"a gateway for others", held{token: plain, by: s.X509(t, otherWay)}, 401, "invalid_token", "token_audience", "The token is for another audience."},
 		{"a sandbox that asks", held{token: plain, by: own}, 403, "not_allowed", "role", ""},
 	} {

@@ -446,7 +446,7 @@ func TestNginxLetsPassOnce(t *testing.T) {
 		{"the same proof", good, 401, "the proof was used before"},
 		{"another proof", through{line: line, token: "DPoP " + bound, more: proof("/issues")}, 200, ""},
 		{"a one-shot token", through{line: line, token: "Bearer " + once}, 200, ""},
-		{"the same token", through{line: line, token: "Bearer " + once}, 401, "not in force any more"},
+		{"the same token", through{line: line, token: "Bearer " + once}, 401, "no longer valid"},
 	} {
 		got, reached := tc.call.send(t, e), e.service.taken()
 		if got.status != tc.status || !strings.Contains(got.header.Get("WWW-Authenticate"), tc.told) || (len(reached) == 1) != (tc.status == 200) {
