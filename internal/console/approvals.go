@@ -94,9 +94,9 @@ func (c *Console) offer(a *ask, who *visitor) {
 	switch {
 	case a.Approve, a.Break, a.Deny && !open:
 	case !open:
-		a.Bar = "It is decided."
+		a.Bar = "This request is already decided."
 	case heard:
-		a.Bar = "You have said yes already. It counts once."
+		a.Bar = "You have already approved this request."
 	case no != nil:
 		a.Bar = troubleOf(no).Means
 	}
@@ -106,7 +106,7 @@ func (c *Console) offer(a *ask, who *visitor) {
 func (a *ask) MayApprove() bool { return a.Approve && (a.Signing == nil || a.Signing.Keys > 0) }
 func (a *ask) MayBreak() bool   { return a.Break && (a.Signing == nil || a.Signing.Keys > 0) }
 
-// Left is when the wait ends.
+// Left is when the request expires.
 func (a *ask) Left() time.Time { return time.Unix(a.Agreed.Expires, 0) }
 
 // Life is how long the credential lives at most.
@@ -170,7 +170,7 @@ func (c *Console) inbox(r *http.Request, who *visitor) (view, error) {
 		alike[0].Alike = len(alike) - 1
 		list.Asks = append(list.Asks, alike...)
 	}
-	return view{page: "approvals", title: "Approvals", data: list}, nil
+	return view{page: "approvals", title: "Pending approvals", data: list}, nil
 }
 
 func (c *Console) waiting(r *http.Request, who *visitor) ([]ask, bool, error) {

@@ -61,18 +61,18 @@ func TestSomebodyDecides(t *testing.T) {
 	alice, agent := w.tab(t), w.agent(t, "triage-1")
 	alice.login("alice")
 	alice.open("/approvals")
-	alice.has("Nothing waits for you")
+	alice.has("No pending approvals.")
 
 	first := waits(t, agent, comment("acme/api", "the milestone is done"))
 	second := waits(t, agent, comment("acme/web", ""))
 	third := waits(t, w.agent(t, "triage-2"), comment("acme/api", ""))
 	alice.open("/approvals")
-	alice.has("Comment on issues of one repository", "github:repo/acme/api", "the milestone is done", "1 more like the next", "write")
+	alice.has("Comment on issues of one repository", "github:repo/acme/api", "the milestone is done", "followed by 1 similar", "write")
 	alice.open("/approvals/" + first)
-	alice.has("spiffe://acme.test/agents/triage-1", "https://github-gateway.test", "writes-need-a-person", "triage-7", "nothing: whoever has it can use it")
+	alice.has("spiffe://acme.test/agents/triage-1", "https://github-gateway.test", "writes-need-a-person", "triage-7", "nothing: anyone who holds it can use it")
 	alice.run(chromedp.Click("form:has("+approve+") .also summary"), chromedp.Click(`form:has(`+approve+`) input[name="also"]`, chromedp.NodeVisible))
-	alice.presses(approve, "Approvals")
-	alice.has("Approved: the sandbox may take its credential now", "said to 1 like it")
+	alice.presses(approve, "Pending approvals")
+	alice.has("Approved: the sandbox can redeem the request now", "also applies to 1 similar")
 	alice.check("/approvals notice")
 	for id, by := range map[string]*client.Client{first: agent, third: w.agent(t, "triage-2")} {
 		if got, err := by.Redeem(t.Context(), id, comment("acme/api", "")); err != nil || got.Token == nil {
@@ -81,17 +81,17 @@ func TestSomebodyDecides(t *testing.T) {
 	}
 	alice.run(chromedp.Click("#ask-"+second+" > details > summary"), chromedp.SendKeys("#ask-"+second+" form:has("+deny+") textarea", "not this one", chromedp.NodeVisible))
 	alice.check("/approvals open")
-	alice.presses("#ask-"+second+" "+deny, "Approvals")
-	alice.has("Denied: nothing is issued for it", "Nothing waits for you")
+	alice.presses("#ask-"+second+" "+deny, "Pending approvals")
+	alice.has("Denied: no credential is issued", "No pending approvals.")
 	if _, err := agent.Redeem(t.Context(), second, comment("acme/web", "")); err == nil {
 		t.Error("what was denied was redeemed")
 	}
 	alice.open("/approvals/" + second)
-	alice.has("rejected", "It is decided", "not this one", "Alice Archer")
+	alice.has("rejected", "This request is already decided", "not this one", "Alice Archer")
 	// A no that comes too late is heeded.
 	alice.open("/approvals/" + first)
-	alice.presses(deny, "Approvals")
-	alice.has("what had been issued for it is revoked")
+	alice.presses(deny, "Pending approvals")
+	alice.has("the issued credential is revoked")
 	w.DB.Check(t)
 }
 
@@ -164,8 +164,8 @@ func TestWhatComesShowsByItself(t *testing.T) {
 	alice.open("/approvals")
 	first := waits(t, agent, comment("acme/api", ""))
 	alice.sees("#ask-" + first)
-	alice.sees(`//p[@id="said"][.="1 request came. 1 request in all."]`)
-	if got := get(alice, chromedp.Title()); got != "(1) Approvals · Brevet" {
+	alice.sees(`//p[@id="said"][.="1 request arrived. 1 request pending."]`)
+	if got := get(alice, chromedp.Title()); got != "(1) Pending approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", got)
 	}
 	// Nothing moves while somebody decides, and nothing that they have written is lost.
@@ -173,7 +173,7 @@ func TestWhatComesShowsByItself(t *testing.T) {
 	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.SendKeys(note, "jk? for the release", chromedp.NodeVisible))
 	second := waits(t, agent, comment("acme/web", ""))
 	alice.sees(`//button[@id="show-new"][.="Show 1 new"]`)
-	if got := get(alice, chromedp.Title()); got != "(2) Approvals · Brevet" {
+	if got := get(alice, chromedp.Title()); got != "(2) Pending approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", got)
 	}
 	alice.check("/approvals new")
@@ -194,7 +194,7 @@ func TestWhatComesShowsByItself(t *testing.T) {
 		t.Fatalf("got %d, want the vote taken:\n%s", status, body)
 	}
 	alice.run(chromedp.WaitNotPresent("#ask-" + first))
-	alice.sees(`//p[@id="said"][.="1 request decided or over. 1 request in all."]`)
+	alice.sees(`//p[@id="said"][.="1 request decided or expired. 1 request pending."]`)
 	keys(t, alice, second, waits(t, agent, comment("acme/docs", "")))
 }
 
@@ -246,14 +246,14 @@ func TestPeopleDecideTogether(t *testing.T) {
 	two := waits(t, agent, deletion("acme/old"))
 	alice.open("/approvals/" + two)
 	bob.open("/approvals/" + two)
-	alice.has("2 of oncall; nobody has voted", "the same ask again too")
+	alice.has("2 of oncall; no votes yet", "identical requests")
 	alice.run(chromedp.Click(`input[value="task"]`))
-	alice.presses(approve, "Approvals")
-	alice.has("1 of 2. It waits for 1 more of oncall")
+	alice.presses(approve, "Pending approvals")
+	alice.has("1 of 2. 1 more of oncall required")
 	alice.open("/approvals/" + two)
-	alice.has("You have said yes already", "for the task")
-	bob.presses(approve, "Approvals")
-	bob.has("Approved: the sandbox may take its credential now")
+	alice.has("You have already approved this request", "for the task")
+	bob.presses(approve, "Pending approvals")
+	bob.has("Approved: the sandbox can redeem the request now")
 	if got, err := agent.Redeem(t.Context(), two, deletion("acme/old")); err != nil || got.Token == nil {
 		t.Errorf("got %+v, %v, want a credential", got, err)
 	}
@@ -265,14 +265,14 @@ func TestPeopleDecideTogether(t *testing.T) {
 		t.Error("who may only stand in is offered to approve")
 	}
 	alice.run(chromedp.SendKeys("form:has("+breaks+") textarea", "admins do not answer"))
-	alice.presses(breaks, "Approvals")
-	alice.has("The glass is broken, and everybody is told: 1 of 2 of oncall", "If this is no emergency, deny it now")
+	alice.presses(breaks, "Pending approvals")
+	alice.has("Break-glass vote recorded, and everybody is notified: 1 of 2 of oncall", "If this is not an emergency, deny the request now")
 	alice.check("/approvals broken")
 	bob.open("/approvals/" + down)
-	bob.has("The glass is broken.", "admins do not answer", "Yes, by breaking the glass")
+	bob.has("Break-glass vote.", "admins do not answer", "Approved by break-glass")
 	bob.run(chromedp.SendKeys("form:has("+breaks+") textarea", "it burns"))
-	bob.presses(breaks, "Approvals")
-	bob.has("Approved by breaking the glass")
+	bob.presses(breaks, "Pending approvals")
+	bob.has("Approved by break-glass")
 	got, err := agent.Redeem(t.Context(), down, shell("web-1"))
 	if err != nil || got.Token == nil || !got.Token.BreakGlass {
 		t.Errorf("got %+v, %v, want a credential by breaking the glass", got, err)

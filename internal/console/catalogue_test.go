@@ -60,14 +60,14 @@ func TestCatalogueIsShown(t *testing.T) {
 	b := w.tab(t)
 	b.login("dave")
 	b.open("/catalogue")
-	b.has("github.issues.read", "github.issues.write", "1 of oncall", "writes-need-a-person", "forbids, policy.cedar:", "Brevet, at its first start")
+	b.has("github.issues.read", "github.issues.write", "1 of oncall", "writes-need-a-person", "forbids, policy.cedar:", "Brevet, at first start")
 
 	b.open("/catalogue?q=comment")
 	if got := b.page(); strings.Contains(got, "github.issues.read\n") || !strings.Contains(got, "github.issues.write") {
 		t.Errorf("got %q, want the scope that has the word alone", got)
 	}
 	b.open("/catalogue?q=nothing-like-it")
-	b.has("No scope has these words.")
+	b.has("No scope matches.")
 
 	b.open("/catalogue/scopes/github.issues.write")
 	b.has("approval", "1 of oncall within 10m", "agents-may-write", "writes-need-a-person")
@@ -77,25 +77,25 @@ func TestCatalogueIsShown(t *testing.T) {
 
 	w.apply(t, "carol", hostile, files(catalogue, wider))
 	b.open("/catalogue")
-	b.has("Why it was applied", "APPROVED BY alice")
+	b.has("Reason given by the admin", "APPROVED BY alice")
 	b.open("/catalogue/versions")
-	b.has("applied", "the first")
-	b.run(chromedp.Click(`//a[.="what it does"]`), chromedp.WaitVisible("pre.code"))
+	b.has("applied", "first version")
+	b.run(chromedp.Click(`//a[.="diff"]`), chromedp.WaitVisible("pre.code"))
 	b.has("1 to remove", "1 widens reach", "writes-need-a-person", "- forbid (principal")
 	first := digestOf(t, files(catalogue, policies))
 	b.open("/catalogue/diff?from=" + url.QueryEscape(digestOf(t, files(catalogue, wider))) + "&to=" + url.QueryEscape(first))
 	b.has("narrows reach")
 	b.open("/catalogue/diff?from=" + first + "&to=" + first)
-	b.has("Nothing differs.")
+	b.has("No differences.")
 	long := strings.Replace(policies, "unless {", "unless {"+strings.Repeat("\n// a line", 1100)+"\n", 1)
 	w.apply(t, "carol", "longer", files(catalogue, long))
 	_, page := w.ask(t, w.program(t, "dave"), "/catalogue/diff?from="+first+"&to="+digestOf(t, files(catalogue, long)), nil)
-	if n := strings.Count(page, "There is more of it than a page holds"); n != 2 {
+	if n := strings.Count(page, "The diff is truncated"); n != 2 {
 		t.Errorf("got %d parts that say they are cut, want the policy and its file", n)
 	}
 	for _, bad := range []string{"/catalogue/diff?from=" + first + "&to=sha256:" + strings.Repeat("0", 64), "/catalogue/diff?from=x&to=y", "/catalogue/scopes/nothing.such"} {
 		b.goTo(bad)
-		b.has("There is no such thing")
+		b.has("Not found")
 	}
 }
 
@@ -119,15 +119,15 @@ func TestReference(t *testing.T) {
 		t.Errorf("got %d bytes for the heaviest page, want %d at most", got, most)
 	}
 	b.goTo("/reference/tokens")
-	b.has("Idempotency-Key", "128 characters at most", "curl -X POST", "github.issues.read")
+	b.has("Idempotency-Key", "at most 128 characters", "curl -X POST", "github.issues.read")
 	b.open("/reference/service")
 	b.goTo("/reference/problems")
 	b.has("vault_refused", "rate_limited")
 	b.goTo("/reference/nothing")
-	b.has("There is no such thing")
+	b.has("Not found")
 
 	b.goTo("/catalogue") // takes a role
-	b.has("This is not for you to see or to do")
+	b.has("Permission denied")
 }
 
 // read is a page as a program gets it.
@@ -171,7 +171,7 @@ func TestCataloguesAreHeldToTheirNames(t *testing.T) {
 		t.Errorf("the files of what is in force are read again, though they are known: got %d:\n%s", status, page)
 	}
 	for _, path := range []string{"/catalogue/proposals/" + second, "/catalogue/diff?from=" + first + "&to=" + second} {
-		if status, page := w.ask(t, alice, path, nil); status != http.StatusServiceUnavailable || strings.Contains(page, "Nothing differs") {
+		if status, page := w.ask(t, alice, path, nil); status != http.StatusServiceUnavailable || strings.Contains(page, "No differences") {
 			t.Errorf("%s: got %d, want %d:\n%s", path, status, http.StatusServiceUnavailable, page)
 		}
 	}

@@ -148,7 +148,7 @@ func ParseURL(text string) (*url.URL, error) {
 		return nil, errors.New("the URL is neither https nor http://localhost")
 	}
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return nil, errors.New("the URL names an address: passkeys take a name")
+		return nil, errors.New("the URL must contain a host name, not an IP address: passkeys require a name")
 	}
 	u.Path = ""
 	if port := u.Port(); u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {

@@ -30,7 +30,7 @@ func (c *Console) versions(r *http.Request, who *visitor) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return view{page: "versions", title: "Versions of the catalogue", data: changes}, nil
+	return view{page: "versions", title: "Catalogue versions", data: changes}, nil
 }
 
 // diff shows how two catalogues differ.
@@ -40,7 +40,7 @@ func (c *Console) diff(r *http.Request, who *visitor) (view, error) {
 	}
 	query := r.URL.Query()
 	d, err := c.compare(r, query.Get("from"), query.Get("to"))
-	return view{page: "diff", title: "What a change of the catalogue does", data: d}, err
+	return view{page: "diff", title: "Catalogue diff", data: d}, err
 }
 
 func (c *Console) compare(r *http.Request, from, to string) (diffView, error) {
@@ -103,7 +103,7 @@ func (d diffView) Same() bool { return len(d.Files) == 0 }
 
 // reaches say what a change does to what can be had. The ones to look at are marked.
 var reaches = map[scopes.Reach]string{
-	scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, look closely", scopes.Same: "",
+	scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, review closely", scopes.Same: "",
 }
 
 // fileDiff is one file that differs.
@@ -183,6 +183,6 @@ func textDiff(before, after string) fileDiff {
 
 // outcomes say what became of a change.
 var outcomes = map[broker.CatalogueState]string{
-	broker.CatalogueProposed: "waits for another admin", broker.CatalogueApplied: "applied", broker.CatalogueRejected: "rejected",
-	broker.CatalogueSuperseded: "superseded: another was applied first",
+	broker.CatalogueProposed: "pending: needs another admin", broker.CatalogueApplied: "applied", broker.CatalogueRejected: "rejected",
+	broker.CatalogueSuperseded: "superseded by another change",
 }

@@ -24,9 +24,9 @@ const (
 )
 
 var (
-	errConfirm  = errors.New("the word was not typed")
-	errNoReason = errors.New("there is no reason")
-	errNoDraft  = errors.New("the draft is not what was shown, or is none")
+	errConfirm  = errors.New("confirmation required")
+	errNoReason = errors.New("reason required")
+	errNoDraft  = errors.New("draft has changed")
 )
 
 func (c *Console) draftRoutes(mux chi.Router) {
@@ -98,7 +98,7 @@ func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
 	if v.TooLarge {
 		v.Text = ""
 	}
-	return view{page: "draft", title: "Draft of a catalogue", data: v}, nil
+	return view{page: "draft", title: "Catalogue draft", data: v}, nil
 }
 
 // readDraft reads a draft from a form: its base, and what of that is changed, is new or is gone.
@@ -217,7 +217,7 @@ func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
 		if v.More = len(v.Problems) - mostProblems; v.More > 0 {
 			v.Problems = v.Problems[:mostProblems]
 		}
-		return view{page: "draft-refused", title: "The draft is no catalogue", data: v, status: http.StatusUnprocessableEntity}, nil
+		return view{page: "draft-refused", title: "Invalid draft", data: v, status: http.StatusUnprocessableEntity}, nil
 	case err != nil:
 		return view{}, err
 	}
@@ -230,7 +230,7 @@ func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
 	if !v.Diff.Unread {
 		v.Diff.plan(base.Catalogue, loaded)
 	}
-	return view{page: "draft-checked", title: "What the draft would do", data: v}, nil
+	return view{page: "draft-checked", title: "Effect of the draft", data: v}, nil
 }
 
 // consent reads that somebody means it, and why.
@@ -273,9 +273,9 @@ func (c *Console) apply(r *http.Request, who *visitor) (done, error) {
 	case err != nil:
 		return done{}, &returning{err, "/catalogue/draft"}
 	case change.State == broker.CatalogueProposed:
-		return done{"/catalogue", "Proposed. It comes in force when another admin has approved it."}, nil
+		return done{"/catalogue", "Proposed. The draft takes effect when another admin approves it."}, nil
 	}
-	return done{"/catalogue", "Applied: it is in force, and nothing is issued by another any more."}, nil
+	return done{"/catalogue", "Applied: the catalogue is in force, and every new decision uses it."}, nil
 }
 
 // proposalView is a proposal, and what it would do to what is in force.
@@ -308,7 +308,7 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 		Change: open[i], Base: head.Digest, Own: open[i].Actor == broker.PersonActor(who.Person).ID(), Decide: c.changesCatalogue(who) == nil,
 	}
 	v.Diff, err = c.compare(r, head.Digest, open[i].Digest)
-	return view{page: "proposal", title: "A proposed catalogue", data: v}, err
+	return view{page: "proposal", title: "Catalogue proposal", data: v}, err
 }
 
 // decideProposal takes what an admin says to a proposal.
@@ -322,10 +322,10 @@ func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
 		return done{}, broker.ErrNotFound
 	}
 	verdict := broker.CatalogueVerdict{Actor: broker.PersonActor(who.Person).ID(), Digest: digest, Base: r.PostForm.Get("base")}
-	word, notice := "", "Rejected: what was in force stays so."
+	word, notice := "", "Rejected: the catalogue in force is unchanged."
 	switch r.PostForm.Get("verdict") {
 	case "approve":
-		verdict.Verdict, word, notice = broker.Approve, wordToApply, "Approved: it is in force, and nothing is issued by another any more."
+		verdict.Verdict, word, notice = broker.Approve, wordToApply, "Approved: the catalogue is in force, and every new decision uses it."
 	case "reject":
 		verdict.Verdict = broker.Deny
 	default:

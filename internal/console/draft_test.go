@@ -15,7 +15,7 @@ func (b *tab) edits(text string) {
 	b.t.Helper()
 	b.open("/catalogue/draft?file=policy.cedar")
 	b.run(
-		chromedp.SetValue(`textarea.mono`, text), chromedp.Click(`//button[.="Check it, and see what it would do"]`), chromedp.WaitNotPresent(`input[type="file"]`),
+		chromedp.SetValue(`textarea.mono`, text), chromedp.Click(`//button[.="Check and review"]`), chromedp.WaitNotPresent(`input[type="file"]`),
 		chromedp.WaitVisible("main#main"),
 	)
 }
@@ -36,39 +36,39 @@ func TestCatalogueTakesTwoAdmins(t *testing.T) {
 	carol.login("carol")
 	carol.edits(strings.Replace(wider, `Action::"github.issues.read"`, `Action::"github.isues.read"`, 1))
 	carol.check("/catalogue/draft refused")
-	carol.has("The draft is no catalogue", "policy.cedar:2", "github.isues.read")
+	carol.has("Invalid draft", "policy.cedar:2", "github.isues.read")
 
 	carol.edits(wider)
 	carol.check("/catalogue/draft checked")
-	carol.has("1 widens reach", "writes-need-a-person", "Propose it")
-	carol.run(chromedp.Click(`//button[.="Replay"]`), chromedp.WaitVisible(`//h1[.="What it would have answered"]`))
+	carol.has("1 widens reach", "writes-need-a-person", "Propose the draft")
+	carol.run(chromedp.Click(`//button[.="Replay"]`), chromedp.WaitVisible(`//h1[.="Replay"]`))
 	carol.check("/catalogue/replay")
 	carol.has("1 of 1 decisions would change", "newly ungated", "github.issues.write")
 
 	carol.edits(wider)
 	const form = `form[action="/catalogue/apply"]`
 	carol.confirms(form, "x", "yes")
-	carol.presses(form+" button", "You did not type the word")
+	carol.presses(form+" button", "Confirmation required")
 	carol.edits(wider)
 	carol.confirms(form, "less waiting <img src=x onerror=alert(1)>", "apply")
 	carol.presses(form+" button", "Catalogue")
 	carol.check("/catalogue proposed")
-	carol.has("Proposed. It comes in force when another admin has approved it.", "A change waits for another admin")
-	carol.run(chromedp.Click(`//a[.="See what it would do, and decide"]`), chromedp.WaitVisible(`//h1[.="A proposed catalogue"]`))
+	carol.has("Proposed. The draft takes effect when another admin approves it.", "Pending proposal")
+	carol.run(chromedp.Click(`//a[.="Review and decide"]`), chromedp.WaitVisible(`//h1[.="Catalogue proposal"]`))
 	carol.check("/catalogue/proposals own")
-	carol.has("Nobody approves what they have proposed themselves")
-	if strings.Contains(carol.page(), "Approve it") {
+	carol.has("Another admin must approve it")
+	if strings.Contains(carol.page(), "Approve and apply") {
 		t.Error("who has proposed it is shown a form to approve it")
 	}
 
 	alice.login("alice")
 	alice.open("/catalogue")
-	alice.run(chromedp.Click(`//a[.="See what it would do, and decide"]`), chromedp.WaitVisible(`//h1[.="A proposed catalogue"]`))
+	alice.run(chromedp.Click(`//a[.="Review and decide"]`), chromedp.WaitVisible(`//h1[.="Catalogue proposal"]`))
 	alice.check("/catalogue/proposals")
 	alice.has("less waiting <img src=x onerror=alert(1)>", "carol", "1 widens reach", "- forbid (principal")
 	alice.confirms(`form:has(button[value="approve"])`, "seen, and fine", "apply")
 	alice.presses(`button[value="approve"]`, "Catalogue")
-	alice.has("Approved: it is in force", "2 policies")
+	alice.has("Approved: the catalogue is in force", "2 policies")
 	if answer, err := agent.Request(t.Context(), comment("acme/web", "")); err != nil || answer.Token == nil {
 		t.Errorf("got %+v, %v, want a credential at once", answer, err)
 	}
@@ -95,25 +95,25 @@ func TestCatalogueRefuses(t *testing.T) {
 		status int
 		says   string
 	}{
-		{"an auditor applies", dave, "/catalogue/apply", draft(), http.StatusForbidden, "not for you"},
-		{"an auditor checks", dave, "/catalogue/draft", draft(), http.StatusForbidden, "not for you"},
-		{"an auditor replays", dave, "/catalogue/replay", draft("since", "24h"), http.StatusForbidden, "not for you"},
-		{"nobody of a role applies", erin, "/catalogue/apply", draft(), http.StatusForbidden, "not for you"},
-		{"without the word", carol, "/catalogue/apply", draft("confirm", ""), http.StatusUnprocessableEntity, "did not type the word"},
-		{"without a reason", carol, "/catalogue/apply", draft("reason", " "), http.StatusUnprocessableEntity, "Say why"},
-		{"with a secret", carol, "/catalogue/apply", draft("reason", "AKIAABCDEFGHIJKLMNOP"), http.StatusUnprocessableEntity, "looks like a secret"},
-		{"another text than was shown", carol, "/catalogue/apply", draft("text", policies+"\n"), http.StatusUnprocessableEntity, "not what was shown"},
-		{"no catalogue", carol, "/catalogue/apply", draft("text", "permit"), http.StatusUnprocessableEntity, "not what was shown"},
-		{"another base", carol, "/catalogue/apply", draft("base", second), http.StatusNotFound, "no such thing"},
-		{"a replay without end", carol, "/catalogue/replay", draft("since", "99999h"), http.StatusUnprocessableEntity, "not complete"},
-		{"a proposal that is none", alice, "/catalogue/proposals/" + second, url.Values{"base": {first}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}, http.StatusNotFound, "no such thing"},
+		{"an auditor applies", dave, "/catalogue/apply", draft(), http.StatusForbidden, "Permission denied"},
+		{"an auditor checks", dave, "/catalogue/draft", draft(), http.StatusForbidden, "Permission denied"},
+		{"an auditor replays", dave, "/catalogue/replay", draft("since", "24h"), http.StatusForbidden, "Permission denied"},
+		{"nobody of a role applies", erin, "/catalogue/apply", draft(), http.StatusForbidden, "Permission denied"},
+		{"without the word", carol, "/catalogue/apply", draft("confirm", ""), http.StatusUnprocessableEntity, "did not type the confirmation word"},
+		{"without a reason", carol, "/catalogue/apply", draft("reason", " "), http.StatusUnprocessableEntity, "Reason required"},
+		{"with a secret", carol, "/catalogue/apply", draft("reason", "AKIAABCDEFGHIJKLMNOP"), http.StatusUnprocessableEntity, "appears to contain a secret"},
+		{"another text than was shown", carol, "/catalogue/apply", draft("text", policies+"\n"), http.StatusUnprocessableEntity, "differs from the one that you reviewed"},
+		{"no catalogue", carol, "/catalogue/apply", draft("text", "permit"), http.StatusUnprocessableEntity, "differs from the one that you reviewed"},
+		{"another base", carol, "/catalogue/apply", draft("base", second), http.StatusNotFound, "Not found"},
+		{"a replay without end", carol, "/catalogue/replay", draft("since", "99999h"), http.StatusUnprocessableEntity, "Incomplete form"},
+		{"a proposal that is none", alice, "/catalogue/proposals/" + second, url.Values{"base": {first}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}, http.StatusNotFound, "Not found"},
 	} {
 		if status, page := w.ask(t, row.as, row.path, row.fields); status != row.status || !strings.Contains(page, row.says) {
 			t.Errorf("%s: got %d and\n%s\nwant %d with %q", row.name, status, page, row.status, row.says)
 		}
 	}
 	for _, path := range []string{"/catalogue", "/catalogue/versions", "/catalogue/explain", "/catalogue/draft"} {
-		if page := w.read(t, erin, path); !strings.Contains(page, "not for you") {
+		if page := w.read(t, erin, path); !strings.Contains(page, "Permission denied") {
 			t.Errorf("%s: got\n%s\nwant a refusal", path, page)
 		}
 	}
@@ -123,13 +123,13 @@ func TestCatalogueRefuses(t *testing.T) {
 	if status, _ := w.ask(t, carol, "/catalogue/replay?since=24h&digest="+second, nil); status != http.StatusMethodNotAllowed {
 		t.Errorf("a link to a replay: got %d, want %d", status, http.StatusMethodNotAllowed)
 	}
-	if status, page := w.ask(t, carol, "/catalogue/proposals/"+second+"/replay", url.Values{"since": {"24h"}}); status != http.StatusOK || !strings.Contains(page, "What it would have answered") {
+	if status, page := w.ask(t, carol, "/catalogue/proposals/"+second+"/replay", url.Values{"since": {"24h"}}); status != http.StatusOK || !strings.Contains(page, "<h1>Replay</h1>") {
 		t.Errorf("a replay of the proposal: got %d\n%s", status, page)
 	}
 	vote := func(base string) url.Values {
 		return url.Values{"base": {base}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}
 	}
-	if status, page := w.ask(t, carol, "/catalogue/proposals/"+second, vote(first)); status != http.StatusForbidden || !strings.Contains(page, "proposed it yourself") {
+	if status, page := w.ask(t, carol, "/catalogue/proposals/"+second, vote(first)); status != http.StatusForbidden || !strings.Contains(page, "a catalogue that you proposed") {
 		t.Errorf("got %d and\n%s\nwant that who proposed it cannot approve it", status, page)
 	}
 	if status, page := w.ask(t, alice, "/catalogue/proposals/"+second, vote(second)); status != http.StatusPreconditionFailed {
@@ -158,17 +158,17 @@ func TestExplain(t *testing.T) {
 		chromedp.SendKeys(`input[name="as"]`, "spiffe://acme.test/agents/a"), chromedp.Click(`button[name="explain"]`), chromedp.WaitVisible("h2#answer"),
 	)
 	b.check("/catalogue/explain pending")
-	b.has("pending", "1 of oncall within 10 min", "agents-may-write", "github:repo/acme/api")
+	b.has("pending", "1 of oncall within 10m", "agents-may-write", "github:repo/acme/api")
 	b.goTo("/catalogue/explain?as=spiffe://acme.test/other/a&scope=github.issues.read&p.repo=acme/api&explain=1")
-	b.has("deny", "No policy decides it.", "no_permit")
+	b.has("deny", "No policy applies.", "no_permit")
 	b.goTo("/catalogue/explain?as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=acme/api&ttl=1h&explain=1")
-	b.has("allow", "agents-may-read", "from 1 h to 15 min by scope.max")
+	b.has("allow", "agents-may-read", "from 1h to 15m by scope.max")
 	for query, want := range map[string]string{
-		"as=nobody&scope=github.issues.read&p.repo=acme/api":                          "is a SPIFFE ID",
-		"as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=../x":         "would be refused as it is",
-		"as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=a/b&ttl=soon": "is a time such as",
+		"as=nobody&scope=github.issues.read&p.repo=acme/api":                          "must be a SPIFFE ID",
+		"as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=../x":         "The request is invalid",
+		"as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=a/b&ttl=soon": "must be a duration such as",
 		"as=spiffe://acme.test/agents/a&scope=no.such":                                "deny",
-		"as=spiffe://acme.test/agents/a&scope=" + url.QueryEscape(hostile):            "would be refused as it is",
+		"as=spiffe://acme.test/agents/a&scope=" + url.QueryEscape(hostile):            "The request is invalid",
 	} {
 		b.goTo("/catalogue/explain?explain=1&" + query)
 		b.has(want)

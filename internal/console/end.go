@@ -27,8 +27,8 @@ const (
 )
 
 var (
-	errConfirmation = errors.New("what was typed is not the name")
-	errSelection    = errors.New("the form selects nothing, or what cannot be")
+	errConfirmation = errors.New("confirmation does not match")
+	errSelection    = errors.New("invalid selection")
 )
 
 // kindOfOrder is something that admins can order, in words.
@@ -41,23 +41,23 @@ type kindOfOrder struct {
 
 var ordersByName = map[string]kindOfOrder{
 	"task": {
-		"End a task", "The task gets no credential any more, and those that it holds end now. That cannot be taken back: the sandbox goes on under another task.", "End the task", "The task has ended.",
+		"End a task", "Revokes every credential of the task and denies its later requests. This cannot be undone; the sandbox can continue with another task.", "End the task", "The task has ended.",
 		taskOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
 			return b.EndTask(ctx, broker.TaskEnd{Actor: o.Actor, SPIFFEID: o.Target.SPIFFEID, Task: o.Target.Task, Reason: o.Reason})
 		},
 	},
 	"revoke": {
-		"Revoke credentials", "What matches at that moment ends now. It does not keep anybody from asking again: for that, end the task or put the sandbox into quarantine.", "Revoke", "What matched is revoked.",
+		"Revoke credentials", "Revokes all matching credentials now. Sandboxes can request new ones: to prevent that, end the task or quarantine the sandbox.", "Revoke", "The matching credentials are revoked.",
 		selected, (*broker.Broker).Revoke,
 	},
 	"quarantine": {
-		"Put into quarantine", "Whoever has this name, or one below it, gets no credential until the quarantine is lifted, and what they hold ends now.", "Put into quarantine", "The quarantine stands.",
+		"Quarantine", "Revokes every credential of this sandbox or path, and denies its requests until the quarantine is lifted.", "Quarantine", "The quarantine is in effect.",
 		pathOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
 			return b.Quarantine(ctx, broker.Confinement{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
 		},
 	},
 	"lift": {
-		"Lift a quarantine", "Whoever has this name, or one below it, may get credentials again, as policy says. What was ended stays ended.", "Lift the quarantine", "The quarantine is lifted.",
+		"Lift a quarantine", "Lets this sandbox or path request credentials again, subject to policy. Revoked credentials stay revoked.", "Lift the quarantine", "The quarantine is lifted.",
 		pathOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
 			return broker.Receipt{}, b.Unquarantine(ctx, broker.Confinement{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
 		},
@@ -336,5 +336,5 @@ func (c *Console) receipt(r *http.Request, who *visitor) (view, error) {
 	if err := json.Unmarshal(data, &p); err != nil {
 		return view{}, fmt.Errorf("reading a receipt: %w", err)
 	}
-	return view{page: "receipt", title: "What was ended", data: p}, nil
+	return view{page: "receipt", title: "Revocation receipt", data: p}, nil
 }

@@ -14,15 +14,15 @@ import (
 )
 
 var (
-	errNobody      = errors.New("nobody is logged in")
-	errPace        = errors.New("too many calls of one person")
-	errNotAllowed  = errors.New("the role is missing")
-	errForeignPage = errors.New("a page of another site calls")
-	errForm        = errors.New("the form cannot be read")
-	errMethod      = errors.New("the method is not allowed here")
+	errNobody      = errors.New("login required")
+	errPace        = errors.New("rate limit exceeded")
+	errNotAllowed  = errors.New("permission denied")
+	errForeignPage = errors.New("cross-origin request refused")
+	errForm        = errors.New("invalid form")
+	errMethod      = errors.New("method not allowed")
 )
 
-// trouble is how one kind of failure is told. The texts are fixed: what happened, what it means, and what to do next.
+// trouble describes one kind of failure. The texts are constant: what happened, what it means, and what to do next.
 type trouble struct {
 	err    error
 	code   string // as the API has it
@@ -32,54 +32,54 @@ type trouble struct {
 	Next   string
 }
 
-// troubles is the one table from errors to pages. The first row that matches answers; mishap is for the rest.
+// troubles is the one table from errors to pages. The first row that matches answers; mishap is the default.
 var troubles = []trouble{
-	{errNobody, "unauthenticated", http.StatusUnauthorized, "You are not logged in", "Your login has ended, so nothing was done.", "Log in, and do it again."},
-	{errLogin, "unauthenticated", http.StatusBadRequest, "The login did not come to its end", "It took too long, was begun in another window, or was not begun here. You are not logged in.", "Log in again."},
-	{errDeclined, "unauthenticated", http.StatusForbidden, "The provider did not log you in", "It was cancelled, or you may not use this console. You are not logged in.", "Log in again, or ask whoever runs the provider."},
-	{people.ErrToken, "unauthenticated", http.StatusUnauthorized, "The login proves nobody", "What the provider sent is not accepted. You are not logged in.", "Log in again. If it stays so, tell the operator."},
-	{people.ErrProviderUnavailable, "provider_unavailable", http.StatusServiceUnavailable, "The provider does not answer", "Who you are cannot be told without it. Nothing was done.", "Try again in some seconds."},
-	{errPace, "rate_limited", http.StatusTooManyRequests, "Too many calls", "More calls come by your login than a person makes. Nothing was done.", "Wait some seconds. If these are not your calls, log out and tell the operator."},
-	{errForeignPage, "not_allowed", http.StatusForbidden, "Another site called", "Your browser made this call for a page of another site. Nothing was done, and the call is recorded.", "Open the console by itself."},
-	{errNotAllowed, "not_allowed", http.StatusForbidden, "This is not for you to see or to do", "It takes a role that your groups do not have. Nothing was done, and the call is recorded.", "Ask an admin which group it takes."},
-	{errForm, "invalid_request", http.StatusUnprocessableEntity, "The form is not complete", "Something that is needed is missing or too long. Nothing was done.", "Go back, and look at it again."},
-	{errSecretText, "invalid_request", http.StatusUnprocessableEntity, "The text holds what looks like a secret", "Records are kept for good, so it was not kept. Nothing was done.", "Go back, and say it without. If it was a secret, change it."},
-	{broker.ErrStale, "stale", http.StatusConflict, "It is not what you looked at", "What would be issued is not, byte for byte, what your page showed. Your vote was not counted.", "Look at it again, and decide on what is there."},
-	{broker.ErrDecided, "decided", http.StatusConflict, "It is decided already", "The request does not wait for votes any more: it was decided, redeemed, withdrawn or has expired. Your vote was not counted.", "Look at what became of it."},
-	{broker.ErrOwnRequest, "own_request", http.StatusForbidden, "It is your own request", "Nobody decides on what their own sandbox asks for, nor on what is asked on their behalf.", "Ask somebody else of the group. A try is recorded."},
-	{broker.ErrNotEligible, "not_eligible", http.StatusForbidden, "You are not in the group that decides", "It waits for a group that your login does not say you are in.", "If you have joined the group since, log out and in again. A try is recorded."},
-	{broker.ErrNotRemembered, "invalid_request", http.StatusUnprocessableEntity, "It cannot cover the task", "The scope lets nobody's yes stand for the same ask again. Your vote was not counted.", "Vote on this request alone."},
-	{broker.ErrNoNote, "invalid_request", http.StatusUnprocessableEntity, "Say why you break the glass", "Who approves in place of the group that was asked has to say why. Your vote was not counted.", "Go back, and say it in the note."},
-	{broker.ErrOvertaken, "ledger_unavailable", http.StatusServiceUnavailable, "Too many vote at once", "Others moved the request each time that your vote was to be recorded. It was not counted.", "Look at it again in some seconds."},
-	{broker.ErrCrowded, "rate_limited", http.StatusTooManyRequests, "Too many listen", "So many pages of yours, or of everybody, are live that this one is not.", "Close the others, and load this one again."},
-	{errTyped, "invalid_request", http.StatusUnprocessableEntity, "That is not what was to be typed", "To confirm it you type the name that the page shows, letter by letter. Nothing was done.", "Look at the name again."},
-	{broker.ErrNoPasskeys, "passkeys_not_configured", http.StatusForbidden, "There are no passkeys here", "It takes a passkey, and this Brevet has no console whose address passkeys could be for.", "Tell the operator."},
-	{broker.ErrPasskey, "passkey_required", http.StatusForbidden, "It is not signed by your passkey", "A yes to this has to be signed by a passkey of yours, and was not, or by one that is not yours any more. Your vote was not counted.", "Look at it again, and approve it with your passkey. If you have none, add one."},
-	{broker.ErrNotRegistered, "not_registered", http.StatusUnprocessableEntity, "The passkey was not added", "What your device has answered is not what was asked for, came too late, or the passkey was somebody's before.", "Try again."},
-	{broker.ErrNotVouched, "passkey_required", http.StatusForbidden, "Another passkey of yours has to say so", "You have a passkey already, and whoever finds your session open has not: one of yours has to sign that you add another. Nothing was added, and the try is recorded.", "Try again, with a passkey that you have at hand."},
-	{broker.ErrOldLogin, "old_login", http.StatusForbidden, "You logged in too long ago", "A first passkey is added within five minutes of a login, since whoever finds your session open is not you. Nothing was added, and the try is recorded.", "Log in anew at /login?return=/you/passkeys, and add it at once."},
-	{broker.ErrPasskeyName, "invalid_request", http.StatusUnprocessableEntity, "The passkey has no name", "A name is one line of visible text, of 64 characters at most. Nothing was added.", "Try again, with a name."},
-	{broker.ErrTooManyPasskeys, "too_many", http.StatusConflict, "You have too many passkeys", "You have as many as you can. Nothing was added.", "Remove one first."},
-	{errConfirm, "invalid_request", http.StatusUnprocessableEntity, "You did not type the word", "What cannot be taken back lightly asks for a word to be typed. Nothing was done.", "Go back, and type it as it is written there."},
-	{errNoReason, "invalid_request", http.StatusUnprocessableEntity, "Say why", "The record keeps why the catalogue changes, for whoever asks later. Nothing was done.", "Go back, and give a reason."},
-	{errNoDraft, "invalid_catalogue", http.StatusUnprocessableEntity, "The draft is not what was shown", "What came is no catalogue, or not the one that you looked at. Nothing was done.", "Check the draft again, and look at what it would do."},
-	{broker.ErrOtherCatalogue, "precondition_failed", http.StatusPreconditionFailed, "Another catalogue is in force by now", "Somebody has changed it since you looked. Nothing was done.", "Look at what is in force, and begin from there."},
-	{broker.ErrOwnProposal, "own_proposal", http.StatusForbidden, "You have proposed it yourself", "Nobody approves the catalogue that they have proposed. It stays proposed, and the try is recorded.", "Ask another admin. You can reject it."},
-	{errReplaying, "rate_limited", http.StatusTooManyRequests, "A replay is under way", "This replica does one at a time, for the sake of everybody else. Nothing was done.", "Try again in half a minute, or use brevet catalog replay."},
-	{errExporting, "rate_limited", http.StatusTooManyRequests, "You are saving two files already", "One person saves two at a time. Nothing was saved.", "Wait until one of them is there, and save this one then."},
-	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "That is not how this page is used", "Nothing was done.", "Begin with the page itself."},
-	{errConfirmation, "invalid_request", http.StatusUnprocessableEntity, "It was not confirmed", "What you typed is not what the form asks for. Nothing was done.", "Look again at what it is about, and type what is asked for exactly."},
-	{errSelection, "invalid_request", http.StatusUnprocessableEntity, "It is not clear what this is about", "Nothing is selected, or something that is no name. Nothing was done.", "SPIFFE IDs begin with spiffe://, and a task goes with its sandbox."},
-	{errCursor, "invalid_cursor", http.StatusBadRequest, "The list has no such place", "The address belongs to another search, to somebody else, or to what you could see before.", "Search again."},
-	{broker.ErrTooBroad, "too_broad", http.StatusUnprocessableEntity, "That took too long", "The search was given up after two seconds, so that others do not wait for it.", "Narrow it by a time, a scope or a sandbox."},
-	{broker.ErrNotFound, "not_found", http.StatusNotFound, "There is no such thing", "Nothing is here that you may see.", "Check the address, or begin with one of the pages above."},
-	{audit.ErrNotYet, "not_sealed", http.StatusServiceUnavailable, "It is not signed yet", "No checkpoint covers it at the moment.", "Try again in some seconds."},
-	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "The record does not answer", "PostgreSQL cannot be asked at the moment, and without it nothing is shown or done.", "Try again in some seconds."},
-	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault does not answer", "What takes Vault is not done. What was ordered is recorded, and is carried out when Vault is back.", "Look again in some seconds."},
+	{errNobody, "unauthenticated", http.StatusUnauthorized, "Login required", "Your session has ended. Nothing was changed.", "Log in and try again."},
+	{errLogin, "unauthenticated", http.StatusBadRequest, "Login failed", "The login timed out, or it was started in another window or on another site. You are not logged in.", "Log in again."},
+	{errDeclined, "unauthenticated", http.StatusForbidden, "Login declined", "You cancelled the login, or the provider does not let you use this console. You are not logged in.", "Log in again, or ask the administrator of the provider."},
+	{people.ErrToken, "unauthenticated", http.StatusUnauthorized, "ID token rejected", "The console did not accept the ID token of the provider. You are not logged in.", "Log in again. If the problem persists, contact the operator."},
+	{people.ErrProviderUnavailable, "provider_unavailable", http.StatusServiceUnavailable, "OpenID provider unavailable", "The console cannot verify your identity without the provider. Nothing was changed.", "Try again in a few seconds."},
+	{errPace, "rate_limited", http.StatusTooManyRequests, "Rate limit exceeded", "Your login sends more requests than the limit for one person allows. Nothing was changed.", "Wait a few seconds. If these are not your requests, log out and contact the operator."},
+	{errForeignPage, "not_allowed", http.StatusForbidden, "Cross-origin request refused", "Your browser sent this request on behalf of a page of another site. Nothing was changed, and the attempt is recorded.", "Open the console directly."},
+	{errNotAllowed, "not_allowed", http.StatusForbidden, "Permission denied", "This page requires a role that your groups do not have. Nothing was changed, and the attempt is recorded.", "Ask an admin which group has the role."},
+	{errForm, "invalid_request", http.StatusUnprocessableEntity, "Incomplete form", "A required field is missing, or a value is too long. Nothing was changed.", "Go back and check the form."},
+	{errSecretText, "invalid_request", http.StatusUnprocessableEntity, "Text appears to contain a secret", "Records are permanent, so the text was not stored. Nothing was changed.", "Go back and remove the secret. If it is a real secret, rotate it."},
+	{broker.ErrStale, "stale", http.StatusConflict, "Request has changed", "What would be issued differs from what this page showed. Your vote was not counted.", "Reload the request and vote again."},
+	{broker.ErrDecided, "decided", http.StatusConflict, "Already decided", "The request no longer waits for votes: it was approved, denied, redeemed or withdrawn, or it has expired. Your vote was not counted.", "Open the request to see its state."},
+	{broker.ErrOwnRequest, "own_request", http.StatusForbidden, "Own request", "You cannot vote on a request from your own sandbox or on your own behalf.", "Ask another member of the group. Attempts are recorded."},
+	{broker.ErrNotEligible, "not_eligible", http.StatusForbidden, "Not eligible to vote", "Your login does not show that you are a member of the approver group.", "If you joined the group recently, log out and log in again. Attempts are recorded."},
+	{broker.ErrNotRemembered, "invalid_request", http.StatusUnprocessableEntity, "Approval cannot cover the task", "The scope does not allow an approval to cover later requests of the task. Your vote was not counted.", "Vote on this request alone."},
+	{broker.ErrNoNote, "invalid_request", http.StatusUnprocessableEntity, "Note required", "A break-glass approval requires a reason. Your vote was not counted.", "Go back and write the reason in the note."},
+	{broker.ErrOvertaken, "ledger_unavailable", http.StatusServiceUnavailable, "Concurrent votes", "Other votes changed the request each time your vote was about to be recorded. Your vote was not counted.", "Try again in a few seconds."},
+	{broker.ErrCrowded, "rate_limited", http.StatusTooManyRequests, "Too many live pages", "You, or everybody on this replica, have too many live pages open.", "Close other pages and reload this one."},
+	{errTyped, "invalid_request", http.StatusUnprocessableEntity, "Confirmation does not match", "The name that you typed differs from the name on the page. Nothing was changed.", "Check the name and type it again."},
+	{broker.ErrNoPasskeys, "passkeys_not_configured", http.StatusForbidden, "Passkeys not configured", "This action requires a passkey, and the operator has not configured an address for passkeys.", "Contact the operator."},
+	{broker.ErrPasskey, "passkey_required", http.StatusForbidden, "Passkey signature required", "The approval must be signed by one of your current passkeys, and it was not. Your vote was not counted.", "Reload the request and approve it with your passkey. If you have none, add one."},
+	{broker.ErrNotRegistered, "not_registered", http.StatusUnprocessableEntity, "Passkey was not added", "The response of your device is invalid or too late, or the passkey is already registered.", "Try again."},
+	{broker.ErrNotVouched, "passkey_required", http.StatusForbidden, "Existing passkey required", "You already have a passkey, so one of your passkeys must sign the new one. Nothing was added, and the attempt is recorded.", "Try again with a passkey that you have at hand."},
+	{broker.ErrOldLogin, "old_login", http.StatusForbidden, "Recent login required", "You can add your first passkey only within five minutes of a login. Nothing was added, and the attempt is recorded.", "Log in again at /login?return=/you/passkeys and add the passkey."},
+	{broker.ErrPasskeyName, "invalid_request", http.StatusUnprocessableEntity, "Invalid passkey name", "A name is one line of visible text, at most 64 characters. Nothing was added.", "Try again with another name."},
+	{broker.ErrTooManyPasskeys, "too_many", http.StatusConflict, "Too many passkeys", "You have reached the maximum number of passkeys. Nothing was added.", "Remove a passkey first."},
+	{errConfirm, "invalid_request", http.StatusUnprocessableEntity, "Confirmation required", "You did not type the confirmation word. Nothing was changed.", "Go back and type the word exactly as shown."},
+	{errNoReason, "invalid_request", http.StatusUnprocessableEntity, "Reason required", "The record keeps the reason for each change to the catalogue. Nothing was changed.", "Go back and give a reason."},
+	{errNoDraft, "invalid_catalogue", http.StatusUnprocessableEntity, "Draft has changed", "The draft is invalid, or differs from the one that you reviewed. Nothing was changed.", "Check the draft again and review its effect."},
+	{broker.ErrOtherCatalogue, "precondition_failed", http.StatusPreconditionFailed, "Catalogue has changed", "Somebody has changed the catalogue since you opened it. Nothing was changed.", "Review the catalogue in force and start again."},
+	{broker.ErrOwnProposal, "own_proposal", http.StatusForbidden, "Own proposal", "You cannot approve a catalogue that you proposed. It is still pending, and the attempt is recorded.", "Ask another admin. You can reject the proposal."},
+	{errReplaying, "rate_limited", http.StatusTooManyRequests, "Replay in progress", "This replica runs one replay at a time. Nothing was changed.", "Try again in 30 seconds, or use brevet catalog replay."},
+	{errExporting, "rate_limited", http.StatusTooManyRequests, "Too many exports", "You can run two exports at a time. Nothing was exported.", "Wait until one export finishes."},
+	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "Method not allowed", "This address does not support the request method. Nothing was changed.", "Open the page itself."},
+	{errConfirmation, "invalid_request", http.StatusUnprocessableEntity, "Confirmation does not match", "The text that you typed differs from the text that the form asks for. Nothing was changed.", "Review the target and type the confirmation exactly."},
+	{errSelection, "invalid_request", http.StatusUnprocessableEntity, "Invalid selection", "The selection is empty or contains an invalid name. Nothing was changed.", "A SPIFFE ID begins with spiffe://. A task needs the SPIFFE ID of its sandbox."},
+	{errCursor, "invalid_cursor", http.StatusBadRequest, "Invalid cursor", "The address belongs to another search or another person, or your access has changed.", "Search again."},
+	{broker.ErrTooBroad, "too_broad", http.StatusUnprocessableEntity, "Search too broad", "The search exceeded its limit of two seconds and was cancelled.", "Narrow it by a time, a scope or a sandbox."},
+	{broker.ErrNotFound, "not_found", http.StatusNotFound, "Not found", "The page does not exist, or you may not see it.", "Check the address, or open one of the pages above."},
+	{audit.ErrNotYet, "not_sealed", http.StatusServiceUnavailable, "No checkpoint yet", "No signed checkpoint covers the entry yet.", "Try again in a few seconds."},
+	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "Ledger unavailable", "PostgreSQL does not respond. The console can show and change nothing without it.", "Try again in a few seconds."},
+	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault unavailable", "Vault does not respond. Orders are recorded, and Brevet carries them out when Vault responds again.", "Check again in a few seconds."},
 }
 
 var mishap = trouble{
-	nil, "internal", http.StatusInternalServerError, "Something went wrong here", "The console met a fault of its own. It is in the log.", "Try again. If it stays so, tell the operator.",
+	nil, "internal", http.StatusInternalServerError, "Internal server error", "The console failed with an internal error, which is in the log.", "Try again. If the problem persists, contact the operator.",
 }
 
 // returning is a failure after which somebody best goes on at a page of the console.
@@ -108,7 +108,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 	t := troubleOf(err)
 	switch {
 	case who == nil && errors.Is(err, people.ErrProviderUnavailable):
-		c.complaints.Do(func() { c.cfg.Log.ErrorContext(r.Context(), "people cannot log in", "code", t.code, "error", err) })
+		c.complaints.Do(func() { c.cfg.Log.ErrorContext(r.Context(), "login unavailable", "code", t.code, "error", err) })
 	case t.status >= http.StatusInternalServerError:
 		c.cfg.Log.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "code", t.code, "error", err)
 	case t.status == http.StatusForbidden || errors.Is(err, people.ErrToken) || errors.Is(err, errPace) || errors.Is(err, broker.ErrNotRegistered):

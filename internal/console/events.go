@@ -20,7 +20,7 @@ const (
 )
 
 // errSlow: a browser asked for events and does not read them.
-var errSlow = errors.New("events are not read")
+var errSlow = errors.New("client does not read its events")
 
 // tellApprovals tells a page that lists what waits when that changes, as server-sent events, and not what it is: the page asks.
 func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request) {
@@ -73,9 +73,9 @@ func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Liste
 				return err
 			}
 		case <-over.C:
-			return out.write(": your login is over\n\n")
+			return out.write(": your login has expired\n\n")
 		case <-c.closed:
-			return out.write(": this replica stops\n\n")
+			return out.write(": this replica is shutting down\n\n")
 		case <-ctx.Done():
 			return nil
 		}

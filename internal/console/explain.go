@@ -71,7 +71,7 @@ func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
 	if query.Get("explain") != "" {
 		v.assess(catalogue.Catalogue, asked, c.cfg.Now())
 	}
-	return view{page: "explain", title: "What would policy say?", data: v}, nil
+	return view{page: "explain", title: "Explain a decision", data: v}, nil
 }
 
 // paramFields are the fields of a scope's parameters.
@@ -84,9 +84,9 @@ func paramFields(s *scopes.Scope, given func(string) string) []askedParam {
 		case scopes.ParamString:
 			field.About = "text that matches " + p.Pattern + ", at most " + strconv.Itoa(p.MaxLength) + " bytes"
 		case scopes.ParamEnum:
-			field.About = "one of these"
+			field.About = "one of the listed values"
 		case scopes.ParamInt:
-			field.Number, field.About = true, "a whole number from "+strconv.FormatInt(p.Min, 10)+" to "+strconv.FormatInt(p.Max, 10)
+			field.Number, field.About = true, "an integer from "+strconv.FormatInt(p.Min, 10)+" to "+strconv.FormatInt(p.Max, 10)
 		case scopes.ParamBool:
 			field.Values, field.About = []string{"true", "false"}, "true or false"
 		}
@@ -113,13 +113,13 @@ func (v *explainView) asked() map[string]any {
 func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any, now time.Time) {
 	id, err := spiffeid.FromString(v.SPIFFEID)
 	if err != nil || id.Path() == "" {
-		v.Wrong = "Who asks is a SPIFFE ID with a path, such as spiffe://acme.example/agents/a."
+		v.Wrong = "The sandbox must be a SPIFFE ID with a path, such as spiffe://acme.example/agents/a."
 		return
 	}
 	var ttl time.Duration
 	if v.TTL != "" {
 		if ttl, err = time.ParseDuration(v.TTL); err != nil || ttl <= 0 {
-			v.Wrong = "How long is a time such as 90s, 5m or 1h."
+			v.Wrong = "The time to live must be a duration such as 90s, 5m or 1h."
 			return
 		}
 	}
@@ -131,10 +131,10 @@ func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any,
 	var invalid *scopes.InvalidAsk
 	switch {
 	case errors.As(err, &invalid):
-		v.Wrong = "The ask would be refused as it is: " + invalid.Error()
+		v.Wrong = "The request is invalid: " + invalid.Error()
 		return
 	case err != nil:
-		v.Wrong = "There is nobody to decide about."
+		v.Wrong = "The sandbox is missing."
 		return
 	}
 	v.Decision = &d

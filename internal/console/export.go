@@ -65,7 +65,7 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", exports[format])
 	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "brevet-history-"+c.cfg.Now().UTC().Format("20060102-150405")+extension(format)))
 	if err := c.writeExport(w, r, exporting{who, search.query, format}, first); err != nil {
-		c.cfg.Log.WarnContext(r.Context(), "export broken off", "error", err)
+		c.cfg.Log.WarnContext(r.Context(), "export aborted", "error", err)
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -78,7 +78,7 @@ func extension(format export.Format) string {
 }
 
 // errExporting: somebody has as many exports under way as they can have.
-var errExporting = errors.New("too many exports at a time")
+var errExporting = errors.New("too many concurrent exports")
 
 // exporters counts the exports that are under way, by whose they are. The zero value is ready.
 type exporters struct {
@@ -150,7 +150,7 @@ func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exportin
 // cutOff is the last line of what was too much.
 func cutOff(last *broker.View) export.Event {
 	until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // some come twice, and none is missing
-	said := "There are more records than one export has. Search again with until=" + url.QueryEscape(until)
+	said := "The export is truncated. Search again with until=" + url.QueryEscape(until)
 	body, _ := json.Marshal(map[string]string{"cut": said}) //nolint:errchkjson // text can be encoded
 	return export.Event{Index: last.Index, Time: last.Time, Kind: "export.cut", Reason: said, Body: string(body)}
 }

@@ -23,7 +23,7 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.protect(w.Header())
 		if !strings.EqualFold(r.Host, c.origin.Host) {
-			http.Error(w, "This is not the console of that host. Open "+c.origin.String(), http.StatusMisdirectedRequest)
+			http.Error(w, "Unknown host. Open the console at "+c.origin.String(), http.StatusMisdirectedRequest)
 			return
 		}
 		if foreign(r) {
@@ -32,7 +32,7 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 		}
 		if !c.strangers.Allows(ratelimit.RemoteIP(r), c.cfg.Now()) {
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "More calls come from your address than people make. Wait a second.", http.StatusTooManyRequests)
+			http.Error(w, "Rate limit exceeded for your address. Wait a second and retry.", http.StatusTooManyRequests)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, mostBody)

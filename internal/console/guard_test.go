@@ -25,17 +25,17 @@ func TestPagesAreGuarded(t *testing.T) {
 		{"a page", alice, "/you", nil, nil, http.StatusOK, "Alice Archer"},
 		{"a page, for nobody", nobody, "/you", nil, nil, http.StatusSeeOther, ""},
 		{"what a script asks for, for nobody", nobody, "/you", nil, []string{"HX-Request", "true"}, http.StatusUnauthorized, ""},
-		{"a form of another site", alice, "/logout", url.Values{}, []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden, "Another site called"},
-		{"a form of a sibling host", alice, "/logout", url.Values{}, []string{"Sec-Fetch-Site", "same-site"}, http.StatusForbidden, "Another site called"},
-		{"a form of another origin, from an old browser", alice, "/logout", url.Values{}, []string{"Origin", "https://evil.test"}, http.StatusForbidden, "Another site called"},
-		{"a form of a frame without an origin", alice, "/logout", url.Values{}, []string{"Origin", "null"}, http.StatusForbidden, "Another site called"},
-		{"a page within that of another site", alice, "/you", nil, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, http.StatusForbidden, "Another site called"},
-		{"a script of a sibling host", alice, "/you", nil, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}, http.StatusForbidden, "Another site called"},
+		{"a form of another site", alice, "/logout", url.Values{}, []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden, "Cross-origin request refused"},
+		{"a form of a sibling host", alice, "/logout", url.Values{}, []string{"Sec-Fetch-Site", "same-site"}, http.StatusForbidden, "Cross-origin request refused"},
+		{"a form of another origin, from an old browser", alice, "/logout", url.Values{}, []string{"Origin", "https://evil.test"}, http.StatusForbidden, "Cross-origin request refused"},
+		{"a form of a frame without an origin", alice, "/logout", url.Values{}, []string{"Origin", "null"}, http.StatusForbidden, "Cross-origin request refused"},
+		{"a page within that of another site", alice, "/you", nil, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, http.StatusForbidden, "Cross-origin request refused"},
+		{"a script of a sibling host", alice, "/you", nil, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}, http.StatusForbidden, "Cross-origin request refused"},
 		{"a link on another site", alice, "/you", nil, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusOK, "Alice Archer"},
 		{"a prefetch of what a form does", alice, "/logout", nil, []string{"Sec-Purpose", "prefetch"}, http.StatusMethodNotAllowed, ""},
-		{"another host", alice, "/you", nil, []string{"Host", "evil.test"}, http.StatusMisdirectedRequest, "not the console of that host"},
+		{"another host", alice, "/you", nil, []string{"Host", "evil.test"}, http.StatusMisdirectedRequest, "Unknown host"},
 		{"what is not there", alice, "/static/0000/console.js", nil, nil, http.StatusNotFound, ""},
-		{"the end of a login that nobody began", nobody, "/callback?code=x&state=y", nil, nil, http.StatusBadRequest, "The login did not come to its end"},
+		{"the end of a login that nobody began", nobody, "/callback?code=x&state=y", nil, nil, http.StatusBadRequest, "Login failed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status, body := w.askAs(t, tc.browser, tc.path, tc.form, tc.headers...)
@@ -168,7 +168,7 @@ func TestLoginComesBackOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := "/callback?code=guessed&state=" + url.QueryEscape(to.Query().Get("state"))
-	for _, want := range []string{"The provider did not log you in", "The login did not come to its end"} {
+	for _, want := range []string{"Login declined", "Login failed"} {
 		nobody.Jar.SetCookies(at, cookies)
 		if status, body := w.ask(t, nobody, back, nil); status == http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("got %d, want %q:\n%s", status, want, body)

@@ -91,7 +91,7 @@ func TestHistory(t *testing.T) {
 	}
 	b.harmless("history")
 
-	b.run(chromedp.SendKeys(`input[name="q"]`, "NEEDLE"), chromedp.Click(`.search button`), chromedp.WaitVisible(`//a[.="Begin anew"]`))
+	b.run(chromedp.SendKeys(`input[name="q"]`, "NEEDLE"), chromedp.Click(`.search button`), chromedp.WaitVisible(`//a[.="Reset"]`))
 	if diff := cmp.Diff([]string{other.ID}, b.found()); diff != "" {
 		t.Errorf("words of the reason (-want +got):\n%s", diff)
 	}
@@ -105,28 +105,28 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	b.open("/history?status=pending")
-	if got := b.said("main tbody"); !strings.Contains(got, "left to people") || !strings.Contains(got, "waits for people") || !slices.Contains(b.found(), waits.Pending.ID) {
+	if got := b.said("main tbody"); !strings.Contains(got, "pending approval: approval required") || !slices.Contains(b.found(), waits.Pending.ID) {
 		t.Errorf("what waits reads %q", got)
 	}
 	b.visit("/history?task=nothing")
-	if got := b.said("main"); !strings.Contains(got, "Nothing within your reach matches") {
+	if got := b.said("main"); !strings.Contains(got, "No results that you may see") {
 		t.Errorf("a search that finds nothing reads %q", got)
 	}
 	b.open("/history?status=nonsense")
-	if got := b.said("main"); !strings.Contains(got, "Nothing was searched") {
+	if got := b.said("main"); !strings.Contains(got, "Invalid search") {
 		t.Errorf("a search for nonsense reads %q", got)
 	}
 
 	b.open("/issuances/" + first.ID)
 	b.harmless("issuance")
-	if got := b.said("main"); b.said("h1") != "Issuance" || !strings.Contains(got, client.DigestOf(first.Secret)) || !strings.Contains(got, "Asked, and allowed") ||
+	if got := b.said("main"); b.said("h1") != "Issuance" || !strings.Contains(got, client.DigestOf(first.Secret)) || !strings.Contains(got, "Request allowed") ||
 		strings.Index(got, "triage-1") > strings.Index(got, "APPROVED BY alice") {
 		t.Errorf("got %q, want the facts, and then what the sandbox says", got)
 	}
 	b.follow(`dl a[href^="/tasks"]`)
 	b.check("/tasks")
 	b.harmless("task")
-	if got := b.said("main"); !strings.Contains(got, "Asked, and denied") || !slices.Contains(b.found(), first.ID) {
+	if got := b.said("main"); !strings.Contains(got, "Request denied") || !slices.Contains(b.found(), first.ID) {
 		t.Errorf("the task reads %q", got)
 	}
 	b.visit("/history")

@@ -51,7 +51,7 @@ func TestWordsOfOthersAreInert(t *testing.T) {
 		}
 	}
 	alice.open("/approvals")
-	harmless(alice, "all that waits")
+	harmless(alice, "the inbox")
 	for what, id := range ids {
 		alice.run(chromedp.Navigate(w.console+"/approvals/"+id), chromedp.WaitVisible("main#main"))
 		alice.accessible(what)
@@ -102,11 +102,11 @@ func TestManyWait(t *testing.T) {
 	alice := w.tab(t)
 	alice.login("alice")
 	alice.open("/approvals")
-	alice.has("More wait than are shown", "5 more like the next")
+	alice.has("More requests are pending than are shown", "followed by 5 similar")
 	if n := get(alice, chromedp.Evaluate[int](`document.querySelectorAll("article.ask").length`)); n != 50 {
 		t.Errorf("got %d requests, want the first 50", n)
 	}
-	if title := get(alice, chromedp.Title()); title != "(102) Approvals · Brevet" && title != "(50) Approvals · Brevet" {
+	if title := get(alice, chromedp.Title()); title != "(102) Pending approvals · Brevet" && title != "(50) Pending approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", title)
 	}
 	_, body := w.ask(t, w.program(t, "bob"), "/approvals", nil)

@@ -84,7 +84,7 @@ func (c *Console) proof(ctx context.Context, id string) (proof, error) {
 	defer cancel()
 	keys, err := c.cfg.LogKeys.Keys(ctx)
 	if err != nil {
-		c.cfg.Log.WarnContext(ctx, "keys of the log not read", "error", err)
+		c.cfg.Log.WarnContext(ctx, "log keys unavailable", "error", err)
 	}
 	return proof{Receipt: &receipt, Keys: keys}, nil
 }

@@ -41,12 +41,12 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 	b.login("dave")
 	waits := w.request(t, "writer", client.Ask{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/writer"}, Task: "triage", Reason: "to answer"})
 	w.sealed(t, b, waits.Pending.ID)
-	if verdict, steps := b.checked(t); !strings.Contains(verdict, "has checked it") {
+	if verdict, steps := b.checked(t); !strings.Contains(verdict, "Verified in this browser") {
 		t.Errorf("of what waits for people got %q:\n%s", verdict, steps)
 	}
 	w.sealed(t, b, id)
 	verdict, steps := b.checked(t)
-	if !strings.Contains(verdict, "has checked it") || strings.Count(steps, "Holds:") != 3 || strings.Contains(steps, "not") || !strings.Contains(steps, "is signed by a key of the log") {
+	if !strings.Contains(verdict, "Verified in this browser") || strings.Count(steps, "Holds:") != 3 || strings.Contains(steps, "not") || !strings.Contains(steps, "has a valid signature of the log") {
 		t.Fatalf("got %q:\n%s", verdict, steps)
 	}
 	b.check("/issuances/proven")
@@ -76,13 +76,13 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 		b.run(chromedp.Evaluate[chromedp.Void](`(() => { const e = document.getElementById("proof-data"); e.dataset.was ??= e.textContent;
 			const d = JSON.parse(e.dataset.was); ` + change + `; e.textContent = JSON.stringify(d);
 			document.getElementById("proof-verdict").className = ""; document.getElementById("proof-again").click(); })()`))
-		if verdict, steps := b.checked(t); !strings.Contains(verdict, "does not hold") {
+		if verdict, steps := b.checked(t); !strings.Contains(verdict, "Invalid proof") {
 			t.Errorf("%s: got %q:\n%s", name, verdict, steps)
 		}
 	}
 	b.run(chromedp.Evaluate[chromedp.Void](`(() => { const e = document.getElementById("proof-data"); const d = JSON.parse(e.dataset.was);
 		d.keys = null; e.textContent = JSON.stringify(d); document.getElementById("proof-verdict").className = ""; document.getElementById("proof-again").click(); })()`))
-	if verdict, steps := b.checked(t); !strings.Contains(verdict, "has checked a part of it") || !strings.Contains(steps, "Not checked:") {
+	if verdict, steps := b.checked(t); !strings.Contains(verdict, "Partly verified in this browser") || !strings.Contains(steps, "Not checked:") {
 		t.Errorf("without keys got %q:\n%s", verdict, steps)
 	}
 }
@@ -114,8 +114,8 @@ func TestWhoseIsAToken(t *testing.T) {
 		t.Error("the page holds the token")
 	}
 	for found, want := range map[string]string{
-		client.DigestOf(token.Secret): "agents/reader", "SHA256:" + strings.ToUpper(client.DigestOf(token.Secret)): "agents/reader", strings.Repeat("0", 64): "Nobody's that you may see",
-		"abc": "That is no digest",
+		client.DigestOf(token.Secret): "agents/reader", "SHA256:" + strings.ToUpper(client.DigestOf(token.Secret)): "agents/reader", strings.Repeat("0", 64): "No record that you may see",
+		"abc": "Invalid digest",
 	} {
 		b.visit("/whose?credential=" + found)
 		if got := b.said("main"); !strings.Contains(got, want) {

@@ -79,7 +79,7 @@ func (c *Console) ledger(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	if v.Keys, err = c.cfg.LogKeys.Keys(r.Context()); err != nil {
-		c.cfg.Log.WarnContext(r.Context(), "keys of the log not read", "error", err) // the page says so
+		c.cfg.Log.WarnContext(r.Context(), "log keys unavailable", "error", err) // the page says so
 	}
 	if v.Hidden = c.overAll(who.Auditor.TrustDomains) != nil; !v.Hidden {
 		if v.Entries, err = c.latest(r.Context(), status.Entries); err != nil {
@@ -112,7 +112,7 @@ func (c *Console) latest(ctx context.Context, size int64) ([]entryView, error) {
 			Time time.Time `json:"time"`
 		}
 		if err := json.Unmarshal([]byte(e.Body), &body); err != nil {
-			body.Kind = "not to be read"
+			body.Kind = "unreadable"
 		}
 		all = append(all, entryView{e.Index, body.Kind, body.Time, tlog.RecordHash([]byte(e.Body)).String()})
 	}

@@ -44,7 +44,7 @@ func (c *Console) live(r *http.Request, who *visitor) (view, error) {
 		p.Quarantines, err = c.cfg.Broker.Quarantines(ctx, who.Auditor)
 		return err
 	})
-	return view{page: "live", title: "Live", data: &p}, reads.Wait()
+	return view{page: "live", title: "Live credentials", data: &p}, reads.Wait()
 }
 
 // windowOf is over which time rates are looked at: an hour, unless it is a day.

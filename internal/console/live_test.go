@@ -21,13 +21,13 @@ func TestLive(t *testing.T) {
 	b := w.tab(t)
 	b.login("carol")
 	b.open("/live")
-	if got := b.said("#live"); !strings.Contains(got, "1 credential is alive") || !strings.Contains(got, "github.issues.read") || !strings.Contains(got, "Nobody is in quarantine") {
+	if got := b.said("#live"); !strings.Contains(got, "1 live credential;") || !strings.Contains(got, "github.issues.read") || !strings.Contains(got, "No quarantined sandboxes") {
 		t.Fatalf("got %q, want what is alive", got)
 	}
 	eventually(t, "chart", func() bool { return get(b, chromedp.Evaluate[bool](`!!document.querySelector("#chart canvas")`)) })
 	b.run(chromedp.Evaluate[chromedp.Void](`document.querySelector("#live tbody a").focus(); document.activeElement.mine = "yes"`))
 	other := w.issue(t, "reader", "triage-2", "")
-	eventually(t, "second credential on the page", func() bool { return strings.Contains(b.said("#live"), "2 credentials are alive") })
+	eventually(t, "second credential on the page", func() bool { return strings.Contains(b.said("#live"), "2 live credentials;") })
 	if mine := get(b, chromedp.Evaluate[string](`document.activeElement.mine ?? ""`)); mine != "yes" {
 		t.Error("the focus was lost when the page looked again")
 	}
@@ -37,17 +37,17 @@ func TestLive(t *testing.T) {
 
 	b.open("/endings/revoke?id=" + token.ID)
 	b.harmless("order")
-	if got := b.said("#count"); !strings.Contains(got, "1 credential is alive") {
+	if got := b.said("#count"); !strings.Contains(got, "1 live credential matches") {
 		t.Errorf("got %q, want what it would end", got)
 	}
 	b.order("triage-1", "found in a log")
-	if got := b.said("h1"); got != "It was not confirmed" || w.status(t, token) != "issued" || !w.active(t, token) {
+	if got := b.said("h1"); got != "Confirmation does not match" || w.status(t, token) != "issued" || !w.active(t, token) {
 		t.Errorf("with another name typed got %q, and the token is %s", got, w.status(t, token))
 	}
 	b.check("/endings/not-confirmed")
 	b.visit("/endings/revoke?id=" + token.ID)
 	b.order(token.ID[28:], "found in a log")
-	if got := b.said("main"); b.said("h1") != "What was ended" || !strings.Contains(got, token.ID) && !strings.Contains(got, "revoked") || !strings.Contains(got, "accepted until") {
+	if got := b.said("main"); b.said("h1") != "Revocation receipt" || !strings.Contains(got, token.ID) && !strings.Contains(got, "revoked") || !strings.Contains(got, "accepted offline until") {
 		t.Errorf("got the receipt %q", got)
 	}
 	b.check("/endings/receipt")
@@ -55,7 +55,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("got %s for what was revoked and %s for the other", got, w.status(t, other))
 	}
 	b.visit("/endings/revoke?id=" + token.ID)
-	if got := b.said("main"); !strings.Contains(got, "There is nothing to revoke") || strings.Contains(got, "Give the order") {
+	if got := b.said("main"); !strings.Contains(got, "Nothing to revoke") || strings.Contains(got, "Confirm") {
 		t.Errorf("once more got %q", got)
 	}
 
@@ -73,12 +73,12 @@ func TestLive(t *testing.T) {
 	}
 	b.open("/live")
 	b.harmless("live")
-	if got := b.said("#live"); !strings.Contains(got, "spiffe://acme.test/agents") || !strings.Contains(got, "Nothing is alive") {
+	if got := b.said("#live"); !strings.Contains(got, "spiffe://acme.test/agents") || !strings.Contains(got, "No live credentials") {
 		t.Errorf("got %q, want the quarantine", got)
 	}
 	b.open("/endings/lift?spiffe_id=spiffe://acme.test/agents")
 	b.order("spiffe://acme.test/agents", "it was a false alarm")
-	if got := b.said("main"); b.said("h1") != "Live" || !strings.Contains(got, "The quarantine is lifted") {
+	if got := b.said("main"); b.said("h1") != "Live credentials" || !strings.Contains(got, "The quarantine is lifted") {
 		t.Errorf("after the lift got %q", got)
 	}
 	w.issue(t, "reader", "triage-3", "")
@@ -189,7 +189,7 @@ func TestOrdersAreForAdmins(t *testing.T) {
 	if status, _ := w.ask(t, programs["carol"], "/endings/revoke", revoke, "Sec-Fetch-Site", "cross-site"); status != 403 {
 		t.Errorf("a form of another site: got %d, want 403", status)
 	}
-	if status, body := w.ask(t, programs["alice"], "/endings/revoke?id="+token.ID, nil); status != 200 || strings.Contains(body, "agents/reader") || !strings.Contains(body, "nothing to revoke") {
+	if status, body := w.ask(t, programs["alice"], "/endings/revoke?id="+token.ID, nil); status != 200 || strings.Contains(body, "agents/reader") || !strings.Contains(body, "Nothing to revoke") {
 		t.Errorf("an admin of elsewhere looks: got %d\n%s", status, body)
 	}
 	filled := "/endings/revoke?id=" + token.ID + "&confirmation=" + token.ID[28:] + "&reason=routine"
@@ -217,7 +217,7 @@ func TestReceiptsOfLongNamesAreKept(t *testing.T) {
 	if status, page := w.ask(t, carol, "/endings/revoke", order); status != http.StatusSeeOther {
 		t.Fatalf("got %d, want to be sent to the receipt:\n%s", status, page)
 	}
-	if status, page := w.ask(t, carol, "/endings/receipt", nil); status != http.StatusOK || !strings.Contains(page, "There were more than are listed") || !strings.Contains(page, "<dd>40;") {
+	if status, page := w.ask(t, carol, "/endings/receipt", nil); status != http.StatusOK || !strings.Contains(page, "The list is truncated") || !strings.Contains(page, "<dd>40;") {
 		t.Errorf("got %d and a receipt that does not count 40:\n%s", status, page)
 	}
 }

@@ -79,7 +79,7 @@ func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
 		return known, nil
 	}
 	if l.now().UnixNano()-l.failed.Load() < int64(providerPause) {
-		return nil, fmt.Errorf("%w: it was asked where to log in just now", people.ErrProviderUnavailable)
+		return nil, fmt.Errorf("%w: discovery was tried a moment ago", people.ErrProviderUnavailable)
 	}
 	_, err, _ := l.asking.Do("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), providerTimeout)
@@ -93,7 +93,7 @@ func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
 		return nil, nil
 	})
 	if err != nil { // it quotes all that the provider answered
-		return nil, fmt.Errorf("%w: asking where to log in", people.ErrProviderUnavailable)
+		return nil, fmt.Errorf("%w: fetching its metadata", people.ErrProviderUnavailable)
 	}
 	return l.provider.Load(), nil
 }
@@ -108,7 +108,7 @@ func (l *login) open(ctx context.Context) (oauth2.Config, error) {
 		Scopes []string `json:"scopes_supported"`
 	}
 	if err := provider.Claims(&knows); err != nil {
-		return oauth2.Config{}, fmt.Errorf("%w: reading what it can", people.ErrProviderUnavailable)
+		return oauth2.Config{}, fmt.Errorf("%w: reading its metadata", people.ErrProviderUnavailable)
 	}
 	flow := l.oauth
 	flow.Endpoint, flow.Scopes = provider.Endpoint(), []string{oidc.ScopeOpenID}
@@ -169,8 +169,8 @@ func localPath(path string) string {
 }
 
 var (
-	errLogin    = errors.New("the login did not come to its end")
-	errDeclined = errors.New("the provider did not agree to the login")
+	errLogin    = errors.New("login failed")
+	errDeclined = errors.New("provider declined the login")
 )
 
 // endLogin takes a browser that comes back from the provider.
@@ -266,5 +266,5 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Console) signedOut(w http.ResponseWriter, r *http.Request) {
-	c.show(w, r, nil, view{page: "signed-out", title: "Signed out"})
+	c.show(w, r, nil, view{page: "signed-out", title: "Logged out"})
 }

@@ -17,6 +17,6 @@ func TestLogin(t *testing.T) {
 	b.open("/")
 	b.open("/you")
 	b.open("/nowhere")
-	b.run(chromedp.Click(`form[action="/logout"] button`), chromedp.WaitVisible(`//h1[.="Signed out"]`))
+	b.run(chromedp.Click(`form[action="/logout"] button`), chromedp.WaitVisible(`//h1[.="Logged out"]`))
 	b.check("/signed-out")
 }

@@ -73,7 +73,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v v
 		err = p.ExecuteTemplate(&body, "layout.html", f)
 	}
 	if err != nil {
-		c.cfg.Log.ErrorContext(r.Context(), "page not made", "page", v.page, "error", err)
+		c.cfg.Log.ErrorContext(r.Context(), "page rendering failed", "page", v.page, "error", err)
 		http.Error(w, mishap.Title+". "+mishap.Means+" "+mishap.Next, http.StatusInternalServerError)
 		return
 	}

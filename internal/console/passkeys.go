@@ -154,11 +154,11 @@ func (c *Console) addPasskey(r *http.Request, who *visitor) (done, error) {
 	if err != nil {
 		return done{}, &returning{err, here}
 	}
-	return done{here, "The passkey “" + p.Name + "” is yours, and signs what you approve from now on."}, nil
+	return done{here, "The passkey “" + p.Name + "” was added. You can sign approvals with it."}, nil
 }
 
 // errTyped: what was to be typed to confirm something is not what was typed.
-var errTyped = errors.New("confirmation is not what was asked for")
+var errTyped = errors.New("confirmation does not match")
 
 // removePasskey takes a passkey from somebody who types its name.
 func (c *Console) removePasskey(r *http.Request, who *visitor) (done, error) {
@@ -177,7 +177,7 @@ func (c *Console) removePasskey(r *http.Request, who *visitor) (done, error) {
 		if err := c.cfg.Broker.RemovePasskey(r.Context(), who.Person, p.ID); err != nil {
 			return done{}, &returning{err, here}
 		}
-		return done{here, "The passkey “" + p.Name + "” is removed. What it has signed counts no more for what is not issued yet."}, nil
+		return done{here, "The passkey “" + p.Name + "” was removed. Its signatures no longer count for requests that are not issued yet."}, nil
 	}
 	return done{}, broker.ErrNotFound
 }

@@ -32,28 +32,28 @@ func TestAPasskeySignsAYes(t *testing.T) {
 	alice.login("alice")
 	first := waits(t, agent, refund("p1"))
 	alice.open("/approvals")
-	alice.has("signed by a passkey", "Decide on its page")
+	alice.has("signed by a passkey", "Open the request to decide")
 	alice.open("/approvals/" + first)
-	alice.has("you have none yet")
+	alice.has("and you have none")
 	if get(alice, chromedp.Evaluate[bool](`!!document.querySelector('`+approve+`')`)) {
 		t.Error("a yes is offered that nobody could sign")
 	}
 	alice.run(chromedp.Click(`main a[href="/you/passkeys"]`), chromedp.WaitVisible(`//h1[.="Your passkeys"]`))
-	alice.has("You have no passkey here yet")
+	alice.has("No passkeys.")
 	const add = `form[data-makes] button`
 	alice.run(chromedp.SendKeys(`input[name="name"]`, "work laptop"), chromedp.Click(add), chromedp.WaitVisible(`//p[@role="status"][contains(., "work laptop")]`))
 	alice.check("/you/passkeys")
 	alice.run(chromedp.SendKeys(`input[name="name"]`, "once more"), chromedp.Click(add), chromedp.WaitVisible(`[data-says]`))
-	alice.has("This device has a passkey of yours for this console already. Nothing was sent.")
+	alice.has("This device already has a passkey for this console. Nothing was sent.")
 
 	// Whoever has the device and is not its owner signs nothing.
 	alice.open("/approvals/" + first)
 	call(alice, webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: device, IsUserVerified: false})
 	alice.run(chromedp.Click(approve), chromedp.WaitVisible(`[data-says]`))
-	alice.has("It was cancelled, took too long, or no passkey of yours is at hand. Nothing was sent.")
+	alice.has("The request was cancelled or timed out, or none of your passkeys is available. Nothing was sent.")
 	call(alice, webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: device, IsUserVerified: true})
-	alice.presses(approve, "Approvals")
-	alice.has("Approved: the sandbox may take its credential now")
+	alice.presses(approve, "Pending approvals")
+	alice.has("Approved: the sandbox can redeem the request now")
 	if got, err := agent.Redeem(t.Context(), first, refund("p1")); err != nil || got.Token == nil {
 		t.Errorf("got %+v, %v, want a credential", got, err)
 	}
@@ -62,7 +62,7 @@ func TestAPasskeySignsAYes(t *testing.T) {
 	ballot := url.Values{"verdict": {"approve"}, "hash": {hashOf(t, w, bob, second)}}
 	for name, assertion := range map[string]string{"none": "", "of another request": assertionOf(t, w, first), "not one": "{}"} {
 		ballot.Set("assertion", assertion)
-		if status, body := w.ask(t, bob, "/approvals/"+second+"/vote", ballot); status != http.StatusForbidden || !strings.Contains(body, "not signed by your passkey") {
+		if status, body := w.ask(t, bob, "/approvals/"+second+"/vote", ballot); status != http.StatusForbidden || !strings.Contains(body, "Passkey signature required") {
 			t.Errorf("%s: got %d, want it refused:\n%s", name, status, body)
 		}
 	}
@@ -78,15 +78,15 @@ func TestAPasskeySignsAYes(t *testing.T) {
 func remove(b *tab) {
 	b.t.Helper()
 	b.open("/you/passkeys")
-	for _, step := range []struct{ typed, then string }{{"laptop", "That is not what was to be typed"}, {"work laptop", "Your passkeys"}} {
+	for _, step := range []struct{ typed, then string }{{"laptop", "Confirmation does not match"}, {"work laptop", "Your passkeys"}} {
 		b.run(chromedp.Click(`//summary[.="Remove work laptop"]`), chromedp.SendKeys(`input[name="confirm"]`, step.typed, chromedp.NodeVisible))
 		b.presses(`button.danger`, step.then)
 		if step.then != "Your passkeys" {
 			b.run(chromedp.Click(`main a[role="button"]`), chromedp.WaitVisible(`//h1[.="Your passkeys"]`))
 		}
 	}
-	b.run(chromedp.WaitVisible(`//p[@role="status"][contains(., "is removed")]`))
-	b.has("You have no passkey here yet")
+	b.run(chromedp.WaitVisible(`//p[@role="status"][contains(., "was removed")]`))
+	b.has("No passkeys.")
 }
 
 // hashOf is what a vote on a request names. Who could not sign a yes can still say no.

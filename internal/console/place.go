@@ -11,7 +11,7 @@ import (
 )
 
 // errCursor is of a place in a listing that is not of this listing, or not of this reader.
-var errCursor = errors.New("the place is of another listing")
+var errCursor = errors.New("cursor belongs to another listing")
 
 var placeText = base64.RawURLEncoding.Strict()
 

@@ -147,7 +147,7 @@ func payloadOf(status, about string, content openapi3.Content) payload {
 }
 
 // proofs are the ways in which a caller is proven, in words.
-var proofs = map[string]string{"svid": "a workload, by its SVID", "person": "a person, by their ID token"}
+var proofs = map[string]string{"svid": "a workload with an SVID", "person": "a person with an ID token"}
 
 func callersOf(doc *openapi3.T, op *openapi3.Operation) []string {
 	security := doc.Security
@@ -243,19 +243,19 @@ func limitsOf(s *openapi3.Schema) []string {
 		say("at most %.0f", *s.Max)
 	}
 	if s.MinLength > 0 {
-		say("%d characters and more", s.MinLength)
+		say("at least %d characters", s.MinLength)
 	}
 	if s.MaxLength != nil {
-		say("%d characters at most", *s.MaxLength)
+		say("at most %d characters", *s.MaxLength)
 	}
 	if s.Pattern != "" {
 		say("matches %s", s.Pattern)
 	}
 	if s.MaxItems != nil {
-		say("%d items at most", *s.MaxItems)
+		say("at most %d items", *s.MaxItems)
 	}
 	if s.MaxProps != nil {
-		say("%d members at most", *s.MaxProps)
+		say("at most %d members", *s.MaxProps)
 	}
 	if s.Default != nil {
 		say("default %v", s.Default)
@@ -270,10 +270,10 @@ func (c *Console) referenceRoutes(mux chi.Router) {
 	}))
 	mux.Get("/reference/openapi.yaml", c.visitRaw)
 	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
-		return view{page: "reference-types", title: "Types of the API", data: c.reference.Types}, nil
+		return view{page: "reference-types", title: "API types", data: c.reference.Types}, nil
 	}))
 	mux.Get("/reference/problems", c.visit(func(*http.Request, *visitor) (view, error) {
-		return view{page: "reference-problems", title: "Problems of the API", data: byStatus(c.cfg.Problems)}, nil
+		return view{page: "reference-problems", title: "API problems", data: byStatus(c.cfg.Problems)}, nil
 	}))
 	mux.Get("/reference/{tag}", c.visit(func(r *http.Request, _ *visitor) (view, error) {
 		i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })

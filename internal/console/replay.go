@@ -19,7 +19,7 @@ const (
 	mostGroups = 20
 )
 
-var errReplaying = errors.New("a replay is under way")
+var errReplaying = errors.New("replay in progress")
 
 // Past reads again what was decided, with what auditors may read. Errors are broker.ErrLedgerUnavailable.
 type Past interface {
@@ -64,16 +64,16 @@ type shiftWords struct {
 
 // shifts are in the order in which people should look at them: what would be had more easily comes first.
 var shifts = []shiftWords{
-	{scopes.NewlyAllowed, "newly allowed", "were denied, and would be allowed"},
-	{scopes.NewlyUngated, "newly ungated", "waited for a person, and would be allowed without one"},
-	{scopes.NewlyAskable, "newly askable", "were denied, and a person could approve them"},
-	{scopes.NowLonger, "now longer", "would be as before, for a longer time"},
-	{scopes.NewlyDenied, "newly denied", "were allowed, or waited for a person, and would be denied"},
-	{scopes.NewlyGated, "newly gated", "were allowed, and a person would have to approve them"},
-	{scopes.NowShorter, "now shorter", "would be as before, for a shorter time"},
-	{scopes.Undecidable, "undecidable", "would not be asks any more: the draft refuses their parameters"},
-	{scopes.NotByPolicies, "not by policies", "were denied by a limit, a quarantine or the end of a task; would be again"},
-	{scopes.Unchanged, "unchanged", "would be answered as before"},
+	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{scopes.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{scopes.NowLonger, "now longer", "same outcome, longer time to live"},
+	{scopes.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{scopes.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{scopes.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{scopes.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{scopes.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{scopes.Unchanged, "unchanged", "same outcome"},
 }
 
 // spans are how far back a replay goes.
@@ -129,7 +129,7 @@ func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue, span stri
 	}
 	defer c.replayer.Unlock()
 	v, err := c.replayAll(r.Context(), catalogue, back)
-	return view{page: "replay", title: "What it would have answered", data: v}, err
+	return view{page: "replay", title: "Replay", data: v}, err
 }
 
 func (c *Console) replayAll(ctx context.Context, catalogue *scopes.Catalogue, back time.Duration) (replayView, error) {

@@ -83,22 +83,22 @@ var (
 		}},
 		textFilter("scope", "Scope", "github.issues.write", 128, func(q *broker.Query) *string { return &q.Scope }),
 		textFilter("task", "Task", "triage-4711", 128, func(q *broker.Query) *string { return &q.Task }),
-		textFilter("q", "Words of the reason", "flaky test", 200, func(q *broker.Query) *string { return &q.Words }),
+		textFilter("q", "Words in the reason", "flaky test", 200, func(q *broker.Query) *string { return &q.Words }),
 		choose("status", "Status", statusChoices, func(q *broker.Query, text string) { q.Status = broker.Status(text) }),
 		choose("decision", "Decision", decisionChoices, func(q *broker.Query, text string) { q.Decision = text }),
 		timeFilter("since", "From (UTC)", func(q *broker.Query) *time.Time { return &q.Since }),
 		timeFilter("until", "Until (UTC)", func(q *broker.Query) *time.Time { return &q.Until }),
 	}
 	rareFilters = []filter{
-		textFilter("decision_code", "Why it was decided so", "no_permit", 64, func(q *broker.Query) *string { return &q.DecisionCode }),
+		textFilter("decision_code", "Decision code", "no_permit", 64, func(q *broker.Query) *string { return &q.DecisionCode }),
 		textFilter("authority", "Authority", "payment", 64, func(q *broker.Query) *string { return &q.Authority }),
 		textFilter("resource", "Resource", "github:repo/acme/api", 4096, func(q *broker.Query) *string { return &q.Resource }),
-		textFilter("group", "Group that was asked", "oncall", 256, func(q *broker.Query) *string { return &q.Group }),
+		textFilter("group", "Approver group", "oncall", 256, func(q *broker.Query) *string { return &q.Group }),
 		textFilter("approver", "Who voted, by id", "https://idp.example#alice", 512, func(q *broker.Query) *string { return &q.Approver }),
 		textFilter("on_behalf_of", "On behalf of, by id", "https://idp.example#alice", 512, func(q *broker.Query) *string { return &q.User }),
-		textFilter("name", "Name at the far side", "database user or serial number", 512, func(q *broker.Query) *string { return &q.Name }),
-		textFilter("key_id", "Key that signed it", "RFC 7638 thumbprint", 128, func(q *broker.Query) *string { return &q.KeyID }),
-		textFilter("catalogue", "Catalogue that decided", "sha256:…", 128, func(q *broker.Query) *string { return &q.Catalogue }),
+		textFilter("name", "Name at the target", "database user or serial number", 512, func(q *broker.Query) *string { return &q.Name }),
+		textFilter("key_id", "Signing key", "RFC 7638 thumbprint", 128, func(q *broker.Query) *string { return &q.KeyID }),
+		textFilter("catalogue", "Catalogue", "sha256:…", 128, func(q *broker.Query) *string { return &q.Catalogue }),
 		{Name: "credential", Label: "SHA-256 of the credential", Hint: "64 hex digits", Type: "text", most: 64, put: func(q *broker.Query, text string) (ok bool) {
 			q.Credential, ok = readDigest(text)
 			return ok && text == strings.ToLower(text)

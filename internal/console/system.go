@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// healthTimeout is how long a page waits for something to say how it is.
+	// healthTimeout bounds each health check of a page.
 	healthTimeout = 3 * time.Second
-	// statusLasts is how long what the ledger says of itself is told to others too.
+	// statusLasts is how long a status of the ledger is cached.
 	statusLasts = 3 * time.Second
-	// Beyond these something is to be looked at.
-	slowDatabase   = 250 * time.Millisecond
-	shortLogin     = 5 * time.Minute
-	oldCheckpoint  = time.Minute
-	oldBundle      = time.Hour
-	mostUnsigned   = 1000
-	wordWell       = "well"
-	wordBad        = "not well"
-	wordLookAt     = "look at it"
-	wordUnanswered = "does not answer"
+	// Beyond these thresholds a component is degraded.
+	slowDatabase  = 250 * time.Millisecond
+	shortLogin    = 5 * time.Minute
+	oldCheckpoint = time.Minute
+	oldBundle     = time.Hour
+	mostUnsigned  = 1000
+	stateOK       = "OK"
+	stateDegraded = "Degraded"
+	stateDown     = "Down"
 )
 
 // Vault tells how Vault is doing, and which keys sign. Status is broker.ErrVaultUnavailable when it does not answer.
@@ -45,7 +44,7 @@ type Bundle struct {
 
 func (c *Console) systemRoutes(mux chi.Router) { mux.Get("/system", c.visit(c.system)) }
 
-// part is one thing that Brevet needs: how it is in a word, what is known of it, and what to do when it is not well.
+// part is the health of one dependency: its state, the known facts, and the next step if it is not OK.
 type part struct {
 	Name, Word string
 	Facts      []string
@@ -53,18 +52,18 @@ type part struct {
 }
 
 // Well tells whether there is nothing to do.
-func (p part) Well() bool { return p.Word == wordWell }
+func (p part) Well() bool { return p.Word == stateOK }
 
-// systemView is how all parts are.
+// systemView is the health of all dependencies.
 type systemView struct {
 	Parts   []part
 	Keys    []broker.SigningKey
-	Trouble int // parts that are not well
+	Trouble int // parts that are not OK
 	// Everywhere tells whether the reader may know of all trust domains.
 	Everywhere bool
 }
 
-// system shows auditors and admins how Brevet is doing.
+// system shows auditors and admins the health of Brevet.
 func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 	if !who.Audits() && !who.Administers() {
 		return view{}, errNotAllowed
@@ -86,7 +85,7 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 			v.Trouble++
 		}
 	}
-	return view{page: "system", title: "System", data: v}, nil
+	return view{page: "system", title: "Health", data: v}, nil
 }
 
 // touches tells whether something of a trust domain is within reach.
@@ -123,19 +122,19 @@ func (l *lately) ask(ctx context.Context, of Log, now func() time.Time) (broker.
 func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 	s, err := c.lately.ask(ctx, c.cfg.Ledger, c.cfg.Now)
 	if err != nil {
-		return []part{{"PostgreSQL", wordUnanswered, nil, "Nothing is issued, decided or ended without it. Look at the server and the connections to it; what was ordered goes on when it is back."}}
+		return []part{{"PostgreSQL", stateDown, nil, "Brevet cannot decide, issue or revoke without it. Check the server and its connections. Pending revocations continue when it responds again."}}
 	}
-	postgres := part{"PostgreSQL", wordWell, []string{
-		"version " + s.Version, fmt.Sprintf("answered in %s", s.RoundTrip.Round(10*time.Microsecond)),
+	postgres := part{"PostgreSQL", stateOK, []string{
+		"version " + s.Version, fmt.Sprintf("response time %s", s.RoundTrip.Round(10*time.Microsecond)),
 	}, ""}
 	if everywhere {
 		postgres.Facts = append(postgres.Facts, fmt.Sprintf("%d entries, %s on disk", s.Entries, megabytes(s.Bytes)))
 	}
 	switch {
 	case s.RoundTrip > slowDatabase:
-		postgres.Word, postgres.Next = wordLookAt, "It takes long to answer, and so does every request. Look at its load and at the network."
+		postgres.Word, postgres.Next = stateDegraded, "Responses are slow, which slows every request. Check the load of the server and the network."
 	case !s.Primary:
-		postgres.Facts = append(postgres.Facts, "what was asked is a standby")
+		postgres.Facts = append(postgres.Facts, "connected to a standby")
 	}
 	parts := []part{postgres, c.checkpointPart(s), sweeperPart(s)}
 	if everywhere {
@@ -145,19 +144,19 @@ func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 }
 
 func (c *Console) checkpointPart(s broker.LedgerStatus) part {
-	p := part{"Checkpoint", wordWell, []string{fmt.Sprintf("signs for %d entries, %s", s.Checkpoint.Size, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
+	p := part{"Checkpoint", stateOK, []string{fmt.Sprintf("covers %d entries, %s", s.Checkpoint.Size, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
 	behind := s.Entries - s.Checkpoint.Size
 	if behind > mostUnsigned || behind > 0 && c.cfg.Now().Sub(s.Checkpoint.Time) > oldCheckpoint {
-		p.Word, p.Next = wordBad, "Entries are written and not signed for. Look in the log for why checkpoints fail: mostly the log's key in Vault."
+		p.Word, p.Next = stateDegraded, "New entries are not covered by a signed checkpoint. Check the log for checkpoint errors; the usual cause is the log key in Vault."
 	}
 	return p
 }
 
 func sweeperPart(s broker.LedgerStatus) part {
-	p := part{"Sweeper", wordWell, []string{fmt.Sprintf("term %d, on another replica", s.Sweeper.Term)}, ""}
+	p := part{"Sweeper", stateOK, []string{fmt.Sprintf("term %d, on another replica", s.Sweeper.Term)}, ""}
 	switch {
 	case !s.Sweeper.Held:
-		p.Word, p.Facts, p.Next = wordLookAt, nil, "No replica brings on what is unfinished at this moment. One takes over within seconds: load the page again, and if it stays so look at the log of the replicas."
+		p.Word, p.Facts, p.Next = stateDegraded, nil, "No replica is running the sweeper. A replica takes over within seconds. Reload the page; if the problem persists, check the logs of the replicas."
 	case s.Sweeper.Here:
 		p.Facts = []string{fmt.Sprintf("term %d, on this replica", s.Sweeper.Term)}
 	}
@@ -165,10 +164,10 @@ func sweeperPart(s broker.LedgerStatus) part {
 }
 
 func unrevokedPart(s broker.LedgerStatus) part {
-	p := part{"Unrevoked credentials", wordWell, []string{"none"}, ""}
+	p := part{"Unrevoked credentials", stateOK, []string{"none"}, ""}
 	if s.Unrevoked > 0 {
-		p.Word, p.Facts = wordBad, []string{fmt.Sprintf("%d that should be dead and are not known to be", s.Unrevoked)}
-		p.Next = "Look at what Vault says of their leases, and at the systems behind them. brevet audit unrevoked lists them."
+		p.Word, p.Facts = stateDegraded, []string{fmt.Sprintf("%d overdue, not confirmed as revoked", s.Unrevoked)}
+		p.Next = "Check their leases in Vault and the systems behind them. brevet audit unrevoked lists them."
 	}
 	return p
 }
@@ -177,32 +176,32 @@ func (c *Console) vaultPart(ctx context.Context) part {
 	s, err := c.cfg.Vault.Status(ctx)
 	switch {
 	case err != nil:
-		return part{"Vault", wordUnanswered, nil, "Nothing dynamic is issued, and neither are JWTs: they are signed there. What was ordered to end goes on when it is back. Look at Vault and at the network to it."}
+		return part{"Vault", stateDown, nil, "Brevet cannot issue dynamic credentials or sign JWTs without it. Check Vault and the network. Pending revocations continue when it responds again."}
 	case s.Sealed:
-		return part{"Vault", "sealed", []string{"version " + s.Version}, "Nothing is issued until it is unsealed. Whoever holds its keys has to unseal it."}
+		return part{"Vault", stateDown, []string{"sealed", "version " + s.Version}, "Brevet cannot issue credentials until a key holder unseals Vault."}
 	}
-	p := part{"Vault", wordWell, []string{"version " + s.Version, fmt.Sprintf("answered in %s", s.RoundTrip.Round(10*time.Microsecond)), "worked " + ago(s.Worked, c.cfg.Now())}, ""}
+	p := part{"Vault", stateOK, []string{"version " + s.Version, fmt.Sprintf("response time %s", s.RoundTrip.Round(10*time.Microsecond)), "last success " + ago(s.Worked, c.cfg.Now())}, ""}
 	if s.Login == 0 {
-		p.Facts = append(p.Facts, "the broker's login does not end")
+		p.Facts = append(p.Facts, "the broker's login does not expire")
 		return p
 	}
-	p.Facts = append(p.Facts, "the broker's login lives on for "+lasting(s.Login)+" unless renewed")
+	p.Facts = append(p.Facts, "the broker's login expires in "+lasting(s.Login)+" unless renewed")
 	if s.Login < shortLogin {
-		p.Word, p.Next = wordLookAt, "The broker's login is about to end. If it is not renewed within a minute, look in the log for why."
+		p.Word, p.Next = stateDegraded, "The broker's login expires soon. If it is not renewed within a minute, check the log."
 	}
 	return p
 }
 
 func bundlePart(b Bundle, now time.Time) part {
-	p := part{"Keys of " + b.TrustDomain, wordWell, []string{"fetched " + ago(b.Fetched, now)}, ""}
+	p := part{"Trust bundle of " + b.TrustDomain, stateOK, []string{"fetched " + ago(b.Fetched, now)}, ""}
 	switch {
 	case b.Fetched.IsZero():
-		p.Word, p.Next = wordBad, "No SVID of this trust domain can be verified: its sandboxes get nothing. Look at the source that the configuration names."
+		p.Word, p.Next = stateDown, "Brevet cannot verify SVIDs of this trust domain, so its sandboxes get no credentials. Check the bundle source in the configuration."
 	case b.Problem != "":
-		p.Word, p.Next = wordLookAt, "The last fetch failed, and what was fetched before is still used. Look at the source that the configuration names."
+		p.Word, p.Next = stateDegraded, "The last fetch failed; Brevet still uses the previous bundle. Check the bundle source in the configuration."
 		p.Facts = append(p.Facts, b.Problem)
 	case now.Sub(b.Fetched) > oldBundle:
-		p.Facts = append(p.Facts, "that is long ago, which is well for a file")
+		p.Facts = append(p.Facts, "not refreshed for more than an hour, which is normal for a file")
 	}
 	return p
 }

@@ -25,14 +25,14 @@ func TestLedgerIsWatchedByBrowsers(t *testing.T) {
 	}
 	w.signed(t)
 	b.open("/ledger")
-	settled("has seen no checkpoint of this log before")
-	b.has("brevet.test/ledger", "request.pending", "brevet audit verify", "None has cosigned")
+	settled("First checkpoint of this log in this browser")
+	b.has("brevet.test/ledger", "request.pending", "brevet audit verify", "No witness has cosigned")
 	for range 5 {
 		waits(t, agent, comment("acme/web", ""))
 	}
 	w.signed(t)
 	b.goTo("/ledger")
-	settled("Checked in this browser: the log of ")
+	settled("Verified in this browser: the log of ")
 	b.goTo("/ledger")
 	settled("is the same")
 
@@ -44,7 +44,7 @@ func TestLedgerIsWatchedByBrowsers(t *testing.T) {
 			const again = document.createElement("script"); again.src = document.querySelector('script[src$="ledger.js"]').src; document.head.append(again); return true; })()`))
 		settled(want)
 	}
-	forged(`d.note = d.note.replace(/\n\d+\n/, "\n999\n")`, "is signed by no key of the log")
+	forged(`d.note = d.note.replace(/\n\d+\n/, "\n999\n")`, "has no valid signature of the log")
 	forged(`d.keys = null`, "cannot be told")
 	b.goTo("/ledger")
 	settled("is the same") // what nobody has signed is not remembered
@@ -56,14 +56,14 @@ func TestLedgerIsWatchedByBrowsers(t *testing.T) {
 	}
 	remember("c.root = btoa('x'.repeat(32))")
 	b.goTo("/ledger")
-	settled("THE RECORD WAS CHANGED")
+	settled("TAMPERING DETECTED")
 	b.check("/ledger changed")
 	remember("c.size += 100")
 	b.goTo("/ledger")
 	settled("and now there are")
 	remember("c.size = 2")
 	b.goTo("/ledger")
-	settled("the log of now does not begin with it")
+	settled("the current log does not contain it")
 
 	alice := w.program(t, "alice")
 	for _, path := range []string{"/ledger", "/ledger/growth?from=1&to=2", "/system"} {
@@ -107,14 +107,14 @@ func TestSystemShowsAVaultThatIsAway(t *testing.T) {
 	b := w.tab(t)
 	b.login("dave")
 	b.open("/system")
-	b.has("PostgreSQL", "Vault", "signs now")
-	if strings.Contains(b.page(), "does not answer") {
-		t.Errorf("something does not answer:\n%s", b.page())
+	b.has("PostgreSQL", "Vault", "signing")
+	if strings.Contains(b.page(), "Down") {
+		t.Errorf("a dependency is down:\n%s", b.page())
 	}
 	way.CloseClientConnections()
 	way.Close()
 	b.open("/system")
-	b.has("does not answer", "Nothing dynamic is issued, and neither are JWTs", "Look at Vault and at the network to it.")
+	b.has("Down", "Brevet cannot issue dynamic credentials or sign JWTs without it.", "Check Vault and the network.")
 }
 
 // I14: who audits one path learns nothing of other trust domains, and not how much there is in all of them together.
@@ -126,7 +126,7 @@ func TestSystemAndLedgerKeepToReach(t *testing.T) {
 	w.signed(t)
 	alice, dave := w.program(t, "alice"), w.program(t, "dave")
 	for path, some := range map[string][]string{
-		"/system": {"Keys of acme.test", "MiB", "Unrevoked"}, "/ledger": {"<dt>Entries</dt>"},
+		"/system": {"Trust bundle of acme.test", "MiB", "Unrevoked"}, "/ledger": {"<dt>Entries</dt>"},
 	} {
 		mine, all := w.read(t, alice, path), w.read(t, dave, path)
 		for _, text := range some {
@@ -134,7 +134,7 @@ func TestSystemAndLedgerKeepToReach(t *testing.T) {
 				t.Errorf("%s: %q is in what the auditor of a path is shown: %t, and in what that of everything is: %t", path, text, strings.Contains(mine, text), strings.Contains(all, text))
 			}
 		}
-		if !strings.Contains(mine, "Keys of other.test") && !strings.Contains(mine, "<dt>Signed for</dt>") {
+		if !strings.Contains(mine, "Trust bundle of other.test") && !strings.Contains(mine, "<dt>Checkpoint</dt>") {
 			t.Errorf("%s: the auditor of a path is not shown what is theirs:\n%s", path, mine)
 		}
 	}

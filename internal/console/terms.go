@@ -9,96 +9,96 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// What the record says in fixed words, as people say it. What is in none of these lists is shown as it is.
+// Labels for the codes of the record. A code that is in none of these lists is shown unchanged.
 var (
 	statusChoices = []choice{
 		{string(broker.StatusDenied), "denied"},
-		{string(broker.StatusPending), "waits for people"},
-		{string(broker.StatusApproved), "approved, not fetched yet"},
-		{string(broker.StatusRejected), "rejected by people"},
-		{string(broker.StatusWithdrawn), "withdrawn by the sandbox"},
-		{string(broker.StatusRedeemed), "approved and fetched"},
-		{string(broker.StatusIntent), "about to be made"},
+		{string(broker.StatusPending), "pending approval"},
+		{string(broker.StatusApproved), "approved, not redeemed"},
+		{string(broker.StatusRejected), "rejected"},
+		{string(broker.StatusWithdrawn), "withdrawn"},
+		{string(broker.StatusRedeemed), "redeemed"},
+		{string(broker.StatusIntent), "being issued"},
 		{string(broker.StatusIssued), "issued"},
-		{string(broker.StatusFailed), "not made"},
-		{string(broker.StatusUnknown), "lost on its way; dies undelivered"},
-		{string(broker.StatusCompensated), "lost on its way; dead"},
-		{string(broker.StatusRevoking), "being revoked; dead here"},
+		{string(broker.StatusFailed), "failed"},
+		{string(broker.StatusUnknown), "outcome unknown, not delivered"},
+		{string(broker.StatusCompensated), "cleaned up, not delivered"},
+		{string(broker.StatusRevoking), "inactive, revocation pending"},
 		{string(broker.StatusRevoked), "revoked"},
-		{string(broker.StatusReleased), "given back"},
-		{string(broker.StatusExpired), "over at its time"},
-		{string(broker.StatusUsed), "used up"},
+		{string(broker.StatusReleased), "released"},
+		{string(broker.StatusExpired), "expired"},
+		{string(broker.StatusUsed), "used"},
 	}
-	decisionChoices = []choice{{"allow", "allowed"}, {"deny", "denied"}, {"pending", "left to people"}}
+	decisionChoices = []choice{{"allow", "allowed"}, {"deny", "denied"}, {"pending", "pending approval"}}
 	codeChoices     = []choice{
-		{scopes.ReasonPermitted, "a policy permits it"},
-		{scopes.ReasonApprovalRequired, "people have to agree"},
-		{scopes.ReasonApproved, "people have agreed"},
-		{scopes.ReasonBreakGlass, "others broke the glass"},
-		{scopes.ReasonNoPermit, "no policy permits it"},
-		{scopes.ReasonForbidden, "a policy forbids it"},
-		{scopes.ReasonUnknownScope, "there is no such scope"},
-		{scopes.ReasonPolicyError, "a policy has an error"},
-		{scopes.ReasonBindingRequired, "it takes an X.509-SVID"},
-		{scopes.ReasonProofRequired, "it takes a proof of a key"},
-		{scopes.ReasonSVIDExpiring, "the SVID ends too soon"},
-		{scopes.ReasonUserExpiring, "the person's login ends too soon"},
-		{scopes.ReasonLimited, "a limit is reached"},
-		{scopes.ReasonQuarantined, "the sandbox is in quarantine"},
-		{scopes.ReasonTaskEnded, "the task has ended"},
+		{scopes.ReasonPermitted, "permitted by policy"},
+		{scopes.ReasonApprovalRequired, "approval required"},
+		{scopes.ReasonApproved, "approved"},
+		{scopes.ReasonBreakGlass, "approved by break-glass"},
+		{scopes.ReasonNoPermit, "no policy permits the request"},
+		{scopes.ReasonForbidden, "forbidden by policy"},
+		{scopes.ReasonUnknownScope, "unknown scope"},
+		{scopes.ReasonPolicyError, "policy error"},
+		{scopes.ReasonBindingRequired, "X.509-SVID required"},
+		{scopes.ReasonProofRequired, "DPoP proof required"},
+		{scopes.ReasonSVIDExpiring, "SVID expires too soon"},
+		{scopes.ReasonUserExpiring, "login of the person expires too soon"},
+		{scopes.ReasonLimited, "scope limit reached"},
+		{scopes.ReasonQuarantined, "sandbox is quarantined"},
+		{scopes.ReasonTaskEnded, "task has ended"},
 	}
 	detailChoices = []choice{
 		{broker.CauseReleased, "by its holder"},
-		{broker.CauseTaskEnded, "its task has ended"},
+		{broker.CauseTaskEnded, "task ended"},
 		{broker.CauseRevoked, "by an admin"},
-		{broker.CauseQuarantined, "the sandbox was put into quarantine"},
-		{broker.CauseUndelivered, "the answer did not reach the caller"},
-		{broker.CauseOverdue, "its time has passed, and Vault still held it"},
-		{broker.CauseGone, "found dead in Vault before its time"},
-		{broker.CauseParentEnded, "what it was handed down from has ended"},
-		{"vault_unavailable", "Vault did not answer"},
-		{"vault_refused", "Vault refused"},
-		{"mint_mismatch", "Vault made something else"},
+		{broker.CauseQuarantined, "sandbox quarantined"},
+		{broker.CauseUndelivered, "response not delivered"},
+		{broker.CauseOverdue, "expired, but still held by Vault"},
+		{broker.CauseGone, "ended early in Vault"},
+		{broker.CauseParentEnded, "parent credential ended"},
+		{"vault_unavailable", "Vault unavailable"},
+		{"vault_refused", "refused by Vault"},
+		{"mint_mismatch", "Vault returned a different credential"},
 	}
-	// whyChoices say why something is not over.
+	// whyChoices say why a revocation is not complete.
 	whyChoices = []choice{
-		{"vault_unavailable", "Vault does not answer; it is tried again"},
-		{"vault_refused", "Vault refuses; it is tried again, and somebody has to look at its configuration"},
-		{"ledger_unavailable", "the record does not answer; it is tried again"},
-		{"unfinished", "its making is under way or lost; it dies undelivered"},
-		{"static", "a stored secret: only its owner can change it"},
+		{"vault_unavailable", "Vault is unavailable; Brevet retries"},
+		{"vault_refused", "Vault refuses; Brevet retries. Check the configuration of Vault"},
+		{"ledger_unavailable", "ledger is unavailable; Brevet retries"},
+		{"unfinished", "issuance is unfinished; the credential will not be delivered"},
+		{"static", "static secret; only its owner can rotate it"},
 	}
 	eventChoices = []choice{
-		{"request.denied", "Asked, and denied"},
-		{"request.pending", "Asked, and left to people"},
-		{"issuance.intent", "Asked, and allowed"},
-		{"issuance.issued", "Made"},
-		{"issuance.failed", "Not made"},
-		{"issuance.unknown", "Lost on its way"},
-		{"issuance.compensated", "Lost on its way, and dead"},
-		{"issuance.revoking", "Ended here; Vault has to confirm"},
+		{"request.denied", "Request denied"},
+		{"request.pending", "Approval requested"},
+		{"issuance.intent", "Request allowed"},
+		{"issuance.issued", "Issued"},
+		{"issuance.failed", "Issuance failed"},
+		{"issuance.unknown", "Outcome unknown"},
+		{"issuance.compensated", "Cleaned up"},
+		{"issuance.revoking", "Revocation pending in Vault"},
 		{"issuance.revoked", "Revoked"},
-		{"issuance.released", "Given back"},
-		{"issuance.expired", "Over at its time"},
-		{"issuance.used", "Used up"},
-		{"issuance.reported", "Its holder tells of its use"},
-		{"approval.vote", "A person voted"},
-		{"approval.remembered", "An earlier yes stands for it"},
-		{"approval.withdrawn", "Withdrawn by the sandbox"},
-		{broker.CommandTaskEnd, "End of the task ordered"},
+		{"issuance.released", "Released"},
+		{"issuance.expired", "Expired"},
+		{"issuance.used", "Used"},
+		{"issuance.reported", "Use reported by the holder"},
+		{"approval.vote", "Vote"},
+		{"approval.remembered", "Approval reused"},
+		{"approval.withdrawn", "Withdrawn"},
+		{broker.CommandTaskEnd, "Task end ordered"},
 		{broker.CommandRevoke, "Revocation ordered"},
 		{broker.CommandQuarantineAdd, "Quarantine ordered"},
 		{broker.CommandQuarantineRemove, "Quarantine lifted"},
 	}
 )
 
-// termFunctions are what templates say terms by.
+// termFunctions translate codes in templates.
 var termFunctions = template.FuncMap{
 	"status": inWords(statusChoices), "decision": inWords(decisionChoices), "code": inWords(codeChoices),
 	"detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
 }
 
-// inWords is how a list says a term; a term that it lacks, harmless.
+// inWords returns the label of a code. A code that the list lacks is shown escaped.
 func inWords(list []choice) func(term any) string {
 	return func(term any) string {
 		text := ""

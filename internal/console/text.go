@@ -45,9 +45,9 @@ func utc(t time.Time) string {
 
 func left(t, now time.Time) string {
 	if !t.After(now) {
-		return "over"
+		return "expired"
 	}
-	return lasting(t.Sub(now)) + " left"
+	return "in " + lasting(t.Sub(now))
 }
 
 func ago(t, now time.Time) string {
@@ -63,21 +63,21 @@ func lasting(d time.Duration) string {
 	units := []struct {
 		length time.Duration
 		name   string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}}
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
 	for i, u := range units {
 		n := d / u.length
 		if n == 0 {
 			continue
 		}
-		text := fmt.Sprintf("%d %s", n, u.name)
+		text := fmt.Sprintf("%d%s", n, u.name)
 		if i+1 < len(units) {
 			if rest := d % u.length / units[i+1].length; rest > 0 {
-				text += fmt.Sprintf(" %d %s", rest, units[i+1].name)
+				text += fmt.Sprintf(" %d%s", rest, units[i+1].name)
 			}
 		}
 		return text
 	}
-	return "0 s"
+	return "0s"
 }
 
 // param is one parameter of a request.

@@ -116,5 +116,5 @@ func toLogin(w http.ResponseWriter, r *http.Request) {
 
 // home is the first page that is for its reader.
 func (c *Console) home(_ *http.Request, who *visitor) (view, error) {
-	return view{page: "home", title: "Welcome"}, nil
+	return view{page: "home", title: "Dashboard"}, nil
 }

@@ -15,7 +15,7 @@ import (
 // maxText is the longest free text of a person, in bytes, as at the API.
 const maxText = 1000
 
-var errSecretText = errors.New("text holds what looks like a secret")
+var errSecretText = errors.New("text appears to contain a secret")
 
 // checkText bounds somebody's free text, and keeps secrets out of the record (H82).
 func checkText(text string) error {
@@ -72,15 +72,15 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.VoteC
 			if t := troubleOf(err); t.status == http.StatusForbidden {
 				c.refuse(r, who, t, err)
 			}
-			c.cfg.Log.WarnContext(r.Context(), "one of several votes was not taken", "request", b.Request, "error", err)
+			c.cfg.Log.WarnContext(r.Context(), "one of several votes was not recorded", "request", b.Request, "error", err)
 			continue
 		}
 		n++
 	}
 	if n == len(ballots) {
-		return fmt.Sprintf(" The same was said to %d like it.", n)
+		return fmt.Sprintf(" The vote also applies to %d similar requests.", n)
 	}
-	return fmt.Sprintf(" The same was said to %d like it; %d more had changed or were decided, and are left as they are.", n, len(ballots)-n)
+	return fmt.Sprintf(" The vote also applies to %d similar requests; %d others had changed or were already decided.", n, len(ballots)-n)
 }
 
 // votesOf reads a form: what is said to the request that it is about, and to others like it.
@@ -138,20 +138,20 @@ func (c *Console) said(after *broker.ApprovalRequest, b broker.VoteCast) string 
 	}
 	switch {
 	case !after.Voted:
-		return "You had said that before, and it counts once: nothing has changed. (" + what + ")"
+		return "You had already voted this way; nothing has changed. (" + what + ")"
 	case b.Verdict == broker.Deny && after.Status == broker.StatusRedeemed:
-		return "Denied: what had been issued for it is revoked. (" + what + ")"
+		return "Denied: the issued credential is revoked. (" + what + ")"
 	case b.Verdict == broker.Deny:
-		return "Denied: nothing is issued for it. (" + what + ")"
+		return "Denied: no credential is issued. (" + what + ")"
 	case after.Status == broker.StatusApproved && b.Verdict == broker.BreakGlass:
-		return "Approved by breaking the glass: the sandbox may take its credential now. (" + what + ")"
+		return "Approved by break-glass: the sandbox can redeem the request now. (" + what + ")"
 	case after.Status == broker.StatusApproved:
-		return "Approved: the sandbox may take its credential now. (" + what + ")"
+		return "Approved: the sandbox can redeem the request now. (" + what + ")"
 	case b.Verdict == broker.BreakGlass:
-		return fmt.Sprintf("The glass is broken, and everybody is told: %d of %d of %s have said yes, and %d more has to. (%s)",
+		return fmt.Sprintf("Break-glass vote recorded, and everybody is notified: %d of %d of %s have approved, %d more required. (%s)",
 			a.Broke(), a.StandIns(), after.BreakGlass, a.StandIns()-a.Broke(), what)
 	default:
-		return fmt.Sprintf("Your yes is recorded: %d of %d. It waits for %d more of %s. (%s)",
+		return fmt.Sprintf("Approval recorded: %d of %d. %d more of %s required. (%s)",
 			a.Yes(), after.ApprovalQuorum, after.ApprovalQuorum-a.Yes(), after.ApprovalGroup, what)
 	}
 }

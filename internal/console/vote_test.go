@@ -35,27 +35,27 @@ func TestVotesThatAreRefused(t *testing.T) {
 		status   int
 		says     string
 	}{
-		{"the hash of another request", open, alice, form(other, "approve"), nil, 409, "It is not what you looked at"},
-		{"no hash", open, alice, url.Values{"verdict": {"approve"}}, nil, 422, "not complete"},
-		{"a hash that is too long", open, alice, form(open, "approve", "hash", strings.Repeat("0", 66)), nil, 422, "not complete"},
-		{"no verdict", open, alice, form(open, ""), nil, 422, "not complete"},
-		{"two forms at once", open, alice, form(open, "approve", "also", other), nil, 422, "not complete"},
-		{"their own sandbox's", own, alice, form(own, "approve"), nil, 403, "It is your own request"},
-		{"for the task, which the scope does not let", open, alice, form(open, "approve", "covers", "task"), nil, 422, "It cannot cover the task"},
-		{"a no for the task", open, alice, form(open, "deny", "covers", "task"), nil, 422, "not complete"},
-		{"not of the group", glass, alice, form(glass, "approve"), nil, 403, "You are not in the group"},
-		{"breaking the glass without a note", glass, alice, form(glass, "break_glass", "note", "  "), nil, 422, "Say why you break the glass"},
-		{"breaking a glass that is not there", open, alice, form(open, "break_glass", "note", "now"), nil, 403, "You are not in the group"},
-		{"a note that is too long", open, alice, form(open, "approve", "note", strings.Repeat("n", 1001)), nil, 422, "not complete"},
-		{"a note with a secret (H82)", open, alice, form(open, "approve", "note", "hvs.CAESIJ0123456789abcdefghij"), nil, 422, "looks like a secret"},
-		{"withdrawn", withdrawn, alice, gone, nil, 409, "It is decided already"},
-		{"nothing", "01a201c0-0000-7000-8000-000000000000", alice, form(open, "approve"), nil, 404, "no such thing"},
-		{"no id", "x", alice, form(open, "approve"), nil, 404, "no such thing"},
-		{"a page of another site", open, alice, form(open, "approve"), []string{"Sec-Fetch-Site", "cross-site"}, 403, "Another site called"},
-		{"a page of a neighbour", open, alice, form(open, "approve"), []string{"Origin", "http://127.0.0.1:1"}, 403, "Another site called"},
-		{"a prefetch", open, alice, nil, nil, 405, "That is not how this page is used"},
-		{"no role", foreign, w.program(t, "dave"), form(open, "approve"), nil, 403, "This is not for you"},
-		{"nobody", foreign, w.program(t, ""), form(open, "approve"), nil, 401, "You are not logged in"},
+		{"the hash of another request", open, alice, form(other, "approve"), nil, 409, "Request has changed"},
+		{"no hash", open, alice, url.Values{"verdict": {"approve"}}, nil, 422, "Incomplete form"},
+		{"a hash that is too long", open, alice, form(open, "approve", "hash", strings.Repeat("0", 66)), nil, 422, "Incomplete form"},
+		{"no verdict", open, alice, form(open, ""), nil, 422, "Incomplete form"},
+		{"two forms at once", open, alice, form(open, "approve", "also", other), nil, 422, "Incomplete form"},
+		{"their own sandbox's", own, alice, form(own, "approve"), nil, 403, "Own request"},
+		{"for the task, which the scope does not let", open, alice, form(open, "approve", "covers", "task"), nil, 422, "Approval cannot cover the task"},
+		{"a no for the task", open, alice, form(open, "deny", "covers", "task"), nil, 422, "Incomplete form"},
+		{"not of the group", glass, alice, form(glass, "approve"), nil, 403, "Not eligible to vote"},
+		{"breaking the glass without a note", glass, alice, form(glass, "break_glass", "note", "  "), nil, 422, "Note required"},
+		{"breaking a glass that is not there", open, alice, form(open, "break_glass", "note", "now"), nil, 403, "Not eligible to vote"},
+		{"a note that is too long", open, alice, form(open, "approve", "note", strings.Repeat("n", 1001)), nil, 422, "Incomplete form"},
+		{"a note with a secret (H82)", open, alice, form(open, "approve", "note", "hvs.CAESIJ0123456789abcdefghij"), nil, 422, "appears to contain a secret"},
+		{"withdrawn", withdrawn, alice, gone, nil, 409, "Already decided"},
+		{"nothing", "01a201c0-0000-7000-8000-000000000000", alice, form(open, "approve"), nil, 404, "Not found"},
+		{"no id", "x", alice, form(open, "approve"), nil, 404, "Not found"},
+		{"a page of another site", open, alice, form(open, "approve"), []string{"Sec-Fetch-Site", "cross-site"}, 403, "Cross-origin request refused"},
+		{"a page of a neighbour", open, alice, form(open, "approve"), []string{"Origin", "http://127.0.0.1:1"}, 403, "Cross-origin request refused"},
+		{"a prefetch", open, alice, nil, nil, 405, "Method not allowed"},
+		{"no role", foreign, w.program(t, "dave"), form(open, "approve"), nil, 403, "Permission denied"},
+		{"nobody", foreign, w.program(t, ""), form(open, "approve"), nil, 401, "Login required"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if status, body := w.ask(t, tc.as, "/approvals/"+tc.id+"/vote", tc.form, tc.headers...); status != tc.status || !strings.Contains(body, tc.says) {
@@ -64,7 +64,7 @@ func TestVotesThatAreRefused(t *testing.T) {
 		})
 	}
 	for _, id := range []string{open, other, own, glass, foreign} {
-		if _, page := w.ask(t, bob, "/approvals/"+id, nil); !strings.Contains(page, "nobody has voted") {
+		if _, page := w.ask(t, bob, "/approvals/"+id, nil); !strings.Contains(page, "no votes yet") {
 			t.Errorf("somebody has voted on %s:\n%s", id, page)
 		}
 	}
@@ -119,7 +119,7 @@ func TestWhatIsAlikeIsShownWhole(t *testing.T) {
 	_, page := w.ask(t, w.program(t, "alice"), "/approvals/"+first, nil)
 	_, also, found := strings.Cut(page, `name="also"`)
 	also, _, _ = strings.Cut(also, "</label>")
-	for _, want := range []string{"<code>github:repo/" + repo + "</code>", "repo = <code>" + repo + "</code>", "nothing: whoever has it can use it"} {
+	for _, want := range []string{"<code>github:repo/" + repo + "</code>", "repo = <code>" + repo + "</code>", "nothing: anyone who holds it can use it"} {
 		if !found || !strings.Contains(also, want) {
 			t.Errorf("%q is not said of the one that is alike:\n%s", want, also)
 		}

@@ -21,7 +21,7 @@ type whosePage struct {
 func (c *Console) whose(r *http.Request, who *visitor) (view, error) {
 	asked := strings.TrimSpace(r.URL.Query().Get("credential"))
 	p := whosePage{Digest: strings.TrimPrefix(strings.ToLower(asked), "sha256:")}
-	v := view{page: "whose", title: "Whose token is this?"}
+	v := view{page: "whose", title: "Find a token's owner"}
 	if p.Digest == "" {
 		v.data = p
 		return v, nil

@@ -108,7 +108,7 @@ func (w *world) program(t *testing.T, who string) *http.Client {
 	}
 	browser := &http.Client{Jar: insecure{jar}, Timeout: patience}
 	if who != "" {
-		if page := w.oidc.LogIn(t, browser, w.console+"/login?return=/you", who); !strings.Contains(page, "<h1>You</h1>") {
+		if page := w.oidc.LogIn(t, browser, w.console+"/login?return=/you", who); !strings.Contains(page, "<h1>Profile</h1>") {
 			t.Fatalf("after the login got:\n%s", page)
 		}
 	}
@@ -291,7 +291,7 @@ func (b *tab) login(who string) {
 		b.run(chromedp.Click(`button[type="submit"]`))
 	}
 	b.run(chromedp.WaitVisible("main#main"))
-	if got := b.title(); got != "You" {
+	if got := b.title(); got != "Profile" {
 		b.t.Fatalf("after the login got the page %q:\n%s", got, b.text("body"))
 	}
 }

@@ -26,7 +26,7 @@ func roleOf(name string, reach broker.Reach) role {
 
 // you shows somebody to themselves.
 func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
-	return view{page: "you", title: "You", data: struct{ Approver, Auditor, Admin role }{
+	return view{page: "you", title: "Profile", data: struct{ Approver, Auditor, Admin role }{
 		roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin),
 	}}, nil
 }

@@ -174,12 +174,12 @@ func onScreen(t *testing.T, d *desk, s sight) {
 	}
 	showsAll(t, screen, "\r\n")
 	screen = strings.ReplaceAll(screen, "\r\n", "\n")
-	facts, said, found := strings.Cut(screen, "\nthe sandbox's own words")
+	facts, said, found := strings.Cut(screen, "\nreason given by the sandbox")
 	if !found || !strings.Contains(facts, s.id) || !strings.Contains(facts, "git:repo/acme/api") || !strings.Contains(facts, "\nhash ") {
 		t.Fatalf("got %q, want the facts before the words", screen)
 	}
 	heading, lines, _ := strings.Cut(strings.TrimSuffix(said, "\n"), "\n")
-	if !strings.Contains(heading, "prove nothing") || strings.Contains(heading, "mixes alphabets") != mixes(s.reason) {
+	if !strings.Contains(heading, "unverified") || strings.Contains(heading, "mixes alphabets") != mixes(s.reason) {
 		t.Errorf("got the heading %q", heading)
 	}
 	for line := range strings.SplitSeq(lines, "\n") {
@@ -383,7 +383,7 @@ func (d *desk) inert(t *testing.T, within string, s sight) {
 	said := look[string](t, d, fmt.Sprintf(`document.querySelector(%q).textContent`, pane+" pre"))
 	showsAll(t, said, "\n")
 	heading := look[string](t, d, fmt.Sprintf(`document.querySelector(%q).textContent`, pane+" figcaption"))
-	if !strings.Contains(heading, "prove nothing") || strings.Contains(heading, "mixes alphabets") != mixes(s.reason) {
+	if !strings.Contains(heading, "unverified") || strings.Contains(heading, "mixes alphabets") != mixes(s.reason) {
 		t.Errorf("got the heading %q", heading)
 	}
 	first := look[bool](t, d, fmt.Sprintf(`(() => { const facts = document.querySelector(%q), words = document.querySelector(%q);

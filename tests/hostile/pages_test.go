@@ -30,7 +30,7 @@ func (d *desk) alice(t *testing.T) *http.Client {
 		t.Fatal(err)
 	}
 	browser := &http.Client{Jar: insecure{jar}, Timeout: patience}
-	if page := d.oidc.LogIn(t, browser, d.console+"/login?return=/you", "alice"); !strings.Contains(page, "<h1>You</h1>") {
+	if page := d.oidc.LogIn(t, browser, d.console+"/login?return=/you", "alice"); !strings.Contains(page, "<h1>Profile</h1>") {
 		t.Fatalf("after the login got:\n%s", page)
 	}
 	browser.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

@@ -26,13 +26,13 @@
   const tell = (news) => {
     count(news.waiting);
     const parts = [];
-    if (news.come > 0) parts.push(`${requests(news.come)} came.`);
-    if (news.gone > 0) parts.push(`${requests(news.gone)} decided or over.`);
-    said.textContent = parts.length > 0 ? parts.join(" ") + ` ${requests(news.waiting)} in all.` : "";
+    if (news.come > 0) parts.push(`${requests(news.come)} arrived.`);
+    if (news.gone > 0) parts.push(`${requests(news.gone)} decided or expired.`);
+    said.textContent = parts.length > 0 ? parts.join(" ") + ` ${requests(news.waiting)} pending.` : "";
     if (news.state === inbox().dataset.state) return;
     if (!deciding()) return refresh();
     fresh += news.come;
-    show.textContent = fresh > 0 ? `Show ${fresh} new` : "Show what has changed";
+    show.textContent = fresh > 0 ? `Show ${fresh} new` : "Show changes";
     show.hidden = false;
   };
 
@@ -42,7 +42,7 @@
     source = new EventSource("/approvals/events");
     source.addEventListener("changed", (e) => tell(JSON.parse(e.data)));
     source.addEventListener("error", () => {
-      said.textContent = "This page is not live at the moment. It tries again; if it stays so, load it again.";
+      said.textContent = "Live updates are interrupted. Reconnecting; if this persists, reload the page.";
       if (source.readyState === EventSource.CLOSED) setTimeout(listen, 10000);
     });
     source.addEventListener("open", () => { said.textContent = ""; });

@@ -41,17 +41,17 @@
     verdict.setAttribute("role", good ? "status" : "alert");
     verdict.textContent = text;
   };
-  const alarm = (text) => say(false, `THE RECORD WAS CHANGED, or this is another log by the same name. ${text} Do not trust what it says; keep this browser as it is, and tell whoever audits it. Compare with a witness, and run brevet audit verify.`);
+  const alarm = (text) => say(false, `TAMPERING DETECTED, or this is another log with the same name. ${text} Do not trust this log. Keep the state of this browser and contact your auditor. Compare with a witness, and run brevet audit verify.`);
   const keep = () => localStorage.setItem(place, JSON.stringify(now));
 
   const check = async () => {
     const vouched = await signed(readNote(note), keys || []);
-    if (vouched === false) return alarm(`The checkpoint of ${size} entries is signed by no key of the log.`);
-    if (vouched === null) return say(false, "Whether the log has signed this checkpoint cannot be told: this browser has no Ed25519, or the keys of the log cannot be asked at the moment. It is neither compared nor remembered: load the page again.");
+    if (vouched === false) return alarm(`The checkpoint of ${size} entries has no valid signature of the log.`);
+    if (vouched === null) return say(false, "The signature of this checkpoint was not checked: this browser does not support Ed25519, or the keys of the log are unavailable. The checkpoint is neither compared nor stored. Reload the page.");
     const text = localStorage.getItem(place);
     if (text === null) {
       keep();
-      say(true, `This browser has seen no checkpoint of this log before. From now on it remembers this one, of ${now.size} entries, and checks each later one against it.`);
+      say(true, `First checkpoint of this log in this browser: ${now.size} entries. The browser stores it and checks each later checkpoint against it.`);
       return;
     }
     const before = JSON.parse(text);
@@ -59,14 +59,14 @@
     if (now.size < before.size) return alarm(`${seen}, and now there are ${now.size}.`);
     if (now.size === before.size) {
       if (now.root !== before.root) return alarm(`${seen}, and now the root of as many is ${now.root}.`);
-      say(true, `Nothing was added since this browser looked last: the checkpoint of ${now.size} entries is the same.`);
+      say(true, `No new entries since the last visit of this browser: the checkpoint of ${now.size} entries is unchanged.`);
       return;
     }
     const answer = await fetch(`/ledger/growth?from=${before.size}&to=${now.size}`);
-    if (!answer.ok) return say(false, "The proof of growth could not be had. That proves nothing yet: load the page again.");
-    if (!(await continues(before, now, await answer.json()))) return alarm(`${seen}, and the log of now does not begin with it.`);
+    if (!answer.ok) return say(false, "The consistency proof is unavailable, which proves nothing yet. Reload the page.");
+    if (!(await continues(before, now, await answer.json()))) return alarm(`${seen}, and the current log does not contain it.`);
     keep();
-    say(true, `Checked in this browser: the log of ${now.size} entries begins with the ${before.size} that it had when this browser looked last. Nothing of them was changed or taken away.`);
+    say(true, `Verified in this browser: the log of ${now.size} entries begins with the ${before.size} entries of the last visit. None of them was changed or removed.`);
   };
-  check().catch((e) => alarm(`What this browser remembers, or the proof, cannot be read (${e.message}).`));
+  check().catch((e) => alarm(`The stored checkpoint or the proof is unreadable (${e.message}).`));
 })();

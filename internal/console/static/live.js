@@ -4,7 +4,7 @@
 (() => {
   const chart = document.getElementById("chart");
   const figures = document.getElementById("figures");
-  const lines = [["issued", "Issued", []], ["denied", "Denied", [6, 4]], ["pending", "Left to people", [2, 3]], ["ended", "Ended early", [10, 4, 2, 4]]];
+  const lines = [["issued", "Issued", []], ["denied", "Denied", [6, 4]], ["pending", "Pending approval", [2, 3]], ["ended", "Revoked", [10, 4, 2, 4]]];
   let plot = null;
   let known = null;
 

@@ -19,7 +19,7 @@ const signedNotes = (() => {
   // readNote takes a signed note apart into its text and its signatures, each with name, key hash and bytes.
   const readNote = (note) => {
     const end = note.lastIndexOf("\n\n");
-    if (end < 0) throw new Error("it is no signed note");
+    if (end < 0) throw new Error("invalid signed note");
     const signatures = note.slice(end + 2).split("\n").filter(Boolean).map((line) => {
       const [, name, value] = line.split(" ");
       const all = bytesOf(value);

@@ -7,10 +7,10 @@
   const known = (list) => list.map((one) => ({ ...one, id: bytes(one.id) }));
 
   const words = {
-    NotAllowedError: "It was cancelled, took too long, or no passkey of yours is at hand.",
-    InvalidStateError: "This device has a passkey of yours for this console already.",
-    SecurityError: "Passkeys are not for this address of the console. Open it by the address that your operator gave out.",
-    NotSupportedError: "This device can make no passkey of a kind that is accepted.",
+    NotAllowedError: "The request was cancelled or timed out, or none of your passkeys is available.",
+    InvalidStateError: "This device already has a passkey for this console.",
+    SecurityError: "Passkeys do not work at this address. Open the console at the address that the operator published.",
+    NotSupportedError: "This device does not support a passkey type that Brevet accepts.",
   };
 
   const answer = (credential, response) => JSON.stringify({
@@ -30,7 +30,7 @@
 
   const make = async (form) => {
     const reply = await fetch("/you/passkeys/challenge", { method: "POST" });
-    if (!reply.ok) throw new Error("The console did not begin it. Load this page again.");
+    if (!reply.ok) throw new Error("The console did not start the registration. Reload this page.");
     const options = await reply.json();
     options.challenge = bytes(options.challenge);
     options.user.id = bytes(options.user.id);
@@ -65,7 +65,7 @@
         told(form, "");
         button.setAttribute("aria-busy", "true");
         try {
-          if (!window.PublicKeyCredential) throw new Error("This browser has no passkeys. Take one that has.");
+          if (!window.PublicKeyCredential) throw new Error("This browser does not support passkeys. Use another browser.");
           await act(form);
           ready = true;
           form.requestSubmit(button);

@@ -44,8 +44,8 @@
     const holds = await signed(note, keys);
     const of = `the checkpoint of ${origin}, of ${size} entries with the root ${root}`;
     return say(holds, holds === null
-      ? `whether the log has signed ${of}. ${keys.length ? "This browser has no Ed25519" : "The keys of the log cannot be asked at the moment"}; the rest is checked all the same.`
-      : `${of}, ${holds ? "is signed by a key of the log" : "is signed by no key of the log"}.`);
+      ? `the signature of ${of}. ${keys.length ? "This browser does not support Ed25519" : "The keys of the log are unavailable"}; all other checks still run.`
+      : `${of}, ${holds ? "has a valid signature of the log" : "has no valid signature of the log"}.`);
   };
 
   const checkEntry = async (entry, ids, note) => {
@@ -59,8 +59,8 @@
     const holds = led !== null && same(led, bytesOf(root)) && ids.includes(body.id);
     const hex = [...leaf].map((b) => b.toString(16).padStart(2, "0")).join("");
     return say(holds, ids.includes(body.id)
-      ? `entry ${entry.index} (${body.kind}), byte for byte, ${holds ? "is at its place in the log" : "is not in the log, or not so"}: its hash ${hex} ${holds ? "leads" : "does not lead"} to that root over ${(entry.proof || []).length} hashes.`
-      : `entry ${entry.index} is of something else.`);
+      ? `entry ${entry.index} (${body.kind}), byte for byte, ${holds ? "is included in the log" : "is not included in the log"}: its hash ${hex} ${holds ? "leads" : "does not lead"} to that root over ${(entry.proof || []).length} hashes.`
+      : `entry ${entry.index} belongs to another record.`);
   };
 
   // inBody is where the entry that begins a record says what the page shows.
@@ -73,17 +73,17 @@
   const checkShown = (receipt, shown) => {
     const bodies = receipt.entries.map((entry) => JSON.parse(entry.body));
     const begun = bodies.find((body) => body.id === receipt.issuance && body.subject && body.request && body.decision);
-    if (!begun) return say(false, "no entry says who has asked for what, and what was decided.");
+    if (!begun) return say(false, "no entry contains the request and the decision.");
     const others = [...inBody].filter(([name, read]) => shown[name] !== read(begun)).map(([name]) => name);
     return say(others.length === 0, others.length === 0
-      ? "sandbox, task, scope and decision are on this page as its entry says."
-      : `this page shows something else than its entry says: ${others.join(", ")}.`);
+      ? "the sandbox, task, scope and decision on this page match the entry."
+      : `this page differs from the entry: ${others.join(", ")}.`);
   };
 
   const verdicts = {
-    holds: ["notice", "This browser has checked it: the entries of this record are in the log, byte for byte."],
-    open: ["unchecked", "This browser has checked a part of it: whether the log has signed for these entries is not known. Load the page again, or check the receipt with brevet audit verify."],
-    broken: ["warning", "This proof does not hold. What came here is not what the log has: tell whoever audits it."],
+    holds: ["notice", "Verified in this browser: the log includes the entries of this record, byte for byte."],
+    open: ["unchecked", "Partly verified in this browser: the signature of the log was not checked. Reload the page, or check the receipt with brevet audit verify."],
+    broken: ["warning", "Invalid proof: this page differs from the log. Contact your auditor."],
   };
 
   const check = async (data) => {
@@ -96,7 +96,7 @@
       for (const entry of data.receipt.entries) results.push(await checkEntry(entry, ids, note));
       results.push(checkShown(data.receipt, data.shown));
     } catch (e) {
-      results.push(say(false, `the proof cannot be read (${e.message}).`));
+      results.push(say(false, `the proof is unreadable (${e.message}).`));
     }
     const found = results.includes(false) ? "broken" : results.includes(null) ? "open" : "holds";
     [verdict.className, verdict.textContent] = verdicts[found];

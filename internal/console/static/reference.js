@@ -16,7 +16,7 @@
       if (!e.hidden) shown++;
     }
     for (const g of groups) g.hidden = !g.querySelector("[data-find]:not([hidden])");
-    said.textContent = words.length === 0 ? "" : shown === 0 ? "nothing has these words" : `${shown} of ${all.length}`;
+    said.textContent = words.length === 0 ? "" : shown === 0 ? "no matches" : `${shown} of ${all.length}`;
   };
 
   box.closest(".filter").hidden = false;

@@ -39,7 +39,7 @@
     event.preventDefault();
     const text = secret.value.replace(/[\r\n]+$/, "");
     if (text === "" || text.length > 65536) {
-      problem.textContent = "That is no credential: it is empty, or longer than 64 KiB.";
+      problem.textContent = "Invalid credential: it is empty or longer than 64 KiB.";
       return;
     }
     const sum = new Uint8Array(await crypto.subtle.digest("SHA-256", claims(text) ?? new TextEncoder().encode(text)));
