@@ -46,7 +46,7 @@ func reasonOf(err error) (status int, name, text string) {
 		return http.StatusBadRequest, "invalid_request", "The Authorization header must hold exactly one token."
 	case errors.Is(err, ErrUnavailable), errors.Is(err, dpop.ErrCrowded):
 		return http.StatusServiceUnavailable, "temporarily_unavailable", "Tokens cannot be verified at the moment. Retry later."
-	case refusal.Reason(err) != "internal":
+	case refusal.By("dpop", err):
 		return http.StatusUnauthorized, "invalid_dpop_proof", "The DPoP proof must be new, for this call, and signed by the key that the token is bound to."
 	case errors.Is(err, token.ErrExpired):
 		return http.StatusUnauthorized, "invalid_token", "The token has expired."

@@ -22,6 +22,12 @@ func (e *Error) Error() string { return e.pkg + ": " + e.text }
 // Unwrap returns the refusal that this one is a kind of, nil for none.
 func (e *Error) Unwrap() error { return e.kind }
 
+// By tells whether err is a refusal by a package.
+func By(pkg string, err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.pkg == pkg
+}
+
 // Reason returns the code of err for the record, "" for nil, and "internal" for an error that is no refusal.
 func Reason(err error) string {
 	if err == nil {
