@@ -21,12 +21,12 @@ import (
 
 // ApprovalsCmd is `brevet approvals`.
 type ApprovalsCmd struct {
-	List    ApprovalsListCmd    `cmd:"" help:"List what waits for you."`
-	Show    ApprovalsShowCmd    `cmd:"" help:"Show one request, with the votes on it."`
-	Approve ApprovalsApproveCmd `cmd:"" help:"Say yes, to one request or to several."`
-	Break   ApprovalsBreakCmd   `cmd:"" name:"break-glass" help:"Say yes in place of the group that was asked, when it does not answer. Everybody is told."`
-	Deny    ApprovalsDenyCmd    `cmd:"" help:"Say no. One no ends a request, and revokes what it was redeemed by."`
-	Watch   ApprovalsWatchCmd   `cmd:"" help:"Show what comes to wait for you, until Ctrl-C."`
+	List    ApprovalsListCmd    `cmd:"" help:"List pending approvals."`
+	Show    ApprovalsShowCmd    `cmd:"" help:"Show one request and its votes."`
+	Approve ApprovalsApproveCmd `cmd:"" help:"Approve one or more requests."`
+	Break   ApprovalsBreakCmd   `cmd:"" name:"break-glass" help:"Approve in place of the group in an emergency. Everybody is notified."`
+	Deny    ApprovalsDenyCmd    `cmd:"" help:"Deny a request. One denial closes it and revokes its credential."`
+	Watch   ApprovalsWatchCmd   `cmd:"" help:"Show new pending approvals until Ctrl-C."`
 }
 
 // mostApprovals is how many requests are listed.
@@ -47,7 +47,7 @@ func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 		return explain(con, c.hint(err), "")
 	}
 	if list.More {
-		fmt.Fprintln(con.err, "more wait than are listed: decide on these first, and list again")
+		fmt.Fprintln(con.err, "more requests are pending than are listed: decide these first, then list again")
 	}
 	return printApprovals(con, list.Approvals)
 }
@@ -64,7 +64,7 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 		return nil
 	}
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(con.out, "nothing waits for you")
+		_, err := fmt.Fprintln(con.out, "no pending approvals")
 		return err
 	}
 	alike := map[string]int{}
@@ -72,7 +72,7 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 		alike[one.Like+alarm(one)]++
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "REQUEST\tLEFT\tWHO\tSCOPE\tRESOURCE\tVOTES")
+	fmt.Fprintln(table, "REQUEST\tEXPIRES IN\tWHO\tSCOPE\tRESOURCE\tVOTES")
 	for _, one := range list {
 		n := alike[one.Like+alarm(one)]
 		if n == 0 {
@@ -81,7 +81,7 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 		alike[one.Like+alarm(one)] = 0
 		who := safetext.Text(one.SpiffeID)
 		if n > 1 {
-			who += fmt.Sprintf(" and %d like it", n-1)
+			who += fmt.Sprintf(" and %d similar", n-1)
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d of %d%s\n", safetext.Text(one.ID), left(one), who, safetext.Text(one.Scope),
 			shorten(safetext.Text(one.Resource), 60), one.VotesCast, one.Approval.Quorum, alarm(one))
@@ -114,7 +114,7 @@ func signedText(passkey string) string {
 }
 
 func left(one openapi.ApprovalCase) string {
-	return max(0, time.Until(one.ExpiresAt)).Round(time.Second).String()
+	return spell(max(0, time.Until(one.ExpiresAt)).Round(time.Second))
 }
 
 // ApprovalsShowCmd is `brevet approvals show`.
@@ -179,20 +179,20 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	for _, line := range [][2]string{
 		{"request", one.ID},
 		{"GLASS", brokenText(a, one)},
-		{"status", fmt.Sprintf("%s, %d have voted, %s left", one.Status, one.VotesCast, left(one))},
-		{"asked", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)},
-		{"who", a.SPIFFEID},
-		{"for whom", a.OnBehalfOf},
+		{"status", fmt.Sprintf("%s, %d votes, expires in %s", one.Status, one.VotesCast, left(one))},
+		{"approvers", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)},
+		{"sandbox", a.SPIFFEID},
+		{"on behalf", a.OnBehalfOf},
 		{"task", a.Task},
-		{"wants to", one.Title},
+		{"action", one.Title},
 		{"scope", a.Scope + " (" + a.Authority + ")"},
-		{"on", a.Resource},
-		{"with", paramsText(a.Params)},
-		{"for", "at most " + seconds(a.TTL).String()},
-		{"at", a.Audience},
+		{"resource", a.Resource},
+		{"params", paramsText(a.Params)},
+		{"ttl", "at most " + spell(seconds(a.TTL))},
+		{"audience", a.Audience},
 		{"bound to", a.Thumbprint},
 		{"key", a.JKT},
-		{"gated by", strings.Join(one.Policies, ", ")},
+		{"policies", strings.Join(one.Policies, ", ")},
 		{"catalogue", a.Catalogue},
 		{"covers", coverText(a, one)},
 		{"hash", one.Hash},
@@ -203,9 +203,9 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	}
 	for _, v := range one.Votes {
 		fmt.Fprintf(out, "%-10s %s by %s (%s), %s\n", "vote", v.Verdict, safetext.Text(v.Name), safetext.Text(v.Voter), v.Time.Local().Format(time.DateTime))
-		printUntrusted(out, "their note", v.Note)
+		printUntrusted(out, "note", v.Note)
 	}
-	printUntrusted(out, "the sandbox's own words, which prove nothing", one.Reason)
+	printUntrusted(out, "reason given by the sandbox (unverified)", one.Reason)
 	return nil
 }
 
@@ -214,16 +214,16 @@ func brokenText(a agreed, one openapi.ApprovalCase) string {
 	if !one.Approval.Broken {
 		return ""
 	}
-	return fmt.Sprintf("BROKEN: somebody of %s approves this in place of %s", a.BreakGlass, a.Group)
+	return fmt.Sprintf("BREAK GLASS: a member of %s approves this in place of %s", a.BreakGlass, a.Group)
 }
 
 // coverText says whether a yes may stand for the task, and how often it has.
 func coverText(a agreed, one openapi.ApprovalCase) string {
 	switch {
 	case one.Remembered != "":
-		return "nothing of its own: the yes to " + one.Remembered + " stands for it"
+		return "covered by the approval of " + one.Remembered
 	case a.Remember != "":
-		return fmt.Sprintf("this request; with --for-task the same ask again (%d times so far)", one.Recalled)
+		return fmt.Sprintf("this request; with --for-task also identical requests (%d so far)", one.Recalled)
 	default:
 		return ""
 	}
@@ -248,7 +248,7 @@ func printUntrusted(out io.Writer, whose, text string) {
 	}
 	warning := ""
 	if safetext.MixesAlphabets(text) {
-		warning = "; it mixes alphabets, so letters may not be what they look like"
+		warning = "; mixes alphabets, so characters may be lookalikes"
 	}
 	fmt.Fprintf(out, "\n%s%s:\n", whose, warning)
 	for line := range strings.SplitSeq(text, "\n") {
@@ -259,13 +259,13 @@ func printUntrusted(out io.Writer, whose, text string) {
 // ApprovalsWatchCmd is `brevet approvals watch`.
 type ApprovalsWatchCmd struct {
 	PersonFlags
-	Every time.Duration `help:"How often to look, where the broker cannot tell." default:"2s"`
+	Every time.Duration `help:"Polling interval, if the broker cannot push events." default:"2s"`
 }
 
 // Run prints what comes. What has been printed is not printed again.
 func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 	if c.Every < time.Second {
-		return errors.New("--every: at least 1s, out of regard for the broker")
+		return errors.New("--every: must be at least 1s")
 	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -289,7 +289,7 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 		case err != nil && !passes(err):
 			return explain(con, c.hint(err), "")
 		case err != nil:
-			con.say("the broker cannot be asked right now; trying again")
+			con.say("the broker is unavailable; retrying")
 		}
 		if !wait.For(ctx, delay) {
 			return nil
@@ -313,7 +313,7 @@ func (c *ApprovalsWatchCmd) follow(
 	err := watch.Follow(ctx, func(e client.ApprovalEvent) error {
 		switch {
 		case e.More:
-			con.say("more wait than are shown: decide on these first")
+			con.say("more requests are pending than are shown: decide these first")
 		case e.Waiting != nil:
 			return show(*e.Waiting)
 		}
@@ -340,7 +340,7 @@ func announce(con *console, one openapi.ApprovalCase) error {
 	if con.json {
 		return con.encode(one)
 	}
-	_, err := fmt.Fprintf(con.out, "%s%s  %s on %s by %s, %s left\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly),
+	_, err := fmt.Fprintf(con.out, "%s%s  %s on %s by %s, expires in %s\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly),
 		alarm(one), safetext.Text(one.Scope), shorten(safetext.Text(one.Resource), 60), safetext.Text(one.SpiffeID), left(one), safetext.Text(one.ID))
 	return err
 }

@@ -52,7 +52,7 @@ func TestListedAlarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(rows) != 3 || !strings.Contains(rows[1], "and 1 like it") || strings.Contains(rows[1], "GLASS") ||
+	if len(rows) != 3 || !strings.Contains(rows[1], "and 1 similar") || strings.Contains(rows[1], "GLASS") ||
 		!strings.HasPrefix(rows[2], "broken") || !strings.HasSuffix(rows[2], "BREAK GLASS") {
 		t.Errorf("got %s, want one row for two that are whole, and one with the alarm", out.String())
 	}
@@ -64,7 +64,7 @@ func TestApprovalCommands(t *testing.T) {
 	s := startDev(t, t.TempDir()+"/state")
 	brevet(t, append(s.env, "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir()), "approvals", "list").want(t, 1, "run brevet login")
 	alice, carol := s.person(t, "alice"), s.person(t, "carol")
-	brevet(t, alice, "approvals", "list").want(t, 0, "nothing waits for you")
+	brevet(t, alice, "approvals", "list").want(t, 0, "no pending approvals")
 
 	watch := launch(t, alice, "approvals", "watch", "--every", "1h") // it is told, and need not look
 	asks, id := s.ask(t, "t-1", hostileReason)
@@ -75,9 +75,9 @@ func TestApprovalCommands(t *testing.T) {
 	brevet(t, carol, "approvals", "list").want(t, 0, id) // she may break the glass
 	brevet(t, carol, "approvals", "approve", id, "--yes").want(t, 1, "Not eligible to vote")
 	shown := brevet(t, alice, "approvals", "show", id)
-	shown.want(t, 0, "github:repo/acme/api", "at most 5m0s", "prove nothing", "mixes alphabets")
+	shown.want(t, 0, "github:repo/acme/api", "at most 5m", "unverified", "mixes alphabets")
 	inertWords(t, shown.out)
-	brevet(t, alice, "approvals", "approve", id).want(t, 1, "there is no terminal to ask you on")
+	brevet(t, alice, "approvals", "approve", id).want(t, 1, "confirmation requires a terminal")
 	brevet(t, alice, "approvals", "approve", id, "--yes", "--note", "fine").want(t, 0, "is approved: 1 of 1")
 	got := asks.finish(t)
 	got.want(t, 0, "github.issues.write on github:repo/acme/api")
@@ -89,13 +89,13 @@ func TestApprovalCommands(t *testing.T) {
 	t.Run("no", func(t *testing.T) {
 		asks, id := s.ask(t, "t-2", "please")
 		brevet(t, alice, "approvals", "deny", id, "--yes").want(t, 0, "is rejected")
-		asks.finish(t).want(t, exitDenied, "has said no")
+		asks.finish(t).want(t, exitDenied, "denied the request")
 		brevet(t, alice, "approvals", "approve", id, "--yes").want(t, 1, "Already decided")
 	})
 	t.Run("alike", func(t *testing.T) {
 		first, id := s.ask(t, "t-3", "please")
 		second, _ := s.ask(t, "t-4", "please")
-		brevet(t, alice, "approvals", "list").want(t, 0, "and 1 like it")
+		brevet(t, alice, "approvals", "list").want(t, 0, "and 1 similar")
 		brevet(t, alice, "approvals", "approve", id, "--like", "--yes").want(t, 0, "is approved")
 		first.finish(t).want(t, 0)
 		second.finish(t).want(t, 0)
@@ -103,7 +103,7 @@ func TestApprovalCommands(t *testing.T) {
 	t.Run("withdrawn", func(t *testing.T) {
 		asks, id := s.ask(t, "t-5", "please")
 		brevet(t, s.env, "withdraw", id).want(t, 0, "is withdrawn")
-		asks.finish(t).want(t, 1, "nothing to redeem")
+		asks.finish(t).want(t, 1, "Nothing to redeem")
 	})
 	if data, err := os.ReadFile(s.dir + "/brevet.yaml"); err != nil || !strings.Contains(string(data), "people:") {
 		t.Errorf("got %q, %v, want the people in the configuration", data, err)
@@ -121,7 +121,7 @@ func (s *session) breakGlass(t *testing.T, alice, carol []string) {
 	}
 	watch.waitFor(t, watch.out, "brevet approvals show "+id)
 	brevet(t, carol, "approvals", "break-glass", id, "--yes").want(t, 2, "--note")
-	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers").want(t, 1, "there is no terminal to ask you on")
+	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers").want(t, 1, "confirmation requires a terminal")
 	brevet(t, carol, "approvals", "break-glass", id, "--note", " ", "--yes").want(t, 1, "Note required")
 	brevet(t, alice, "approvals", "break-glass", id, "--note", "me too", "--yes").want(t, 1, "Not eligible to vote")
 	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers", "--yes").want(t, 0, "is pending; BREAK GLASS: 1 of 2 of security stand in for oncall")
@@ -129,9 +129,9 @@ func (s *session) breakGlass(t *testing.T, alice, carol []string) {
 	watch.signal(t, syscall.SIGTERM)
 	watch.finish(t).want(t, 0)
 	brevet(t, alice, "approvals", "list").want(t, 0, id, "BREAK GLASS")
-	brevet(t, alice, "approvals", "show", id).want(t, 0, "BROKEN: somebody of security", "break_glass by Carol Clark", "nobody answers")
+	brevet(t, alice, "approvals", "show", id).want(t, 0, "BREAK GLASS: a member of security", "break_glass by Carol Clark", "nobody answers")
 	brevet(t, s.person(t, "dave"), "approvals", "break-glass", id, "--note", "it burns", "--yes").want(t, 0, "is approved; BREAK GLASS: 2 of 2 of security")
-	asks.finish(t).want(t, 0, "github.issues.write on github:repo/acme/api", "The glass was broken for it")
+	asks.finish(t).want(t, 0, "github.issues.write on github:repo/acme/api", "Approved by break-glass")
 	brevet(t, s.as("auditor"), "audit", "list", "--code", "break_glass").want(t, 0, "break_glass", "github.issues.write")
 }
 
@@ -149,7 +149,7 @@ var hostileReason = "\x1b[2J\x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1
 // inertWords holds what is printed about a request to showing the facts first, and somebody's words as words.
 func inertWords(t *testing.T, text string) {
 	t.Helper()
-	facts, words, found := strings.Cut(text, "the sandbox's own words")
+	facts, words, found := strings.Cut(text, "reason given by the sandbox")
 	if !found || !strings.Contains(facts, "hash ") {
 		t.Fatalf("got %q, want the facts before the sandbox's words", text)
 	}
@@ -159,7 +159,7 @@ func inertWords(t *testing.T, text string) {
 		}
 	}
 	for line := range strings.SplitSeq(strings.TrimSuffix(words, "\n"), "\n") {
-		if !strings.HasPrefix(line, "  | ") && !strings.Contains(line, "prove nothing") {
+		if !strings.HasPrefix(line, "  | ") && !strings.Contains(line, "unverified") {
 			t.Errorf("the line %q of the sandbox's words is not behind the bar", line)
 		}
 	}

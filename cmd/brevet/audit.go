@@ -15,18 +15,18 @@ import (
 
 // AuditCmd is `brevet audit`.
 type AuditCmd struct {
-	List       AuditListCmd       `cmd:"" help:"List what was decided and issued, newest first."`
-	Whose      AuditWhoseCmd      `cmd:"" help:"Tell whose a credential is that somebody has found."`
-	Tail       AuditTailCmd       `cmd:"" help:"Show what is recorded, as it comes, until Ctrl-C."`
-	Task       AuditTaskCmd       `cmd:"" help:"Show all that is recorded of one task, in order."`
-	Usage      AuditUsageCmd      `cmd:"" help:"Compare what was granted with what was used, by scope."`
-	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List what should be dead and is not known to be. Fails when there is any."`
-	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the last signed checkpoint of the log, to be kept where nobody here can reach it."`
+	List       AuditListCmd       `cmd:"" help:"List requests and credentials, newest first."`
+	Whose      AuditWhoseCmd      `cmd:"" help:"Find the owner of a leaked credential."`
+	Tail       AuditTailCmd       `cmd:"" help:"Show new records until Ctrl-C."`
+	Task       AuditTaskCmd       `cmd:"" help:"Show the timeline of one task."`
+	Usage      AuditUsageCmd      `cmd:"" help:"Compare granted and used credentials, by scope."`
+	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List overdue credentials that are not confirmed as revoked. Fails if there are any."`
+	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the latest signed checkpoint of the log, for storage outside this system."`
 	Keys       AuditKeysCmd       `cmd:"" help:"Print the public keys of the log."`
-	Evidence   AuditEvidenceCmd   `cmd:"" help:"Put the evidence of one task into a file: entries, proofs, catalogues."`
-	Export     AuditExportCmd     `cmd:"" help:"Write the entries of the log for other systems: to a file, or pushed on."`
-	Verify     AuditVerifyCmd     `cmd:"" help:"Tell whether the record is whole, trusting nobody."`
-	Snapshot   AuditSnapshotCmd   `cmd:"" help:"Write all that verifying takes to a file, to verify it elsewhere."`
+	Evidence   AuditEvidenceCmd   `cmd:"" help:"Export the evidence of one task to a file: entries, proofs and catalogues."`
+	Export     AuditExportCmd     `cmd:"" help:"Export the entries of the log to a file or to other systems."`
+	Verify     AuditVerifyCmd     `cmd:"" help:"Verify the integrity of the record independently of the broker."`
+	Snapshot   AuditSnapshotCmd   `cmd:"" help:"Write everything that verification needs to a file."`
 	Receipt    AuditReceiptCmd    `cmd:"" help:"Print the proof that an issuance is in the log."`
 }
 
@@ -34,31 +34,31 @@ type AuditCmd struct {
 type AuditListCmd struct {
 	OfficialFlags
 	SearchFlags
-	Limit int  `help:"How many at the most." default:"50"`
-	URL   bool `help:"Print the search as a URL instead, to keep or to pass on." name:"url"`
+	Limit int  `help:"Maximum number of results." default:"50"`
+	URL   bool `help:"Print the search as a URL instead." name:"url"`
 }
 
 // SearchFlags say what is searched for. All that is given has to match.
 type SearchFlags struct {
-	SPIFFEID    string            `help:"Only of this sandbox." name:"spiffe-id"`
-	Prefix      string            `help:"Only of sandboxes at or below this SPIFFE ID."`
-	TrustDomain string            `help:"Only of this trust domain."`
-	Scope       string            `help:"Only of this scope."`
-	Task        string            `help:"Only of this task."`
-	Decision    openapi.Decision  `help:"Only with this decision: ${enum}." enum:",allow,deny,pending" default:""`
-	Status      openapi.Status    `help:"Only in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired,used" default:""`
-	Since       time.Duration     `help:"Only of the last while, such as 24h."`
-	Words       string            `help:"Only with all of these words in the reason."`
-	Param       map[string]string `help:"Only with this parameter, such as repo=acme/api." placeholder:"NAME=VALUE"`
-	Approver    string            `help:"Only what this person, by id, has voted on."`
-	OnBehalfOf  string            `help:"Only what was asked on behalf of this person, by id." name:"on-behalf-of"`
-	Name        string            `help:"Only what the far side knows by this, such as a database user or a serial number."`
-	Group       string            `help:"Only what this group was asked for."`
-	Code        string            `help:"Only decided for this reason, such as forbidden, or break_glass."`
-	Authority   string            `help:"Only of scopes of this authority."`
-	Resource    string            `help:"Only on this resource."`
-	Catalogue   string            `help:"Only decided by the catalogue with this digest."`
-	KeyID       string            `help:"Only signed by this key." name:"key-id"`
+	SPIFFEID    string            `help:"Only records of this sandbox." name:"spiffe-id"`
+	Prefix      string            `help:"Only records of sandboxes at or below this SPIFFE ID."`
+	TrustDomain string            `help:"Only records of this trust domain."`
+	Scope       string            `help:"Only records of this scope."`
+	Task        string            `help:"Only records of this task."`
+	Decision    openapi.Decision  `help:"Only records with this decision: ${enum}." enum:",allow,deny,pending" default:""`
+	Status      openapi.Status    `help:"Only records in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired,used" default:""`
+	Since       time.Duration     `help:"Only records of this recent period, such as 24h."`
+	Words       string            `help:"Only records with all of these words in the reason."`
+	Param       map[string]string `help:"Only records with this parameter, such as repo=acme/api." placeholder:"NAME=VALUE"`
+	Approver    string            `help:"Only requests that this person voted on, by id."`
+	OnBehalfOf  string            `help:"Only requests on behalf of this person, by id." name:"on-behalf-of"`
+	Name        string            `help:"Only credentials with this name at the target, such as a database user or a serial number."`
+	Group       string            `help:"Only requests that this group had to approve."`
+	Code        string            `help:"Only records with this decision code, such as forbidden or break_glass."`
+	Authority   string            `help:"Only records of scopes with this authority."`
+	Resource    string            `help:"Only records of this resource."`
+	Catalogue   string            `help:"Only records decided by the catalogue with this digest."`
+	KeyID       string            `help:"Only credentials signed by this key." name:"key-id"`
 }
 
 // Run prints a table, or one JSON document a line.
@@ -120,7 +120,7 @@ func printRecords(con *console, records []openapi.Issuance) error {
 		return nil
 	}
 	if len(records) == 0 {
-		_, err := fmt.Fprintln(con.out, "nothing is recorded that matches, or that you may see")
+		_, err := fmt.Fprintln(con.out, "no matching records that you may see")
 		return err
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)

@@ -18,8 +18,8 @@ import (
 // AuditEvidenceCmd is `brevet audit evidence`.
 type AuditEvidenceCmd struct {
 	OfficialFlags
-	Task     string `arg:"" help:"Task to put the evidence of together."`
-	SPIFFEID string `help:"SPIFFE ID of the sandbox whose task it is." name:"spiffe-id" required:""`
+	Task     string `arg:"" help:"Task whose evidence to export."`
+	SPIFFEID string `help:"SPIFFE ID of the sandbox that owns the task." name:"spiffe-id" required:""`
 	To       string `help:"ZIP file to write." type:"path" required:""`
 }
 
@@ -49,7 +49,7 @@ func (c *AuditEvidenceCmd) Run(ctx context.Context, con *console) error {
 		if err := writeZip(c.To, files); err != nil {
 			return err
 		}
-		con.say("the evidence is in " + c.To + "; how to check it stands in its README.txt")
+		con.say("wrote the evidence to " + c.To + "; its README.txt explains how to verify it")
 		return nil
 	})
 }
@@ -96,7 +96,7 @@ func (c *AuditEvidenceCmd) collect(ctx context.Context, con *console, broker *cl
 	for digest := range catalogues {
 		more, err := catalogueFiles(ctx, broker, digest)
 		if errors.Is(err, client.ErrNotAllowed) || errors.Is(err, client.ErrNotFound) {
-			con.say("the catalogue " + digest + " is left out: you may not read it, or it was never in force by the API")
+			con.say("the catalogue " + digest + " is omitted: you may not read it, or the API never applied it")
 			continue
 		}
 		if err != nil {

@@ -15,14 +15,14 @@ import (
 // AuditExportCmd is `brevet audit export`.
 type AuditExportCmd struct {
 	OfficialFlags
-	Format export.Format `help:"Form of what is written: ${enum}." enum:"ndjson,csv,parquet,cloudevents,ocsf" default:"ndjson"`
+	Format export.Format `help:"Output format: ${enum}." enum:"ndjson,csv,parquet,cloudevents,ocsf" default:"ndjson"`
 	To     string        `help:"File to write to." type:"path" xor:"to"`
 	Push   string        `help:"https URL to POST each batch to." xor:"to"`
 	OTLP   string        `help:"OTLP/HTTP endpoint to send each entry to as a log record, as a URL." name:"otlp" xor:"to"`
 	Header string        `help:"With --push and --otlp: file that holds an HTTP header to send along, such as Authorization: Bearer …" name:"header-file" type:"path"`
-	State  string        `help:"File that keeps how far it got, to go on from there: nothing is left out, and nothing is in a file twice. What is pushed may come twice." type:"path"`
-	From   int64         `help:"Index of the first entry, when there is no state yet."`
-	Follow bool          `help:"Go on with what is recorded from now on, until Ctrl-C."`
+	State  string        `help:"File that stores the position of the export, to resume from. Files have each entry exactly once; pushes can repeat entries." type:"path"`
+	From   int64         `help:"Index of the first entry, if there is no state yet."`
+	Follow bool          `help:"Continue with new entries until Ctrl-C."`
 }
 
 // exportPage is how many entries go in one batch.
@@ -113,7 +113,7 @@ func (c *AuditExportCmd) hand(ctx context.Context, page openapi.EntryPage, out s
 
 func (c *AuditExportCmd) sink(con *console, form exportForm, at *exported) (sink, error) {
 	if c.Header != "" && c.Push == "" && c.OTLP == "" {
-		return nil, errors.New("--header-file: it goes with --push or --otlp")
+		return nil, errors.New("--header-file: requires --push or --otlp")
 	}
 	switch {
 	case c.Push != "":
@@ -123,7 +123,7 @@ func (c *AuditExportCmd) sink(con *console, form exportForm, at *exported) (sink
 	case c.To != "":
 		return c.openFile(form, at)
 	case c.State != "":
-		return nil, errors.New("--state: say with --to, --push or --otlp where the entries go")
+		return nil, errors.New("--state: requires --to, --push or --otlp")
 	}
 	return newExportStream(con.out, form)
 }
@@ -134,11 +134,11 @@ func (c *AuditExportCmd) openFile(form exportForm, at *exported) (sink, error) {
 	if at.Size == 0 {
 		flags |= os.O_EXCL
 	} else if c.Format == export.Parquet {
-		return nil, errors.New("a Parquet file is whole once it is written: name another file, and leave --state as it is")
+		return nil, errors.New("a finished Parquet file cannot be extended: name another file, and keep --state")
 	}
 	file, err := os.OpenFile(c.To, flags, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("%s is there already: name another file, or with --state the file that keeps how far it got", c.To)
+		return nil, fmt.Errorf("%s already exists: name another file, or set --state to resume", c.To)
 	}
 	if err != nil {
 		return nil, err

@@ -69,8 +69,8 @@ func (s *session) exportsToFile(t *testing.T) {
 	if after := indexes(t, read(t, path), 0); after != before+1 {
 		t.Errorf("got %d entries, want %d", after, before+1)
 	}
-	brevet(t, s.as("auditor"), "audit", "export", "--to", path).want(t, 1, "is there already")
-	brevet(t, s.as("auditor"), "audit", "export", "--to", path, "--state", path).want(t, 1, "does not keep how far")
+	brevet(t, s.as("auditor"), "audit", "export", "--to", path).want(t, 1, "already exists")
+	brevet(t, s.as("auditor"), "audit", "export", "--to", path, "--state", path).want(t, 1, "is not the state of an export")
 
 	table, state := filepath.Join(dir, "log.csv"), filepath.Join(dir, "state-csv")
 	for range 2 {
@@ -99,7 +99,7 @@ func (s *session) refusesOtherColumns(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	brevet(t, s.as("auditor"), "audit", "export", "--format", "csv", "--to", table, "--state", state).want(t, 1, "the file has other columns")
+	brevet(t, s.as("auditor"), "audit", "export", "--format", "csv", "--to", table, "--state", state).want(t, 1, "the file has the columns of an earlier version")
 	if got := read(t, table); got != old {
 		t.Errorf("got %q, want the file as it was", got)
 	}
@@ -199,9 +199,9 @@ func (s *session) pushes(t *testing.T) {
 	}
 	s.issue(t, "t-export")
 	to.answers(400)
-	brevet(t, s.as("auditor"), push...).want(t, 1, "the receiver does not take it: status 400")
+	brevet(t, s.as("auditor"), push...).want(t, 1, "the receiver rejects it: status 400")
 	brevet(t, s.as("auditor"), push...).want(t, 0, "1 entries exported")
-	brevet(t, s.as("auditor"), "audit", "export", "--push", "http://siem.example/x").want(t, 1, "is no https URL")
+	brevet(t, s.as("auditor"), "audit", "export", "--push", "http://siem.example/x").want(t, 1, "is not an https URL")
 }
 
 func (s *session) pushesLogs(t *testing.T) {
@@ -245,7 +245,7 @@ func (s *session) proves(t *testing.T, id string) {
 
 	path := filepath.Join(t.TempDir(), "evidence.zip")
 	collect := []string{"audit", "evidence", "t-export", "--spiffe-id", researcher, "--to", path}
-	brevet(t, s.as("auditor"), collect...).want(t, 0, "the evidence is in")
+	brevet(t, s.as("auditor"), collect...).want(t, 0, "wrote the evidence to")
 	brevet(t, s.as("auditor"), collect...).want(t, 1, "file exists")
 	packed, err := zip.OpenReader(path)
 	if err != nil {
@@ -258,7 +258,7 @@ func (s *session) proves(t *testing.T, id string) {
 	}
 	check := []string{"audit", "verify", "--receipt", filepath.Join(dir, "receipt.json"), "--key-file", filepath.Join(dir, "keys.txt")}
 	brevet(t, nil, check...).want(t, 0, "Proven: these", "t-export", "issuance.intent")
-	brevet(t, nil, check[:4]...).want(t, 2, "goes with the log's --key")
+	brevet(t, nil, check[:4]...).want(t, 2, "requires the log's --key")
 	forged := strings.Replace(read(t, check[3]), "acme/api", "acme/apx", 1)
 	if err := os.WriteFile(check[3], []byte(forged), 0o600); err != nil {
 		t.Fatal(err)

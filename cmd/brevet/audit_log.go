@@ -17,7 +17,7 @@ import (
 // AuditCheckpointCmd is `brevet audit checkpoint`.
 type AuditCheckpointCmd struct {
 	OfficialFlags
-	Witnesses int `help:"The last that so many witnesses have cosigned, at least."`
+	Witnesses int `help:"Latest checkpoint that at least this many witnesses have cosigned."`
 }
 
 // Run prints the last signed checkpoint as it is, to be kept.
@@ -52,7 +52,7 @@ func (c *AuditKeysCmd) Run(ctx context.Context, con *console) error {
 				Keys []string `json:"keys"`
 			}{keys})
 		}
-		con.say("compare these with what somebody else has: whoever controls this broker could have sent others")
+		con.say("compare these keys with an independent copy: this broker could send different ones")
 		_, err = fmt.Fprintln(con.out, strings.Join(keys, "\n"))
 		return err
 	})
@@ -101,7 +101,7 @@ func (c *AuditVerifyCmd) verifyReceipt(con *console) error {
 	}
 	cfg, err := c.config()
 	if err == nil && (cfg.Keys == nil || len(c.Checkpoint) > 0) {
-		err = errors.New("--receipt: it goes with the log's --key or --key-file, from elsewhere than the receipt, and with no --checkpoint")
+		err = errors.New("--receipt: requires the log's --key or --key-file, from an independent source, and excludes --checkpoint")
 	}
 	if err != nil {
 		return unsaid(err)
@@ -155,7 +155,7 @@ func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error
 		name, all = v.Name(), append(all, v)
 	}
 	if len(all) == 0 {
-		return "", nil, errors.New("no public key of the log is given")
+		return "", nil, errors.New("the public key of the log is missing")
 	}
 	return name, signednote.VerifierList(all...), nil
 }

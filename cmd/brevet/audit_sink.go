@@ -41,7 +41,7 @@ func (c *AuditExportCmd) resume() (at *exported, err error) {
 		return at, nil
 	}
 	if err == nil && json.Unmarshal(text, at) != nil || at.From < 0 || at.Size < 0 {
-		err = fmt.Errorf("%s does not keep how far an export got: name the right file with --state", c.State)
+		err = fmt.Errorf("%s is not the state of an export: check --state", c.State)
 	}
 	return at, err
 }
@@ -55,7 +55,7 @@ func (at *exported) keep(path string) error {
 		err = replaceFile(path, string(text)+"\n")
 	}
 	if err != nil {
-		return fmt.Errorf("keeping how far the export got: %w", err)
+		return fmt.Errorf("storing the state of the export: %w", err)
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ type headless struct {
 	past   bool
 }
 
-var errOtherColumns = errors.New("the file has other columns, of an earlier version: begin another file, with a --state of its own")
+var errOtherColumns = errors.New("the file has the columns of an earlier version: start another file with another --state")
 
 func (h *headless) Write(p []byte) (int, error) {
 	rest := p
@@ -167,7 +167,7 @@ type push struct {
 }
 
 // errNotTaken is of a batch that trying again does not help.
-var errNotTaken = errors.New("the receiver does not take it")
+var errNotTaken = errors.New("the receiver rejects it")
 
 func newPush(target, headerFile string, form exportForm) (sink, error) {
 	header, err := readHeader(headerFile)
@@ -176,10 +176,10 @@ func newPush(target, headerFile string, form exportForm) (sink, error) {
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u)) {
-		return nil, fmt.Errorf("--push: %q is no https URL", target)
+		return nil, fmt.Errorf("--push: %q is not an https URL", target)
 	}
 	if form.format == export.Parquet {
-		return nil, errors.New("--push: Parquet is a form of files; choose another --format")
+		return nil, errors.New("--push: Parquet requires a file; choose another --format")
 	}
 	client := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &push{target, header, form, client}, nil
@@ -200,7 +200,7 @@ func readHeader(path string) (header [2]string, err error) {
 	}
 	name, value, found := strings.Cut(text, ":")
 	if !found || strings.ContainsAny(text, "\r\n") {
-		return header, errors.New("--header-file: it holds no header of the form Name: value")
+		return header, errors.New("--header-file: must contain a header of the form Name: value")
 	}
 	return [2]string{strings.TrimSpace(name), strings.TrimSpace(value)}, nil
 }

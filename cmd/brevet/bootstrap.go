@@ -16,21 +16,21 @@ import (
 // BootstrapCmd is `brevet bootstrap`: what needs admin rights, done once, so that the broker never has them.
 type BootstrapCmd struct {
 	DatabaseFlag
-	BrokerUser          string `help:"Database user to make for the broker: it may append to the record." default:"brevet"`
+	BrokerUser          string `help:"Database user to create for the broker, with append access to the record." default:"brevet"`
 	BrokerPasswordFile  string `help:"File that holds the broker's database password." required:"" type:"path"`
-	AuditorUser         string `help:"Database user to make for auditors: it may read the record."`
+	AuditorUser         string `help:"Database user to create for auditors, with read access to the record."`
 	AuditorPasswordFile string `help:"File that holds the auditors' database password." type:"path"`
 
 	VaultAddress    string `help:"URL of Vault or OpenBao." required:""`
-	VaultCAFile     string `name:"vault-ca-file" help:"PEM roots for its certificate." type:"path"`
-	VaultNamespace  string `help:"Its namespace."`
-	VaultTokenFile  string `help:"File that holds an admin token, used now and not kept." required:"" type:"path"`
+	VaultCAFile     string `name:"vault-ca-file" help:"PEM roots for the certificate of Vault." type:"path"`
+	VaultNamespace  string `help:"Namespace in Vault."`
+	VaultTokenFile  string `help:"File with an admin token, which is used once and not stored." required:"" type:"path"`
 	VaultAppRoleDir string `name:"vault-approle-dir" help:"Folder to write role_id and secret_id to." required:"" type:"path"`
 	TransitMount    string `help:"Mount of the Transit engine." default:"transit"`
 	SigningKey      string `help:"Name of the signing key." default:"brevet"`
 	KeyType         string `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
-	TokenRole       string `help:"Name of the role that makes the tokens which mint everything but JWTs." default:"brevet"`
-	Catalogue       string `help:"Folder with the catalogue whose Vault policies to write. Run again after each change of it." type:"existingdir"`
+	TokenRole       string `help:"Name of the Vault token role for all credentials except JWTs." default:"brevet"`
+	Catalogue       string `help:"Folder with the catalogue whose Vault policies to write. Run bootstrap again after each change to it." type:"existingdir"`
 }
 
 // Run prepares the database and Vault. It may be run again.
@@ -67,7 +67,7 @@ func makeLogin(ctx context.Context, databaseURL, user, group, passwordFile strin
 		return fmt.Errorf("password of %s: %w", user, err)
 	}
 	if err := migrations.EnsureLogin(ctx, databaseURL, user, group, password); err != nil {
-		return fmt.Errorf("making the database user %s: %w", user, err)
+		return fmt.Errorf("creating the database user %s: %w", user, err)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func writeAppRole(ctx context.Context, dir string, b mint.Bootstrap) error {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the folder for the login: %w", err)
+		return fmt.Errorf("creating the folder for the login: %w", err)
 	}
 	for name, value := range map[string]string{"role_id": login.RoleID, "secret_id": login.SecretID} {
 		if err := replaceFile(filepath.Join(dir, name), value+"\n"); err != nil {

@@ -105,7 +105,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("--yes=false: got %d applied, want %d", got, all)
 	}
 	for left := all - 1; left >= 0; left-- {
-		migrate("down", "--yes").want(t, 0, "took back the newest migration")
+		migrate("down", "--yes").want(t, 0, "reverted the newest migration")
 		if got, _ := applied(); got != left {
 			t.Errorf("got %d applied, want %d", got, left)
 		}

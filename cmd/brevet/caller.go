@@ -31,11 +31,11 @@ const workloadTimeout = 10 * time.Second
 // CallerFlags say which broker to call, and how to prove who is calling.
 type CallerFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
 	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's. Not used with --server-id." name:"ca-file" env:"BREVET_CA_FILE" type:"path"`
 	WorkloadAPI string `help:"Workload API socket to get the SVID from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
-	SVID        string `help:"Which SVID to use where the Workload API gives several: its SPIFFE ID, or its hint." name:"svid" env:"BREVET_SVID"`
-	JWT         bool   `help:"Prove the identity with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
+	SVID        string `help:"SPIFFE ID or hint of the SVID to use, if the Workload API offers several." name:"svid" env:"BREVET_SVID"`
+	JWT         bool   `help:"Authenticate with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 }
 
@@ -98,7 +98,7 @@ func (f CallerFlags) firstSVID(ctx context.Context, identity *client.Identity) e
 		case status.Code(err) != codes.PermissionDenied:
 			return f.noSVID(err)
 		case time.Since(began) > registeredWithin:
-			return fmt.Errorf("the Workload API at %s says %s: no entry of its SPIRE server selects this process. Create one, or run this as the workload that has one",
+			return fmt.Errorf("the Workload API at %s returned %s: no registration entry selects this process. Create an entry, or run this as a registered workload",
 				f.WorkloadAPI, safetext.Text(quote(status.Convert(err).Message())))
 		}
 		select {
@@ -190,7 +190,7 @@ func (f CallerFlags) hint(err error) error {
 	if f.ServerID != "" || !errors.As(err, &untrusted) {
 		return err
 	}
-	return fmt.Errorf("%w\nIf the broker serves with an SVID, say which: --server-id or BREVET_SERVER_ID", err)
+	return fmt.Errorf("%w\nIf the broker serves with an SVID, set --server-id or BREVET_SERVER_ID", err)
 }
 
 // explain turns a problem of the server into what a person reads, or a program with --output json, and into an exit
@@ -227,7 +227,7 @@ func explain(con *console, err error, task string) error {
 		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", safetext.Text(commandLine(ask, task)))
 	}
 	if problem.RetryAfter > 0 {
-		fmt.Fprintf(con.err, "  %-10s in %s\n", "try again", problem.RetryAfter)
+		fmt.Fprintf(con.err, "  %-10s in %s\n", "retry", problem.RetryAfter)
 	}
 	return explained
 }

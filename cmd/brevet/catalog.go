@@ -14,16 +14,16 @@ import (
 
 // CatalogCmd is `brevet catalog`.
 type CatalogCmd struct {
-	Check    CatalogCheckCmd    `cmd:"" help:"Check a folder of scopes and policies, as the server would when it loads it."`
-	Test     CatalogTestCmd     `cmd:"" help:"Check that asks are answered as the example tables of a folder say."`
-	Plan     CatalogPlanCmd     `cmd:"" help:"Show what a folder would change: scopes and policies by name, and whether more could be had."`
-	Apply    CatalogApplyCmd    `cmd:"" help:"Put the catalogue in a folder in force on the server, as an admin."`
-	History  CatalogHistoryCmd  `cmd:"" help:"List what became of catalogues on the server, newest first."`
-	Rollback CatalogRollbackCmd `cmd:"" help:"Put an earlier catalogue in force again, as an admin."`
-	Approve  CatalogApproveCmd  `cmd:"" help:"Have a catalogue applied that another admin has proposed."`
-	Reject   CatalogRejectCmd   `cmd:"" help:"Turn down a catalogue that was proposed."`
-	Replay   CatalogReplayCmd   `cmd:"" help:"Decide again, by a folder, what was decided of late, and show what would change."`
-	Explain  CatalogExplainCmd  `cmd:"" help:"Decide one ask by a folder, and show by what."`
+	Check    CatalogCheckCmd    `cmd:"" help:"Check a folder of scopes and policies as the server does."`
+	Test     CatalogTestCmd     `cmd:"" help:"Test a folder against its example requests."`
+	Plan     CatalogPlanCmd     `cmd:"" help:"Show the changes of a folder: scopes and policies by name, and whether reach widens."`
+	Apply    CatalogApplyCmd    `cmd:"" help:"Apply the catalogue in a folder to the server."`
+	History  CatalogHistoryCmd  `cmd:"" help:"List the catalogue versions on the server, newest first."`
+	Rollback CatalogRollbackCmd `cmd:"" help:"Apply an earlier catalogue again."`
+	Approve  CatalogApproveCmd  `cmd:"" help:"Approve a catalogue that another admin proposed."`
+	Reject   CatalogRejectCmd   `cmd:"" help:"Reject a proposed catalogue."`
+	Replay   CatalogReplayCmd   `cmd:"" help:"Replay recent decisions with a folder and show the changes."`
+	Explain  CatalogExplainCmd  `cmd:"" help:"Explain the decision on one request by a folder."`
 	Schema   CatalogSchemaCmd   `cmd:"" help:"Print a schema for editors and policy authors."`
 }
 
@@ -67,7 +67,7 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 		return quietly(err)
 	}
 	if err != nil {
-		fmt.Fprintf(con.err, "%s: problems: %d; nothing of this catalogue would be loaded\n\n", c.Folder, len(problems))
+		fmt.Fprintf(con.err, "%s: problems: %d; the catalogue cannot be loaded\n\n", c.Folder, len(problems))
 		for _, p := range problems {
 			fmt.Fprintln(con.err, safetext.Text(p.String()))
 		}
@@ -96,14 +96,14 @@ func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(con.out, "\n%d scopes and %d policies are sound\n%s\n",
+	_, err := fmt.Fprintf(con.out, "\n%d scopes and %d policies are valid\n%s\n",
 		len(catalogue.Scopes()), len(catalogue.Policies()), catalogue.Digest())
 	return err
 }
 
 // CatalogSchemaCmd is `brevet catalog schema`.
 type CatalogSchemaCmd struct {
-	For    string `help:"Of what: ${enum}. That of policies is Cedar, and implied by the scopes of a folder; the others are JSON Schema." enum:"policies,scopes,examples" default:"policies"`
+	For    string `help:"Schema to print: ${enum}. The schema for policies is Cedar, generated from the scopes of a folder; the others are JSON Schema." enum:"policies,scopes,examples" default:"policies"`
 	Folder string `arg:"" optional:"" help:"Folder with .yaml and .cedar files, for the schema of policies." type:"existingdir"`
 }
 
@@ -116,7 +116,7 @@ func (c *CatalogSchemaCmd) Run(con *console) error {
 	case c.For == "examples":
 		schema = string(scopes.ExamplesSchema())
 	case c.Folder == "":
-		return errors.New("the schema of policies is made of a folder's scopes: name the folder")
+		return errors.New("the schema for policies requires a folder with scopes")
 	default:
 		catalogue, err := loadFolder(c.Folder)
 		if err != nil {

@@ -19,11 +19,11 @@ func draftOf(t *testing.T) string {
 
 // The examples that we ship hold, and a change that breaks one is shown with what was got, wanted and why.
 func TestCatalogTest(t *testing.T) {
-	inProcess(t, "catalog", "test", exampleCatalogue).want(t, 0, "ok    a comment needs a person\n", "\n18 of 18 examples hold\n")
+	inProcess(t, "catalog", "test", exampleCatalogue).want(t, 0, "ok    a comment needs a person\n", "\n18 of 18 examples passed\n")
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "sandboxes.cedar"), "amount_cents <= 5000", "amount_cents <= 6000")
 	got := inProcess(t, "catalog", "test", folder)
-	got.want(t, 1, "\n17 of 18 examples hold\n")
+	got.want(t, 1, "\n17 of 18 examples passed\n")
 	if want := golden(t, "examples.golden"); !strings.Contains(got.out, want) {
 		t.Errorf("got\n%s\nwant in it\n%s", got.out, want)
 	}
@@ -120,7 +120,7 @@ func TestCatalogExplain(t *testing.T) {
 		want(t, 0, "deny: This scope binds its credential", "by JWT-SVID")
 	// The key of a scope that certifies one is taken for sent.
 	inProcess(t, "catalog", "explain", exampleCatalogue, "services.certificate.issue", "service=shop", "--as", research).
-		want(t, 0, "deny: No policy permits services.certificate.issue on service:shop", "No policy decides it.")
+		want(t, 0, "deny: No policy permits services.certificate.issue on service:shop", "No policy applies.")
 }
 
 func TestCatalogExplainOnBehalfOfSomebody(t *testing.T) {
@@ -164,7 +164,7 @@ func TestCatalogExplainInJSON(t *testing.T) {
 
 func TestCatalogExplainOfWhatIsNoAsk(t *testing.T) {
 	for _, tc := range []struct{ name, args, want string }{
-		{"parameter", "github.issues.read repo=.. --as spiffe://acme.example/a", "the ask would be refused as it is: params.repo must not hold an empty, . or .. segment"},
+		{"parameter", "github.issues.read repo=.. --as spiffe://acme.example/a", "the request is invalid: params.repo must not hold an empty, . or .. segment"},
 		{"SPIFFE ID", "github.issues.read repo=a/b --as acme.example/a", "--as: "},
 		{"nobody", "github.issues.read repo=a/b --as spiffe://acme.example", "a SPIFFE ID with a path is required"},
 		{"no parameter", "github.issues.read repo --as spiffe://acme.example/a", "neither name=text nor name:=JSON"},
@@ -183,5 +183,5 @@ func TestCatalogSchemaForEditors(t *testing.T) {
 			t.Errorf("got %v, want the schema of %s", schema, what)
 		}
 	}
-	inProcess(t, "catalog", "schema").want(t, 1, "name the folder")
+	inProcess(t, "catalog", "schema").want(t, 1, "requires a folder")
 }

@@ -60,7 +60,7 @@ func (c *CatalogTestCmd) Run(con *console) error {
 		err = printExamples(con, results, failed)
 	}
 	if err == nil && failed > 0 {
-		return quietly(errors.New("an example is not answered as it says"))
+		return quietly(errors.New("an example failed"))
 	}
 	return err
 }
@@ -93,6 +93,6 @@ func printExamples(con *console, results []scopes.ExampleResult, failed int) err
 		}
 		fmt.Fprintf(con.out, "      %s\n", safetext.Text(r.Why))
 	}
-	_, err := fmt.Fprintf(con.out, "\n%d of %d examples hold\n", len(results)-failed, len(results))
+	_, err := fmt.Fprintf(con.out, "\n%d of %d examples passed\n", len(results)-failed, len(results))
 	return err
 }

@@ -15,14 +15,14 @@ import (
 // CatalogExplainCmd is `brevet catalog explain`.
 type CatalogExplainCmd struct {
 	Folder string        `arg:"" help:"Folder with .yaml and .cedar files." type:"existingdir"`
-	Scope  string        `arg:"" help:"Scope to ask for, such as github.issues.read."`
-	Params []string      `arg:"" optional:"" help:"Its parameters: name=text, or name:=JSON for numbers and booleans."`
-	As     string        `help:"SPIFFE ID that asks." required:"" placeholder:"spiffe://..."`
-	SVID   string        `help:"By what it proves who it is: ${enum}." enum:"x509,jwt" default:"x509" name:"svid"`
-	TTL    time.Duration `help:"How long the credential should live. Default: the scope's own."`
-	Task   string        `help:"The task that the credential belongs to." default:"example"`
-	User   string        `help:"On behalf of whom it asks, as issuer#sub." placeholder:"ID"`
-	Groups []string      `help:"Groups of --user, with commas between them." name:"user-groups"`
+	Scope  string        `arg:"" help:"Scope to request, such as github.issues.read."`
+	Params []string      `arg:"" optional:"" help:"Scope parameters: name=text, or name:=JSON for numbers and booleans."`
+	As     string        `help:"SPIFFE ID of the sandbox." required:"" placeholder:"spiffe://..."`
+	SVID   string        `help:"SVID type: ${enum}." enum:"x509,jwt" default:"x509" name:"svid"`
+	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
+	Task   string        `help:"Task of the credential." default:"example"`
+	User   string        `help:"Person on whose behalf the sandbox requests, as issuer#sub." placeholder:"ID"`
+	Groups []string      `help:"Groups of --user, separated by commas." name:"user-groups"`
 }
 
 // longSVID is how long the SVID of an explained ask lives: longer than any credential, so that it bounds none.
@@ -84,7 +84,7 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	var invalid *scopes.InvalidAsk
 	switch {
 	case errors.As(err, &invalid):
-		return fmt.Errorf("the ask would be refused as it is: %w", err)
+		return fmt.Errorf("the request is invalid: %w", err)
 	case err != nil:
 		return fmt.Errorf("deciding: %w", err)
 	}
@@ -160,7 +160,7 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 		}
 	}
 	if len(r.Policies) == 0 {
-		fmt.Fprintln(con.out, "\nNo policy decides it.")
+		fmt.Fprintln(con.out, "\nNo policy applies.")
 	}
 	return nil
 }

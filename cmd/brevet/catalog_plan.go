@@ -15,9 +15,9 @@ import (
 // CatalogPlanCmd is `brevet catalog plan`.
 type CatalogPlanCmd struct {
 	serverFlags
-	Folder   string `arg:"" help:"Folder with .yaml and .cedar files, as they would be." type:"path"`
-	From     string `help:"Folder with the catalogue as it is. Default: what is in force on the server." type:"path" placeholder:"FOLDER"`
-	Detailed bool   `help:"Exit with 2 when there is something to change." name:"detailed-exitcode"`
+	Folder   string `arg:"" help:"Folder with the new .yaml and .cedar files." type:"path"`
+	From     string `help:"Folder with the current catalogue. Default: the catalogue in force on the server." type:"path" placeholder:"FOLDER"`
+	Detailed bool   `help:"Exit with 2 if there are changes." name:"detailed-exitcode"`
 }
 
 // exitChanges is the code of a plan with changes, when it was asked for.
@@ -39,7 +39,7 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 	}
 	sayPolicies(con, newPolicies(from, to))
 	if c.Detailed && !diff.Empty() {
-		return exitError{err: errors.New("there is something to change"), code: exitChanges}
+		return exitError{err: errors.New("there are changes"), code: exitChanges}
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (*scopes.Catalo
 		return loadFolder(c.From)
 	}
 	if c.Server == "" {
-		return nil, errors.New("compare with what? Name another folder with --from, or the broker with --server or BREVET_SERVER")
+		return nil, errors.New("nothing to compare with: set --from to another folder, or --server or BREVET_SERVER to the broker")
 	}
 	flags := OfficialFlags(c.serverFlags)
 	broker, done, err := flags.open(ctx)

@@ -21,11 +21,11 @@ const maxReaders = 8
 
 // CatalogReplayCmd is `brevet catalog replay`.
 type CatalogReplayCmd struct {
-	Folder          string   `arg:"" help:"Folder with .yaml and .cedar files, as they would be." type:"path"`
-	Since           lookback `help:"How far back, such as 7d or 24h." default:"7d"`
-	DatabaseURLFile string   `help:"File that holds the URL of an auditor's connection, which can read and not write." required:"" type:"path"`
-	Top             int      `help:"How many scopes, and how many sandboxes, to list: those with the most changes." default:"20"`
-	Detailed        bool     `help:"Exit with 2 when a decision would change." name:"detailed-exitcode"`
+	Folder          string   `arg:"" help:"Folder with the new .yaml and .cedar files." type:"path"`
+	Since           lookback `help:"Period to replay, such as 7d or 24h." default:"7d"`
+	DatabaseURLFile string   `help:"File with the URL of an auditor's read-only connection." required:"" type:"path"`
+	Top             int      `help:"Number of scopes and of sandboxes to list, those with the most changes first." default:"20"`
+	Detailed        bool     `help:"Exit with 2 if a decision would change." name:"detailed-exitcode"`
 }
 
 // lookback is a duration in the past, in days too.
@@ -56,7 +56,7 @@ func (l *lookback) UnmarshalText(text []byte) error {
 // Run decides again what was decided, by the folder.
 func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	if c.Top < 0 {
-		return errors.New("--top: at least 0")
+		return errors.New("--top: must be at least 0")
 	}
 	draft, err := loadFolder(c.Folder)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if c.Detailed && report.Changes {
-		return exitError{err: errors.New("the draft answers otherwise"), code: exitChanges}
+		return exitError{err: errors.New("decisions would change"), code: exitChanges}
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func TestCatalogReplayOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	inProcess(t, "catalog", "replay", replayed(t), "--database-url-file", urlFile, "--detailed-exitcode").
-		want(t, 0, "Nothing was decided since")
+		want(t, 0, "No decisions since")
 }
 
 func TestCatalogReplayRefusals(t *testing.T) {
@@ -186,7 +186,7 @@ func TestCatalogReplayRefusals(t *testing.T) {
 		{"no such file", []string{"--database-url-file=/nowhere"}, 1, "--database-url-file: "},
 		{"not migrated", []string{"--database-url-file", unmigrated}, 1, "run `brevet migrate`"},
 		{"no server", []string{"--database-url-file", nowhere}, 1, "replaying decisions: connecting: "},
-		{"fewer than none", []string{"--database-url-file", nowhere, "--top=-1"}, 1, "--top: at least 0"},
+		{"fewer than none", []string{"--database-url-file", nowhere, "--top=-1"}, 1, "--top: must be at least 0"},
 		{"no time", []string{"--database-url-file", nowhere, "--since=0d"}, 2, "--since: must be a duration such as 7d or 24h"},
 		{"unsound draft", []string{"--database-url-file", nowhere}, 1, "authority"},
 	} {

@@ -49,7 +49,7 @@ func printReplay(con *console, r replayReport) error {
 	}
 	since := r.Since.Local().Format(time.DateTime)
 	if r.Decisions == 0 {
-		_, err := fmt.Fprintf(con.out, "Nothing was decided since %s: there is nothing to replay.\n", since)
+		_, err := fmt.Fprintf(con.out, "No decisions since %s.\n", since)
 		return err
 	}
 	bold := func(text string) string {
@@ -79,11 +79,11 @@ func printReplay(con *console, r replayReport) error {
 			return err
 		}
 		if part.unlisted > 0 {
-			fmt.Fprintf(con.out, "  %d changes are in none of these; --top=N lists more\n", part.unlisted)
+			fmt.Fprintf(con.out, "  %d more changes are not listed; --top=N lists more\n", part.unlisted)
 		}
 	}
 	if r.AtLeast {
-		fmt.Fprintln(con.out, "\nThere were too many to count all of them apart: those listed may have changed more than it says.")
+		fmt.Fprintln(con.out, "\nThere are too many groups to count exactly: the listed counts are lower bounds.")
 	}
 	_, err := fmt.Fprintf(con.out, "\n%s\n%s\n", replayCaveat, r.Catalogue)
 	return err

@@ -33,8 +33,8 @@ type CatalogRollbackCmd struct {
 
 // consent is what every change of the catalogue takes.
 type consent struct {
-	Reason string `help:"Why, in a sentence, for whoever reads the record." required:""`
-	Yes    bool   `help:"Don't ask again." short:"y"`
+	Reason string `help:"Reason for the record, in one sentence." required:""`
+	Yes    bool   `help:"Do not ask for confirmation." short:"y"`
 }
 
 // Run shows what the folder would change, and applies it.
@@ -87,7 +87,7 @@ type swap struct {
 func (c consent) replace(ctx context.Context, con *console, broker *client.Client, s swap) error {
 	diff := scopes.Plan(s.from, s.to)
 	if diff.Empty() && !con.json {
-		_, err := fmt.Fprintln(con.out, "No changes: it is in force.")
+		_, err := fmt.Fprintln(con.out, "No changes: the catalogue is in force.")
 		return err
 	}
 	if err := c.ask(con, s, "Apply"); err != nil {
@@ -107,9 +107,9 @@ func lost(ctx context.Context, broker *client.Client, digest string, err error) 
 		return err
 	}
 	if now, unread := broker.Catalogue(ctx); unread == nil && now.Digest == digest {
-		return fmt.Errorf("the answer is lost, but the catalogue is in force as version %d: %w", now.Version, err)
+		return fmt.Errorf("the response was lost, but the catalogue is in force as version %d: %w", now.Version, err)
 	}
-	return fmt.Errorf("whether it is in force is not known; see brevet catalog history: %w", err)
+	return fmt.Errorf("the outcome is unknown; see brevet catalog history: %w", err)
 }
 
 // ask shows what changes, and has whoever calls say so again.
@@ -118,7 +118,7 @@ func (c consent) ask(con *console, s swap, doing string) error {
 		return nil
 	}
 	if !c.Yes && (con.json || !term.IsTerminal(int(os.Stdin.Fd()))) {
-		return errors.New("there is no terminal to ask you on: look with brevet catalog plan, and add --yes")
+		return errors.New("confirmation requires a terminal: review with brevet catalog plan, then add --yes")
 	}
 	if err := printDiff(con, scopes.Plan(s.from, s.to)); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (c consent) ask(con *console, s swap, doing string) error {
 	fmt.Fprintf(con.err, "\n%s this? Type yes: ", doing)
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != "yes" {
-		return errors.New("you did not type yes: nothing was changed")
+		return errors.New("not confirmed: nothing was changed")
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ type CatalogRejectCmd struct{ catalogVerdict }
 
 type catalogVerdict struct {
 	OfficialFlags
-	Digest string `arg:"" help:"Digest of the catalogue that was proposed, as brevet catalog history lists it."`
+	Digest string `arg:"" help:"Digest of the proposed catalogue, as brevet catalog history lists it."`
 	consent
 }
 
@@ -184,7 +184,7 @@ func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict opena
 // CatalogHistoryCmd is `brevet catalog history`.
 type CatalogHistoryCmd struct {
 	OfficialFlags
-	Limit int `help:"How many at most." default:"20"`
+	Limit int `help:"Maximum number of results." default:"20"`
 }
 
 // Run prints a table, or one JSON document a line.
@@ -285,8 +285,8 @@ func sayPolicies(con *console, policies []string) {
 	if len(policies) == 0 || con.json {
 		return
 	}
-	con.say("Vault needs policies that the catalogue in force does without. Run brevet bootstrap with --catalogue on the new")
-	con.say("folder first: until then, asks for their scopes fail.")
+	con.say("Vault needs additional policies. Run brevet bootstrap with --catalogue on the new")
+	con.say("folder first: until then, requests for these scopes fail.")
 	for _, name := range policies {
 		con.say("  " + safetext.Text(name))
 	}
@@ -313,7 +313,7 @@ func printChange(con *console, change openapi.CatalogueChange) error {
 		}
 	}
 	if waits {
-		return exitError{err: errors.New("it waits for another admin"), code: exitPending}
+		return exitError{err: errors.New("approval by another admin is pending"), code: exitPending}
 	}
 	return nil
 }

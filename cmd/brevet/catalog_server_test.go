@@ -58,7 +58,7 @@ func TestCatalogOnTheServer(t *testing.T) {
 	inProcess(t, on(admin, "apply", folder, "--yes")...).want(t, 2, "--reason")
 	inProcess(t, on(admin, "apply", folder, "--reason", "one is enough\x1b[2J", "--yes")...).
 		want(t, 0, "WIDENS REACH", after+" is in force as version 2")
-	inProcess(t, on(admin, "apply", folder, "--reason", "x", "--yes")...).want(t, 0, "No changes: it is in force.")
+	inProcess(t, on(admin, "apply", folder, "--reason", "x", "--yes")...).want(t, 0, "No changes: the catalogue is in force.")
 	got := inProcess(t, on(admin, "history")...)
 	got.want(t, 0, before, after, `one is enough\u001b[2J`, "spiffe://acme.test/admins/one")
 	if strings.Contains(got.out, "\x1b") {

@@ -61,7 +61,7 @@ func TestCatalogCheckFindsTyposInPolicies(t *testing.T) {
 				t.Fatal(err)
 			}
 			edit(t, filepath.Join(folder, "sandboxes.cedar"), tc.from, tc.to)
-			inProcess(t, "catalog", "check", folder).want(t, 1, tc.want, "nothing of this catalogue would be loaded")
+			inProcess(t, "catalog", "check", folder).want(t, 1, tc.want, "the catalogue cannot be loaded")
 		})
 	}
 }

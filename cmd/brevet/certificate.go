@@ -176,7 +176,7 @@ func (c *certificateFiles) follow(ctx context.Context, every time.Duration) {
 			return
 		case <-tick.C:
 			if err := c.read(ctx); err != nil {
-				c.log.WarnContext(ctx, "the certificate cannot be read again: the last one is served on", "file", c.cert, "error", err)
+				c.log.WarnContext(ctx, "certificate reload failed; keeping the current one", "file", c.cert, "error", err)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func TestEndingCommands(t *testing.T) {
 	t.Run("task end", s.endsTasks)
 	t.Run("revoke", s.revokes)
 	t.Run("quarantine", s.quarantines)
-	brevet(t, s.as("auditor"), "audit", "unrevoked").want(t, 0, "everything that was ended is dead")
+	brevet(t, s.as("auditor"), "audit", "unrevoked").want(t, 0, "no overdue credentials")
 	if got := brevet(t, s.as("auditor"), "audit", "unrevoked", "-o", "json"); got.code != 0 || got.out != "" {
 		t.Errorf("got %+v, want nothing", got)
 	}
@@ -63,7 +63,7 @@ func (s *session) kinds(t *testing.T) {
 	}
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", idToken).want(t, 1, "on_behalf_of", "is not a valid ID token of a person")
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", none).want(t, 1, "--on-behalf-of-file: "+none+" is empty")
-	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", key).want(t, 1, key+" holds no ID token")
+	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", key).want(t, 1, key+" does not hold an ID token")
 }
 
 // issue asks for a token for a task and returns its issuance.
@@ -110,7 +110,7 @@ func (s *session) endsTasks(t *testing.T) {
 	if ended, _ := receipt["ended"].([]any); len(ended) != 2 || receipt["counts"].(map[string]any)["revoked"] != 2.0 {
 		t.Errorf("got %s, want two that are revoked", got.out)
 	}
-	brevet(t, s.env, "task", "end", "t-1").want(t, 0, "nothing was alive")
+	brevet(t, s.env, "task", "end", "t-1").want(t, 0, "no live credentials matched")
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-1").want(t, exitDenied, "The task has ended")
 	story := brevet(t, s.as("auditor"), "audit", "task", "t-1", "--spiffe-id", researcher)
 	story.want(t, 0, "reports.orders.read", "task.end", "done")
@@ -143,7 +143,7 @@ func (s *session) revokes(t *testing.T) {
 
 func (s *session) quarantines(t *testing.T) {
 	id := s.issue(t, "t-quarantine")
-	brevet(t, s.as("admin"), "quarantine", "list").want(t, 0, "nobody is in quarantine")
+	brevet(t, s.as("admin"), "quarantine", "list").want(t, 0, "no quarantined sandboxes")
 	brevet(t, s.env, "quarantine", "add", researcher, "--reason", "x").want(t, 1, "Permission denied")
 	brevet(t, s.as("admin"), "quarantine", "add", "spiffe://acme.example/research", "--reason", "odd").want(t, 0, "quarantined", id)
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-4").want(t, exitDenied, "is in quarantine")

@@ -43,7 +43,7 @@ func (c *Config) check() error {
 		errs = append(errs, checkAddress("metrics_listen", c.MetricsListen))
 	}
 	if len(c.TrustDomains) == 0 {
-		errs = append(errs, errors.New("trust_domains: at least one is needed, or no sandbox could ever be served"))
+		errs = append(errs, errors.New("trust_domains: at least one is required"))
 	}
 	for _, td := range c.TrustDomains {
 		errs = append(errs, td.check())
@@ -64,7 +64,7 @@ func (c *Config) check() error {
 	if c.Console != nil {
 		errs = append(errs, c.Console.check())
 		if c.People == nil {
-			errs = append(errs, errors.New("console: needs people, or nobody could log in"))
+			errs = append(errs, errors.New("console: requires people"))
 		}
 	}
 	return errors.Join(errs...)
@@ -87,14 +87,14 @@ func (v VaultConfig) check() error {
 		}
 	}
 	if u, err := url.Parse(v.Address); err == nil && u.Scheme == "https" && v.CAFile == "" {
-		errs = append(errs, errors.New("vault.ca_file: needed with https, so that no other authority can stand in for Vault"))
+		errs = append(errs, errors.New("vault.ca_file: required with https, so that only these roots authenticate Vault"))
 	}
 	return errors.Join(errs...)
 }
 
 func required(key, value string) error {
 	if value == "" {
-		return fmt.Errorf("%s: is missing", key)
+		return fmt.Errorf("%s: is required", key)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (c *ConsoleConfig) check() error {
 		errs = append(errs, errors.New("console: cert_file and key_file go together"))
 	}
 	if c.CertFile == "" && !onLoopback(c.Listen) {
-		errs = append(errs, errors.New("console.cert_file: needed, unless listen is of loopback: who sees a cookie in the clear is logged in"))
+		errs = append(errs, errors.New("console.cert_file: required unless listen is a loopback address, to protect session cookies"))
 	}
 	return errors.Join(errs...)
 }

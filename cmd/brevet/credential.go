@@ -11,11 +11,11 @@ import (
 // HelperFlags are for commands that other programs run to get a credential.
 type HelperFlags struct {
 	CallerFlags
-	Task   string        `help:"The task that the credential belongs to." required:"" env:"BREVET_TASK"`
-	Scope  string        `help:"Scope to ask for, such as github.issues.read." required:""`
+	Task   string        `help:"Task of the credential." required:"" env:"BREVET_TASK"`
+	Scope  string        `help:"Scope to request, such as github.issues.read." required:""`
 	Param  []string      `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
-	TTL    time.Duration `help:"How long the credential should live. Default: the scope's own." name:"ttl"`
-	Reason string        `help:"Why, in a sentence, for whoever reads the record."`
+	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope." name:"ttl"`
+	Reason string        `help:"Reason for the record, in one sentence."`
 }
 
 // obtain asks with these parameters, and waits for people where they have to agree.

@@ -17,10 +17,10 @@ import (
 // GitCredentialCmd is `brevet git-credential`, a credential helper as gitcredentials(7) describes them.
 type GitCredentialCmd struct {
 	HelperFlags
-	Host      string `help:"The host that the credential is for, with its port if URLs name one. Whoever writes a submodule's URL names others: they get nothing." required:""`
-	Username  string `help:"The user name that goes with it." default:"x-access-token"`
-	Field     string `help:"The member of the credential that is the password. Default: the token of a JWT."`
-	Operation string `arg:"" help:"What git wants: get, store or erase."`
+	Host      string `help:"Host of the credential, with its port if URLs contain one. Other hosts, for example in URLs of submodules, get no credential." required:""`
+	Username  string `help:"User name for the password." default:"x-access-token"`
+	Field     string `help:"Field of the credential that holds the password. Default: the token of a JWT."`
+	Operation string `arg:"" help:"Operation of git: get, store or erase."`
 }
 
 // Run does what git wants. In --param, {host} and {path} stand for what git names.
@@ -53,7 +53,7 @@ func (c *GitCredentialCmd) Run(ctx context.Context, con *console) error {
 
 func (c *GitCredentialCmd) get(ctx context.Context, con *console, asked gitAttributes) error {
 	if asked["protocol"] != "https" {
-		return fmt.Errorf("a credential is given for https only, not for %q", asked["protocol"])
+		return fmt.Errorf("credentials are issued for https only, not for %q", asked["protocol"])
 	}
 	params, err := asked.fill(c.Param)
 	if err != nil {
@@ -109,14 +109,14 @@ type gitAttributes map[string]string
 // maxGitInput is more than git ever says, in bytes.
 const maxGitInput = 64 << 10
 
-var errGitInput = errors.New("standard input is not what git says to a credential helper")
+var errGitInput = errors.New("standard input is not a request of git to a credential helper")
 
 // readGitAttributes reads lines of name=value, to the end or an empty line. The names in it come from URLs that anybody
 // may have written: what could be read in two ways is refused.
 func readGitAttributes(in io.Reader) (gitAttributes, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxGitInput+1))
 	if err != nil {
-		return nil, fmt.Errorf("reading what git says: %w", err)
+		return nil, fmt.Errorf("reading the request of git: %w", err)
 	}
 	text := string(data)
 	if len(text) > maxGitInput || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r") {

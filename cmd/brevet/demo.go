@@ -82,17 +82,17 @@ func (s *story) play(ctx context.Context, dir string) error {
 		title, shown string
 		tell         func(context.Context, *chapter) error
 	}{
-		{"A sandbox asks for what its task needs", "allowed", s.allowed},
-		{"It asks for longer than anyone may have it", "clamped", s.clamped},
-		{"It asks for too much", "denied with the ask that would pass", s.denied},
-		{"It asks for something that a person has to agree to", "approved by a person", s.approved},
-		{"A resource server checks a token with nothing but the public keys", "verified by JWKS alone", s.verified},
-		{"It logs in to a database, and its task ends", "database login dead with its task", s.login},
-		{"An admin puts the sandbox into quarantine", "quarantined", s.quarantined},
+		{"A sandbox requests what its task needs", "allowed", s.allowed},
+		{"It requests a longer lifetime than allowed", "clamped", s.clamped},
+		{"It requests too much", "denied with the nearest permitted request", s.denied},
+		{"It requests something that needs approval", "approved by a person", s.approved},
+		{"A resource server verifies a token with the public keys alone", "verified by JWKS alone", s.verified},
+		{"It logs in to a database, and its task ends", "database login revoked with its task", s.login},
+		{"An admin quarantines the sandbox", "quarantined", s.quarantined},
 		{"Someone forges an SVID", "forged SVIDs refused", s.forged},
-		{"Vault is sealed, then PostgreSQL stops", "nothing leaves when Vault or Postgres is away", s.faults},
+		{"Vault is sealed, then PostgreSQL stops", "no token released without Vault or PostgreSQL", s.faults},
 		{"The auditor reads the record", "history listed", s.history},
-		{"The auditor checks it, and trusts nobody here", "record proven", s.proven},
+		{"The auditor verifies the record independently", "record proven", s.proven},
 	} {
 		if err := s.tell(ctx, part.title, part.tell); err != nil {
 			return fmt.Errorf("%s: %w", part.title, err)
@@ -135,18 +135,18 @@ func (s *story) tell(ctx context.Context, title string, tell func(context.Contex
 
 // gone shows that the stack has left nothing running.
 func (s *story) gone(local *localStack) error {
-	return s.tell(context.Background(), "The stack goes", func(ctx context.Context, c *chapter) error {
+	return s.tell(context.Background(), "The stack stops", func(ctx context.Context, c *chapter) error {
 		addresses := []string{local.Postgres.Addr(), strings.TrimPrefix(local.Vault.Addr(), "http://")}
 		if err := local.close(); err != nil {
 			return err
 		}
 		for _, address := range addresses {
 			if reachable(ctx, address) {
-				return fmt.Errorf("something still answers on %s", address)
+				return fmt.Errorf("a server still responds on %s", address)
 			}
 		}
-		c.fact("gone", "no server answers any more")
-		s.shown = append(s.shown, "stack gone")
+		c.fact("gone", "no server responds")
+		s.shown = append(s.shown, "stack stopped")
 		return nil
 	})
 }

@@ -26,8 +26,8 @@ func TestDemo(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(got.out), "\n")
 	last := lines[len(lines)-1]
 	for _, want := range []string{
-		"demo ok: ", "allowed", "clamped", "denied with the ask that would pass", "approved by a person", "verified by JWKS alone",
-		"database login dead with its task", "quarantined", "forged SVIDs refused", "nothing leaves when Vault or Postgres is away", "history listed", "stack gone",
+		"demo ok: ", "allowed", "clamped", "denied with the nearest permitted request", "approved by a person", "verified by JWKS alone",
+		"database login revoked with its task", "quarantined", "forged SVIDs refused", "no token released without Vault or PostgreSQL", "history listed", "stack stopped",
 	} {
 		if !strings.Contains(last, want) {
 			t.Errorf("%q is missing in the last line: %s", want, last)
@@ -66,7 +66,7 @@ func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	temp := t.TempDir()
 	p := launch(t, []string{"TMPDIR=" + temp}, "demo")
-	p.waitFor(t, p.out, "2  It asks for longer")
+	p.waitFor(t, p.out, "2  It requests a longer")
 	p.signal(t, syscall.SIGINT)
 	got := p.finish(t)
 	got.want(t, 1, "interrupted")

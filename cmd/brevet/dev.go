@@ -16,21 +16,21 @@ import (
 // DevCmd is `brevet dev`.
 type DevCmd struct {
 	Serve DevServeCmd `cmd:"" default:"withargs" help:"Run a complete private stack to develop against, until Ctrl-C. The default."`
-	Env   DevEnvCmd   `cmd:"" help:"Print the variables that make a shell one of the workloads of a running stack."`
-	Login DevLoginCmd `cmd:"" help:"Log in as one of the people of a running stack, without a browser."`
+	Env   DevEnvCmd   `cmd:"" help:"Print the environment variables with which a shell acts as a workload of a running stack."`
+	Login DevLoginCmd `cmd:"" help:"Log in as a person of a running stack, without a browser."`
 }
 
 // DevState is the folder of a stack.
 type DevState struct {
-	State string `help:"Folder that holds everything; remove it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
+	State string `help:"State folder; remove it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
 }
 
 // DevServeCmd is `brevet dev serve`.
 type DevServeCmd struct {
 	DevState
-	Prepare      bool          `help:"Only build what the stack needs, and stop."`
-	SVIDTTL      time.Duration `help:"How long SVIDs live. A workload gets a new one after half of that." name:"svid-ttl" default:"1h"`
-	AuthorityTTL time.Duration `help:"How long an authority signs before the next one takes over, as with SPIRE. Default: until the state folder is removed." name:"authority-ttl"`
+	Prepare      bool          `help:"Build the dependencies of the stack and exit."`
+	SVIDTTL      time.Duration `help:"Lifetime of SVIDs. A workload gets a new one after half of it." name:"svid-ttl" default:"1h"`
+	AuthorityTTL time.Duration `help:"Time before signing authorities rotate, as with SPIRE. Default: never." name:"authority-ttl"`
 	Verbose      bool          `help:"Show the broker's log." short:"v"`
 }
 

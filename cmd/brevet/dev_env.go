@@ -111,7 +111,7 @@ func (v variables) get(name string) string {
 // DevEnvCmd is `brevet dev env`.
 type DevEnvCmd struct {
 	DevState
-	Workload string `arg:"" optional:"" help:"Which workload to be: research or support (sandboxes), subagent, auditor, admin, or gateway (a resource server)." default:"research"`
+	Workload string `arg:"" optional:"" help:"Workload to act as: research or support (sandboxes), subagent, auditor, admin, or gateway (a resource server)." default:"research"`
 }
 
 // Run prints lines for a shell, or one JSON object.
@@ -139,7 +139,7 @@ func (c *DevEnvCmd) Run(ctx context.Context, con *console) error {
 // DevLoginCmd is `brevet dev login`.
 type DevLoginCmd struct {
 	DevState
-	Person string `arg:"" help:"Who to be: alice, bob, carol or dave."`
+	Person string `arg:"" help:"Person to log in as: alice, bob, carol or dave."`
 }
 
 // Run goes through the same device flow as `brevet login`, and agrees on the provider's page by itself. That takes the

@@ -121,7 +121,7 @@ var aToken = regexp.MustCompile(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+
 func (s *session) requests(t *testing.T) {
 	t.Run("token alone on standard output", func(t *testing.T) {
 		got := brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-1", "--ttl", "2h")
-		got.want(t, 0, "github.issues.read on github:repo/acme/api until", "shortened from 2h0m0s to 15m0s")
+		got.want(t, 0, "github.issues.read on github:repo/acme/api until", "shortened from 2h to 15m")
 		if !aToken.MatchString(got.out) {
 			t.Errorf("got %q, want a token and nothing else", got.out)
 		}
@@ -166,7 +166,7 @@ func (s *session) requests(t *testing.T) {
 	})
 	t.Run("pending", func(t *testing.T) {
 		got := brevet(t, s.env, "request", "github.issues.write", "repo=acme/api", "--task", "t-1")
-		got.want(t, exitPending, "A person has to agree first: 1 of oncall, or 2 of security in an emergency, until")
+		got.want(t, exitPending, "Approval required: 1 of oncall, or 2 of security in an emergency, until")
 		if got.out != "" {
 			t.Errorf("got %q on standard output, want nothing", got.out)
 		}
@@ -280,7 +280,7 @@ func (s *session) audit(t *testing.T) {
 	if strings.ContainsAny(table.out, "\x1b\u202e") {
 		t.Error("the table obeys what a sandbox wrote")
 	}
-	brevet(t, auditor, "audit", "list", "--task", "none").want(t, 0, "nothing is recorded that matches")
+	brevet(t, auditor, "audit", "list", "--task", "none").want(t, 0, "no matching records")
 	brevet(t, auditor, "audit", "list", "--limit", "0").want(t, 1, "--limit")
 	brevet(t, auditor, "audit", "list", "--spiffe-id", "agent-7").want(t, 1, "Invalid parameter", "spiffe_id")
 }

@@ -31,7 +31,7 @@ func (f KeyFlags) signer() (*dpop.Signer, error) {
 	}
 	signer, err := dpop.NewSigner(key, time.Now)
 	if err != nil {
-		return nil, fmt.Errorf("--dpop-key: %s holds a key of a kind that proves nothing here: make one on P-256", f.DPoPKey)
+		return nil, fmt.Errorf("--dpop-key: %s holds an unsupported key type: use P-256", f.DPoPKey)
 	}
 	return signer, nil
 }
@@ -41,7 +41,7 @@ func parsePrivateKey(rest []byte) (crypto.Signer, error) {
 	for {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return nil, errors.New("holds no private key in PEM; make one with: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256")
+			return nil, errors.New("holds no private key in PEM; create one with: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256")
 		}
 		var key any
 		var err error

@@ -87,7 +87,7 @@ func (s *session) bindsToKey(t *testing.T) {
 		"SEC 1":   pemFile(t, &pem.Block{Type: "EC PARAMETERS", Bytes: []byte{5, 0}}, &pem.Block{Type: "EC PRIVATE KEY", Bytes: sec1}),
 	} {
 		got := brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-bound", "--dpop-key", file)
-		got.want(t, 0, "works with proofs by your key only")
+		got.want(t, 0, "requires DPoP proofs with your key")
 		if jkt := jktOf(t, got.out); jkt != want {
 			t.Errorf("%s: got a token bound to %q, want %q", name, jkt, want)
 		}
@@ -127,8 +127,8 @@ func TestWhatIsNoDPoPKey(t *testing.T) {
 	}
 	for name, tc := range map[string]struct{ file, says string }{
 		"public":      {pemFile(t, &pem.Block{Type: "PUBLIC KEY", Bytes: public}), "holds no private key in PEM"},
-		"RSA":         {pemFile(t, pkcs8(t, weak)), "of a kind that proves nothing here"},
-		"P-224":       {pemFile(t, pkcs8(t, key)), "of a kind that proves nothing here"},
+		"RSA":         {pemFile(t, pkcs8(t, weak)), "an unsupported key type"},
+		"P-224":       {pemFile(t, pkcs8(t, key)), "an unsupported key type"},
 		"damaged":     {pemFile(t, &pem.Block{Type: "PRIVATE KEY", Bytes: []byte("hunter2")}), "cannot be read"},
 		"nothing":     {pemFile(t), "is empty"},
 		"not a file":  {filepath.Join(t.TempDir(), "none"), "no such file"},

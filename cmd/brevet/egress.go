@@ -20,29 +20,29 @@ import (
 
 // EgressCmd is `brevet egress`.
 type EgressCmd struct {
-	Serve EgressServeCmd `cmd:"" default:"withargs" help:"Be the way out of the sandbox that this runs beside: put credentials into its calls. The default."`
-	Env   EgressEnvCmd   `cmd:"" help:"Print the variables that lead common programs through a gateway."`
+	Serve EgressServeCmd `cmd:"" default:"withargs" help:"Run the gateway of the sandbox beside it: add credentials to outgoing calls. The default."`
+	Env   EgressEnvCmd   `cmd:"" help:"Print the environment variables that route common programs through a gateway."`
 }
 
 // OutFlags say what a gateway may call.
 type OutFlags struct {
 	HostCA         string   `help:"PEM roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
-	CallsPerSecond int      `help:"How many calls may be made to one host, and twice as many in one go." default:"500" name:"calls-per-second"`
-	AllowPrivate   []string `help:"A network that may be called though it is not public, such as 10.1.0.0/16." placeholder:"CIDR" sep:"none"`
+	CallsPerSecond int      `help:"Rate limit of calls to one host; bursts may be twice as large." default:"500" name:"calls-per-second"`
+	AllowPrivate   []string `help:"Private network that calls may reach, such as 10.1.0.0/16." placeholder:"CIDR" sep:"none"`
 }
 
 // EgressServeCmd is `brevet egress serve`.
 type EgressServeCmd struct {
 	CallerFlags
 	OutFlags
-	Task   string  `help:"The task that the credentials belong to." required:"" env:"BREVET_TASK"`
-	Reason string  `help:"Why, in a sentence, for whoever reads the record."`
-	Scope  inOrder `help:"A scope that may be used. Default: all that Brevet lets the sandbox ask for. The flag below is about the one before it." placeholder:"NAME"`
-	Param  inOrder `help:"A parameter that no path says: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
-	Listen string  `help:"Loopback address for the sandbox to call, with a password." default:"127.0.0.1:3128"`
+	Task   string  `help:"Task of the credentials." required:"" env:"BREVET_TASK"`
+	Reason string  `help:"Reason for the record, in one sentence."`
+	Scope  inOrder `help:"A scope that may be used. Default: all scopes that the sandbox may request. The flag below applies to the preceding scope." placeholder:"NAME"`
+	Param  inOrder `help:"A parameter that no path supplies: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
+	Listen string  `help:"Loopback address for the sandbox, with a password." default:"127.0.0.1:3128"`
 	Socket string  `help:"Unix socket of mode 0600 for the sandbox to call, without a password." type:"path"`
-	MTLS   string  `help:"Address for sandboxes that prove who they are by their SVIDs, as host:port. The Workload API has to give their identities to this gateway too." name:"listen-mtls"`
-	Dir    string  `help:"Folder for what brevet egress env reads: the gateway's certificate, and its address with the password." default:".brevet-egress" type:"path"`
+	MTLS   string  `help:"Address (host:port) for sandboxes that authenticate with their SVIDs. The Workload API must also give their identities to this gateway." name:"listen-mtls"`
+	Dir    string  `help:"Folder for the gateway's certificate, address and password, which brevet egress env reads." default:".brevet-egress" type:"path"`
 }
 
 // releaseWithin bounds the release of what a gateway holds.
@@ -59,10 +59,10 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if at, err := netip.ParseAddrPort(c.Listen); err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--listen %s: it is a loopback address with a port, since the password goes there without TLS", c.Listen)
+		return fmt.Errorf("--listen %s: must be a loopback address with a port, because the password is sent without TLS", c.Listen)
 	}
 	if c.MTLS != "" && c.JWT {
-		return errors.New("--listen-mtls goes with X.509-SVIDs, and so not with --jwt")
+		return errors.New("--listen-mtls requires X.509-SVIDs and excludes --jwt")
 	}
 	format := "text"
 	if con.json {
@@ -90,7 +90,7 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	if c.MTLS != "" {
 		tasks.Go(func() error { return c.serveProven(serving, gateway, config) })
 	}
-	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " says how to get here")
+	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " prints how to connect")
 	return ended(ctx, tasks.Wait())
 }
 
@@ -209,7 +209,7 @@ func scopesInOrder(names, params inOrder) (map[string]map[string]any, error) {
 		given[name.text] = append(given[name.text], between(name, names[i+1:], params)...)
 	}
 	if len(names) == 0 || params != nil && params[0].after > names[0].after {
-		return nil, errors.New("--param comes before the --scope that it is about")
+		return nil, errors.New("--param must follow its --scope")
 	}
 	scopes := make(map[string]map[string]any, len(given))
 	for name, texts := range given {

@@ -146,7 +146,7 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 		t.Errorf("got %v, want it released", record)
 	}
 	usage := brevet(t, s.as("auditor"), "audit", "usage")
-	usage.want(t, 0, "SCOPE", "are what the holders of the credentials say")
+	usage.want(t, 0, "SCOPE", "come from the holders of the credentials")
 	if !regexp.MustCompile(`(?m)^brief\.host\.read +1 +1 +0 +1 +1 +1 +20`).MatchString(usage.out) {
 		t.Errorf("got %s, want one credential that was used once", usage.out)
 	}
@@ -370,11 +370,11 @@ func shell(t *testing.T, script string) result {
 
 func (s *session) egressMistakes(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"it is a loopback address":             {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
+		"must be a loopback address":           {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
 		"allow_private_cidrs":                  {"egress", "--task", "t", "--allow-private", "10.0.0.1"},
-		"comes before the --scope":             {"egress", "--task", "t", "--param", "a=b", "--scope", "a.b"},
-		"say what the program gets":            {"exec", "--", "true"},
-		"goes with X.509-SVIDs":                {"egress", "--task", "t", "--jwt", "--listen", "127.0.0.1:0", "--listen-mtls", "127.0.0.1:0", "--dir", t.TempDir()},
+		"must follow its --scope":              {"egress", "--task", "t", "--param", "a=b", "--scope", "a.b"},
+		"set --scope or --egress":              {"exec", "--", "true"},
+		"requires X.509-SVIDs":                 {"egress", "--task", "t", "--jwt", "--listen", "127.0.0.1:0", "--listen-mtls", "127.0.0.1:0", "--dir", t.TempDir()},
 		"is neither name=text nor name:=JSON":  {"egress", "--task", "t", "--scope", "a.b", "--param", "a"},
 		"--host-ca and --allow-private: ca_fi": {"egress", "--task", "t", "--host-ca", filepath.Join(t.TempDir(), "none")},
 	} {

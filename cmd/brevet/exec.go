@@ -18,16 +18,16 @@ import (
 type ExecCmd struct {
 	CallerFlags
 	KeyFlags
-	Task   string  `help:"The task that the credentials belong to. Without it a task is made up, and ended with the program." env:"BREVET_TASK"`
-	Reason string  `help:"Why, in a sentence, for whoever reads the record."`
-	Scope  inOrder `help:"Scope to ask for, such as github.issues.read. The flags below are about the one before them; give it again for another credential." placeholder:"NAME"`
+	Task   string  `help:"Task of the credentials. Default: a generated task, which ends with the program." env:"BREVET_TASK"`
+	Reason string  `help:"Reason for the record, in one sentence."`
+	Scope  inOrder `help:"Scope to request, such as github.issues.read. The flags below apply to the preceding scope; repeat it for another credential." placeholder:"NAME"`
 	Param  inOrder `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
-	TTL    inOrder `help:"How long each credential should live. Default: the scope's own, and its longest with --env." placeholder:"DURATION" name:"ttl"`
-	Env    inOrder `help:"Give it as this variable of the environment, which cannot be renewed." placeholder:"NAME[=FIELD]"`
-	File   inOrder `help:"Give it as this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
-	Socket inOrder `help:"Give it to whoever connects to this Unix socket, named like a file." placeholder:"PATH[=FIELD]"`
-	For    inOrder `help:"Give it in the way that this program takes it: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
-	Egress bool    `help:"Be the program's way out: put credentials into its calls, and give it none. Each --scope that goes nowhere is one that may be used so; without such, all are."`
+	TTL    inOrder `help:"Time to live of each credential. Default: that of the scope, or its maximum with --env." placeholder:"DURATION" name:"ttl"`
+	Env    inOrder `help:"Set the credential as this environment variable, which cannot be renewed." placeholder:"NAME[=FIELD]"`
+	File   inOrder `help:"Write the credential to this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
+	Socket inOrder `help:"Serve the credential on this Unix socket, named like a file." placeholder:"PATH[=FIELD]"`
+	For    inOrder `help:"Supply the credential in the form that this program expects: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
+	Egress bool    `help:"Add credentials to the outgoing calls of the program, which holds none. Each --scope without a destination may be used in this way; by default all may."`
 	OutFlags
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
 }
@@ -49,10 +49,10 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		c.Program = c.Program[1:]
 	}
 	if len(c.Program) == 0 {
-		return errors.New("say which program to run, after --")
+		return errors.New("name the program to run after --")
 	}
 	if len(c.Scope) == 0 && !c.Egress {
-		return errors.New("say what the program gets: --scope, or --egress")
+		return errors.New("set --scope or --egress")
 	}
 	path, err := findProgram(c.Program[0])
 	if err != nil {
@@ -181,6 +181,6 @@ func (x *execution) end(ctx context.Context) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		fmt.Fprintf(x.con.err, "brevet: not everything could be ended, and ends by itself: %s\n", safetext.Text(err.Error()))
+		fmt.Fprintf(x.con.err, "brevet: some credentials could not be revoked and will expire: %s\n", safetext.Text(err.Error()))
 	}
 }

@@ -83,7 +83,7 @@ func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 			continue
 		}
 		if len(parts) == 0 {
-			return nil, fmt.Errorf("--%s %s comes before the --scope that it is about", w.flag, w.text)
+			return nil, fmt.Errorf("--%s %s must follow its --scope", w.flag, w.text)
 		}
 		if err := parts[len(parts)-1].add(w.flag, w.text, folder); err != nil {
 			return nil, fmt.Errorf("--%s: %w", w.flag, err)
@@ -91,10 +91,10 @@ func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 	}
 	for _, p := range parts {
 		if len(p.places) == 0 && !c.Egress {
-			return nil, fmt.Errorf("--scope %s: say where it goes: --env, --file, --socket or --for", p.ask.Scope)
+			return nil, fmt.Errorf("--scope %s: requires --env, --file, --socket or --for", p.ask.Scope)
 		}
 		if p.inEnv() && slices.ContainsFunc(p.places, func(to place) bool { return !isEnv(to) }) {
-			return nil, fmt.Errorf("--scope %s: what is in the environment cannot be renewed, and would soon be another credential than the one elsewhere: give it a --scope of its own", p.ask.Scope)
+			return nil, fmt.Errorf("--scope %s: an environment variable cannot be renewed: use a separate --scope for --env", p.ask.Scope)
 		}
 		if p.ask.Params, err = parseParams(p.params); err != nil {
 			return nil, err
@@ -146,7 +146,7 @@ func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) 
 			return err
 		}
 		p.once = token
-		news.say("ends at %s, and what is in the environment cannot be renewed", token.Expires.Local().Format(time.TimeOnly))
+		news.say("expires at %s; the environment variable cannot be renewed", token.Expires.Local().Format(time.TimeOnly))
 		return p.put(token)
 	}
 	var started bool
@@ -156,12 +156,12 @@ func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) 
 		Obtained: func(token *client.Token) {
 			err := p.put(token)
 			if started && err != nil {
-				news.say("is renewed, and does not reach the program: %v", err)
+				news.say("was renewed, but could not be delivered to the program: %v", err)
 			} else if !started {
 				started, failed = true, err
 			}
 		},
-		Failed: func(err error) { news.say("is not renewed: %v", err) },
+		Failed: func(err error) { news.say("was not renewed: %v", err) },
 	})
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func (n *partNews) say(format string, args ...any) {
 
 // waits says who has to agree.
 func (n *partNews) waits(p client.Pending) {
-	n.say("waits: %d of %s has to agree%s, until %s; the request is %s",
+	n.say("is pending approval: %d of %s%s, until %s; request %s",
 		p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID)
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -206,7 +206,7 @@ func (s *session) several(t *testing.T) {
 		"--scope", "github.issues.read", "--env", "B", "--param=repo=acme/web",
 		"--scope", "reports.orders.read", "--env", "USER_NAME=username", "--env", "PASSWORD=password",
 		"--scope", "brief.login.read", "--file", "whole")
-	got.want(t, 0, "github.issues.read ends at", "cannot be renewed")
+	got.want(t, 0, "github.issues.read expires at", "cannot be renewed")
 	said := lines(got.out)
 	if len(said) != 4 {
 		t.Fatalf("got %q", got.out)
@@ -312,7 +312,7 @@ func (s *session) execRefused(t *testing.T) {
 	}
 }
 
-var waitingFor = regexp.MustCompile(`the request is (\S+)`)
+var waitingFor = regexp.MustCompile(`; request (\S+)`)
 
 func (s *session) execWaits(t *testing.T) {
 	alice := s.person(t, "alice")
@@ -321,7 +321,7 @@ func (s *session) execWaits(t *testing.T) {
 	p.waitFor(t, p.err, "\n")
 	brevet(t, alice, "approvals", "approve", waitingFor.FindStringSubmatch(p.err.String())[1], "--yes").want(t, 0)
 	got := p.finish(t)
-	got.want(t, 0, "github.issues.write waits: 1 of oncall has to agree")
+	got.want(t, 0, "github.issues.write is pending approval: 1 of oncall")
 	if !aToken.MatchString(got.out + "\n") {
 		t.Errorf("got %q, want the token alone", got.out)
 	}
@@ -367,9 +367,9 @@ func (s *session) execMistakes(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{"no place", repo, 1, "say where it goes"},
-		{"before its scope", []string{"--param", "a=b", "--scope", "a.b"}, 1, "comes before the --scope"},
-		{"in the environment and elsewhere", with(repo, "--env", "A", "--file", "a"), 1, "a --scope of its own"},
+		{"no place", repo, 1, "requires --env, --file, --socket or --for"},
+		{"before its scope", []string{"--param", "a=b", "--scope", "a.b"}, 1, "must follow its --scope"},
+		{"in the environment and elsewhere", with(repo, "--env", "A", "--file", "a"), 1, "a separate --scope"},
 		{"no variable", with(repo, "--env", "A-B"), 1, "not the name of a variable"},
 		{"no field", with(repo, "--env", "A=password"), 1, "has no field"},
 		{"other field", []string{"--scope", "reports.orders.read", "--env", "A=pass"}, 1, `no field "pass" but password, username`},
@@ -397,7 +397,7 @@ func (s *session) execMistakes(t *testing.T) {
 	}
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", "/nonexistent/program")...).want(t, exitNotFound, "no program")
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "cannot be run")
-	brevet(t, s.env, append([]string{"exec"}, with(repo, "--file", "a", "--")...)...).want(t, 1, "say which program")
+	brevet(t, s.env, append([]string{"exec"}, with(repo, "--file", "a", "--")...)...).want(t, 1, "name the program")
 	if err := os.Chmod(there, 0o700); err != nil {
 		t.Fatal(err)
 	}

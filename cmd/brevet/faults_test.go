@@ -199,7 +199,7 @@ func (d *deployment) postgresStopped(t *testing.T) {
 	within(t, patience, "not ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 1 })
 	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles     ok\ncertificate ok\nledger      failing\nvault       ok")
 	list := brevet(t, d.env("auditor"), "audit", "list")
-	list.want(t, exitUnavailable, "try again")
+	list.want(t, exitUnavailable, "retry")
 	if err := d.Postgres.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func (d *deployment) postgresStopped(t *testing.T) {
 func (d *deployment) unavailable(t *testing.T, task, title, code string) {
 	t.Helper()
 	got := d.request(t, task)
-	got.want(t, exitUnavailable, title, "try again  in 5s")
+	got.want(t, exitUnavailable, title, "retry      in 5s")
 	if got.out != "" {
 		t.Errorf("got %q on standard output, want nothing", got.out)
 	}

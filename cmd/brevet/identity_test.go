@@ -153,7 +153,7 @@ func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
 	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--server", "https://localhost:1"}
 	none := newAgent(t)
 	began := time.Now()
-	brevet(t, nil, append(request, "--workload-api", none.address)...).want(t, 1, "no identity issued", "no entry of its SPIRE server selects this process")
+	brevet(t, nil, append(request, "--workload-api", none.address)...).want(t, 1, "no identity issued", "no registration entry selects this process")
 	if took := time.Since(began); took > workloadTimeout {
 		t.Errorf("it took %s to say so", took)
 	}

@@ -14,14 +14,14 @@ import (
 
 // LedgerCmd is `brevet ledger`.
 type LedgerCmd struct {
-	Prune LedgerPruneCmd `cmd:"" help:"Drop entries that are older than a date, as the owner of the database. What is left still verifies."`
+	Prune LedgerPruneCmd `cmd:"" help:"Drop entries older than a date, as the owner of the database. The remaining log still verifies."`
 }
 
 // LedgerPruneCmd is `brevet ledger prune`.
 type LedgerPruneCmd struct {
 	DatabaseFlag
-	Before time.Time `help:"Date, such as 2026-01-01: what is younger stays." format:"2006-01-02" required:""`
-	DryRun bool      `help:"Drop nothing: only say what would be."`
+	Before time.Time `help:"Date, such as 2026-01-01; entries from this date on stay." format:"2006-01-02" required:""`
+	DryRun bool      `help:"Show what would be dropped, and drop nothing."`
 }
 
 // pruneReport is what became of the old partitions, or would.
@@ -36,7 +36,7 @@ type pruneReport struct {
 // Run drops one partition after the other, each for itself, and says which one stays and why.
 func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	if c.Before.After(time.Now()) {
-		return errors.New("--before: a date that has passed")
+		return errors.New("--before: must be a date in the past")
 	}
 	databaseURL, err := c.url()
 	if err != nil {

@@ -33,13 +33,13 @@ const (
 )
 
 // errLoginEnded is what a person can mend.
-var errLoginEnded = errors.New("you are not logged in, or your login has ended: run brevet login")
+var errLoginEnded = errors.New("you are not logged in, or your login has expired: run brevet login")
 
 // LoginCmd is `brevet login`.
 type LoginCmd struct {
 	Issuer   string   `help:"Issuer of your OpenID Connect provider." required:"" env:"BREVET_OIDC_ISSUER"`
-	ClientID string   `help:"The client whose ID tokens the broker takes." name:"client-id" required:"" env:"BREVET_OIDC_CLIENT_ID"`
-	Scopes   []string `help:"Scopes to ask the provider for. Default: those of openid, profile, groups and offline_access that it has." name:"oidc-scopes"`
+	ClientID string   `help:"OAuth client whose ID tokens the broker accepts." name:"client-id" required:"" env:"BREVET_OIDC_CLIENT_ID"`
+	Scopes   []string `help:"Scopes to request from the provider. Default: openid, profile, groups and offline_access, as far as it supports them." name:"oidc-scopes"`
 }
 
 // Run walks the device flow: the browser may be on another machine.
@@ -104,7 +104,7 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 	if colourful(con.err) {
 		code = "\x1b[1m" + code + "\x1b[0m"
 	}
-	_, err := fmt.Fprintf(con.err, "Open this page in a browser, and go on there if it shows the code %s:\n\n  %s\n\n", code, safetext.Text(address))
+	_, err := fmt.Fprintf(con.err, "Open this page in a browser and continue if it shows the code %s:\n\n  %s\n\n", code, safetext.Text(address))
 	return err
 }
 
@@ -123,7 +123,7 @@ func showWaiting(con *console, doing string, until time.Time) (stop func()) {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
-			fmt.Fprintf(con.err, "\r\x1b[K%s, %s left", doing, max(0, time.Until(until)).Round(time.Second))
+			fmt.Fprintf(con.err, "\r\x1b[K%s, expires in %s", doing, max(0, time.Until(until)).Round(time.Second))
 			select {
 			case <-tick.C:
 			case <-stopped:
@@ -142,7 +142,7 @@ func loginFailed(err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return errors.New("nobody agreed in time: run brevet login again")
+		return errors.New("the login timed out: run brevet login again")
 	case !errors.As(err, &refused):
 		return fmt.Errorf("logging in: %s", quoteProvider(err.Error()))
 	}
@@ -150,7 +150,7 @@ func loginFailed(err error) error {
 	case "access_denied":
 		return errors.New("the login was declined")
 	case "expired_token":
-		return errors.New("nobody agreed in time: run brevet login again")
+		return errors.New("the login timed out: run brevet login again")
 	default:
 		return fmt.Errorf("logging in: the provider refused: %s", quoteProvider(refused.ErrorCode+" "+refused.ErrorDescription))
 	}
@@ -228,7 +228,7 @@ func readLogin() (login, error) {
 	}
 	var stored storedLogin
 	if json.Unmarshal([]byte(text), &stored) != nil || stored.IDToken == "" {
-		return login{}, fmt.Errorf("%s is no login of this version: run brevet login again", path)
+		return login{}, fmt.Errorf("%s has the format of another version: run brevet login again", path)
 	}
 	stored.idToken, stored.refreshToken = secret.New(stored.IDToken), secret.New(stored.RefreshToken)
 	return stored.login, nil
@@ -296,7 +296,7 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 // checkEndpoints refuses to send tokens in the clear to another machine.
 func (p *provider) checkEndpoints() error {
 	if p.flows.Endpoint.DeviceAuthURL == "" {
-		return errors.New("the provider has no device flow: allow it for this client")
+		return errors.New("the provider does not support the device flow for this client: enable it")
 	}
 	issuer, err := url.Parse(p.issuer)
 	if err != nil {

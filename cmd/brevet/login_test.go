@@ -266,14 +266,14 @@ func TestLoginRefusesProviders(t *testing.T) {
 	t.Cleanup(srv.Close)
 	issuer = srv.URL
 	for name, tc := range map[string]struct{ issuer, document, want string }{
-		"in the clear":       {"http://login.acme.test", "", "not https"},
-		"another issuer":     {issuer, `{"issuer":"https://evil.test"}`, "did not match"},
-		"no device flow":     {issuer, `{"issuer":"%ISS","token_endpoint":"%ISS/token"}`, "no device flow"},
-		"tokens in clear":    {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"http://evil.test/token"}`, "not https"},
-		"device in clear":    {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"http://evil.test/","token_endpoint":"%ISS/token"}`, "not https"},
-		"revoked in clear":   {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"%ISS/t","revocation_endpoint":"http://evil.test/"}`, "not https"},
-		"no document":        {issuer, strings.Repeat("\x1b[2J\n", 1000), "asking the provider"},
-		"host with a suffix": {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS.evil.test/d","token_endpoint":"%ISS/t"}`, "not https"},
+		"in the clear":                     {"http://login.acme.test", "", "not https"},
+		"another issuer":                   {issuer, `{"issuer":"https://evil.test"}`, "did not match"},
+		"does not support the device flow": {issuer, `{"issuer":"%ISS","token_endpoint":"%ISS/token"}`, "does not support the device flow"},
+		"tokens in clear":                  {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"http://evil.test/token"}`, "not https"},
+		"device in clear":                  {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"http://evil.test/","token_endpoint":"%ISS/token"}`, "not https"},
+		"revoked in clear":                 {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"%ISS/t","revocation_endpoint":"http://evil.test/"}`, "not https"},
+		"no document":                      {issuer, strings.Repeat("\x1b[2J\n", 1000), "asking the provider"},
+		"host with a suffix":               {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS.evil.test/d","token_endpoint":"%ISS/t"}`, "not https"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			document = tc.document
@@ -297,8 +297,8 @@ func TestLoginFails(t *testing.T) {
 		want string
 	}{
 		{context.Canceled, "context canceled"},
-		{context.DeadlineExceeded, "nobody agreed in time: run brevet login again"},
-		{refused("expired_token"), "nobody agreed in time: run brevet login again"},
+		{context.DeadlineExceeded, "the login timed out: run brevet login again"},
+		{refused("expired_token"), "the login timed out: run brevet login again"},
 		{refused("access_denied"), "the login was declined"},
 		{refused("invalid_client"), `logging in: the provider refused: invalid_client \u001b[2J`},
 		{errors.New("no route"), "logging in: no route"},
@@ -357,7 +357,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	use("no login of this version")
+	use("has the format of another version")
 	// Logging out works all the same.
 	var out, news bytes.Buffer
 	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news, json: true}); err != nil || out.String() != "{\"logged_in\":false}\n" || exists(path) {

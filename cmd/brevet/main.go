@@ -1,7 +1,7 @@
-// Command brevet is the whole of Brevet in one binary: the server, its dev stack, and the tools of
-// sandboxes, admins and auditors.
+// Command brevet is Brevet in one binary: the server, the development stack, and the tools for sandboxes, approvers,
+// admins, auditors and operators.
 //
-// It must never print a credential where it was not asked for one.
+// It must never print a credential that the user did not request.
 package main
 
 import (
@@ -17,37 +17,50 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// CLI is the command line. Kong reads it; each command has its own file.
+// CLI is the command line, grouped by role. Kong reads it; each command has its own file.
 type CLI struct {
-	Output string `help:"How to print: ${enum}." enum:"text,json" default:"text" short:"o"`
+	Output string `help:"Output format: ${enum}." enum:"text,json" default:"text" short:"o"`
 
-	Serve          ServeCmd          `cmd:"" help:"Serve the broker."`
-	Ready          ReadyCmd          `cmd:"" help:"Ask a server on this machine whether it is ready, for health checks."`
-	Dev            DevCmd            `cmd:"" help:"Run a complete private stack to develop against, until Ctrl-C."`
-	Probe          ProbeCmd          `cmd:"" help:"Try on a running deployment what must not work, and the one thing that must, for cron and alerts."`
-	Demo           DemoCmd           `cmd:"" help:"Show the main job from start to finish on a stack of its own."`
-	Scopes         ScopesCmd         `cmd:"" help:"List the scopes that the sandbox this runs in may ask for."`
-	Request        RequestCmd        `cmd:"" help:"Ask for a credential, as the sandbox this runs in."`
-	Exec           ExecCmd           `cmd:"" help:"Run a program with credentials that are renewed while it runs, and die with it."`
-	Egress         EgressCmd         `cmd:"" help:"Be the way out of a sandbox, which then holds no credential at all."`
-	GitCredential  GitCredentialCmd  `cmd:"" help:"Give git a credential, as its credential helper."`
-	KubeCredential KubeCredentialCmd `cmd:"" help:"Give kubectl a credential, as its credential plugin."`
-	Mcp            McpCmd            `cmd:"" help:"Let an agent ask for credentials through the Model Context Protocol, without seeing them."`
-	Withdraw       WithdrawCmd       `cmd:"" help:"Take back a request of the sandbox this runs in that waits for people."`
-	Release        ReleaseCmd        `cmd:"" help:"End a credential of the sandbox this runs in."`
-	Task           TaskCmd           `cmd:"" help:"Work on tasks."`
-	Login          LoginCmd          `cmd:"" help:"Log in as a person, through your OpenID provider."`
-	Logout         LogoutCmd         `cmd:"" help:"Forget the login."`
-	Whoami         WhoamiCmd         `cmd:"" help:"Say who you are, and with a broker what you may do there."`
-	Approvals      ApprovalsCmd      `cmd:"" help:"Look at what waits for you, and decide."`
-	Revoke         RevokeCmd         `cmd:"" help:"End credentials, as an admin."`
-	Quarantine     QuarantineCmd     `cmd:"" help:"Stop issuing to sandboxes, as an admin."`
-	Audit          AuditCmd          `cmd:"" help:"Read the record."`
-	Catalog        CatalogCmd        `cmd:"" help:"Work on scopes and policies."`
-	Migrate        MigrateCmd        `cmd:"" help:"Bring the database to this version's schema, or show where it is."`
-	Ledger         LedgerCmd         `cmd:"" help:"Keep the ledger from growing for ever."`
-	Bootstrap      BootstrapCmd      `cmd:"" help:"Prepare Postgres and Vault for a deployment: least privilege, once."`
-	Version        VersionCmd        `cmd:"" help:"Print the version."`
+	Request        RequestCmd        `cmd:"" group:"sandbox" help:"Request a credential for this sandbox."`
+	Exec           ExecCmd           `cmd:"" group:"sandbox" help:"Run a program with credentials that are renewed while it runs and revoked when it exits."`
+	Scopes         ScopesCmd         `cmd:"" group:"sandbox" help:"List the scopes that this sandbox may request."`
+	Release        ReleaseCmd        `cmd:"" group:"sandbox" help:"Release a credential of this sandbox."`
+	Withdraw       WithdrawCmd       `cmd:"" group:"sandbox" help:"Withdraw a pending request of this sandbox."`
+	Task           TaskCmd           `cmd:"" group:"sandbox" help:"Manage tasks."`
+	Egress         EgressCmd         `cmd:"" group:"sandbox" help:"Run a gateway that adds credentials to outgoing calls, so that the sandbox holds none."`
+	GitCredential  GitCredentialCmd  `cmd:"" group:"sandbox" help:"Credential helper for git."`
+	KubeCredential KubeCredentialCmd `cmd:"" group:"sandbox" help:"Credential plugin for kubectl."`
+	Mcp            McpCmd            `cmd:"" group:"sandbox" help:"Serve credentials to an agent over the Model Context Protocol, hidden from its model."`
+
+	Login     LoginCmd     `cmd:"" group:"person" help:"Log in through your OpenID provider."`
+	Logout    LogoutCmd    `cmd:"" group:"person" help:"Delete the stored login."`
+	Whoami    WhoamiCmd    `cmd:"" group:"person" help:"Show your identity and, with a broker, your roles."`
+	Approvals ApprovalsCmd `cmd:"" group:"person" help:"Review and decide pending approvals."`
+
+	Revoke     RevokeCmd     `cmd:"" group:"admin" help:"Revoke credentials."`
+	Quarantine QuarantineCmd `cmd:"" group:"admin" help:"Manage quarantined sandboxes."`
+	Catalog    CatalogCmd    `cmd:"" group:"admin" help:"Check, plan and apply scopes and policies."`
+
+	Audit AuditCmd `cmd:"" group:"auditor" help:"Search, export and verify the record."`
+
+	Serve     ServeCmd     `cmd:"" group:"operator" help:"Run the broker."`
+	Ready     ReadyCmd     `cmd:"" group:"operator" help:"Check whether the broker on this machine is ready, for health checks."`
+	Probe     ProbeCmd     `cmd:"" group:"operator" help:"Check a running deployment for calls that must fail and one that must succeed, for cron and alerts."`
+	Bootstrap BootstrapCmd `cmd:"" group:"operator" help:"Prepare PostgreSQL and Vault for a deployment, with least privilege."`
+	Migrate   MigrateCmd   `cmd:"" group:"operator" help:"Migrate the database schema, or show its version."`
+	Ledger    LedgerCmd    `cmd:"" group:"operator" help:"Maintain the ledger."`
+	Dev       DevCmd       `cmd:"" group:"operator" help:"Run a complete private stack for development, until Ctrl-C."`
+	Demo      DemoCmd      `cmd:"" group:"operator" help:"Run a demo of the main features on a private stack."`
+	Version   VersionCmd   `cmd:"" group:"operator" help:"Print the version."`
+}
+
+// groups are the roles that commands belong to, in the order of the help text, each with an example.
+var groups = []kong.Group{
+	{Key: "sandbox", Title: "Sandbox commands:", Description: "Example: brevet request github.issues.read repo=acme/api --task triage-4711"},
+	{Key: "person", Title: "Approver commands:", Description: "Example: brevet login && brevet approvals list"},
+	{Key: "admin", Title: "Admin commands:", Description: "Example: brevet revoke --task triage-4711 --reason 'token leaked'"},
+	{Key: "auditor", Title: "Auditor commands:", Description: "Example: brevet audit list --task triage-4711"},
+	{Key: "operator", Title: "Operator commands:", Description: "Example: brevet serve --config brevet.yaml"},
 }
 
 // console is where a command writes: results to out, progress and news to err.
@@ -114,7 +127,9 @@ func missingVariables(err error) string {
 func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong {
 	parser, err := kong.New(cli,
 		kong.Name("brevet"),
-		kong.Description("Short-lived, action-scoped credentials for sandboxed agents, after policy has said yes."),
+		kong.Description("Short-lived, action-scoped credentials for sandboxed agents, issued by policy and recorded first."),
+		kong.ExplicitGroups(groups),
+		kong.ConfigureHelp(kong.HelpOptions{NoExpandSubcommands: true, Compact: true}),
 		kong.Writers(out, errOut),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)

@@ -21,9 +21,9 @@ import (
 // McpCmd is `brevet mcp`.
 type McpCmd struct {
 	CallerFlags
-	Dir   string   `help:"Private folder that credentials are put into. Default: a new one, in memory where the system has a place for that." type:"path"`
-	Task  string   `help:"The task that requests belong to when they name none. Without it a task is made up, and ended with the server." env:"BREVET_TASK"`
-	Scope []string `help:"A scope that may be asked for; give it again for another. Default: all that the broker lists for this sandbox." sep:"none"`
+	Dir   string   `help:"Private folder for credentials. Default: a new folder, in memory if the system supports it." type:"path"`
+	Task  string   `help:"Task of requests that name none. Default: a generated task, which ends with the server." env:"BREVET_TASK"`
+	Scope []string `help:"A scope that may be requested; repeatable. Default: all scopes that the broker lists for this sandbox." sep:"none"`
 }
 
 // Run serves the Model Context Protocol on standard input and output until the input ends.
@@ -47,7 +47,7 @@ func (c *McpCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer func() {
 		if err := desk.close(context.WithoutCancel(ctx)); err != nil {
-			fmt.Fprintf(con.err, "brevet: not everything could be ended, and ends by itself: %s\n", safetext.Text(err.Error()))
+			fmt.Fprintf(con.err, "brevet: some credentials could not be revoked and will expire: %s\n", safetext.Text(err.Error()))
 		}
 	}()
 	if err := desk.server().Run(ctx, &mcp.StdioTransport{}); err != nil && ctx.Err() == nil {
@@ -73,7 +73,7 @@ func (c *McpCmd) folder() (string, func(), error) {
 		return "", nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 || !ours(info) {
-		return "", nil, fmt.Errorf("--dir: others can look into %s: it has to be a folder of your own, of mode 0700", c.Dir)
+		return "", nil, fmt.Errorf("--dir: others can read %s: use a folder of your own with mode 0700", c.Dir)
 	}
 	return c.Dir, func() {}, nil
 }

@@ -109,10 +109,10 @@ func inertOffer(scope openapi.OfferedScope) openapi.OfferedScope {
 
 func (d *mcpDesk) request(ctx context.Context, _ *mcp.CallToolRequest, in mcpRequest) (*mcp.CallToolResult, mcpAnswer, error) {
 	if len(d.scopes) > 0 && !slices.Contains(d.scopes, in.Scope) {
-		return mcpFailure(fmt.Errorf("%w: the scope is none of those that list_scopes names", client.ErrInvalid))
+		return mcpFailure(fmt.Errorf("%w: unknown scope: list_scopes names the scopes", client.ErrInvalid))
 	}
 	if in.TTL < 0 || in.TTL > int64(longestAsk/time.Second) {
-		return mcpFailure(fmt.Errorf("%w: ttl is in seconds, a year at most", client.ErrInvalid))
+		return mcpFailure(fmt.Errorf("%w: ttl is in seconds, at most one year", client.ErrInvalid))
 	}
 	setDefault(&in.Task, d.task)
 	// A call that the model breaks off goes on: its answer may hold a credential, which must not be lost.

@@ -11,8 +11,8 @@ import (
 
 // MigrateCmd is `brevet migrate`.
 type MigrateCmd struct {
-	Up     MigrateUpCmd     `cmd:"" default:"withargs" help:"Apply what is missing."`
-	Down   MigrateDownCmd   `cmd:"" help:"Take back the newest migration. The tables it made go with it."`
+	Up     MigrateUpCmd     `cmd:"" default:"withargs" help:"Apply pending migrations."`
+	Down   MigrateDownCmd   `cmd:"" help:"Revert the newest migration and drop its tables."`
 	Status MigrateStatusCmd `cmd:"" help:"Show which migrations are applied."`
 }
 
@@ -44,13 +44,13 @@ func (c *MigrateUpCmd) Run(ctx context.Context, con *console) error {
 // MigrateDownCmd is `brevet migrate down`.
 type MigrateDownCmd struct {
 	DatabaseFlag
-	Yes bool `help:"Confirm: the record in the tables that go is lost." required:""`
+	Yes bool `help:"Confirm that the records in the removed tables are lost." required:""`
 }
 
 // Run takes the newest migration back.
 func (c *MigrateDownCmd) Run(ctx context.Context, con *console) error {
 	if !c.Yes {
-		return errors.New("--yes=false is a no: nothing was changed")
+		return errors.New("not confirmed: nothing was changed")
 	}
 	databaseURL, err := c.url()
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *MigrateDownCmd) Run(ctx context.Context, con *console) error {
 	if err := migrations.Down(ctx, databaseURL); err != nil {
 		return err
 	}
-	con.say("took back the newest migration; `brevet migrate status` shows what is left")
+	con.say("reverted the newest migration; `brevet migrate status` shows the rest")
 	return nil
 }
 

@@ -11,24 +11,24 @@ import (
 // OfficialFlags say which broker an admin or auditor calls, and who that is: a workload, or whoever is logged in.
 type OfficialFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
-	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
-	SVID        string `help:"Which SVID to use where the Workload API gives several: its SPIFFE ID, or its hint." name:"svid" env:"BREVET_SVID"`
-	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
+	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it, the command acts as the logged-in person." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	SVID        string `help:"SPIFFE ID or hint of the SVID to use, if the Workload API offers several." name:"svid" env:"BREVET_SVID"`
+	JWT         bool   `help:"Authenticate the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
-	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
+	Person      bool   `help:"Act as the logged-in person even if there is a Workload API, which then only supplies the broker's authorities."`
 	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 
 // serverFlags are OfficialFlags of a command that can do without a server.
 type serverFlags struct {
-	Server      string `help:"URL of the broker. Without it the command does what it can by itself." env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
-	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it the command acts as whoever is logged in." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
-	SVID        string `help:"Which SVID to use where the Workload API gives several: its SPIFFE ID, or its hint." name:"svid" env:"BREVET_SVID"`
-	JWT         bool   `help:"Prove the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
+	Server      string `help:"URL of the broker. Without it, the command works offline as far as possible." env:"BREVET_SERVER"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
+	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it, the command acts as the logged-in person." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	SVID        string `help:"SPIFFE ID or hint of the SVID to use, if the Workload API offers several." name:"svid" env:"BREVET_SVID"`
+	JWT         bool   `help:"Authenticate the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
-	Person      bool   `help:"Act as whoever is logged in, though there is a Workload API: that only has the broker's authorities then."`
+	Person      bool   `help:"Act as the logged-in person even if there is a Workload API, which then only supplies the broker's authorities."`
 	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 

@@ -76,7 +76,7 @@ func TestPeopleAsOfficials(t *testing.T) {
 	// Where there is a Workload API, its workload acts, unless the person says otherwise.
 	both := s.person(t, "carol")
 	brevet(t, both, "quarantine", "list").want(t, 1, "Permission denied")
-	brevet(t, both, "quarantine", "list", "--person").want(t, 0, "nobody is in quarantine")
+	brevet(t, both, "quarantine", "list", "--person").want(t, 0, "no quarantined sandboxes")
 	brevet(t, both, "quarantine", "list", "--person", "--jwt").want(t, 1, "--jwt")
 	s.stop(t, syscall.SIGTERM)
 }

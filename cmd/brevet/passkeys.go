@@ -33,7 +33,7 @@ func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingP
 	}
 	for _, s := range catalogue.Scopes() {
 		if s.Approval != nil && s.Approval.Passkey == scopes.PasskeyRequired {
-			log.WarnContext(ctx, "nobody can approve a scope: it asks for passkeys, and no console is configured", "scope", s.Name)
+			log.WarnContext(ctx, "scope requires passkeys, but no console is configured", "scope", s.Name)
 		}
 	}
 }
@@ -47,5 +47,5 @@ func unsignable(one openapi.ApprovalCase, verdict openapi.Verdict) error {
 	if err != nil || a.Passkey != scopes.PasskeyRequired {
 		return err
 	}
-	return fmt.Errorf("a yes to %s has to be signed by a passkey: open the page of that request in the console", safetext.Text(one.ID))
+	return fmt.Errorf("an approval of %s must be signed by a passkey: open the request in the console", safetext.Text(one.ID))
 }

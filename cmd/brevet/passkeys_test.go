@@ -35,7 +35,7 @@ func TestPasskeysAreForTheConsole(t *testing.T) {
 func TestAYesThatHasToBeSigned(t *testing.T) {
 	one := openapi.ApprovalCase{ID: "r1", Canonical: `{"scope":"a.b","passkey":"required","group":"oncall","quorum":1}`}
 	for _, verdict := range []openapi.Verdict{openapi.VerdictApprove, openapi.VerdictBreakGlass} {
-		if err := unsignable(one, verdict); err == nil || !strings.Contains(err.Error(), "open the page of that request in the console") {
+		if err := unsignable(one, verdict); err == nil || !strings.Contains(err.Error(), "open the request in the console") {
 			t.Errorf("%s: got %v", verdict, err)
 		}
 	}

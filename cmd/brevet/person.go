@@ -79,9 +79,9 @@ func renewOnce(ctx context.Context, l login) (login, error) {
 // PersonFlags say which broker to call as whoever is logged in, and how it is known.
 type PersonFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
-	CAFile      string `help:"PEM file with the authorities that may vouch for the broker, instead of the web's." name:"ca-file" env:"BREVET_CA_FILE"`
-	WorkloadAPI string `help:"With --server-id and without --ca-file: Workload API socket that has the broker's authorities." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
+	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
+	CAFile      string `help:"PEM file with the roots for the broker's certificate, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
+	WorkloadAPI string `help:"Workload API socket with the broker's authorities, for --server-id without --ca-file." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
 }
 
 // open returns a client and what ends it. That nobody is logged in shows before the broker is called.
@@ -146,7 +146,7 @@ func (f PersonFlags) spiffeServer(ctx context.Context) (client.Option, func(), e
 		return client.WithServer(bundle, tlsconfig.AuthorizeID(id)), func() {}, nil
 	}
 	if f.WorkloadAPI == "" {
-		return nil, nil, errors.New("--server-id: say by whose authorities: --ca-file, or --workload-api")
+		return nil, nil, errors.New("--server-id: requires --ca-file or --workload-api")
 	}
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
@@ -162,9 +162,9 @@ func (f PersonFlags) hint(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, client.ErrUnauthenticated):
-		return fmt.Errorf("%w\nRun brevet login, and see with brevet whoami that it is the provider and the client of the broker", err)
+		return fmt.Errorf("%w\nRun brevet login, and check with brevet whoami that the provider and the client match the broker", err)
 	case f.ServerID == "" && errors.As(err, &untrusted):
-		return fmt.Errorf("%w\nIf the broker serves with an SVID, say which: --server-id or BREVET_SERVER_ID", err)
+		return fmt.Errorf("%w\nIf the broker serves with an SVID, set --server-id or BREVET_SERVER_ID", err)
 	default:
 		return err
 	}

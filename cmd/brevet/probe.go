@@ -20,14 +20,14 @@ import (
 // ProbeCmd is `brevet probe`.
 type ProbeCmd struct {
 	Server      string   `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string   `help:"SPIFFE ID that the broker must prove. Without it, its certificate is checked against the web's authorities." env:"BREVET_SERVER_ID"`
+	ServerID    string   `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
 	WorkloadAPI string   `help:"Workload API socket to get the SVIDs of the prober from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
 	Audience    string   `help:"The broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
-	Scope       string   `help:"A scope that the prober may have, whose credential is a JWT." required:""`
-	Param       []string `help:"A parameter of it: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
-	Foreign     string   `help:"Id of an issuance in another trust domain, to try whether it is seen." name:"foreign-issuance"`
-	Console     string   `help:"URL of the console, to try that too."`
-	ConsoleCA   string   `help:"PEM file with the authorities that may vouch for the console, instead of the web's." name:"console-ca" type:"existingfile"`
+	Scope       string   `help:"A scope with a JWT credential that the prober may request." required:""`
+	Param       []string `help:"A scope parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
+	Foreign     string   `help:"Id of an issuance in another trust domain, to check that it is not visible." name:"foreign-issuance"`
+	Console     string   `help:"URL of the console, to check it too."`
+	ConsoleCA   string   `help:"PEM file with the roots for the console's certificate, instead of the system's." name:"console-ca" type:"existingfile"`
 }
 
 const (
@@ -111,7 +111,7 @@ func (c *ProbeCmd) unreached(con *console, err error) error {
 		}
 		return explained
 	}
-	fmt.Fprintf(con.err, "brevet: nothing could be tried: %s\n", safetext.Text(err.Error()))
+	fmt.Fprintf(con.err, "brevet: the checks could not run: %s\n", safetext.Text(err.Error()))
 	return explained
 }
 
@@ -221,9 +221,9 @@ func (r *probeReport) print(con *console) error {
 	r.Result = held
 	switch {
 	case wrong > 0:
-		r.Result, failed = broken, exitError{err: fmt.Errorf("%d of %d do not hold", wrong, all), code: 1}
+		r.Result, failed = broken, exitError{err: fmt.Errorf("%d of %d checks failed", wrong, all), code: 1}
 	case open > 0:
-		r.Result, failed = untold, exitError{err: fmt.Errorf("%d of %d could not be told", open, all), code: exitUntold}
+		r.Result, failed = untold, exitError{err: fmt.Errorf("%d of %d checks were inconclusive", open, all), code: exitUntold}
 	}
 	if con.json {
 		return errors.Join(con.encode(r), failed)
@@ -236,6 +236,6 @@ func (r *probeReport) print(con *console) error {
 			fmt.Fprintf(con.out, "   %s (%s)\n", check.Means, check.Name)
 		}
 	}
-	fmt.Fprintf(con.out, "%d hold, %d do not, %d could not be told\n", all-wrong-open, wrong, open)
+	fmt.Fprintf(con.out, "%d passed, %d failed, %d inconclusive\n", all-wrong-open, wrong, open)
 	return failed
 }

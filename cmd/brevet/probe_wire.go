@@ -305,7 +305,7 @@ func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 func prolonged(raw string) (string, error) {
 	parts := strings.Split(raw, ".")
 	if len(parts) != 3 {
-		return "", errors.New("what was issued is no JWT: name a scope whose credential is one")
+		return "", errors.New("the issued credential is not a JWT: use a scope with a JWT credential")
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {

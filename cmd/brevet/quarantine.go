@@ -13,16 +13,16 @@ import (
 
 // QuarantineCmd is `brevet quarantine`.
 type QuarantineCmd struct {
-	Add    QuarantineAddCmd    `cmd:"" help:"Stop issuing to a sandbox, or to all below a SPIFFE ID, and end what they hold."`
-	List   QuarantineListCmd   `cmd:"" help:"List the quarantines that stand."`
-	Remove QuarantineRemoveCmd `cmd:"" help:"Lift a quarantine. What it ended stays ended."`
+	Add    QuarantineAddCmd    `cmd:"" help:"Quarantine a sandbox or all below a SPIFFE ID: deny requests and revoke credentials."`
+	List   QuarantineListCmd   `cmd:"" help:"List active quarantines."`
+	Remove QuarantineRemoveCmd `cmd:"" help:"Lift a quarantine. Revoked credentials stay revoked."`
 }
 
 // QuarantineAddCmd is `brevet quarantine add`.
 type QuarantineAddCmd struct {
 	OfficialFlags
-	SPIFFEID string `arg:"" name:"spiffe-id" help:"A SPIFFE ID, which stands for everything below it too, or spiffe:// and a trust domain."`
-	Reason   string `help:"Why, in a sentence, for whoever reads the record." required:""`
+	SPIFFEID string `arg:"" name:"spiffe-id" help:"A SPIFFE ID, which includes all IDs below it, or spiffe:// and a trust domain."`
+	Reason   string `help:"Reason for the record, in one sentence." required:""`
 }
 
 // Run adds it and prints what became of each credential.
@@ -35,8 +35,8 @@ func (c *QuarantineAddCmd) Run(ctx context.Context, con *console) error {
 // QuarantineRemoveCmd is `brevet quarantine remove`.
 type QuarantineRemoveCmd struct {
 	OfficialFlags
-	SPIFFEID string `arg:"" name:"spiffe-id" help:"Exactly as it was added."`
-	Reason   string `help:"Why, in a sentence, for whoever reads the record."`
+	SPIFFEID string `arg:"" name:"spiffe-id" help:"The SPIFFE ID exactly as it was added."`
+	Reason   string `help:"Reason for the record, in one sentence."`
 }
 
 // Run lifts it.
@@ -83,7 +83,7 @@ func printQuarantines(con *console, standing []openapi.Quarantine) error {
 		return nil
 	}
 	if len(standing) == 0 {
-		_, err := fmt.Fprintln(con.out, "nobody is in quarantine")
+		_, err := fmt.Fprintln(con.out, "no quarantined sandboxes")
 		return err
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)

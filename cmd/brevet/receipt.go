@@ -41,7 +41,7 @@ func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
 	case len(receipt.Ended) == 0 && receipt.Time.After(now):
 		_, err = fmt.Fprintf(con.out, "ends at %s\n", receipt.Time.Local().Format(time.DateTime))
 	case len(receipt.Ended) == 0:
-		_, err = fmt.Fprintln(con.out, "nothing was alive")
+		_, err = fmt.Fprintln(con.out, "no live credentials matched")
 	default:
 		err = printEnded(con, receipt.Ended)
 	}
@@ -49,10 +49,10 @@ func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
 		return err
 	}
 	if receipt.More {
-		fmt.Fprintln(con.err, "There are more than are listed.")
+		fmt.Fprintln(con.err, "The list is truncated.")
 	}
-	fmt.Fprintln(con.err, "Not all of it is known to be dead yet. It counts as dead here, and the broker goes on until it is: see brevet audit unrevoked.")
-	return exitError{err: errors.New("not all of it is known to be dead yet"), code: exitPending}
+	fmt.Fprintln(con.err, "Some revocations are not confirmed yet. Brevet treats these credentials as inactive and keeps retrying: see brevet audit unrevoked.")
+	return exitError{err: errors.New("some revocations are not confirmed yet"), code: exitPending}
 }
 
 // whyStatic is why a secret is not over that nobody but its owner can end.

@@ -24,11 +24,11 @@ func TestPrintReceipt(t *testing.T) {
 		code    int
 		want    []string
 	}{
-		"nothing":  {openapi.Receipt{Time: now}, 0, []string{"nothing was alive"}},
+		"nothing":  {openapi.Receipt{Time: now}, 0, []string{"no live credentials matched"}},
 		"later":    {openapi.Receipt{Time: now.Add(time.Hour)}, 0, []string{"ends at 2030-01-02"}},
 		"all dead": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, offline, static}}, 0, []string{"STATUS", "task_ended", `t\u001b[2J`, "accepted by who does not ask until", "change it where it is stored"}},
 		"one open": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, open}}, exitPending, []string{"vault_unavailable", "brevet audit unrevoked"}},
-		"more":     {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead}, More: true}, exitPending, []string{"more than are listed"}},
+		"more":     {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead}, More: true}, exitPending, []string{"list is truncated"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, news strings.Builder
@@ -108,7 +108,7 @@ func TestReadKeyFile(t *testing.T) {
 
 func TestRevokeNeedsASelection(t *testing.T) {
 	env := []string{"--server", "https://b", "--workload-api", "unix:///s", "--reason", "x"}
-	inProcess(t, append([]string{"revoke"}, env...)...).want(t, 1, "say what to revoke")
+	inProcess(t, append([]string{"revoke"}, env...)...).want(t, 1, "set at least one of")
 	inProcess(t, append([]string{"revoke", "--task", "t"}, env[:4]...)...).want(t, 2, "--reason")
 	inProcess(t, append([]string{"task", "end", "t", "--at", "tomorrow"}, env...)...).want(t, 2, "--at")
 	inProcess(t, append([]string{"quarantine", "add"}, env...)...).want(t, 2, "<spiffe-id>")

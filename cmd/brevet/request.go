@@ -21,14 +21,14 @@ import (
 type RequestCmd struct {
 	CallerFlags
 	KeyFlags
-	Scope  string        `arg:"" help:"Scope to ask for, such as github.issues.read."`
-	Params []string      `arg:"" optional:"" help:"Its parameters: name=text, or name:=JSON for numbers and booleans."`
-	Task   string        `help:"The task that the credential belongs to." required:"" env:"BREVET_TASK"`
-	TTL    time.Duration `help:"How long the credential should live. Default: the scope's own."`
-	Reason string        `help:"Why, in a sentence, for whoever reads the record."`
-	Key    string        `help:"Idempotency key: a repeated request with it is answered once." name:"idempotency-key"`
+	Scope  string        `arg:"" help:"Scope to request, such as github.issues.read."`
+	Params []string      `arg:"" optional:"" help:"Scope parameters: name=text, or name:=JSON for numbers and booleans."`
+	Task   string        `help:"Task of the credential." required:"" env:"BREVET_TASK"`
+	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
+	Reason string        `help:"Reason for the record, in one sentence."`
+	Key    string        `help:"Idempotency key: repeated requests with the same key issue one credential." name:"idempotency-key"`
 	CSR    string        `help:"File with a certificate signing request in PEM, for scopes that certify your own key." name:"csr" type:"existingfile"`
-	Wait   bool          `help:"When people have to agree first: wait until they have decided, and get the credential then."`
+	Wait   bool          `help:"If approval is required, wait for it and then print the credential."`
 	Person string        `help:"File with an ID token of the person on whose behalf you ask." name:"on-behalf-of-file"`
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
 }
@@ -43,7 +43,7 @@ func (f tokenFile) IDToken(context.Context) (string, error) {
 		return "", fmt.Errorf("--on-behalf-of-file: %w", err)
 	}
 	if strings.Count(token, ".") != 2 { // whatever else it is, it stays here
-		return "", fmt.Errorf("--on-behalf-of-file: %s holds no ID token, which is three parts with dots between them", string(f))
+		return "", fmt.Errorf("--on-behalf-of-file: %s does not hold an ID token (three parts separated by dots)", string(f))
 	}
 	return token, nil
 }
@@ -63,7 +63,7 @@ func readKeyFile(path string) (string, error) {
 	case len(data) > maxKeyFile:
 		return "", fmt.Errorf("%s is larger than %d bytes", path, maxKeyFile)
 	case strings.Contains(string(data), "PRIVATE KEY"):
-		return "", fmt.Errorf("%s holds a private key, which never leaves: name the file with the public part", path)
+		return "", fmt.Errorf("%s holds a private key, which must stay private: name the file with the public key", path)
 	}
 	return string(data), nil
 }
@@ -110,7 +110,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 // wait shows who has to agree, and takes what they have approved.
 func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Client, ask client.Ask, p *client.Pending) error {
 	if !con.json {
-		fmt.Fprintf(con.err, "%d of %s has to agree%s, until %s.\n  request    %s\n",
+		fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n",
 			p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID)
 	}
 	stop := showWaiting(con, "waiting for "+p.Group, p.Expires)
@@ -162,7 +162,7 @@ func printToken(con *console, token *client.Token) error {
 		return con.encode(tokenDocument(token))
 	}
 	for _, clamp := range token.Clamped {
-		fmt.Fprintf(con.err, "shortened from %s to %s by %s\n", seconds(clamp.From), seconds(clamp.To), clamp.Bound)
+		fmt.Fprintf(con.err, "shortened from %s to %s by %s\n", spell(seconds(clamp.From)), spell(seconds(clamp.To)), clamp.Bound)
 	}
 	fmt.Fprintf(con.err, "%s on %s until %s, issuance %s\n",
 		token.Scope, token.Resource, token.Expires.Local().Format(time.TimeOnly), token.ID)
@@ -170,13 +170,13 @@ func printToken(con *console, token *client.Token) error {
 		fmt.Fprintf(con.err, "on behalf of %s\n", safetext.Text(token.OnBehalfOf))
 	}
 	if token.BreakGlass {
-		fmt.Fprintln(con.err, "The glass was broken for it: others have approved it than the group that was asked.")
+		fmt.Fprintln(con.err, "Approved by break-glass, not by the group of the scope.")
 	}
 	if token.Static {
-		fmt.Fprintln(con.err, "It is a static secret: it goes on working after that, until its owner changes it.")
+		fmt.Fprintln(con.err, "This is a static secret: it stays valid after that time until its owner rotates it.")
 	}
 	if token.Type == typeDPoP {
-		fmt.Fprintln(con.err, "It works with proofs by your key only (DPoP).")
+		fmt.Fprintln(con.err, "The token requires DPoP proofs with your key.")
 	}
 	if token.Kind == kindJWT {
 		_, err := fmt.Fprintln(con.out, token.Secret.Reveal())
@@ -235,7 +235,7 @@ func printFields(con *console, token *client.Token) error {
 }
 
 func printPending(con *console, pending *client.Pending) error {
-	err := exitError{err: fmt.Errorf("request %s waits for a person", pending.ID), code: exitPending}
+	err := exitError{err: fmt.Errorf("request %s is pending approval", pending.ID), code: exitPending}
 	if con.json {
 		if encodeErr := con.encode(map[string]any{
 			"id": pending.ID, "status": openapi.StatusPending, "group": pending.Group, "quorum": pending.Quorum,
@@ -245,7 +245,7 @@ func printPending(con *console, pending *client.Pending) error {
 		}
 		return err
 	}
-	fmt.Fprintf(con.err, "A person has to agree first: %d of %s%s, until %s.\n  request    %s\n",
+	fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n",
 		pending.Quorum, pending.Group, standIn(pending.BreakGlass), pending.Expires.Local().Format(time.TimeOnly), pending.ID)
 	return err
 }
@@ -308,3 +308,15 @@ func quote(text string) string {
 }
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
+
+// spell writes a duration without its zero units, such as 5m instead of 5m0s.
+func spell(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

@@ -22,14 +22,14 @@ func (c *ReleaseCmd) Run(ctx context.Context, con *console) error {
 // RevokeCmd is `brevet revoke`.
 type RevokeCmd struct {
 	OfficialFlags
-	ID          string `help:"This one issuance." name:"id"`
-	Task        string `help:"Of this task."`
-	SPIFFEID    string `help:"Of this sandbox." name:"spiffe-id"`
-	Prefix      string `help:"Of sandboxes at or below this SPIFFE ID."`
-	TrustDomain string `help:"Of this trust domain."`
-	Scope       string `help:"Of this scope."`
-	Catalogue   string `help:"That the catalogue with this digest allowed."`
-	Reason      string `help:"Why, in a sentence, for whoever reads the record." required:""`
+	ID          string `help:"This issuance only." name:"id"`
+	Task        string `help:"Credentials of this task."`
+	SPIFFEID    string `help:"Credentials of this sandbox." name:"spiffe-id"`
+	Prefix      string `help:"Credentials of sandboxes at or below this SPIFFE ID."`
+	TrustDomain string `help:"Credentials of this trust domain."`
+	Scope       string `help:"Credentials of this scope."`
+	Catalogue   string `help:"Credentials that the catalogue with this digest allowed."`
+	Reason      string `help:"Reason for the record, in one sentence." required:""`
 }
 
 // Run ends what all the given flags select.
@@ -39,7 +39,7 @@ func (c *RevokeCmd) Run(ctx context.Context, con *console) error {
 		Scope: c.Scope, Catalogue: c.Catalogue,
 	}
 	if which == (client.Selection{}) {
-		return errors.New("say what to revoke: --id, --task, --spiffe-id, --prefix, --trust-domain, --scope or --catalogue; all that are given have to match")
+		return errors.New("set at least one of --id, --task, --spiffe-id, --prefix, --trust-domain, --scope and --catalogue; all that you set must match")
 	}
 	return order(ctx, con, c.OfficialFlags, func(broker *client.Client) (openapi.Receipt, error) {
 		return broker.Revoke(ctx, which, c.Reason)

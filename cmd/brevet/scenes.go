@@ -56,8 +56,8 @@ func (s *story) allowed(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return err
 	}
-	c.fact("gets", "a JWT for %s on %s that expires in %.0fm", token.Scope, token.Resource, token.TTL.Minutes())
-	c.fact("because", "policy %s permits it", strings.Join(token.Policies, ", "))
+	c.fact("gets", "a JWT for %s on %s that expires in %s", token.Scope, token.Resource, spell(token.TTL))
+	c.fact("because", "policy %s permits the request", strings.Join(token.Policies, ", "))
 	return s.recorded(ctx, c, token)
 }
 
@@ -92,7 +92,7 @@ func (s *story) clamped(ctx context.Context, c *chapter) error {
 		return fmt.Errorf("got %s and clamps %v, want it shortened once", token.TTL, token.Clamped)
 	}
 	clamp := token.Clamped[0]
-	c.fact("gets", "%s instead of %s: %s is the bound", seconds(clamp.To), seconds(clamp.From), clamp.Bound)
+	c.fact("gets", "%s instead of %s, limited by %s", spell(seconds(clamp.To)), spell(seconds(clamp.From)), clamp.Bound)
 	return nil
 }
 
@@ -105,7 +105,7 @@ func (s *story) denied(ctx context.Context, c *chapter) error {
 	c.fact("gets", "%d %s (%s)", problem.Status, problem.Title, problem.Reason)
 	c.fact("because", "%s", problem.Explanation)
 	if problem.Narrowest.Scope == "" {
-		return errors.New("the denial names no ask that would pass")
+		return errors.New("the denial names no request that would pass")
 	}
 	c.fact("would pass", "%s", commandLine(problem.Narrowest, demoTask))
 	hint := client.Ask{
@@ -113,13 +113,13 @@ func (s *story) denied(ctx context.Context, c *chapter) error {
 	}
 	answer, err := s.cast.research.Request(ctx, hint)
 	if err != nil {
-		return fmt.Errorf("the ask that would pass did not: %w", err)
+		return fmt.Errorf("the request that should pass did not: %w", err)
 	}
 	if p := answer.Pending; p != nil {
-		c.fact("and does", "asked again so, it waits for %s", p.Group)
+		c.fact("and does", "that request waits for approval by %s", p.Group)
 		return nil
 	}
-	c.fact("and does", "asked again so, it gets a token")
+	c.fact("and does", "that request gets a token")
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (s *story) forged(ctx context.Context, c *chapter) error {
 	if _, err := bearer.Request(ctx, demoAsk("github.issues.read", 0)); !errors.Is(err, client.ErrUnauthenticated) {
 		return fmt.Errorf("forged JWT-SVID: got %w, want it refused", err)
 	}
-	c.fact("JWT-SVID", "401: its signature is of no authority of %s", localDomain)
+	c.fact("JWT-SVID", "401: no authority of %s has signed it", localDomain)
 	return nil
 }
 
@@ -199,7 +199,7 @@ func (s *story) faults(ctx context.Context, c *chapter) error {
 	for {
 		_, err := s.cast.research.Request(ctx, demoAsk("github.issues.read", 0))
 		if err == nil {
-			c.fact("back", "a token again, %s after both returned", time.Since(began).Round(10*time.Millisecond))
+			c.fact("back", "token issued %s after both recovered", time.Since(began).Round(10*time.Millisecond))
 			return nil
 		}
 		if !errors.Is(err, client.ErrUnavailable) || time.Since(began) > 10*time.Second {
@@ -219,7 +219,7 @@ func (s *story) unavailable(ctx context.Context, c *chapter, state string) error
 	if !errors.As(err, &problem) || problem.Status != 503 || problem.RetryAfter == 0 {
 		return fmt.Errorf("%s: got %w, want 503 with Retry-After", state, err)
 	}
-	c.fact(state, "503 %s; try again in %s; no token left", problem.Title, problem.RetryAfter)
+	c.fact(state, "503 %s; retry in %s; no token released", problem.Title, problem.RetryAfter)
 	return nil
 }
 

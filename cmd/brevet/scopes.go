@@ -35,7 +35,7 @@ func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 		return nil
 	}
 	if len(list.Scopes) == 0 {
-		_, err := fmt.Fprintln(con.out, "there is no scope that this sandbox may ask for")
+		_, err := fmt.Fprintln(con.out, "this sandbox may request no scopes")
 		return err
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)

@@ -87,7 +87,7 @@ func (s *service) leave(ctx context.Context, lameDuck time.Duration) {
 	if api == nil || lameDuck == 0 {
 		return
 	}
-	s.log.InfoContext(ctx, "leaving", "lame_duck", lameDuck)
+	s.log.InfoContext(ctx, "shutting down", "lame_duck", lameDuck)
 	api.Leave()
 	select {
 	case <-time.After(lameDuck):

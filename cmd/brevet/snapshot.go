@@ -12,7 +12,7 @@ import (
 // AuditSnapshotCmd is `brevet audit snapshot`.
 type AuditSnapshotCmd struct {
 	File            string `arg:"" help:"File to write, such as record.ndjson.gz." type:"path"`
-	DatabaseURLFile string `help:"File that holds the URL of an auditor's connection, which can read and not write." required:"" type:"path"`
+	DatabaseURLFile string `help:"File with the URL of an auditor's read-only connection." required:"" type:"path"`
 }
 
 // Run writes everything that verifying takes. The file is there when all of it is.

@@ -16,7 +16,7 @@ import (
 type AuditTailCmd struct {
 	OfficialFlags
 	SearchFlags
-	Every time.Duration `help:"How long to wait before asking again when the broker is away." default:"5s"`
+	Every time.Duration `help:"Delay before a retry when the broker is unavailable." default:"5s"`
 }
 
 // Run prints a line for each record that begins or changes.
@@ -35,7 +35,7 @@ func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
 		case err != nil && !passes(err) && !errors.Is(err, client.ErrRateLimited):
 			return explain(con, c.hint(err), c.Task)
 		case err != nil:
-			con.say("the record cannot be followed right now; trying again")
+			con.say("the record is unavailable; retrying")
 		}
 		if !wait.For(ctx, c.Every) {
 			return nil

@@ -11,22 +11,22 @@ import (
 
 // TaskCmd is `brevet task`.
 type TaskCmd struct {
-	End TaskEndCmd `cmd:"" help:"End a task, and every credential that was issued for it."`
+	End TaskEndCmd `cmd:"" help:"End a task and revoke every credential issued for it."`
 }
 
 // TaskEndCmd is `brevet task end`.
 type TaskEndCmd struct {
 	OfficialFlags
-	Task     string    `arg:"" help:"The task to end. Nothing is issued for it afterwards."`
-	SPIFFEID string    `help:"The sandbox whose task it is, for orchestrators and admins. Default: the sandbox this runs in." name:"spiffe-id"`
-	At       time.Time `help:"End it then (RFC 3339, such as 2026-01-02T15:04:05Z). Default: now."`
-	Reason   string    `help:"Why, in a sentence, for whoever reads the record."`
+	Task     string    `arg:"" help:"Task to end. Later requests for it are denied."`
+	SPIFFEID string    `help:"Sandbox that owns the task, for orchestrators and admins. Default: this sandbox." name:"spiffe-id"`
+	At       time.Time `help:"Time of the end (RFC 3339, such as 2026-01-02T15:04:05Z). Default: now."`
+	Reason   string    `help:"Reason for the record, in one sentence."`
 }
 
 // Run ends the task and prints what became of each credential.
 func (c *TaskEndCmd) Run(ctx context.Context, con *console) error {
 	if c.asPerson() && c.SPIFFEID == "" {
-		return errors.New("--spiffe-id: say whose task it is, since people have none of their own; a sandbox gives --workload-api instead")
+		return errors.New("--spiffe-id: required for people, to name the owner of the task; a sandbox sets --workload-api instead")
 	}
 	return order(ctx, con, c.OfficialFlags, func(broker *client.Client) (openapi.Receipt, error) {
 		return broker.EndTask(ctx, c.Task, client.TaskEnd{SPIFFEID: c.SPIFFEID, At: c.At, Reason: c.Reason})

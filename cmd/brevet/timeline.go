@@ -17,7 +17,7 @@ import (
 type AuditTaskCmd struct {
 	OfficialFlags
 	Task     string `arg:"" help:"The task."`
-	SPIFFEID string `help:"The sandbox whose task it is. Default: the sandbox this runs in; everybody else has to say it." name:"spiffe-id"`
+	SPIFFEID string `help:"Sandbox that owns the task. Default: this sandbox; required for everybody else." name:"spiffe-id"`
 }
 
 // Run prints all that is recorded of a task, oldest first.

@@ -15,7 +15,7 @@ import (
 // AuditUnrevokedCmd is `brevet audit unrevoked`.
 type AuditUnrevokedCmd struct {
 	OfficialFlags
-	Limit int `help:"How many at the most." default:"500"`
+	Limit int `help:"Maximum number of results." default:"500"`
 }
 
 // Run lists what should be dead and is not known to be. It fails when there is any, so that it can watch.
@@ -42,7 +42,7 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 			return err
 		}
 	case len(records) == 0:
-		_, err := fmt.Fprintln(con.out, "everything that was ended is dead, as far as you may see")
+		_, err := fmt.Fprintln(con.out, "no overdue credentials that you may see")
 		return err
 	default:
 		if err := printAges(con, records, now); err != nil {
@@ -52,7 +52,7 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 	if len(records) == 0 {
 		return nil
 	}
-	return exitError{err: fmt.Errorf("%d should be dead and are not known to be", len(records)), code: 1}
+	return exitError{err: fmt.Errorf("%d credentials are overdue and not confirmed as revoked", len(records)), code: 1}
 }
 
 func printAges(con *console, records []openapi.Issuance, now time.Time) error {

@@ -14,8 +14,8 @@ import (
 // AuditUsageCmd is `brevet audit usage`.
 type AuditUsageCmd struct {
 	OfficialFlags
-	TrustDomain string        `help:"Only of this trust domain."`
-	Since       time.Duration `help:"Only what was asked in the last while." default:"720h"`
+	TrustDomain string        `help:"Only records of this trust domain."`
+	Since       time.Duration `help:"Only requests of this recent period." default:"720h"`
 }
 
 // Run prints a table, what was used least first, or one JSON document.
@@ -34,12 +34,12 @@ func printUsage(con *console, usage openapi.Usage) error {
 		return con.encode(usage)
 	}
 	if len(usage.Scopes) == 0 {
-		_, err := fmt.Fprintln(con.out, "nothing was asked for that you may see")
+		_, err := fmt.Fprintln(con.out, "no requests that you may see")
 		return err
 	}
-	con.say("reported, used, calls and last used are what the holders of the credentials say")
+	con.say("reported, used, calls and last used come from the holders of the credentials")
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "SCOPE\tASKED\tGRANTED\tDENIED\tREPORTED\tUSED\tCALLS\tLAST USED")
+	fmt.Fprintln(table, "SCOPE\tREQUESTED\tGRANTED\tDENIED\tREPORTED\tUSED\tCALLS\tLAST USED")
 	for _, u := range usage.Scopes {
 		used, calls, last := "-", "-", "-"
 		if r := u.Reported; r.Credentials > 0 {

@@ -21,13 +21,13 @@ const exitUnsaid = 2
 
 // AuditVerifyCmd is `brevet audit verify`.
 type AuditVerifyCmd struct {
-	DatabaseURLFile string   `help:"File that holds the URL of an auditor's connection, which can read and not write." type:"path" xor:"from" required:""`
+	DatabaseURLFile string   `help:"File with the URL of an auditor's read-only connection." type:"path" xor:"from" required:""`
 	File            string   `help:"Snapshot to verify, as brevet audit snapshot writes it." type:"path" xor:"from" required:""`
-	Receipt         string   `help:"Receipt to verify, as brevet audit receipt prints it. It takes a key." type:"path" xor:"from" required:""`
-	Key             []string `help:"Public key of the log, as brevet audit keys prints it. May be repeated." sep:"none"`
+	Receipt         string   `help:"Receipt to verify, as brevet audit receipt prints it. Requires a key." type:"path" xor:"from" required:""`
+	Key             []string `help:"Public key of the log, as brevet audit keys prints it; repeatable." sep:"none"`
 	KeyFile         string   `help:"File with public keys of the log, one in a line." type:"path"`
-	Checkpoint      []string `help:"Checkpoint that you have kept. May be repeated." type:"path" sep:"none"`
-	Witness         []string `help:"Public key of a witness that has to have cosigned each --checkpoint. May be repeated." sep:"none"`
+	Checkpoint      []string `help:"Checkpoint that you stored earlier; repeatable." type:"path" sep:"none"`
+	Witness         []string `help:"Public key of a witness that must have cosigned each --checkpoint; repeatable." sep:"none"`
 }
 
 // Run says whether the record is whole. It exits with 1 when it is not, and with 2 when that cannot be told.
@@ -41,7 +41,7 @@ func (c *AuditVerifyCmd) Run(ctx context.Context, con *console) error {
 		return exitError{err: err, code: exitUnsaid}
 	}
 	if !report.Signatures {
-		fmt.Fprintln(con.err, "NO SIGNATURE WAS CHECKED: who changes everything alike is not found. Give the log's --key, from elsewhere than the database.")
+		fmt.Fprintln(con.err, "NO SIGNATURE WAS CHECKED: a consistent change of all records stays undetected. Set the log's --key, from a source other than the database.")
 	}
 	if con.json {
 		err = con.encode(report)
@@ -176,13 +176,13 @@ func printReport(out io.Writer, r audit.Report) error {
 	if !r.Signatures {
 		vouched = "of which checkpoints cover"
 	}
-	fmt.Fprintf(out, "The record is whole: %d entries, %s %d, in %d checkpoints.\n", r.Entries, vouched, r.Sealed, r.Checkpoints)
+	fmt.Fprintf(out, "The record is intact: %d entries, %s %d, in %d checkpoints.\n", r.Entries, vouched, r.Sealed, r.Checkpoints)
 	for _, p := range r.Pruned {
 		fmt.Fprintf(out, "Of entries %d to %d, %d were dropped on %s by %s, as older than %s: entry %d says so.\n",
 			p.First, p.Beyond-1, p.Dropped, safetext.Text(p.Time), safetext.Text(p.By), safetext.Text(p.Before), p.Index)
 	}
 	if r.Sealed < r.Entries {
-		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and keep a checkpoint.\n", r.Sealed)
+		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and store a checkpoint.\n", r.Sealed)
 	}
 	return nil
 }

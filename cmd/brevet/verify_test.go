@@ -99,7 +99,7 @@ func TestAuditVerify(t *testing.T) {
 	a := newAudited(t)
 	verify := func(args ...string) result { return inProcess(t, append([]string{"audit", "verify"}, args...)...) }
 	online, key := "--database-url-file="+a.urlFile, "--key-file="+a.key
-	verify(online, key, "--checkpoint", a.kept).want(t, 0, "The record is whole: 6 entries, of which the log's key has signed 5", "Entries from 5 on are not signed yet")
+	verify(online, key, "--checkpoint", a.kept).want(t, 0, "The record is intact: 6 entries, of which the log's key has signed 5", "Entries from 5 on are not signed yet")
 	verify(online).want(t, 0, "of which checkpoints cover 5", "NO SIGNATURE WAS CHECKED")
 	verify(online, "--key", a.strange).want(t, 1, "THE RECORD IS DAMAGED, first at 0 to 4", "checkpoint_unsigned: a checkpoint is not signed by the log's key")
 	verify(online, "--key", a.strange, "--checkpoint", a.kept).want(t, 2, "--checkpoint "+a.kept, "no known key")
@@ -112,7 +112,7 @@ func TestAuditVerify(t *testing.T) {
 
 	record := filepath.Join(a.dir, "record.ndjson.gz")
 	inProcess(t, "audit", "snapshot", record, online).want(t, 0, "wrote "+record)
-	verify("--file", record, key).want(t, 0, "The record is whole: 6 entries")
+	verify("--file", record, key).want(t, 0, "The record is intact: 6 entries")
 	whole := read(t, record)
 	verify("--file", a.write(t, "half", whole[:len(whole)/2]), key).want(t, 2, "the snapshot has been cut off")
 	inProcess(t, "audit", "snapshot", filepath.Join(a.dir, "no", "folder"), online).want(t, 1, "no such file")
@@ -167,7 +167,7 @@ func TestLedgerPrune(t *testing.T) {
 		return inProcess(t, append([]string{"ledger", "prune", "--before", before.Format(time.DateOnly), "--database-url-file", url}, args...)...)
 	}
 	recent := time.Now().Add(-24 * time.Hour)
-	prune(owner, time.Now().Add(48*time.Hour)).want(t, 1, "--before: a date that has passed")
+	prune(owner, time.Now().Add(48*time.Hour)).want(t, 1, "--before: must be a date in the past")
 	prune(broker, recent).want(t, 1, "does not own the ledger's tables")
 	prune(owner, time.Now().Add(-240*time.Hour)).want(t, 0, "0 to 255", "stay: not all of its entries are that old")
 	prune(owner, recent, "--dry-run").want(t, 0, "0 to 255", "would be dropped", "256 to 511", "stay: its last entry may still come")
@@ -179,8 +179,8 @@ func TestLedgerPrune(t *testing.T) {
 	prune(owner, recent).want(t, 0, "256 to 511", "stay: its last entry may still come")
 	auditor := "--database-url-file=" + a.write(t, "auditor-url", a.db.AuditorURL)
 	key := "--key=" + n.key
-	inProcess(t, "audit", "verify", auditor, key).want(t, 0, "The record is whole: 258 entries", "Of entries 0 to 255, 256 were dropped on ", "entry 257 says so")
+	inProcess(t, "audit", "verify", auditor, key).want(t, 0, "The record is intact: 258 entries", "Of entries 0 to 255, 256 were dropped on ", "entry 257 says so")
 	record := filepath.Join(a.dir, "pruned.ndjson.gz")
 	inProcess(t, "audit", "snapshot", record, auditor).want(t, 0)
-	inProcess(t, "audit", "verify", "--file", record, key).want(t, 0, "The record is whole: 258 entries", "Of entries 0 to 255, 256 were dropped")
+	inProcess(t, "audit", "verify", "--file", record, key).want(t, 0, "The record is intact: 258 entries", "Of entries 0 to 255, 256 were dropped")
 }

@@ -20,15 +20,15 @@ import (
 type voteCommand struct {
 	PersonFlags
 	IDs  []string `arg:"" name:"id" help:"The requests."`
-	Like bool     `help:"Vote on the same ask of sibling sandboxes too, as far as it waits now."`
-	Note string   `help:"Why, in a sentence, for whoever reads the record."`
-	Yes  bool     `help:"Don't ask again." short:"y"`
+	Like bool     `help:"Also vote on identical pending requests of sibling sandboxes."`
+	Note string   `help:"Reason for the record, in one sentence."`
+	Yes  bool     `help:"Do not ask for confirmation." short:"y"`
 }
 
 // ApprovalsApproveCmd is `brevet approvals approve`.
 type ApprovalsApproveCmd struct {
 	voteCommand
-	ForTask bool `help:"Say yes to the same ask again too, while the task goes on, where the scope lets you." name:"for-task"`
+	ForTask bool `help:"Also approve identical requests for the rest of the task, if the scope allows it." name:"for-task"`
 }
 
 // Run shows what it is about, and says yes.
@@ -51,8 +51,8 @@ func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
 type ApprovalsBreakCmd struct {
 	PersonFlags
 	ID   string `arg:"" help:"The request."`
-	Note string `help:"Why the group that was asked cannot be waited for." required:""`
-	Yes  bool   `help:"Don't ask again." short:"y"`
+	Note string `help:"Reason why the request cannot wait for the group." required:""`
+	Yes  bool   `help:"Do not ask for confirmation." short:"y"`
 }
 
 // Run shows what it is about, and says yes in place of those who were asked.
@@ -129,18 +129,18 @@ func (b *voteCommand) requests(ctx context.Context, broker *client.Client) ([]op
 // confirm shows a request and has the voter say so again. Where nobody can be asked, --yes has to say it.
 func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) || con.json {
-		return errors.New("there is no terminal to ask you on: look with brevet approvals show, and add --yes")
+		return errors.New("confirmation requires a terminal: review with brevet approvals show, then add --yes")
 	}
 	if err := printCase(con.err, one); err != nil {
 		return err
 	}
 	fmt.Fprintf(con.err, "\n%s this? Type yes: ", map[openapi.Verdict]string{
 		openapi.VerdictApprove: "Approve", openapi.VerdictDeny: "Deny",
-		openapi.VerdictBreakGlass: "Break the glass, before everybody's eyes, to approve",
+		openapi.VerdictBreakGlass: "Notify everybody and break glass to approve",
 	}[verdict])
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != "yes" {
-		return errors.New("you did not type yes: nothing was said")
+		return errors.New("not confirmed: no vote was sent")
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func TestWebhooksOfAConfiguration(t *testing.T) {
 		"two URLs":       {"    url: ", "    url_file: x\n    url: ", "webhooks.pager: set exactly one of url, url_file; 2 are set"},
 		"no network":     {"10.1.0.0/16", "10.1", "is not a network"},
 		"no SPIFFE ID":   {"spiffe://acme.example/research", "research", "webhooks.pager.within"},
-		"no name":        {"name: pager", "name: ''", "webhooks.name: is missing"},
+		"no name":        {"name: pager", "name: ''", "webhooks.name: is required"},
 		"an unknown key": {"secret_file", "secret", "secret"},
 	} {
 		if _, err := loadConfig(write(t, goodConfig+strings.Replace(twoWebhooks, tc.from, tc.to, 1))); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -55,8 +55,8 @@ func TestServeWithConfiguredAdmins(t *testing.T) {
 
 	brevet(t, d.env("admin"), "quarantine", "add", "spiffe://"+localDomain+localWorkloads["support"], "--reason", "odd").want(t, 1, "Not found")
 	brevet(t, d.env("admin"), "quarantine", "remove", researcher).want(t, 0)
-	brevet(t, bob, "quarantine", "list", "--person").want(t, 1, "The bootstrap admin is off since 20", "people.roles")
+	brevet(t, bob, "quarantine", "list", "--person").want(t, 1, "The bootstrap admin has been disabled since 20", "people.roles")
 	restart(`"msg":"bootstrap admin is off"`)
-	brevet(t, bob, "quarantine", "list", "--person").want(t, 1, "The bootstrap admin is off since 20")
+	brevet(t, bob, "quarantine", "list", "--person").want(t, 1, "The bootstrap admin has been disabled since 20")
 	brevet(t, bob, "whoami", "--person").want(t, 0, "roles    -")
 }

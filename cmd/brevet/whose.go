@@ -20,7 +20,7 @@ import (
 // AuditWhoseCmd is `brevet audit whose`.
 type AuditWhoseCmd struct {
 	OfficialFlags
-	Digest string `arg:"" optional:"" help:"SHA-256, in hex, of a token's claims, or of a password, another token or a private key. Without it the credential is read from --file or standard input, and its digest is made here: it is sent nowhere."`
+	Digest string `arg:"" optional:"" help:"SHA-256, in hex, of a token's claims, or of a password, another token or a private key. Without it, brevet reads the credential from --file or standard input and computes the digest locally."`
 	File   string `help:"File with the credential." type:"path"`
 }
 
@@ -42,7 +42,7 @@ func (c *AuditWhoseCmd) Run(ctx context.Context, con *console) error {
 		return explain(con, c.hint(err), "")
 	}
 	if len(page.Issuances) == 0 {
-		return exitError{err: fmt.Errorf("no record within your reach is of a credential with the digest %s", digest), code: 1}
+		return exitError{err: fmt.Errorf("no record that you may see has the digest %s", digest), code: 1}
 	}
 	for _, one := range page.Issuances {
 		if err := printOwner(con, one); err != nil {
@@ -56,7 +56,7 @@ func (c *AuditWhoseCmd) digest(in io.Reader) (string, error) {
 	if c.Digest != "" {
 		digest := strings.ToLower(strings.TrimPrefix(c.Digest, "sha256:"))
 		if c.File != "" || !hexDigest.MatchString(digest) {
-			return "", errors.New("the digest is 64 hex digits, without --file; give a credential on standard input or in a file, never as an argument")
+			return "", errors.New("the digest must be 64 hex digits, without --file; pass a credential on standard input or in a file, never as an argument")
 		}
 		return digest, nil
 	}

@@ -48,10 +48,10 @@ func TestWitnessesOfAConfiguration(t *testing.T) {
 		t.Errorf("got %v, want all to be sound", err)
 	}
 	for name, tc := range map[string]struct{ from, to, want string }{
-		"no key":         {"key: remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2", "key: ''", "witnesses.remora.key: is missing"},
-		"no URL":         {"url: 'https://remora.n621.de'", "url: ''", "witnesses.remora.url: is missing"},
+		"no key":         {"key: remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2", "key: ''", "witnesses.remora.key: is required"},
+		"no URL":         {"url: 'https://remora.n621.de'", "url: ''", "witnesses.remora.url: is required"},
 		"two places":     {"git: kept/tree", "git: kept/tree, file: x", "anchors.git: set exactly one of file, url, git; 2 are set"},
-		"no name":        {"name: disk", "name: ''", "anchors.name: is missing"},
+		"no name":        {"name: disk", "name: ''", "anchors.name: is required"},
 		"no network":     {"10.1.0.0/16", "10.1", "anchors.wall.allow_private_cidrs"},
 		"an unknown key": {"every: 10s", "often: 10s", "often"},
 	} {
@@ -173,7 +173,7 @@ func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) 
 		}
 	}
 	verify := []string{"audit", "verify", "--database-url-file", path["url"], "--key-file", path["keys"], "--witness", w.Key}
-	brevet(t, nil, append(verify, "--checkpoint", path["cosigned"])...).want(t, 0, "The record is whole")
+	brevet(t, nil, append(verify, "--checkpoint", path["cosigned"])...).want(t, 0, "The record is intact")
 	brevet(t, nil, append(verify, "--checkpoint", path["plain"])...).want(t, exitUnsaid, "witness.example/w has not cosigned it")
 	brevet(t, nil, verify...).want(t, exitUnsaid, "--witness: needs a --checkpoint")
 }
