@@ -113,9 +113,9 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"logins that delegate", "catalogue: catalog", strings.Replace(withPeople("root"), "roles:", "delegation_audiences: [agents, brevet], roles:", 1), "people: people: the client of people's own logins"},
 		{"bootstrap admin of another provider", "catalogue: catalog", withPeople("https://other.example#root"), "people:"},
 		{"bootstrap admin that is no subject", "catalogue: catalog", withPeople("Root Admin"), "names nobody"},
-		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: needed"},
+		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: required"},
 		{"two logins", "  approle:", "  token_file: t\n  approle:", "vault: set exactly one of token_file, approle, jwt; 2 are set"},
-		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n    admins: ['spiffe://acme.example/ops/admin']\n    orchestrators: ['spiffe://acme.example/runtime']\n", "", "trust_domains: at least one is needed"},
+		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n    admins: ['spiffe://acme.example/ops/admin']\n    orchestrators: ['spiffe://acme.example/runtime']\n", "", "trust_domains: at least one is required"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			changed := strings.Replace(goodConfig, tc.from, tc.to, 1)
