@@ -34,20 +34,20 @@ func TestLedgerIsWatchedByBrowsers(t *testing.T) {
 	b.goTo("/ledger")
 	settled("Verified in this browser: the log of ")
 	b.goTo("/ledger")
-	settled("is the same")
+	settled("is unchanged")
 
 	forged := func(change, want string) {
 		t.Helper()
 		b.goTo("/ledger")
-		settled("is the same")
+		settled("is unchanged")
 		get(b, chromedp.Evaluate[bool](`(() => { const e = document.getElementById("log-note"); const d = JSON.parse(e.textContent); `+change+`; e.textContent = JSON.stringify(d);
 			const again = document.createElement("script"); again.src = document.querySelector('script[src$="ledger.js"]').src; document.head.append(again); return true; })()`))
 		settled(want)
 	}
 	forged(`d.note = d.note.replace(/\n\d+\n/, "\n999\n")`, "has no valid signature of the log")
-	forged(`d.keys = null`, "cannot be told")
+	forged(`d.keys = null`, "was not checked")
 	b.goTo("/ledger")
-	settled("is the same") // what nobody has signed is not remembered
+	settled("is unchanged") // what nobody has signed is not remembered
 
 	const place = `"brevet-checkpoint:brevet.test/ledger"`
 	remember := func(change string) {
