@@ -294,7 +294,7 @@ What is promised, and the tests that show it: those that name it in their commen
 	return b.String()
 }
 
-var resultLine = regexp.MustCompile(`^([a-z0-9]+) (\d{4}-\d\d-\d\d) ([0-9a-f]{7,40}) ([1-9]\d* passed, 0 failed)$`)
+var resultLine = regexp.MustCompile(`^([a-z0-9-]+) (\d{4}-\d\d-\d\d) ([0-9a-f]{7,40}) ([1-9]\d* passed, 0 failed)$`)
 
 // resultsTable is what was kept of each suite.
 func resultsTable(t *testing.T) string {
