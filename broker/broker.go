@@ -79,7 +79,7 @@ type Broker struct {
 // New returns a Broker, or an error that names what is missing from cfg.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Ledger == nil || cfg.Live == nil || cfg.Approvals == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
-		return nil, errors.New("broker: ledger, estate, approvals, minter, catalogue, clock and log are all required")
+		return nil, errors.New("broker: ledger, live credentials, approvals, minter, catalogue, clock and log are all required")
 	}
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")

@@ -182,9 +182,9 @@ func (c *ApprovalRequest) NeedsPasskey() bool {
 }
 
 // filled is the vote that somebody fills in. Where it has to be signed it is, by a passkey that they have.
-func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, ballot VoteCast) (Vote, error) {
+func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, cast VoteCast) (Vote, error) {
 	v := Vote{
-		Voter: voter, Verdict: ballot.Verdict, Covers: ballot.Covers, Time: b.cfg.Now().UTC(), Note: ballot.Note,
+		Voter: voter, Verdict: cast.Verdict, Covers: cast.Covers, Time: b.cfg.Now().UTC(), Note: cast.Note,
 	}
 	if v.Verdict == Deny || c.Status != StatusPending || !c.NeedsPasskey() || c.hasVoteOf(v) {
 		return v, nil // it is not one that could count
@@ -195,7 +195,7 @@ func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, ba
 	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
 		return Vote{}, ErrNoPasskeys
 	}
-	assertion, err := passkey.ParseAssertion(ballot.Assertion)
+	assertion, err := passkey.ParseAssertion(cast.Assertion)
 	if err != nil {
 		return Vote{}, fmt.Errorf("%w: %w", ErrPasskey, err)
 	}

@@ -32,23 +32,23 @@ const mostOvertaken = 32
 // Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
 // on one that is not what the person saw ErrStale; a yes that has to be signed by a passkey and is not is ErrPasskey. A no to what has been redeemed revokes it, and is ErrDecided still. With
 // an error too the request says whether a vote was recorded, where there is one.
-func (b *Broker) Vote(ctx context.Context, who people.Person, ballot VoteCast) (*ApprovalRequest, error) {
+func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*ApprovalRequest, error) {
 	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return nil, err
 	}
 	for range mostOvertaken {
-		c, err := b.caseFor(ctx, voter, ballot.Request)
+		c, err := b.caseFor(ctx, voter, cast.Request)
 		if err != nil {
 			return nil, err
 		}
-		if c.Canonical == "" || c.Hash() != ballot.Hash {
+		if c.Canonical == "" || c.Hash() != cast.Hash {
 			return nil, ErrStale
 		}
-		if ballot.Covers == CoverTask && (ballot.Verdict == BreakGlass || !remembers(c)) {
+		if cast.Covers == CoverTask && (cast.Verdict == BreakGlass || !remembers(c)) {
 			return nil, ErrNotRemembered
 		}
-		vote, err := b.filled(ctx, c, voter, ballot)
+		vote, err := b.filled(ctx, c, voter, cast)
 		if err != nil {
 			return nil, err
 		}
@@ -56,10 +56,10 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, ballot VoteCast) (
 		if errors.Is(err, ErrOvertaken) {
 			continue
 		}
-		if err == nil && ballot.Verdict == Deny {
+		if err == nil && cast.Verdict == Deny {
 			err = b.takeBack(ctx, c, voter)
 		}
-		if err == nil && ballot.Verdict == Deny && c.Status == StatusRedeemed {
+		if err == nil && cast.Verdict == Deny && c.Status == StatusRedeemed {
 			err = ErrDecided
 		}
 		return c, err
@@ -110,13 +110,13 @@ func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) err
 	if err != nil {
 		return fmt.Errorf("looking for what a no comes too late for: %w", err)
 	}
-	recalled, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
+	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
 	if err != nil {
 		return fmt.Errorf("looking for what a yes stood for: %w", err)
 	}
 	var workers errgroup.Group
 	workers.SetLimit(endRevokers)
-	for _, issuance := range append(recalled, now.RedeemedBy) {
+	for _, issuance := range append(reusers, now.RedeemedBy) {
 		if issuance == "" {
 			continue
 		}
@@ -138,7 +138,7 @@ func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Rec
 		Remembered: of,
 	})
 	if err != nil {
-		b.cfg.Log.WarnContext(ctx, "an approval was not recalled", "request", rec.ID, "of", of, "error", err)
+		b.cfg.Log.WarnContext(ctx, "an approval was not reused", "request", rec.ID, "of", of, "error", err)
 		return Result{Record: rec}, nil
 	}
 	return b.RedeemApproval(ctx, who, Redemption{
@@ -197,8 +197,8 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*ApprovalRequ
 	if !remembers(c) {
 		return c, nil
 	}
-	recalled, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
-	c.Reused = len(recalled)
+	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
+	c.Reused = len(reusers)
 	return c, err
 }
 

@@ -22,7 +22,7 @@ type LiveCounts struct {
 	ByAuthority, ByKind, BySandbox, ByTask, ByScope []Group
 }
 
-// MostGroups is how many sandboxes, tasks or scopes a census names.
+// MostGroups is how many sandboxes, tasks or scopes [Stats] names.
 const MostGroups = 20
 
 // Group is how many credentials have something in common.

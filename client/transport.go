@@ -39,7 +39,7 @@ type rotatingTransport struct {
 }
 
 // RoundTrip implements [http.RoundTripper]. It sends a call once more when the server refused the connection's certificate and the source
-// has a newer one of the same identity: a server that does not know who calls has decided nothing.
+// has a newer one of the same identity. The server answered 401 before it acted on the request, so a retry is safe.
 func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	carrier, used, err := t.latest()
 	if err != nil {

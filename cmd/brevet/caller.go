@@ -80,6 +80,14 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	return c, closeAll, nil
 }
 
+// withOption adds to an [client.IdentityError] the option that makes the choice, when there are SVIDs to choose from.
+func withOption(err error, option string) error {
+	if chosen, ok := errors.AsType[*client.IdentityError](err); ok && len(chosen.Given) > 0 {
+		return fmt.Errorf("%w: set %s", err, option)
+	}
+	return err
+}
+
 // registeredWithin is how long a new entry may take to reach the agent.
 const registeredWithin = 2 * time.Second
 
@@ -92,7 +100,7 @@ func (f CallerFlags) firstSVID(ctx context.Context, identity *client.Identity) e
 		case err == nil:
 			identity.Pick(svids)
 			if err := identity.Err(); err != nil {
-				return fmt.Errorf("%w: --svid or BREVET_SVID", err)
+				return withOption(err, "--svid or BREVET_SVID")
 			}
 			return nil
 		case status.Code(err) != codes.PermissionDenied:

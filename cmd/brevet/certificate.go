@@ -44,12 +44,12 @@ func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (*servedCe
 	}
 	s.onClose(func() { _ = source.Close() })
 	if err := identity.Err(); err != nil {
-		return nil, fmt.Errorf("tls.workload_api: %w: tls.svid", err)
+		return nil, fmt.Errorf("tls.workload_api: %w", withOption(err, "tls.svid"))
 	}
 	return &servedCertificate{get: tlsconfig.GetCertificate(source), leaf: identity.Leaf, identity: identity.Err, now: time.Now}, nil
 }
 
-// ready fails when clients would refuse the certificate, or it is about to be of nobody's: the Workload API gives the identity no more.
+// ready fails when clients would refuse the certificate, or when it is about to expire because the Workload API no longer gives this identity.
 func (c *servedCertificate) ready(context.Context) error {
 	if err := c.identity(); err != nil {
 		return err

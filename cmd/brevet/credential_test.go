@@ -133,7 +133,7 @@ func (s *session) gitRefuses(t *testing.T) {
 		"no UTF-8":              "protocol=https\nhost=git.example\npath=acme/\xff\n",
 		"host twice":            "protocol=https\nhost=git.example\nhost=b\npath=acme/api\n",
 		"path twice":            "protocol=https\nhost=git.example\npath=acme/api\npath=evil/api\n",
-		"a line that is none":   "protocol=https\nhost=git.example\npath=acme/api\nnonsense\n",
+		"a malformed line":      "protocol=https\nhost=git.example\npath=acme/api\nnonsense\n",
 		"no name":               "protocol=https\n=h\npath=acme/api\n",
 		"half a line":           "protocol=https\nhost=git.example\npath=acme/api",
 		"too much":              "protocol=https\nhost=git.example\npath=" + strings.Repeat("a", maxGitInput) + "\n",

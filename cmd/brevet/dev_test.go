@@ -208,7 +208,7 @@ func (s *session) mistakes(t *testing.T) {
 		{"TTL of nothing", s.env, "github.issues.read repo=acme/api --ttl 0s", 0, ""},
 		{"parameter without value", s.env, "github.issues.read repo", 1, `"repo" is neither name=text nor name:=JSON`},
 		{"other server identity", append(s.env[:3:3], "BREVET_SERVER_ID=spiffe://acme.example/other"), "github.issues.read repo=acme/api", 1, "unexpected ID"},
-		{"server identity that is none", append(s.env[:3:3], "BREVET_SERVER_ID=brevet"), "github.issues.read repo=acme/api", 1, "--server-id"},
+		{"malformed server identity", append(s.env[:3:3], "BREVET_SERVER_ID=brevet"), "github.issues.read repo=acme/api", 1, "--server-id"},
 		{"server checked by the web's authorities", append(s.env[:3:3], "BREVET_SERVER_ID="), "github.issues.read repo=acme/api", 1, "BREVET_SERVER_ID"},
 		{"server without TLS", append(s.env[:3:3], "BREVET_SERVER=http://localhost:1"), "github.issues.read repo=acme/api", 1, "https://host[:port]"},
 		{"nothing listens", append(s.env[:3:3], "BREVET_SERVER=https://localhost:1"), "github.issues.read repo=acme/api", 1, "connection refused"},

@@ -103,15 +103,15 @@ func closeGateway(ctx context.Context, gateway *egress.Gateway) {
 
 // open begins to listen for the one sandbox.
 func (c *EgressServeCmd) open(ctx context.Context, tasks *errgroup.Group, gateway *egress.Gateway, own *egress.Sandbox) error {
-	door, err := openDoor(ctx, c.Listen)
+	proxy, err := openEndpoint(ctx, c.Listen)
 	if err != nil {
 		return err
 	}
-	database, err := door.describe(c.Dir, gateway.CA())
+	database, err := proxy.describe(c.Dir, gateway.CA())
 	if err != nil {
-		return errors.Join(err, door.Close())
+		return errors.Join(err, proxy.Close())
 	}
-	tasks.Go(func() error { return gateway.Serve(ctx, door, egress.WithPassword(own, door.password)) })
+	tasks.Go(func() error { return gateway.Serve(ctx, proxy, egress.WithPassword(own, proxy.password)) })
 	tasks.Go(func() error { return gateway.ServePostgres(ctx, database, own) })
 	if c.Socket == "" {
 		return nil
@@ -130,7 +130,7 @@ type endpoint struct {
 	password secret.Text
 }
 
-func openDoor(ctx context.Context, address string) (*endpoint, error) {
+func openEndpoint(ctx context.Context, address string) (*endpoint, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", address, err)

@@ -21,14 +21,14 @@ type EgressEnvCmd struct {
 
 // Run prints lines for a shell, or one JSON object, of a gateway that answers.
 func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
-	door, err := c.door()
+	endpoint, err := c.endpoint()
 	if err != nil {
 		return err
 	}
-	if err := c.answers(ctx, door); err != nil {
+	if err := c.answers(ctx, endpoint); err != nil {
 		return err
 	}
-	all := door.Environ()
+	all := endpoint.Environ()
 	if con.json {
 		object := map[string]string{}
 		for _, pair := range all {
@@ -44,8 +44,8 @@ func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// door is what the folder says of its gateway.
-func (c *EgressEnvCmd) door() (egress.Endpoint, error) {
+// endpoint is what the folder says of its gateway.
+func (c *EgressEnvCmd) endpoint() (egress.Endpoint, error) {
 	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
 	if errors.Is(err, fs.ErrNotExist) {
 		return egress.Endpoint{}, fmt.Errorf("no gateway has been started with this folder: start one with %s, or name the folder of one that runs with --dir", c.start())
@@ -64,14 +64,14 @@ func (c *EgressEnvCmd) door() (egress.Endpoint, error) {
 }
 
 // answers tells what became of a gateway that does not answer, and what to do.
-func (c *EgressEnvCmd) answers(ctx context.Context, door egress.Endpoint) error {
-	switch err := door.Check(ctx); {
+func (c *EgressEnvCmd) answers(ctx context.Context, endpoint egress.Endpoint) error {
+	switch err := endpoint.Check(ctx); {
 	case errors.Is(err, egress.ErrNoGateway):
-		return fmt.Errorf("%s: %w; the gateway of this folder has stopped, or hangs: start it anew with %s", door.Address, err, c.start())
+		return fmt.Errorf("%s: %w; the gateway of this folder has stopped, or hangs: start it anew with %s", endpoint.Address, err, c.start())
 	case errors.Is(err, egress.ErrOtherGateway):
 		return fmt.Errorf(
 			"%s: %w; the gateway of this folder has stopped, and another program or gateway has its port: start it anew with %s, and a free port by --listen",
-			door.Address, err, c.start(),
+			endpoint.Address, err, c.start(),
 		)
 	default:
 		return err

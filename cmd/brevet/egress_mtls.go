@@ -26,7 +26,7 @@ func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gatewa
 	}
 	defer func() { _ = source.Close() }()
 	if err := identity.Err(); err != nil { // the sandboxes' identities come too, and none of them is the gateway's
-		return fmt.Errorf("%w: --svid or BREVET_SVID", err)
+		return withOption(err, "--svid or BREVET_SVID")
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.MTLS)
 	if err != nil {

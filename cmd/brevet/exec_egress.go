@@ -40,19 +40,19 @@ func (c *ExecCmd) wayOut(ctx context.Context, run *execution, folder *privateFol
 		return nil, nil, err
 	}
 	cfg := egress.SandboxConfig{Task: run.task, Reason: c.Reason, Broker: run.broker, Scopes: usedSo(parts)}
-	own, door, err := c.openWay(ctx, gateway, cfg)
+	own, proxy, err := c.openWay(ctx, gateway, cfg)
 	if err != nil {
 		closeGateway(ctx, gateway)
 		return nil, nil, err
 	}
-	database, err := door.describe(folder.path, gateway.CA())
+	database, err := proxy.describe(folder.path, gateway.CA())
 	if err != nil {
 		closeGateway(ctx, gateway)
 		return nil, nil, err
 	}
 	go func() { _ = gateway.ServePostgres(context.WithoutCancel(ctx), database, own) }()
-	go func() { _ = gateway.Serve(context.WithoutCancel(ctx), door, egress.WithPassword(own, door.password)) }() // until it is closed
-	described := egress.Endpoint{Address: door.Addr().String(), Password: door.password, CA: filepath.Join(folder.path, egressCA), Databases: folder.path}
+	go func() { _ = gateway.Serve(context.WithoutCancel(ctx), proxy, egress.WithPassword(own, proxy.password)) }() // until it is closed
+	described := egress.Endpoint{Address: proxy.Addr().String(), Password: proxy.password, CA: filepath.Join(folder.path, egressCA), Databases: folder.path}
 	return described.Environ(), func() { closeGateway(ctx, gateway) }, nil
 }
 
@@ -63,7 +63,7 @@ func (c *ExecCmd) openWay(ctx context.Context, gateway *egress.Gateway, cfg egre
 	if own, err = gateway.Sandbox(cfg); err != nil {
 		return nil, nil, err
 	}
-	at, err = openDoor(ctx, "127.0.0.1:0")
+	at, err = openEndpoint(ctx, "127.0.0.1:0")
 	return own, at, err
 }
 

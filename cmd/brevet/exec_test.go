@@ -382,7 +382,7 @@ func (s *session) execMistakes(t *testing.T) {
 		{"a token for psql", with(repo, "--for", "psql"), 1, "no database login"},
 		{"a login for curl", []string{"--scope", "reports.orders.read", "--for", "curl"}, 1, "it takes a JWT"},
 		{"a socket's name that is too long", with(repo, "--socket", strings.Repeat("x", 120)), 1, "too long for a socket"},
-		{"a TTL that is none", with(repo, "--ttl", "soon"), 1, "--ttl"},
+		{"a malformed TTL", with(repo, "--ttl", "soon"), 1, "--ttl"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := s.exec(t, "echo ran", tc.flags...)

@@ -106,7 +106,7 @@ func TestCatalogueRefuses(t *testing.T) {
 		{"no catalogue", carol, "/catalogue/apply", draft("text", "permit"), http.StatusUnprocessableEntity, "differs from the one that you reviewed"},
 		{"another base", carol, "/catalogue/apply", draft("base", second), http.StatusNotFound, "Not found"},
 		{"a replay without end", carol, "/catalogue/replay", draft("since", "99999h"), http.StatusUnprocessableEntity, "Incomplete form"},
-		{"a proposal that is none", alice, "/catalogue/proposals/" + second, url.Values{"base": {first}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}, http.StatusNotFound, "Not found"},
+		{"a proposal that does not exist", alice, "/catalogue/proposals/" + second, url.Values{"base": {first}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}, http.StatusNotFound, "Not found"},
 	} {
 		if status, page := w.ask(t, row.as, row.path, row.fields); status != row.status || !strings.Contains(page, row.says) {
 			t.Errorf("%s: got %d and\n%s\nwant %d with %q", row.name, status, page, row.status, row.says)

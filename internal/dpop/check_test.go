@@ -394,7 +394,7 @@ func TestProofIsForOneTokenAndKey(t *testing.T) {
 		{"another query", func(e *dpop.Expected) { e.URLs[0] += "?q=2" }, nil},
 		{"one of two addresses", func(e *dpop.Expected) { e.URLs = []string{"https://other.example/v1/tokens", address} }, nil},
 		{"no address", func(e *dpop.Expected) { e.URLs = nil }, dpop.ErrURL},
-		{"an address of ours that is none", func(e *dpop.Expected) { e.URLs = []string{"/v1/tokens"} }, dpop.ErrURL},
+		{"a relative expected URL", func(e *dpop.Expected) { e.URLs = []string{"/v1/tokens"} }, dpop.ErrURL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			want := dpop.Expected{Method: "GET", URLs: []string{address}, Now: now, Token: "token"}

@@ -40,7 +40,7 @@ type credentialCache struct {
 
 	mu    sync.Mutex
 	slots map[string]*slot
-	// released is there once the purse closes, and is closed when all is released.
+	// released is there once the cache closes, and is closed when all is released.
 	released chan struct{}
 	reports  sync.WaitGroup // that are to be made
 }

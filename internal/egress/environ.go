@@ -24,26 +24,26 @@ type Endpoint struct {
 	Databases string
 }
 
-// Proxy is the door as programs take a proxy.
+// Proxy is the endpoint as the URL that programs take for a proxy.
 func (d Endpoint) Proxy() secret.Text {
 	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.Password.Reveal()), Host: d.Address}
 	return secret.New(u.String())
 }
 
-// Why a door does not lead to its gateway.
+// Why an endpoint does not lead to its gateway.
 var (
 	ErrNoGateway    = errors.New("no gateway answers")
 	ErrOtherGateway = errors.New("something else answers")
 )
 
 const (
-	// answerWithin bounds the check of a door: its gateway is on this machine.
+	// answerWithin bounds the check of an endpoint: its gateway is on this machine.
 	answerWithin = 10 * time.Second
 	// maxAnswer is how much of its answer is read, in bytes.
 	maxAnswer = 16 << 10
 )
 
-// Check tells whether the gateway of this door answers: it asks for a call to no host, which only the gateway that takes this
+// Check tells whether the gateway of this endpoint answers: it asks for a call to no host, which only the gateway that takes this
 // password refuses for that reason. It quotes nothing of what another server answers.
 func (d Endpoint) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)

@@ -92,18 +92,18 @@ func (g *Gateway) server(handler http.Handler) *http.Server {
 
 // Serve takes calls from a listener until ctx ends. who tells whose they are.
 func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) error {
-	door := g.server(&entrance{g, who})
+	server := g.server(&entrance{g, who})
 	// Each call through a proxy takes a connection, or a tunnel in one: there is nothing to gain by HTTP/2.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	door.Protocols = &protocols
-	door.ConnState = crowded()
+	server.Protocols = &protocols
+	server.ConnState = crowded()
 	g.mu.Lock()
-	g.endpoints = append(g.endpoints, door)
+	g.endpoints = append(g.endpoints, server)
 	g.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { _ = door.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := door.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -128,13 +128,13 @@ func crowded() func(net.Conn, http.ConnState) {
 // Close ends all calls, and releases every credential.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
-	doors, listeners, sandboxes := g.endpoints, g.listeners, g.sandboxes
+	servers, listeners, sandboxes := g.endpoints, g.listeners, g.sandboxes
 	g.mu.Unlock()
 	for _, listener := range listeners {
 		_ = listener.Close()
 	}
-	for _, door := range doors {
-		_ = door.Close()
+	for _, server := range servers {
+		_ = server.Close()
 	}
 	for _, s := range sandboxes {
 		s.close(ctx)

@@ -56,7 +56,7 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	if err != nil {
 		return match{}, err
 	}
-	if m, known := now.recall(call); known {
+	if m, known := now.cached(call); known {
 		return m, nil
 	}
 	why := "no scope that this sandbox may ask for has an egress rule for this host"
@@ -77,8 +77,8 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	return match{}, &refusal{code: codeNoRule, explanation: why, scopes: near}
 }
 
-// recall returns what the same call needed a moment ago.
-func (e *edition) recall(call scopes.Call) (match, bool) {
+// cached returns what the same call needed a moment ago.
+func (e *edition) cached(call scopes.Call) (match, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m, known := e.found[call]

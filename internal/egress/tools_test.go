@@ -34,13 +34,13 @@ func (w *world) toolbox(t *testing.T) *toolbox {
 	if err := os.WriteFile(ca, w.gateway.CA(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	door := egress.Endpoint{Address: w.addr, Password: secret.New(password), CA: ca}
+	endpoint := egress.Endpoint{Address: w.addr, Password: secret.New(password), CA: ca}
 	environ := append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "HOST=https://" + w.host.name(), "NAME=" + w.host.name(), "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b", "GOFLAGS=-mod=mod", "GOTOOLCHAIN=local",
 		"GOPATH=" + filepath.Join(dir, "go"), "GOCACHE=" + filepath.Join(dir, "cache"), "GONOSUMDB=example.org/*",
 		"npm_config_audit=false", "npm_config_fund=false", "npm_config_update_notifier=false", "PIP_DISABLE_PIP_VERSION_CHECK=1",
-	}, door.Environ()...)
+	}, endpoint.Environ()...)
 	return &toolbox{t, dir, environ}
 }
 

@@ -62,18 +62,18 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 		if err != nil {
 			return nil, err
 		}
-		ballot := broker.VoteCast{
+		cast := broker.VoteCast{
 			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
 		}
-		if n, err := hex.Decode(ballot.Hash[:], []byte(ask.Hash)); err != nil || n != len(ballot.Hash) {
+		if n, err := hex.Decode(cast.Hash[:], []byte(ask.Hash)); err != nil || n != len(cast.Hash) {
 			return nil, &requestError{kind: errInvalid, field: "hash", detail: "hash"}
 		}
 		if err := checkText("note", ask.Note); err != nil {
 			return nil, err
 		}
-		c, err := s.cfg.Broker.Vote(r.Context(), who, ballot)
+		c, err := s.cfg.Broker.Vote(r.Context(), who, cast)
 		if c != nil && c.Voted {
-			s.CountVote(c, ballot.Verdict, who)
+			s.CountVote(c, cast.Verdict, who)
 		}
 		if err != nil {
 			return nil, notFound(err, "id")

@@ -167,7 +167,7 @@ func TestProofsOfNobody(t *testing.T) {
 		"of another provider":            {elsewhere, "id_token_issuer"},
 		"with the signature of another":  {spoiled, "id_token_signature"},
 		"with the key id of another":     {otherKid, "id_token_key"},
-		"that is none":                   {canary, "svid_malformed"},
+		"malformed":                      {canary, "svid_malformed"},
 		"an SVID signed by another":      {mixed(t, s), "svid_signature"},
 		"an SVID for another audience":   {audience(t, s), "svid_audience"},
 		"ours, with something behind it": {ours + ".", "svid_malformed"},
@@ -299,7 +299,7 @@ func TestElsewhereIsNowhere(t *testing.T) {
 	for _, who := range []string{"lena", labAdmin} {
 		bad := wire{method: "GET", target: "/v1/issuances?limit=x", auth: "Bearer " + proofOf(t, s, who)}.send(t, s)
 		if bad.status != 400 || bad.code != "invalid_parameter" {
-			t.Errorf("%s: got %d %s for a limit that is none, want 400", who, bad.status, bad.text)
+			t.Errorf("%s: got %d %s for a malformed limit, want 400", who, bad.status, bad.text)
 		}
 	}
 	if state, err := s.Client(t, neighbour).State(t.Context(), theirs.ID); err != nil || state.Status != "issued" {

@@ -67,7 +67,7 @@ func proposalRows(auth, tag string) []hostile {
 		call := wire{target: "/v1/catalogue/proposals/" + digest, auth: auth, body: body, headers: headers}
 		rows = append(rows, hostile{name, call, status, code, detail})
 	}
-	post("a verdict that is none", noDigest, `{"verdict":"`+canary+`"}`, 422, "invalid_request", "verdict", tag)
+	post("an unknown verdict", noDigest, `{"verdict":"`+canary+`"}`, 422, "invalid_request", "verdict", tag)
 	post("a verdict without If-Match", noDigest, `{"verdict":"approve"}`, 428, "precondition_required", "if_match")
 	post("what nobody has proposed", noDigest, `{"verdict":"approve"}`, 404, "not_found", "digest", tag)
 	post("what is no digest", canary, `{"verdict":"approve"}`, 404, "not_found", "digest", tag)

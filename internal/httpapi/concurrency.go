@@ -8,9 +8,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// How many credentials one replica is making at a time. More would each wait longer, and none would come sooner: what is
-// asked beyond that is turned away at once, before anything was decided. Whoever ends something, votes, introspects, or
-// checks is never in this lane, so that no amount of asking keeps a credential alive.
+// How many credentials one replica makes at a time. More would each wait longer, and none would come sooner: a request
+// beyond the limit is refused at once, before any decision. Whoever ends something, votes, introspects, or
+// checks is not counted here, so that no number of requests keeps a credential alive.
 // Who keeps a processor busy are about 32.
 const (
 	makingAtOnceEach = 64 // for each processor

@@ -105,8 +105,8 @@ func adminRows(auth string) []hostile {
 	revoke("H32 revoke spiffe_id", `,"spiffe_id":"spiffe://acme.test/`+canary+`/.."`, "spiffe_id")
 	revoke("revoke a trust domain as spiffe_id", `,"spiffe_id":"spiffe://acme.test"`, "spiffe_id")
 	revoke("H35 revoke a prefix that crosses a segment", `,"spiffe_id_prefix":"spiffe://acme.test/`+canary+`*"`, "spiffe_id_prefix")
-	revoke("H34 revoke a trust domain that is none", `,"trust_domain":"ACME.test"`, "trust_domain")
-	revoke("revoke a task that is none", `,"task":"`+canary+` *"`, "task")
+	revoke("H34 revoke a malformed trust domain", `,"trust_domain":"ACME.test"`, "trust_domain")
+	revoke("revoke a malformed task", `,"task":"`+canary+` *"`, "task")
 	revoke("revoke no scope", `,"scope":""`, "scope")
 	for name, body := range map[string]string{
 		"unknown id": `{"id":"` + someID + `","reason":"x"}`, "malformed id": `{"id":"` + canary + `","reason":"x"}`,

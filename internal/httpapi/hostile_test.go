@@ -142,7 +142,7 @@ func whoRows(t *testing.T, s *testkit.Stack) []hostile {
 			"X-Forwarded-Client-Cert: By="+canary+";URI="+agent, "X-SPIFFE-ID: "+agent, "X-Real-IP: 10.0.0.1",
 			"X-Forwarded-For: 10.0.0.1", "Forwarded: for=10.0.0.1", "X-Request-Id: "+canary),
 		refused("H1 alg none", "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJzcGlmZmU6Ly9hY21lLnRlc3QvYWdlbnRzL2EifQ.", "svid_malformed"),
-		refused("H18 a token that is none", "Bearer "+canary, "svid_malformed"),
+		refused("H18 a malformed token", "Bearer "+canary, "svid_malformed"),
 		refused("a token of another trust domain's making", "Bearer "+mixed(t, s), "svid_signature"),
 		refused("two Authorization headers", "Bearer "+s.JWT(t, agent), "authorization_malformed", "Authorization: Bearer "+canary),
 		refused("an empty token", "Bearer ", "authorization_malformed"),

@@ -199,7 +199,7 @@ func TestWhatIsNotHandedDown(t *testing.T) {
 		"no actor":                      {agent, mine, helper, []string{"actor_token", "", "actor_token_type", ""}, "invalid_request"},
 		"an actor token without a type": {agent, mine, helper, []string{"actor_token_type", ""}, "invalid_request"},
 		"a type without an actor token": {agent, mine, helper, []string{"actor_token", ""}, "invalid_request"},
-		"an actor token that is none":   {agent, mine, helper, []string{"actor_token", mine}, "invalid_request"},
+		"a malformed actor token":       {agent, mine, helper, []string{"actor_token", mine}, "invalid_request"},
 		"an actor's own proof":          {agent, mine, helper, []string{"actor_token", s.JWT(t, helper)}, "invalid_request"},
 		"an actor of elsewhere":         {agent, mine, helper, []string{"actor_token", audience(t, s)}, "invalid_request"},
 		"another type of token":         {agent, mine, helper, []string{"requested_token_type", "urn:ietf:params:oauth:token-type:id_token"}, "invalid_request"},

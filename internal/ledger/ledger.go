@@ -80,12 +80,12 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// Only write, seals, estate, tokens, proofs and sessions are sure to be on the primary. Seals are for checkpoints: nobody who
+	// Only write, seals, live, tokens, inclusionProofs and sessions are sure to be on the primary. Seals are for checkpoints: nobody who
 	// writes may have to wait for a connection because of them.
 	write, seals, read, live, tokens, inclusionProofs, sessions, audit *pgxpool.Pool
 
-	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and astray what
-	// speaks against the database since.
+	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and rollbackDetected
+	// the error since the database was found to be behind them.
 	sealed           atomic.Pointer[audit.Checkpoint]
 	tip              atomic.Pointer[tip]
 	rollbackDetected atomic.Pointer[error]
@@ -298,7 +298,7 @@ func forLive(pc *pgxpool.Config, cfg Config) {
 	pc.AfterConnect = checkDurable
 }
 
-// forTokens reads like forEstate, with connections of its own: those who look at tokens are many, and must keep nobody
+// forTokens reads like forLive, with connections of its own: those who look at tokens are many, and must keep nobody
 // from ending them. A primary that does not know of the last end of a token may not speak for it.
 func (l *Ledger) forTokens(pc *pgxpool.Config, cfg Config) {
 	forLive(pc, cfg)

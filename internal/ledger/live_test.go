@@ -375,8 +375,8 @@ func TestLive(t *testing.T) {
 		{"by scope", broker.Selector{Scope: "git.write"}, everywhere, []string{"below"}},
 		{"by catalogue", broker.Selector{Catalogue: "sha256:c0ffee"}, everywhere, all},
 		{"by another catalogue", broker.Selector{Catalogue: "sha256:c0ffe"}, everywhere, nil},
-		{"by an id that is none", broker.Selector{ID: "x"}, everywhere, nil},
-		{"by a text that is none", broker.Selector{Task: "\x00"}, everywhere, nil},
+		{"by a malformed id", broker.Selector{ID: "x"}, everywhere, nil},
+		{"by invalid text", broker.Selector{Task: "\x00"}, everywhere, nil},
 	} {
 		for _, limit := range []int{1, 2, 100} {
 			if diff := cmp.Diff(tc.want, live(tc.sel, tc.reach, broker.LivePage{Limit: limit})); diff != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// group is a row of a census.
+// group is a row of [broker.Stats].
 type group struct {
 	By, Name, SPIFFEID string
 	Count              int64

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// askEvery is how often whoever waits for other replicas looks how far they have read.
+// askEvery is how often a waiting replica looks how far the others have read.
 const askEvery = 2 * time.Millisecond
 
-// rounds has all who wait for other replicas at a time wait for them once. Who comes meanwhile waits for the next round,
-// since this one may have begun before what they have committed.
+// rounds lets all callers that wait for other replicas at one time share one wait. A caller that arrives during a round waits for
+// the next one: the current round may predate its commit.
 type rounds struct {
 	mu      sync.Mutex
 	next    chan struct{} // closed at the end of the next round; nil when nobody waits for one
@@ -22,7 +22,7 @@ type rounds struct {
 	ended   sync.WaitGroup
 }
 
-// WaitForReplicas implements [broker.Tokens]. Who comes first goes round for all, and leaves those who come meanwhile to another.
+// WaitForReplicas implements [broker.Tokens]. The first caller runs the round for all callers that wait for it.
 func (l *Ledger) WaitForReplicas(ctx context.Context) {
 	r := &l.rounds
 	r.mu.Lock()
@@ -39,7 +39,7 @@ func (l *Ledger) WaitForReplicas(ctx context.Context) {
 	<-done
 }
 
-// round is one round, with another behind it when somebody waits for that.
+// round runs one round, and then the next one if a caller waits for it.
 func (l *Ledger) round(ctx context.Context) {
 	r := &l.rounds
 	r.mu.Lock()
@@ -58,14 +58,14 @@ func (l *Ledger) round(ctx context.Context) {
 	}()
 }
 
-// waitForReplicas waits until each replica has read all that is committed, or has no lease from before that any more. It returns those
-// that were at a beat whose lease is over.
+// waitForReplicas waits until each replica has read everything that is committed, or its lease from before that has ended. It returns
+// the replicas whose lease ended.
 func (l *Ledger) waitForReplicas(ctx context.Context) (silent []pulse) {
 	blind, cancel := context.WithTimeout(ctx, outlived)
 	defer cancel()
 	size, behind, err := l.behind(blind)
 	if err != nil {
-		<-blind.Done() // by then all leases are over that there may be
+		<-blind.Done() // by then every lease has ended
 		return nil
 	}
 	rest, cancel := context.WithTimeout(ctx, outlived)

@@ -72,7 +72,7 @@ func TestSignatures(t *testing.T) {
 		}
 	}
 	if _, err := client.VerifyWebhook(header("", ""), []byte(vectorBody), secret.New("x"), vectorTime); err == nil || errors.Is(err, client.ErrWebhook) {
-		t.Errorf("a secret that is none: got %v", err)
+		t.Errorf("a malformed secret: got %v", err)
 	}
 }
 
