@@ -13,10 +13,9 @@ import (
 	"strings"
 )
 
-// The largest catalogue that Load accepts. A policy file is smaller than a
-// scope file because Cedar's parser recurses without a limit of its own: about
-// 2.6 KB of stack for each bracket, so that a megabyte of them would end the
-// process.
+// The largest catalogue that Load accepts. The limit for a policy file is lower than for a scope file because Cedar's
+// parser recurses without a limit: it uses about 2.6 KB of stack for each bracket, so a megabyte of brackets would crash
+// the process.
 const (
 	MaxFiles      = 256
 	MaxScopeFile  = 1 << 20  // bytes
@@ -25,31 +24,28 @@ const (
 	MaxPolicies   = 10_000
 )
 
-// Names are plain so that the digest's lines need no quoting.
+// File names are restricted so that the lines of the digest need no quoting.
 var fileSyntax = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
 
-// File is one file of a catalogue: scopes in *.yaml and *.yml, Cedar policies
-// in *.cedar.
+// File is one file of a catalogue: scopes in *.yaml and *.yml, Cedar policies in *.cedar.
 type File struct {
-	Name string // slash-separated, relative to the catalogue's folder
+	Name string // slash-separated, relative to the catalogue's directory
 	Data []byte
 }
 
-// Catalogue is one immutable version of all scopes and policies. It is safe for
-// concurrent use.
+// Catalogue is one immutable version of all scopes and policies. It is safe for concurrent use.
 type Catalogue struct {
 	digest     string
 	scopes     map[string]*definition
 	names      []string // sorted
 	policies   policies // sorted by id
-	index      index    // of the policies
+	index      index    // into policies
 	schema     string
 	thresholds map[string][]int64 // see hint.go
 }
 
-// Load builds a catalogue from its files, in any order. When anything is wrong
-// the error is Problems with every mistake found. Policies are held against the
-// scopes once both can be read: before that, every policy would look wrong.
+// Load builds a catalogue from its files, in any order. If anything is wrong, the error is Problems with every mistake
+// found. Policies are validated only if all files parse: otherwise every policy would look wrong.
 func Load(files []File) (*Catalogue, error) {
 	var problems Problems
 	files = checkFiles(files, &problems)
@@ -85,9 +81,9 @@ func LoadFS(fsys fs.FS) (*Catalogue, error) {
 	return Load(files)
 }
 
-// ReadFS returns the files of the catalogue below the root of fsys, for Load. Example tables (*.test.yaml and
-// *.test.yml) are no part of it. Folders that begin with a dot are left out: a mounted Kubernetes ConfigMap keeps a
-// second copy of each file in one.
+// ReadFS returns the files of the catalogue below the root of fsys, for Load. It skips example tables (*.test.yaml and
+// *.test.yml), which are not part of a catalogue. It also skips directories whose name begins with a dot: a mounted
+// Kubernetes ConfigMap keeps a second copy of each file in one.
 func ReadFS(fsys fs.FS) ([]File, error) {
 	return readFS(fsys, func(name string) bool { return isScopeFile(name) || isPolicyFile(name) })
 }
@@ -115,13 +111,13 @@ func readFS(fsys fs.FS, wanted func(name string) bool) ([]File, error) {
 	return files, err
 }
 
-// readCapped reads one byte more than is allowed, for Load to refuse.
+// readCapped reads up to one byte more than Load allows, so that Load rejects a file that is too large.
 func readCapped(fsys fs.FS, name string) ([]byte, error) {
 	info, err := fs.Stat(fsys, name)
 	if err != nil {
 		return nil, err
 	}
-	// Opening a pipe would wait for someone to write to it.
+	// Opening a pipe would block until a writer opens it.
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("not a regular file: %w", fs.ErrInvalid)
 	}
@@ -135,8 +131,8 @@ func readCapped(fsys fs.FS, name string) ([]byte, error) {
 
 func isScopeFile(name string) bool { return isYAML(name) && !isExampleFile(name) }
 
-// isExampleFile says whether a file holds examples of asks. What they are about does not change with them, so they are
-// no part of a catalogue and its digest.
+// isExampleFile reports whether a file holds example requests. Examples do not change what the catalogue decides, so they
+// are not part of it or of its digest.
 func isExampleFile(name string) bool {
 	return isYAML(name) && path.Ext(strings.TrimSuffix(name, path.Ext(name))) == ".test"
 }
@@ -145,7 +141,7 @@ func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(nam
 
 func isPolicyFile(name string) bool { return path.Ext(name) == ".cedar" }
 
-// checkFiles returns the files that are worth reading, sorted by name.
+// checkFiles returns the files worth parsing, sorted by name.
 func checkFiles(files []File, problems *Problems) []File {
 	if len(files) > MaxFiles {
 		problems.add("", 0, "%d files are too many; at most %d", len(files), MaxFiles)
@@ -191,7 +187,6 @@ func (c *Catalogue) checkCounts(problems *Problems) {
 	}
 }
 
-// readScopes adds the scopes of one file.
 func (c *Catalogue) readScopes(f File, problems *Problems) {
 	r := &reader{file: f.Name, top: "scopes", problems: problems}
 	root := r.parseYAML(f.Data)
@@ -219,8 +214,8 @@ func (c *Catalogue) readScopes(f File, problems *Problems) {
 	}
 }
 
-// Digest is what `LC_ALL=C sha256sum FILES... | sha256sum` prints in the
-// catalogue's folder, with the files sorted by name, as they have to be.
+// Digest returns "sha256:" and the hash that `LC_ALL=C sha256sum FILES... | sha256sum` prints in the catalogue's
+// directory. The caller must pass the files sorted by name.
 func Digest(files []File) string {
 	h := sha256.New()
 	for _, f := range files {
@@ -229,8 +224,8 @@ func Digest(files []File) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Digest names this version of the catalogue: "sha256:" and the SHA-256 of one
-// line per file, "<hex sha256 of the file>  <name>\n", sorted by name.
+// Digest identifies this version of the catalogue. It is "sha256:" and the SHA-256 of one line per file, sorted by name:
+// "<hex sha256 of the file>  <name>\n".
 func (c *Catalogue) Digest() string { return c.digest }
 
 // Scope returns a copy of the scope with that name.

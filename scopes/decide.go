@@ -10,27 +10,26 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Subject is who asks, as the attestation found it.
+// Subject is the caller, as attestation identified it.
 type Subject struct {
 	ID      spiffeid.ID
 	Expires time.Time // of the SVID
-	Bound   bool      // presented an X.509-SVID over mTLS
-	Proved  bool      // made a DPoP proof with the key that the token is to be bound to
-	User    *User     // on whose behalf it asks, as their provider said; nil for nobody's
+	Bound   bool      // the caller presented an X.509-SVID over mTLS
+	Proved  bool      // the caller sent a DPoP proof made with the key that the token will be bound to
+	User    *User     // the person the caller acts for, as their provider identified them; nil for none
 }
 
-// Ask is what a sandbox asks for. Nothing in it says who asks.
+// Ask is a sandbox's request for a scope. No field of it identifies the caller.
 type Ask struct {
 	Scope  string
-	Params map[string]any // string, bool, and whole numbers as JSON decoders give them
+	Params map[string]any // string, bool, and whole numbers in the types that JSON decoders produce
 	TTL    time.Duration  // 0 for the scope's default
 	Task   string
-	// CSR (PEM) and PublicKey (OpenSSH) are the caller's own key, for scopes that
-	// certify one.
+	// CSR (PEM) and PublicKey (OpenSSH) are the caller's own key, for scopes that certify one.
 	CSR, PublicKey string
 }
 
-// Outcome is the answer to an ask.
+// Outcome is the result of a decision.
 type Outcome string
 
 // The outcomes.
@@ -44,8 +43,8 @@ const (
 const (
 	ReasonPermitted        = "permitted"
 	ReasonApprovalRequired = "approval_required"
-	ReasonApproved         = "approved"    // permitted because people have approved it
-	ReasonBreakGlass       = "break_glass" // permitted because others have, in place of those who were asked
+	ReasonApproved         = "approved"    // permitted because people approved it
+	ReasonBreakGlass       = "break_glass" // permitted because the break-glass group approved it in place of Group
 	ReasonNoPermit         = "no_permit"   // no policy permits it: the default
 	ReasonForbidden        = "forbidden"
 	ReasonUnknownScope     = "unknown_scope"
@@ -53,12 +52,12 @@ const (
 	ReasonBindingRequired  = "binding_required"
 	ReasonProofRequired    = "proof_required"
 	ReasonSVIDExpiring     = "svid_expiring"
-	ReasonUserExpiring     = "user_expiring" // the ID token of the person on whose behalf it asks
+	ReasonUserExpiring     = "user_expiring" // the ID token of the person the caller acts for expires
 
-	// Never by Decide: only whoever records a decision knows.
+	// Decide never returns these: only the code that records a decision knows them.
 	ReasonLimited     = "limited"     // a limit of the scope is reached
-	ReasonQuarantined = "quarantined" // the sandbox gets nothing
-	ReasonTaskEnded   = "task_ended"  // the task is over
+	ReasonQuarantined = "quarantined" // the sandbox is quarantined
+	ReasonTaskEnded   = "task_ended"  // the task has ended
 )
 
 // The bounds that can shorten a TTL.
@@ -67,49 +66,47 @@ const (
 	BoundSVID       = "svid.expires"
 	BoundUser       = "user.expires" // the end of the person's ID token
 	BoundBreakGlass = "break_glass"
-	BoundParent     = "parent.expires" // never by Decide: the end of what it is handed down from
+	BoundParent     = "parent.expires" // the expiry of the parent token in a token exchange; Decide never returns it
 )
 
-// Clamp says which bound shortened the TTL that was asked for.
+// Clamp records which bound shortened the requested TTL.
 type Clamp struct {
 	Bound    string
 	From, To time.Duration
 }
 
-// Decision is the answer with everything that a record of it needs.
+// Decision is the result with everything that its record needs.
 type Decision struct {
 	Outcome     Outcome
-	Scope       *Scope         // nil when unknown
+	Scope       *Scope         // nil if the scope is unknown
 	Resource    string         // rendered
-	Params      map[string]any // string, int64 or bool each
+	Params      map[string]any // each a string, int64 or bool
 	TTL         time.Duration  // whole seconds, after all clamps
 	Clamps      []Clamp        // in the order in which they applied
 	Policies    []string       // the @ids that decided, sorted
 	Reason      string
 	Explanation string    // a few plain sentences for a person
-	Approval    *Approval // when pending: who could approve
-	Narrowest   *Ask      // when denied: the nearest ask that would pass, if any
-	Grant       *Grant    // unless denied: what is asked of Vault; nil for a JWT
+	Approval    *Approval // if pending: who may approve
+	Narrowest   *Ask      // if denied: the nearest request that would pass, if any
+	Grant       *Grant    // unless denied: the request for Vault; nil for a JWT
 	Catalogue   string    // the digest
 }
 
 var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 
-// Decide answers one ask. The error is *InvalidAsk when the ask is malformed,
-// and ErrNoSubject when who is nobody; everything else, an unknown scope
-// included, is a decision.
+// Decide decides one request. It returns *InvalidAsk if the request is malformed and ErrNoSubject if who has no usable
+// SPIFFE ID. In every other case, including an unknown scope, it returns a decision.
 func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.answer(who, ask, now, c.judge)
 }
 
-// DecideApproved is Decide for an ask that people have approved: what a policy permits once context.approved is true
-// is allowed, and nothing is pending.
+// DecideApproved is Decide for a request that people have approved. It allows what a policy permits with context.approved
+// set to true, and never returns pending.
 func (c *Catalogue) DecideApproved(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.answer(who, ask, now, c.judgeApproved)
 }
 
-// DecideBreakGlass is DecideApproved for what people have approved in place of the group that was asked. It lives for
-// BreakGlassTTL at most.
+// DecideBreakGlass is DecideApproved for a request that the break-glass group approved. The TTL is at most BreakGlassTTL.
 func (c *Catalogue) DecideBreakGlass(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.answer(who, ask, now, c.judgeBreakGlass)
 }
@@ -182,7 +179,7 @@ func checkAsk(who Subject, ask Ask) error {
 		return invalid("scope", "must be the name of a scope, such as github.issues.read")
 	case !taskSyntax.MatchString(ask.Task):
 		return invalid("task", "must be 1 to 128 letters, digits and . _ : - and begin with a letter or digit")
-	case ask.TTL < 0 || ask.TTL%time.Second != 0: // below a second is no whole number either
+	case ask.TTL < 0 || ask.TTL%time.Second != 0: // rejects fractions of a second too
 		return invalid("ttl", "must be a whole number of seconds, at least 1")
 	case len(ask.CSR) > maxKeyText:
 		return invalid("csr", "must be at most %d bytes long", maxKeyText)
@@ -192,8 +189,8 @@ func checkAsk(who Subject, ask Ask) error {
 	return boundParams(ask.Params)
 }
 
-// clamp returns the TTL within every bound (I3) and the bounds that shortened it. The result is below a second when the
-// SVID, or the person's ID token, leaves less than that.
+// clamp returns the TTL within every bound (I3) and the bounds that shortened it. The result is below a second if the
+// SVID, or the person's ID token, expires in less than that.
 func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (time.Duration, []Clamp) {
 	ttl := asked
 	if ttl == 0 {
@@ -208,7 +205,7 @@ func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (tim
 	}
 	bound(BoundScopeMax, d.scope.TTL.Max)
 	if d.scope.Credential.endsWithSVID(who) {
-		// Cut off, never rounded up: the credential ends before the SVID does.
+		// Truncate, never round up: the credential must end before the SVID does.
 		bound(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
 	}
 	if who.User != nil && !who.User.Until.IsZero() {
@@ -217,7 +214,7 @@ func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (tim
 	return ttl, clamps
 }
 
-// unbound is the reason to deny somebody who has not shown what the credential has to be bound to, else empty.
+// unbound returns the reason to deny a caller that did not prove the required binding, or "".
 func (c Credential) unbound(who Subject) string {
 	switch {
 	case c.Bind == BindMTLS && !who.Bound:
@@ -228,14 +225,13 @@ func (c Credential) unbound(who Subject) string {
 	return ""
 }
 
-// endsWithSVID says whether the SVID's end is the credential's too. Without a
-// certificate of the subject's there is none that a JWT could be bound to.
+// endsWithSVID reports whether the credential must end with the SVID. A JWT can be bound to a certificate only if the
+// caller presented one, so bind: mtls counts only for such a caller.
 func (c Credential) endsWithSVID(who Subject) bool {
 	return c.WithinSVID || c.Bind == BindMTLS && who.Bound
 }
 
-// judge sets the outcome by policy: permitted as it is, permitted once a person
-// has approved, or denied.
+// judge sets the outcome by policy: permitted now, permitted once a person approves, or denied.
 func (c *Catalogue) judge(d *Decision, q question) {
 	now := c.evaluate(q, false)
 	switch {
@@ -254,7 +250,7 @@ func (c *Catalogue) judge(d *Decision, q question) {
 	case len(approved.erred) > 0:
 		d.Reason, d.Policies = ReasonPolicyError, approved.erred
 	case approved.permitted:
-		// What permits it then, and what forbids it until then, decided together.
+		// The policies that permit it once approved, and those that forbid it until then, decided together.
 		d.Outcome, d.Reason, d.Approval = Pending, ReasonApprovalRequired, d.Scope.Approval.clone()
 		d.Policies = slices.Concat(now.decided, approved.decided)
 		slices.Sort(d.Policies)
@@ -264,8 +260,8 @@ func (c *Catalogue) judge(d *Decision, q question) {
 	}
 }
 
-// judgeApproved sets the outcome of what people have approved: policy has to permit it then, and not only have been
-// asked to wait for them.
+// judgeApproved sets the outcome of a request that people approved. Policy has to permit it with that approval: an
+// approval alone is not enough.
 func (c *Catalogue) judgeApproved(d *Decision, q question) {
 	approved := c.evaluate(q, true)
 	switch {
@@ -278,7 +274,8 @@ func (c *Catalogue) judgeApproved(d *Decision, q question) {
 	}
 }
 
-// judgeBreakGlass is judgeApproved for when the glass was broken. Policies judge the TTL that people were shown.
+// judgeBreakGlass is judgeApproved for a break-glass approval. Policies see the TTL before the break-glass bound, which
+// is the TTL that the approvers saw.
 func (c *Catalogue) judgeBreakGlass(d *Decision, q question) {
 	if c.judgeApproved(d, q); d.Outcome != Allow {
 		return
@@ -290,12 +287,11 @@ func (c *Catalogue) judgeBreakGlass(d *Decision, q question) {
 	}
 }
 
-// verdict is what all policies together say to one question. It permits nothing
-// when any of them erred: Cedar leaves an erring policy out, and it may have
-// been the one that forbids.
+// verdict is the combined result of all policies for one question. It permits nothing if any policy failed to evaluate:
+// Cedar ignores such a policy, and it may have been the one that forbids the request.
 type verdict struct {
 	permitted bool
-	decided   []string // the permits, or the forbids that won; sorted
+	decided   []string // the permits, or the forbids that overrode them; sorted
 	erred     []string
 }
 
@@ -318,7 +314,7 @@ func (c *Catalogue) evaluate(q question, approved bool) verdict {
 	for _, e := range diag.Errors {
 		v.erred = append(v.erred, string(e.PolicyID))
 	}
-	// The policies are kept in order, so what they report is sorted.
+	// The policies are kept sorted by id, so the ids that Cedar reports are sorted.
 	for _, r := range diag.Reasons {
 		v.decided = append(v.decided, string(r.PolicyID))
 	}
@@ -326,12 +322,12 @@ func (c *Catalogue) evaluate(q question, approved bool) verdict {
 	return v
 }
 
-// question is one ask in Cedar's terms, and the entities that it is about.
+// question is one request in Cedar's terms, with the entities it involves.
 type question struct {
 	principal, action cedar.Entity
 	resource          cedar.EntityUID
 	context           cedar.RecordMap
-	about             some // the policies that may have something to say
+	about             some // the policies that may apply
 }
 
 // question takes the principal from the subject alone.
@@ -346,8 +342,8 @@ func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) 
 	}
 }
 
-// Get makes a question Cedar's store of entities: every group of an entity is
-// its direct parent, so that no others are needed.
+// Get makes question an entity store for Cedar. Every group of an entity is its direct parent, so the store needs no
+// other entities.
 func (q question) Get(uid cedar.EntityUID) (cedar.Entity, bool) {
 	switch uid {
 	case q.principal.UID:
@@ -359,9 +355,8 @@ func (q question) Get(uid cedar.EntityUID) (cedar.Entity, bool) {
 	}
 }
 
-// sandbox puts an ID below its trust domain and below each path that ends where
-// one of its segments does, its own included: spiffe://td/a/b is in
-// Path::"spiffe://td/a", and spiffe://td/ab is not (H33).
+// sandbox builds the Cedar entity of an ID. Its parents are its trust domain and every path prefix that ends at a segment
+// boundary, including the whole path. So spiffe://td/a/b is in Path::"spiffe://td/a", and spiffe://td/ab is not (H33).
 func sandbox(id spiffeid.ID) cedar.Entity {
 	whole := id.String()
 	parents := []cedar.EntityUID{cedar.NewEntityUID(typeTrustDomain, cedar.String(id.TrustDomain().Name()))}

@@ -1,15 +1,12 @@
-// Package scopes holds what a sandbox may ask for and decides each ask.
+// Package scopes defines what a sandbox may request and decides each request.
 //
-// A Catalogue is one immutable version of all scopes (YAML) and policies
-// (Cedar), named by one digest. Load refuses a catalogue with any mistake in
-// it: policies are validated strictly against a schema that is generated from
-// the scopes, so a typo is found when the catalogue is loaded. Decide says
-// allow, deny or pending, and why.
+// A Catalogue is one immutable version of all scopes (YAML) and policies (Cedar), identified by one digest. Load rejects
+// a catalogue that contains any mistake. It validates policies strictly against a schema generated from the scopes, so a
+// typo is found when the catalogue is loaded. Decide returns allow, deny or pending, and the reason.
 //
-// The package must never read a clock, a file, the network or a context: the
-// same catalogue, subject, ask and time give the same decision, always. It must
-// never allow when any policy failed to evaluate, never let a field of an ask
-// change who is asking, and never give a longer TTL than any bound.
+// The package must never read a clock, a file, the network or a context: the same catalogue, subject, request and time
+// always give the same decision. It must never allow a request if any policy failed to evaluate, never let a field of a
+// request change the caller's identity, and never return a TTL longer than any bound.
 package scopes
 
 import (
@@ -23,7 +20,7 @@ import (
 // Authority is the class of a scope: how much harm its credential can do.
 type Authority string
 
-// The authority classes, from the least harm to the most.
+// The authority classes, from the least harmful to the most harmful.
 const (
 	Read       Authority = "read"
 	Draft      Authority = "draft"
@@ -38,8 +35,7 @@ var authorities = []Authority{Read, Draft, Write, Delete, Payment, Permission}
 // Rank orders authorities: 0 for read, 5 for permission, -1 for anything else.
 func (a Authority) Rank() int { return slices.Index(authorities, a) }
 
-// Scope is one action that an admin has defined. Values handed out by a
-// Catalogue are copies: changing one changes no decision.
+// Scope is one action that an admin has defined. A Catalogue returns copies: changing one does not affect any decision.
 type Scope struct {
 	Name       string
 	Title      string
@@ -47,63 +43,62 @@ type Scope struct {
 	Params     map[string]Param
 	Resource   string // template such as github:repo/{repo}
 	TTL        TTL
-	Approval   *Approval // nil when no person can be asked
-	Limits     []Limit   // each Per at most once as a rate and once as a number alive
+	Approval   *Approval // nil if no person can be asked
+	Limits     []Limit   // each Per at most once as a rate and once as a live count
 	Credential Credential
-	Egress     []Egress // the calls that a gateway lets pass with such a credential; none when it is empty
+	Egress     []Egress // the calls that a gateway allows with such a credential; empty allows none
 }
 
 // TTL bounds the life of a credential, in whole seconds.
 type TTL struct {
-	Default time.Duration // when the ask names none
-	Max     time.Duration // longer asks are clamped to it
+	Default time.Duration // used if the request sets none
+	Max     time.Duration // a longer request is clamped to it
 }
 
-// Approval says who could turn a denied ask into a permitted one.
+// Approval names the people who can turn a denied request into a permitted one.
 type Approval struct {
 	Group   string        // the group whose members may vote
-	Quorum  int           // how many distinct people must say yes
-	Expires time.Duration // how long the ask waits for them
-	// Remember is RememberTask when approvers may have their yes count for the same ask again while the task goes on,
-	// else RememberNever.
+	Quorum  int           // how many different people must approve
+	Expires time.Duration // how long the request waits for approval
+	// Remember is RememberTask if approvers may let their approval cover identical requests until the task ends, else
+	// RememberNever.
 	Remember string
-	// BreakGlass is another group, of which BreakGlassQuorum people may stand in for Group in an emergency; empty when
-	// nobody may.
+	// BreakGlass is another group. BreakGlassQuorum of its members may approve in place of Group in an emergency. It is
+	// empty if the scope has no break-glass group.
 	BreakGlass string
-	// Passkey is PasskeyRequired when a yes counts only with a passkey's signature of what is approved, else PasskeyNever.
+	// Passkey is PasskeyRequired if an approval counts only with a passkey signature over what is approved, else
+	// PasskeyNever.
 	Passkey string
 }
 
-// What breaking the glass takes, and how long what is issued then lives at most. No scope can change either.
+// The number of break-glass approvers, and the maximum TTL of what they approve. No scope can change either.
 const (
 	BreakGlassQuorum = 2
 	BreakGlassTTL    = 30 * time.Minute
 )
 
-// What an approval can be remembered for.
+// How long an approval is remembered.
 const (
 	RememberNever = "never"
 	RememberTask  = "task"
 )
 
-// Whether a yes has to be signed by a passkey of the person who says it.
+// Whether an approver has to sign the approval with a passkey.
 const (
 	PasskeyNever    = "never"
 	PasskeyRequired = "required"
 )
 
-// Limit bounds how often a scope is given, or how many of its credentials are
-// alive at a time. Decide does not know of it: whoever records a decision
-// counts, since only there are all replicas seen.
+// Limit bounds how often a scope is granted, or how many of its credentials are live at once. Decide ignores limits. The
+// code that records a decision enforces them, because only the record covers all replicas.
 type Limit struct {
-	Per    string        // what is counted on its own, one of the Per constants
-	Count  int           // how many in one go; 0 when Live is set
-	Window time.Duration // the time in which Count more become free, evenly; whole seconds
-	Live   int           // how many may be alive at a time; 0 when it is a rate
+	Per    string        // what is counted separately: one of the Per constants
+	Count  int           // the burst size; 0 if Live is set
+	Window time.Duration // the time in which Count more become available, evenly; whole seconds
+	Live   int           // how many may be live at once; 0 if the limit is a rate
 }
 
-// String is the limit in words, such as "60 in 1h per sandbox" or "5 at a time
-// per sandbox".
+// String describes the limit in words, such as "60 in 1h per sandbox" or "5 at a time per sandbox".
 func (l Limit) String() string {
 	per := strings.ReplaceAll(l.Per, "_", " ")
 	if l.Live > 0 {
@@ -112,44 +107,42 @@ func (l Limit) String() string {
 	return fmt.Sprintf("%d in %s per %s", l.Count, short(l.Window), per)
 }
 
-// What a limit can be counted per. Each is within one trust domain, so that no
-// trust domain uses up what another one has.
+// What a limit is counted per. Each is counted within one trust domain, so one trust domain cannot use up another's
+// limit.
 const (
 	PerSandbox     = "sandbox"
-	PerTask        = "task" // of one sandbox, which names its tasks itself
+	PerTask        = "task" // of one sandbox, which names its own tasks
 	PerTrustDomain = "trust_domain"
 )
 
-// Credential says what is minted for a scope. Which fields are set depends on
-// the kind; texts may be templates such as {repo}.
+// Credential defines what is minted for a scope. The kind determines which fields are set. A text may be a template such
+// as {repo}.
 type Credential struct {
 	Kind string // one of the Kind constants
 
 	// jwt
 	Audience string // the one audience of the token, an absolute URI
-	Bind     string // what the token has to be bound to: "none", "mtls" (RFC 8705) or "dpop" (RFC 9449)
+	Bind     string // what the token must be bound to: "none", "mtls" (RFC 8705) or "dpop" (RFC 9449)
 	OneShot  bool   // the token is good for one call
-	// StatusList has the token name a list in which it can be seen whether it was ended.
+	// StatusList makes the token name a status list, which shows whether the token was revoked.
 	StatusList bool
 
-	Mount      string            // database, pki, ssh: where the engine is mounted; never a template
+	Mount      string            // database, pki, ssh: the engine's mount path; never a template
 	Role       string            // database, pki, ssh: the engine's role
-	Path       string            // kv, vault: what is read or written
+	Path       string            // kv, vault: the path to read or write
 	Method     string            // vault: MethodRead or MethodWrite
-	Data       map[string]string // vault: what is written
-	Static     bool              // vault: the engine gives no lease. Always true for kv
+	Data       map[string]string // vault: the data to write
+	Static     bool              // vault: the engine returns no lease. Always true for kv
 	CommonName string            // pki
-	DNSNames   []string          // pki: besides the common name
-	ServerKey  bool              // pki: Vault makes the key, instead of certifying the caller's
+	DNSNames   []string          // pki: in addition to the common name
+	ServerKey  bool              // pki: Vault generates the key instead of certifying the caller's
 	Principals []string          // ssh: one or more
 	Policy     []Rule            // vault-token
-	// WithinSVID ends the credential with the SVID that it was asked for with, at
-	// the latest. For a JWT, Bind says so.
+	// WithinSVID makes the credential end with the SVID of the request at the latest. For a JWT, Bind decides this.
 	WithinSVID bool
 }
 
-// Summary is the kind and what it is about, on one line, for lists that people
-// read: "database database/creds/{env}-ro".
+// Summary describes the kind and its target on one line, for lists that people read: "database database/creds/{env}-ro".
 func (c Credential) Summary() string {
 	about := map[string]string{
 		KindJWT: c.Audience, KindKV: c.Path, KindVault: c.Path,
@@ -173,15 +166,15 @@ func (c Credential) Summary() string {
 // The kinds of credentials.
 const (
 	KindJWT        = "jwt"         // signed by Vault's Transit engine
-	KindVaultToken = "vault-token" // with a policy of the scope's own
-	KindDatabase   = "database"    // a login of the database engine
+	KindVaultToken = "vault-token" // with a policy specific to the scope
+	KindDatabase   = "database"    // a login from the database engine
 	KindPKI        = "pki"         // an X.509 certificate
 	KindSSH        = "ssh"         // an OpenSSH user certificate
-	KindKV         = "kv"          // a secret that somebody stored: static
-	KindVault      = "vault"       // whatever another engine gives at a path
+	KindKV         = "kv"          // a stored secret: static
+	KindVault      = "vault"       // whatever another engine returns at a path
 )
 
-// Leased tells whether Vault can end such a credential before its time.
+// Leased reports whether Vault can revoke such a credential before it expires.
 func (c Credential) Leased() bool {
 	switch c.Kind {
 	case KindVaultToken, KindDatabase, KindPKI:
@@ -193,41 +186,39 @@ func (c Credential) Leased() bool {
 	}
 }
 
-// The ways in which Vault is asked.
+// How Vault is called.
 const (
 	MethodRead  = "read"
 	MethodWrite = "write"
 )
 
-// Rule is what a Vault token may do at a path.
+// Rule lists what a Vault token may do at a path.
 type Rule struct {
 	Path         string
 	Capabilities []string
 }
 
-// Grant is a credential template filled in: what Vault will be asked for. It
-// holds no secret.
+// Grant is a credential template with its values filled in: the request that Brevet will send to Vault. It holds no
+// secret.
 type Grant struct {
-	// Policy is the Vault policy that the token which asks is limited to, from
-	// VaultPolicies.
+	// Policy names the Vault policy, one of VaultPolicies, of the token that calls Vault. For a Vault token it is the
+	// policy of the credential itself.
 	Policy string
-	// Method and Path are empty for a Vault token, which is the credential itself.
+	// Method and Path are empty for a Vault token, because the token itself is the credential.
 	Method string
 	Path   string
-	// Data is what is written, besides the lifetime: strings, and lists of them
-	// joined by commas where Vault takes such.
+	// Data is what is written in addition to the lifetime. Its values are strings; where Vault takes a list, the items
+	// are joined by commas.
 	Data map[string]string
-	// Leased and Static are as the scope's credential.
+	// Leased and Static have the values of the scope's credential.
 	Leased, Static bool
 }
 
-// VaultPolicy is a policy that has to be in Vault before the catalogue is used.
-// Its name holds a digest of its text, so that one that is missing or of another
-// version grants nothing.
+// VaultPolicy is a policy that must exist in Vault before the catalogue is used. Its name contains a digest of its text,
+// so a missing policy, or one of another version, grants nothing.
 type VaultPolicy struct{ Name, Text string }
 
-// The ways a credential can be bound to its holder, and the values of
-// context.binding in a policy.
+// The ways to bind a credential to its holder. They are also the values of context.binding in a policy.
 const (
 	BindNone = "none"
 	BindMTLS = "mtls"
@@ -237,8 +228,7 @@ const (
 // ParamType is the type of a parameter.
 type ParamType string
 
-// The parameter types. Each is a type of its own in the Cedar schema: String
-// for string and enum, Long for int, Bool for bool.
+// The parameter types. In the Cedar schema, string and enum are String, int is Long and bool is Bool.
 const (
 	ParamString ParamType = "string"
 	ParamEnum   ParamType = "enum"
@@ -246,17 +236,16 @@ const (
 	ParamBool   ParamType = "bool"
 )
 
-// Param is the definition of one parameter. Every parameter of a scope has to
-// be in an ask.
+// Param is the definition of one parameter. A request must set every parameter of its scope.
 type Param struct {
 	Type      ParamType
-	Pattern   string   // string: RE2, matches the whole value
+	Pattern   string   // string: RE2, must match the whole value
 	MaxLength int      // string: in bytes
-	Values    []string // enum: the values, in the catalogue's order
+	Values    []string // enum: the values, in catalogue order
 	Min, Max  int64    // int: both inclusive
 }
 
-// clone keeps callers from reaching into the catalogue that others decide with.
+// clone makes a deep copy, so a caller cannot modify the catalogue that decisions use.
 func (s *Scope) clone() *Scope {
 	c := *s
 	c.Params = maps.Clone(s.Params)
