@@ -2,14 +2,14 @@ package scopes
 
 import "time"
 
-// Assess is Decide for asks whose keys are not at hand: recorded ones, examples, and those that a person only wonders
-// about. When the scope certifies a key of the caller's, or binds its token to one, one that fits is taken for sent. Nothing can be minted by the
-// answer: its Grant is nil.
+// Assess is Decide for a request whose keys are not available: a recorded request, an example, or a person's what-if
+// question. If the scope certifies the caller's key, or binds its token to one, Assess assumes that a suitable key was
+// sent. Its Grant is nil, so nothing can be minted from the result.
 func (c *Catalogue) Assess(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.assess(who, ask, now, c.judge)
 }
 
-// AssessApproved is Assess for an ask that people have approved, as DecideApproved is Decide.
+// AssessApproved is Assess for a request that people have approved, as DecideApproved is Decide.
 func (c *Catalogue) AssessApproved(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.assess(who, ask, now, c.judgeApproved)
 }
@@ -34,7 +34,7 @@ func (c *Catalogue) assess(who Subject, ask Ask, now time.Time, judge judge) (De
 	return d, nil
 }
 
-// takenForSent says which key would come with an ask for a scope.
+// takenForSent returns the keys that a request for a scope would carry.
 func (c *Catalogue) takenForSent(scope string) keyProofs {
 	sent := newKeyProofs(Ask{})
 	if def, ok := c.scopes[scope]; ok {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// ExampleResult is what became of one example.
+// ExampleResult is the outcome of one example.
 type ExampleResult struct {
 	Example  Example
 	Got      Outcome  // or Invalid
-	Decision Decision // empty when Got is Invalid; its Grant is nil
-	Why      string   // the explanation, or what is wrong with the ask
-	Failures []string // what is not as wanted: "ttl: got 5m, want 10m"; empty when all is
+	Decision Decision // empty if Got is Invalid; its Grant is nil
+	Why      string   // the explanation, or what is wrong with the request
+	Failures []string // what differs: "ttl: got 5m, want 10m"; empty if nothing does
 }
 
 // Check decides each example as Assess does.

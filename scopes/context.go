@@ -6,15 +6,16 @@ import (
 	"github.com/cedar-policy/cedar-go"
 )
 
-// User is the person on whose behalf a sandbox asks.
+// User is the person whom a sandbox acts for.
 type User struct {
 	ID     string // issuer, "#" and subject
 	Groups []string
-	// Until is when what they let the sandbox present ends, and the credential with it. Zero bounds nothing.
+	// Until is when the evidence that the sandbox presents for this person expires. The credential ends then too. Zero
+	// sets no bound.
 	Until time.Time
 }
 
-// cedar is context.user of a policy.
+// cedar returns the value of context.user in a policy.
 func (u *User) cedar() cedar.Record {
 	groups := make([]cedar.Value, len(u.Groups))
 	for i, group := range u.Groups {
@@ -23,7 +24,7 @@ func (u *User) cedar() cedar.Record {
 	return cedar.NewRecord(cedar.RecordMap{"id": cedar.String(u.ID), "groups": cedar.NewSet(groups...)})
 }
 
-// contextOf is what policies see besides who asks, for which action on what.
+// contextOf builds what policies see in addition to the principal, action and resource.
 func contextOf(who Subject, ask Ask, d Decision) cedar.RecordMap {
 	params := make(cedar.RecordMap, len(d.Params))
 	for name, value := range d.Params {

@@ -25,15 +25,15 @@ var (
 
 var capabilities = []string{"create", "read", "update", "patch", "delete", "list"}
 
-// credentialKind is one kind of credential as it is written in a catalogue.
+// credentialKind is one kind of credential as a catalogue writes it.
 type credentialKind struct {
 	name       string
-	needs, may []string // its keys, besides kind
+	needs, may []string // its keys, in addition to kind
 	example    string
 	read       func(*credentialReader)
 }
 
-// credentialKinds is in the order in which messages list them.
+// credentialKinds returns the kinds in the order in which messages list them.
 func credentialKinds() []credentialKind {
 	return []credentialKind{
 		{KindJWT, []string{"audience"}, []string{"bind", "uses", "status_list"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
@@ -205,7 +205,7 @@ func (c *credentialReader) vault() {
 	}
 }
 
-// mount returns where an engine is: never a matter of parameters.
+// mount returns where the engine is mounted. A mount never contains parameters.
 func (c *credentialReader) mount() string {
 	n := c.fields["mount"]
 	text, ok := c.text(n, "credential.mount")
@@ -223,7 +223,7 @@ func (c *credentialReader) mount() string {
 	return text
 }
 
-// engine reads the role, and makes the path at which its engine is asked.
+// engine reads the role and compiles the path at which the engine is called.
 func (c *credentialReader) engine(verb string) {
 	before := len(*c.problems)
 	c.out.Role, _ = c.template(c.fields["role"], "credential.role", &rolePlace, c.params)
@@ -256,7 +256,7 @@ func (c *credentialReader) templates(key string, at *place) ([]string, []templat
 	return texts, parsed
 }
 
-// template reads a text with parameters, and holds it against its place.
+// template reads a text with parameters and checks it against the rules of its place.
 func (r *reader) template(n *yaml.Node, what string, at *place, params map[string]Param) (string, template) {
 	text, ok := r.text(n, what)
 	if !ok {

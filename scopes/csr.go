@@ -20,7 +20,7 @@ import (
 const (
 	maxKeyText = 8 << 10 // bytes of a CSR or a public key
 	minRSABits = 2048
-	maxRSABits = 8192 // checking a signature of a longer key takes too long
+	maxRSABits = 8192 // verifying a signature by a longer key takes too long
 )
 
 const (
@@ -36,21 +36,21 @@ var (
 	oidExtensionRequest = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 9, 14}
 )
 
-// csrAlgorithms leaves out SHA-1, which Go still accepts in a request.
+// csrAlgorithms omits SHA-1, which Go still accepts in a request.
 var csrAlgorithms = []x509.SignatureAlgorithm{
 	x509.SHA256WithRSA, x509.SHA384WithRSA, x509.SHA512WithRSA,
 	x509.SHA256WithRSAPSS, x509.SHA384WithRSAPSS, x509.SHA512WithRSAPSS,
 	x509.ECDSAWithSHA256, x509.ECDSAWithSHA384, x509.ECDSAWithSHA512, x509.PureEd25519,
 }
 
-// request is a CSR that is sound in itself, with every name in it.
+// request is a CSR that is valid by itself, with every name in it.
 type request struct {
-	pem                   string // encoded anew, so that nothing else is passed on
+	pem                   string // encoded again, so that nothing else is forwarded
 	commonNames, dnsNames []string
 }
 
-// parseCSR reads one PEM block. What the caller's request says about anything
-// but its key is not to reach the certificate (H56), so that it may not say it.
+// parseCSR reads one PEM block. Nothing in the caller's request but its key may reach the certificate (H56), so parseCSR
+// rejects a request that contains anything else but names.
 func parseCSR(text string) (request, *InvalidAsk) {
 	bad := invalid("csr", csrForm)
 	text = strings.TrimSpace(text)
@@ -65,7 +65,7 @@ func parseCSR(text string) (request, *InvalidAsk) {
 	if err != nil {
 		return request{}, bad
 	}
-	// The key comes first: its size bounds the work of the check.
+	// Check the key first: its size bounds the cost of verifying the signature.
 	if !strongKey(parsed.PublicKey) {
 		return request{}, invalid("csr", "must be about %s", keyTypes)
 	}
@@ -82,7 +82,7 @@ func parseCSR(text string) (request, *InvalidAsk) {
 	return r, nil
 }
 
-// matches says whether the request names nothing but what the scope gives.
+// matches reports whether the request names nothing but what the scope grants.
 func (r request) matches(commonName string, dnsNames []string) bool {
 	other := func(name string) bool { return name != commonName }
 	return !slices.ContainsFunc(r.commonNames, other) &&
@@ -100,8 +100,7 @@ func commonNames(subject pkix.Name) (names []string, only bool) {
 	return names, true
 }
 
-// requestedNames reads the names itself: x509 leaves out the kinds of names that
-// it does not know.
+// requestedNames parses the names itself, because x509 ignores kinds of names that it does not know.
 func requestedNames(extensions []pkix.Extension) (names []string, only bool) {
 	const tagDNSName = 2
 	for _, extension := range extensions {
@@ -120,8 +119,8 @@ func requestedNames(extensions []pkix.Extension) (names []string, only bool) {
 	return names, true
 }
 
-// onlyExtensions says whether the request has no attribute but the one that
-// holds extensions. x509 passes over the others, and others may not.
+// onlyExtensions reports whether the request has no attribute except the one that holds extensions. x509 ignores other
+// attributes, but other programs may not.
 func onlyExtensions(tbs []byte) bool {
 	var body struct {
 		Version    int
@@ -159,7 +158,7 @@ func strongKey(key crypto.PublicKey) bool {
 func parsePublicKey(line string) (string, *InvalidAsk) {
 	bad := invalid("public_key", sshForm)
 	line = strings.TrimSpace(line)
-	// The parser would go on to the next line when one is not a key.
+	// The parser would skip a line that is not a key and try the next one.
 	if strings.ContainsAny(line, "\r\n") {
 		return "", bad
 	}
@@ -168,7 +167,7 @@ func parsePublicKey(line string) (string, *InvalidAsk) {
 		return "", bad
 	}
 	switch key.Type() {
-	// Neither certificates nor keys that live in a security token.
+	// Neither certificates nor security keys.
 	case ssh.KeyAlgoRSA, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoED25519:
 	default:
 		return "", bad

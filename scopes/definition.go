@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	maxDuration                          = 24 * time.Hour // of every duration in a catalogue
+	maxDuration                          = 24 * time.Hour // for every duration in a catalogue
 	minTTL                               = time.Second
 	minApprovalWait, defaultApprovalWait = time.Minute, 10 * time.Minute
 )
@@ -33,24 +33,23 @@ var (
 	groupSyntax = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
 )
 
-// cedarWords cannot follow a dot in a policy, so no parameter may be called so.
+// cedarWords cannot follow a dot in a policy, so they are not allowed as parameter names.
 var cedarWords = []string{"true", "false", "if", "then", "else", "in", "is", "like", "has"}
 
-// definition is a scope with what Decide needs of it, compiled once.
+// definition is a scope with what Decide needs, compiled once.
 type definition struct {
 	scope    Scope
 	patterns map[string]*regexp.Regexp
 	resource template
-	shape    *regexp.Regexp // what any resource of the scope matches
+	shape    *regexp.Regexp // every resource of the scope matches it
 	recipe   recipe
 	action   cedar.EntityUID
-	parents  cedar.EntityUIDSet // every action group the scope is in
+	parents  cedar.EntityUIDSet // every action group that contains the scope
 	file     string
 	line     int
 }
 
-// scope reads one entry of scopes:. The result is only good when nothing was
-// reported meanwhile.
+// scope reads one entry of scopes:. The result is only valid if nothing was reported while reading it.
 func (r *reader) scope(n *yaml.Node) *definition {
 	r.where = ""
 	d := &definition{file: r.file, line: n.Line, patterns: map[string]*regexp.Regexp{}}
@@ -107,7 +106,7 @@ func (r *reader) title(n *yaml.Node) string {
 	invisible := func(c rune) bool {
 		return !unicode.IsPrint(c) || unicode.In(c, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 	}
-	// People approve by the title, so nothing in it may hide or reorder text.
+	// People approve based on the title, so nothing in it may hide or reorder text.
 	if ok && (strings.TrimSpace(title) == "" || len(title) > maxTitle || strings.ContainsFunc(title, invisible)) {
 		r.at(n, "title must be one line of visible text, at most %d bytes", maxTitle)
 	}
@@ -169,7 +168,7 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	return a
 }
 
-// either reads one of two words, of which the first one is the default.
+// either reads one of two words. The first one is the default.
 func (r *reader) either(n *yaml.Node, what, usual, other string) string {
 	if n == nil {
 		return usual

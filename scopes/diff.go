@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// Reach says what a change does to what can be had. Widened and Narrowed are about everything that anybody might ask
-// for, so they leave one thing aside: a policy that errs denies whatever it is asked about (ReasonPolicyError), and
-// such a one may come or go with any change.
+// Reach says how a change affects what callers can get. Widened and Narrowed consider every request that anybody could
+// make. They ignore one thing: a policy that fails to evaluate denies the request (ReasonPolicyError), and any change can
+// introduce or remove such a failure.
 type Reach string
 
 // The reaches of a change.
 const (
-	Widened  Reach = "widened"  // more may be had, longer or more easily, and nothing less
+	Widened  Reach = "widened"  // callers can get more, for longer or more easily, and nothing less
 	Narrowed Reach = "narrowed" // the opposite
-	Changed  Reach = "changed"  // cannot be told, or both: somebody has to look
-	Same     Reach = "same"     // nothing that decides: titles, comments, layout
+	Changed  Reach = "changed"  // unknown, or both: a person has to check
+	Same     Reach = "same"     // no effect on decisions: titles, comments, layout
 )
 
-// and is the reach of two changes together.
+// and returns the reach of two changes together.
 func (r Reach) and(other Reach) Reach {
 	switch {
 	case r == other || other == Same:
@@ -30,7 +30,7 @@ func (r Reach) and(other Reach) Reach {
 	}
 }
 
-// opposite is the reach of the change back.
+// opposite returns the reach of the reverse change.
 func (r Reach) opposite() Reach {
 	switch r {
 	case Widened:
@@ -44,51 +44,52 @@ func (r Reach) opposite() Reach {
 	}
 }
 
-// Change is what happens to a scope or a policy.
+// Change is what happened to a scope or a policy.
 type Change string
 
-// The changes.
+// The kinds of change.
 const (
 	Added    Change = "added"
 	Removed  Change = "removed"
 	Modified Change = "changed"
 )
 
-// Diff is what applying one catalogue after another would change, by name. It is also its own JSON document.
+// Diff lists what replacing one catalogue by another would change, by name. It is also its own JSON document.
 type Diff struct {
-	From     string         `json:"from,omitzero"` // the digest; empty when there was no catalogue
+	From     string         `json:"from,omitzero"` // the digest; empty if there was no catalogue
 	To       string         `json:"to,omitzero"`
 	Scopes   []ScopeChange  `json:"scopes,omitempty"`   // sorted by name
 	Policies []PolicyChange `json:"policies,omitempty"` // sorted by id
 }
 
-// ScopeChange is what changes about one scope.
+// ScopeChange describes the changes to one scope.
 type ScopeChange struct {
 	Name   string        `json:"name"`
 	Change Change        `json:"change"`
 	Reach  Reach         `json:"reach"`
-	Fields []FieldChange `json:"fields"` // in the order in which they are written; all of them unless Modified
+	Fields []FieldChange `json:"fields"` // in catalogue order; all fields unless Modified
 }
 
-// FieldChange is one field of a scope, old and new in words; empty when it was not there or is no more.
+// FieldChange is one field of a scope, with its old and new value in words. A value is empty if the field was or is
+// absent.
 type FieldChange struct {
 	Field string `json:"field"` // such as ttl.max
 	Old   string `json:"old,omitzero"`
 	New   string `json:"new,omitzero"`
-	Reach Reach  `json:"reach"` // Same in a scope that is added or removed as a whole
+	Reach Reach  `json:"reach"` // Same in a scope that is added or removed entirely
 }
 
-// PolicyChange is what changes about one policy. Which file it is in does not count.
+// PolicyChange describes the change to one policy. Moving a policy to another file is not a change.
 type PolicyChange struct {
 	ID     string `json:"id"`
 	Change Change `json:"change"`
 	Reach  Reach  `json:"reach"`
-	Effect string `json:"effect"` // the new one, the old one of a policy that is removed
+	Effect string `json:"effect"` // the new effect; for a removed policy, the old one
 	Old    string `json:"old,omitzero"`
 	New    string `json:"new,omitzero"`
 }
 
-// Widens says whether any part of the change widens reach, whatever the other parts do.
+// Widens reports whether any part of the change widens reach, whatever the other parts do.
 func (s ScopeChange) Widens() bool {
 	return s.Reach == Widened || slices.ContainsFunc(s.Fields, func(f FieldChange) bool { return f.Reach == Widened })
 }
@@ -98,8 +99,8 @@ type DiffSummary struct {
 	Add     int `json:"add"`
 	Change  int `json:"change"`
 	Remove  int `json:"remove"`
-	Widened int `json:"widened"` // of those, how many widen reach in any part
-	Unclear int `json:"unclear"` // of the others, how many have a reach that cannot be told
+	Widened int `json:"widened"` // how many of them widen reach in any part
+	Unclear int `json:"unclear"` // how many of the others have an unknown reach
 }
 
 // Summary counts the changes.
@@ -131,12 +132,12 @@ func (s *DiffSummary) count(change Change, reach Reach, widens bool) {
 	}
 }
 
-// Empty says whether the two are the same version. Files that differ in comments only are not, although no scope and
-// no policy is listed.
+// Empty reports whether both catalogues are the same version. Files that differ only in comments are different versions,
+// although Diff then lists no scope and no policy.
 func (d Diff) Empty() bool { return d.From == d.To }
 
-// Plan compares two catalogues; nil is one in which there is nothing. Of an added or removed scope nothing is widened or
-// narrowed when no policy could permit it anyway.
+// Plan compares two catalogues; nil stands for an empty one. Adding or removing a scope has reach Same if no policy could
+// permit the scope.
 func Plan(from, to *Catalogue) Diff {
 	from, to = orEmpty(from), orEmpty(to)
 	return Diff{From: from.digest, To: to.digest, Scopes: planScopes(from, to), Policies: planPolicies(from, to)}
@@ -210,7 +211,7 @@ func (ps policies) byID() map[string]policy {
 	return out
 }
 
-// reach is what a policy does where there was none.
+// reach returns the reach of adding the policy.
 func (p policy) reach() Reach {
 	if p.effect() == EffectPermit {
 		return Widened

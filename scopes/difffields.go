@@ -11,32 +11,33 @@ import (
 	"github.com/cedar-policy/cedar-go"
 )
 
-// fieldDiff collects the fields of two versions of a scope that differ.
+// fieldDiff collects the fields that differ between two versions of a scope.
 type fieldDiff struct{ changes []FieldChange }
 
-// add notes a field unless it reads the same.
+// add records a field unless both values read the same.
 func (d *fieldDiff) add(field, before, after string, reach Reach) {
 	if before != after {
 		d.changes = append(d.changes, FieldChange{Field: field, Old: before, New: after, Reach: reach})
 	}
 }
 
-// more notes a number of which more is wider.
+// more records a number for which a larger value is wider.
 func (d *fieldDiff) more(field string, before, after int64) {
 	d.add(field, number(before), number(after), wider(after >= before, after <= before))
 }
 
-// longer notes a time of which a longer one is wider.
+// longer records a duration for which a longer one is wider.
 func (d *fieldDiff) longer(field string, before, after time.Duration) {
 	d.add(field, span(before), span(after), wider(after >= before, after <= before))
 }
 
-// members notes a set of which a larger one is wider. What is in another order is the same.
+// members records a set for which a superset is wider. Order does not matter.
 func (d *fieldDiff) members(field string, before, after []string) {
 	d.add(field, strings.Join(before, ", "), strings.Join(after, ", "), wider(covers(after, before), covers(before, after)))
 }
 
-// wider is the reach of a change after which there is at least what was there before, at most, both or neither.
+// wider returns the reach of a change. atLeast means that the new value allows at least what the old one did, and atMost
+// that it allows at most that. Either, both or neither may hold.
 func wider(atLeast, atMost bool) Reach {
 	switch {
 	case atLeast && atMost:
@@ -54,7 +55,7 @@ func covers(all, some []string) bool {
 	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// number and span are empty for what a scope that is not there has.
+// number and span return "" for zero, the value in a scope that does not exist.
 func number(n int64) string {
 	if n == 0 {
 		return ""
@@ -69,7 +70,7 @@ func span(d time.Duration) string {
 	return short(d)
 }
 
-// fieldsOf lists what a scope says, as what is new in it.
+// fieldsOf lists all fields of a scope, as new.
 func fieldsOf(d *definition) []FieldChange {
 	var out fieldDiff
 	out.compare(Scope{}, d.scope, Same)
@@ -86,8 +87,8 @@ func compareScopes(from, to *Catalogue, name string) []FieldChange {
 	return out.changes
 }
 
-// reachOfAuthority: guardrails are written for the higher classes, so that a lower one is wider, unless some policy turns
-// on the class in another way.
+// reachOfAuthority returns the reach of a change of authority. Guardrails are written for the higher classes, so a lower
+// class is wider, unless some policy depends on the class in another way.
 func reachOfAuthority(from, to *Catalogue, name string) Reach {
 	before, after := from.scopes[name], to.scopes[name]
 	lower, higher, reach := after, before, Widened
@@ -101,7 +102,7 @@ func reachOfAuthority(from, to *Catalogue, name string) Reach {
 	return reach
 }
 
-// favoursHigher says whether a policy may give more of a scope in the higher of two classes than in the lower.
+// favoursHigher reports whether a policy may allow more for the scope in the higher of two classes than in the lower one.
 func (p policy) favoursHigher(lower, higher *definition) bool {
 	if p.effect() == EffectPermit && p.admits(higher) && !p.admits(lower) || p.effect() == EffectForbid && p.admits(lower) && !p.admits(higher) {
 		return true
@@ -111,13 +112,13 @@ func (p policy) favoursHigher(lower, higher *definition) bool {
 	})
 }
 
-// compare goes through the fields in the order in which a scope is written.
+// compare goes through the fields in the order in which a catalogue writes them.
 func (d *fieldDiff) compare(a, b Scope, authority Reach) {
 	d.add("title", a.Title, b.Title, Same)
 	d.add("authority", string(a.Authority), string(b.Authority), authority)
 	d.params(a.Params, b.Params)
 	d.add("resource", a.Resource, b.Resource, Changed)
-	// Who names no TTL gets the default: a longer one is a longer life for the same ask.
+	// A request without a TTL gets the default, so a longer default gives the same request a longer life.
 	d.longer("ttl.default", a.TTL.Default, b.TTL.Default)
 	d.longer("ttl.max", a.TTL.Max, b.TTL.Max)
 	d.approval(a.Approval, b.Approval)
@@ -126,8 +127,8 @@ func (d *fieldDiff) compare(a, b Scope, authority Reach) {
 	d.egress(a.Egress, b.Egress)
 }
 
-// approval: with nobody to ask, what needs a yes is denied. So a scope that loses its approval is narrower; what makes
-// the yes necessary is a policy.
+// approval compares who may approve. If a scope has no approval, whatever needs an approval is denied, so removing the
+// approval narrows the scope. A policy, not the scope, decides whether an approval is needed.
 func (d *fieldDiff) approval(a, b *Approval) {
 	if a == nil || b == nil {
 		d.add("approval", a.words(), b.words(), wider(b != nil || a == nil, a != nil || b == nil))
@@ -166,7 +167,7 @@ func (d *fieldDiff) limits(a, b []Limit) {
 	}
 }
 
-// pick returns the one limit per something of one sort, or nil.
+// pick returns the one limit for per that is a live count or, if live is false, a rate. It returns nil if there is none.
 func pick(limits []Limit, per string, live bool) *Limit {
 	i := slices.IndexFunc(limits, func(l Limit) bool { return l.Per == per && (l.Live > 0) == live })
 	if i < 0 {
@@ -188,7 +189,7 @@ func (d *fieldDiff) limit(per string, a, b *Limit) {
 	}
 }
 
-// allows says whether l lets pass whatever other does: as many in one go, and as many in the long run.
+// allows reports whether l allows everything that other does: as large a burst, and as much in the long run.
 func (l Limit) allows(other Limit) bool {
 	if l.Live > 0 {
 		return l.Live >= other.Live
@@ -224,7 +225,7 @@ func (d *fieldDiff) param(field string, a, b Param) {
 	}
 }
 
-// words is a parameter on one line.
+// words describes a parameter on one line.
 func (p Param) words() string {
 	switch p.Type {
 	case ParamString:
@@ -262,7 +263,7 @@ func (d *fieldDiff) credential(a, b Credential) {
 	d.add("credential.within_svid", yes(a.WithinSVID), yes(b.WithinSVID), looser(a.WithinSVID, b.WithinSVID))
 }
 
-// rebound is the reach of another binding: one is not looser than the other, but none is.
+// rebound returns the reach of a change of binding. Two bindings cannot be compared, but no binding is the loosest.
 func rebound(was, is string) Reach {
 	if was != BindNone && is != BindNone {
 		return Changed
@@ -270,7 +271,7 @@ func rebound(was, is string) Reach {
 	return looser(was != BindNone, is != BindNone)
 }
 
-// looser is the reach of a bond that is loosed or put on.
+// looser returns the reach of removing or adding a restriction.
 func looser(was, is bool) Reach { return wider(was || !is, is || !was) }
 
 func yes(b bool) string {
@@ -294,8 +295,8 @@ func keyOf(c Credential) string {
 	return ""
 }
 
-// rules: to Vault a path with more letters hides one with a *, so that one more path can be less. Only what may be done
-// at the same paths can be compared.
+// rules compares the rules of a Vault token. In Vault, a more specific path overrides one with a *, so adding a path can
+// remove permissions. Rules are only comparable if both versions have the same paths.
 func (d *fieldDiff) rules(a, b []Rule) {
 	before, after := byPath(a), byPath(b)
 	paths := slices.Equal(sortedKeys(before), sortedKeys(after))
@@ -320,8 +321,8 @@ func byPath(rules []Rule) map[string][]string {
 	return out
 }
 
-// egress: what is allowed is the sum of the rules, so that they are compared call by call, whichever rule has it. That
-// one pattern covers another is not looked into.
+// egress compares egress rules. The rules together define what is allowed, so each call is compared by itself, whichever
+// rule allows it. It does not detect that one pattern covers another.
 func (d *fieldDiff) egress(a, b []Egress) {
 	before, after := byHost(a), byHost(b)
 	for _, host := range unionKeys(before, after) {

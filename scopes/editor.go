@@ -13,16 +13,17 @@ type object = map[string]any
 
 const schemaDialect = "https://json-schema.org/draft/2020-12/schema"
 
-// durationSyntax is how durations are written; that it is within bounds is not a matter of shape.
+// durationSyntax is the syntax of a duration. The schema does not check its bounds.
 const durationSyntax = `^\+?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|μs|ns))+$`
 
-// ScopesSchema is the JSON Schema (2020-12) of a scope file, for editors. It is made of what Load reads by and knows the
-// shape only: what it accepts, Load may still refuse, and what it refuses, Load does too.
+// ScopesSchema returns the JSON Schema (2020-12) of a scope file, for editors. It is generated from the same definitions
+// that Load uses. It covers the structure only: Load may reject what the schema accepts, and Load rejects everything that
+// the schema rejects.
 func ScopesSchema() []byte {
 	return document("Brevet scopes", "scopes", object{"type": "array", "items": scopeSchema()})
 }
 
-// ExamplesSchema is the JSON Schema (2020-12) of a table of examples.
+// ExamplesSchema returns the JSON Schema (2020-12) of an example table.
 func ExamplesSchema() []byte {
 	return document("Brevet examples", "examples", object{"type": "array", "items": exampleSchema()})
 }
@@ -35,12 +36,12 @@ func document(title, key string, list object) []byte {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(schema); err != nil {
-		panic(err) // it is made of maps, texts and numbers
+		panic(err) // cannot happen: it consists of maps, strings and numbers
 	}
 	return out.Bytes()
 }
 
-// closed is a mapping that has no keys but these.
+// closed returns the schema of a mapping with these keys only.
 func closed(needs []string, properties object) object {
 	out := object{"type": "object", "properties": properties, "additionalProperties": false}
 	if len(needs) > 0 {
@@ -67,14 +68,14 @@ func duration() object { return object{"type": "string", "pattern": durationSynt
 
 func flag() object { return object{"type": "boolean"} }
 
-// described adds what an editor shows beside a key.
+// described adds the description that an editor shows for a key.
 func described(what string, schema object) object {
 	out := maps.Clone(schema)
 	out["description"] = what
 	return out
 }
 
-// schema is the shape of a template for a place: what may stand between parameters, and before the first.
+// schema returns the schema of a template for a place: which text may stand between parameters and before the first one.
 func (p *place) schema() object {
 	class := strings.TrimSuffix(strings.TrimPrefix(p.literal.String(), "^"), "*$")
 	name := strings.TrimSuffix(strings.TrimPrefix(paramSyntax.String(), "^"), "$")

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Egress is a set of calls that a gateway lets pass with a credential: each of the methods, at each of the paths, on each
-// of the hosts.
+// Egress is a set of calls that a gateway allows with a credential: each of the methods, at each of the paths, on each of
+// the hosts.
 type Egress struct {
-	Hosts   []string // lower case; "*." at the beginning is any one label; with a port unless it is 443 or 80
+	Hosts   []string // lower case; a leading "*." matches any one label; with a port unless it is 443 or 80
 	Methods []string // upper case
-	Paths   []string // templates, with * for one segment and ** at the end for any that follow
-	Send    Send     // how an egress gateway puts the credential into such a call
-	// Databases are those that an egress gateway logs in to on the hosts, with a credential of kind database. Such a rule lets no
-	// call pass.
+	Paths   []string // templates; * matches one segment, and ** at the end matches all remaining ones
+	Send    Send     // how an egress gateway puts the credential into a call
+	// Databases are the databases on the hosts that an egress gateway logs in to, with a credential of kind database. A
+	// rule with databases allows no HTTP call.
 	Databases []string
 }
 
@@ -28,14 +28,14 @@ func (e Egress) clone() Egress {
 type Call struct {
 	Method string
 	Host   string // of the Host header, with the port if there is one
-	Path   string // escaped, as it was sent; what follows a ? is not looked at
+	Path   string // escaped, as it was sent; everything after a ? is ignored
 }
 
-// Allowed says whether rules let a call pass with a token that was issued for params; and, when they do not, why: in
-// words for whoever wrote the call, which repeat nothing of it. Without rules no call passes.
+// Allowed reports whether the rules allow a call with a token that was issued for params. If not, why explains the
+// refusal to the author of the call, without repeating any part of the call. Without rules no call is allowed.
 //
-// A path is judged as it was sent. What somebody on its way could read as another path is refused and never put right,
-// so that a gateway which passes it on unchanged passes on what was judged.
+// A path is checked exactly as it was sent. A path that some server could interpret as another one is refused, never
+// normalised. So a gateway that forwards the path unchanged forwards what was checked.
 func Allowed(rules []Egress, params map[string]any, call Call) (ok bool, why string) {
 	if len(rules) == 0 {
 		return false, "the scope has no egress rules, so its tokens pass no gateway"
@@ -66,7 +66,7 @@ func Allowed(rules []Egress, params map[string]any, call Call) (ok bool, why str
 	return false, notAllowed(names, methods, paths)
 }
 
-// notAllowed says how far a call came.
+// notAllowed explains which part of the call no rule matched.
 func notAllowed(hosts, methods, paths []string) string {
 	switch {
 	case len(methods) == 0:
@@ -78,7 +78,7 @@ func notAllowed(hosts, methods, paths []string) string {
 	}
 }
 
-// maxTold is how many of a list are told.
+// maxTold is the most items of a list that a message names.
 const maxTold = 8
 
 func each(words []string) string {
@@ -89,7 +89,7 @@ func each(words []string) string {
 	return strings.Join(words, ", ")
 }
 
-// hostOf returns a Host header in the one spelling that rules are written in.
+// hostOf normalises a Host header to the spelling that rules use.
 func hostOf(header string) (host, why string) {
 	name, port, found := strings.Cut(strings.ToLower(header), ":")
 	if found && !portSyntax.MatchString(port) || refuseDNS(name) != "" {
@@ -110,8 +110,8 @@ func hostMatches(pattern, host string) bool {
 	return found && parent == below
 }
 
-// pathMatches compares segment by segment what the parameters make of a pattern. A value that holds a slash is several
-// segments.
+// pathMatches fills the parameters into a pattern and compares it with the path segment by segment. A value that contains
+// a slash spans several segments.
 func pathMatches(pattern string, params map[string]any, segments []string) bool {
 	t, err := parseTemplate(pattern, &egressPlace)
 	if err != nil {
@@ -135,8 +135,9 @@ func pathMatches(pattern string, params map[string]any, segments []string) bool 
 	})
 }
 
-// values are those of params that t names, as they are written in a path. They were decided on once, and have been in a
-// token or a record since: what could not have been accepted then is no value.
+// values returns params in the form in which a path writes those that t names. The values were checked when the request
+// was decided, and have been in a token or a record since then. If a value could not have been accepted then, ok is
+// false.
 func (t template) values(params map[string]any) (map[string]any, bool) {
 	out := maps.Clone(params)
 	for _, name := range t.names {

@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	maxEgress      = 16 // rules of a scope
-	maxEgressItems = 32 // hosts, methods or paths of a rule
+	maxEgress      = 16 // rules per scope
+	maxEgressItems = 32 // hosts, methods or paths per rule
 	maxHost        = maxDNSName + len(":65535")
 	loginsExample  = "{hosts: ['db.acme.example:5432'], databases: [orders]}"
 	egressExample  = "{hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}"
 )
 
 var (
-	// After *. come two labels at least: one would be a whole top-level domain.
+	// At least two labels must follow *. because one would be a whole top-level domain.
 	hostSyntax     = regexp.MustCompile(`^(\*\.[a-z0-9-]+\.)?[a-z0-9-]+(\.[a-z0-9-]+)*(:[1-9][0-9]{0,4})?$`)
 	portSyntax     = regexp.MustCompile(`^[1-9][0-9]{0,4}$`)
 	databaseSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 	methodSyntax   = regexp.MustCompile(`^[A-Z]+(-[A-Z]+)*$`)
 )
 
-// refusedMethods are about the way and not about what is at its end.
+// refusedMethods act on the connection or the proxy, not on a resource of the server.
 var refusedMethods = []string{"CONNECT", "TRACE"}
 
-// egressPlace is a path that a gateway may be called for.
+// egressPlace is a path that calls through a gateway may use.
 var egressPlace = place{
 	name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._~@:+,=*-]*$`), chars: "letters, digits and / . _ ~ @ : + , = - *",
 	head: regexp.MustCompile(`^/`), headWhy: "must begin with a slash, such as /repos/{repo}/issues",
@@ -89,7 +89,7 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	return out
 }
 
-// logins reads a rule for a database.
+// logins reads an egress rule for databases.
 func (r *reader) logins(n *yaml.Node, what string) Egress {
 	fields := r.mapping(n, what, "hosts", "databases")
 	if fields == nil {

@@ -9,9 +9,9 @@ import (
 // maxCallPath is the longest path of a call, in bytes as sent.
 const maxCallPath = 4096
 
-// segmentsOf takes the path of a call apart and decodes each segment, once. It refuses what somebody might read in
-// another way: what is decoded, cleaned or cut again further on must come out as it was judged. A slash at the end makes
-// a last segment that is empty.
+// segmentsOf splits the path of a call into segments and decodes each one once. It refuses any path that another program
+// could interpret differently: if the path is decoded, cleaned or split again later, the result must be what was checked.
+// A trailing slash adds an empty last segment.
 func segmentsOf(target string) (segments []string, why string) {
 	path, _, _ := strings.Cut(target, "?")
 	if len(path) > maxCallPath {
@@ -66,8 +66,8 @@ func decodeSegment(segment string) (decoded, why string) {
 	return decoded, ""
 }
 
-// lookalike says whether a character is none that ASCII has and none that words are made of: among those are some that
-// systems which fold characters take for a slash or a dot.
+// lookalike reports whether a non-ASCII character is not part of any word (a letter, mark or digit). Some systems fold
+// such a character to a slash or a dot.
 func lookalike(c rune) bool {
 	return c > unicode.MaxASCII && !unicode.In(c, unicode.L, unicode.M, unicode.Nd)
 }

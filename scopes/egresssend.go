@@ -9,35 +9,35 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Send says how an egress gateway puts a credential into a call. The zero value sends a token as a bearer token.
+// Send defines how an egress gateway puts a credential into a call. The zero value sends a token as a bearer token.
 type Send struct {
 	As      string // one of the Send constants
-	Name    string // of the header, in lower case, or of the key in the query
-	User    string // basic: the user's name, which is no secret
-	Field   string // the member of the credential that is the secret; empty for a JWT, and where the way says which there are
-	Service string // aws: what a call is signed for, such as s3
-	Region  string // aws: where that is
+	Name    string // the header's name, in lower case, or the key of the query
+	User    string // basic: the user name, which is not secret
+	Field   string // the member of the credential that is the secret; empty for a JWT, and if As implies the members
+	Service string // aws: the service that a call is signed for, such as s3
+	Region  string // aws: the region of that service
 }
 
-// The ways in which a credential goes into a call.
+// The ways to put a credential into a call.
 const (
 	SendBearer      = "bearer"      // Authorization: Bearer
 	SendBasic       = "basic"       // Authorization: Basic, as the password of a user
-	SendHeader      = "header"      // a header of its own
+	SendHeader      = "header"      // a separate header
 	SendQuery       = "query"       // a key of the query
-	SendAWS         = "aws"         // a signature (AWS Signature Version 4) by the members access_key, secret_key and perhaps session_token
-	SendCertificate = "certificate" // the certificate of the connection, of the members certificate and private_key
+	SendAWS         = "aws"         // an AWS Signature Version 4, with the members access_key, secret_key and optionally session_token
+	SendCertificate = "certificate" // the client certificate of the connection, from the members certificate and private_key
 )
 
-// sendWay is one way as it is written in a catalogue.
+// sendWay is one way as a catalogue writes it.
 type sendWay struct {
 	as    string
-	needs []string // its keys, besides as and field
-	whole bool     // it takes more than one member, and knows which: there is no field
-	kinds []string // of the credentials that it is for
+	needs []string // its keys, in addition to as and field
+	whole bool     // it uses several members with fixed names, so it takes no field
+	kinds []string // the kinds of credentials that it supports
 }
 
-// sendWays is in the order in which messages list them.
+// sendWays is in the order in which messages list the ways.
 var sendWays = []sendWay{
 	{SendBearer, nil, false, ofOneMember},
 	{SendBasic, []string{"user"}, false, ofOneMember},
@@ -47,7 +47,7 @@ var sendWays = []sendWay{
 	{SendCertificate, nil, true, []string{KindPKI, KindKV, KindVault}},
 }
 
-// ofOneMember are the kinds of which one member can be sent with a call.
+// ofOneMember are the kinds of credentials that can be sent as one member.
 var ofOneMember = []string{KindJWT, KindVaultToken, KindKV, KindVault}
 
 func wayOf(as string) sendWay {
@@ -75,16 +75,16 @@ var (
 	sendAWSSyntax    = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 )
 
-// refusedHeaders are about the connection, the body or the sandbox, and not about who calls.
+// refusedHeaders concern the connection, the body or the sandbox, and do not identify the caller.
 var refusedHeaders = []string{
 	"connection", "content-encoding", "content-length", "content-type", "cookie", "expect", "host", "keep-alive", "proxy-authorization",
 	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// senders are the kinds that go into a call.
+// senders are the kinds of credentials that a call can carry.
 var senders = append(slices.Clone(ofOneMember), KindPKI)
 
-// words is how it differs from what a rule without send does.
+// words describes how s differs from a rule without send.
 func (s Send) words() string {
 	var b strings.Builder
 	switch {
@@ -132,7 +132,7 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	return out
 }
 
-// sendKeys refuses keys that a way does not take, and misses those that it needs.
+// sendKeys reports keys that the way does not take, and keys that it needs but lacks.
 func (r *reader) sendKeys(n *yaml.Node, fields map[string]*yaml.Node, what string, way sendWay) {
 	for _, key := range []string{"name", "user", "service", "region"} {
 		needed := slices.Contains(way.needs, key)
@@ -145,13 +145,13 @@ func (r *reader) sendKeys(n *yaml.Node, fields map[string]*yaml.Node, what strin
 	}
 }
 
-// sending is a credential and the way that it goes.
+// sending is a credential with the way it is sent.
 type sending struct {
 	send Send
 	of   Credential
 }
 
-// sendOf holds the way against the credential.
+// sendOf checks that the way suits the credential.
 func (r *reader) sendOf(n, field *yaml.Node, what string, s sending) {
 	way := wayOf(s.send.As)
 	switch {

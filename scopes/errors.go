@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// ErrNoSubject means that Decide was called without a usable SPIFFE ID. It is
-// the caller's mistake, never the sandbox's: no decision exists without one.
+// ErrNoSubject means that Decide was called without a usable SPIFFE ID. It is a mistake of the code that calls Decide,
+// never of the sandbox: without a subject there is no decision.
 var ErrNoSubject = errors.New("no subject: a SPIFFE ID with a path is required")
 
-// Problem is one mistake in a catalogue: where it is and what to do about it.
+// Problem is one mistake in a catalogue: where it is and how to fix it.
 type Problem struct {
-	File string // empty when the mistake is in no single file
+	File string // empty if the mistake is not in a single file
 	Line int    // 0 when unknown
 	What string
 }
 
-// String is file:line: what, as compilers write it.
+// String returns "file:line: what", as compilers write it.
 func (p Problem) String() string {
 	switch {
 	case p.File == "":
@@ -31,7 +31,7 @@ func (p Problem) String() string {
 	}
 }
 
-// Problems is every mistake that Load found, ordered by file and line.
+// Problems lists every mistake that Load found, ordered by file and line.
 type Problems []Problem //nolint:errname // a list that people read, an error only because Load returns it
 
 func (ps Problems) Error() string {
@@ -46,7 +46,7 @@ func (ps *Problems) add(file string, line int, format string, args ...any) {
 	*ps = append(*ps, Problem{File: file, Line: line, What: fmt.Sprintf(format, args...)})
 }
 
-// err is nil when there are none: a nil Problems in an error would not be.
+// err returns nil if there are no problems. A nil Problems stored in an error would not equal nil.
 func (ps Problems) err() error {
 	if len(ps) == 0 {
 		return nil
@@ -57,8 +57,8 @@ func (ps Problems) err() error {
 	return ps
 }
 
-// InvalidAsk means that the ask itself is malformed, so there is nothing to
-// decide. It never repeats a value of the ask.
+// InvalidAsk means that the request itself is malformed, so there is nothing to decide. It never contains a value from
+// the request.
 type InvalidAsk struct { //nolint:errname // named for the ask, as the answer to it is
 	Field string // scope, task, ttl, csr, public_key, params or params.<name>
 	Why   string

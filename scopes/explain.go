@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// explain says in plain sentences what was decided, by what, and what to do
-// next. then is what the answer to d.Narrowest would be. Of the ask it repeats
-// only what has been checked.
+// explain says in plain sentences what was decided, by which policies, and what to do next. then is the outcome of
+// requesting d.Narrowest. It repeats only those parts of the request that have been checked.
 func explain(ask Ask, d Decision, then Outcome) string {
 	sentences := []string{outcomeSentence(ask, d)}
 	if d.Outcome != Deny {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maxLimits      = 6 // a rate and a number alive for each per
+	maxLimits      = 6 // a rate and a live count for each per
 	maxLimitCount  = 1_000_000
 	minLimitWindow = time.Second
 )
@@ -30,7 +30,7 @@ func (r *reader) limits(n *yaml.Node) []Limit {
 		if !ok {
 			continue
 		}
-		// A rate and a number of live credentials are two things to count.
+		// A rate and a live count for the same per are separate limits.
 		same := func(l Limit) bool { return l.Per == limit.Per && (l.Live > 0) == (limit.Live > 0) }
 		if slices.ContainsFunc(limits, same) {
 			r.at(item, "limits: per %s is given twice; remove one", limit.Per)

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// maxTypo is how many letters may differ for a name to be the one that was meant.
+// maxTypo is the edit distance up to which a known name counts as the intended one.
 const maxTypo = 3
 
-// didYouMean ends a sentence about an unknown name.
+// didYouMean returns the end of a sentence about an unknown name.
 func didYouMean(name string, known map[string]bool) string {
 	best, least := "", maxTypo+1
 	for _, k := range slices.Sorted(maps.Keys(known)) {
@@ -24,8 +24,8 @@ func didYouMean(name string, known map[string]bool) string {
 	return "; did you mean " + best + "?"
 }
 
-// distance counts the letters to change, add or remove to turn a into b. Names
-// longer than a scope's are as far as can be, so that the work is bounded.
+// distance returns how many letters to change, add or remove to turn a into b. A name longer than any scope name gets the
+// maximum distance without comparison, to bound the work.
 func distance(a, b string) int {
 	if len(a) > maxName+len(".*") || len(b) > maxName+len(".*") {
 		return max(len(a), len(b))
@@ -49,7 +49,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// sharedSegments counts the leading words that two names have in common.
+// sharedSegments counts the leading segments that two names have in common.
 func sharedSegments(a, b string) int {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	n := 0
@@ -59,7 +59,7 @@ func sharedSegments(a, b string) int {
 	return n
 }
 
-// short writes whole seconds as people do: 5m, not 5m0s.
+// short formats whole seconds the way people write them: 5m, not 5m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -11,7 +11,7 @@ var (
 	kindSyntax    = regexp.MustCompile(`^[a-z][a-z0-9-]*:`)
 )
 
-// resourcePlace is what a scope's resource: may say.
+// resourcePlace defines what the resource: of a scope may contain.
 var resourcePlace = place{
 	name: "resource", literal: literalSyntax, chars: "letters, digits and : / . _ -",
 	head: kindSyntax, headWhy: "must begin with what kind of thing it is, such as github:repo/",
@@ -27,8 +27,8 @@ func refuseDots(s string) string {
 
 func dotSegment(s string) bool { return s == "." || s == ".." }
 
-// shape is what any rendering of a template matches. It allows any value, so
-// that it never refuses what can be rendered.
+// shape returns an expression that every rendering of the template matches. It allows any value, so it never rejects
+// something that can be rendered.
 func (t template) shape() *regexp.Regexp {
 	quoted := make([]string, len(t.literals))
 	for i, literal := range t.literals {
