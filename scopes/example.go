@@ -12,10 +12,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// MaxExamples is how many examples one catalogue may have.
+// MaxExamples is the maximum number of examples for one catalogue.
 const MaxExamples = 10_000
 
-// Example is one ask and what the answer has to be: a unit test of scopes and policies.
+// Example is one request and its expected decision: a unit test of scopes and policies.
 type Example struct {
 	Name     string
 	File     string
@@ -29,28 +29,28 @@ type Example struct {
 	Want     Expectation
 }
 
-// Expectation is what an example says of the decision. What it leaves empty can be anything.
+// Expectation is what an example expects of the decision. An empty field matches anything.
 type Expectation struct {
 	Outcome   Outcome // or Invalid
 	Reason    string
 	TTL       time.Duration
 	Policies  []string // exactly these, in any order; nil for any
-	Narrowest string   // the scope of the ask that would pass, or NoNarrowest
+	Narrowest string   // the scope of the request that would pass, or NoNarrowest
 }
 
-// Invalid is the outcome of an ask that is refused itself. There is no decision about such.
+// Invalid is the outcome of a malformed request. No decision exists for it.
 const Invalid Outcome = "invalid"
 
-// NoNarrowest is Expectation.Narrowest when there has to be no ask that would pass.
+// NoNarrowest is the Expectation.Narrowest that requires that no request would pass.
 const NoNarrowest = "none"
 
 const (
-	exampleTask = "example" // when an example names none
-	// exampleSVID is how long the SVID of an example lives: it bounds nothing.
+	exampleTask = "example" // used if an example sets none
+	// exampleSVID is the lifetime of an example's SVID. It is long enough to bound nothing.
 	exampleSVID = 2 * maxDuration
 )
 
-// exampleTime is when an example happens that does not say.
+// exampleTime is the time of an example that sets none.
 var exampleTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 var exampleKeys = []string{"name", "as", "svid", "scope", "params", "ttl", "task", "user", "approved", "at", "want"}
@@ -68,8 +68,8 @@ func ReadExamplesFS(fsys fs.FS) ([]Example, error) {
 	return ReadExamples(files)
 }
 
-// ReadExamples reads tables of examples, in any order. When anything is wrong the error is Problems with every mistake
-// found. Examples are in the order of their files' names.
+// ReadExamples reads example tables, in any order. If anything is wrong, the error is Problems with every mistake found.
+// The examples are sorted by the name of their file.
 func ReadExamples(files []File) ([]Example, error) {
 	var problems Problems
 	var out []Example
@@ -155,7 +155,7 @@ func (r *reader) example(n *yaml.Node) (Example, bool) {
 	return e, true
 }
 
-// user reads on whose behalf it is asked.
+// user reads the person whom the sandbox acts for.
 func (r *reader) user(n *yaml.Node) *User {
 	if n == nil {
 		return nil
@@ -191,7 +191,7 @@ func (r *reader) spiffeID(n *yaml.Node) spiffeid.ID {
 	return id
 }
 
-// time reads an instant, which YAML may have taken for one already.
+// time reads a timestamp. It uses the node's text, because YAML may already have recognised the value as a timestamp.
 func (r *reader) time(n *yaml.Node, what string) (time.Time, bool) {
 	if n == nil {
 		return time.Time{}, false
@@ -204,7 +204,7 @@ func (r *reader) time(n *yaml.Node, what string) (time.Time, bool) {
 	return at, true
 }
 
-// askParams returns the parameters of an ask, as Decide takes them.
+// askParams returns the parameters of a request in the types that Decide accepts.
 func (r *reader) askParams(n *yaml.Node) map[string]any {
 	out := map[string]any{}
 	if n == nil {
@@ -226,7 +226,7 @@ func (r *reader) askParams(n *yaml.Node) map[string]any {
 	return out
 }
 
-// expectation is one word, or a mapping with more.
+// expectation reads either one word or a mapping with more fields.
 func (r *reader) expectation(n *yaml.Node) Expectation {
 	if n.Kind == yaml.ScalarNode {
 		return Expectation{Outcome: r.outcome(n, "want")}

@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// recipe is a scope's credential, compiled: how its Grant is made.
+// recipe is a scope's credential, compiled. It makes the Grant.
 type recipe struct {
-	path                 template // of every kind but jwt and vault-token
+	path                 template // for every kind but jwt and vault-token
 	commonName           template
 	dnsNames, principals []template
 	data                 map[string]template
 	rules                []rule      // vault-token
-	policy               VaultPolicy // what the token that asks may do; of vault-token there are many
+	policy               VaultPolicy // limits the token that calls Vault; a vault-token has one policy per combination instead
 }
 
-// keyProofs are what a caller sent about keys of its own. The request is read once,
-// however many hints are tried with it: checking its signature is what costs.
+// keyProofs holds what a caller sent about its own keys. request parses the CSR once for all hints that are tried,
+// because verifying its signature is expensive.
 type keyProofs struct {
 	request func() (request, *InvalidAsk)
-	// csr and publicKey are set by Assess alone: one was sent, and is not at hand.
+	// Only Assess sets csr and publicKey: such a key was sent, but is not available.
 	csr, publicKey bool
 }
 
@@ -28,12 +28,12 @@ func newKeyProofs(ask Ask) keyProofs {
 	return keyProofs{request: sync.OnceValues(func() (request, *InvalidAsk) { return parseCSR(ask.CSR) })}
 }
 
-// certifies says which key of the caller's own the credential is made for.
+// certifies reports which of the caller's own keys the credential is made for.
 func (c Credential) certifies() (csr, publicKey bool) {
 	return c.Kind == KindPKI && !c.ServerKey, c.Kind == KindSSH
 }
 
-// grant fills in what Vault will be asked for; nil for a JWT.
+// grant builds the request for Vault; nil for a JWT.
 func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Grant, *InvalidAsk) {
 	c := d.scope.Credential
 	if bad := c.checkProofs(ask, sent); bad != nil {
@@ -81,8 +81,7 @@ func (c Credential) checkProofs(ask Ask, sent keyProofs) *InvalidAsk {
 	}
 }
 
-// certificate is what the pki engine is told. It is told every name, for a role
-// that takes none from the request.
+// certificate returns the data for the pki engine. It contains every name, for a role that takes none from the CSR.
 func (r recipe) certificate(params map[string]any, withCSR bool, sent keyProofs) (map[string]string, *InvalidAsk) {
 	commonName, bad := r.commonName.render(params)
 	if bad != nil {
@@ -119,7 +118,7 @@ func (r recipe) userCertificate(params map[string]any, publicKey string, sent ke
 	if bad != nil {
 		return nil, bad
 	}
-	// No principal has a comma, so that joining them adds none (H55).
+	// No principal contains a comma, so joining them adds none (H55).
 	return map[string]string{"public_key": key, "valid_principals": strings.Join(principals, ","), "cert_type": "user"}, nil
 }
 
@@ -138,7 +137,7 @@ func (r recipe) written(params map[string]any) (map[string]string, *InvalidAsk) 
 	return out, nil
 }
 
-// renderAll renders each template; what comes out twice is there once.
+// renderAll renders each template and drops duplicate results.
 func renderAll(templates []template, params map[string]any) ([]string, *InvalidAsk) {
 	var out []string
 	for _, t := range templates {

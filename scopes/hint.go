@@ -8,13 +8,11 @@ import (
 	"time"
 )
 
-// maxTries bounds the work that a denied ask can cause: each try costs as much
-// as a decision.
+// maxTries bounds the work that a denied request can cause: each try costs as much as a decision.
 const maxTries = 16
 
-// narrowest returns the nearest ask that this subject would not be denied and
-// what the answer would be, or nil. Whatever is proposed has been decided first,
-// so a hint is never wrong.
+// narrowest returns the nearest request for which this subject would not be denied, and its outcome; nil if there is
+// none. Each proposal is decided first, so a hint is never wrong.
 func (c *Catalogue) narrowest(ask Ask, denied Decision, decide func(Ask) (Decision, error)) (*Ask, Outcome) {
 	tries := 0
 	for candidate := range c.candidates(ask, denied) {
@@ -29,8 +27,8 @@ func (c *Catalogue) narrowest(ask Ask, denied Decision, decide func(Ask) (Decisi
 	return nil, Deny
 }
 
-// candidates yields asks from the nearest to the farthest: the same scope for a
-// shorter time, the same scope with a smaller number, then a related scope.
+// candidates yields requests from the nearest to the farthest: the same scope for a shorter time, the same scope with a
+// smaller number, then a related scope.
 func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
 	return func(yield func(Ask) bool) {
 		if denied.Scope != nil {
@@ -48,8 +46,7 @@ func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
 	}
 }
 
-// smaller yields the same ask with one number lowered to where a policy draws a
-// line.
+// smaller yields the same request with one number lowered to a threshold of a policy.
 func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 	return func(yield func(Ask) bool) {
 		for _, seconds := range c.below("ttl", int64(denied.TTL/time.Second), 1) {
@@ -80,8 +77,7 @@ func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 	}
 }
 
-// below returns the values next to each threshold that are under value and at
-// least lo, the largest first.
+// below returns the values next to each threshold that are less than value and at least lo, the largest first.
 func (c *Catalogue) below(name string, value, lo int64) []int64 {
 	var out []int64
 	for _, at := range c.thresholds[name] {
@@ -100,9 +96,9 @@ func (c *Catalogue) below(name string, value, lo int64) []int64 {
 	return out
 }
 
-// related returns the scopes that are next to one by name, the nearest first.
-// They have no more authority than the scope that was denied. When there is no
-// such scope, a slip of the pen counts as near too, and least authority first.
+// related returns the scopes whose names are close to name, the nearest first. They have no more authority than the
+// denied scope. If name is not a scope, a typing error counts as close too, and scopes with the least authority come
+// first among equally close ones.
 func (c *Catalogue) related(name string, denied *Scope) []*definition {
 	var near []neighbour
 	for _, other := range c.names {
@@ -130,16 +126,16 @@ func (c *Catalogue) related(name string, denied *Scope) []*definition {
 	return out
 }
 
-// neighbour is a scope that might have been meant: smaller is nearer, first by
-// away, then by order.
+// neighbour is a scope that the caller might have meant. It is nearer if away is smaller or, for equal away, if order is
+// smaller.
 type neighbour struct {
 	def         *definition
-	shared      int // leading words in common with the name
+	shared      int // leading segments in common with the name
 	away, order int
 }
 
-// project asks for another scope with the parameters that it has too, and with
-// the caller's key when that is what it certifies.
+// project requests another scope with those parameters that it also has, and with the caller's key if the scope certifies
+// it.
 func project(ask Ask, def *definition) Ask {
 	out := Ask{Scope: def.scope.Name, Params: map[string]any{}, Task: ask.Task}
 	for name := range def.scope.Params {

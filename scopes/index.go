@@ -7,10 +7,11 @@ import (
 	"github.com/cedar-policy/cedar-go"
 )
 
-// index finds the policies whose head may be about an ask without looking at the others, by the action or group that
-// the head names, and then by the principal or group. Zero stands for a head that names none. What it leaves out would
-// not have counted: a policy whose head does not match neither permits nor forbids, and never errs.
-type index map[cedar.EntityUID]map[cedar.EntityUID][]int // places in the policies
+// index finds the policies whose head may match a request without checking the others. It looks them up by the action or
+// group that the head names, then by the principal or group. The zero EntityUID stands for a head that names none.
+// Skipping the other policies changes nothing: a policy whose head does not match neither permits nor forbids, and never
+// errs.
+type index map[cedar.EntityUID]map[cedar.EntityUID][]int // positions in the policies
 
 func newIndex(ps policies) index {
 	x := index{}
@@ -34,8 +35,8 @@ func namedOrAny(named []cedar.EntityUID) []cedar.EntityUID {
 	return named
 }
 
-// about returns the places of the policies that may be about a principal and an action, all of whose groups are their
-// direct parents; in the order of the policies.
+// about returns the positions, in order, of the policies that may match a principal and an action. All groups of both
+// must be their direct parents.
 func (x index) about(principal, action cedar.Entity) []int {
 	var places []int
 	for a := range selfAndGroups(action) {
@@ -51,7 +52,7 @@ func (x index) about(principal, action cedar.Entity) []int {
 	return slices.Compact(places) // a head can name two groups of one action
 }
 
-// selfAndGroups yields what a head may name to be about an entity: nothing, it, or a group that it is in.
+// selfAndGroups yields what a head that matches an entity may name: nothing, the entity, or one of its groups.
 func selfAndGroups(e cedar.Entity) iter.Seq[cedar.EntityUID] {
 	return func(yield func(cedar.EntityUID) bool) {
 		if yield(cedar.EntityUID{}) && yield(e.UID) {
@@ -60,13 +61,13 @@ func selfAndGroups(e cedar.Entity) iter.Seq[cedar.EntityUID] {
 	}
 }
 
-// some are those of the policies that are at these places.
+// some is the subset of the policies at these positions.
 type some struct {
 	policies policies
 	places   []int
 }
 
-// All yields the policies by id, in their order. Cedar's own sets number policies by their place in a file, which says
+// All yields the policies by id, in order. Cedar's own sets number policies by their position in a file, which means
 // nothing in a record.
 func (s some) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {

@@ -52,8 +52,8 @@ func headLiterals(head ast.IsScopeNode) []cedar.EntityUID {
 	}
 }
 
-// equated returns every entity that the policy compares something with by ==,
-// != or `action == X`, which does not look into groups.
+// equated returns every entity that the policy compares with ==, != or `action == X`. Such a comparison does not consider
+// groups.
 func (p policy) equated() []cedar.EntityUID {
 	tree := p.tree()
 	var out []cedar.EntityUID
@@ -83,15 +83,14 @@ func (p policy) equated() []cedar.EntityUID {
 	return out
 }
 
-// actionGroup returns X of a policy about `action in X`.
+// actionGroup returns X if the policy's head is `action in X`.
 func (p policy) actionGroup() (cedar.EntityUID, bool) {
 	in, ok := p.tree().Action.(ast.ScopeTypeIn)
 	return in.Entity, ok
 }
 
-// thresholds collects the numbers that policies compare context.ttl and
-// parameters with, by "ttl" or parameter name, ascending. A denied ask may pass
-// on the other side of one.
+// thresholds collects the numbers that policies compare context.ttl and parameters with, by "ttl" or parameter name,
+// ascending. A denied request may pass on the other side of a threshold.
 func (ps policies) thresholds() map[string][]int64 {
 	out := map[string][]int64{}
 	for _, p := range ps {
@@ -143,7 +142,7 @@ func comparison(n ast.IsNode) (left, right ast.IsNode, ok bool) {
 	}
 }
 
-// contextName is "ttl" for context.ttl and "params.x" for context.params.x.
+// contextName returns "ttl" for context.ttl and "params.x" for context.params.x.
 func contextName(n ast.IsNode) (string, bool) {
 	outer, ok := n.(ast.NodeTypeAccess)
 	if !ok {
@@ -161,12 +160,12 @@ func isContext(n ast.IsNode) bool {
 	return ok && v.Name == "context"
 }
 
-// cedarPosition finds the place in Cedar's message: its errors have no fields.
+// cedarPosition finds the position in Cedar's error message, because its errors have no field for it.
 var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?(?:"": )?`)
 
 func cedarLine(err error) int {
 	if m := cedarPosition.FindStringSubmatch(cedarText(err)); m != nil {
-		line, _ := strconv.Atoi(m[1]) // digits by the expression; 0 is "unknown"
+		line, _ := strconv.Atoi(m[1]) // the expression matches only digits; 0 means unknown
 		return line
 	}
 	return 0

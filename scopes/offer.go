@@ -15,19 +15,19 @@ type Offer struct {
 	Approval Consent
 }
 
-// Consent says whether people have to agree to what is asked for.
+// Consent says whether people have to approve a request.
 type Consent string
 
 // How often people are asked.
 const (
 	ConsentNever  Consent = "never"
-	ConsentMaybe  Consent = "maybe" // it depends on the ask
+	ConsentMaybe  Consent = "maybe" // it depends on the request
 	ConsentAlways Consent = "always"
 )
 
-// Offers returns the scopes of which policy does not deny every ask of a sandbox, sorted by name. What an ask says (its
-// parameters, TTL and task, and what is proved with it) is not known, so whatever a policy says of that may hold or not:
-// nothing that Decide would allow or leave pending is left out, and an ask for what is offered may be denied all the same.
+// Offers returns the scopes for which policy does not deny every request of a sandbox, sorted by name. It does not know a
+// request's parameters, TTL, task or proofs, so it treats a condition on them as one that may or may not hold. So Offers
+// includes everything that Decide would allow or leave pending, but Decide may still deny a request for an offered scope.
 func (c *Catalogue) Offers(id spiffeid.ID) []Offer {
 	who := sandbox(id)
 	var offers []Offer
@@ -53,7 +53,8 @@ func (c *Catalogue) Offers(id spiffeid.ID) []Offer {
 
 func (p policy) tree() *ast.Policy { return (*ast.Policy)(p.cedar.AST()) }
 
-// truth is what a condition may come to, for some ask or other. It may err instead, which never permits.
+// truth is the set of values that a condition can have over all requests. Evaluation may fail instead, which never
+// permits.
 type truth struct{ yes, no bool }
 
 var unknown = truth{yes: true, no: true}
@@ -62,21 +63,21 @@ func known(holds bool) truth { return truth{yes: holds, no: !holds} }
 
 func (t truth) not() truth { return truth{yes: t.no, no: t.yes} }
 
-// and, like Cedar's, does not look at what follows something false.
+// and short-circuits like Cedar's: it ignores next if t is always false.
 func (t truth) and(next truth) truth {
 	return truth{yes: t.yes && next.yes, no: t.no || t.yes && next.no}
 }
 
 func (t truth) or(next truth) truth { return t.not().and(next.not()).not() }
 
-// outlook is all asks of one sandbox for one scope.
+// outlook covers all requests of one sandbox for one scope.
 type outlook struct {
 	def *definition
 	q   question
 	env eval.Env
 }
 
-// open tells whether some ask may be permitted, with people's approval or without.
+// open reports whether policy may permit some request, with or without approval.
 func (o outlook) open(approved bool) bool {
 	o.env = eval.Env{
 		Entities: o.q, Principal: o.q.principal.UID, Action: o.q.action.UID,
@@ -89,7 +90,7 @@ func (o outlook) open(approved bool) bool {
 		case p.cedar.Effect() == cedar.Permit:
 			permitted = permitted || o.policy(p.tree()).yes
 		case !o.policy(p.tree()).no:
-			return false // it forbids each ask, or errs, which denies too
+			return false // it forbids every request, or it errs, which denies too
 		}
 	}
 	return permitted
@@ -110,7 +111,7 @@ func (o outlook) policy(p *ast.Policy) truth {
 	return holds
 }
 
-// heads tells whether a policy's head is about an entity, all of whose groups are its direct parents.
+// heads reports whether a policy's head matches an entity. All groups of the entity must be its direct parents.
 func heads(head ast.IsScopeNode, e cedar.Entity) truth {
 	in := func(group cedar.EntityUID) bool { return group == e.UID || e.Parents.Contains(group) }
 	switch h := head.(type) {
@@ -130,7 +131,7 @@ func heads(head ast.IsScopeNode, e cedar.Entity) truth {
 	return unknown
 }
 
-// resource tells whether a head may be about a resource of the scope.
+// resource reports whether a head may match a resource of the scope.
 func (o outlook) resource(head ast.IsScopeNode) truth {
 	if _, all := head.(ast.ScopeTypeAll); all {
 		return known(true)
@@ -166,7 +167,8 @@ func (o outlook) condition(n ast.IsNode) truth {
 	return unknown
 }
 
-// ofAsk tells whether an expression depends on more than who asks for which scope, and whether people have approved it.
+// ofAsk reports whether an expression depends on more than the sandbox, the scope, and whether people approved the
+// request.
 func ofAsk(n ast.IsNode) bool {
 	found := false
 	ast.Inspect(ast.NewNode(n), func(n ast.IsNode) bool {

@@ -38,7 +38,7 @@ func (r *reader) params(n *yaml.Node, patterns map[string]*regexp.Regexp) map[st
 	return out
 }
 
-// paramKeys lists what each type needs and what it may have.
+// paramKeys lists the required keys of each type and its optional ones.
 var paramKeys = map[ParamType]struct{ needs, may []string }{
 	ParamString: {needs: []string{"pattern"}, may: []string{"max_length"}},
 	ParamEnum:   {needs: []string{"values"}},
@@ -99,8 +99,8 @@ func (r *reader) typed(kind ParamType, fields map[string]*yaml.Node, what string
 	return p, nil
 }
 
-// pattern compiles the expression alone before it is anchored: a stray ) would
-// otherwise close our own group, and what follows it would not be anchored.
+// pattern compiles the expression by itself before anchoring it. Otherwise a stray ) would close the anchoring group, and
+// what follows it would not be anchored.
 func (r *reader) pattern(n *yaml.Node, what string) (string, *regexp.Regexp) {
 	text, ok := r.text(n, what)
 	if !ok {

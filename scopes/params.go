@@ -14,24 +14,21 @@ import (
 const (
 	maxParamLength     = 1000
 	defaultParamLength = 200
-	// maxParamBytes bounds the parameters of one ask, names and values together.
-	// A record holds them several times, and whoever may ask for nothing at all
-	// can still fill the record with asks.
+	// maxParamBytes bounds the parameters of one request, names and values together. A record stores them several times,
+	// and even a sandbox that may get nothing can fill the record with requests.
 	maxParamBytes = 4 << 10
-	maxSafeInt    = 1 << 53 // beyond it a JSON number is not exact everywhere
+	maxSafeInt    = 1 << 53 // a larger JSON number is not exact in every program
 )
 
-// baselineSyntax is what any string value may hold, whatever the pattern of the
-// admin allows: letters, digits and . _ - / : @. That leaves out what other
-// systems read as something else than text: blanks and line breaks, glob and
-// path characters of Vault (+ *), percent escapes, query and fragment (? # &),
-// templates ({ } $), quotes, lists (, ;) and everything outside ASCII, with its
-// look-alikes.
+// baselineSyntax is what any string value may contain, whatever the admin's pattern allows: letters, digits and . _ - / :
+// @. It excludes everything that other systems interpret: blanks and line breaks, Vault's glob and path characters (+ *),
+// percent escapes, query and fragment characters (? # &), template characters ({ } $), quotes, list separators (, ;), and
+// all non-ASCII characters, including look-alikes.
 var baselineSyntax = regexp.MustCompile(`^[A-Za-z0-9._/:@-]+$`)
 
 var paramSyntax = regexp.MustCompile(`^[a-z][a-z0-9_]{0,49}$`)
 
-// baseline returns why a string value is unsafe to hand on, or "".
+// baseline returns why a string value is unsafe to forward, or "".
 func baseline(s string) string {
 	if s == "" {
 		return "must not be empty"
@@ -39,7 +36,7 @@ func baseline(s string) string {
 	if !baselineSyntax.MatchString(s) {
 		return "may hold letters, digits and . _ - / : @ only"
 	}
-	// A leading dash would be an option to a command.
+	// A command would take a leading dash for an option.
 	if s[0] == '-' {
 		return "must not begin with -"
 	}
@@ -51,7 +48,7 @@ func baseline(s string) string {
 	return ""
 }
 
-// boundParams holds for any ask, one for an unknown scope too.
+// boundParams applies to every request, including one for an unknown scope.
 func boundParams(raw map[string]any) error {
 	total := 0
 	for name, value := range raw {
@@ -69,8 +66,7 @@ func boundParams(raw map[string]any) error {
 	return nil
 }
 
-// flat refuses what no scope could take. A known scope says more precisely what
-// is wrong.
+// flat rejects what no scope could accept. For a known scope, accept reports more precisely what is wrong.
 func flat(raw map[string]any) error {
 	for _, value := range raw {
 		switch value.(type) {
@@ -82,8 +78,7 @@ func flat(raw map[string]any) error {
 	return nil
 }
 
-// accept checks the parameters of an ask and returns them with one Go type per
-// parameter type: string, int64 or bool.
+// accept checks the parameters of a request and returns them with one Go type per parameter type: string, int64 or bool.
 func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
 		if _, ok := d.scope.Params[name]; ok {
@@ -110,7 +105,7 @@ func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
 	return out, nil
 }
 
-// widest is how many bytes a value can have at most.
+// widest returns the maximum length of a value in bytes.
 func (p Param) widest() int {
 	widest := len("-9007199254740992")
 	switch p.Type {
@@ -132,7 +127,7 @@ func (d *definition) paramNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(d.scope.Params)), ", ")
 }
 
-// canonical returns the typed value, or why it is refused.
+// canonical returns the value in its Go type, or why it is refused.
 func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
 	switch p.Type {
 	case ParamString, ParamEnum:
@@ -165,7 +160,7 @@ func (p Param) refuseText(s string, pattern *regexp.Regexp) string {
 		}
 		return ""
 	}
-	// Length first: neither expression is to work through a megabyte.
+	// Check the length first: neither expression should process a megabyte.
 	if len(s) > p.MaxLength {
 		return fmt.Sprintf("must be at most %d bytes long", p.MaxLength)
 	}
@@ -178,12 +173,12 @@ func (p Param) refuseText(s string, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// integral accepts the forms in which a JSON decoder hands over a whole number.
+// integral accepts the Go types in which JSON decoders return a whole number.
 func integral(value any) (int64, bool) {
 	var n int64
 	switch v := value.(type) {
 	case json.Number:
-		// ParseInt alone would also accept the +1 that JSON does not.
+		// ParseInt also accepts +1, which JSON does not allow.
 		parsed, err := strconv.ParseInt(string(v), 10, 64)
 		if err != nil || strings.HasPrefix(string(v), "+") {
 			return 0, false

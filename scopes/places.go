@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// What credentials are made of, and what each may say. A value never holds a
-// slash where it is part of a path, so that it stays within its own segment
-// whatever the pattern of the admin allows (H52 to H54).
+// The places of a credential that templates fill, and what each may contain. Where a value is part of a path, it never
+// contains a slash, so it stays within its own segment whatever the admin's pattern allows (H52 to H54).
 
 var (
 	segmentValue   = regexp.MustCompile(`^[^/]+$`)
@@ -22,8 +21,7 @@ var (
 
 const maxDNSName = 253
 
-// reserved is what Vault keeps about itself and who may log in: no credential
-// of a scope is found there.
+// reserved lists Vault's own paths, for its configuration and its logins. No scope's credential may use them.
 var reserved = []string{"sys", "auth", "identity", "cubbyhole"}
 
 const pathHeadWhy = "must begin with where an engine is mounted, without a slash before it, and go on below that, such as secret/data/app"
@@ -33,7 +31,7 @@ var (
 		name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._-]*$`), chars: "letters, digits and / . _ -",
 		head: firstSegment, headWhy: pathHeadWhy, value: segmentValue, whole: refusePath,
 	}
-	// rulePlace is a path in a policy: + is one whole segment, * at the end any rest.
+	// rulePlace is a path in a policy: + is one whole segment, and * at the end matches any suffix.
 	rulePlace = place{
 		name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._+*-]*$`), chars: "letters, digits and / . _ - + *",
 		head: firstSegment, headWhy: pathHeadWhy, value: segmentValue, whole: refuseRule,
@@ -50,7 +48,7 @@ var (
 		name: "principal", literal: regexp.MustCompile(`^[a-z0-9_-]*$`), chars: "lower-case letters, digits and _ -",
 		value: principalValue, whole: refusePrincipal,
 	}
-	// dataPlace leaves out what another system could take for a template of its own.
+	// dataPlace excludes what another system could take for its own template syntax.
 	dataPlace = place{
 		name: "text", literal: regexp.MustCompile(`^[ -#%-z|~]*$`), chars: "visible ASCII without { } $",
 		whole: func(string) string { return "" },
@@ -102,7 +100,7 @@ func refuseDNS(name string) string {
 			return "has a part between dots that is not 1 to 63 letters, digits and - (but not at an end)"
 		}
 	}
-	// No top-level domain is a number: this would be read as an IP address.
+	// No top-level domain is a number: such a name would be read as an IP address.
 	if allDigits.MatchString(labels[len(labels)-1]) {
 		return "ends in a number"
 	}

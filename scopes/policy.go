@@ -11,7 +11,7 @@ import (
 
 const maxSPIFFEID = 2048 // bytes, SPIFFE-ID section 2.3
 
-// The entity types of our policies.
+// The entity types that policies use.
 const (
 	typeSandbox     cedar.EntityType = "Sandbox"
 	typePath        cedar.EntityType = "Path"
@@ -22,18 +22,18 @@ const (
 
 var idSyntax = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,99}$`)
 
-// policy is one Cedar policy under the @id that decisions name it by.
+// policy is one Cedar policy. Decisions name it by its @id.
 type policy struct {
 	id    string
 	cedar *cedar.Policy
 	file  string
 	line  int
-	text  string // as it was written
+	text  string // as written
 }
 
 type policies []policy
 
-// readPolicies parses one file. Cedar stops at the first mistake in it.
+// readPolicies parses one file. Cedar stops at the first mistake in the file.
 func readPolicies(f File, problems *Problems) policies {
 	parsed, err := cedar.NewPolicyListFromBytes(f.Name, f.Data)
 	if err != nil {
@@ -57,7 +57,7 @@ func readPolicies(f File, problems *Problems) policies {
 	return out
 }
 
-// sort orders the policies by id and reports ids that are used twice.
+// sort orders the policies by id and reports duplicate ids.
 func (ps policies) sort(problems *Problems) {
 	slices.SortStableFunc(ps, func(a, b policy) int { return strings.Compare(a.id, b.id) })
 	for i := 1; i < len(ps); i++ {
@@ -67,7 +67,7 @@ func (ps policies) sort(problems *Problems) {
 	}
 }
 
-// checkPolicies holds every policy against the schema of the scopes.
+// checkPolicies checks every policy against the schema of the scopes.
 func (c *Catalogue) checkPolicies(problems *Problems) {
 	schema := newSchema(c)
 	c.schema = schema.text
@@ -83,7 +83,7 @@ func (c *Catalogue) checkPolicies(problems *Problems) {
 				problems.add(p.file, p.line, "policy %s: %s is a group, which no action equals; write `action in` instead of ==", p.id, uid)
 			}
 		}
-		// The validator would say the same again, without the advice.
+		// The validator would report the same mistake again, without the advice.
 		if len(*problems) > before || c.idle(p) {
 			continue
 		}
@@ -93,9 +93,8 @@ func (c *Catalogue) checkPolicies(problems *Problems) {
 	}
 }
 
-// idle says whether p is about authorities that no scope has at present. Such a
-// rule ("nobody gets permission scopes") is written before the scopes are. It
-// cannot match any ask, and is validated as soon as it can.
+// idle reports whether p is about an authority that no scope has at present. Such a rule ("nobody gets permission
+// scopes") is written before the scopes exist. It cannot match any request yet, and is validated as soon as it can.
 func (c *Catalogue) idle(p policy) bool {
 	group, ok := p.actionGroup()
 	return ok && isAuthorityGroup(group) && !slices.ContainsFunc(c.names, func(name string) bool {
@@ -103,8 +102,8 @@ func (c *Catalogue) idle(p policy) bool {
 	})
 }
 
-// refuseLiteral says why an entity named in a policy can never match, or "".
-// The validator checks types and actions but takes any id of the other types.
+// refuseLiteral returns why an entity named in a policy can never match, or "". The validator checks types and actions
+// but accepts any id of the other types.
 func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 	id := string(uid.ID)
 	switch uid.Type {

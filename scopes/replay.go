@@ -7,50 +7,51 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Recorded is a decision that was made once, and what it was about.
+// Recorded is a decision made earlier, and the request it was about.
 type Recorded struct {
-	ID       string // names it among the samples
+	ID       string // identifies it among the samples
 	SPIFFEID string
-	Bound    bool           // asked over mTLS with an X.509-SVID
-	Proved   bool           // asked with a DPoP proof
-	Expires  time.Time      // of the SVID; zero when nobody knows: then it bounds nothing
-	User     *User          // on whose behalf, with the groups of then; nil for nobody's
-	Scope    string         // this and the next three as they were asked
-	Params   map[string]any // not changed
+	Bound    bool           // the caller used mTLS with an X.509-SVID
+	Proved   bool           // the caller sent a DPoP proof
+	Expires  time.Time      // of the SVID; zero if unknown, which bounds nothing
+	User     *User          // the person the caller acted for, with their groups at that time; nil for none
+	Scope    string         // Scope and the next three fields are as requested
+	Params   map[string]any // never modified
 	TTL      time.Duration
 	Task     string
 	Time     time.Time
 	Outcome  Outcome
 	Reason   string
-	Given    time.Duration // the TTL of the answer; 0 when it is not to be compared
+	Given    time.Duration // the TTL that was given; 0 if it is not to be compared
 }
 
-// Shift is how the answer of a draft differs from the one recorded.
+// Shift says how a draft's answer differs from the recorded one.
 type Shift string
 
-// The shifts. Every decision is counted under one of them.
+// The shifts. Every decision counts as exactly one of them.
 const (
 	Unchanged     Shift = "unchanged"
 	NewlyAllowed  Shift = "newly_allowed"   // was denied
 	NewlyDenied   Shift = "newly_denied"    // was allowed, or waited for a person
-	NewlyGated    Shift = "newly_gated"     // was allowed, and a person would have to approve it
-	NewlyUngated  Shift = "newly_ungated"   // waited for a person, and would be allowed
-	NewlyAskable  Shift = "newly_askable"   // was denied, and a person could approve it
-	NowLonger     Shift = "now_longer"      // as before, for a longer time
-	NowShorter    Shift = "now_shorter"     // as before, for a shorter time
-	Undecidable   Shift = "undecidable"     // no longer an ask: the draft refuses its parameters
-	NotByPolicies Shift = "not_by_policies" // denied by a limit, a quarantine or the end of a task; would be again
+	NewlyGated    Shift = "newly_gated"     // was allowed, and would need approval
+	NewlyUngated  Shift = "newly_ungated"   // was pending approval, and would be allowed
+	NewlyAskable  Shift = "newly_askable"   // was denied, and would need approval
+	NowLonger     Shift = "now_longer"      // same outcome, for a longer time
+	NowShorter    Shift = "now_shorter"     // same outcome, for a shorter time
+	Undecidable   Shift = "undecidable"     // no longer valid: the draft rejects its parameters
+	NotByPolicies Shift = "not_by_policies" // denied by a limit, a quarantine or the end of a task, and would be again
 )
 
-// maxMemo bounds what a Replayer remembers, in asks.
+// maxMemo is the maximum number of requests that a Replayer remembers.
 const maxMemo = 1 << 17
 
-// Replayer decides recorded asks again, by a draft. It takes them for asks whose keys fit, as Assess does. It is not
-// safe for concurrent use: give each goroutine its own, and Merge them.
+// Replayer decides recorded requests again, by a draft. Like Assess, it assumes that their keys are suitable. It is not
+// safe for concurrent use: give each goroutine its own and Merge them.
 //
-// Identical asks are decided once. That is sound because all that a decision reads of the time is what is left of the
-// SVID, and that only where the credential ends with it, and of a person's ID token: there it is part of what makes asks
-// identical. The task is part of it where a policy reads it.
+// Replayer decides identical requests once. That is sound because a decision uses only two things about the time: the
+// remaining life of the SVID, and only where the credential ends with it, and that of a person's ID token. Where a
+// decision uses them, they are part of what makes requests identical. The task is part of it where a policy reads the
+// task.
 type Replayer struct {
 	draft   *Catalogue
 	views   map[string]*view
@@ -67,14 +68,14 @@ type Replayer struct {
 	}
 }
 
-// view is the draft as far as it is about one scope.
+// view is the draft restricted to one scope.
 type view struct {
 	*Catalogue
 	def      *definition
-	readTask bool // some policy about it does
+	readTask bool // whether a policy about the scope reads the task
 }
 
-// answer is what a decision is reduced to.
+// answer is the part of a decision that is compared.
 type answer struct {
 	outcome Outcome // or Invalid
 	ttl     time.Duration
@@ -88,7 +89,7 @@ func NewReplayer(draft *Catalogue) *Replayer {
 	}
 }
 
-// Add decides one recorded ask again and counts how the answer differs.
+// Add decides one recorded request again and counts how the answer differs.
 func (r *Replayer) Add(rec Recorded) {
 	shift := r.shift(rec)
 	r.total++
@@ -100,7 +101,7 @@ func (r *Replayer) Add(rec Recorded) {
 	r.pairs.add(groupKey{spiffeID: rec.SPIFFEID, scope: rec.Scope}, shift, rec.ID)
 }
 
-// Merge adds what other has counted. Both have to be about the same draft.
+// Merge adds the counts of other. Both must use the same draft.
 func (r *Replayer) Merge(other *Replayer) {
 	r.total += other.total
 	for shift, n := range maps.All(other.counts) {
@@ -146,7 +147,7 @@ func turned(was, is Outcome) Shift {
 	}
 }
 
-// decide answers a recorded ask, from memory where that is sound.
+// decide answers a recorded request, from memory where that is sound.
 func (r *Replayer) decide(rec Recorded) answer {
 	who, ok := r.who(rec)
 	if !ok {
@@ -183,7 +184,7 @@ func (v *view) decideAgain(rec Recorded, who Subject) answer {
 	return answer{outcome: d.Outcome, ttl: d.TTL}
 }
 
-// who parses the SPIFFE ID, which is often that of the decision before.
+// who parses the SPIFFE ID. It keeps the last one, because consecutive decisions often have the same ID.
 func (r *Replayer) who(rec Recorded) (Subject, bool) {
 	if s := &r.subject; s.text != rec.SPIFFEID {
 		s.text = rec.SPIFFEID
@@ -205,7 +206,7 @@ func (r *Replayer) view(scope string) *view {
 	}
 	def, ok := r.draft.scopes[scope]
 	if !ok {
-		return &view{Catalogue: r.draft} // not kept: anything can be the name of what is not there
+		return &view{Catalogue: r.draft} // not cached: the number of unknown names is unbounded
 	}
 	v := &view{Catalogue: r.draft, def: def}
 	for _, p := range r.draft.policies {

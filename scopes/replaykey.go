@@ -11,14 +11,15 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
-// keyBuffer writes what makes two recorded asks identical. It is used again for each.
+// keyBuffer writes the key that identical recorded requests share. Its buffers are reused for each key.
 type keyBuffer struct {
 	data  []byte
 	names []string
 }
 
-// of returns the key, good until the next one, and whether it is whole: values of types that no JSON decoder makes have
-// none. Every part is of a known length or says how long it is, so that no two asks share a key.
+// of returns the key, which is valid until the next call, and whether it is complete. It is incomplete if a value has a
+// type that no JSON decoder produces. Every part has a fixed length or states its length, so different requests never
+// share a key.
 func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
 	b.data = b.data[:0]
 	b.flag(rec.Bound)
@@ -32,7 +33,7 @@ func (b *keyBuffer) of(rec Recorded, v *view, who Subject) ([]byte, bool) {
 		b.number(int64(who.Expires.Sub(rec.Time).Truncate(time.Second)))
 	}
 	b.user(rec)
-	// A task that is none makes the ask invalid, whether or not a policy reads it.
+	// A malformed task makes the request invalid, whether or not a policy reads it.
 	b.flag(taskSyntax.MatchString(rec.Task))
 	if v.readTask {
 		b.text(rec.Task)
@@ -102,8 +103,7 @@ func (b *keyBuffer) text(s string) {
 	b.data = append(b.data, s...)
 }
 
-// readsTask says whether what the policy says can depend on context.task. That is no when context is used for other
-// fields of it only.
+// readsTask reports whether the policy may depend on context.task. It does not if it uses context for other fields only.
 func (p policy) readsTask() bool {
 	used, elsewhere := 0, 0
 	for _, condition := range (*ast.Policy)(p.cedar.AST()).Conditions {
@@ -118,7 +118,7 @@ func (p policy) readsTask() bool {
 				}
 			case ast.NodeTypeHas:
 				if isContext(field.Arg) {
-					elsewhere++ // the task always is there
+					elsewhere++ // the task is always set
 				}
 			}
 			return true

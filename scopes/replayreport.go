@@ -8,35 +8,35 @@ import (
 
 const (
 	maxGroups  = 10_000 // kept while counting
-	maxSamples = 3      // of each group and shift
+	maxSamples = 3      // per group and shift
 )
 
-// Replay is what a draft would have changed. It is also its own JSON document.
+// Replay reports what a draft would have changed. It is also its own JSON document.
 type Replay struct {
 	Catalogue string          `json:"catalogue"` // the draft's digest
 	Decisions int64           `json:"decisions"`
-	Counts    map[Shift]int64 `json:"counts"` // sums up to Decisions
+	Counts    map[Shift]int64 `json:"counts"` // their sum is Decisions
 	Scopes    []ReplayGroup   `json:"scopes,omitempty"`
 	Sandboxes []ReplayGroup   `json:"sandboxes,omitempty"` // by sandbox and scope
-	// Unlisted says how many of the changes are in no group of Scopes and in none of Sandboxes.
+	// Unlisted counts the changes that are in no group of Scopes, and those in none of Sandboxes.
 	Unlisted struct {
 		Scopes    int64 `json:"scopes"`
 		Sandboxes int64 `json:"sandboxes"`
 	} `json:"unlisted"`
-	// AtLeast is set when there were more groups than are kept: those listed may have changed more than they say.
+	// AtLeast is set if there were more groups than are kept. A listed group may then have more changes than it shows.
 	AtLeast bool `json:"at_least,omitzero"`
 }
 
-// ReplayGroup is what would have changed for one scope, or one scope of one sandbox.
+// ReplayGroup reports what would have changed for one scope, or for one scope of one sandbox.
 type ReplayGroup struct {
 	SPIFFEID string             `json:"spiffe_id,omitzero"`
 	Scope    string             `json:"scope"`
 	Changes  int64              `json:"changes"`
 	Counts   map[Shift]int64    `json:"counts"`  // of changes only
-	Samples  map[Shift][]string `json:"samples"` // a few ids each, the smallest, which are the oldest of UUIDv7
+	Samples  map[Shift][]string `json:"samples"` // a few ids each: the smallest, which for UUIDv7 are the oldest
 }
 
-// Report returns the totals, which are exact, and the groups with the most changes, at most top of each sort.
+// Report returns the exact totals and the groups with the most changes, at most top of each kind.
 func (r *Replayer) Report(top int) Replay {
 	out := Replay{Catalogue: r.draft.digest, Decisions: r.total, Counts: maps.Clone(r.counts)}
 	out.Scopes, out.Unlisted.Scopes = r.scopes.top(top)
@@ -47,10 +47,10 @@ func (r *Replayer) Report(top int) Replay {
 
 type groupKey struct{ spiffeID, scope string }
 
-// groups counts changes by group. Memory is bounded: when there are too many, those with the fewest changes go.
+// groups counts changes by group. It bounds memory: if there are too many groups, it drops those with the fewest changes.
 type groups struct {
 	by      map[groupKey]*ReplayGroup
-	dropped int64 // changes of groups that went
+	dropped int64 // changes of dropped groups
 }
 
 func newGroups() groups { return groups{by: map[groupKey]*ReplayGroup{}} }
@@ -72,7 +72,7 @@ func (g *groups) group(key groupKey) *ReplayGroup {
 	return group
 }
 
-// sample keeps the smallest ids, so that the order of decisions does not matter.
+// sample keeps the smallest ids, so the result does not depend on the order of the decisions.
 func (group *ReplayGroup) sample(shift Shift, id string) {
 	ids := group.Samples[shift]
 	at, twice := slices.BinarySearch(ids, id)
@@ -98,7 +98,7 @@ func (g *groups) merge(other groups) {
 	g.prune()
 }
 
-// prune leaves half of the groups when there are too many, so that it is seldom done.
+// prune keeps only the top maxGroups/2 groups if there are more than maxGroups, so it rarely runs.
 func (g *groups) prune() {
 	if len(g.by) <= maxGroups {
 		return
@@ -115,7 +115,7 @@ func (g *groups) sorted() []*ReplayGroup {
 	})
 }
 
-// top returns copies of the groups with the most changes, and how many changes are in no such group.
+// top returns copies of the groups with the most changes, and the number of changes in no such group.
 func (g *groups) top(n int) ([]ReplayGroup, int64) {
 	var out []ReplayGroup
 	unlisted := g.dropped

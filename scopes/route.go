@@ -10,21 +10,22 @@ import (
 	"strings"
 )
 
-// Router finds out which parameters a call needs a credential for. It is safe for concurrent use.
+// Router finds the parameters of the credential that a call needs. It is safe for concurrent use.
 type Router struct {
 	rules  []Egress
 	params map[string]Param
-	paths  map[string]*regexp.Regexp // by the template of the path
+	paths  map[string]*regexp.Regexp // by path template
 }
 
-// Route is a rule that lets a call pass, the path of it that has the call, and the parameters that it passes with.
+// Route is a rule that allows a call: the path of the rule that matches and the parameters with which it matches.
 type Route struct {
 	Path   string
 	Send   Send
 	Params map[string]any
 }
 
-// NewRouter takes the rules of a scope, and its parameters. An error tells that the two are not of one catalogue.
+// NewRouter takes the egress rules and the parameters of one scope. It returns an error if the two are not from one
+// catalogue.
 func NewRouter(rules []Egress, params map[string]Param) (*Router, error) {
 	r := &Router{rules: rules, params: params, paths: map[string]*regexp.Regexp{}}
 	for _, rule := range rules {
@@ -41,7 +42,7 @@ func NewRouter(rules []Egress, params map[string]Param) (*Router, error) {
 	return r, nil
 }
 
-// Covers tells whether some rule is for the host of a call.
+// Covers reports whether any rule is for the host of a call.
 func (r *Router) Covers(call Call) bool {
 	host, why := hostOf(call.Host)
 	return why == "" && slices.ContainsFunc(r.rules, func(rule Egress) bool { return rule.covers(host) })
@@ -51,10 +52,10 @@ func (e Egress) covers(host string) bool {
 	return slices.ContainsFunc(e.Hosts, func(pattern string) bool { return hostMatches(pattern, host) })
 }
 
-// Find returns the first rule that lets a call pass, with the parameters that its path says and those that are given, which
-// the path cannot change. Else it says why none does, as Allowed would, or which parameter nobody says.
+// Find returns the first rule that allows a call. Its parameters are those in the path and those in given; the path
+// cannot change the latter. If no rule allows the call, why says why, as Allowed would, or which parameter has no value.
 //
-// What it returns is held to Allowed: that a path can be read in two ways gives no more than either of them.
+// Find checks its result with Allowed: a path that can be read in two ways allows no more than either reading.
 func (r *Router) Find(call Call, given map[string]any) (route Route, why string) {
 	host, noHost := hostOf(call.Host)
 	segments, noPath := segmentsOf(call.Path)
@@ -84,7 +85,8 @@ func (r *Router) Find(call Call, given map[string]any) (route Route, why string)
 	return Route{}, why
 }
 
-// read takes the parameters out of a path, nil when the pattern does not have it, and names one that is nowhere.
+// read extracts the parameters from a path. It returns nil if the pattern does not match, and the name of a parameter
+// that has no value.
 func (r *Router) read(pattern, path string, given map[string]any) (params map[string]any, missing string) {
 	re := r.paths[pattern]
 	found := re.FindStringSubmatch(path)
@@ -112,7 +114,7 @@ func (r *Router) read(pattern, path string, given map[string]any) (params map[st
 	return params, missing
 }
 
-// typed is a text of a path as the parameter's type.
+// typed converts text from a path to the parameter's type.
 func (p Param) typed(text string) any {
 	switch p.Type {
 	case ParamInt:
@@ -124,10 +126,10 @@ func (p Param) typed(text string) any {
 	return text
 }
 
-// captured begins the name of a group, so that none in a pattern of an admin is taken for one.
+// captured is the prefix of group names, so a group in an admin's pattern is not mistaken for a parameter.
 const captured = "brevet_"
 
-// reader is an expression that matches what a template of a path may become, with a group for each parameter.
+// reader returns an expression that matches whatever a path template can render to, with one group per parameter.
 func (t template) reader(params map[string]Param) string {
 	var b strings.Builder
 	b.WriteString("^(?s:")
@@ -152,7 +154,7 @@ func segmentReader(literal string) string {
 	return strings.ReplaceAll(regexp.QuoteMeta(literal), `\*`, "[^/]+")
 }
 
-// expression matches each value of the parameter as it is written in a path, and may match others.
+// expression matches every value of the parameter as a path writes it. It may match other text too.
 func (p Param) expression() string {
 	switch p.Type {
 	case ParamString:

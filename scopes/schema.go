@@ -14,8 +14,8 @@ import (
 
 const authorityPrefix = "authority:"
 
-// schema is the Cedar schema of a catalogue. This file is the only one that
-// knows the validator, which its authors still call experimental.
+// schema is the Cedar schema of a catalogue. Only this file uses the validator, which its authors still call
+// experimental.
 type schema struct {
 	text     string
 	actions  map[string]bool // every scope and every group
@@ -55,8 +55,8 @@ func newTree() *ast.Schema {
 	return tree
 }
 
-// validation checks a policy against the part of the schema that it is about: the validator tries each action of its
-// schema with each policy, and with a thousand scopes nearly all of that is for nothing.
+// validation checks a policy against the part of the schema that concerns it. The validator tries every action of its
+// schema with every policy, and with a thousand scopes nearly all of that work would be wasted.
 func (c *Catalogue) validation(whole *ast.Schema) func(policy) []string {
 	members := map[cedar.EntityUID][]string{}
 	for _, name := range c.names {
@@ -84,8 +84,8 @@ func cached(checks map[string]func(policy) []string, key string, tree func() *as
 	return checks[key]
 }
 
-// part is the schema of the scopes that the head is about. Other actions that a policy names are there too, with the groups above
-// them: a condition may ask about those.
+// part returns the schema of the scopes that the head matches. It also contains the other actions that the policy names,
+// with the groups above them, because a condition may refer to those.
 func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.EntityUID][]string) *ast.Schema {
 	tree := newTree()
 	for _, uid := range head {
@@ -104,11 +104,11 @@ func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.Entity
 	return tree
 }
 
-// userType is the person on whose behalf it is asked.
+// userType is the type of the person whom a sandbox acts for.
 var userType = ast.RecordType{"id": {Type: ast.String()}, "groups": {Type: ast.Set(ast.String())}}
 
-// addAction adds a scope and the groups it is in: its authority, and one for
-// each prefix of its name (github.issues.* and github.* for github.issues.read).
+// addAction adds a scope and its groups: one for its authority, and one for each prefix of its name (github.issues.* and
+// github.* for github.issues.read).
 func addAction(actions ast.Actions, s Scope) {
 	below := func(group string) []ast.ParentRef { return []ast.ParentRef{ast.ParentRefFromID(cedar.String(group))} }
 	groups := prefixGroups(s.Name)
@@ -153,7 +153,7 @@ func cedarType(t ParamType) ast.IsType {
 	}
 }
 
-// compileSchema returns the strict check of one policy against a schema, which answers with everything that is wrong.
+// compileSchema returns a strict check of one policy against a schema. The check returns everything that is wrong.
 func compileSchema(tree *ast.Schema) func(policy) []string {
 	resolved, err := expschema.NewSchemaFromAST(tree).Resolve()
 	if err != nil {
@@ -165,14 +165,14 @@ func compileSchema(tree *ast.Schema) func(policy) []string {
 		if err == nil {
 			return nil
 		}
-		// The validator ranges over maps: sorted, the same mistake reads the same.
+		// The validator ranges over maps, so sort its lines: the same mistake then always gives the same text.
 		lines := strings.Split(err.Error(), "\n")
 		slices.Sort(lines)
 		return slices.Compact(lines)
 	}
 }
 
-// refuseAll is the check when there is no schema: nothing passes.
+// refuseAll is the check if there is no usable schema: every policy fails.
 func refuseAll(err error) func(policy) []string {
 	return func(policy) []string { return []string{"the schema of the scopes is unusable: " + err.Error()} }
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
-// Policy is one Cedar policy as it was written.
+// Policy is one Cedar policy as written.
 type Policy struct {
 	ID     string
 	Effect string // EffectPermit or EffectForbid
 	File   string
-	Line   int    // where it begins, with its first annotation
+	Line   int    // where it begins, including annotations
 	Text   string // from its first annotation to its semicolon
 }
 
-// The effects of policies.
+// The effects of a policy.
 const (
 	EffectPermit = "permit"
 	EffectForbid = "forbid"
@@ -33,8 +33,8 @@ func (c *Catalogue) Policy(id string) (Policy, bool) {
 	return c.policies[i].source(), true
 }
 
-// PoliciesAbout returns the policies whose head may be about asks for a scope, sorted by id. What their conditions say is not
-// looked at.
+// PoliciesAbout returns the policies whose head may match requests for a scope, sorted by id. It ignores their
+// conditions.
 func (c *Catalogue) PoliciesAbout(scope string) []Policy {
 	def, ok := c.scopes[scope]
 	if !ok {
@@ -60,18 +60,18 @@ func (p policy) effect() string {
 	return EffectForbid
 }
 
-// meaning is the same for two texts of a policy when they differ in layout, comments and annotations only.
+// meaning returns the same text for two policies that differ only in layout, comments and annotations.
 func (p policy) meaning() string {
 	bare := *(*ast.Policy)(p.cedar.AST())
 	bare.Annotations, bare.Position = nil, ast.Position{}
 	data, err := cedar.NewPolicyFromAST((*cedarast.Policy)(&bare)).MarshalJSON()
 	if err != nil {
-		return p.text // what cannot be compared is another policy
+		return p.text // a policy that cannot be compared counts as different
 	}
 	return string(data)
 }
 
-// policyText returns the one policy that begins text: up to the first semicolon that is in no string and no comment.
+// policyText returns the first policy in text: up to the first semicolon outside strings and comments.
 func policyText(text string) string {
 	for i := 0; i < len(text); i++ {
 		switch {
@@ -88,7 +88,7 @@ func policyText(text string) string {
 	return text
 }
 
-// stringLength is how long the literal is that begins text, quotes included.
+// stringLength returns the length of the string literal at the start of text, including quotes.
 func stringLength(text string) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
@@ -109,12 +109,12 @@ func endAfter(text, end string) int {
 	return 1 + len(before) + len(end)
 }
 
-// admits says whether the head of the policy lets it be about a scope. What its conditions say only narrows that.
+// admits reports whether the head of the policy matches a scope. Conditions can only narrow that.
 func (p policy) admits(d *definition) bool {
 	return heads(p.tree().Action, cedar.Entity{UID: d.action, Parents: d.parents}).yes
 }
 
-// permittable says whether any policy could permit a scope to anybody.
+// permittable reports whether any policy could permit the scope to any sandbox.
 func (ps policies) permittable(d *definition) bool {
 	return slices.ContainsFunc(ps, func(p policy) bool { return p.effect() == EffectPermit && p.admits(d) })
 }

@@ -8,32 +8,31 @@ import (
 	"strings"
 )
 
-// maxTemplate bounds a template and what it renders to, in bytes.
+// maxTemplate is the maximum length of a template and of its rendered text, in bytes.
 const maxTemplate = 1000
 
-// place is where a template is used, which decides what may stand in it.
+// place is where a template is used. It determines what the template may contain.
 type place struct {
-	name    string         // as messages call it
+	name    string         // its name in messages
 	literal *regexp.Regexp // the text between the parameters
 	chars   string         // literal in words
 	head    *regexp.Regexp // the text before the first parameter; nil for any
-	headWhy string         // what to say when it is not
-	value   *regexp.Regexp // each value, besides what its type allows; nil for any
-	// whole says why a text with all its values is refused, or "".
+	headWhy string         // the message if head does not match
+	value   *regexp.Regexp // each value, in addition to its type's rules; nil for any
+	// whole returns why a fully rendered text is refused, or "".
 	whole func(string) string
 }
 
-// template is a parsed text: literal, name, literal, name ... literal.
-// Rendering is injective: two asks with different values in a text never make
-// the same one, so that a rule about one is never passed by the other.
+// template is a parsed text: literal, name, literal, name ... literal. Rendering is injective: requests with different
+// values never render to the same text, so a request cannot get past a rule that was written for another one.
 type template struct {
 	at       *place
 	literals []string // one more than names
 	names    []string
 }
 
-// parseTemplate takes {param} and nothing else in braces: what other systems
-// read as a template of theirs ({{identity...}}, ${env}) is refused (H58).
+// parseTemplate accepts {param} and nothing else in braces. It rejects what other systems would read as their own
+// templates ({{identity...}}, ${env}) (H58).
 func parseTemplate(s string, at *place) (template, error) {
 	t := template{at: at}
 	rest := s
@@ -77,7 +76,7 @@ func (t template) check() error {
 	return nil
 }
 
-// render fills in the values, which have passed the baseline of params.go.
+// render fills in the values, which must have passed the baseline check in params.go.
 func (t template) render(values map[string]any) (string, *InvalidAsk) {
 	var b strings.Builder
 	b.WriteString(t.literals[0])
@@ -86,7 +85,7 @@ func (t template) render(values map[string]any) (string, *InvalidAsk) {
 		if t.at.value != nil && !t.at.value.MatchString(value) {
 			return "", invalid("params."+name, "cannot be part of a %s", t.at.name)
 		}
-		// The text after a value has to end it, or {a}/{b} could be read two ways.
+		// The separator after a value must not occur in it, or {a}/{b} could be read in two ways.
 		last := i == len(t.names)-1
 		if !last && strings.Index(value+next, next) != len(value) {
 			return "", invalid("params."+name, "must not hold %q, which separates it from %s in the %s", next, t.names[i+1], t.at.name)
@@ -103,7 +102,7 @@ func (t template) render(values map[string]any) (string, *InvalidAsk) {
 	return b.String(), nil
 }
 
-// refuse names the parameter that made a text what it is, or all of them.
+// refuse names the parameter that made the text invalid, or all of them if there are several.
 func (t template) refuse(why string) *InvalidAsk {
 	if len(t.names) == 1 {
 		return invalid("params."+t.names[0], "makes a %s that %s", t.at.name, why)
@@ -111,7 +110,7 @@ func (t template) refuse(why string) *InvalidAsk {
 	return invalid("params", "make a %s that %s", t.at.name, why)
 }
 
-// uses says what is wrong with the parameters that a template names, or "".
+// uses returns what is wrong with the parameters that a template names, or "".
 func (t template) uses(params map[string]Param) string {
 	for _, name := range t.names {
 		p, ok := params[name]
@@ -133,8 +132,7 @@ func (t template) uses(params map[string]Param) string {
 	return ""
 }
 
-// canHold says whether an expression could match a text with c in it. When that
-// is not plain to see it says yes.
+// canHold reports whether an expression could match a text that contains c. If in doubt, it returns true.
 func canHold(pattern string, c rune) bool {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	return err != nil || couldMatch(parsed, c)

@@ -12,11 +12,11 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// PolicyPrefix begins the name of every policy of VaultPolicies.
+// PolicyPrefix is the prefix of the name of every policy in VaultPolicies.
 const PolicyPrefix = "brevet-scope."
 
-// maxTokenPolicies bounds the policies of one vault-token scope: there is one
-// for each combination of the values in its paths.
+// maxTokenPolicies bounds the policies of one vault-token scope. There is one policy for each combination of the values
+// in its paths.
 const maxTokenPolicies = 256
 
 // rule is a Rule, compiled.
@@ -25,13 +25,11 @@ type rule struct {
 	capabilities []string
 }
 
-// VaultPolicies returns the policies that have to be in Vault before this
-// catalogue is used, sorted by name.
+// VaultPolicies returns the policies that must exist in Vault before this catalogue is used, sorted by name.
 //
-// A credential that Vault makes is asked for with a token that never leaves the
-// broker, so that one policy per scope is enough: where a parameter is part of a
-// path, it allows any one segment. Of the kind vault-token the token itself
-// leaves, so that its policies are exact, one for each combination of values.
+// Most credentials are requested with a token that never leaves the broker, so one policy per scope is enough: where a
+// parameter is part of a path, the policy allows any one segment. A credential of kind vault-token is itself handed out,
+// so its policies are exact: one for each combination of values.
 func (c *Catalogue) VaultPolicies() []VaultPolicy {
 	var out []VaultPolicy
 	for _, name := range c.names {
@@ -40,7 +38,7 @@ func (c *Catalogue) VaultPolicies() []VaultPolicy {
 		case KindJWT:
 		case KindVaultToken:
 			for params := range d.combinations() {
-				// Load has rendered every combination.
+				// Load has already rendered every combination.
 				if p, bad := d.recipe.tokenPolicy(name, params); bad == nil {
 					out = append(out, p)
 				}
@@ -53,8 +51,7 @@ func (c *Catalogue) VaultPolicies() []VaultPolicy {
 	return out
 }
 
-// newVaultPolicy writes a policy of Vault's. Paths and capabilities are plain
-// words, in which %q finds nothing to escape.
+// newVaultPolicy writes a Vault policy. Paths and capabilities contain only plain characters, so %q escapes nothing.
 func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
 	var text strings.Builder
 	for _, path := range sortedKeys(allowed) {
@@ -68,18 +65,18 @@ func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
 	return VaultPolicy{Name: PolicyPrefix + scope + "." + hex.EncodeToString(sum[:4]), Text: text.String()}
 }
 
-// wrapperPolicy allows what the token that asks for a credential needs: one path.
+// wrapperPolicy allows what the token that requests the credential needs: one path.
 func (d *definition) wrapperPolicy() VaultPolicy {
 	may := []string{"read"}
 	if c := d.scope.Credential; c.Kind == KindPKI || c.Kind == KindSSH || c.Method == MethodWrite {
-		// Vault asks for create where an engine can tell that nothing is there yet.
+		// Vault requires create if an engine can tell that nothing exists at the path yet.
 		may = []string{"create", "update"}
 	}
 	return newVaultPolicy(d.scope.Name, map[string][]string{d.recipe.path.segments(): may})
 }
 
-// segments is a path with a + for each segment that a parameter is part of:
-// Vault knows no pattern for less than a segment.
+// segments returns the path with + in place of each segment that contains a parameter, because Vault has no pattern for
+// part of a segment.
 func (t template) segments() string {
 	segments := strings.Split(strings.Join(t.literals, "{}"), "/")
 	for i, segment := range segments {
@@ -90,7 +87,7 @@ func (t template) segments() string {
 	return strings.Join(segments, "/")
 }
 
-// tokenPolicy is the policy of a vault-token for some values.
+// tokenPolicy returns the policy of a vault-token for the given values.
 func (r recipe) tokenPolicy(scope string, params map[string]any) (VaultPolicy, *InvalidAsk) {
 	allowed := map[string][]string{}
 	for _, rule := range r.rules {
@@ -105,13 +102,13 @@ func (r recipe) tokenPolicy(scope string, params map[string]any) (VaultPolicy, *
 	return newVaultPolicy(scope, allowed), nil
 }
 
-// tokenPolicy names the policy that a vault-token is given.
+// tokenPolicy returns the name of the policy that a vault-token gets.
 func (d *definition) tokenPolicy(params map[string]any) (string, *InvalidAsk) {
 	p, bad := d.recipe.tokenPolicy(d.scope.Name, params)
 	return p.Name, bad
 }
 
-// ruleParams are the names of the parameters in the rules, sorted.
+// ruleParams returns the names of the parameters in the rules, sorted.
 func (r recipe) ruleParams() []string {
 	var names []string
 	for _, rule := range r.rules {
@@ -121,8 +118,8 @@ func (r recipe) ruleParams() []string {
 	return slices.Compact(names)
 }
 
-// combinations yields every combination of values of the parameters in the
-// rules. Load has counted them.
+// combinations yields every combination of values of the parameters in the rules. Load has checked that there are not too
+// many.
 func (d *definition) combinations() iter.Seq[map[string]any] {
 	names := d.recipe.ruleParams()
 	return func(yield func(map[string]any) bool) { combine(d.scope.Params, names, map[string]any{}, yield) }
@@ -141,7 +138,7 @@ func combine(params map[string]Param, names []string, chosen map[string]any, yie
 	return true
 }
 
-// all yields every value of a parameter that has few of them.
+// all yields every value of an enum, bool or int parameter.
 func (p Param) all() iter.Seq[any] {
 	return func(yield func(any) bool) {
 		switch p.Type {
@@ -166,7 +163,7 @@ func (p Param) all() iter.Seq[any] {
 	}
 }
 
-// size is how many values a parameter has; 0 when they cannot be counted.
+// size returns how many values a parameter has, or 0 if they cannot be counted.
 func (p Param) size() int64 {
 	switch p.Type {
 	case ParamEnum:
@@ -209,7 +206,7 @@ func (c *credentialReader) rule(n *yaml.Node, what string) {
 			c.at(fields["path"], "%s.path has {%s}, a string; the token leaves Brevet, so that its paths may have enum, int and bool parameters only", what, name)
 		}
 	}
-	// agents/{agent}* would be a path of every agent whose name begins alike.
+	// agents/{agent}* would match every agent whose name starts with the same text.
 	if last := text[strings.LastIndexByte(text, '/')+1:]; strings.HasSuffix(last, "*") && strings.Contains(last, "{") {
 		c.at(fields["path"], "%s.path has a parameter and a * in one segment; put a / between them", what)
 	}
@@ -243,7 +240,7 @@ func (c *credentialReader) capabilities(n *yaml.Node, what string) []string {
 	return out
 }
 
-// policiesOf makes the Vault policies of a scope whose credential is sound.
+// policiesOf builds the Vault policies of a scope whose credential is valid.
 func (r *reader) policiesOf(n *yaml.Node, d *definition) {
 	switch d.scope.Credential.Kind {
 	case KindJWT:
@@ -254,11 +251,11 @@ func (r *reader) policiesOf(n *yaml.Node, d *definition) {
 	}
 }
 
-// checkTokenPolicies makes every policy of a scope once, so that none fails later.
+// checkTokenPolicies builds every policy of a scope once, so that none fails later.
 func (r *reader) checkTokenPolicies(n *yaml.Node, d *definition) {
 	count := int64(1)
 	for _, name := range d.recipe.ruleParams() {
-		// Divided, so that the product does not overflow.
+		// Divide, so that the product does not overflow.
 		size := d.scope.Params[name].size()
 		if size > maxTokenPolicies/count {
 			r.at(n, "credential.policy: the values of its parameters have more than %d combinations; each is a policy in Vault", maxTokenPolicies)

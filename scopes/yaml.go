@@ -12,16 +12,15 @@ import (
 	"go.yaml.in/yaml/v4/plugin/loaderlimits"
 )
 
-// maxYAMLDepth is far above what a scope needs (seven levels).
+// maxYAMLDepth is far more than a scope needs (seven levels).
 const maxYAMLDepth = 16
 
-// reader turns YAML nodes into values and notes each mistake with its line. It
-// walks nodes and not structs, because a person who wrote a wrong key needs its
-// line and the keys that exist. Unknown and duplicate keys, anchors, aliases,
-// merge keys and tags are refused: nothing in a catalogue is to be guessed.
+// reader converts YAML nodes to values and records each mistake with its line. It walks nodes instead of decoding into
+// structs, because a person who wrote a wrong key needs its line and the list of valid keys. It rejects unknown and
+// duplicate keys, anchors, aliases, merge keys and tags, so that nothing in a catalogue needs guessing.
 type reader struct {
 	file     string
-	top      string // the one key of the file
+	top      string // the single key of the file
 	where    string // "scope github.issues.read: ", once the name is known
 	problems *Problems
 }
@@ -50,7 +49,7 @@ func (r *reader) parseYAML(data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// syntax reports what the YAML library said, without its name for itself.
+// syntax reports the YAML library's errors, without the library's own prefix.
 func (r *reader) syntax(err error) {
 	var many *yaml.LoadErrors
 	if errors.As(err, &many) {
@@ -82,7 +81,7 @@ func (r *reader) documentAdvice(message string) string {
 	}
 }
 
-// plain refuses every construct that says one thing and means another.
+// plain rejects every construct whose meaning differs from its text.
 func (r *reader) plain(n *yaml.Node) {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		r.at(n, "anchors and aliases are not allowed; write the value out")
@@ -97,7 +96,7 @@ func (r *reader) plain(n *yaml.Node) {
 	}
 }
 
-// mapping returns the values of n by key. It is nil when n is no mapping.
+// mapping returns the values of n by key and reports unknown keys. It returns nil if n is not a mapping.
 func (r *reader) mapping(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	entries := r.entries(n, what)
 	if entries != nil {
@@ -106,7 +105,7 @@ func (r *reader) mapping(n *yaml.Node, what string, known ...string) map[string]
 	return entries
 }
 
-// onlyKeys reports every key of the mapping n that is not known.
+// onlyKeys reports every key of the mapping n that is not in known.
 func (r *reader) onlyKeys(n *yaml.Node, what string, known []string) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
@@ -140,7 +139,7 @@ func (r *reader) entries(n *yaml.Node, what string) map[string]*yaml.Node {
 	return out
 }
 
-// list returns the items of a sequence, none when n is something else.
+// list returns the items of a sequence, or none if n is not a sequence.
 func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
 	if n.Kind != yaml.SequenceNode {
 		r.at(n, "%s must be a list", what)
@@ -149,8 +148,8 @@ func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
 	return n.Content
 }
 
-// text returns a string. Numbers and booleans are not turned into one, since
-// YAML has several spellings of each.
+// text returns a string. It does not convert numbers and booleans to a string, because YAML has several spellings of
+// each.
 func (r *reader) text(n *yaml.Node, what string) (string, bool) {
 	if n == nil {
 		return "", false
@@ -162,7 +161,7 @@ func (r *reader) text(n *yaml.Node, what string) (string, bool) {
 	return n.Value, true
 }
 
-// flag returns a truth, which is false when it is left out.
+// flag returns a boolean; false if it is absent.
 func (r *reader) flag(n *yaml.Node, what string) bool {
 	if n == nil {
 		return false
@@ -174,7 +173,7 @@ func (r *reader) flag(n *yaml.Node, what string) bool {
 	return strings.EqualFold(n.Value, "true")
 }
 
-// oneOf returns one of some words; the first one when it is left out.
+// oneOf returns one of several words; the first one if it is absent.
 func (r *reader) oneOf(n *yaml.Node, what string, words ...string) string {
 	if n == nil {
 		return words[0]
@@ -207,7 +206,7 @@ func (r *reader) integer(n *yaml.Node, what string, lo, hi int64) (int64, bool) 
 	return v, true
 }
 
-// duration returns whole seconds from lo to maxDuration.
+// duration returns a duration of whole seconds, from lo to maxDuration.
 func (r *reader) duration(n *yaml.Node, what string, lo time.Duration) (time.Duration, bool) {
 	if n == nil {
 		return 0, false
