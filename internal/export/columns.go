@@ -54,7 +54,7 @@ type record struct {
 	Calls       int64      `parquet:"calls"`
 }
 
-// columnar is Parquet. Each batch becomes a row group; without Close there is no file.
+// columnar writes Parquet. Each batch becomes a row group. Without Close the file is invalid.
 type columnar struct {
 	w *parquet.GenericWriter[record]
 }

@@ -1,8 +1,8 @@
-// Package export writes the entries of the log in the forms that other systems read: CSV, Parquet, CloudEvents, OCSF, and
-// lines of JSON.
+// Package export writes ledger entries in formats that other systems read: CSV, Parquet, CloudEvents, OCSF and JSON
+// lines.
 //
-// It must never do I/O but to the writer that it is given, and never let what a sandbox wrote do anything in the program
-// that reads it.
+// It must never do I/O except to the given writer. It must never let text from a sandbox trigger anything in the program
+// that reads the export.
 package export
 
 import (
@@ -12,54 +12,54 @@ import (
 	"time"
 )
 
-// Event is one entry of the log as a flat row. What an entry does not tell is empty.
+// Event is one ledger entry as a flat row. A field is empty if the entry does not have it.
 type Event struct {
 	Index       int64
-	ID          string // of the request, or of the command itself
+	ID          string // of the request, or of the command
 	Time        time.Time
 	Kind        string
-	SPIFFEID    string // of the sandbox that it concerns
+	SPIFFEID    string // of the sandbox concerned
 	TrustDomain string
 	Task        string
 	Scope       string
 	Authority   string
 	Resource    string
 	Params      string // JSON
-	Reason      string // written by a sandbox, or by who gave a command: never to be trusted
+	Reason      string // written by a sandbox or by the author of a command: never trust it
 	Decision    string
-	Code        string // why it was decided so
+	Code        string // the reason for the decision
 	Policies    []string
 	Catalogue   string
 	TTL         int64 // seconds
 	Expires     time.Time
-	Status      string // that the request is in then
+	Status      string // of the request after this entry
 	Detail      string
-	Actor       string // who did it: a person's id or a SPIFFE ID
+	Actor       string // who acted: a person's id or a SPIFFE ID
 	Verdict     string
-	Approves    string // the request that people approved for an issuance
-	OnBehalfOf  string // the id of the person on whose behalf it was asked
-	Credential  string // its kind
+	Approves    string // for an issuance: the request that people approved
+	OnBehalfOf  string // the id of the person the sandbox acts for
+	Credential  string // the kind of credential
 	Digest      string // SHA-256 of the credential's claims, or of its secret, in hex
-	SVID        string // how the sandbox proved itself
-	Thumbprint  string // of its certificate
-	JKT         string // thumbprint of the key that it has proved by DPoP
-	Parent      string // the issuance that it is handed down from
+	SVID        string // how the sandbox authenticated
+	Thumbprint  string // of the sandbox's certificate
+	JKT         string // thumbprint of the key in its DPoP proof
+	Parent      string // the issuance from which this one was exchanged
 	TTLAsked    int64  // seconds
 	Clamps      []string
-	Group       string // that has to approve
+	Group       string // the group that has to approve
 	Audience    string // of a token
-	Name        string // what the far side knows the credential by
+	Name        string // how the issuing system identifies the credential
 	VaultPath   string
-	Accessor    string // of Vault, as the lease
+	Accessor    string // of Vault, as is the lease
 	Lease       string
-	Remote      string // address of who made a call that was refused
-	Operation   string // that it was for
-	Suppressed  int64  // refusals that were counted and have no entry, since the last that has one
-	Calls       int64  // for how many an issuance was used, as its holder says
+	Remote      string // address of the caller whose call was refused
+	Operation   string // the refused operation
+	Suppressed  int64  // refusals without an entry of their own since the last one with an entry
+	Calls       int64  // how many calls used the issuance, as its holder reports
 	Body        string // the entry, byte for byte
 }
 
-// body is what an entry can hold, of all kinds.
+// body has the fields of all kinds of entries.
 type body struct {
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"`
@@ -133,7 +133,7 @@ type body struct {
 	Reason  string `json:"reason"`
 	Note    string `json:"note"`
 	Verdict string `json:"verdict"`
-	Code    string `json:"code"`   // of a call that was refused
+	Code    string `json:"code"`   // of a refused call
 	Digest  string `json:"digest"` // of a catalogue
 	Parent  string `json:"parent"`
 
@@ -144,7 +144,7 @@ type body struct {
 	Calls int64 `json:"calls"`
 }
 
-// actor is the id of a person or the SPIFFE ID of a workload, which entries write in three ways.
+// actor is the id of a person or the SPIFFE ID of a workload. Entries write it in three forms.
 type actor string
 
 func (a *actor) UnmarshalJSON(text []byte) error {
@@ -162,7 +162,7 @@ func (a *actor) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Read flattens an entry. The body is its text, byte for byte.
+// Read flattens an entry. Event.Body is text, byte for byte.
 func Read(index int64, text string) (Event, error) {
 	var b body
 	if err := json.Unmarshal([]byte(text), &b); err != nil {

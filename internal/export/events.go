@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// cloudEvent is an event of CloudEvents 1.0. Source and id together name an entry, for good.
+// cloudEvent converts an entry to CloudEvents 1.0. Source and id together identify an entry permanently.
 func cloudEvent(e Event, source string) any {
 	return struct {
 		SpecVersion string          `json:"specversion"`
@@ -24,7 +24,7 @@ func cloudEvent(e Event, source string) any {
 	}
 }
 
-// The numbers of OCSF's class Authorize Session, of the category Identity & Access Management.
+// The numbers of OCSF's class Authorize Session, in the category Identity & Access Management.
 const (
 	ocsfVersion  = "1.3.0"
 	ocsfCategory = 3
@@ -87,12 +87,12 @@ type ocsfSession struct {
 	ExpiresTime int64  `json:"expiration_time,omitempty"`
 }
 
-// mapped are the columns that the class has a place for.
+// mapped lists the columns for which the class has a field.
 var mapped = []string{
 	"index", "time", "kind", "id", "spiffe_id", "trust_domain", "scope", "expires", "status", "actor",
 }
 
-// authorizeSession is an entry as OCSF's class Authorize Session. What that has no place for is in unmapped.
+// authorizeSession converts an entry to OCSF's class Authorize Session. Columns for which it has no field go to unmapped.
 func authorizeSession(e Event, source string) ocsfEvent {
 	activity, name := activityOther, e.Kind
 	if strings.HasPrefix(e.Kind, "request.") || e.Kind == "issuance.intent" || e.Kind == "issuance.issued" {

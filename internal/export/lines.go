@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Format is a form that entries are written in.
+// Format is an output format.
 type Format string
 
-// The forms. All but CSV and Parquet are a JSON object a line.
+// The formats. All except CSV and Parquet write one JSON object per line.
 const (
 	NDJSON      Format = "ndjson"      // {"index":…, "entry":…}
 	CSV         Format = "csv"         // RFC 4180, with a header
@@ -23,15 +23,15 @@ const (
 	OCSF        Format = "ocsf"        // OCSF 1.3, class Authorize Session (3003)
 )
 
-// Writer writes events in one form. Flush ends a batch: what was written before is with the underlying writer then, and a
-// form that has an end is not ended by it. Close ends the form, not the underlying writer.
+// Writer writes events in one format. Flush ends a batch: it passes everything written so far to the underlying writer,
+// but does not end the file. Close ends the file, but does not close the underlying writer.
 type Writer interface {
 	Write(e Event) error
 	Flush() error
 	Close() error
 }
 
-// NewWriter returns a writer of a form. Source names the log, such as brevet.example/ledger.
+// NewWriter returns a writer for a format. source names the log, such as brevet.example/ledger.
 func NewWriter(w io.Writer, format Format, source string) (Writer, error) {
 	switch format {
 	case NDJSON:
@@ -48,7 +48,7 @@ func NewWriter(w io.Writer, format Format, source string) (Writer, error) {
 	return nil, fmt.Errorf("%q is no form that entries are written in", format)
 }
 
-// lines writes an object a line.
+// lines writes one JSON object per line.
 type lines struct {
 	w    io.Writer
 	form func(Event) (any, error)
@@ -79,7 +79,7 @@ func asEntry(e Event) (any, error) {
 	}{e.Index, json.RawMessage(e.Body)}, nil
 }
 
-// columns are those of CSV, in their order. New ones come last, for those who count them.
+// columns lists the CSV columns in order. Append new ones at the end, for programs that address columns by number.
 var columns = []struct {
 	name string
 	of   func(Event) string
@@ -135,7 +135,7 @@ func timeText(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// table is CSV.
+// table writes CSV.
 type table struct{ csv *csv.Writer }
 
 func newTable(w io.Writer) (*table, error) {
@@ -162,8 +162,8 @@ func (t *table) Flush() error {
 
 func (t *table) Close() error { return t.Flush() }
 
-// inert keeps a spreadsheet from taking a cell for a formula (H78): one that begins like one, also behind what
-// spreadsheets skip, gets an apostrophe before it.
+// inert keeps a spreadsheet from treating a cell as a formula (H78). If the cell begins like one, also after characters
+// that spreadsheets skip, inert puts an apostrophe before it.
 func inert(cell string) string {
 	rest := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff\"'")
 	if rest != "" && strings.ContainsAny(rest[:1], "=+-@|%") || strings.HasPrefix(rest, "\uff1d") || strings.HasPrefix(rest, "\uff0b") ||
