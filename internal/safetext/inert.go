@@ -1,7 +1,7 @@
-// Package safetext makes text from elsewhere safe to look at: whatever could move a cursor, hide or reorder text shows as
-// an escape instead.
+// Package safetext makes untrusted text safe to display: whatever could move a cursor, or hide or reorder text, becomes a
+// visible escape.
 //
-// It never drops a character: what it makes shows that there was one. It does not escape markup, which is text as well.
+// It never drops a character: an escape always shows that there was one. It does not escape markup, which is text too.
 package safetext
 
 import (
@@ -11,25 +11,24 @@ import (
 	"unicode/utf16"
 )
 
-// maxMarks is how many combining marks may sit on one letter: enough for any language, too few to bury the lines
-// around it.
+// maxMarks is how many combining marks may follow one letter: enough for any language, but too few to cover the
+// neighbouring lines.
 const maxMarks = 4
 
-// Visible says whether a character shows as what it is: not a control, not invisible, not one that reorders text or
-// picks a variant of the one before.
+// Visible reports whether a character shows as itself: it is not a control character, not invisible, does not reorder
+// text and does not select a variant of the character before it.
 func Visible(r rune) bool {
 	const blankBraille = 0x2800
 	return unicode.IsPrint(r) && r != blankBraille &&
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// Text makes one line of text safe to show. The ends of lines are escaped too: who shows many lines takes them apart
-// before.
+// Text makes one line of text safe to show. It also escapes line ends, so split text into lines before calling it.
 func Text(s string) string {
 	return escape(s, func(r rune) string { return fmt.Sprintf("\\u%04x", r) })
 }
 
-// JSON makes a JSON document safe to show. It still means the same.
+// JSON makes a JSON document safe to show. Its meaning does not change.
 func JSON(document string) string {
 	return escape(document, func(r rune) string {
 		if first, second := utf16.EncodeRune(r); first != unicode.ReplacementChar {
@@ -57,13 +56,13 @@ func escape(s string, written func(rune) string) string {
 	return out.String()
 }
 
-// Piece is a part of a text: as it is, or the escapes of what does not show.
+// Piece is a part of a text: either visible text, or the escapes of hidden characters.
 type Piece struct {
 	Text   string
 	Hidden bool
 }
 
-// Pieces takes a text apart, for who can show what is hidden in it as something of another kind. The ends of lines are text.
+// Pieces splits a text, for callers that can mark hidden characters in some other way. Line ends count as visible text.
 func Pieces(s string) []Piece {
 	var all []Piece
 	add := func(text string, hidden bool) {
@@ -89,7 +88,7 @@ func Pieces(s string) []Piece {
 	return all
 }
 
-// MixesAlphabets tells whether a text has Latin letters beside those of alphabets that look like them.
+// MixesAlphabets reports whether a text has both Latin letters and letters of alphabets that look like Latin.
 func MixesAlphabets(text string) bool {
 	latin, alike := false, false
 	for _, r := range text {
