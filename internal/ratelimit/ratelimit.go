@@ -1,6 +1,7 @@
-// Package ratelimit holds back each one who calls too often: people, sandboxes or addresses, at the API as in the console.
+// Package ratelimit limits how often each caller may call: a person, a sandbox or an address, at the API and in the
+// console.
 //
-// It must never remember more than so many of them: who is forgotten begins anew.
+// It must never remember more than a fixed number of callers. A forgotten caller starts again with a full allowance.
 package ratelimit
 
 import (
@@ -10,10 +11,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// most bounds the memory.
+// most is how many callers a Pace remembers; it bounds the memory.
 const most = 10_000
 
-// Pace is how often each may call. The zero value lets nobody; it is safe for concurrent use.
+// Pace is the rate at which each caller may call. The zero value allows no calls. It is safe for concurrent use.
 type Pace struct {
 	limit rate.Limit
 	burst int
@@ -21,10 +22,10 @@ type Pace struct {
 	of    map[string]*rate.Limiter
 }
 
-// New returns a Pace by which each may call so often a second, and so often at once.
+// New returns a Pace that allows each caller perSecond calls a second, with bursts of atOnce.
 func New(perSecond rate.Limit, atOnce int) *Pace { return &Pace{limit: perSecond, burst: atOnce} }
 
-// Allows tells whether somebody may call now, and counts the call if so.
+// Allows reports whether a caller may call now, and if so counts the call.
 func (p *Pace) Allows(who string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

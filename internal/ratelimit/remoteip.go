@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// RemoteIP is the IP address of a connection's peer, empty when there is none. No header has a say in it.
+// RemoteIP returns the IP address of the connection's peer, or "" if it is unknown. It ignores all headers.
 func RemoteIP(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
