@@ -10,11 +10,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Type is the typ of an access token's header (RFC 9068, section 2.1).
+// Type is the typ header of an access token (RFC 9068, section 2.1).
 const Type = "at+jwt"
 
-// Claims is the payload of an access token: RFC 9068, with the grant in RFC 9396 form, the task, and the key that it is
-// bound to where the scope asks for that. Times are whole seconds since 1970.
+// Claims is the payload of an access token: the claims of RFC 9068, the grant in RFC 9396 form, the task and, if the
+// scope requires it, the key that the token is bound to. Times are whole seconds since 1970.
 type Claims struct {
 	Issuer   string   `json:"iss"`
 	Subject  string   `json:"sub"` // SPIFFE ID
@@ -26,32 +26,32 @@ type Claims struct {
 	Scope    string   `json:"scope"`
 	Task     string   `json:"task"`
 	Details  []Detail `json:"authorization_details"`
-	// OneShot: only the first who asks at introspection finds it in force, and nobody may accept it without having asked.
+	// OneShot means that only the first introspection finds the token active. Nobody may accept it without introspection.
 	OneShot bool     `json:"one_shot,omitempty"`
 	Confirm *Confirm `json:"cnf,omitempty"`
 	Actor   *Actor   `json:"act,omitempty"`
-	// Status says where it is told whether the token was ended; nil when only introspection tells.
+	// Status says where to check whether the token was revoked; nil if only introspection reports it.
 	Status *Status `json:"status,omitempty"`
-	// OnBehalfOf is the person on whose behalf it was asked for. The subject is the sandbox all the same.
+	// OnBehalfOf is the person whom the sandbox acts for. The subject is still the sandbox.
 	OnBehalfOf *Person `json:"on_behalf_of,omitempty"`
 }
 
-// Person is somebody as their OpenID provider names them.
+// Person is a person as identified by their OpenID provider.
 type Person struct {
 	Issuer  string `json:"iss"`
 	Subject string `json:"sub"`
 }
 
-// ExpiresAt is when the token ends: at that moment it is not valid any more.
+// ExpiresAt returns the time at which the token expires. At that moment it is no longer valid.
 func (c Claims) ExpiresAt() time.Time { return time.Unix(c.Expires, 0).UTC() }
 
-// Actor is who acts for the subject (RFC 8693, section 4.1), and for whom before it.
+// Actor is the party that acts for the subject (RFC 8693, section 4.1), with the actors before it.
 type Actor struct {
 	Subject string `json:"sub"` // SPIFFE ID
 	Actor   *Actor `json:"act,omitempty"`
 }
 
-// Holder is whose token it is: the outermost actor, and else the subject.
+// Holder returns who holds the token: the outermost actor, or the subject if there is no actor.
 func (c Claims) Holder() string {
 	if c.Actor != nil {
 		return c.Actor.Subject
@@ -59,7 +59,7 @@ func (c Claims) Holder() string {
 	return c.Subject
 }
 
-// Actors is how often the subject's token was handed down.
+// Actors returns how many times the subject's token was exchanged for another holder.
 func (c Claims) Actors() int {
 	n := 0
 	for a := c.Actor; a != nil; a = a.Actor {
@@ -68,8 +68,8 @@ func (c Claims) Actors() int {
 	return n
 }
 
-// Detail grants one scope: its name is the type, its authority class the action, the rendered resource the identifier.
-// In claims that were verified the numbers among Params are json.Number, as they were signed.
+// Detail grants one scope. Type is the scope's name, Actions its authority class and Identifier its rendered resource. In
+// verified claims, the numbers in Params are json.Number, exactly as they were signed.
 type Detail struct {
 	Type       string         `json:"type"`
 	Actions    []string       `json:"actions"`
@@ -78,26 +78,27 @@ type Detail struct {
 	Params     map[string]any `json:"params,omitempty"`
 }
 
-// Confirm is the key that a token is bound to (RFC 7800). Whoever presents the token has to prove all of it.
+// Confirm is the key that a token is bound to (RFC 7800). The presenter of the token must prove every member.
 type Confirm struct {
-	X5T string `json:"x5t#S256,omitempty"` // of the client's certificate (RFC 8705)
-	JKT string `json:"jkt,omitempty"`      // of the key of its DPoP proofs (RFC 9449)
+	X5T string `json:"x5t#S256,omitempty"` // thumbprint of the client's certificate (RFC 8705)
+	JKT string `json:"jkt,omitempty"`      // thumbprint of the key of its DPoP proofs (RFC 9449)
 }
 
-// Presented is what the presenter of a token has proved to hold, each empty when it did not.
+// Presented is what the presenter of a token has proved to hold. A field is empty if nothing was proved.
 type Presented struct {
 	X5T string // base64url SHA-256 of the certificate of its TLS connection
-	JKT string // RFC 7638 thumbprint of the key of its DPoP proof, once that was checked against the token
+	JKT string // RFC 7638 thumbprint of the key of its DPoP proof, once the proof was checked against the token
 }
 
-// Bound is nil when what was presented satisfies the token's cnf, else ErrBinding. A proof for a token that is not bound
-// to its key is refused too (RFC 9449, section 7.1): somebody else's token would pass for the prover's own.
+// Bound returns nil if what was presented satisfies the token's cnf, else ErrBinding. It also refuses a proof for a token
+// that is not bound to the proof's key (RFC 9449, section 7.1): otherwise another caller's token would pass for the
+// prover's.
 func (c Claims) Bound(p Presented) error {
 	bound := Confirm{}
 	if c.Confirm != nil {
 		bound = *c.Confirm
 		if bound == (Confirm{}) {
-			return ErrBinding // by what we cannot check
+			return ErrBinding // bound by a method that we cannot check
 		}
 	}
 	if bound.X5T != "" && bound.X5T != p.X5T || bound.JKT != p.JKT {
@@ -106,24 +107,24 @@ func (c Claims) Bound(p Presented) error {
 	return nil
 }
 
-// received is Claims as they are read, with what only restricts.
+// received is Claims as read, with the claims that only restrict validity.
 type received struct {
 	Claims
 	NotBefore int64 `json:"nbf"`
 }
 
-// numbers keeps a number as it was written: as a float64 a large one would become another.
+// numbers keeps a number as written, because a float64 would change a large one.
 var numbers = strict.WithUnmarshalers(strict.UnmarshalFromFunc(func(d *jsontext.Decoder, v *any) error {
 	if d.PeekKind() != '0' {
-		return errors.ErrUnsupported // the usual way
+		return errors.ErrUnsupported // use the default
 	}
 	text, err := d.ReadValue()
 	*v = json.Number(text)
 	return err
 }))
 
-// parseClaims reads a payload in its only reading: no duplicate members, names with their case, numbers that are whole
-// where they have to be. Members that we do not know are ignored (RFC 9068, section 2.2).
+// parseClaims accepts a payload only if it has a single interpretation. It rejects duplicate members, names in the wrong
+// case, and fractions where a whole number is required. It ignores unknown members (RFC 9068, section 2.2).
 func parseClaims(payload []byte) (received, error) {
 	var c received
 	if err := strict.Unmarshal(payload, &c, numbers); err != nil {
@@ -138,5 +139,5 @@ func parseClaims(payload []byte) (received, error) {
 	return c, nil
 }
 
-// maxUnixTime is the end of the year 9999. It keeps times within what RFC 3339 can print.
+// maxUnixTime is the end of the year 9999. It keeps times within what RFC 3339 can represent.
 const maxUnixTime = 253402300799

@@ -1,6 +1,7 @@
-// Package token is the access token as Brevet issues it (RFC 9068), the list that tells which were ended (Token Status List),
-// and the one strict way to read them: for the broker that fixes what they say, for introspection, and for resource servers.
+// Package token defines Brevet's access tokens (RFC 9068), the list of revoked ones (Token Status List), and the one
+// strict parser for both. The broker uses it to fix what tokens contain, and introspection and resource servers to read
+// them.
 //
-// It is pure: no I/O and no clock of its own. It must never accept what has two readings, a token of another kind, or one
-// whose audience nobody asked about.
+// It is pure: it does no I/O and reads no clock directly. It must never accept a token that has two interpretations, a
+// token of another type, or a token whose audience the caller did not ask for.
 package token

@@ -6,7 +6,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
-// Every way in which a token is refused. The errors returned by Verify, Bound and StatusList wrap exactly one of these.
+// The reasons to refuse a token. An error from Verify, Bound or StatusList wraps exactly one of these.
 var (
 	ErrMalformed   error = refusal.New("token", "token_malformed", "the token is not an access token of this issuer")
 	ErrTooLarge    error = refusal.New("token", "token_too_large", "the token is too large")
@@ -21,7 +21,7 @@ var (
 	ErrStatusList  error = refusal.New("token", "status_list", "the status list is not a list of the issuer for this token")
 )
 
-// Errors of what an operator or an issuer gives us, and not a caller.
+// Errors in what an operator or an issuer provides, rather than a caller.
 var (
 	ErrKeySet = errors.New("token: the JWKS is not a valid key set of the issuer")
 	ErrConfig = errors.New("token: a verifier requires an issuer, an audience, keys and a clock")

@@ -12,10 +12,10 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// maxJWKS and maxKeys bound a JWKS: in bytes, and in keys.
+// maxJWKS bounds a JWKS in bytes, and maxKeys its number of keys.
 const maxJWKS, maxKeys = 64 << 10, 64
 
-// fits tells which keys each algorithm that we sign with is used with.
+// fits reports, for each signature algorithm of our tokens, whether a key suits it.
 var fits = map[string]func(crypto.PublicKey) bool{
 	"ES256": func(key crypto.PublicKey) bool {
 		k, ok := key.(*ecdsa.PublicKey)
@@ -30,9 +30,9 @@ var fits = map[string]func(crypto.PublicKey) bool{
 // KeySet is the issuer's public keys, each for one algorithm. The zero value holds none.
 type KeySet struct{ keys map[string]jose.JSONWebKey }
 
-// Parse reads a JWKS (RFC 7517). Keys of types and uses that we do not know are left out, as it demands. ErrKeySet when
-// it is none, when none of its keys is left, or when it has something that no issuer publishes: a private key, or one kid
-// for two keys.
+// Parse reads a JWKS (RFC 7517). It ignores keys of unknown types and uses, as the RFC requires. It returns ErrKeySet if
+// the document is not a JWKS, if no usable key is left, or if it contains what no issuer publishes: a private key, or two
+// keys with the same kid.
 func Parse(jwks []byte) (KeySet, error) {
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -12,13 +12,13 @@ import (
 	strict "github.com/go-json-experiment/json"
 )
 
-// StatusListType is the typ of a status list's header (draft-ietf-oauth-status-list-20, section 5.1).
+// StatusListType is the typ header of a status list (draft-ietf-oauth-status-list-20, section 5.1).
 const StatusListType = "statuslist+jwt"
 
-// maxListBytes bounds a list, unpacked: a bit for each of 2^20 tokens. maxListTTL bounds its ttl, in seconds.
+// maxListBytes bounds an unpacked list: one bit for each of 2^20 tokens. maxListTTL bounds its ttl, in seconds.
 const maxListBytes, maxListTTL = 1 << 17, 1 << 31
 
-// Status says where the issuer tells whether a token was ended (draft-ietf-oauth-status-list-20, section 6.2).
+// Status says where the issuer publishes whether a token was revoked (draft-ietf-oauth-status-list-20, section 6.2).
 type Status struct {
 	List *Listed `json:"status_list,omitempty"`
 }
@@ -29,15 +29,16 @@ type Listed struct {
 	URI   string `json:"uri"` // of the list
 }
 
-// StatusList says of a token at each place whether it was ended. Whoever has one looks for a newer one after TTL, and does
-// not believe it any more when it Expires.
+// StatusList says for each place whether the token at that place was revoked. Its holder should fetch a newer list after
+// TTL and must stop using this one when it Expires.
 type StatusList struct {
 	Expires time.Time
 	TTL     time.Duration
 	bits    []byte
 }
 
-// NewStatusList has as many places, a multiple of eight. Tokens at the places that are given were ended.
+// NewStatusList returns a list with the given number of places, a multiple of eight. The tokens at the places in ended
+// were revoked.
 func NewStatusList(places int, ended []int) StatusList {
 	l := StatusList{bits: make([]byte, places/8)}
 	for _, place := range ended {
@@ -46,7 +47,8 @@ func NewStatusList(places int, ended []int) StatusList {
 	return l
 }
 
-// Ended tells it of the token at a place. Of one beyond the list nothing can be said: ErrStatusList.
+// Ended reports whether the token at a place was revoked. It returns ErrStatusList if the list does not contain the
+// place.
 func (l StatusList) Ended(place int64) (bool, error) {
 	if place < 0 || place/8 >= int64(len(l.bits)) {
 		return false, ErrStatusList
@@ -65,10 +67,10 @@ type listClaims struct {
 
 type packList struct {
 	Bits int    `json:"bits"`
-	List string `json:"lst"` // base64url of it, compressed
+	List string `json:"lst"` // base64url of the compressed bits
 }
 
-// Payload is what is to be signed of a list that is at the URI: true at that time.
+// Payload returns the payload to sign for a list that is published at uri and was true at that time.
 func (l StatusList) Payload(uri string, at time.Time) ([]byte, error) {
 	var packed bytes.Buffer
 	w, err := zlib.NewWriterLevel(&packed, zlib.BestCompression)
@@ -87,7 +89,7 @@ func (l StatusList) Payload(uri string, at time.Time) ([]byte, error) {
 	})
 }
 
-// StatusList reads the list that was found at a URI. The error wraps one of the sentinels of this package.
+// StatusList reads the list fetched from uri. The error wraps one of the sentinels of this package.
 func (v *Verifier) StatusList(raw, uri string) (StatusList, error) {
 	payload, err := v.open(raw, StatusListType)
 	if err != nil {

@@ -12,27 +12,27 @@ import (
 )
 
 const (
-	// maxToken is far above any token that we issue, in bytes.
+	// maxToken is far larger than any token that we issue, in bytes.
 	maxToken = 64 << 10
-	// leeway is how far the issuer's clock may be ahead. A token's end is not stretched by it.
+	// leeway is how far the issuer's clock may be ahead of ours. It does not extend a token's expiry.
 	leeway = 5 * time.Second
 )
 
-// header is all that a token may have in its header. Anything else, such as jku, jwk, x5c, b64 or crit, asks a
-// verifier to trust what the token's sender says about keys, or to read it in another way.
+// header has all members that a token's header may have. Any other member, such as jku, jwk, x5c, b64 or crit, would make
+// a verifier trust the sender's claims about keys, or interpret the token differently.
 type header struct {
 	Algorithm string `json:"alg"`
 	KeyID     string `json:"kid"`
 	Type      string `json:"typ"`
 }
 
-// Config says which tokens a Verifier accepts.
+// Config defines which tokens a Verifier accepts.
 type Config struct {
-	// Issuer is the iss of the tokens, exactly.
+	// Issuer must equal the tokens' iss exactly.
 	Issuer string
-	// Audiences are those of the resource server: at least one.
+	// Audiences are the audiences of the resource server: at least one.
 	Audiences []string
-	// Keys returns the issuer's keys as they are known now. It is called once for each token.
+	// Keys returns the issuer's currently known keys. Verifier calls it once for each token.
 	Keys func() KeySet
 	Now  func() time.Time
 }
@@ -41,12 +41,12 @@ type Config struct {
 type Verifier struct {
 	cfg Config
 	any bool
-	// signed are texts whose signature one of the keys has made.
+	// signed caches the texts with a valid signature, and the key that signed each one.
 	signed jws.Verified[crypto.PublicKey]
 }
 
-// NewVerifier is for a resource server: it accepts tokens for its own audiences only. ErrConfig when something is
-// missing.
+// NewVerifier returns a Verifier for a resource server: it accepts tokens only for the server's own audiences. It returns
+// ErrConfig if a setting is missing.
 func NewVerifier(cfg Config) (*Verifier, error) {
 	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
 		return nil, ErrConfig
@@ -54,8 +54,9 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	return newVerifier(&Verifier{cfg: cfg})
 }
 
-// NewIssuerVerifier is for the issuer itself, which looks at tokens for whatever audience. Who accepts what it verified as
-// a permission, without looking at the audience, opens each resource server to the tokens of all others.
+// NewIssuerVerifier returns a Verifier for the issuer itself, which reads tokens for any audience. Do not treat a token
+// verified this way as a permission without checking its audience: that would open each resource server to the tokens of
+// all others.
 func NewIssuerVerifier(cfg Config) (*Verifier, error) {
 	if len(cfg.Audiences) != 0 {
 		return nil, ErrConfig
@@ -70,9 +71,9 @@ func newVerifier(v *Verifier) (*Verifier, error) {
 	return v, nil
 }
 
-// Verify returns the claims of a token of ours that is for one of the audiences and valid now. Whether its presenter
-// holds the key that it is bound to is for Claims.Bound to say, and whether it was revoked for introspection. The error
-// wraps one of the sentinels of this package and says nothing of the token.
+// Verify returns the claims of a token from our issuer that is for one of the audiences and valid now. It does not check
+// whether the presenter holds the key that the token is bound to (use Claims.Bound), or whether the token was revoked
+// (use introspection). The error wraps one of the sentinels of this package and reveals nothing about the token.
 func (v *Verifier) Verify(raw string) (Claims, error) {
 	payload, err := v.open(raw, Type)
 	if err != nil {
@@ -88,8 +89,8 @@ func (v *Verifier) Verify(raw string) (Claims, error) {
 	return claims.Claims, nil
 }
 
-// open returns the payload of what the issuer has signed as being of that type. A signature by a key that is still the
-// issuer's is verified once.
+// open returns the payload of a text that the issuer signed with this typ. It verifies a signature only once, as long as
+// the issuer keeps the key.
 func (v *Verifier) open(raw, typ string) ([]byte, error) {
 	parts, err := jws.Split(raw, maxToken)
 	switch {
@@ -123,7 +124,7 @@ func (v *Verifier) open(raw, typ string) ([]byte, error) {
 	return parts[1], nil
 }
 
-// Digest is the SHA-256 of the payload of a token that was verified, by which, with its id, the record knows it.
+// Digest returns the SHA-256 of the payload of a verified token. The record identifies a token by this digest and its id.
 func Digest(verified string) [32]byte {
 	parts, err := jws.Split(verified, maxToken)
 	if err != nil {
@@ -132,7 +133,7 @@ func Digest(verified string) [32]byte {
 	return sha256.Sum256(parts[1])
 }
 
-// accept holds claims that the issuer has signed to what is asked for here, now.
+// accept checks signed claims against the configuration and the current time.
 func (v *Verifier) accept(c received) error {
 	now := v.cfg.Now()
 	switch {
