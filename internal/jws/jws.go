@@ -1,6 +1,6 @@
-// Package jws takes signed tokens apart (RFC 7515, compact serialisation), strictly, and checks a signature by a key. It
-// exists because two parsers that read one token differently are a way around both: what it lets through has only one
-// reading. It must never choose a key, or an algorithm, by what a token says.
+// Package jws strictly parses signed tokens (RFC 7515, compact serialisation) and verifies a signature with a given key.
+// It exists because two parsers that read one token differently allow an attacker to bypass both: what jws accepts has
+// only one interpretation. It must never choose a key or an algorithm based on the token.
 package jws
 
 import (
@@ -21,21 +21,22 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// What is wrong with a token. No error quotes it.
+// The errors for a bad token. No error quotes the token.
 var (
 	ErrMalformed = errors.New("malformed token")
 	ErrTooLarge  = errors.New("the token is too large")
 	ErrSignature = errors.New("the token's signature does not verify")
 )
 
-// maxUnixTime is the end of the year 9999. It keeps times within what RFC 3339 can print.
+// maxUnixTime is the end of the year 9999. It keeps times within what RFC 3339 can represent.
 const maxUnixTime = 253402300799
 
-// Parts are the header, the payload and the signature of a token.
+// Parts are the decoded header, payload and signature of a token.
 type Parts [3][]byte
 
 // Split decodes the parts of a token of at most limit bytes. Go's decoder skips line breaks, and its lax mode ignores
-// stray bits at the end, so that many texts would be one token: strict mode and the alphabet are both needed.
+// stray bits at the end, so many texts would decode to the same token. Split therefore uses strict mode and also rejects
+// line breaks.
 func Split(token string, limit int) (Parts, error) {
 	var parts Parts
 	if len(token) > limit {
@@ -57,14 +58,14 @@ func Split(token string, limit int) (Parts, error) {
 	return parts, nil
 }
 
-// Verify is nil when the signature of a token that was split is one by the key with that JWS algorithm. That the
-// algorithm is one to accept, and fits the key, is for the caller to know.
+// Verify returns nil if the signature of a split token was made by the key with that JWS algorithm. The caller must know
+// that the algorithm is acceptable and fits the key.
 func Verify(token string, parts Parts, algorithm string, key crypto.PublicKey) error {
 	method := jwt.GetSigningMethod(algorithm)
 	switch pss, ok := method.(*jwt.SigningMethodRSAPSS); {
-	case algorithm == "Ed25519": // RFC 9864's name of what RFC 8037 calls EdDSA with this curve
+	case algorithm == "Ed25519": // RFC 9864's name for what RFC 8037 calls EdDSA with this curve
 		method = jwt.SigningMethodEdDSA
-	case ok: // the library takes a salt of any length, and RFC 7518, section 3.5, has one of the hash's
+	case ok: // the library accepts a salt of any length; RFC 7518, section 3.5, requires that of the hash
 		method = &jwt.SigningMethodRSAPSS{
 			SigningMethodRSA: pss.SigningMethodRSA, Options: pss.Options, VerifyOptions: &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash},
 		}
@@ -75,7 +76,7 @@ func Verify(token string, parts Parts, algorithm string, key crypto.PublicKey) e
 	return nil
 }
 
-// MayVerify tells whether a JWK is one to verify signatures with, by its use and key_ops (RFC 7517, sections 4.2 and 4.3).
+// MayVerify reports whether a JWK's use and key_ops allow verifying signatures (RFC 7517, sections 4.2 and 4.3).
 func MayVerify(jwk []byte) bool {
 	var said struct {
 		Use        string   `json:"use"`
@@ -85,7 +86,7 @@ func MayVerify(jwk []byte) bool {
 		(said.Operations == nil || slices.Contains(said.Operations, "verify"))
 }
 
-// Thumbprint is the RFC 7638 thumbprint of a public key, by SHA-256 and in base64url.
+// Thumbprint returns the RFC 7638 thumbprint of a public key, with SHA-256 and in base64url.
 func Thumbprint(public crypto.PublicKey) (string, error) {
 	sum, err := (&jose.JSONWebKey{Key: public}).Thumbprint(crypto.SHA256)
 	if err != nil {
@@ -94,14 +95,14 @@ func Thumbprint(public crypto.PublicKey) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum), nil
 }
 
-// CertificateThumbprint is the x5t#S256 of a certificate in DER (RFC 8705, section 3.1).
+// CertificateThumbprint returns the x5t#S256 of a certificate in DER (RFC 8705, section 3.1).
 func CertificateThumbprint(der []byte) string {
 	sum := sha256.Sum256(der)
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// Seconds reads a NumericDate (RFC 7519, section 2). It takes whole seconds only: a fraction, an exponent or a string is
-// read differently by different libraries.
+// Seconds reads a NumericDate (RFC 7519, section 2). It accepts whole seconds only, because libraries read a fraction, an
+// exponent or a string in different ways.
 func Seconds(v jsontext.Value) (time.Time, error) {
 	text := string(v)
 	if len(text) == 0 || text[0] < '0' || text[0] > '9' {
@@ -114,7 +115,7 @@ func Seconds(v jsontext.Value) (time.Time, error) {
 	return time.Unix(n, 0).UTC(), nil
 }
 
-// SoleAudience returns what an "aud" names, as a string or as an array of one string (RFC 7519, section 4.1.3).
+// SoleAudience returns the audience in an "aud" that is a string or an array of one string (RFC 7519, section 4.1.3).
 func SoleAudience(aud jsontext.Value) (string, bool) {
 	var list []string
 	if aud.Kind() == '"' {
@@ -125,13 +126,13 @@ func SoleAudience(aud jsontext.Value) (string, bool) {
 	} else if aud.Kind() != '[' || json.Unmarshal(aud, &list) != nil {
 		return "", false
 	}
-	if len(list) != 1 || list[0] == "" { // which null would be, too
+	if len(list) != 1 || list[0] == "" { // null decodes to "" too
 		return "", false
 	}
 	return list[0], true
 }
 
-// IsRSA tells whether a public key is one of RSA.
+// IsRSA reports whether a public key is an RSA key.
 func IsRSA(key crypto.PublicKey) bool {
 	_, ok := key.(*rsa.PublicKey)
 	return ok
