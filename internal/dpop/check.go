@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// Header is the header field that carries a proof, and NonceHeader the one that tells the nonce for the next.
+	// Header is the header field that carries a proof. NonceHeader carries the nonce for the next proof.
 	Header, NonceHeader = "DPoP", "DPoP-Nonce"
-	// Algorithms are the JWS algorithms of proofs, as metadata and challenges list them.
+	// Algorithms lists the JWS algorithms of proofs, in the form that metadata and challenges use.
 	Algorithms = "ES256 ES384 EdDSA Ed25519"
-	// Type is the typ of a proof's header.
+	// Type is the typ header of a proof.
 	Type = "dpop+jwt"
 
-	// early and late are how far a proof's time may be ahead of our clock, and behind it.
+	// early is how far a proof's time may be ahead of our clock, and late how far behind it.
 	early, late = 5 * time.Second, 60 * time.Second
-	// maxProof and maxID bound a proof and its jti, in bytes.
+	// maxProof bounds a proof and maxID its jti, in bytes.
 	maxProof, maxID = 8 << 10, 256
 )
 
-// fits tells which keys each algorithm is used with.
+// fits reports, for each algorithm, whether a key suits it.
 var fits = map[string]func(crypto.PublicKey) bool{
 	"ES256": onCurve(elliptic.P256()),
 	"ES384": onCurve(elliptic.P384()),
-	// Two names of one algorithm: RFC 8037 has EdDSA, and RFC 9864 replaces it by the name of the curve.
+	// Two names for one algorithm: RFC 8037 defines EdDSA, and RFC 9864 replaces it with the name of the curve.
 	"EdDSA": isEd25519, "Ed25519": isEd25519,
 }
 
@@ -50,37 +50,38 @@ func onCurve(curve elliptic.Curve) func(crypto.PublicKey) bool {
 	}
 }
 
-// Expected is the request that a proof has to be for.
+// Expected describes the request that a proof must match.
 type Expected struct {
 	Method string
-	// URLs are the addresses of the request, one by each configured origin. Query and fragment do not matter.
+	// URLs are the URLs of the request, one per configured origin. Query and fragment are ignored.
 	URLs []string
 	Now  time.Time
-	// Nonces has to have given the proof's nonce; nil asks for none.
+	// Nonces must have issued the proof's nonce; nil requires no nonce.
 	Nonces *Nonces
-	// Token is the access token that the request presents; empty when it presents none.
+	// Token is the access token that the request presents; empty if it presents none.
 	Token string
-	// Thumbprint is of the key that has to have made the proof; empty takes any.
+	// Thumbprint is the thumbprint of the key that must have signed the proof; empty accepts any key.
 	Thumbprint string
 }
 
-// Proof is a proof that was checked. It is good for one use: pass it to a Memory, or to a store that all replicas share.
+// Proof is a proof that was checked. It may be used once: pass it to a ReplayCache, or to a store that all replicas
+// share.
 type Proof struct {
-	// Thumbprint is the RFC 7638 thumbprint of the key that made it, as in the jkt of a cnf.
+	// Thumbprint is the RFC 7638 thumbprint of the signing key, as in the jkt of a cnf.
 	Thumbprint string
-	// Digest names this one proof among all of all keys. From Until on it would not be accepted any more.
+	// Digest identifies this proof among all proofs of all keys. Check no longer accepts the proof from Until on.
 	Digest [sha256.Size]byte
 	Until  time.Time
 }
 
-// header is all that a proof may have in its header.
+// header has all members that a proof's header may have.
 type header struct {
 	Type      string         `json:"typ"`
 	Algorithm string         `json:"alg"`
 	Key       jsontext.Value `json:"jwk"`
 }
 
-// jwk is all that a proof's key may have (RFC 7517): none of the private members, and no certificates.
+// jwk has all members that a proof's key may have (RFC 7517): no private members, and no certificates.
 type jwk struct {
 	Type       string         `json:"kty"`
 	Curve      string         `json:"crv"`
@@ -102,9 +103,9 @@ type claims struct {
 	Nonce    string         `json:"nonce"`
 }
 
-// Check makes all checks of RFC 9449, section 4.3, of the values of a request's DPoP header. Whether the proof was used
-// before is for the caller to find out next. The error wraps one of the sentinels of this package; of a proof that lacks
-// nothing but a nonce it is ErrNonce.
+// Check makes all checks of RFC 9449, section 4.3, on the values of a request's DPoP header. The caller must then check
+// whether the proof was used before. The error wraps one of the sentinels of this package. It is ErrNonce only if nothing
+// but the nonce is wrong.
 func Check(values []string, want Expected) (Proof, error) {
 	switch len(values) {
 	case 0:
@@ -129,7 +130,7 @@ func Check(values []string, want Expected) (Proof, error) {
 	}, nil
 }
 
-// verified returns the claims of a proof, and the thumbprint of the key that has signed them.
+// verified returns the claims of a proof and the thumbprint of the key that signed them.
 func verified(proof string) (claims, string, error) {
 	parts, err := jws.Split(proof, maxProof)
 	if err != nil {
@@ -157,8 +158,8 @@ func verified(proof string) (claims, string, error) {
 	return c, thumbprint, nil
 }
 
-// match holds claims that the key has signed to the request. The nonce comes last, so that a caller is told to try again
-// only when that would help.
+// match checks signed claims against the request. It checks the nonce last, so a caller is asked to retry only if that
+// would help.
 func (want Expected) match(c claims, issued time.Time, thumbprint string) error {
 	switch {
 	case c.Method != want.Method:
@@ -177,8 +178,8 @@ func (want Expected) match(c claims, issued time.Time, thumbprint string) error 
 	return nil
 }
 
-// keyOf reads the key that a proof brings along. That anybody can bring one is the point: what it proves is the
-// thumbprint.
+// keyOf reads the key inside a proof. Any caller can supply any key: the proof only proves that the caller holds the key
+// with this thumbprint.
 func keyOf(head header) (crypto.PublicKey, error) {
 	fit, ok := fits[head.Algorithm]
 	if !ok {
@@ -195,7 +196,7 @@ func keyOf(head header) (crypto.PublicKey, error) {
 	return key.Key, nil
 }
 
-// hashOf is the ath of a proof for a token, and empty for none.
+// hashOf returns the ath of a proof for a token, or "" if there is no token.
 func hashOf(token string) string {
 	if token == "" {
 		return ""

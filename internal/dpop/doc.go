@@ -1,6 +1,6 @@
-// Package dpop makes and checks DPoP proofs (RFC 9449): with one, the sender of a request shows that it holds the key that
-// its token is bound to, or that its token is to be bound to.
+// Package dpop makes and checks DPoP proofs (RFC 9449). With a proof, the sender of a request shows that it holds the key
+// that its token is bound to, or will be bound to.
 //
-// It is pure: no I/O and no clock of its own. It must never take the address that a request was sent to from the request:
-// a proof is only for the origin that the operator has configured.
+// It is pure: it does no I/O and reads no clock directly. It must never take the URL of a request from the request
+// itself: a proof is valid only for an origin that the operator has configured.
 package dpop

@@ -6,7 +6,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
-// Every way in which a proof is refused. The errors returned by Check and Memory wrap exactly one of these.
+// The reasons to refuse a proof. An error from Check or ReplayCache wraps exactly one of these.
 var (
 	ErrMissing   error = refusal.New("dpop", "proof_missing", "the proof is missing")
 	ErrMalformed error = refusal.New("dpop", "proof_malformed", "the header does not hold exactly one DPoP proof")
@@ -23,5 +23,5 @@ var (
 	ErrCrowded   error = refusal.New("dpop", "proof_crowded", "too many proofs to check for replay")
 )
 
-// ErrConfig is what a Signer, or Nonces, cannot be made of.
+// ErrConfig means that a Signer or Nonces cannot be made from the given key.
 var ErrConfig = errors.New("dpop: unsuitable key")

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// ReplayCache remembers which proofs were used, for one process. It is safe for concurrent use.
+// ReplayCache remembers used proofs in one process. It is safe for concurrent use.
 type ReplayCache struct {
 	most  int
 	mu    sync.Mutex
 	seen  map[[sha256.Size]byte]Proof
-	of    map[string]int // how many are of each key
+	of    map[string]int // proofs per key
 	swept time.Time
 }
 
-// NewReplayCache remembers up to so many proofs at once, and a tenth of that of one key, so that nobody who floods keeps the
-// others out. A proof is forgotten after about a minute.
+// NewReplayCache returns a ReplayCache for at most most proofs, and a tenth of that per key, so a caller that floods it
+// does not block the others. It forgets a proof after about a minute.
 func NewReplayCache(most int) *ReplayCache {
 	return &ReplayCache{most: most, seen: map[[sha256.Size]byte]Proof{}, of: map[string]int{}}
 }
 
-// Use is nil for the first use of a proof that was checked, and ErrReplayed for any other. When the memory is full, or that
-// key's part of it, it is ErrCrowded: what cannot be remembered must not be accepted.
+// Use returns nil for the first use of a checked proof, and ErrReplayed for any later one. If the cache, or the key's
+// share of it, is full, it returns ErrCrowded: a proof that cannot be remembered must not be accepted.
 func (m *ReplayCache) Use(p Proof, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,7 +44,7 @@ func (m *ReplayCache) crowded(p Proof) bool {
 	return len(m.seen) >= m.most || m.of[p.Thumbprint] >= max(1, m.most/10)
 }
 
-// sweep forgets what would not be accepted any more.
+// sweep forgets proofs that are no longer valid.
 func (m *ReplayCache) sweep(now time.Time) {
 	for digest, p := range m.seen {
 		if !p.Until.Before(now) {

@@ -10,15 +10,16 @@ import (
 	"time"
 )
 
-// turn is how long one nonce is given out. It is accepted until the end of the next turn.
+// turn is how long one nonce is issued. It is accepted until the end of the next turn.
 const turn = 2 * time.Minute
 
-// Nonces are what servers ask to be in proofs, so that none can be made long before it is used (RFC 9449, section 8). They
-// keep no state: all replicas that have one key give, and accept, the same. They are safe for concurrent use.
+// Nonces issues and checks the nonces that a server requires in proofs, so that no proof can be made long before its use
+// (RFC 9449, section 8). It keeps no state: all replicas with the same key issue and accept the same nonces. It is safe
+// for concurrent use.
 type Nonces struct{ key []byte }
 
-// NewNonces derives the key from one that all replicas of a deployment share. ErrConfig when that is shorter than 32
-// bytes.
+// NewNonces derives the key from a key that all replicas of a deployment share. It returns ErrConfig if the shared key is
+// shorter than 32 bytes.
 func NewNonces(shared []byte) (*Nonces, error) {
 	if len(shared) < 32 {
 		return nil, ErrConfig
@@ -30,14 +31,14 @@ func NewNonces(shared []byte) (*Nonces, error) {
 	return &Nonces{key: key}, nil
 }
 
-// At returns the nonce to give out at a time.
+// At returns the nonce to issue at the given time.
 func (n *Nonces) At(now time.Time) string {
 	mac := hmac.New(sha256.New, n.key)
 	_, _ = mac.Write(binary.BigEndian.AppendUint64(nil, uint64(now.Unix()/int64(turn/time.Second))))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// gave tells whether a replica may have given the nonce out lately. The clock of another one may be ahead.
+// gave reports whether some replica may have issued the nonce recently. The clock of another replica may be ahead.
 func (n *Nonces) gave(nonce string, now time.Time) bool {
 	for _, at := range []time.Time{now, now.Add(-turn), now.Add(early)} {
 		if hmac.Equal([]byte(nonce), []byte(n.At(at))) {

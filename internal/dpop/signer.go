@@ -20,13 +20,14 @@ import (
 type Signer struct {
 	key        crypto.Signer
 	method     jwt.SigningMethod
-	header     string // encoded: it is the same in each proof
+	header     string // encoded; the same in each proof
 	thumbprint string
 	now        func() time.Time
 }
 
-// NewSigner takes an *ecdsa.PrivateKey on P-256 or P-384, or an ed25519.PrivateKey; ErrConfig for any other. The key is as
-// good as every token that is bound to it: best one of the process's own, never written down.
+// NewSigner accepts an *ecdsa.PrivateKey on P-256 or P-384, or an ed25519.PrivateKey. It returns ErrConfig for any other
+// key. A thief of the key can use every token that is bound to it, so preferably use a key that the process generates and
+// never stores.
 func NewSigner(key crypto.Signer, now func() time.Time) (*Signer, error) {
 	s := &Signer{key: key, now: now}
 	switch k := key.(type) {
@@ -59,18 +60,18 @@ func NewSigner(key crypto.Signer, now func() time.Time) (*Signer, error) {
 	return s, nil
 }
 
-// Thumbprint is the RFC 7638 thumbprint of the key.
+// Thumbprint returns the RFC 7638 thumbprint of the key.
 func (s *Signer) Thumbprint() string { return s.thumbprint }
 
-// Request is what a proof is made for.
+// Request is the request that a proof is made for.
 type Request struct {
 	Method string
-	URL    string // as it is sent; its query and fragment are left out
-	Token  string // the access token that is sent along, if one is
-	Nonce  string // the last one that the server gave, if it gave one
+	URL    string // as sent; query and fragment are ignored
+	Token  string // the access token that the request presents, if any
+	Nonce  string // the server's latest nonce, if any
 }
 
-// Proof makes the proof for one request. Each request needs one of its own, and so does each time it is tried again.
+// Proof makes the proof for one request. Every request needs a new proof, and so does every retry.
 func (s *Signer) Proof(r Request) (string, error) {
 	address, ok := normal(r.URL)
 	if !ok {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// sameURL tells whether two addresses are one, without their query and fragment. What is not the address of a request is
-// like no other.
+// sameURL reports whether two URLs are the same, ignoring query and fragment. A URL that no request can have equals no
+// other one.
 func sameURL(a, b string) bool {
 	one, ok := normal(a)
 	if !ok {
@@ -16,14 +16,14 @@ func sameURL(a, b string) bool {
 	return ok && one == other
 }
 
-// normal is the address in the form of RFC 3986, section 6.2: names in lower case, no default port, no needless escapes.
-// It has none with a user or with dot segments, which no request has either.
+// normal returns the URL in the normal form of RFC 3986, section 6.2: host in lower case, no default port, no unnecessary
+// escapes. It rejects a URL with a user or with dot segments, which no request has either.
 func normal(address string) (string, bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.User != nil || u.Opaque != "" {
 		return "", false
 	}
-	host := strings.ToLower(u.Host) // the scheme is in lower case already
+	host := strings.ToLower(u.Host) // url.Parse has already lower-cased the scheme
 	switch u.Scheme {
 	case "https":
 		host = strings.TrimSuffix(host, ":443")
@@ -44,7 +44,7 @@ func normal(address string) (string, bool) {
 	return u.Scheme + "://" + strings.TrimSuffix(host, ":") + path, true
 }
 
-// unescape writes unreserved characters as themselves, and all other escapes in upper case.
+// unescape decodes escaped unreserved characters, and writes all other escapes in upper case.
 func unescape(path string) string {
 	var out strings.Builder
 	for i := 0; i < len(path); i++ {
