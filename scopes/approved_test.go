@@ -63,7 +63,8 @@ func TestWhatABrokenGlassGivesIsShort(t *testing.T) {
 	}
 }
 
-// What waits for people is granted once they agree, and every hint is: nobody is sent to ask for nothing.
+// A pending request is granted once people approve it, and so is every hint: no caller is sent to ask for an approval in
+// vain.
 func TestWhatWaitsIsGrantedOnceApproved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := mustLoad(t, drawPolicies(t))

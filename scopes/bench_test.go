@@ -8,8 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// policiesOf writes n policies, of which two are about the ask and the rest
-// about other sandboxes.
+// policiesOf writes n policies: two that match the request and others for other sandboxes.
 func policiesOf(n int) string {
 	var b strings.Builder
 	b.WriteString(`@id("agents") permit (principal in Path::"spiffe://td.example/agents", action in Action::"git.issues.*", resource)

@@ -92,7 +92,7 @@ func TestCredentialsAreRead(t *testing.T) {
 	}
 }
 
-// The catalogue's own credentials cannot be reached through a copy.
+// A caller cannot modify the catalogue's own credentials through a copy.
 func TestCredentialsAreCopies(t *testing.T) {
 	c := vaultWorld(t)
 	change := func(name string, change func(*scopes.Credential)) {
@@ -256,7 +256,7 @@ func TestLoadRefusesTokenPolicies(t *testing.T) {
 	}
 }
 
-// What an expression could match is judged on its parts: yes, when in doubt.
+// canHold checks the parts of an expression, and returns true if in doubt.
 func TestPatternsThatCouldMatchASlash(t *testing.T) {
 	for pattern, could := range map[string]bool{
 		"[a-z0-9-]+": false, "a|b": false, `\w+`: false, `[^/]+`: false, `\d{3}`: false, `(?i)abc`: false, `[[:alnum:]]`: false, `a?`: false,

@@ -43,7 +43,7 @@ func ecKey(tb testing.TB, curve elliptic.Curve) crypto.Signer {
 	return key
 }
 
-// csrDER makes a request of a key, empty but for what change adds.
+// csrDER makes a request by a key. It is empty except for what change adds.
 func csrDER(tb testing.TB, key crypto.Signer, change func(*x509.CertificateRequest)) []byte {
 	tb.Helper()
 	template := &x509.CertificateRequest{}
@@ -75,7 +75,7 @@ func extension(tb testing.TB, id asn1.ObjectIdentifier, value any) pkix.Extensio
 	return pkix.Extension{Id: id, Value: der}
 }
 
-// askCert asks for the certificate of service a.
+// askCert requests the certificate of service a.
 func askCert(tb testing.TB, c *scopes.Catalogue, csr string) (scopes.Decision, error) {
 	tb.Helper()
 	return c.Decide(subject(agent), scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: csr, Task: "t"}, noon)
@@ -122,7 +122,7 @@ func TestCSRsThatAreTaken(t *testing.T) {
 	})
 }
 
-// H56: a request that asks for more than a key to be certified.
+// H56: a CSR that tries to certify more than a key.
 func TestCSRsThatAskForMore(t *testing.T) {
 	c := vaultWorld(t)
 	basicConstraints, keyUsage := asn1.ObjectIdentifier{2, 5, 29, 19}, asn1.ObjectIdentifier{2, 5, 29, 15}
@@ -146,7 +146,7 @@ func TestCSRsThatAskForMore(t *testing.T) {
 		"an IP":       func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} },
 		"an e-mail":   func(r *x509.CertificateRequest) { r.EmailAddresses = []string{"root@acme.example"} },
 		"a URI":       func(r *x509.CertificateRequest) { r.URIs = []*url.URL{spiffe} },
-		"another kind of name": func(r *x509.CertificateRequest) { // a registered id, which x509 passes over
+		"another kind of name": func(r *x509.CertificateRequest) { // a registered id, which x509 ignores
 			r.ExtraExtensions = []pkix.Extension{extension(t, subjectAltName, []asn1.RawValue{name(2, "a.svc.acme.example"), name(8, "\x2a\x03")})}
 		},
 		"the scope's name as an e-mail": func(r *x509.CertificateRequest) {
@@ -183,8 +183,7 @@ func refusedCSR(t *testing.T, c *scopes.Catalogue, csr, want string) {
 	}
 }
 
-// withChallenge signs a request with an attribute that x509 can neither write
-// nor see.
+// withChallenge signs a request with an attribute that x509 can neither write nor read.
 func withChallenge(t *testing.T) []byte {
 	t.Helper()
 	key := newKey(t)
@@ -258,7 +257,7 @@ func TestCSRsThatAreNone(t *testing.T) {
 	t.Run("SHA-1", func(t *testing.T) { refusedCSR(t, c, csrPEM(withSHA1(t)), form) })
 }
 
-// withSHA1 signs a request as Go no longer does, but still verifies.
+// withSHA1 signs a request with SHA-1, which Go no longer does but still verifies.
 func withSHA1(t *testing.T) []byte {
 	t.Helper()
 	key := ecKey(t, elliptic.P256())
@@ -287,11 +286,11 @@ func withSHA1(t *testing.T) []byte {
 	return der
 }
 
-// Keys that are too weak, or of a kind that nobody should use any more.
+// Keys that are too weak, or of an obsolete type.
 func TestWeakKeys(t *testing.T) {
 	const keys = "an RSA key of 2048 to 8192 bits, an ECDSA key on P-256, P-384 or P-521, or an Ed25519 key"
 	c := vaultWorld(t)
-	t.Setenv("GODEBUG", "rsa1024min=0") // Go itself no longer makes such keys
+	t.Setenv("GODEBUG", "rsa1024min=0") // Go no longer generates such keys by default
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
 		t.Fatal(err)

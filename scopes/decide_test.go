@@ -200,7 +200,8 @@ func boundFor(id string, rest time.Duration) scopes.Subject {
 	return s
 }
 
-// A scope that binds to a key wants a proof by it, whatever else the caller shows; and its token does not end with the SVID.
+// A scope that binds to a key requires a proof by that key, whatever else the caller presents. Its token does not end
+// with the SVID.
 func TestBoundToAProof(t *testing.T) {
 	c := load(t, replace(t, worldScopes, "bind: mtls", "bind: dpop"), worldPolicies)
 	ask := scopes.Ask{Scope: "mail.read", Task: "t-1"}
@@ -248,7 +249,7 @@ func TestBindingIsWhatPoliciesSee(t *testing.T) {
 	}
 }
 
-// H33, H34: a path ends where a segment does, and a trust domain is one name.
+// H33, H34: a path prefix matches whole segments only, and a trust domain matches by its whole name.
 func TestPathsAndTrustDomains(t *testing.T) {
 	c := load(t, worldScopes, `
 @id("path") permit (principal in Path::"spiffe://td.example/agents/a", action == Action::"git.issues.read", resource);
@@ -286,7 +287,7 @@ func TestPathsAndTrustDomains(t *testing.T) {
 	}
 }
 
-// H63, H64: Cedar leaves an erring policy out, which may be the one that forbids.
+// H63, H64: Cedar ignores a policy that fails to evaluate, and it may be the one that forbids.
 func TestErringPolicyDenies(t *testing.T) {
 	const permit = `@id("all") permit (principal, action, resource);`
 	tests := []struct{ name, policies, want string }{
@@ -318,7 +319,7 @@ func TestErringPolicyDenies(t *testing.T) {
 	}
 }
 
-// Every attribute of the context reaches the policies as it is documented.
+// Policies see every attribute of the context as documented.
 func TestContextIsWhatThePoliciesSee(t *testing.T) {
 	c := load(t, worldScopes, `@id("exact") permit (principal, action == Action::"pay.refund", resource == Resource::"pay:USD/42")
 when { context.params == {cents: 42, currency: "USD", urgent: true} && context.ttl == 61 && context.task == "job-1"
@@ -389,7 +390,7 @@ func TestDecideNeedsASubject(t *testing.T) {
 	}
 }
 
-// A hint keeps to the authority of what was asked for, and to its family.
+// A hint has no more authority than the requested scope, and stays within its name prefix.
 func TestHintIsNoWiderThanTheAsk(t *testing.T) {
 	c := load(t, worldScopes, `
 @id("much") permit (principal, action in [Action::"git.repo.*", Action::"git.issues.write", Action::"pay.*"], resource);`)
@@ -421,7 +422,7 @@ func TestCatalogueIsSafeForConcurrentUse(t *testing.T) {
 	all.Wait()
 }
 
-// The example catalogue keeps the promises that its comments make.
+// The example catalogue does what its comments promise.
 func TestExampleCatalogue(t *testing.T) {
 	c := example(t)
 	const research, support, quarantined = "spiffe://acme.example/research/r-7", "spiffe://acme.example/support/s-1", "spiffe://acme.example/quarantine/r-7"

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Each row is one change to the world, and what it says: the fields and the reach. Taken back, it says the opposite.
+// Each row is one change to the world, with the expected fields and reach. The reverse change has the opposite reach.
 func TestPlanOfOneChange(t *testing.T) {
 	const ttl = "ttl: {default: 10m, max: 1h}\n"
 	const limits = "    limits: [{per: sandbox, count: 60, window: 1h}, {per: task, live: 5}]\n"
@@ -34,7 +34,7 @@ func TestPlanOfOneChange(t *testing.T) {
 		},
 		{name: "authority", old: "authority: delete", with: "authority: draft", want: []string{"authority: delete -> draft, widened"}, reach: scopes.Widened},
 		{name: "resource", old: "resource: mail:all", with: "resource: mail:every", want: []string{"resource: mail:all -> mail:every, changed"}, reach: scopes.Changed},
-		// Nobody can be asked any more, so what needs a yes is denied.
+		// Nobody can be asked any more, so whatever needs an approval is denied.
 		{name: "approval", old: "    approval: {group: oncall}\n", with: "", want: []string{"approval: 1 of oncall within 10m -> , narrowed"}, reach: scopes.Narrowed},
 		{name: "group", old: "group: oncall", with: "group: everybody", want: []string{"approval.group: oncall -> everybody, changed"}, reach: scopes.Changed},
 		{name: "quorum", old: "quorum: 2", with: "quorum: 1", want: []string{"approval.quorum: 2 -> 1, widened"}, reach: scopes.Widened},
@@ -153,7 +153,7 @@ var mirrored = map[scopes.Reach]scopes.Reach{
 	scopes.Widened: scopes.Narrowed, scopes.Narrowed: scopes.Widened, scopes.Changed: scopes.Changed, scopes.Same: scopes.Same,
 }
 
-// fieldLines writes the fields of the one scope that a diff has, if any.
+// fieldLines formats the fields of the only scope in a diff, if any.
 func fieldLines(t *testing.T, d scopes.Diff) []string {
 	t.Helper()
 	if len(d.Scopes) > 1 || len(d.Policies) > 0 {
@@ -175,7 +175,7 @@ func reachOf(d scopes.Diff) scopes.Reach {
 	return d.Scopes[0].Reach
 }
 
-// What a class of authority decides can be turned round by a policy, and then nothing is claimed about it.
+// A policy can reverse the effect of an authority class. Plan then reports the reach as changed.
 func TestPlanOfAuthorityLooksAtPolicies(t *testing.T) {
 	lower := replace(t, worldScopes, "authority: delete", "authority: draft")
 	for _, tc := range []struct {
@@ -235,7 +235,7 @@ func TestPlanOfPolicies(t *testing.T) {
 	}
 }
 
-// A policy is quoted as it was written, without what is around it.
+// A policy is quoted as written, without the text around it.
 func TestPolicyIsQuotedAsWritten(t *testing.T) {
 	const written = "@id(\"mail\") @why(\"a; \\\"b\\\"\")\npermit (principal, action == Action::\"mail.read\", resource)\n// not yet;\nwhen { context.task != \";\" /* ; */ };"
 	c := load(t, worldScopes, "// é before\n\n"+written+" // after\n@id(\"other\") forbid (principal, action, resource);\n")
@@ -272,7 +272,7 @@ func TestPlanFromNothing(t *testing.T) {
 	if diff := cmp.Diff(want, got.Scopes[3]); diff != "" {
 		t.Errorf("scope (-want +got):\n%s", diff)
 	}
-	// No policy permits to delete a repository, so that the scope alone gives nobody anything.
+	// No policy permits deleting a repository, so adding the scope alone gives nobody anything.
 	if s := got.Scopes[2]; s.Name != "git.repo.delete" || s.Reach != scopes.Same {
 		t.Errorf("got %s %s, want the same reach", s.Name, s.Reach)
 	}
@@ -285,7 +285,7 @@ func TestPlanFromNothing(t *testing.T) {
 	}
 }
 
-// What Vault is asked for counts too.
+// Changes to what Vault is asked for count too.
 func TestPlanOfCredentials(t *testing.T) {
 	for _, tc := range []struct{ name, from, to, want string }{
 		{"capability", "{kind: vault-token, policy: [{path: secret/a, capabilities: [read]}]}", "{kind: vault-token, policy: [{path: secret/a, capabilities: [list, read]}]}", "credential.policy.secret/a: read -> list, read, widened"},
@@ -308,7 +308,7 @@ func TestPlanOfCredentials(t *testing.T) {
 	}
 }
 
-// edits are places of the world, each with what could be there instead.
+// edits lists texts in the world, each with its possible replacements.
 var edits = [][]string{
 	{"default: 10m, max: 1h", "default: 5m, max: 2h", "default: 20m, max: 30m"},
 	{"authority: delete", "authority: draft", "authority: write"},
@@ -331,7 +331,7 @@ func drawScopes(t *rapid.T) string {
 	return text
 }
 
-// The way back is the opposite of the way there, and staying is nothing.
+// The reverse change has the opposite reach, and no change gives an empty diff.
 func TestPlanMirrors(t *testing.T) {
 	draw := func(t *rapid.T) *scopes.Catalogue {
 		return mustLoadFiles(t, drawScopes(t), drawAnyPolicies(t))
@@ -363,7 +363,7 @@ func TestPlanMirrors(t *testing.T) {
 	})
 }
 
-// drawAnyPolicies draws policies that hold whatever the scopes are.
+// drawAnyPolicies draws policies that are valid for any scopes.
 func drawAnyPolicies(t *rapid.T) string {
 	var b strings.Builder
 	for i := range rapid.IntRange(1, 4).Draw(t, "policies") {
@@ -375,8 +375,8 @@ func drawAnyPolicies(t *rapid.T) string {
 	return b.String()
 }
 
-// What the reach of a scope's change claims holds for every ask: whoever asks gets no less when it is widened, and no
-// more when it is narrowed. Where it is for another time too, a policy about that may well say otherwise.
+// The reach of a scope's change holds for every request: callers get no less if it is widened, and no more if it is
+// narrowed. The test skips requests whose TTL changes, because a policy on the TTL may then decide differently.
 func TestReachHoldsForDecisions(t *testing.T) {
 	seen := map[scopes.Reach]int{}
 	rapid.Check(t, func(t *rapid.T) {

@@ -34,7 +34,7 @@ func compiled(t *testing.T, schema []byte) *jsonschema.Schema {
 	return out
 }
 
-// asEditor validates YAML as an editor does: without its tags, as what JSON would say.
+// asEditor validates YAML as an editor does: without tags, as the equivalent JSON.
 func asEditor(schema *jsonschema.Schema, text string) error {
 	var value any
 	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
@@ -51,8 +51,8 @@ func asEditor(schema *jsonschema.Schema, text string) error {
 	return schema.Validate(document)
 }
 
-// notOfShape are the mistakes of load_test.go that no schema can see: they are about several fields, about the words in
-// a text, or about YAML itself.
+// notOfShape lists the mistakes of load_test.go that no schema can detect: they concern several fields, the words in a
+// text, or YAML itself.
 var notOfShape = []string{
 	"duplicate scope", "bidi in title", "ttl over a day", "ttl of parts of a second", "ttl upside down", "approval waits too long", "break glass of the same group",
 	"break glass for what is stored", "break glass without a lease",
@@ -66,7 +66,7 @@ var notOfShape = []string{
 	"egress path with dots", "egress path with ** inside", "egress path with half a *",
 }
 
-// What is refused for its shape when the catalogue is loaded is refused by the schema, and nothing else is.
+// The schema rejects exactly those mistakes that Load rejects for their structure.
 func TestScopesSchemaRefusesMistakesOfShape(t *testing.T) {
 	schema := compiled(t, scopes.ScopesSchema())
 	if err := asEditor(schema, worldScopes); err != nil {
@@ -88,7 +88,7 @@ func TestScopesSchemaRefusesMistakesOfShape(t *testing.T) {
 	}
 }
 
-// The files that we ship are accepted, and so are the credentials of the tests.
+// The schemas accept the files that we ship and the credentials of the tests.
 func TestSchemasAcceptWhatIsAccepted(t *testing.T) {
 	scopesSchema, examplesSchema := compiled(t, scopes.ScopesSchema()), compiled(t, scopes.ExamplesSchema())
 	paths, err := filepath.Glob("../examples/catalog*/*.y*ml")
@@ -129,7 +129,7 @@ func TestSchemasAcceptWhatIsAccepted(t *testing.T) {
 
 var knownKeys = regexp.MustCompile(`(?m)unknown key "nonsense"; the keys are (.*)$`)
 
-// The keys of the schema are those that a person is told of who wrote another one.
+// The keys of the schema are those that the message about an unknown key lists.
 func TestScopesSchemaHasTheKeys(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(scopes.ScopesSchema(), &schema); err != nil {
@@ -173,7 +173,7 @@ func TestScopesSchemaHasTheKeys(t *testing.T) {
 	}
 }
 
-// at walks into a JSON document; digits are places in a list.
+// at walks into a JSON document; a digit is an index into a list.
 func at(t *testing.T, document map[string]any, path ...string) map[string]any {
 	t.Helper()
 	var value any = document

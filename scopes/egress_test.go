@@ -22,10 +22,10 @@ const (
 	postRule = "{hosts: [mail.example], methods: [POST], paths: [/out]}"
 )
 
-// withRule puts a rule into the scope for mail, which has no parameters.
+// withRule adds a rule to the mail scope, which has no parameters.
 func withRule(rule string) string { return "bind: mtls}\n    egress: [" + rule + "]\n" }
 
-// mailJWT is the credential of the scope for mail, and withSend another in its place, which goes into calls.
+// mailJWT is the credential of the mail scope. withSend replaces it with another one that goes into calls.
 const mailJWT = "{kind: jwt, audience: https://mail.example, bind: mtls}\n"
 
 func withSend(send string) string {
@@ -313,7 +313,7 @@ func TestCallsThatDoNotPass(t *testing.T) {
 		{scopes.Call{"GET", "api.github.com", issues + "/%ff"}, foreign},
 		{scopes.Call{"GET", "api.github.com", issues + "/%c0%af"}, foreign},
 		{scopes.Call{"GET", "api.github.com", issues + "/%EF%BC%8F"}, foreign}, // a full-width slash
-		{scopes.Call{"GET", "api.github.com", issues + "/%E2%80%AE"}, foreign}, // right to left
+		{scopes.Call{"GET", "api.github.com", issues + "/%E2%80%AE"}, foreign}, // right-to-left override
 		{scopes.Call{"GET", "api.github.com", "http://api.github.com" + issues}, "the path does not begin with a slash"},
 		{scopes.Call{"OPTIONS", "api.github.com", "*"}, "the path does not begin with a slash"},
 		{scopes.Call{"GET", "api.github.com", ""}, "the path does not begin with a slash"},
@@ -329,7 +329,7 @@ func TestCallsThatDoNotPass(t *testing.T) {
 	}
 }
 
-// What no decision could have accepted opens no path, not even one that it spells out.
+// A parameter that no decision could have accepted opens no path, not even a path that contains it literally.
 func TestParametersThatAreNone(t *testing.T) {
 	rules := []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/x/{p}/{q}"}}}
 	for name, tt := range map[string]struct {
@@ -373,7 +373,7 @@ func TestEgressIsRead(t *testing.T) {
 	}
 }
 
-// A credential of more than one member goes as the rule says, too.
+// A credential with more than one member is also sent as the rule says.
 func TestWaysOfMoreMembersAreRead(t *testing.T) {
 	for text, want := range map[string]scopes.Send{
 		withSend(", send: {as: aws, service: s3, region: eu-central-1}"): {As: scopes.SendAWS, Service: "s3", Region: "eu-central-1"},
@@ -387,10 +387,10 @@ func TestWaysOfMoreMembersAreRead(t *testing.T) {
 	}
 }
 
-// everything is a rule that only a path that is refused itself does not pass.
+// everything is a rule that allows all paths except those that are refused in themselves.
 var everything = []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/**"}}}
 
-// oneReading fails when a path that passes could be read as another one further on.
+// oneReading fails if another program could read an allowed path differently.
 func oneReading(t interface{ Fatalf(string, ...any) }, sent string) {
 	u, err := url.ParseRequestURI(sent)
 	if err != nil {
@@ -418,7 +418,7 @@ func oneReading(t interface{ Fatalf(string, ...any) }, sent string) {
 	if strings.ContainsFunc(u.Path, unicode.IsControl) {
 		t.Fatalf("%q passed with a control character in it", sent)
 	}
-	// Go's own router would send elsewhere whom it does not like.
+	// Go's own router would redirect a path that is not clean.
 	mux, answer := http.NewServeMux(), httptest.NewRecorder()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	mux.ServeHTTP(answer, &http.Request{Method: "GET", URL: u, Host: "a.example", RequestURI: sent})
@@ -427,13 +427,13 @@ func oneReading(t interface{ Fatalf(string, ...any) }, sent string) {
 	}
 }
 
-// pieces are what paths are made of, and what attacks are.
+// pieces are parts of normal paths and of attacks.
 var pieces = []string{
 	"/", "/", "/", "a", "b", ".", "..", "%2e", "%2f", "%2F", "%5c", `\`, "%00", "%25", "%252e", ";", "%3b", "%3f", "#", "%23", "%20", "%C3%BC", "%c3", "ü",
 	"%EF%BC%8F", "%EF%BC%8E", "%E2%80%A5", "%EF%BC%BC", "@", ":", "+", "%40", "~", "%7e", "=", "&", "\t", " ", "%0a", "%7f", "%", "%zz", "*", "%C2%85", "%F0%9F%98%80", "%EF%AC%81",
 }
 
-// H47: a path that passes never has another shape, whoever normalises it.
+// H47: an allowed path has the same structure after any normalisation.
 func TestPathsThatPassHaveOneReading(t *testing.T) {
 	passed := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -448,7 +448,7 @@ func TestPathsThatPassHaveOneReading(t *testing.T) {
 	}
 }
 
-// What passes a rule with a parameter has that value, and nothing of it elsewhere.
+// A call that a rule with a parameter allows has exactly that value in exactly that place.
 func TestParametersHoldTheirPlace(t *testing.T) {
 	values := []string{"acme/api", "acme", "api", "acme/api/issues", "a/b/c", "a.git", "x"}
 	rules := []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/r/{p}/issues/*"}}}
@@ -469,7 +469,7 @@ func TestParametersHoldTheirPlace(t *testing.T) {
 	}
 }
 
-// FuzzAllowed: whatever is sent, what passes has one reading.
+// FuzzAllowed: every allowed call has only one reading.
 func FuzzAllowed(f *testing.F) {
 	for _, seed := range append(slices.Clone(pieces), "/repos/acme/api/issues?x", "/a/%C3%BC/b", "//", "/./", "/a/../b") {
 		f.Add("a.example", seed)

@@ -15,7 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// The catalogue that we ship does what its own examples say.
+// The catalogue that we ship passes its own examples.
 func TestExamplesOfTheExample(t *testing.T) {
 	examples, err := scopes.ReadExamplesFS(os.DirFS("../examples/catalog"))
 	if err != nil {
@@ -79,7 +79,7 @@ func TestExamplesAreRead(t *testing.T) {
 	}
 }
 
-// Each kind of mistake, with the place of it and what to write instead.
+// Each kind of mistake, with its position and the advice to correct it.
 func TestReadExamplesRefuses(t *testing.T) {
 	const good = "examples:\n  - name: one\n    as: spiffe://td.example/a\n    scope: mail.read\n    want: allow\n"
 	for _, tc := range []struct{ name, old, with, want string }{
@@ -116,7 +116,7 @@ func TestReadExamplesRefuses(t *testing.T) {
 	}
 }
 
-// Every part of what is wanted is held against what is got.
+// Check compares every part of the expectation with the result.
 func TestCheckSaysWhatDiffers(t *testing.T) {
 	const head = "examples:\n  - name: one\n    as: spiffe://td.example/agents/a\n    scope: git.issues.write\n"
 	for _, tc := range []struct {
@@ -145,7 +145,7 @@ func TestCheckSaysWhatDiffers(t *testing.T) {
 	}
 }
 
-// Examples are beside the catalogue, and no part of it.
+// Examples are stored beside the catalogue, but are not part of it.
 func TestExamplesAreNoPartOfTheCatalogue(t *testing.T) {
 	files := fstest.MapFS{"s.yaml": {Data: []byte(worldScopes)}, "p.cedar": {Data: []byte(worldPolicies)}}
 	before, err := scopes.LoadFS(files)
@@ -169,7 +169,7 @@ func TestExamplesAreNoPartOfTheCatalogue(t *testing.T) {
 	}
 }
 
-// Assess says what Decide would with a key that fits, and never what Vault would be asked for.
+// Assess decides as Decide would with a suitable key, and never returns the request for Vault.
 func TestAssessTakesTheKeyForSent(t *testing.T) {
 	c := load(t, worldScopes+`  - name: web.certificate.issue
     title: Issue
@@ -212,19 +212,19 @@ func TestAssessTakesTheKeyForSent(t *testing.T) {
 			t.Errorf("%s: got %+v and %v, want it denied with a shorter one as hint", scope, d, err)
 		}
 	}
-	// What the names would be refused for is found without the key.
+	// A name that would be refused is found without the key.
 	bad := scopes.Ask{Scope: "web.certificate.issue", Params: map[string]any{"service": "shop..x"}, Task: "t"}
 	if d, err := c.Assess(who, bad, noon); err == nil {
 		t.Errorf("got %+v, want the name refused", d)
 	}
-	// A hint is not about a key that the caller never had.
+	// A hint does not propose a scope that needs a key which the caller never had.
 	d, err := c.Assess(who, scopes.Ask{Scope: "web.shells", Task: "t"}, noon)
 	if err != nil || d.Outcome != scopes.Deny || d.Narrowest != nil {
 		t.Errorf("got %+v and %v, want no hint", d, err)
 	}
 }
 
-// With nothing to certify, Assess and Decide differ in the grant alone.
+// If there is nothing to certify, Assess and Decide differ only in the grant.
 func TestAssessIsDecide(t *testing.T) {
 	c := world(t)
 	for _, ask := range []scopes.Ask{

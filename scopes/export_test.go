@@ -7,7 +7,7 @@ import (
 	"github.com/cedar-policy/cedar-go"
 )
 
-// Unindexed is the catalogue as it would be if every policy might be about every ask.
+// Unindexed returns a copy of the catalogue that evaluates every policy for every request.
 func (c *Catalogue) Unindexed() *Catalogue {
 	whole := *c
 	var all []int
@@ -18,8 +18,8 @@ func (c *Catalogue) Unindexed() *Catalogue {
 	return &whole
 }
 
-// Validations are what the validator says of each policy, once against the part of the schema that it is about and once
-// against the whole.
+// Validations returns the validator's messages for each policy: against the part of the schema that concerns it, and
+// against the whole schema.
 func Validations(files []File) (part, whole map[string][]string) {
 	var problems Problems
 	c := &Catalogue{scopes: map[string]*definition{}}

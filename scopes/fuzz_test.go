@@ -13,8 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// FuzzLoad: any bytes are either refused with Problems or give a catalogue that
-// decides.
+// FuzzLoad: any input is either refused with Problems or loads as a catalogue that can decide.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(worldScopes), []byte(worldPolicies))
 	f.Add([]byte("scopes: [*a]"), []byte(`@id("a") permit (principal, action, resource) when { 1 < };`))
@@ -52,10 +51,10 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// clean is written apart from the code: nothing else may be in a value.
+// clean is written independently of the code: no value may contain anything else.
 var clean = regexp.MustCompile(`\A[A-Za-z0-9._/:@-]{1,1000}\z`)
 
-// refusals is all that can be said about a value: it is never repeated.
+// refusals lists all possible messages about a value. None repeats the value.
 var refusals = []string{
 	"params.value must not be empty",
 	"params.value may hold letters, digits and . _ - / : @ only",
@@ -65,7 +64,7 @@ var refusals = []string{
 	"params.value makes a resource that is longer than 1000 bytes",
 }
 
-// FuzzParamValue: no text gets past the baseline, whatever the pattern allows.
+// FuzzParamValue: no value gets past the baseline, whatever the pattern allows.
 func FuzzParamValue(f *testing.F) {
 	for _, s := range []string{"acme/api", "../sys/seal", "a//b", "x\n", "ａ", "{{a}}", "-x", "a/./b", "\xff", "a%2eb"} {
 		f.Add(s)

@@ -15,7 +15,7 @@ import (
 
 const agent = "spiffe://td.example/agents/a"
 
-// policyOf finds a scope's policy by what its text holds.
+// policyOf finds a scope's policy whose text contains holds.
 func policyOf(tb testing.TB, c *scopes.Catalogue, scope, holds string) string {
 	tb.Helper()
 	var names []string
@@ -105,8 +105,7 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// A denial asks nothing of Vault, and neither does a JWT; a pending ask says
-// already what will be asked.
+// A denial and a JWT have no grant. A pending decision already has its grant.
 func TestGrantsFollowTheOutcome(t *testing.T) {
 	login := scopes.Ask{Scope: "ssh.login", Params: map[string]any{"user": "alice"}, PublicKey: newSSHKey(t), Task: "t"}
 	for outcome, policy := range map[scopes.Outcome]string{
@@ -125,7 +124,7 @@ func TestGrantsFollowTheOutcome(t *testing.T) {
 	}
 }
 
-// A static secret is called one.
+// The explanation says that a static secret is static.
 func TestStaticIsExplained(t *testing.T) {
 	d, err := ask(t, vaultWorld(t), "kv.agent", map[string]any{"name": "a"})
 	want := "Permitted by all. The secret is static: Brevet cannot end it, only whoever keeps it can change it."
@@ -134,7 +133,7 @@ func TestStaticIsExplained(t *testing.T) {
 	}
 }
 
-// within_svid holds for whatever proves the SVID, without mTLS too.
+// within_svid applies however the SVID was presented, with or without mTLS.
 func TestWithinSVID(t *testing.T) {
 	c := vaultWorld(t)
 	cloud := scopes.Ask{Scope: "aws.creds", Params: map[string]any{"role": "r", "env": "e"}, TTL: 10 * time.Minute, Task: "t"}
@@ -151,7 +150,7 @@ func TestWithinSVID(t *testing.T) {
 			t.Errorf("bound %v, SVID without end: got %s (%s), grant %v and %v", bound, d.Outcome, d.Reason, d.Grant, err)
 		}
 	}
-	// Without it, the SVID's end is not the credential's.
+	// Without it, the SVID's expiry does not bound the credential.
 	who := subject(agent)
 	who.Expires = noon.Add(time.Second)
 	d, err := c.Decide(who, scopes.Ask{Scope: "kv.agent", Params: map[string]any{"name": "a"}, Task: "t"}, noon)
@@ -160,7 +159,7 @@ func TestWithinSVID(t *testing.T) {
 	}
 }
 
-// A key is asked for where it is certified, and only there.
+// A key is required for the scopes that certify it, and refused for all others.
 func TestKeysAreAskedForWhereTheyAreUsed(t *testing.T) {
 	c := vaultWorld(t)
 	request, line := newCSR(t, nil), newSSHKey(t)
@@ -198,8 +197,7 @@ func TestKeysAreAskedForWhereTheyAreUsed(t *testing.T) {
 	}
 }
 
-// A hint for a certificate carries the caller's key along: else it would not be
-// one that can be asked for.
+// A hint for a certificate includes the caller's key. Otherwise the hint could not be requested.
 func TestHintsKeepTheKey(t *testing.T) {
 	c := load(t, vaultScopes, `@id("p") permit (principal, action == Action::"web.cert", resource) when { context.ttl <= 60 };`)
 	a := scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: newCSR(t, nil), TTL: 5 * time.Minute, Task: "t"}
@@ -221,8 +219,8 @@ func TestHintsKeepTheKey(t *testing.T) {
 	}
 }
 
-// H52 to H55, H57 to H59, in each place where a parameter becomes part of what
-// Vault is asked. The patterns allow everything but a slash.
+// H52 to H55, H57 to H59, in each place where a parameter becomes part of a request to Vault. The patterns allow
+// everything but a slash.
 func TestHostileValuesReachNoGrant(t *testing.T) {
 	c := vaultWorld(t)
 	hostile := []string{
@@ -268,7 +266,7 @@ func refused(t *testing.T, c *scopes.Catalogue, a scopes.Ask, name, value string
 	}
 }
 
-// What is fit for a parameter is not yet fit for every place.
+// A valid parameter value is not necessarily valid in every place.
 func TestValuesAreHeldAgainstTheirPlace(t *testing.T) {
 	c := vaultWorld(t)
 	key, request := newSSHKey(t), newCSR(t, nil)
@@ -325,8 +323,8 @@ func TestValuesAreHeldAgainstTheirPlace(t *testing.T) {
 	}
 }
 
-// grantWithinShape says what is wrong with a grant, or "". It knows the scopes of
-// vaultScopes by themselves, and nothing of the code that reads them.
+// grantWithinShape returns what is wrong with a grant, or "". It encodes vaultScopes independently of the code that reads
+// them.
 func grantWithinShape(c *scopes.Catalogue, scope string, g *scopes.Grant) string {
 	shapes := map[string]string{
 		"db.reporting": "team/database/creds/+", "db.any": "database/creds/+", "web.cert": "pki/sign/web", "web.full": "pki/issue/+",
@@ -371,7 +369,7 @@ func grantWithinShape(c *scopes.Catalogue, scope string, g *scopes.Grant) string
 	return ""
 }
 
-// Whatever is accepted is within what the scope says, and its policy covers it.
+// Every grant stays within its scope's definition, and its policy covers it.
 func TestGrantsAreWithinTheirShape(t *testing.T) {
 	c := vaultWorld(t)
 	request, line := newCSR(t, nil), newSSHKey(t)
@@ -407,7 +405,7 @@ func checkGrant(t fataler, c *scopes.Catalogue, a scopes.Ask) {
 
 var vaultNames = []string{"db.reporting", "db.any", "web.cert", "web.full", "ssh.login", "kv.agent", "aws.creds", "gcp.token", "token.agent"}
 
-// vaultAsk makes an ask of any scope of vaultScopes from two texts and a number.
+// vaultAsk builds a request for any scope of vaultScopes from two texts and a number.
 func vaultAsk(scope, one, two string, n int) scopes.Ask {
 	params := map[string]map[string]any{
 		"db.reporting": {"env": one}, "db.any": {"role": one}, "web.cert": {"service": one}, "web.full": {"service": one, "n": n},

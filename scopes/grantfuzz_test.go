@@ -11,8 +11,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// FuzzGrant: whatever parameters are accepted, the path is within the shape that
-// the scope declares, and the policies for Vault cover it.
+// FuzzGrant: for all accepted parameters, the path stays within the shape that the scope declares, and the Vault policies
+// cover it.
 func FuzzGrant(f *testing.F) {
 	for i, s := range []string{"a", "../sys/seal", "x/../../auth/token/create", "+", "*", "deploy,root", "a\n", "{{a}}", "a-b", "prod", "planner", "..", "A", "7"} {
 		f.Add(uint8(i), s, "b", i-4)
@@ -25,8 +25,7 @@ func FuzzGrant(f *testing.F) {
 	})
 }
 
-// FuzzCredential: any credential is either refused with Problems or has policies
-// that keep away from what is Vault's own.
+// FuzzCredential: any credential is either refused with Problems or has policies that allow none of Vault's own paths.
 func FuzzCredential(f *testing.F) {
 	for _, s := range []string{
 		"{kind: vault-token, policy: [{path: 'a/{env}/+/b*', capabilities: [read]}]}", "{kind: vault, method: write, path: 'a/{name}', data: {k: '{n}'}}",
@@ -59,8 +58,7 @@ func FuzzCredential(f *testing.F) {
 	})
 }
 
-// FuzzCSR: what is passed on is a request that asks for nothing but what the
-// scope gives.
+// FuzzCSR: a forwarded CSR requests nothing except what the scope grants.
 func FuzzCSR(f *testing.F) {
 	f.Add(newCSR(f, nil))
 	f.Add(newCSR(f, func(r *x509.CertificateRequest) { r.DNSNames = []string{"a.svc.acme.example"} }))
@@ -86,7 +84,7 @@ func FuzzCSR(f *testing.F) {
 	})
 }
 
-// FuzzPublicKey: what is passed on is one key, and nothing of what stood around it.
+// FuzzPublicKey: exactly one key is forwarded, without any text around it.
 func FuzzPublicKey(f *testing.F) {
 	f.Add(newSSHKey(f))
 	f.Add(`command="id",no-pty ` + newSSHKey(f) + " x")

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// refusal loads a broken catalogue and returns what a person sees.
+// refusal loads a broken catalogue and returns the message that a person sees.
 func refusal(t *testing.T, files ...scopes.File) string {
 	t.Helper()
 	c, err := scopes.Load(files)
@@ -30,7 +30,7 @@ func refusal(t *testing.T, files ...scopes.File) string {
 	return err.Error()
 }
 
-// mistake is one place of the world written wrongly, and what is said about it.
+// mistake is one error in the world and the expected message.
 type mistake struct {
 	name      string
 	old, with string // in the scopes
@@ -332,7 +332,7 @@ func TestLoadRefusesWorldWithOneMistake(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			changed := replace(t, worldScopes, tt.old, tt.with)
 			got := refusal(t, file("scopes.yaml", changed), file("policies.cedar", worldPolicies))
-			// Lines are sorted in the error; here they are written in reading order.
+			// The error's lines are sorted; here they are written in reading order.
 			if diff := cmp.Diff(sortedLines(tt.want), sortedLines(got)); diff != "" {
 				t.Errorf("message (-want +got):\n%s", diff)
 			}
@@ -432,9 +432,8 @@ func TestLoadRefusesPolicies(t *testing.T) {
 	}
 }
 
-// H32: an ID that is not canonical could never match, so it is refused where a
-// person can still see it. H35: nor is an ID a pattern, which could cross a
-// segment.
+// H32: an ID that is not canonical could never match, so Load refuses it where a person still sees it. H35: an ID is not
+// a pattern, which could match across segments.
 func TestLoadRefusesIDsInPolicies(t *testing.T) {
 	ids := []string{
 		"spiffe://TD.example/a", "spiffe://td.example/%2e", "spiffe://td.example//a", "spiffe://td.example/./a",
@@ -507,8 +506,7 @@ func TestLoadRefusesTooMany(t *testing.T) {
 	}
 }
 
-// The largest and deepest files that are accepted for reading end in an answer,
-// not in a dead process.
+// Loading the largest and deepest files that are accepted returns a result and does not crash the process.
 func TestLoadSurvivesDeepFiles(t *testing.T) {
 	n := scopes.MaxPolicyFile - 200
 	for name, expression := range map[string]string{
@@ -547,7 +545,7 @@ func TestLoadSurvivesDeepFiles(t *testing.T) {
 	})
 }
 
-// A guardrail about an authority that no scope has yet is kept, not refused.
+// Load keeps a guardrail about an authority that no scope has yet.
 func TestLoadKeepsIdleGuardrails(t *testing.T) {
 	c := load(t, worldScopes, `@id("later") forbid (principal, action in Action::"authority:permission", resource);`)
 	if got := c.Policies(); !slices.Equal(got, []string{"later"}) {
@@ -588,7 +586,7 @@ func TestCatalogueAnswersWhatItHolds(t *testing.T) {
 	}
 }
 
-// What a caller gets is a copy: a decision cannot be changed from outside.
+// Callers get a copy, so they cannot change a decision.
 func TestCatalogueIsImmutable(t *testing.T) {
 	c := world(t)
 	s, _ := c.Scope("git.issues.write")
@@ -622,7 +620,7 @@ func TestAuthorityRank(t *testing.T) {
 	}
 }
 
-// The digest can be recomputed without us.
+// The digest can be recomputed with standard tools.
 func TestDigestIsThatOfCoreutils(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{"z.yaml": worldScopes, "policies/B.cedar": worldPolicies, "policies/a.cedar": "// empty\n"}
@@ -700,7 +698,7 @@ func TestLoadFSRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// Limits are for whoever counts: they are read, named by the digest, and decide nothing.
+// Limits are for the code that counts: Load reads them and the digest covers them, but they do not affect decisions.
 func TestLimitsAreRead(t *testing.T) {
 	const ttl = "ttl: {default: 10m, max: 1h}\n"
 	with := replace(t, worldScopes, ttl, ttl+"    limits: [{per: sandbox, count: 60, window: 1h}, {per: trust_domain, count: 1000000, window: 90s}, {per: sandbox, live: 5}]\n")

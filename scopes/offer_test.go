@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// offered is what a sandbox is offered, each scope with how often people are asked.
+// offered lists what a sandbox is offered: each scope with its Approval.
 func offered(c *scopes.Catalogue, id string) []string {
 	all := []string{}
 	for _, offer := range c.Offers(spiffeid.RequireFromString(id)) {
@@ -72,7 +72,7 @@ func TestOffersAreCopies(t *testing.T) {
 	}
 }
 
-// drawCondition draws what policies can say, of asks and of who asks, joined in any way.
+// drawCondition draws conditions on requests and callers, combined arbitrarily.
 func drawCondition(t *rapid.T, depth int) string {
 	if depth == 0 || rapid.IntRange(0, 2).Draw(t, "leaf") == 0 {
 		return rapid.SampledFrom([]string{
@@ -97,7 +97,7 @@ func drawCondition(t *rapid.T, depth int) string {
 	return "(if " + left + " then " + right + " else " + drawCondition(t, depth-1) + ")"
 }
 
-// Whatever a sandbox would be given, or people asked for, is offered; and what is said of people is true.
+// Offers includes everything that Decide allows or leaves pending, and its Approval is correct.
 func TestOffersLeaveNothingOut(t *testing.T) {
 	seen := map[scopes.Outcome]int{}
 	rapid.Check(t, func(t *rapid.T) {

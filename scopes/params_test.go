@@ -12,7 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// anything is a catalogue whose admin took no care: its pattern allows all.
+// anything is the catalogue of a careless admin: its pattern allows everything.
 func anything(tb testing.TB) *scopes.Catalogue {
 	tb.Helper()
 	return load(tb, `scopes:
@@ -83,7 +83,7 @@ func TestBaselineRefusesHostileValuesWhateverThePattern(t *testing.T) {
 	}
 }
 
-// The alternatives of a pattern are anchored together: a|b does not accept a-evil.
+// The alternatives of a pattern are anchored together: a|b does not match a-evil.
 func TestPatternMatchesTheWholeValue(t *testing.T) {
 	c := load(t, replace(t, worldScopes, "'[a-z0-9-]+/[a-z0-9._-]+'", "'acme|corp'"), worldPolicies)
 	for value, want := range map[string]bool{"acme": true, "corp": true, "acme-evil": false, "evil-corp": false, "acmecorp": false, "ACME": false} {
@@ -100,7 +100,7 @@ func TestTypedValues(t *testing.T) {
 		name  string
 		field string
 		value any
-		want  any // nil when refused
+		want  any // nil if refused
 	}{
 		{"json number", "n", json.Number("42"), int64(42)},
 		{"negative", "n", json.Number("-42"), int64(-42)},
@@ -146,7 +146,7 @@ func TestTypedValues(t *testing.T) {
 	}
 }
 
-// Two asks never share a resource by moving text from one value to the next.
+// Two requests never get the same resource by moving text from one value to the next.
 func TestResourceHasOneReading(t *testing.T) {
 	c := anything(t)
 	for _, pair := range [][2]string{{"x--y", "z"}, {"x-", "y"}, {"x--", "y"}} {
@@ -172,13 +172,13 @@ func TestResourceHasALongestName(t *testing.T) {
 	}
 }
 
-// What no scope has typed is bounded all the same: a record of a denial holds it for good.
+// Parameters of an unknown scope are bounded too, because the record of a denial stores them permanently.
 func TestParamsAreBoundedForUnknownScopes(t *testing.T) {
 	c := anything(t)
 	for _, tc := range []struct {
 		name   string
 		params map[string]any
-		field  string // of the refusal; empty when it is decided
+		field  string // of the refusal; empty if it is decided
 	}{
 		{"a few", map[string]any{"repo": "acme/api", "n": json.Number("3"), "b": true}, ""},
 		{"as much as may be", map[string]any{"p": strings.Repeat("x", 4095)}, ""},

@@ -36,8 +36,7 @@ func drawSubject(t *rapid.T) scopes.Subject {
 	return who
 }
 
-// drawAsk draws asks that are well-formed, and often near a line that some
-// policy draws.
+// drawAsk draws well-formed requests, often close to a threshold of some policy.
 func drawAsk(t *rapid.T) scopes.Ask {
 	a := scopes.Ask{
 		Scope: rapid.SampledFrom([]string{"git.issues.read", "git.issues.write", "git.repo.delete", "pay.refund", "mail.read", "git.issue.read", "no.such"}).Draw(t, "scope"),
@@ -108,8 +107,8 @@ func decide(t *rapid.T, c *scopes.Catalogue, who scopes.Subject, a scopes.Ask) s
 	return d
 }
 
-// T1: whatever a sandbox writes into an ask, it asks as itself. The catalogue
-// permits one other sandbox everything, and this one nothing.
+// T1: whatever a sandbox writes into a request, it acts as itself. The catalogue permits another sandbox everything, and
+// this one nothing.
 func TestNoFieldOfAnAskChangesWhoAsks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := mustLoad(t, `@id("victim") permit (principal == Sandbox::"spiffe://td.example/victim", action, resource);
@@ -181,8 +180,8 @@ func TestAddingAForbidNeverWidens(t *testing.T) {
 	})
 }
 
-// A hint can be taken at its word: asked for, it is not denied, nor shortened by
-// the scope, and it has no more authority than what was denied.
+// Every hint is valid: a request for it is not denied, the scope does not shorten it, and it has no more authority than
+// the denied request.
 func TestEveryHintIsGrantable(t *testing.T) {
 	seen := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -212,8 +211,7 @@ func TestEveryHintIsGrantable(t *testing.T) {
 	}
 }
 
-// A policy that errs for this ask, and permits nothing by itself, is enough to
-// deny whatever the others say.
+// A policy that fails to evaluate for a request denies it, whatever the other policies say.
 func TestAnErrorNeverAllows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		who, a := drawSubject(t), drawAsk(t)
@@ -230,7 +228,7 @@ func TestAnErrorNeverAllows(t *testing.T) {
 	})
 }
 
-// The same question has the same answer, and the order of files is no part of it.
+// The same question always has the same answer, whatever the order of the files.
 func TestDecideIsAFunction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		who, a, policies := drawSubject(t), drawAsk(t), drawPolicies(t)
@@ -255,7 +253,7 @@ func TestDecideIsAFunction(t *testing.T) {
 	})
 }
 
-// Different values in the resource are different resources.
+// Different values give different resources.
 func TestRenderingIsInjective(t *testing.T) {
 	c := anything(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -273,7 +271,7 @@ func TestRenderingIsInjective(t *testing.T) {
 	})
 }
 
-// The index leaves no policy out that would have counted.
+// The index never skips a policy that would have counted.
 func TestTheIndexChangesNoDecision(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := mustLoad(t, drawPolicies(t))
@@ -291,7 +289,7 @@ func TestTheIndexChangesNoDecision(t *testing.T) {
 	})
 }
 
-// What a policy is validated against makes no difference to what is said of it, right or wrong.
+// Validating against part of the schema gives the same messages as validating against all of it.
 func TestThePartOfTheSchemaIsEnough(t *testing.T) {
 	wrong := []string{
 		`when { context.params.repo == 1 }`, `when { context.params.cents > 5 }`, `when { context.nothing }`, `when { principal.name == "x" }`,

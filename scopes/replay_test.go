@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// agentReads is a decision of the world: an agent reads issues of our repositories.
+// agentReads is a decision in the world: an agent reads issues of a permitted repository.
 func agentReads() scopes.Recorded {
 	return scopes.Recorded{
 		ID: "01", SPIFFEID: "spiffe://td.example/agents/a", Scope: "git.issues.read", Params: repo("acme/api"), Task: "t",
@@ -106,7 +106,7 @@ func TestReplayOfOneDecision(t *testing.T) {
 	}
 }
 
-// Scopes that certify a key of the caller's are replayed without it.
+// Scopes that certify the caller's key are replayed without the key.
 func TestReplayWithoutKeys(t *testing.T) {
 	draft := load(t, worldScopes+`  - name: web.certificate.issue
     title: Issue
@@ -124,7 +124,7 @@ func TestReplayWithoutKeys(t *testing.T) {
 	}
 }
 
-// drawRecorded draws what some catalogue answered to some ask.
+// drawRecorded draws the decision of a catalogue for some request.
 func drawRecorded(t *rapid.T, c *scopes.Catalogue) (scopes.Recorded, scopes.Subject, scopes.Ask) {
 	who, ask := drawSubject(t), drawAsk(t)
 	d := decide(t, c, who, ask)
@@ -135,7 +135,7 @@ func drawRecorded(t *rapid.T, c *scopes.Catalogue) (scopes.Recorded, scopes.Subj
 	return rec, who, ask
 }
 
-// Memory and views change no answer: the counts are those of deciding each ask on its own.
+// Memory and views change no answer: the counts equal those of deciding each request separately.
 func TestReplayIsDeciding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		was, draft := mustLoad(t, drawPolicies(t)), mustLoad(t, drawPolicies(t))
@@ -143,7 +143,7 @@ func TestReplayIsDeciding(t *testing.T) {
 		want := map[scopes.Shift]int64{}
 		for range rapid.IntRange(1, 30).Draw(t, "decisions") {
 			rec, who, ask := drawRecorded(t, was)
-			// The same again at another time, which counts only as far as the SVID does.
+			// The same request at another time, which only matters for the remaining life of the SVID.
 			for _, later := range []time.Duration{0, 1500 * time.Millisecond, time.Hour} {
 				rec.Time = noon.Add(later)
 				d, err := draft.Decide(who, ask, rec.Time)
@@ -177,7 +177,7 @@ func shiftOf(rec scopes.Recorded, d scopes.Decision) scopes.Shift {
 	}
 }
 
-// However decisions are dealt out to goroutines, and in whatever order, the report is the same.
+// The report does not depend on how the decisions are split over goroutines, or on their order.
 func TestReplayMerges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		was, draft := mustLoad(t, drawPolicies(t)), mustLoad(t, drawPolicies(t))
@@ -216,7 +216,7 @@ func TestReplayReport(t *testing.T) {
 	for i := range 10 {
 		rec := agentReads()
 		rec.ID = fmt.Sprintf("%02d", 9-i)
-		rec.SPIFFEID += fmt.Sprint(i % 2 * i) // the even ones are one sandbox
+		rec.SPIFFEID += fmt.Sprint(i % 2 * i) // all even ones are from one sandbox
 		r.Add(rec)
 	}
 	got := r.Report(1)
@@ -236,7 +236,8 @@ func TestReplayReport(t *testing.T) {
 	}
 }
 
-// With more sandboxes than are kept, the totals stay exact, the busiest stay listed, and it is said that some are not.
+// With more sandboxes than are kept, the totals stay exact, the busiest stay listed, and the report counts the unlisted
+// changes.
 func TestReplayIsBounded(t *testing.T) {
 	r := scopes.NewReplayer(load(t, worldScopes, `@id("mail") permit (principal, action == Action::"mail.read", resource);`))
 	const many = 25_000
@@ -262,7 +263,7 @@ func TestReplayIsBounded(t *testing.T) {
 	}
 }
 
-// benchmarkCatalogue has 50 scopes and 200 policies; every tenth scope needs a person.
+// benchmarkCatalogue has 50 scopes and 200 policies; every tenth scope needs an approval.
 func benchmarkCatalogue(b *testing.B) *scopes.Catalogue {
 	b.Helper()
 	var yaml, cedar strings.Builder
@@ -293,8 +294,8 @@ func benchmarkCatalogue(b *testing.B) *scopes.Catalogue {
 	return load(b, yaml.String(), cedar.String())
 }
 
-// BenchmarkReplay decides a million recorded asks again for each iteration, on two goroutines. In "all different" no
-// ask is like another, so that nothing is answered from memory.
+// BenchmarkReplay decides a million recorded requests per iteration, on two goroutines. In "all different" all requests
+// differ, so none is answered from memory.
 func BenchmarkReplay(b *testing.B) {
 	const decisions, workers = 1_000_000, 2
 	draft := benchmarkCatalogue(b)

@@ -30,7 +30,7 @@ func router(t *testing.T, rules []scopes.Egress, params map[string]scopes.Param)
 	return r
 }
 
-// A call says by its path what it needs a credential for.
+// The path of a call determines the parameters of the credential that it needs.
 func TestRoutes(t *testing.T) {
 	r := router(t, routed, map[string]scopes.Param{
 		"repo": {Type: scopes.ParamString, Pattern: `[a-z0-9-]+/[a-z0-9._-]+`}, "n": issueTypes["n"], "env": {Type: scopes.ParamEnum, Values: []string{"prod"}},
@@ -85,7 +85,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Whatever is found is allowed, and by whatever parameters a call is allowed, some are found.
+// Allowed accepts everything that Find returns, and Find finds parameters for every call that some parameters allow.
 func TestRoutesAreWhatIsAllowed(t *testing.T) {
 	words := rapid.SampledFrom([]string{"repos", "acme", "api", "issues", "7", "a.git", "..", "%2e", "", "x/y"})
 	r := router(t, routed, issueTypes)

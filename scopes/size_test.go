@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// grown is a catalogue of n scopes, each with a policy of its own.
+// grown is a catalogue of n scopes, each with its own policy.
 func grown(n int) []scopes.File {
 	var files []scopes.File
 	var yaml, cedar strings.Builder
@@ -36,7 +36,7 @@ func grown(n int) []scopes.File {
 	return files
 }
 
-// BenchmarkGrown times one decision of catalogues from small to the largest.
+// BenchmarkGrown measures one decision for catalogues from small to the largest.
 func BenchmarkGrown(b *testing.B) {
 	for _, n := range []int{10, 1000, scopes.MaxScopes} {
 		began := time.Now()

@@ -10,7 +10,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// FuzzReadExamples: any bytes are either refused with Problems or give examples that can be checked.
+// FuzzReadExamples: any input is either refused with Problems or gives examples that can be checked.
 func FuzzReadExamples(f *testing.F) {
 	table, err := os.ReadFile("../examples/catalog/examples.test.yaml")
 	if err != nil {
@@ -38,7 +38,7 @@ func FuzzReadExamples(f *testing.F) {
 	})
 }
 
-// FuzzPolicyText: the texts of a catalogue's policies, and nothing else, are its policies.
+// FuzzPolicyText: the quoted texts of a catalogue's policies contain all of its policies and nothing else.
 func FuzzPolicyText(f *testing.F) {
 	f.Add(worldPolicies)
 	f.Add("// ;\n@id(\"a\") /* \" ; */ permit (principal, action, resource) // \"\n when { context.task == \"\\\";/*\" };// ;")
@@ -66,7 +66,7 @@ func FuzzPolicyText(f *testing.F) {
 	})
 }
 
-// FuzzScopesSchema: an editor never complains about what would be loaded.
+// FuzzScopesSchema: the schema accepts everything that Load accepts.
 func FuzzScopesSchema(f *testing.F) {
 	f.Add(worldScopes)
 	f.Add(vaultScopes)

@@ -19,7 +19,7 @@ func behalf(id string, groups ...string) scopes.Subject {
 	return who
 }
 
-// A policy can go by the person on whose behalf it is asked, and only where there is one.
+// A policy can depend on the person whom the sandbox acts for, and only if there is one.
 func TestPoliciesGoByThePerson(t *testing.T) {
 	c := load(t, worldScopes, sreOnly)
 	for name, tc := range map[string]struct {
@@ -47,7 +47,7 @@ func TestPoliciesGoByThePerson(t *testing.T) {
 	}
 }
 
-// I3: a credential ends with what the person has let the sandbox present.
+// I3: a credential expires with the person's ID token.
 func TestThePersonsTokenBoundsTheTTL(t *testing.T) {
 	c := load(t, worldScopes, sreOnly)
 	ask := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t", TTL: time.Hour}
@@ -60,13 +60,13 @@ func TestThePersonsTokenBoundsTheTTL(t *testing.T) {
 		t.Errorf("got %q, want it to say %q", d.Explanation, text)
 	}
 	over := behalf("ann", "sre")
-	over.User.Until = noon.Add(-4 * time.Second) // clocks are given some leeway
+	over.User.Until = noon.Add(-4 * time.Second) // the token check allows some clock skew
 	if d, err = c.Decide(over, ask, noon); err != nil || d.Outcome != scopes.Deny || d.Reason != scopes.ReasonUserExpiring || d.TTL != 0 {
 		t.Errorf("at its end: got %+v, %v, want it denied", d, err)
 	}
 }
 
-// A draft is judged by the groups of then, and by those alone.
+// A draft is evaluated with the groups at the time of the record only.
 func TestReplayGoesByThePerson(t *testing.T) {
 	draft := load(t, worldScopes, sreOnly)
 	r := scopes.NewReplayer(draft)

@@ -18,7 +18,7 @@ var (
 	nameText = regexp.MustCompile(`^brevet-scope\.([a-z0-9_.-]+)\.[0-9a-f]{8}$`)
 )
 
-// rulesOf reads a policy's text: what may be done, by path.
+// rulesOf parses a policy's text: the capabilities by path.
 func rulesOf(text string) map[string][]string {
 	out := map[string][]string{}
 	for _, m := range ruleText.FindAllStringSubmatch(text, -1) {
@@ -71,8 +71,7 @@ func TestVaultPolicies(t *testing.T) {
 	}
 }
 
-// The policy of a token that leaves is exact: what one combination of values is
-// given is not given to another.
+// The policy of a vault-token is exact: it grants nothing that belongs to another combination of values.
 func TestTokenPoliciesAreExact(t *testing.T) {
 	c := vaultWorld(t)
 	d, err := ask(t, c, "token.agent", map[string]any{"agent": "planner", "n": 3, "all": true, "why": "x"})
@@ -108,7 +107,7 @@ func TestTokenPoliciesAreExact(t *testing.T) {
 	}
 }
 
-// Two rules that come to one path are one rule.
+// Two rules that render to one path are merged.
 func TestTokenRulesOfOnePathAreMerged(t *testing.T) {
 	c, err := scopes.Load(oneScope(
 		"{kind: vault-token, policy: [{path: 'a/{env}', capabilities: [update, list]}, {path: a/dev, capabilities: [read, list]}]}"))
@@ -125,7 +124,7 @@ func TestTokenRulesOfOnePathAreMerged(t *testing.T) {
 			t.Errorf("got %v", rules)
 		}
 	}
-	// Values that could be read two ways are refused where the admin sees it.
+	// Values that could be read in two ways are refused at load time, where the admin sees it.
 	files := oneScope("{kind: vault-token, policy: [{path: 'a/{env}-{yes}', capabilities: [read]}]}")
 	files[0].Data = []byte(strings.Replace(string(files[0].Data), "[dev, prod]", "[dev, pre-prod]", 1))
 	want := `s.yaml:15: scope one.scope: credential.policy: params.env must not hold "-", which separates it from yes in the path`
@@ -134,7 +133,7 @@ func TestTokenRulesOfOnePathAreMerged(t *testing.T) {
 	}
 }
 
-// A catalogue is not to fill the memory, however much it lists.
+// A catalogue must not exhaust the memory, however many values it lists.
 func TestTokenPoliciesAreBounded(t *testing.T) {
 	var wide strings.Builder
 	wide.WriteString("{kind: vault-token, policy: [{path: 'a/{few}/{env}', capabilities: [read]}")
@@ -150,7 +149,7 @@ func TestTokenPoliciesAreBounded(t *testing.T) {
 	}
 }
 
-// The matcher that the other tests rely on, by the examples of Vault's own manual.
+// The matcher that the other tests use, checked with the examples of Vault's documentation.
 func TestVaultAllows(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, path string

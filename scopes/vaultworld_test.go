@@ -7,8 +7,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// vaultScopes has every kind that Vault makes. The admin took no care with the
-// patterns: they allow whatever a place lets them.
+// vaultScopes has every kind of credential that Vault makes. Its patterns are careless: they allow whatever their place
+// allows.
 const vaultScopes = `scopes:
   - name: db.reporting
     title: Read reports
@@ -109,8 +109,7 @@ func vaultWorld(tb testing.TB) *scopes.Catalogue {
 	return load(tb, vaultScopes, permitAll)
 }
 
-// oneScope is a catalogue of one scope with that credential, and with parameters
-// of each type.
+// oneScope is a catalogue of one scope with the given credential and parameters of each type.
 func oneScope(credential string) []scopes.File {
 	yaml := `scopes:
   - name: one.scope
@@ -130,8 +129,8 @@ func oneScope(credential string) []scopes.File {
 	return []scopes.File{file("s.yaml", yaml), file("p.cedar", permitAll)}
 }
 
-// vaultAllows is how Vault itself reads a path in a policy: + is one segment,
-// and * at the end is anything. Written apart from the code.
+// vaultAllows matches a path against a policy path as Vault does: + is one segment, and * at the end is anything. It is
+// written independently of the code.
 func vaultAllows(pattern, path string) bool {
 	prefix := strings.HasSuffix(pattern, "*")
 	want, got := strings.Split(strings.TrimSuffix(pattern, "*"), "/"), strings.Split(path, "/")

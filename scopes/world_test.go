@@ -10,10 +10,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// noon is when everything in these tests happens.
+// noon is the time of everything in these tests.
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// world has every kind of parameter, authority and rule once.
+// worldScopes has every kind of parameter, authority and rule once.
 const worldScopes = `scopes:
   - name: git.issues.read
     title: Read issues
@@ -122,7 +122,7 @@ func boundSubject(id string) scopes.Subject {
 
 func repo(name string) map[string]any { return map[string]any{"repo": name} }
 
-// replace changes one place of the world, and fails when it is not there.
+// replace changes one place of the world, and fails if the text is not there.
 func replace(tb testing.TB, in, old, with string) string {
 	tb.Helper()
 	if strings.Count(in, old) == 0 {
