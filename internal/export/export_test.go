@@ -132,7 +132,7 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// H78: whatever a spreadsheet would take for a formula.
+// H78: text that a spreadsheet would treat as a formula.
 func TestCSVHasNoFormulas(t *testing.T) {
 	for _, reason := range []string{
 		"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\"=1", "'=1", "|cmd", "%x", "\u00a0=1", "\ufeff=1",
@@ -161,7 +161,7 @@ func TestCSVHasNoFormulas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// RFC 4180 readers make one kind of line end of another.
+		// RFC 4180 readers convert line ends.
 		got := rows[1][slices.Index(rows[0], "reason")]
 		if got[0] != '\'' || strings.TrimLeft(got, "'\r\n") != strings.TrimLeft(reason, "'\r\n") {
 			t.Errorf("%q is written as %q, want an apostrophe and the same text", reason, got)
@@ -181,7 +181,7 @@ func TestNDJSON(t *testing.T) {
 	}
 }
 
-// The attributes that CloudEvents 1.0 requires, and the form of each.
+// The attributes that CloudEvents 1.0 requires, in the required form.
 func TestCloudEvents(t *testing.T) {
 	got := objects(t, written(t, export.CloudEvents))
 	delete(got[0], "data")
@@ -194,7 +194,7 @@ func TestCloudEvents(t *testing.T) {
 	}
 }
 
-// What OCSF requires of the class Authorize Session, and that the numbers belong together.
+// The fields that OCSF requires of the class Authorize Session, with consistent numbers.
 func TestOCSF(t *testing.T) {
 	for i, got := range objects(t, written(t, export.OCSF)) {
 		for _, required := range []string{"activity_id", "category_uid", "class_uid", "metadata", "severity_id", "time", "type_uid", "user"} {
