@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
-// H71 to H73, H76, H79: text from a sandbox shows on a terminal and does nothing there.
+// H71 to H73, H76, H79: text from a sandbox is displayed on a terminal without any effect on it.
 func TestText(t *testing.T) {
 	for _, tc := range []struct{ name, in, want string }{
 		{"plain", "résumé, 漢字 and 100 %", "résumé, 漢字 and 100 %"},
@@ -53,7 +53,7 @@ func TestJSONMeansTheSame(t *testing.T) {
 	}
 }
 
-// Whatever it is made from, what is shown is visible, nothing is left of it to make safe, and what was visible is there.
+// For any input, the output is visible, escaping it again changes nothing, and everything visible in the input is kept.
 func FuzzText(f *testing.F) {
 	for _, seed := range []string{"", "plain", "\x1b[2J", "a\u202eb", "\xff\xfe", "e\u0301\u0301\u0301\u0301\u0301\u0301", "\U000e0041"} {
 		f.Add(seed)
