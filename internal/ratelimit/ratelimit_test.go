@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 )
 
-// H95: who calls too often waits, and nobody else does.
+// H95: a caller over its rate has to wait, and the other callers do not.
 func TestEachHasTheirOwn(t *testing.T) {
 	p, now := ratelimit.New(1, 2), time.Unix(1_800_000_000, 0)
 	for i, want := range []bool{true, true, false} {
@@ -24,7 +24,7 @@ func TestEachHasTheirOwn(t *testing.T) {
 	}
 }
 
-// Names that anybody can invent take no more memory than so many: all begin anew.
+// Names that anybody can invent take a bounded amount of memory: beyond it, all callers start again.
 func TestTheForgottenBeginAnew(t *testing.T) {
 	p, now := ratelimit.New(1, 1), time.Unix(1_800_000_000, 0)
 	p.Allows("alice", now)
