@@ -17,7 +17,7 @@ const listURI = "https://example.com/statuslists/1"
 
 const listHeader = `{"alg":"ES256","kid":"ec","typ":"statuslist+jwt"}`
 
-// packed is a status list as its issuer writes it.
+// packed is the payload of a status list as an issuer writes it.
 func packed(lst string) map[string]any {
 	return map[string]any{
 		"sub": listURI, "iat": now.Unix(), "exp": now.Add(time.Minute).Unix(), "ttl": 20,
@@ -143,7 +143,7 @@ func TestStatusListsThatSayNothing(t *testing.T) {
 	}
 }
 
-// What is accepted as a status list is bounded, in force, of its URI, and tells of nothing beyond its end.
+// An accepted status list is bounded, in force and from its URI, and says nothing about places beyond its end.
 func FuzzStatusList(f *testing.F) {
 	a := newAuthority(f)
 	v := a.verifier(gateway)

@@ -27,7 +27,7 @@ const issuer, gateway = "https://brevet.acme.example", "https://gateway.acme.exa
 
 var now = time.Date(2026, 9, 21, 10, 0, 0, 0, time.UTC)
 
-// authority signs tokens as the issuer does, and as it never would.
+// authority signs tokens, both as an issuer does and as it never would.
 type authority struct {
 	t      testing.TB
 	ec     *ecdsa.PrivateKey
@@ -80,7 +80,7 @@ func (a *authority) verifier(audiences ...string) *token.Verifier {
 	return v
 }
 
-// sign makes a JWS of any bytes with the key of that algorithm.
+// sign makes a JWS of any bytes with the key for the algorithm.
 func (a *authority) sign(algorithm, header, payload string) string {
 	a.t.Helper()
 	input := b64(header) + "." + b64(payload)
@@ -120,7 +120,7 @@ func (a *authority) good() string {
 	return a.sign("ES256", goodHeader, string(marshal(a.t, goodClaims())))
 }
 
-// with is good claims with some changed; a nil value removes one.
+// with returns a signed token of good claims with some changed; a nil value removes one.
 func (a *authority) with(change map[string]any) string {
 	var claims map[string]any
 	if err := json.Unmarshal(marshal(a.t, goodClaims()), &claims); err != nil {
@@ -131,7 +131,7 @@ func (a *authority) with(change map[string]any) string {
 	return a.sign("ES256", goodHeader, string(marshal(a.t, claims)))
 }
 
-// raw is good claims with some text of them replaced.
+// raw returns a signed token of good claims with some of their text replaced.
 func (a *authority) raw(was, is string) string {
 	text := string(marshal(a.t, goodClaims()))
 	if !strings.Contains(text, was) {
@@ -158,7 +158,7 @@ func TestVerify(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := goodClaims()
-			if strings.HasPrefix(name, "a") || name == "nbf" { // they went through a float64
+			if strings.HasPrefix(name, "a") || name == "nbf" { // these went through a float64
 				want.Details[0].Params["n"], got.Details[0].Params["n"] = nil, nil
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -283,7 +283,7 @@ func thumbprint(t *testing.T, key crypto.PublicKey) string {
 	return text
 }
 
-// stray sets one of the bits that the last character of a signature of 64 bytes has to spare.
+// stray sets one of the unused bits in the last character of a 64-byte signature.
 func stray(t *testing.T, good string) string {
 	t.Helper()
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -400,7 +400,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// Only what was signed is ever accepted, and nothing panics.
+// Verify only accepts what was signed, and never panics.
 func FuzzVerify(f *testing.F) {
 	a := newAuthority(f)
 	good := a.good()
@@ -423,7 +423,7 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// What the issuer signs is read back as anything else would read it: nothing is lost on the way.
+// Claims that the issuer signs are read back as any other parser would read them, without loss.
 func FuzzClaims(f *testing.F) {
 	a := newAuthority(f)
 	v := a.verifier(gateway)
@@ -461,7 +461,7 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// What was found to verify once is held to what has changed since: the time, and the keys.
+// A cached signature does not bypass checks of what may have changed since: the time and the keys.
 func TestWhatIsRememberedIsLookedAtAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(a *authority, clock *time.Time)
