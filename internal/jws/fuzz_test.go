@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// What is taken apart is put together again as it was: no two texts are one token.
+// Encoding the parts again gives the original text: no two texts decode to one token.
 func FuzzSplit(f *testing.F) {
 	f.Add("eyJhbGciOiJFUzI1NiJ9.e30.AA")
 	f.Add("..")
@@ -38,7 +38,7 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// A time is a whole number as every reader reads it.
+// A time is a whole number that every parser reads in the same way.
 func FuzzSeconds(f *testing.F) {
 	for _, text := range []string{"0", "1760000000", "1e3", "1.5", "-1", `"1"`, "253402300800", "9223372036854775808", "00", "null"} {
 		f.Add(text)
@@ -46,7 +46,7 @@ func FuzzSeconds(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		v := jsontext.Value(text)
 		if !v.IsValid() {
-			return // it comes out of JSON that was read
+			return // the input always comes from parsed JSON
 		}
 		at, err := jws.Seconds(v)
 		if err == nil && strconv.FormatInt(at.Unix(), 10) != text {
@@ -58,7 +58,7 @@ func FuzzSeconds(f *testing.F) {
 	})
 }
 
-// An audience is one, for every reader.
+// An audience is a single one for every parser.
 func FuzzSoleAudience(f *testing.F) {
 	for _, text := range []string{`"a"`, `["a"]`, `["a","b"]`, `[]`, `[["a"]]`, `{"a":1}`, `null`, `[null]`, `[1]`, `"\ud800"`} {
 		f.Add(text)

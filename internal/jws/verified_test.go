@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/jws"
 )
 
-// Anything may come by, and what came last is there.
+// The size is bounded for any number of entries, and the latest entry is always found.
 func TestRememberedIsBounded(t *testing.T) {
 	var r jws.Verified[int]
 	digest := func(i int) [32]byte { return sha256.Sum256(fmt.Append(nil, i)) }
