@@ -29,7 +29,7 @@ var now = time.Date(2026, 9, 21, 10, 0, 0, 0, time.UTC)
 
 func clock() time.Time { return now }
 
-// The proofs of RFC 9449, and the key that made them.
+// The proofs of RFC 9449, and the key that signed them.
 const (
 	rfcKey   = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
 	rfcToken = "Kz~8mXK1EalYznwH-LC-1fBAo.4Ljp~zsPE_NeO.gxU"
@@ -82,7 +82,7 @@ func TestCheckTakesTheProofsOfTheStandard(t *testing.T) {
 	}
 }
 
-// workload makes proofs as a client does, and as no honest one would.
+// workload makes proofs, both as a client does and as no honest client would.
 type workload struct {
 	t   testing.TB
 	key *ecdsa.PrivateKey
@@ -167,13 +167,13 @@ func (w workload) withKey(change map[string]any) string {
 	return w.head(map[string]any{"jwk": changed(w.jwk(), change)})
 }
 
-// under is a good proof by another kind of key.
+// under returns a good proof by a key of another kind.
 func under(t *testing.T, method jwt.SigningMethod, key crypto.Signer) string {
 	t.Helper()
 	return signedAs(t, method.Alg(), method, key)
 }
 
-// named is a proof by an Ed25519 key under that name of the algorithm.
+// named returns a good proof by an Ed25519 key, with the given name of the algorithm.
 func named(t *testing.T, algorithm string, key ed25519.PrivateKey) string {
 	t.Helper()
 	return signedAs(t, algorithm, jwt.SigningMethodEdDSA, key)
@@ -212,7 +212,7 @@ func expected() dpop.Expected {
 	return dpop.Expected{Method: "POST", URLs: []string{address}, Now: now}
 }
 
-// H1 to H18 for proofs; H6 where a proof says what its key is.
+// H1 to H18 for proofs; H6 for the key that a proof contains.
 func TestCheckRefuses(t *testing.T) {
 	w := newWorkload(t)
 	good := w.with(nil)
@@ -508,7 +508,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%s after %s: got %v, want %v", step.id, step.at, err, step.want)
 		}
 	}
-	// One key has its tenth; the others have theirs, until all is full.
+	// Each key gets its tenth until the cache is full.
 	at := now.Add(64 * time.Second)
 	for i := range 18 {
 		p := dpop.Proof{Thumbprint: fmt.Sprint(i), Digest: [32]byte{byte(i)}, Until: at}
@@ -521,7 +521,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Only what the key has signed is ever accepted, and nothing panics.
+// Check only accepts what the key signed, and never panics.
 func FuzzCheck(f *testing.F) {
 	w := newWorkload(f)
 	good := w.with(nil)
@@ -543,7 +543,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// Two addresses are one only when no server would tell them apart.
+// Two URLs are the same only if no server would distinguish them.
 func FuzzURL(f *testing.F) {
 	w := newWorkload(f)
 	for _, htu := range []string{address, address + "?q", "https://brevet.acme.example/v1/%74okens", "https://BREVET.acme.example:443/v1/tokens#x"} {
