@@ -129,7 +129,7 @@ func TestSchemasAcceptWhatIsAccepted(t *testing.T) {
 
 var knownKeys = regexp.MustCompile(`(?m)unknown key "nonsense"; the keys are (.*)$`)
 
-// The keys of the schema are those that the message about an unknown key lists.
+// The schema has the same keys as the message about an unknown key.
 func TestScopesSchemaHasTheKeys(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(scopes.ScopesSchema(), &schema); err != nil {

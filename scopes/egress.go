@@ -135,9 +135,9 @@ func pathMatches(pattern string, params map[string]any, segments []string) bool 
 	})
 }
 
-// values returns params in the form in which a path writes those that t names. The values were checked when the request
-// was decided, and have been in a token or a record since then. If a value could not have been accepted then, ok is
-// false.
+// values returns a copy of params in which the parameters that t names are written as in a path. The values were checked
+// when the request was decided, and have been in a token or a record since then. If a value could not have been accepted
+// then, values returns false.
 func (t template) values(params map[string]any) (map[string]any, bool) {
 	out := maps.Clone(params)
 	for _, name := range t.names {

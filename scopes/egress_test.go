@@ -387,7 +387,7 @@ func TestWaysOfMoreMembersAreRead(t *testing.T) {
 	}
 }
 
-// everything is a rule that allows all paths except those that are refused in themselves.
+// everything is a rule that allows all paths except malformed ones.
 var everything = []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/**"}}}
 
 // oneReading fails if another program could read an allowed path differently.

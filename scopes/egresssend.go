@@ -25,7 +25,7 @@ const (
 	SendBasic       = "basic"       // Authorization: Basic, as the password of a user
 	SendHeader      = "header"      // a separate header
 	SendQuery       = "query"       // a key of the query
-	SendAWS         = "aws"         // an AWS Signature Version 4, with the members access_key, secret_key and optionally session_token
+	SendAWS         = "aws"         // AWS Signature Version 4 by the members access_key, secret_key and optionally session_token
 	SendCertificate = "certificate" // the client certificate of the connection, from the members certificate and private_key
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Offer is a scope that a sandbox may ask for.
+// Offer is a scope that a sandbox may request.
 type Offer struct {
 	Scope    *Scope
 	Approval Consent

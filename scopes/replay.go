@@ -32,7 +32,7 @@ type Shift string
 const (
 	Unchanged     Shift = "unchanged"
 	NewlyAllowed  Shift = "newly_allowed"   // was denied
-	NewlyDenied   Shift = "newly_denied"    // was allowed, or waited for a person
+	NewlyDenied   Shift = "newly_denied"    // was allowed or pending
 	NewlyGated    Shift = "newly_gated"     // was allowed, and would need approval
 	NewlyUngated  Shift = "newly_ungated"   // was pending approval, and would be allowed
 	NewlyAskable  Shift = "newly_askable"   // was denied, and would need approval
