@@ -11,7 +11,6 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/google/uuid"
 )
 
 // Config is what a Broker needs. Every field is required, except where it says otherwise.
@@ -93,115 +92,6 @@ func New(cfg Config) (*Broker, error) {
 			turn: make(chan struct{}, 1), search: make(chan struct{}, 1), unknown: newSampler(unknownListsPerSecond, cfg.Now()),
 		},
 	}, nil
-}
-
-// Result is what became of a request.
-type Result struct {
-	// Record is as the ledger keeps it. Its ID is zero when Earlier answers instead.
-	Record Record
-	// Credential is set only when the record's status is issued.
-	Credential *Credential
-	// Earlier is the record that this idempotency key already stands for, when it was denied or waits for people; and
-	// the request itself when it is to be redeemed and waits still, or was rejected.
-	Earlier *View
-}
-
-// Issue decides, records, and only then mints. An error means that no credential was released: *scopes.InvalidAsk for
-// an ask that makes no sense, *Unexpected, else one of this package's sentinels. A denial is not an error. A result that holds a
-// credential has to be passed to Delivered.
-func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
-	return b.decided(ctx, func() (Result, error) { return b.issue(ctx, who, req) })
-}
-
-func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request) (Result, error) {
-	now := b.cfg.Now()
-	decision, err := b.catalogue().Decide(asking(who, req), askOf(req), now)
-	if err != nil {
-		return Result{}, err
-	}
-	if err := req.Expect.check(decision); err != nil {
-		return Result{}, err
-	}
-	rec, key, err := b.prepare(who, bindable(req, decision), decision, now)
-	if err != nil {
-		return Result{}, err
-	}
-	covering, err := b.reusableApproval(ctx, rec)
-	if err != nil {
-		return Result{}, err
-	}
-	if rec.Status == StatusPending && covering == "" {
-		rec.Limits = append(rec.Limits, askingLimit(rec))
-	}
-	earlier, err := b.cfg.Ledger.Begin(ctx, rec)
-	switch {
-	case err != nil:
-		return b.turnAway(ctx, who, rec, err)
-	case earlier != nil:
-		return again(rec, earlier)
-	case covering != "":
-		return b.reuseApproval(ctx, who, rec, covering)
-	case rec.Intent == nil:
-		return Result{Record: rec}, nil
-	}
-	return b.mint(ctx, rec, key)
-}
-
-// prepare turns a decision into the record to commit and, when it allows, its intent and the key that it names.
-func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, Key, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Record{}, Key{}, fmt.Errorf("making an id: %w", err)
-	}
-	rec, err := newRecord(id.String(), who, req, d, now)
-	if err != nil || d.Outcome != scopes.Allow {
-		return rec, Key{}, err
-	}
-	if d.Grant != nil {
-		rec.Intent = grantIntent(rec)
-		return rec, Key{}, nil
-	}
-	key, err := b.cfg.Minter.Key()
-	if err != nil {
-		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
-	}
-	var in place
-	if d.Scope.Credential.StatusList {
-		if in, err = b.places.take(rec.Subject.ID.TrustDomain().Name(), now); err != nil {
-			return Record{}, Key{}, err
-		}
-	}
-	rec.Intent, err = jwtIntent(b.cfg.Issuer, rec, key, in)
-	return rec, key, err
-}
-
-// turnAway answers a request that the ledger did not take. What it would never take as it is gets recorded as denied,
-// and is only said when that is durable.
-func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, cause error) (Result, error) {
-	denial, err := stoppedRecord(who, rec, cause)
-	if err != nil {
-		return Result{}, fmt.Errorf("recording the decision: %w", err)
-	}
-	if _, err := b.cfg.Ledger.Begin(ctx, denial); err != nil {
-		return Result{}, fmt.Errorf("recording a denial: %w", err)
-	}
-	var limited *Limited
-	if errors.As(cause, &limited) {
-		return Result{}, &Limited{Limit: limited.Limit, RetryAfter: limited.RetryAfter, Record: denial}
-	}
-	return Result{Record: denial}, nil
-}
-
-// again answers a request whose idempotency key was used before.
-func again(rec Record, earlier *View) (Result, error) {
-	switch {
-	case earlier.RequestDigest != rec.Digest:
-		return Result{}, ErrIdempotencyMismatch
-	case earlier.Status == StatusDenied, earlier.Decision == string(scopes.Pending) && earlier.Status != StatusRedeemed:
-		return Result{Earlier: earlier}, nil
-	default:
-		return Result{}, ErrAlreadyIssued
-	}
 }
 
 // Refuse records a call that never became a request. Above refusalsPerSecond, and for what is unsigned unsignedPerSecond

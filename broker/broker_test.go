@@ -17,6 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -140,6 +141,16 @@ permit (principal in Path::"spiffe://acme.example/research", action == Action::"
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.write", resource)
 when { context.approved };
 `
+
+// Issue returns what the broker delivered.
+func (f *fixture) Issue(ctx context.Context, who attest.Identity, req broker.Request) (broker.Result, error) {
+	return testkit.Delivered(func(deliver broker.Deliver) error { return f.Broker.Issue(ctx, who, req, deliver) })
+}
+
+// Delegate returns what the broker delivered.
+func (f *fixture) Delegate(ctx context.Context, who attest.Identity, h broker.TokenExchange) (broker.Result, error) {
+	return testkit.Delivered(func(deliver broker.Deliver) error { return f.Broker.Delegate(ctx, who, h, deliver) })
+}
 
 type fixture struct {
 	*broker.Broker

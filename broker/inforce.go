@@ -15,13 +15,9 @@ import (
 	"github.com/google/uuid"
 )
 
-const (
-	// followEvery is how often a replica looks whether another has applied a catalogue. It makes the first request
-	// after that quicker; that nothing is decided by an old one is the ledger's doing.
-	followEvery = 500 * time.Millisecond
-	// mostSuperseded bounds how often a request is decided because catalogues change meanwhile.
-	mostSuperseded = 3
-)
+// followEvery is how often a replica checks whether another has applied a catalogue. This makes the first request after a change
+// faster. Correctness does not depend on it: the ledger refuses a decision by an old catalogue.
+const followEvery = 500 * time.Millisecond
 
 // catalogueInForce is the last that this replica has seen applied.
 type catalogueInForce struct {
@@ -39,21 +35,6 @@ func (b *Broker) catalogue() *scopes.Catalogue {
 
 // Scopes are those of the catalogue that this replica decides by.
 func (b *Broker) Scopes() []*scopes.Scope { return b.catalogue().Scopes() }
-
-// decided runs what decides until it is by the catalogue in force.
-func (b *Broker) decided(ctx context.Context, run func() (Result, error)) (Result, error) {
-	for range mostSuperseded {
-		by := b.catalogue().Digest()
-		result, err := run()
-		if !errors.Is(err, ErrSuperseded) {
-			return result, err
-		}
-		if err := b.reload(ctx, by); err != nil {
-			return Result{}, fmt.Errorf("loading the catalogue in force: %w", err)
-		}
-	}
-	return Result{}, ErrSuperseded
-}
 
 // reload loads the catalogue in force, unless this replica has another than the given one already.
 func (b *Broker) reload(ctx context.Context, than string) error {

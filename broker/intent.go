@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -124,6 +125,22 @@ func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
 		Claims:       payload,
 		ClaimsDigest: sha256.Sum256(payload),
 	}, nil
+}
+
+// Order is the right to mint one credential. Only this package makes one, after the intent is durable,
+// and it can be redeemed once.
+type Order struct {
+	intent Intent
+	key    Key
+	spent  atomic.Bool
+}
+
+// Spend spends the order and returns what to mint. A second call returns ErrOrderSpent.
+func (o *Order) Spend() (Intent, Key, error) {
+	if o.spent.Swap(true) {
+		return Intent{}, Key{}, ErrOrderSpent
+	}
+	return o.intent, o.key, nil
 }
 
 // PersonOf is somebody as tokens name them; nil for nobody.

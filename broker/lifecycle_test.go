@@ -151,12 +151,17 @@ func TestDynamicCredentialOrdersEvents(t *testing.T) {
 			if tc.prepare != nil {
 				tc.prepare(f.tape)
 			}
-			result, err := f.Issue(t.Context(), f.who, report())
-			if !errors.Is(err, tc.wantErr) || (err == nil) != (result.Credential != nil) {
-				t.Fatalf("got %v and credential %v, want %v", err, result.Credential, tc.wantErr)
+			var result broker.Result
+			err := f.Broker.Issue(t.Context(), f.who, report(), func(delivered broker.Result) error {
+				result = delivered
+				return tc.write
+			})
+			want := tc.wantErr
+			if want == nil {
+				want = tc.write
 			}
-			if err == nil {
-				f.Delivered(t.Context(), result, tc.write)
+			if !errors.Is(err, want) || (tc.wantErr == nil) != (result.Credential != nil) {
+				t.Fatalf("got %v and credential %v, want %v", err, result.Credential, want)
 			}
 			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)

@@ -131,7 +131,7 @@ func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) err
 
 // reuseApproval redeems a request at once, because people have let their yes to the same ask stand for the task. It is recorded
 // like any other, with the votes that it stands on. What keeps it from that leaves it waiting.
-func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Record, of string) (Result, error) {
+func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Record, of string, deliver Deliver) error {
 	// A caller who hangs up now would leave a request to people that was not counted as one for them.
 	err := b.cfg.Approvals.Apply(context.WithoutCancel(ctx), Transition{
 		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
@@ -139,11 +139,11 @@ func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Rec
 	})
 	if err != nil {
 		b.cfg.Log.WarnContext(ctx, "an approval was not reused", "request", rec.ID, "of", of, "error", err)
-		return Result{Record: rec}, nil
+		return deliver(Result{Record: rec})
 	}
 	return b.RedeemApproval(ctx, who, Redemption{
 		Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey, JKT: rec.Request.JKT,
-	})
+	}, deliver)
 }
 
 // reusableApproval is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
@@ -281,53 +281,42 @@ type Redemption struct {
 	Expect Expectation
 }
 
-// RedeemApproval issues what people have approved, after policy has been asked again. A result without a record is that of a
-// request that still waits, or was rejected: then Earlier tells. Errors are as for Issue; besides ErrStale when policy
-// or the caller are not as they were, and ErrNotApproved when it has been redeemed or nobody entitled stands for it.
-// A result that holds a credential has to be passed to Delivered.
-func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
-	return b.decided(ctx, func() (Result, error) { return b.redeemApproved(ctx, who, r) })
-}
-
-func (b *Broker) redeemApproved(ctx context.Context, who attest.Identity, r Redemption) (Result, error) {
-	now := b.cfg.Now()
+// RedeemApproval issues what people have approved, after policy has decided again, and delivers it. The result has no record, but Earlier, when the
+// request is pending or was rejected. Errors are as for Issue, and also ErrStale when the decision or the caller's certificate has
+// changed since the vote, and ErrNotApproved when the request was redeemed before or its approval no longer counts.
+func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption, deliver Deliver) error {
 	c, err := b.readCase(ctx, r.Request, Reach{Subject: who.ID().String()})
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 	if c.Status == StatusPending || c.Status == StatusRejected {
-		return Result{Earlier: &c.View}, nil
+		return deliver(Result{Earlier: &c.View})
 	}
-	if err := b.cfg.ApprovalPolicy.redeemable(c, now); err != nil {
-		return Result{}, err
-	}
-	rec, key, err := b.prepareApproved(who, c, r, now)
+	rec, key, _, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
+		if err := b.cfg.ApprovalPolicy.redeemable(c, now); err != nil {
+			return Record{}, Key{}, err
+		}
+		return b.prepareApproved(catalogue, who, c, r, now)
+	})
 	if err != nil {
-		return Result{}, err
+		return err
 	}
-	switch _, err := b.cfg.Ledger.Begin(ctx, rec); {
-	case errors.Is(err, ErrNotApproved):
-		return Result{}, err
-	case err != nil:
-		return b.turnAway(ctx, who, rec, err)
-	case rec.Intent == nil:
-		return Result{Record: rec}, nil
-	case rec.Decision.Reason == scopes.ReasonBreakGlass:
-		b.cfg.Log.ErrorContext(ctx, "glass is broken: a credential is issued", "request", c.ID, "issuance", rec.ID,
+	if rec.Intent != nil && rec.Decision.Reason == scopes.ReasonBreakGlass {
+		b.cfg.Log.ErrorContext(ctx, "break-glass approval used: a credential is issued", "request", c.ID, "issuance", rec.ID,
 			"spiffe_id", c.Subject.ID.String(), "scope", c.Scope)
 	}
-	return b.mint(ctx, rec, key)
+	return b.mint(ctx, rec, key, deliver)
 }
 
 // prepareApproved is prepare for what people have approved. It holds the decision to what they were shown.
-func (b *Broker) prepareApproved(who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
+func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
 		JKT: r.JKT, User: userThen(c, now),
 	}
-	decide := b.catalogue().DecideApproved
+	decide := catalogue.DecideApproved
 	if b.cfg.ApprovalPolicy.approvedBy(c) == scopes.ReasonBreakGlass {
-		decide = b.catalogue().DecideBreakGlass
+		decide = catalogue.DecideBreakGlass
 	}
 	d, err := decide(asking(who, req), askOf(req), now)
 	if err != nil {

@@ -17,8 +17,8 @@ const (
 	sweepBatch = 200
 	mostRounds = 10
 	// abandoned is the age at which what was begun and not finished is dead in Vault: the request gives up before its
-	// patience is over, and what it made last lives without renewal for no longer than that.
-	abandoned = patience + Unrenewed
+	// mintWithin is over, and what it made last lives without renewal for no longer than that.
+	abandoned = mintWithin + Unrenewed
 	// renewedBy is the age at which a delivered credential has been renewed, or has died; checkSpan is for how long after
 	// that the sweeper looks whether it did.
 	renewedBy, checkSpan, checkEvery = Unrenewed + 3*time.Second, time.Minute, 5 * time.Second

@@ -29,24 +29,50 @@ type Unfit struct{ Why string } //nolint:errname // it reads as what the token i
 
 func (u *Unfit) Error() string { return "token cannot be handed down: it " + u.Why }
 
-// Delegate gives a sub-agent a token of its own for the same action, which never reaches further than the holder's: not in
-// what it opens, not in time, and not beyond the end of the holder's, whatever ends that. Policy has to let the sub-agent do
-// it. Errors are as for Issue, and *Unfit.
-func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExchange) (Result, error) {
+// Delegate issues a token for the same action to a sub-agent, and delivers it. The new token never reaches further than the holder's: it allows
+// nothing more, expires no later, and ends when the holder's token ends. Policy must allow the action to the sub-agent. Errors are as for
+// Issue, and *Unfit.
+func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExchange, deliver Deliver) error {
 	if err := h.check(who); err != nil {
-		return Result{}, err
+		return err
 	}
 	switch _, err := b.stored(ctx, h.PresentedToken); {
 	case errors.Is(err, ErrInactive):
-		return Result{}, &Unfit{"is not in force"}
+		return &Unfit{"is not in force"}
 	case err != nil:
-		return Result{}, err
+		return err
 	}
 	user, err := b.userOf(ctx, h.Token)
 	if err != nil {
-		return Result{}, err
+		return err
 	}
-	return b.decided(ctx, func() (Result, error) { return b.delegate(ctx, h, user) })
+	parent := h.Token
+	req := Request{
+		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,
+		User: user,
+	}
+	rec, key, _, err := b.begin(ctx, h.To, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
+		d, err := catalogue.Decide(asking(h.To, req), askOf(req), now)
+		if err == nil {
+			err = expectationOf(parent).check(d)
+		}
+		var ask *scopes.InvalidAsk
+		var unexpected *Unexpected
+		switch {
+		case errors.As(err, &ask) && ask.Field != "ttl", errors.As(err, &unexpected):
+			return Record{}, Key{}, &Unfit{"is of a scope that has changed since"}
+		case err != nil:
+			return Record{}, Key{}, err
+		}
+		if d, err = narrowed(d, parent, now); err != nil {
+			return Record{}, Key{}, err
+		}
+		return b.prepare(h.To, req, d, now)
+	})
+	if err != nil {
+		return err
+	}
+	return b.mint(ctx, rec, key, deliver)
 }
 
 // userOf is the person on whose behalf a token was asked for, with the groups that the record has of them.
@@ -81,40 +107,6 @@ func (h TokenExchange) check(who attest.Identity) error {
 		return &Unfit{"is not for one action"}
 	}
 	return nil
-}
-
-func (b *Broker) delegate(ctx context.Context, h TokenExchange, user *scopes.User) (Result, error) {
-	now, parent := b.cfg.Now(), h.Token
-	req := Request{
-		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,
-		User: user,
-	}
-	d, err := b.catalogue().Decide(asking(h.To, req), askOf(req), now)
-	if err == nil {
-		err = expectationOf(parent).check(d)
-	}
-	var ask *scopes.InvalidAsk
-	var unexpected *Unexpected
-	switch {
-	case errors.As(err, &ask) && ask.Field != "ttl", errors.As(err, &unexpected):
-		return Result{}, &Unfit{"is of a scope that has changed since"}
-	case err != nil:
-		return Result{}, err
-	}
-	if d, err = narrowed(d, parent, now); err != nil {
-		return Result{}, err
-	}
-	rec, key, err := b.prepare(h.To, req, d, now)
-	if err != nil {
-		return Result{}, err
-	}
-	switch _, err := b.cfg.Ledger.Begin(ctx, rec); {
-	case err != nil:
-		return b.turnAway(ctx, h.To, rec, err)
-	case rec.Intent == nil:
-		return Result{Record: rec}, nil
-	}
-	return b.mint(ctx, rec, key)
 }
 
 // expectationOf is what a token grants.

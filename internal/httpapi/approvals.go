@@ -13,9 +13,9 @@ import (
 // ListApprovals shows a person what waits for them.
 func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
 	const operation = "listApprovals"
-	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
+	s.asPerson(w, r, operation, func(who people.Person) error {
 		if err := s.rules.check(r, who, operation, nil); err != nil {
-			return nil, err
+			return err
 		}
 		limit := params.Limit
 		if limit == 0 {
@@ -23,62 +23,65 @@ func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params Li
 		}
 		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, limit)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		out := ApprovalList{Approvals: make([]ApprovalCase, 0, len(cases)), More: more}
 		for i := range cases {
 			out.Approvals = append(out.Approvals, s.caseOf(&cases[i]))
 		}
-		return out, nil
+		writeJSON(w, http.StatusOK, out)
+		return nil
 	})
 }
 
 // GetApproval shows a person one request with the votes on it.
 func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "getApproval"
-	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
+	s.asPerson(w, r, operation, func(who people.Person) error {
 		if !ourID(id) {
-			return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
 		if err := s.rules.check(r, who, operation, nil); err != nil {
-			return nil, err
+			return err
 		}
 		c, err := s.cfg.Broker.ApprovalRequest(r.Context(), who, id)
 		if err != nil {
-			return nil, notFound(err, "id")
+			return notFound(err, "id")
 		}
-		return s.caseOf(c), nil
+		writeJSON(w, http.StatusOK, s.caseOf(c))
+		return nil
 	})
 }
 
 // CastVote takes a person's vote.
 func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "castVote"
-	s.forPeople(w, r, operation, func(who people.Person) (any, error) {
+	s.asPerson(w, r, operation, func(who people.Person) error {
 		if !ourID(id) {
-			return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
 		ask, err := readOrder[VoteRequest](s, w, r, who, operation)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		cast := broker.VoteCast{
 			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
 		}
 		if n, err := hex.Decode(cast.Hash[:], []byte(ask.Hash)); err != nil || n != len(cast.Hash) {
-			return nil, &requestError{kind: errInvalid, field: "hash", detail: "hash"}
+			return &requestError{kind: errInvalid, field: "hash", detail: "hash"}
 		}
 		if err := checkText("note", ask.Note); err != nil {
-			return nil, err
+			return err
 		}
 		c, err := s.cfg.Broker.Vote(r.Context(), who, cast)
 		if c != nil && c.Voted {
 			s.CountVote(c, cast.Verdict, who)
 		}
 		if err != nil {
-			return nil, notFound(err, "id")
+			return notFound(err, "id")
 		}
-		return s.caseOf(c), nil
+		writeJSON(w, http.StatusOK, s.caseOf(c))
+		return nil
 	})
 }
 

@@ -38,26 +38,21 @@ func (c *badCatalogue) tell(p *Problem) {
 func (s *Server) forCatalogue(
 	w http.ResponseWriter, r *http.Request, operation string, do func(who caller, actor string) (status int, body any, err error),
 ) {
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	of := []role{s.roles.admin}
-	if r.Method == http.MethodGet {
-		of = append(of, s.roles.auditor)
-	}
-	err = s.overAll(r, who, of...)
-	var status int
-	var body any
-	if err == nil {
-		status, body, err = do(who, actorOf(who).ID())
-	}
-	if err != nil {
-		s.fail(w, r, who, aboutCatalogue(err))
-		return
-	}
-	writeJSON(w, status, body)
+	s.asCaller(w, r, operation, func(who caller) error {
+		of := []role{s.roles.admin}
+		if r.Method == http.MethodGet {
+			of = append(of, s.roles.auditor)
+		}
+		if err := s.overAll(r, who, of...); err != nil {
+			return err
+		}
+		status, body, err := do(who, actorOf(who).ID())
+		if err != nil {
+			return aboutCatalogue(err)
+		}
+		writeJSON(w, status, body)
+		return nil
+	})
 }
 
 // aboutCatalogue says what a change ran into, for the record.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,26 +24,22 @@ const furthestEnd = 366 * 24 * time.Hour
 // deed is what an order asks for, once the call has been read and checked.
 type deed func(context.Context) (broker.Receipt, error)
 
-// carryOut has it proven who calls, has the call read, does what it asks for, and answers with the receipt.
+// carryOut authenticates the caller, reads the order, carries it out, and answers with the receipt.
 func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(caller) (deed, error)) {
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	do, err := read(who)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
-	defer cancel()
-	receipt, err := do(ctx)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	s.writeReceipt(w, receipt)
+	s.asCaller(w, r, operation, func(who caller) error {
+		do, err := read(who)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		defer cancel()
+		receipt, err := do(ctx)
+		if err != nil {
+			return err
+		}
+		s.writeReceipt(w, receipt)
+		return nil
+	})
 }
 
 // notFound says what was not found, for the record.
@@ -178,7 +175,9 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 	if body == nil {
 		return out, nil
 	}
-	if err := json.Unmarshal(body, &out); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber() // a parameter keeps its digits until policy has read it
+	if err := decoder.Decode(&out); err != nil {
 		return out, typeError(err)
 	}
 	return out, nil

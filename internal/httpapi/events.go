@@ -23,24 +23,24 @@ const (
 // WatchApprovals tells a person what comes to wait for them, and what stops waiting, as server-sent events.
 func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
 	const operation = "watchApprovals"
-	person, who, err := s.identify(r, operation)
+	s.asPerson(w, r, operation, func(person people.Person) error {
+		if err := s.rules.check(r, person, operation, nil); err != nil {
+			return err
+		}
+		listener, err := s.cfg.Broker.Listen(r.Context(), person, params.LastEventID)
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
+		s.cutOff(r, s.tell(r, person, listener, out))
+		return nil
+	})
+}
+
+// cutOff logs why an event stream ended early. The client reconnects, and then gets the events that it missed.
+func (s *Server) cutOff(r *http.Request, err error) {
 	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	if err := s.rules.check(r, person, operation, nil); err != nil {
-		s.fail(w, r, person, err)
-		return
-	}
-	listener, err := s.cfg.Broker.Listen(r.Context(), person, params.LastEventID)
-	if err != nil {
-		s.fail(w, r, person, err)
-		return
-	}
-	defer listener.Close()
-	out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
-	if err := s.tell(r, person, listener, out); err != nil {
-		// Whoever it was connects again, and learns then what was missed.
 		s.cfg.Log.DebugContext(r.Context(), "events cut off", "request_id", callOf(r).id, "error", err)
 	}
 }

@@ -16,27 +16,19 @@ const followEvery = 700 * time.Millisecond
 // WatchIssuances tells of records that begin or change, as server-sent events.
 func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchIssuancesParams) {
 	const operation = "watchIssuances"
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	f, err := s.follower(r, who, operation, p)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	leave, err := s.cfg.Broker.Follow(nameOf(who))
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	defer leave()
-	out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now}
-	if err := s.tellFollower(r, f, out); err != nil {
-		// Whoever it was connects again, and learns then what was missed.
-		s.cfg.Log.DebugContext(r.Context(), "events cut off", "request_id", callOf(r).id, "error", err)
-	}
+	s.asCaller(w, r, operation, func(who caller) error {
+		f, err := s.follower(r, who, operation, p)
+		if err != nil {
+			return err
+		}
+		leave, err := s.cfg.Broker.Follow(nameOf(who))
+		if err != nil {
+			return err
+		}
+		defer leave()
+		s.cutOff(r, s.tellFollower(r, f, &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now}))
+		return nil
+	})
 }
 
 // follower is who follows what, and from where.

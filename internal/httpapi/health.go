@@ -81,6 +81,12 @@ func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, state)
 }
 
+// writeNoContent answers that an order was carried out.
+func writeNoContent(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
 // writeJSON writes an answer that no cache may keep.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -116,31 +116,28 @@ type auditing struct {
 // forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
 // one for all trust domains, and its hashes tell nothing of any.
 func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	within, err := s.reach(r, who, s.roles.auditor)
-	if err == nil {
-		err = s.rules.check(r, who, operation, nil)
-	}
-	var answer any
-	if err == nil {
-		answer, err = read(auditing{who, within})
-	}
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	switch answer := answer.(type) {
-	case string:
-		writeBytes(w, "text/plain; charset=utf-8", []byte(answer))
-	case []byte:
-		writeBytes(w, "application/octet-stream", answer)
-	default:
-		writeJSON(w, http.StatusOK, answer)
-	}
+	s.asCaller(w, r, operation, func(who caller) error {
+		within, err := s.reach(r, who, s.roles.auditor)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		answer, err := read(auditing{who, within})
+		if err != nil {
+			return err
+		}
+		switch answer := answer.(type) {
+		case string:
+			writeBytes(w, "text/plain; charset=utf-8", []byte(answer))
+		case []byte:
+			writeBytes(w, "application/octet-stream", answer)
+		default:
+			writeJSON(w, http.StatusOK, answer)
+		}
+		return nil
+	})
 }
 
 func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {

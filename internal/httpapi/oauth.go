@@ -152,8 +152,30 @@ func clientChallenge(h http.Header, r *http.Request) {
 	}
 }
 
-// failOAuth is fail in OAuth's words (RFC 6749, 5.2).
+// asClient authenticates the OAuth client that sends a form, runs handle, and answers with the OAuth error of its error.
+func (s *Server) asClient(
+	w http.ResponseWriter, r *http.Request, operation string, authenticate func(*http.Request, form) (attest.Identity, error),
+	handle func(attest.Identity, form) error,
+) {
+	s.begin(r, operation)
+	who := nobody
+	f, err := readForm(w, r)
+	if err == nil {
+		who, err = authenticate(r, f)
+	}
+	if err == nil {
+		err = handle(who, f)
+	}
+	if err != nil {
+		s.failOAuth(w, r, who, err)
+	}
+}
+
+// failOAuth answers an error as an OAuth error (RFC 6749, section 5.2).
 func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, err error) {
+	if errors.Is(err, errCutOff) {
+		return
+	}
 	var waits *awaited
 	if errors.As(err, &waits) {
 		s.writeAwaited(w, waits)

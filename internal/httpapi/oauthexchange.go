@@ -15,38 +15,38 @@ import (
 
 // exchange takes what RFC 8693 calls a subject token: one of the caller's, to hand it down, or a person's ID token, to ask
 // on their behalf. The caller is the actor of that.
-func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
 	switch {
 	case !slices.Contains([]TokenType{"", TokenTypeAccessToken, TokenTypeJWT}, TokenType(f["requested_token_type"])):
-		return broker.Result{}, badMember("requested_token_type", OAuthInvalidRequest, "is not a supported token type")
+		return badMember("requested_token_type", OAuthInvalidRequest, "is not a supported token type")
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken && jkt != "":
-		return broker.Result{}, badMember("DPoP", OAuthInvalidRequest, "must be omitted: the new token belongs to the actor, not to the holder of the subject token")
+		return badMember("DPoP", OAuthInvalidRequest, "must be omitted: the new token belongs to the actor, not to the holder of the subject token")
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
-		return s.exchangeToken(ctx, who, f)
+		return s.exchangeToken(ctx, who, f, deliver)
 	case f["actor_token"]+f["actor_token_type"] != "":
-		return broker.Result{}, badMember("actor_token", OAuthInvalidRequest, "must be omitted on behalf of a person: the client itself is the actor")
+		return badMember("actor_token", OAuthInvalidRequest, "must be omitted on behalf of a person: the client itself is the actor")
 	case f["subject_token"] == "":
-		return broker.Result{}, badMember("subject_token", OAuthInvalidRequest, "is required")
+		return badMember("subject_token", OAuthInvalidRequest, "is required")
 	}
 	user, err := s.delegator(ctx, "subject_token", f["subject_token"])
 	if err != nil {
-		return broker.Result{}, err
+		return err
 	}
-	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user})
+	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user}, deliver)
 }
 
-// exchangeToken hands a token of the caller's down to a sub-agent. To whoever is not its holder, a token is worth nothing here.
-func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form) (broker.Result, error) {
+// exchangeToken issues a token for a sub-agent in exchange for the caller's own token. The token is worth nothing to anybody but its holder.
+func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form, deliver broker.Deliver) error {
 	h, err := s.readTokenExchange(f)
 	if err != nil {
-		return broker.Result{}, err
+		return err
 	}
-	result, err := s.cfg.Broker.Delegate(ctx, who, h)
+	err = s.cfg.Broker.Delegate(ctx, who, h, deliver)
 	var unfit *broker.Unfit
 	if errors.As(err, &unfit) {
-		return broker.Result{}, badMember("subject_token", OAuthInvalidRequest, unfit.Why)
+		return badMember("subject_token", OAuthInvalidRequest, unfit.Why)
 	}
-	return result, err
+	return err
 }
 
 func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {

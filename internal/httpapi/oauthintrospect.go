@@ -56,33 +56,29 @@ func (s *Server) verifier() (*token.Verifier, error) {
 	return verifier, nil
 }
 
-// readQuestion reads a form that is about a token.
-func (s *Server) readQuestion(w http.ResponseWriter, r *http.Request, prove func(*http.Request, form) (attest.Identity, error)) (attest.Identity, string, error) {
-	f, err := readForm(w, r)
-	if err != nil {
-		return nobody, "", err
-	}
-	who, err := prove(r, f)
-	if err == nil && f["token"] == "" {
-		err = badMember("token", OAuthInvalidRequest, "is required")
-	}
-	return who, f["token"], err
+// aboutToken is asClient for forms that are about a token.
+func (s *Server) aboutToken(
+	w http.ResponseWriter, r *http.Request, operation string, authenticate func(*http.Request, form) (attest.Identity, error),
+	handle func(who attest.Identity, token string) error,
+) {
+	s.asClient(w, r, operation, authenticate, func(who attest.Identity, f form) error {
+		if f["token"] == "" {
+			return badMember("token", OAuthInvalidRequest, "is required")
+		}
+		return handle(who, f["token"])
+	})
 }
 
-// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is in force.
+// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is active (RFC 7662).
 func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
-	s.begin(r, "introspectToken")
-	who, raw, err := s.readQuestion(w, r, s.asker)
-	if err != nil {
-		s.failOAuth(w, r, who, err)
-		return
-	}
-	out, err := s.introspect(r.Context(), who, raw)
-	if err != nil {
-		s.failOAuth(w, r, who, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, out)
+	s.aboutToken(w, r, "introspectToken", s.asker, func(who attest.Identity, raw string) error {
+		out, err := s.introspect(r.Context(), who, raw)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }
 
 // introspect tells nothing of a token to whom it is not shown, and asks the store about no other.
@@ -152,19 +148,16 @@ func tokenType(t token.Claims) string {
 	return "Bearer"
 }
 
-// RevokeToken ends a token of the caller's own. Others might not exist.
+// RevokeToken revokes one of the caller's own tokens (RFC 7009). For any other token it does nothing, and answers the same.
 func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
-	s.begin(r, "revokeToken")
-	who, raw, err := s.readQuestion(w, r, s.client)
-	if err == nil {
-		err = s.revokeOwn(r.Context(), who, raw)
-	}
-	if err != nil {
-		s.failOAuth(w, r, who, err)
-		return
-	}
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusOK)
+	s.aboutToken(w, r, "revokeToken", s.client, func(who attest.Identity, raw string) error {
+		if err := s.revokeOwn(r.Context(), who, raw); err != nil {
+			return err
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(http.StatusOK)
+		return nil
+	})
 }
 
 func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string) error {

@@ -22,65 +22,47 @@ import (
 // defaultTask is the task of clients that do not know of tasks.
 const defaultTask = "oauth"
 
-// GrantToken is IssueToken and RedeemRequest for clients that speak OAuth.
+// GrantToken is IssueToken and RedeemRequest for OAuth clients.
 func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
-	s.begin(r, "grantToken")
-	f, err := readForm(w, r)
-	if err != nil {
-		s.failOAuth(w, r, nobody, err)
-		return
-	}
-	who, err := s.client(r, f)
-	if err != nil {
-		s.failOAuth(w, r, nobody, err)
-		return
-	}
-	leave, err := s.making.enter(who)
-	if err != nil {
-		s.failOAuth(w, r, who, err)
-		return
-	}
-	defer leave()
-	jkt, err := s.requireDPoP(w, r, who)
-	if err != nil {
-		s.failOAuth(w, r, who, err)
-		return
-	}
-	result, err := s.grant(r.Context(), who, f, jkt)
-	if err != nil {
-		s.failOAuth(w, r, who, err)
-		return
-	}
-	leave()               // whoever is slow to read the answer is so at nobody's cost
-	delivery := errCutOff // until it is known to have gone well, a panic included
-	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
-	delivery = s.deliverGrant(w, r, who, result)
+	s.asClient(w, r, "grantToken", s.client, func(who attest.Identity, f form) error {
+		leave, err := s.making.enter(who)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		jkt, err := s.requireDPoP(w, r, who)
+		if err != nil {
+			return err
+		}
+		return s.grant(r.Context(), who, f, jkt, func(result broker.Result) error {
+			leave() // a client that reads slowly takes no place
+			return s.deliverGrant(w, r, result)
+		})
+	})
 }
 
-func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
 	switch GrantType(f["grant_type"]) {
 	case GrantClientCredentials:
-		return s.ask(ctx, who, f, broker.Request{JKT: jkt})
+		return s.ask(ctx, who, f, broker.Request{JKT: jkt}, deliver)
 	case GrantApproval:
-		result, err := s.grantApproved(ctx, who, f, jkt)
-		return result, unexpected(err, f)
+		return unexpected(s.grantApproved(ctx, who, f, jkt, deliver), f)
 	case GrantTokenExchange:
-		return s.exchange(ctx, who, f, jkt)
+		return s.exchange(ctx, who, f, jkt, deliver)
 	case "":
-		return broker.Result{}, badMember("grant_type", OAuthInvalidRequest, "is required")
+		return badMember("grant_type", OAuthInvalidRequest, "is required")
 	}
-	return broker.Result{}, badMember("grant_type", OAuthUnsupportedGrantType, "is not supported; /.well-known/oauth-authorization-server lists the grant types")
+	return badMember("grant_type", OAuthUnsupportedGrantType, "is not supported; /.well-known/oauth-authorization-server lists the grant types")
 }
 
-// ask asks for what the form says, with what the caller has proved beside it.
-func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved broker.Request) (broker.Result, error) {
+// ask issues what the form asks for, bound to the key and on behalf of the person in proved.
+func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved broker.Request, deliver broker.Deliver) error {
 	req, err := s.readAsk(f)
 	if err != nil {
-		return broker.Result{}, err
+		return err
 	}
 	req.JKT, req.User = proved.JKT, proved.User
-	result, err := s.cfg.Broker.Issue(ctx, who, req)
-	return result, unexpected(err, f)
+	return unexpected(s.cfg.Broker.Issue(ctx, who, req, deliver), f)
 }
 
 func badMember(field string, name OAuthErrorCode, why string) error {
@@ -234,27 +216,24 @@ func (s *Server) writeAwaited(w http.ResponseWriter, a *awaited) {
 	s.writeOAuth(w, http.StatusBadRequest, out)
 }
 
-// grantApproved hands over what people have approved, or tells that they have not.
-func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form, jkt string) (broker.Result, error) {
+// grantApproved issues what people have approved. While they have not decided, the error is [awaited].
+func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
 	id := f["auth_req_id"]
 	switch {
 	case id == "":
-		return broker.Result{}, badMember("auth_req_id", OAuthInvalidRequest, "is required")
+		return badMember("auth_req_id", OAuthInvalidRequest, "is required")
 	case !ourID(id):
-		return broker.Result{}, &requestError{kind: broker.ErrNotFound, detail: "auth_req_id"}
+		return &requestError{kind: broker.ErrNotFound, detail: "auth_req_id"}
 	case !s.polls.Allows(who.ID().String()+" "+id, s.cfg.Now()):
-		return broker.Result{}, &awaited{name: OAuthSlowDown, id: id}
+		return &awaited{name: OAuthSlowDown, id: id}
 	}
-	result, err := s.cfg.Broker.RedeemApproval(ctx, who, broker.Redemption{
+	err := s.cfg.Broker.RedeemApproval(ctx, who, broker.Redemption{
 		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT},
-	})
+	}, deliver)
 	if errors.Is(err, broker.ErrNotApproved) {
-		return broker.Result{}, s.whyNotApproved(ctx, who, id)
+		return s.whyNotApproved(ctx, who, id)
 	}
-	if earlier := result.Earlier; earlier != nil && earlier.Status == broker.StatusPending {
-		return broker.Result{}, &awaited{name: OAuthAuthorizationPending, id: id, expires: earlier.Expires}
-	}
-	return result, notFound(err, "auth_req_id")
+	return notFound(err, "auth_req_id")
 }
 
 // whyNotApproved tells what is over in time from what is over for another reason.
@@ -270,11 +249,13 @@ func (s *Server) whyNotApproved(ctx context.Context, who attest.Identity, id str
 	return f
 }
 
-// deliverGrant is deliver in OAuth's words.
-func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, who attest.Identity, result broker.Result) error {
-	if result.Earlier != nil {
-		s.failOAuth(w, r, who, rejection(result.Earlier))
-		return errCutOff
+// deliverGrant is deliver for OAuth clients.
+func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, result broker.Result) error {
+	if v := result.Earlier; v != nil {
+		if v.Status == broker.StatusPending {
+			return &awaited{name: OAuthAuthorizationPending, id: v.ID, expires: v.Expires}
+		}
+		return rejection(v)
 	}
 	rec := result.Record
 	s.countDecision(rec.Decision)
@@ -282,19 +263,16 @@ func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, who attest
 	case rec.Decision.Outcome == scopes.Allow && result.Credential != nil:
 		answer, err := s.accessToken(result)
 		if err != nil {
-			s.failOAuth(w, r, who, err)
 			return err
 		}
 		return s.handOver(w, r, http.StatusOK, answer)
 	case rec.Decision.Outcome == scopes.Pending:
-		s.writeAwaited(w, &awaited{name: OAuthAuthorizationPending, id: rec.ID, expires: rec.Expires})
+		return &awaited{name: OAuthAuthorizationPending, id: rec.ID, expires: rec.Expires}
 	case rec.Decision.Outcome == scopes.Deny:
 		s.wantsProof(w.Header(), rec.Decision)
-		s.failOAuth(w, r, who, denialOf(rec))
-	default:
-		s.failOAuth(w, r, who, errFault)
+		return denialOf(rec)
 	}
-	return errCutOff
+	return errFault
 }
 
 // accessToken is token in OAuth's words, with the details as the token has them.

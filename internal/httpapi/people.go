@@ -47,15 +47,38 @@ func (s *Server) authenticate(r *http.Request, operation string) (caller, error)
 	return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noSVID)}
 }
 
-// authenticateWorkload proves which workload calls, in operations that are for sandboxes alone (H101). The caller is who it is that is
-// refused.
-func (s *Server) authenticateWorkload(r *http.Request, operation string) (attest.Identity, caller, error) {
+// asCaller authenticates whoever calls, runs handle, and answers with the problem of its error. The handlers of all operations under /v1
+// run in asCaller, asWorkload or asPerson.
+func (s *Server) asCaller(w http.ResponseWriter, r *http.Request, operation string, handle func(caller) error) {
 	who, err := s.authenticate(r, operation)
-	if err != nil {
-		return attest.Identity{}, nobody, err
+	if err == nil {
+		err = handle(who)
 	}
-	workload, err := workloadOf(who)
-	return workload, who, err
+	if err != nil {
+		s.fail(w, r, who, err)
+	}
+}
+
+// asWorkload is asCaller for operations that only sandboxes may call (H101).
+func (s *Server) asWorkload(w http.ResponseWriter, r *http.Request, operation string, handle func(attest.Identity) error) {
+	s.asCaller(w, r, operation, func(who caller) error {
+		workload, err := workloadOf(who)
+		if err != nil {
+			return err
+		}
+		return handle(workload)
+	})
+}
+
+// asPerson is asCaller for operations that only people may call (H94).
+func (s *Server) asPerson(w http.ResponseWriter, r *http.Request, operation string, handle func(people.Person) error) {
+	s.asCaller(w, r, operation, func(who caller) error {
+		person, ok := who.(people.Person)
+		if !ok {
+			return &requestError{kind: errNotAllowed, detail: "workload"}
+		}
+		return handle(person)
+	})
 }
 
 func workloadOf(who caller) (attest.Identity, error) {
@@ -64,20 +87,6 @@ func workloadOf(who caller) (attest.Identity, error) {
 		return attest.Identity{}, &requestError{kind: errNotAllowed, detail: "person"}
 	}
 	return workload, nil
-}
-
-// identify proves which person calls, in operations that are for people alone (H94). The caller is who it is that is
-// refused.
-func (s *Server) identify(r *http.Request, operation string) (people.Person, caller, error) {
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		return people.Person{}, nobody, err
-	}
-	person, ok := who.(people.Person)
-	if !ok {
-		return people.Person{}, who, &requestError{kind: errNotAllowed, detail: "workload"}
-	}
-	return person, who, nil
 }
 
 // delegator is the person whose ID token a sandbox presents as a member, to ask on their behalf; nil when there is none. It
@@ -107,21 +116,6 @@ func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes
 }
 
 const noDelegation = "is not supported: the operator has configured no delegation audience"
-
-// forPeople has a person identified, and answers with what do returns.
-func (s *Server) forPeople(w http.ResponseWriter, r *http.Request, operation string, do func(people.Person) (any, error)) {
-	person, who, err := s.identify(r, operation)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	answer, err := do(person)
-	if err != nil {
-		s.fail(w, r, person, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, answer)
-}
 
 // nameOf is the SPIFFE ID of a workload, or the id of a person.
 func nameOf(who caller) string { return actorOf(who).ID() }

@@ -295,8 +295,12 @@ func answerTo(err error) answer {
 // nobody is the caller whose identity is not proven.
 var nobody attest.Identity
 
-// fail answers err as a problem, and first records it when it is a refusal. who is nobody until attested.
+// fail answers an error with its problem, and first records it when it is a refusal. who is nobody until the caller is authenticated. After
+// errCutOff there is nothing left to write.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err error) {
+	if errors.Is(err, errCutOff) {
+		return
+	}
 	writeProblem(w, s.refused(w.Header(), r, who, err))
 }
 

@@ -33,67 +33,56 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 
 // RemoveQuarantine lifts one.
 func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
-	who, err := s.authenticate(r, "removeQuarantine")
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	if err := s.lift(r, who, params); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (s *Server) lift(r *http.Request, who caller, params RemoveQuarantineParams) error {
-	within, err := s.reach(r, who, s.roles.admin)
-	if err != nil {
-		return err
-	}
-	if err := s.rules.check(r, who, "removeQuarantine", nil); err != nil {
-		return err
-	}
-	if _, err := spiffeid.FromString(params.SpiffeID); err != nil {
-		return &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
-	}
-	if err := checkReason(params.Reason); err != nil {
-		return &requestError{kind: errParameter, field: "reason", detail: "parameter_query"}
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
-	defer cancel()
-	return notFound(s.cfg.Broker.Unquarantine(ctx, broker.Confinement{
-		Actor: actorOf(who), SPIFFEID: params.SpiffeID, Reach: within, Reason: params.Reason,
-	}), "spiffe_id")
+	const operation = "removeQuarantine"
+	s.asCaller(w, r, operation, func(who caller) error {
+		within, err := s.reach(r, who, s.roles.admin)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		if _, err := spiffeid.FromString(params.SpiffeID); err != nil {
+			return &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		}
+		if err := checkReason(params.Reason); err != nil {
+			return &requestError{kind: errParameter, field: "reason", detail: "parameter_query"}
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		defer cancel()
+		err = s.cfg.Broker.Unquarantine(ctx, broker.Confinement{
+			Actor: actorOf(who), SPIFFEID: params.SpiffeID, Reach: within, Reason: params.Reason,
+		})
+		if err != nil {
+			return notFound(err, "spiffe_id")
+		}
+		writeNoContent(w)
+		return nil
+	})
 }
 
 // ListQuarantines shows those that stand to admins and auditors.
 func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 	const operation = "listQuarantines"
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	within, err := s.reach(r, who, s.roles.admin, s.roles.auditor)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	if err := s.rules.check(r, who, operation, nil); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	standing, err := s.cfg.Broker.Quarantines(r.Context(), within)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	out := QuarantineList{Quarantines: make([]Quarantine, 0, len(standing))}
-	for _, q := range standing {
-		out.Quarantines = append(out.Quarantines, Quarantine{
-			SpiffeID: q.SPIFFEID, Since: q.Since, Actor: q.Actor, Reason: q.Reason,
-		})
-	}
-	writeJSON(w, http.StatusOK, out)
+	s.asCaller(w, r, operation, func(who caller) error {
+		within, err := s.reach(r, who, s.roles.admin, s.roles.auditor)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		all, err := s.cfg.Broker.Quarantines(r.Context(), within)
+		if err != nil {
+			return err
+		}
+		out := QuarantineList{Quarantines: make([]Quarantine, 0, len(all))}
+		for _, q := range all {
+			out.Quarantines = append(out.Quarantines, Quarantine{
+				SpiffeID: q.SPIFFEID, Since: q.Since, Actor: q.Actor, Reason: q.Reason,
+			})
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }

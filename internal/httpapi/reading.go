@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
@@ -20,45 +21,37 @@ const defaultLimit = 50
 
 // GetRequest tells a caller the state of one of its own requests.
 func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
-	who, caller, err := s.authenticateWorkload(r, "getRequest")
-	if err != nil {
-		s.fail(w, r, caller, err)
-		return
-	}
-	v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
-	if err == nil {
-		v, err = s.waitFor(w, r, v, params.Wait)
-	}
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	state := stateOf(v)
-	if state.InForce, err = s.cfg.Broker.Alive(r.Context(), v); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, state)
+	s.asWorkload(w, r, "getRequest", func(who attest.Identity) error {
+		v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
+		if err != nil {
+			return err
+		}
+		if v, err = s.waitFor(w, r, v, params.Wait); err != nil {
+			return err
+		}
+		state := stateOf(v)
+		if state.InForce, err = s.cfg.Broker.Alive(r.Context(), v); err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, state)
+		return nil
+	})
 }
 
 // GetIssuance reads one record to whoever may see it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
-	who, err := s.authenticate(r, "getIssuance")
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	within, err := s.readable(r, who)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	v, err := s.find(r, who, id, within)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, issuanceOf(v, within))
+	s.asCaller(w, r, "getIssuance", func(who caller) error {
+		within, err := s.readable(r, who)
+		if err != nil {
+			return err
+		}
+		v, err := s.find(r, who, id, within)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, issuanceOf(v, within))
+		return nil
+	})
 }
 
 // find reads one record. Malformed, unknown and foreign ids are the same error.
@@ -76,32 +69,27 @@ func (s *Server) find(r *http.Request, who caller, id string, within broker.Reac
 // ListIssuances reads one page of records.
 func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
 	const operation = "listIssuances"
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	within, err := s.readable(r, who)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	if err := s.rules.check(r, who, operation, nil); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	out, err := s.list(r, reading{nameOf(who), within}, params)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	if out.Next != "" {
-		w.Header().Add("Link", pageLink(r, "next", out.Next))
-	}
-	if out.Prev != "" {
-		w.Header().Add("Link", pageLink(r, "prev", out.Prev))
-	}
-	writeJSON(w, http.StatusOK, out)
+	s.asCaller(w, r, operation, func(who caller) error {
+		within, err := s.readable(r, who)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		out, err := s.list(r, reading{nameOf(who), within}, params)
+		if err != nil {
+			return err
+		}
+		if out.Next != "" {
+			w.Header().Add("Link", pageLink(r, "next", out.Next))
+		}
+		if out.Prev != "" {
+			w.Header().Add("Link", pageLink(r, "prev", out.Prev))
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }
 
 // reading is who reads, and what they may.
@@ -278,16 +266,13 @@ func factsOf(v *broker.View) CredentialFacts {
 // like one.
 func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
 	pattern := chi.RouteContext(r.Context()).RoutePattern()
-	who, err := s.authenticate(r, s.rules.operation(r.Method, pattern))
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	f := &requestError{kind: errParameter, detail: "parameter_form"}
-	if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
-		f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
-	}
-	s.fail(w, r, who, f)
+	s.asCaller(w, r, s.rules.operation(r.Method, pattern), func(caller) error {
+		f := &requestError{kind: errParameter, detail: "parameter_form"}
+		if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
+			f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
+		}
+		return f
+	})
 }
 
 // GetKeys serves the public keys.

@@ -12,80 +12,52 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// RedeemRequest hands over what people have approved.
+// RedeemRequest issues and delivers what people have approved.
 func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
 	const operation = "redeemRequest"
-	who, caller, err := s.authenticateWorkload(r, operation)
-	if err != nil {
-		s.fail(w, r, caller, err)
-		return
-	}
-	claim, err := s.readRedemption(w, r, who, id)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	leave, err := s.making.enter(who)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	defer leave()
-	if claim.JKT, err = s.requireDPoP(w, r, who); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	result, err := s.cfg.Broker.RedeemApproval(r.Context(), who, claim)
-	if err != nil {
-		s.fail(w, r, who, notFound(err, "id"))
-		return
-	}
-	leave()               // whoever is slow to read the answer is so at nobody's cost
-	delivery := errCutOff // until it is known to have gone well, a panic included
-	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
-	delivery = s.deliver(w, r, who, result)
-}
-
-func (s *Server) readRedemption(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Redemption, error) {
-	if !ourID(id) {
-		return broker.Redemption{}, &requestError{kind: broker.ErrNotFound, detail: "id"}
-	}
-	ask, err := readOrder[Redemption](s, w, r, who, "redeemRequest")
-	if err != nil {
-		return broker.Redemption{}, err
-	}
-	for member, value := range map[string]string{"csr": ask.Csr, "public_key": ask.PublicKey} {
-		if len(value) > maxKey {
-			return broker.Redemption{}, &requestError{kind: errInvalid, field: member, detail: member}
+	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+		if !ourID(id) {
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
-	}
-	return broker.Redemption{Request: id, CSR: ask.Csr, PublicKey: ask.PublicKey}, nil
+		ask, err := readOrder[Redemption](s, w, r, who, operation)
+		if err != nil {
+			return err
+		}
+		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
+			return err
+		}
+		leave, err := s.making.enter(who)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		claim := broker.Redemption{Request: id, CSR: ask.Csr, PublicKey: ask.PublicKey}
+		if claim.JKT, err = s.requireDPoP(w, r, who); err != nil {
+			return err
+		}
+		return notFound(s.cfg.Broker.RedeemApproval(r.Context(), who, claim, func(result broker.Result) error {
+			leave() // a caller that reads slowly takes no place
+			return s.deliver(w, r, result)
+		}), "id")
+	})
 }
 
-// WithdrawRequest takes one of the caller's own requests back.
+// WithdrawRequest withdraws one of the caller's own requests.
 func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "withdrawRequest"
-	who, caller, err := s.authenticateWorkload(r, operation)
-	if err != nil {
-		s.fail(w, r, caller, err)
-		return
-	}
-	if err := s.withdraw(r, who, id); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (s *Server) withdraw(r *http.Request, who attest.Identity, id string) error {
-	if !ourID(id) {
-		return &requestError{kind: broker.ErrNotFound, detail: "id"}
-	}
-	if err := s.rules.check(r, who, "withdrawRequest", nil); err != nil {
-		return err
-	}
-	return notFound(s.cfg.Broker.Withdraw(r.Context(), who, id), "id")
+	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+		if !ourID(id) {
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		if err := s.cfg.Broker.Withdraw(r.Context(), who, id); err != nil {
+			return notFound(err, "id")
+		}
+		writeNoContent(w)
+		return nil
+	})
 }
 
 // waitFor holds a call until a request of the caller's is not pending any more, or until the time is up that the

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 
+	"github.com/brevet-dev/brevet/attest"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -10,23 +11,21 @@ import (
 // ListScopes tells a sandbox what it may ask for.
 func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
 	const operation = "listScopes"
-	who, caller, err := s.authenticateWorkload(r, operation)
-	if err == nil {
-		err = s.rules.check(r, who, operation, nil)
-	}
-	if err == nil && !s.offers.Allows(who.ID().String(), s.cfg.Now()) {
-		err = &requestError{kind: errPace, detail: "pace"}
-	}
-	if err != nil {
-		s.fail(w, r, caller, err)
-		return
-	}
-	offers, catalogue := s.cfg.Broker.Offers(who)
-	list := ScopeList{Catalogue: catalogue, Scopes: make([]OfferedScope, len(offers))}
-	for i, offer := range offers {
-		list.Scopes[i] = offeredScope(offer)
-	}
-	writeJSON(w, http.StatusOK, list)
+	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		if !s.offers.Allows(who.ID().String(), s.cfg.Now()) {
+			return &requestError{kind: errPace, detail: "pace"}
+		}
+		offers, catalogue := s.cfg.Broker.Offers(who)
+		list := ScopeList{Catalogue: catalogue, Scopes: make([]OfferedScope, len(offers))}
+		for i, offer := range offers {
+			list.Scopes[i] = offeredScope(offer)
+		}
+		writeJSON(w, http.StatusOK, list)
+		return nil
+	})
 }
 
 func offeredScope(offer scopes.Offer) OfferedScope {

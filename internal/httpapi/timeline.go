@@ -40,31 +40,26 @@ func (s *Server) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id 
 func (s *Server) timeline(
 	w http.ResponseWriter, r *http.Request, operation string, ask func(reading) (broker.TimelineQuery, string, error),
 ) {
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	out, err := func() (Timeline, error) {
+	s.asCaller(w, r, operation, func(who caller) error {
 		within, err := s.readable(r, who)
 		if err != nil {
-			return Timeline{}, err
+			return err
 		}
 		if err := s.rules.check(r, who, operation, nil); err != nil {
-			return Timeline{}, err
+			return err
 		}
 		by := reading{nameOf(who), within}
 		q, cursor, err := ask(by)
 		if err != nil {
-			return Timeline{}, err
+			return err
 		}
-		return s.readTimeline(r, by, q, cursor)
-	}()
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, out)
+		out, err := s.readTimeline(r, by, q, cursor)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }
 
 func (s *Server) readTimeline(r *http.Request, by reading, q broker.TimelineQuery, cursor string) (Timeline, error) {

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,67 +21,39 @@ const maxReason, maxKey = 1000, 8 << 10
 // pollAfter is the seconds that a caller is asked to wait before it looks whether a person has decided.
 const pollAfter = 5
 
-// IssueToken is the way down: who, what, then the broker.
+// IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
-	who, caller, err := s.authenticateWorkload(r, "issueToken")
-	if err != nil {
-		s.fail(w, r, caller, err)
-		return
-	}
-	req, err := s.readRequest(w, r, who)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	leave, err := s.making.enter(who)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	defer leave()
-	if req.JKT, err = s.requireDPoP(w, r, who); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	result, err := s.cfg.Broker.Issue(r.Context(), who, req)
-	if err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	leave()               // whoever is slow to read the answer is so at nobody's cost
-	delivery := errCutOff // until it is known to have gone well, a panic included
-	defer func() { s.cfg.Broker.Delivered(context.WithoutCancel(r.Context()), result, delivery) }()
-	delivery = s.deliver(w, r, who, result)
+	s.asWorkload(w, r, "issueToken", func(who attest.Identity) error {
+		req, err := s.readRequest(w, r, who)
+		if err != nil {
+			return err
+		}
+		leave, err := s.making.enter(who)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		if req.JKT, err = s.requireDPoP(w, r, who); err != nil {
+			return err
+		}
+		return s.cfg.Broker.Issue(r.Context(), who, req, func(result broker.Result) error {
+			leave() // a caller that reads slowly takes no place
+			return s.deliver(w, r, result)
+		})
+	})
 }
 
-// readRequest reads the body strictly, holds the call to openapi.yaml, and only then turns it into a request.
 func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.Identity) (broker.Request, error) {
-	const operation = "issueToken"
-	body, err := readBody(w, r, s.rules.body[operation])
+	ask, err := readOrder[TokenRequest](s, w, r, who, "issueToken")
 	if err != nil {
-		return broker.Request{}, err
-	}
-	if err := s.rules.check(r, who, operation, body); err != nil {
 		return broker.Request{}, err
 	}
 	key, err := idempotencyKey(r)
 	if err != nil {
 		return broker.Request{}, err
 	}
-	var ask TokenRequest
-	// Numbers stay as they were written, so that none is rounded on the way to where it is judged.
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.UseNumber()
-	if err := decoder.Decode(&ask); err != nil {
-		return broker.Request{}, typeError(err)
-	}
-	for _, text := range []struct {
-		member, value string
-		most          int
-	}{{"csr", ask.Csr, maxKey}, {"public_key", ask.PublicKey, maxKey}} {
-		if len(text.value) > text.most {
-			return broker.Request{}, &requestError{kind: errInvalid, field: text.member, detail: text.member}
-		}
+	if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
+		return broker.Request{}, err
 	}
 	if err := checkReason(ask.Reason); err != nil {
 		return broker.Request{}, err
@@ -93,6 +63,16 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 		Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second,
 		Task: ask.Task, Reason: ask.Reason, CSR: ask.Csr, PublicKey: ask.PublicKey, IdempotencyKey: key, User: user,
 	}, err
+}
+
+// checkKeys bounds the caller's own keys in bytes.
+func checkKeys(csr, publicKey string) error {
+	for _, key := range []struct{ member, text string }{{"csr", csr}, {"public_key", publicKey}} {
+		if len(key.text) > maxKey {
+			return &requestError{kind: errInvalid, field: key.member, detail: key.member}
+		}
+	}
+	return nil
 }
 
 // typeError names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
@@ -109,11 +89,14 @@ func typeError(err error) error {
 	return &requestError{kind: errInvalid, detail: "body"}
 }
 
-// deliver writes what became of a request. It returns nil only when a credential in it has left.
-func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Identity, result broker.Result) error {
-	if earlier := result.Earlier; earlier != nil {
-		s.deliverEarlier(w, r, who, earlier)
-		return errCutOff
+// deliver writes a result: a credential, the state of a pending request, or that of an earlier one. It returns a denial as an error.
+func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.Result) error {
+	if v := result.Earlier; v != nil {
+		if v.Status != broker.StatusPending && v.Status != broker.StatusApproved {
+			return rejection(v)
+		}
+		writePending(w, Pending{ID: v.ID, Status: Status(v.Status), ExpiresAt: v.Expires, Approval: approvalOf(v)})
+		return nil
 	}
 	rec := result.Record
 	d := rec.Decision
@@ -126,13 +109,12 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, who attest.Iden
 			ID: rec.ID, Status: StatusPending, ExpiresAt: rec.Expires,
 			Approval: Approval{Group: d.Approval.Group, Quorum: d.Approval.Quorum, BreakGlass: d.Approval.BreakGlass},
 		})
+		return nil
 	case d.Outcome == scopes.Deny:
 		s.wantsProof(w.Header(), d)
-		s.fail(w, r, who, denialOf(rec))
-	default:
-		s.fail(w, r, who, errFault)
+		return denialOf(rec)
 	}
-	return errCutOff
+	return errFault
 }
 
 func (s *Server) countDecision(d scopes.Decision) {
@@ -142,18 +124,17 @@ func (s *Server) countDecision(d scopes.Decision) {
 	}
 }
 
-// handOver writes a credential out to the caller's connection. The length is known, so that the caller has the whole
-// answer while the credential is still being renewed.
+// handOver writes a credential to the caller's connection. It sets Content-Length, so that the caller can use the response while Brevet still
+// renews the credential. Once the response has begun, errors wrap errCutOff.
 func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, credential any) error {
 	body, err := json.Marshal(credential)
 	if err != nil {
-		s.fail(w, r, nobody, errFault) // the error can quote the credential
-		return errFault
+		return errFault // the error itself can quote the credential
 	}
-	// Asked now and not after the flush: many a caller hangs up as soon as it has the whole answer.
+	// Checked before the flush, not after it: many clients hang up as soon as they have the whole response.
 	if err := r.Context().Err(); err != nil {
-		w.WriteHeader(http.StatusServiceUnavailable) // for the log: nobody is there to read it
-		return fmt.Errorf("writing a credential: %w", err)
+		w.WriteHeader(http.StatusServiceUnavailable) // for the log: the caller has disconnected
+		return fmt.Errorf("%w: %w", errCutOff, err)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -161,10 +142,10 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, cr
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {
-		return fmt.Errorf("writing a credential: %w", err)
+		return fmt.Errorf("%w: %w", errCutOff, err)
 	}
 	if err := flush(w); err != nil {
-		return fmt.Errorf("writing a credential: %w", err)
+		return fmt.Errorf("%w: %w", errCutOff, err)
 	}
 	return nil
 }
@@ -179,16 +160,6 @@ func flush(w http.ResponseWriter) error {
 		}
 		return http.NewResponseController(w).Flush()
 	}
-}
-
-// deliverEarlier answers a repeated idempotency key, or a claim that comes too early, with what the request became. It
-// never holds a credential.
-func (s *Server) deliverEarlier(w http.ResponseWriter, r *http.Request, who attest.Identity, v *broker.View) {
-	if v.Status == broker.StatusPending || v.Status == broker.StatusApproved {
-		writePending(w, Pending{ID: v.ID, Status: Status(v.Status), ExpiresAt: v.Expires, Approval: approvalOf(v)})
-		return
-	}
-	s.fail(w, r, who, rejection(v))
 }
 
 // token is the one place where a credential is revealed.

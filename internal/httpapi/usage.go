@@ -14,31 +14,25 @@ const defaultUsage = 30 * 24 * time.Hour
 
 // ReportUses records what a sandbox says of one of its own credentials.
 func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
-	who, caller, err := s.authenticateWorkload(r, "reportUses")
-	if err != nil {
-		s.fail(w, r, caller, err)
-		return
-	}
-	use, err := s.reportUses(w, r, who, id)
-	if err != nil {
-		s.fail(w, r, who, notFound(err, "id"))
-		return
-	}
-	writeJSON(w, http.StatusOK, UseReport{Calls: use.Calls, LastUsedAt: use.LastUsed, ReportedAt: use.Time})
-}
-
-func (s *Server) reportUses(w http.ResponseWriter, r *http.Request, who attest.Identity, id string) (broker.Use, error) {
-	switch {
-	case !ourID(id):
-		return broker.Use{}, &requestError{kind: broker.ErrNotFound, detail: "id"}
-	case !s.reports.Allows(who.ID().String(), s.cfg.Now()):
-		return broker.Use{}, &requestError{kind: errPace, detail: "pace"}
-	}
-	ask, err := readOrder[UseRequest](s, w, r, who, "reportUses")
-	if err != nil {
-		return broker.Use{}, err
-	}
-	return s.cfg.Broker.ReportUse(r.Context(), who, broker.Use{Issuance: id, Calls: ask.Calls, LastUsed: ask.LastUsedAt.UTC()})
+	const operation = "reportUses"
+	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+		switch {
+		case !ourID(id):
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+		case !s.reports.Allows(who.ID().String(), s.cfg.Now()):
+			return &requestError{kind: errPace, detail: "pace"}
+		}
+		ask, err := readOrder[UseRequest](s, w, r, who, operation)
+		if err != nil {
+			return err
+		}
+		use, err := s.cfg.Broker.ReportUse(r.Context(), who, broker.Use{Issuance: id, Calls: ask.Calls, LastUsed: ask.LastUsedAt.UTC()})
+		if err != nil {
+			return notFound(err, "id")
+		}
+		writeJSON(w, http.StatusOK, UseReport{Calls: use.Calls, LastUsedAt: use.LastUsed, ReportedAt: use.Time})
+		return nil
+	})
 }
 
 // GetUsage compares for an auditor what was granted with what was used.

@@ -13,20 +13,17 @@ import (
 // WhoAmI tells a caller what its proof proves, and where it holds which role.
 func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	const operation = "whoAmI"
-	who, err := s.authenticate(r, operation)
-	if err != nil {
-		s.fail(w, r, nobody, err)
-		return
-	}
-	if err := s.rules.check(r, who, operation, nil); err != nil {
-		s.fail(w, r, who, err)
-		return
-	}
-	out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: s.rolesOf(r, who)}
-	if person, ok := who.(people.Person); ok {
-		out.Kind, out.Name, out.Groups = CallerPerson, person.Name(), person.Groups()
-	}
-	writeJSON(w, http.StatusOK, out)
+	s.asCaller(w, r, operation, func(who caller) error {
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: s.rolesOf(r, who)}
+		if person, ok := who.(people.Person); ok {
+			out.Kind, out.Name, out.Groups = CallerPerson, person.Name(), person.Groups()
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }
 
 // rolesOf lists the roles. To ask for them is not to act as an admin.

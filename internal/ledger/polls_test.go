@@ -234,7 +234,7 @@ func (p *polled) take(t *testing.T, rt *rapid.T, now turn) {
 // refusals are what may be answered to somebody who does what does not go.
 var refusals = []error{
 	broker.ErrNotFound, broker.ErrNotEligible, broker.ErrOwnRequest, broker.ErrDecided, broker.ErrNotApproved, broker.ErrNotRemembered,
-	broker.ErrVaultUnavailable, broker.ErrRevoked,
+	broker.ErrVaultUnavailable, broker.ErrRevoked, errBroke,
 }
 
 func (p *polled) do(t *testing.T, d deed, who people.Person) error {
@@ -269,23 +269,18 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 	case "compensate":
 		return p.compensate(ctx, on)
 	}
-	res, err := b.RedeemApproval(context.WithValue(ctx, fate{}, d.fateOf(on)), p.sandbox, broker.Redemption{Request: on.id})
-	p.deliver(ctx, b, res, d.Fate)
-	return err
+	return b.RedeemApproval(context.WithValue(ctx, fate{}, d.fateOf(on)), p.sandbox, broker.Redemption{Request: on.id}, p.deliver(d.Fate))
 }
 
 func (p *polled) ask(ctx context.Context, b *broker.Broker, scope string) error {
-	res, err := b.Issue(ctx, p.sandbox, broker.Request{Scope: scope, Task: "t", Reason: "because"})
-	if err != nil {
-		return err
-	}
-	request := res.Record.ID
-	if res.Record.Approves != "" {
-		request = res.Record.Approves
-	}
-	p.requests = append(p.requests, asked{request, scope})
-	p.deliver(ctx, b, res, "")
-	return nil
+	return b.Issue(ctx, p.sandbox, broker.Request{Scope: scope, Task: "t", Reason: "because"}, func(res broker.Result) error {
+		request := res.Record.ID
+		if res.Record.Approves != "" {
+			request = res.Record.Approves
+		}
+		p.requests = append(p.requests, asked{request, scope})
+		return p.deliver("")(res)
+	})
 }
 
 // vote votes on what a request shows.
@@ -299,19 +294,23 @@ func vote(ctx context.Context, b *broker.Broker, who people.Person, ballot broke
 	return err
 }
 
-func (p *polled) deliver(ctx context.Context, b *broker.Broker, res broker.Result, fate string) {
-	if res.Credential == nil {
-		return
+func (p *polled) deliver(fate string) broker.Deliver {
+	return func(res broker.Result) error {
+		if res.Credential == nil {
+			return nil
+		}
+		if fate == "undelivered" && res.Credential.Minted != nil {
+			return errBroke
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.handed[res.Record.Approves]++
+		return nil
 	}
-	if fate == "undelivered" && res.Credential.Minted != nil {
-		b.Delivered(ctx, res, errors.New("the connection broke"))
-		return
-	}
-	b.Delivered(ctx, res, nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.handed[res.Record.Approves]++
 }
+
+// errBroke is how the delivery of a credential fails.
+var errBroke = errors.New("the connection broke")
 
 // compensate says, as the sweeper does in time, that what was lost is dead.
 func (p *polled) compensate(ctx context.Context, on asked) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -100,8 +101,10 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := b.Issue(t.Context(), sandbox(t), broker.Request{
-		Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "t-1", Reason: "triage",
+	result, err := testkit.Delivered(func(deliver broker.Deliver) error {
+		return b.Issue(t.Context(), sandbox(t), broker.Request{
+			Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "t-1", Reason: "triage",
+		}, deliver)
 	})
 	return result, book, err
 }

@@ -1,0 +1,295 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/wait"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/google/uuid"
+)
+
+const (
+	// mostSuperseded is how many times a request is decided at most because the catalogue changes during the decision.
+	mostSuperseded = 3
+	// outcomeTimeout bounds the write of an outcome, which continues when the caller has disconnected.
+	outcomeTimeout = 5 * time.Second
+	// mintWithin is how long after the record a credential may still be minted. Later, the sweeper could take the record for
+	// abandoned, or the credential could expire unrenewed on its way to the caller.
+	mintWithin = Unrenewed / 2
+)
+
+var (
+	errLate        = fmt.Errorf("%w: it took too long", ErrVaultUnavailable)
+	errUndelivered = errors.New("the credential was not delivered")
+)
+
+// Result is what became of a request.
+type Result struct {
+	// Record is as the ledger keeps it. Its ID is empty when Earlier is set.
+	Record Record
+	// Credential is set only when the record's status is issued.
+	Credential *Credential
+	// Earlier is the record of an earlier request with the same idempotency key that was denied or is pending. For a redemption it
+	// is the request itself when that is pending or was rejected.
+	Earlier *View
+}
+
+// Deliver gives a result to the caller. Issue, RedeemApproval and Delegate call it once, when the record is durable. It returns nil only when it
+// has written the credential, if the result holds one.
+type Deliver func(Result) error
+
+// Issue decides a request, commits the record, and only then mints and delivers. The sandbox gets no credential when Issue returns an error:
+// *scopes.InvalidAsk for an invalid request, *Unexpected, the error of deliver, else one of this package's sentinels. A denial is a
+// result, not an error.
+func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, deliver Deliver) error {
+	var reuse string // the request whose approval covers this one
+	rec, key, earlier, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
+		decision, err := catalogue.Decide(asking(who, req), askOf(req), now)
+		if err != nil {
+			return Record{}, Key{}, err
+		}
+		if err := req.Expect.check(decision); err != nil {
+			return Record{}, Key{}, err
+		}
+		rec, key, err := b.prepare(who, bindable(req, decision), decision, now)
+		if err != nil {
+			return Record{}, Key{}, err
+		}
+		if reuse, err = b.reusableApproval(ctx, rec); err != nil {
+			return Record{}, Key{}, err
+		}
+		if rec.Status == StatusPending && reuse == "" {
+			rec.Limits = append(rec.Limits, askingLimit(rec))
+		}
+		return rec, key, nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case earlier != nil && earlier.RequestDigest != rec.Digest:
+		return ErrIdempotencyMismatch
+	case earlier != nil && (earlier.Status == StatusDenied || earlier.Decision == string(scopes.Pending) && earlier.Status != StatusRedeemed):
+		return deliver(Result{Earlier: earlier})
+	case earlier != nil:
+		return ErrAlreadyIssued
+	case rec.Status == StatusPending && reuse != "":
+		return b.reuseApproval(ctx, who, rec, reuse, deliver)
+	}
+	return b.mint(ctx, rec, key, deliver)
+}
+
+// begin decides a request and commits its record. It starts again with the new catalogue when the ledger refuses the decision because
+// another catalogue came into force. It returns the record that is durable: the decided one, or a denial if the ledger knows
+// a reason that policy does not. earlier is the record that already has the idempotency key.
+func (b *Broker) begin(
+	ctx context.Context, who attest.Identity, decide func(*scopes.Catalogue, time.Time) (Record, Key, error),
+) (rec Record, key Key, earlier *View, err error) {
+	for range mostSuperseded {
+		catalogue := b.catalogue()
+		if rec, key, err = decide(catalogue, b.cfg.Now()); err != nil {
+			return Record{}, Key{}, nil, err
+		}
+		if earlier, err = b.cfg.Ledger.Begin(ctx, rec); err == nil {
+			return rec, key, earlier, nil
+		}
+		if rec, err = b.turnAway(ctx, who, rec, err); !errors.Is(err, ErrSuperseded) {
+			return rec, Key{}, nil, err
+		}
+		if err := b.reload(ctx, catalogue.Digest()); err != nil {
+			return Record{}, Key{}, nil, fmt.Errorf("loading the catalogue in force: %w", err)
+		}
+	}
+	return Record{}, Key{}, nil, ErrSuperseded
+}
+
+// prepare turns a decision into the record to commit and, for an allowed request, its intent and the signing key that the intent names.
+func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, Key, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Record{}, Key{}, fmt.Errorf("making an id: %w", err)
+	}
+	rec, err := newRecord(id.String(), who, req, d, now)
+	if err != nil || d.Outcome != scopes.Allow {
+		return rec, Key{}, err
+	}
+	if d.Grant != nil {
+		rec.Intent = grantIntent(rec)
+		return rec, Key{}, nil
+	}
+	key, err := b.cfg.Minter.Key()
+	if err != nil {
+		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
+	}
+	var in place
+	if d.Scope.Credential.StatusList {
+		if in, err = b.places.take(rec.Subject.ID.TrustDomain().Name(), now); err != nil {
+			return Record{}, Key{}, err
+		}
+	}
+	rec.Intent, err = jwtIntent(b.cfg.Issuer, rec, key, in)
+	return rec, key, err
+}
+
+// turnAway commits a denial for a request that the ledger refused for a reason of its own: quarantine, an ended task, a limit. It
+// returns any other cause.
+func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, cause error) (Record, error) {
+	denial, err := stoppedRecord(who, rec, cause)
+	if err != nil {
+		return Record{}, fmt.Errorf("recording the decision: %w", err)
+	}
+	if _, err := b.cfg.Ledger.Begin(ctx, denial); err != nil {
+		return Record{}, fmt.Errorf("recording a denial: %w", err)
+	}
+	var limited *Limited
+	if errors.As(cause, &limited) {
+		return Record{}, &Limited{Limit: limited.Limit, RetryAfter: limited.RetryAfter, Record: denial}
+	}
+	return denial, nil
+}
+
+// mint asks the minter for what a durable record allows, once, and delivers it. A JWT needs no second record: its intent fixes all of it. For
+// every other credential, mint commits what Vault made before it delivers.
+func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver) error {
+	if rec.Intent == nil {
+		return deliver(Result{Record: rec})
+	}
+	credential, err := b.mintOnce(ctx, rec, key)
+	if err != nil {
+		b.fail(ctx, rec, err)
+		return fmt.Errorf("minting %s: %w", rec.ID, err)
+	}
+	if credential.Minted == nil {
+		return deliver(Result{Record: rec, Credential: &credential})
+	}
+	err = b.recordOutcome(ctx, Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusIssued, Minted: credential.Minted})
+	if err != nil {
+		b.discard(ctx, rec, credential.Minted.VaultLease)
+		if errors.Is(err, ErrNotForward) { // somebody revoked it: nothing else moves the record of an intent on
+			err = ErrRevoked
+		}
+		return fmt.Errorf("recording what was minted for %s: %w", rec.ID, err)
+	}
+	rec.Status = StatusIssued
+	return b.deliver(ctx, Result{Record: rec, Credential: &credential}, deliver)
+}
+
+// mintOnce makes the order for a record and gives it to the minter, while there is time.
+func (b *Broker) mintOnce(ctx context.Context, rec Record, key Key) (Credential, error) {
+	left := mintWithin - b.cfg.Now().Sub(rec.Time)
+	if left <= 0 {
+		return Credential{}, errLate
+	}
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	return b.cfg.Minter.Mint(ctx, &Order{intent: *rec.Intent, key: key})
+}
+
+// deliver delivers a credential that Vault can revoke. Vault gave it a short time only: deliver renews it to its full time when it was written, and revokes
+// it when it was not, also when deliver panics.
+func (b *Broker) deliver(ctx context.Context, res Result, deliver Deliver) (err error) {
+	rec, minted := res.Record, *res.Credential.Minted
+	if minted.Accessor == "" {
+		return deliver(res) // a certificate for the caller's own key is of no use to anybody else
+	}
+	err = errUndelivered
+	defer func() {
+		ctx := context.WithoutCancel(ctx)
+		if err != nil {
+			b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseUndelivered})
+		} else if failure := b.renew(ctx, minted); failure != nil {
+			b.renewals.Go(func() { b.renewLater(ctx, rec, minted, failure) })
+		}
+	}()
+	return deliver(res)
+}
+
+// recordOutcome writes an outcome whether or not the caller is still there.
+func (b *Broker) recordOutcome(ctx context.Context, out Outcome) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+	defer cancel()
+	return b.cfg.Ledger.RecordOutcome(ctx, out)
+}
+
+// fail moves a record whose mint did not succeed. Should the store be down, the record of a JWT goes on saying
+// issued, which claims too much and never too little, and that of anything else says intent until the sweeper sees
+// it.
+func (b *Broker) fail(ctx context.Context, rec Record, cause error) {
+	out := Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusFailed, Detail: failureCode(cause)}
+	var lost *Lost
+	if errors.As(cause, &lost) {
+		out.Status, out.Minted = StatusUnknown, &Minted{VaultLease: lost.VaultLease}
+	}
+	if err := b.recordOutcome(ctx, out); err != nil {
+		b.cfg.Log.ErrorContext(ctx, "outcome not recorded", "issuance", rec.ID, "status", string(out.Status), "error", err)
+	}
+}
+
+func failureCode(cause error) string {
+	switch {
+	case errors.Is(cause, ErrMintMismatch):
+		return "mint_mismatch"
+	case errors.Is(cause, ErrVaultRefused):
+		return "vault_refused"
+	case errors.Is(cause, ErrVaultUnavailable):
+		return "vault_unavailable"
+	case errors.Is(cause, ErrLedgerUnavailable):
+		return "ledger_unavailable"
+	default:
+		return "internal"
+	}
+}
+
+// discard ends what was minted and cannot be delivered. It is not renewed in any case; this only makes it quicker.
+// The record may say intent, issued or, when somebody was quicker, revoking. Only the last is clear by now; the others
+// are for the sweeper to see.
+func (b *Broker) discard(ctx context.Context, rec Record, h VaultLease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+	defer cancel()
+	if h.Accessor != "" {
+		if err := b.cfg.Minter.Revoke(ctx, h); err != nil {
+			b.cfg.Log.WarnContext(ctx, "undelivered credential left to die", "issuance", rec.ID, "error", err)
+			return
+		}
+	}
+	reach := Reach{Subject: rec.Subject.ID.String()}
+	held, err := b.cfg.Live.Live(ctx, Selector{ID: rec.ID}, reach, LivePage{Limit: 1})
+	if err != nil || len(held) == 0 || held[0].Status != StatusRevoking {
+		return
+	}
+	if err := b.cfg.Ledger.RecordOutcome(ctx, finally(held[0], b.cfg.Now(), 0)); err != nil {
+		b.cfg.Log.WarnContext(ctx, "end of a credential left to the sweeper", "issuance", rec.ID, "error", err)
+	}
+}
+
+func (b *Broker) renew(ctx context.Context, minted Minted) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+	defer cancel()
+	return b.cfg.Minter.Renew(ctx, minted)
+}
+
+// renewLater goes on trying while there is something to renew. What is not renewed dies early; the sweeper finds it
+// and the record says so.
+func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err error) {
+	for errors.Is(err, ErrVaultUnavailable) && b.cfg.Now().Sub(rec.Time) < Unrenewed {
+		wait.For(ctx, time.Second)
+		err = b.renew(ctx, minted)
+	}
+	if err == nil {
+		return
+	}
+	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
+	if errors.Is(err, ErrMintMismatch) { // it was renewed, for longer than was granted
+		b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseOverdue})
+	}
+}
+
+func liveOf(rec Record, h VaultLease) LiveCredential {
+	return LiveCredential{
+		ID: rec.ID, Subject: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope,
+		Kind: rec.Intent.Kind, Status: StatusIssued, StatusTime: rec.Time, Expires: rec.Expires, VaultLease: h,
+	}
+}
