@@ -22,61 +22,62 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Config is what a Console needs. ClientSecret and HTTPClient may be left out.
+// Config configures a Console. ClientSecret and HTTPClient are optional.
 type Config struct {
 	Broker *broker.Broker
-	// People recognises people, by ID tokens of the client that they log in through here: ClientID.
+	// People verifies ID tokens that the provider issued for ClientID, the client through which people log in here.
 	People       *people.Verifier
 	ClientID     string
 	ClientSecret secret.Text
-	// HTTPClient carries the calls to the provider; nil is one of our own.
+	// HTTPClient supplies the transport for calls to the provider. nil means the default transport.
 	HTTPClient *http.Client
-	// InclusionProofs proves what is on record, and LogKeys gives the public keys that its checkpoints are signed with.
+	// InclusionProofs returns the proofs of records. LogKeys returns the public keys that verify the checkpoints of the log.
 	InclusionProofs InclusionProofs
 	LogKeys         LogKeys
-	// Sessions keeps who is logged in.
+	// Sessions stores login sessions.
 	Sessions Sessions
-	// URL is where people find the console: https, or http of localhost; an origin without a path.
+	// URL is the public address of the console: an origin without a path, with https or http://localhost.
 	URL string
-	// TrustDomains are the names of those that are served.
+	// TrustDomains are the names of the trust domains that Brevet serves.
 	TrustDomains []string
-	// Key seals what the console gives browsers to keep: at least 32 secret bytes, the same on every replica.
+	// Key seals the data that the console stores in browsers. It has at least 32 secret bytes and is the same on every
+	// replica.
 	Key []byte
-	// Ledger is the log, Vault what signs and mints, and Bundles, unless nil, the keys by which SVIDs are verified.
+	// Ledger is the log. Vault signs and mints. Bundles returns the state of the keys that verify SVIDs; it may be nil.
 	Ledger  Log
 	Vault   Vault
 	Bundles func() []Bundle
-	// Past reads again what was decided, for replays; nil has none.
+	// Past reads recorded decisions for replays. If it is nil, replays are not available.
 	Past Past
-	// Problems are what the API says when something goes wrong.
+	// Problems are the errors that the API returns.
 	Problems []Problem
-	// Voted counts a vote that was recorded; nil does not.
+	// Voted counts a recorded vote. It may be nil.
 	Voted func(c *broker.ApprovalRequest, verdict broker.Verdict, who people.Person)
 	Log   *slog.Logger
 	Now   func() time.Time
 }
 
-// Sessions keeps sealed sessions for all replicas. Errors are broker.ErrNotFound and broker.ErrLedgerUnavailable.
+// Sessions stores sealed sessions for all replicas. Its errors are broker.ErrNotFound and broker.ErrLedgerUnavailable.
 type Sessions interface {
-	// Session returns what a session holds, and ErrNotFound once it has ended.
+	// Session returns the data of a session, or ErrNotFound if the session has ended.
 	Session(ctx context.Context, id [32]byte) ([]byte, error)
 	KeepSession(ctx context.Context, id [32]byte, data []byte, ends time.Time) error
 	DropSession(ctx context.Context, id [32]byte) error
 }
 
-// InclusionProofs is the log, which proves itself. Errors are audit.ErrNotYet for what no checkpoint covers yet, broker.ErrNotFound and
-// broker.ErrLedgerUnavailable.
+// InclusionProofs returns proofs from the log. Its errors are audit.ErrNotYet if no checkpoint covers the record yet,
+// broker.ErrNotFound and broker.ErrLedgerUnavailable.
 type InclusionProofs interface {
-	// Receipt proves all that there is of one record, whosever it is.
+	// Receipt proves everything in the log about one record. It does not check who may read the record.
 	Receipt(ctx context.Context, id string) (audit.Receipt, error)
 }
 
-// LogKeys gives public keys in the form of c2sp.org/signed-note.
+// LogKeys returns public keys in the format of c2sp.org/signed-note.
 type LogKeys interface {
 	Keys(ctx context.Context) ([]string, error)
 }
 
-// Console answers browsers. It is safe for concurrent use.
+// Console serves browsers. It is safe for concurrent use.
 type Console struct {
 	cfg      Config
 	origin   *url.URL
@@ -84,22 +85,22 @@ type Console struct {
 	login    *login
 	pages    map[string]*page
 	static   *static
-	// pace is for people who are logged in, strangers for addresses before anybody is known.
+	// pace limits each logged-in person. strangers limits each address, before the person is known.
 	pace, strangers *ratelimit.Pace
-	complaints      rate.Sometimes // of a provider that does not answer, which anybody can have asked
+	complaints      rate.Sometimes // for logging an unavailable provider: anybody can trigger that
 	handler         http.Handler
 	closing         sync.Once
-	closed          chan struct{} // when this replica stops
+	closed          chan struct{} // closed when this replica stops
 
 	reference    *reference
 	catalogues   shelf
 	replayer     replaying
 	lately       lately
 	exporters    exporters
-	mostExported int // records in one file
+	mostExported int // records in one export
 }
 
-// New checks cfg and returns a Console. It asks the provider nothing, which may be down.
+// New checks cfg and returns a Console. It does not contact the provider, which may be down.
 func New(cfg Config) (*Console, error) {
 	switch {
 	case cfg.Ledger == nil, cfg.Vault == nil:
@@ -136,7 +137,8 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
-// ParseURL reads the URL of a console. Browsers keep passkeys and secure cookies to https, and to http of localhost.
+// ParseURL parses the URL of a console. It accepts only https and http://localhost, because browsers restrict passkeys and
+// secure cookies to these.
 func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -152,16 +154,16 @@ func ParseURL(text string) (*url.URL, error) {
 	}
 	u.Path = ""
 	if port := u.Port(); u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
-		u.Host = u.Hostname() // as browsers name it
+		u.Host = u.Hostname() // browsers omit the default port
 	}
 	return u, nil
 }
 
-// Handler answers browsers. It belongs behind TLS, or on loopback.
+// Handler returns the handler of the pages. Serve it behind TLS, or on loopback.
 func (c *Console) Handler() http.Handler { return c.handler }
 
-// HTTP returns a server for the pages with every limit set. tlsConfig is nil on loopback, and where a proxy of the operator's
-// ends TLS.
+// HTTP returns a server for the pages with every limit set. tlsConfig is nil on loopback, and where the operator's proxy
+// terminates TLS.
 func (c *Console) HTTP(tlsConfig *tls.Config) *http.Server {
 	srv := &http.Server{
 		Handler:           c.handler,
@@ -171,7 +173,7 @@ func (c *Console) HTTP(tlsConfig *tls.Config) *http.Server {
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    32 << 10,
-		// What goes wrong below a call is for anyone to cause at will, so it must not fill the log.
+		// Anybody can cause connection errors at will, so they must not fill the log.
 		ErrorLog: slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	srv.RegisterOnShutdown(func() { c.closing.Do(func() { close(c.closed) }) })
@@ -200,7 +202,7 @@ func (c *Console) routes() http.Handler {
 	c.recordRoutes(mux)
 	c.endingRoutes(mux)
 	all := chi.NewRouter()
-	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody
+	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody, so no session is loaded
 	all.Mount("/", c.sessions.LoadAndSave(mux))
 	return all
 }

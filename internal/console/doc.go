@@ -1,10 +1,10 @@
-// Package console is the web pages of approvers, admins and auditors: what waits for them, what is alive, what was, and the
-// proof of it. Pages are made on the server and work without scripts, except where a script is the point: a passkey, a proof
-// that the browser checks, a chart.
+// Package console serves the web pages for approvers, admins and auditors: pending approvals, live credentials, history,
+// and the proofs of the record. The server renders the pages. They work without scripts, except for features that need one:
+// a passkey, a proof that the browser checks, a chart.
 //
-// People log in at their OpenID Connect provider. A session keeps the ID token, sealed, and each call verifies it anew: a page
-// shows nothing that the API would not tell the same person.
+// People log in at their OpenID Connect provider. A session keeps the ID token, sealed, and every request verifies the
+// token again. A page shows nothing that the API would not show to the same person.
 //
-// It must never change anything by GET, never show text from elsewhere in a way that could be taken for a fact, never run or
-// load a script that is not in this binary, and never send a secret.
+// The console must never change anything on a GET, never show outside text in a way that a reader could take for a fact,
+// never run or load a script that is not in this binary, and never send a secret.
 package console

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// mostProblems is how many problems of a draft are told.
+	// mostProblems is how many problems of a draft a page lists.
 	mostProblems = 100
 	// mostEdited is the largest file that can be edited in a page, in bytes.
 	mostEdited = 100 << 10
-	// wordToApply is what is typed before another catalogue comes in force.
+	// wordToApply is the word that an admin types to confirm a change of the catalogue.
 	wordToApply = "apply"
 )
 
@@ -37,7 +37,7 @@ func (c *Console) draftRoutes(mux chi.Router) {
 	mux.Post("/catalogue/proposals/{digest}", c.act(c.decideProposal))
 }
 
-// look answers a form with a page, where nothing is done but looked at what was sent.
+// look handles a form that changes nothing: it shows a page about the submitted data.
 func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := c.visitor(r)
@@ -59,8 +59,8 @@ func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.Hand
 	}
 }
 
-// draft is a catalogue that somebody would have: what is in force, with some files changed and some gone. Pages carry only
-// what differs.
+// draft is a proposed catalogue: the files of the base catalogue with some files changed and some removed. Pages carry only
+// the differences.
 type draft struct {
 	Base    string
 	Changed []draftFile
@@ -70,7 +70,7 @@ type draft struct {
 
 type draftFile struct{ Name, Text string }
 
-// editView is what a draft begins with.
+// editView is the form in which a draft starts.
 type editView struct {
 	Base     string
 	Names    []string
@@ -79,7 +79,7 @@ type editView struct {
 	TooLarge bool
 }
 
-// draft shows the form in which a draft begins.
+// draft shows the form in which a draft starts.
 func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
 	if err := c.changesCatalogue(who); err != nil {
 		return view{}, err
@@ -101,7 +101,7 @@ func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
 	return view{page: "draft", title: "Catalogue draft", data: v}, nil
 }
 
-// readDraft reads a draft from a form: its base, and what of that is changed, is new or is gone.
+// readDraft reads a draft from a form: its base, and the files that are changed, added or removed.
 func (c *Console) readDraft(r *http.Request) (draft, error) {
 	d := draft{Base: r.PostFormValue("base"), Gone: r.PostForm["gone"]}
 	if !digestForm.MatchString(d.Base) {
@@ -140,7 +140,7 @@ func (c *Console) readDraft(r *http.Request) (draft, error) {
 	return d, nil
 }
 
-// settle finds what differs from the base.
+// settle computes the differences from the base.
 func (d *draft) settle(before []scopes.File, now map[string]string) {
 	was := map[string]string{}
 	d.Gone = nil
@@ -158,11 +158,11 @@ func (d *draft) settle(before []scopes.File, now map[string]string) {
 	}
 }
 
-// unixLines ends lines as catalogues do: browsers send every line of a field with CR LF.
+// unixLines converts line endings to LF, as in catalogues: browsers end every line of a text field with CR LF.
 func unixLines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
-// uploads are the files that came with a form. Browsers tell no folders: a file of which one in force has the name takes its
-// place, wherever that is.
+// uploads returns the files that came with a form. Browsers do not send folders, so an uploaded file replaces the file with
+// the same base name in any folder of the base catalogue.
 func uploads(r *http.Request, before []scopes.File) ([]draftFile, error) {
 	if r.MultipartForm == nil {
 		return nil, nil
@@ -190,15 +190,15 @@ func uploads(r *http.Request, before []scopes.File) ([]draftFile, error) {
 	return all, nil
 }
 
-// draftView is what a draft would do, or what is wrong with it.
+// draftView shows what a draft would do, or its problems.
 type draftView struct {
 	draft
 
 	Digest   string
 	Problems scopes.Problems
-	More     int // problems that are not listed
+	More     int // number of problems that are not listed
 	Diff     diffView
-	Vote     bool // whether another admin has to agree
+	Vote     bool // whether another admin has to approve
 }
 
 // checkDraft shows what a draft would do. It changes nothing.
@@ -233,7 +233,8 @@ func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
 	return view{page: "draft-checked", title: "Effect of the draft", data: v}, nil
 }
 
-// consent reads that somebody means it, and why.
+// consent returns the reason from the form. It returns errConfirm if the form does not contain the confirmation word,
+// errNoReason if it gives no reason, and the errors of checkText.
 func consent(r *http.Request, word string) (reason string, err error) {
 	reason = strings.TrimSpace(r.PostForm.Get("reason"))
 	switch {
@@ -245,7 +246,7 @@ func consent(r *http.Request, word string) (reason string, err error) {
 	return reason, checkText(reason)
 }
 
-// apply puts a draft in force, or proposes it. It has to be the very one that was shown.
+// apply applies or proposes a draft. Its digest must equal that of the draft that the admin reviewed.
 func (c *Console) apply(r *http.Request, who *visitor) (done, error) {
 	if err := c.changesCatalogue(who); err != nil {
 		return done{}, err
@@ -278,16 +279,16 @@ func (c *Console) apply(r *http.Request, who *visitor) (done, error) {
 	return done{"/catalogue", "Applied: the catalogue is in force, and every new decision uses it."}, nil
 }
 
-// proposalView is a proposal, and what it would do to what is in force.
+// proposalView is a proposal, and how it differs from the catalogue in force.
 type proposalView struct {
 	Change broker.CatalogueChange
-	Base   string // what is in force
-	Own    bool   // whether the reader has proposed it
+	Base   string // digest of the catalogue in force
+	Own    bool   // whether the reader is the proposer
 	Decide bool   // whether the reader may decide
 	Diff   diffView
 }
 
-// proposal shows what waits for another admin.
+// proposal shows a catalogue that waits for another admin.
 func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 	if err := c.readsCatalogue(who); err != nil {
 		return view{}, err
@@ -311,7 +312,7 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 	return view{page: "proposal", title: "Catalogue proposal", data: v}, err
 }
 
-// decideProposal takes what an admin says to a proposal.
+// decideProposal handles an admin's vote on a proposal.
 func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
 	if err := c.changesCatalogue(who); err != nil {
 		return done{}, err

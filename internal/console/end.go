@@ -18,11 +18,12 @@ import (
 
 const (
 	keyReceipt = "receipt"
-	// orderTimeout bounds what was ordered, which is carried out whether or not the browser waits.
+	// orderTimeout bounds an order, which runs to its end even if the browser disconnects.
 	orderTimeout = 25 * time.Second
-	// mostHit is up to how many credentials are counted that an order would end, mostListed how many a page lists.
+	// mostHit is the largest number of affected credentials that an order page counts. mostListed is how many credentials a
+	// page lists.
 	mostHit, mostListed = 500, 50
-	// mostReceipt is how many bytes of a session a receipt takes, of 64 KiB.
+	// mostReceipt is the largest size of a receipt in a session, in bytes. A session holds 64 KiB.
 	mostReceipt = 32 << 10
 )
 
@@ -31,10 +32,10 @@ var (
 	errSelection    = errors.New("invalid selection")
 )
 
-// kindOfOrder is something that admins can order, in words.
+// kindOfOrder describes one kind of order that admins can give.
 type kindOfOrder struct {
 	Title, Does, Button, Done string
-	// of reads what the order is about, and do carries it out.
+	// of reads the target of the order, and do carries the order out.
 	of func(url.Values) (broker.Selector, error)
 	do func(*broker.Broker, context.Context, broker.Revocation) (broker.Receipt, error)
 }
@@ -64,14 +65,14 @@ var ordersByName = map[string]kindOfOrder{
 	},
 }
 
-// endingRoutes are of what admins end.
+// endingRoutes registers the pages on which admins revoke and quarantine.
 func (c *Console) endingRoutes(mux chi.Router) {
 	mux.Get("/endings/receipt", c.visit(c.receipt))
 	mux.Get("/endings/{order}", c.visit(c.beforeOrder))
 	mux.Post("/endings/{order}", c.act(c.order))
 }
 
-// selected is what a revocation is about.
+// selected returns the selector of a revocation.
 func selected(values url.Values) (broker.Selector, error) {
 	s := broker.Selector{
 		ID: values.Get("id"), SPIFFEID: values.Get("spiffe_id"), SPIFFEIDPrefix: values.Get("spiffe_id_prefix"),
@@ -88,7 +89,7 @@ func selected(values url.Values) (broker.Selector, error) {
 	return s, nil
 }
 
-// taskOf is the one task of one sandbox.
+// taskOf returns the selector of one task of one sandbox.
 func taskOf(values url.Values) (broker.Selector, error) {
 	s := broker.Selector{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}
 	if !isTask(s.SPIFFEID, s.Task) {
@@ -97,13 +98,13 @@ func taskOf(values url.Values) (broker.Selector, error) {
 	return s, nil
 }
 
-// isTask tells whether a task of a sandbox can be called so.
+// isTask reports whether sandbox is a SPIFFE ID with a path and task is a valid task name.
 func isTask(sandbox, task string) bool {
 	id, err := spiffeid.FromString(sandbox)
 	return err == nil && id.Path() != "" && task != "" && len(task) <= 128
 }
 
-// pathOf is a sandbox, or a path or trust domain above some.
+// pathOf returns the selector of a sandbox, a path prefix or a trust domain.
 func pathOf(values url.Values) (broker.Selector, error) {
 	id := values.Get("spiffe_id")
 	if _, err := spiffeid.FromString(id); err != nil {
@@ -112,14 +113,14 @@ func pathOf(values url.Values) (broker.Selector, error) {
 	return broker.Confined(id), nil
 }
 
-// toType is what whoever orders something has to type: the name that the selection goes by, or the end of an id, which is the
-// same for few and can be typed on a phone.
+// toType returns the text that the admin has to type to confirm an order: the name of the selection or, for a single
+// credential, the end of its id. That end is short enough to type on a phone, and few ids share it.
 func toType(s broker.Selector) string {
 	const enough = 8
 	return cmp.Or(s.ID[max(0, len(s.ID)-enough):], nameOf(s))
 }
 
-// nameOf is what a selection goes by.
+// nameOf returns the display name of a selection.
 func nameOf(s broker.Selector) string {
 	if s.TrustDomain != "" && s == (broker.Selector{TrustDomain: s.TrustDomain}) {
 		return "spiffe://" + s.TrustDomain
@@ -127,8 +128,8 @@ func nameOf(s broker.Selector) string {
 	return cmp.Or(s.ID, s.Task, s.SPIFFEID, s.SPIFFEIDPrefix, s.Scope)
 }
 
-// covered tells whether an order's target is within an admin's reach as a whole. What a revocation reaches, it ends; the others
-// are of one name.
+// covered reports whether the target of an order lies entirely within the admin's reach. A revocation needs no such check:
+// it ends only the credentials within reach. The other orders name one target.
 func covered(order string, s broker.Selector, reach broker.Reach) bool {
 	switch order {
 	case "task":
@@ -139,7 +140,7 @@ func covered(order string, s broker.Selector, reach broker.Reach) bool {
 	return true
 }
 
-// orderPage says what an order would do, before it is given.
+// orderPage shows what an order would do, before the admin gives it.
 type orderPage struct {
 	kindOfOrder
 
@@ -147,17 +148,17 @@ type orderPage struct {
 	Selector broker.Selector
 	Name     string
 	ToType   string
-	Fields   url.Values // what selects it
+	Fields   url.Values // the parameters that select the target
 	Hit      []broker.LiveCredential
 	Count    int
-	More     bool // than are counted
+	More     bool // more than Count match
 	Standing *broker.Quarantine
 }
 
-// Lifts and Ends are for the page: the one has nothing to end.
+// Lifts reports whether the order lifts a quarantine, which ends no credentials.
 func (p orderPage) Lifts() bool { return p.Order == "lift" }
 
-// Possible tells whether there is anything to be done.
+// Possible reports whether the order would have any effect.
 func (p orderPage) Possible() bool {
 	switch p.Order {
 	case "revoke":
@@ -168,7 +169,7 @@ func (p orderPage) Possible() bool {
 	return true
 }
 
-// beforeOrder shows what an order would hit, and asks for it to be typed.
+// beforeOrder shows which credentials an order would end, and asks the admin to type the confirmation.
 func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	name, values := chi.URLParam(r, "order"), selection(r.URL.Query())
 	kind, known := ordersByName[name]
@@ -194,7 +195,7 @@ func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	return view{page: "order", title: kind.Title, data: p}, nil
 }
 
-// hits finds what an order would end, and the quarantine that stands.
+// hits finds the credentials that an order would end, and the quarantine that is in effect for the same name.
 func (c *Console) hits(ctx context.Context, p *orderPage, reach broker.Reach) error {
 	standing, err := c.cfg.Broker.Quarantines(ctx, reach)
 	if err != nil {
@@ -217,7 +218,7 @@ func (c *Console) hits(ctx context.Context, p *orderPage, reach broker.Reach) er
 	return nil
 }
 
-// order carries out what an admin has typed the name of.
+// order carries out an order that the admin has confirmed by typing the name of its target.
 func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 	name := chi.URLParam(r, "order")
 	kind, known := ordersByName[name]
@@ -252,7 +253,7 @@ func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 	return done{"/endings/receipt", kind.Done}, c.keepReceipt(r.Context(), kind.Title+": "+nameOf(target), receipt)
 }
 
-// checkOrder tells whether the name was typed, and why.
+// checkOrder checks that the admin typed the confirmation and gave a reason.
 func checkOrder(r *http.Request, target broker.Selector, reason string) error {
 	confirmed := r.PostForm["confirmation"]
 	switch {
@@ -264,11 +265,11 @@ func checkOrder(r *http.Request, target broker.Selector, reason string) error {
 	return checkText(reason)
 }
 
-// selectors are the names in links and forms that say what an order is about.
+// selectors are the parameters of links and forms that select the target of an order.
 var selectors = []string{"id", "spiffe_id", "spiffe_id_prefix", "trust_domain", "task", "scope"}
 
-// selection is the part of a link or of a form that says what an order is about. No link fills in the rest of the form: who
-// gives the order types that.
+// selection returns only the parameters that select the target of an order. A link must not fill in the rest of the form:
+// the admin types the confirmation and the reason.
 func selection(values url.Values) url.Values {
 	kept := url.Values{}
 	for _, name := range selectors {
@@ -279,17 +280,17 @@ func selection(values url.Values) url.Values {
 	return kept
 }
 
-// receiptPage is what an order did.
+// receiptPage shows the effect of an order.
 type receiptPage struct {
 	About   string
 	Receipt broker.Receipt
 	Dead    int
-	Open    int // that are not over yet
-	Offline int // that who does not ask may still accept
+	Open    int // not ended yet
+	Offline int // a service that verifies them offline may still accept these
 	Cut     bool
 }
 
-// keepReceipt keeps what an order did for the page that the browser is sent to.
+// keepReceipt stores the effect of an order in the session, for the page that the browser goes to next.
 func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.Receipt) error {
 	p := receiptPage{About: about, Cut: receipt.More || len(receipt.Ended) > mostListed}
 	for _, e := range receipt.Ended {
@@ -312,7 +313,8 @@ func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.
 	return nil
 }
 
-// pack writes as much of a receipt as a session has room for: names can be long, and what was done is to be said in any case.
+// pack encodes the receipt and drops listed credentials until it fits into the session. Names can be long, and the page
+// must show the totals in any case.
 func (p receiptPage) pack() ([]byte, error) {
 	for {
 		data, err := json.Marshal(p)
@@ -323,7 +325,7 @@ func (p receiptPage) pack() ([]byte, error) {
 	}
 }
 
-// receipt shows what the last order did.
+// receipt shows the effect of the last order.
 func (c *Console) receipt(r *http.Request, who *visitor) (view, error) {
 	if !who.Administers() {
 		return view{}, errNotAllowed

@@ -24,17 +24,18 @@ import (
 
 const (
 	loginCookie = "login"
-	// loginLife is how long somebody may take at the provider.
+	// loginLife is how long a login at the provider may take.
 	loginLife       = 10 * time.Minute
 	providerTimeout = 10 * time.Second
-	// providerPause is how long a provider that did not answer is left alone.
+	// providerPause is the pause before the console retries a provider that did not respond.
 	providerPause = 2 * time.Second
-	// mostUsed bounds the memory of logins that have come back: whoever comes with one that is forgotten asks the provider once more.
+	// mostUsed bounds how many used login states are kept. When they are dropped, a replayed callback costs one more request
+	// to the provider.
 	mostUsed = 10_000
 )
 
-// login is the code flow with PKCE (RFC 7636). What is to be known at its end lies sealed in the browser, so that nobody who has
-// not logged in makes the server keep anything.
+// login is the authorization code flow with PKCE (RFC 7636). The browser keeps the state of a login in progress, sealed, so
+// that unauthenticated users cannot make the server store anything.
 type login struct {
 	issuer string
 	oauth  oauth2.Config
@@ -42,15 +43,15 @@ type login struct {
 	box    cipher.AEAD
 
 	asking   singleflight.Group
-	provider atomic.Pointer[oidc.Provider] // once it could be asked
-	failed   atomic.Int64                  // when it could not be last, in nanoseconds of the clock
+	provider atomic.Pointer[oidc.Provider] // nil until discovery succeeds
+	failed   atomic.Int64                  // time of the last failed discovery, in Unix nanoseconds
 	now      func() time.Time
 
 	mu   sync.Mutex
-	used map[string]bool // the states of logins that have come back
+	used map[string]bool // states of logins whose callback was handled
 }
 
-// begun is a login under way.
+// begun is a login in progress.
 type begun struct {
 	State, Nonce, Verifier, Return string
 	Until                          time.Time
@@ -73,7 +74,7 @@ func newLogin(cfg Config, origin *url.URL) (*login, error) {
 	}, nil
 }
 
-// find asks the provider for its addresses, once. Those who come while it is asked wait for the same answer.
+// find fetches the provider's metadata once. Concurrent callers share one request.
 func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
 	if known := l.provider.Load(); known != nil {
 		return known, nil
@@ -92,13 +93,13 @@ func (l *login) find(ctx context.Context) (*oidc.Provider, error) {
 		l.provider.Store(found)
 		return nil, nil
 	})
-	if err != nil { // it quotes all that the provider answered
+	if err != nil { // err quotes the provider's whole response, so do not wrap it
 		return nil, fmt.Errorf("%w: fetching its metadata", people.ErrProviderUnavailable)
 	}
 	return l.provider.Load(), nil
 }
 
-// open is the flow of a login, with those scopes that name people and their groups which the provider has.
+// open returns the OAuth configuration of a login. It requests the profile and groups scopes if the provider supports them.
 func (l *login) open(ctx context.Context) (oauth2.Config, error) {
 	provider, err := l.find(ctx)
 	if err != nil {
@@ -120,7 +121,8 @@ func (l *login) open(ctx context.Context) (oauth2.Config, error) {
 	return flow, nil
 }
 
-// once is true for the first who comes back with a login: nobody has the provider asked again and again by one.
+// once reports whether this is the first callback with the given state. It keeps a client from replaying one login to make
+// the console call the provider again and again.
 func (l *login) once(state string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +134,7 @@ func (l *login) once(state string) bool {
 	return !again
 }
 
-// beginLogin sends a browser to the provider.
+// beginLogin redirects the browser to the provider.
 func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 	flow, err := c.login.open(r.Context())
 	if err != nil {
@@ -159,7 +161,8 @@ func (c *Console) setLoginCookie(w http.ResponseWriter, value string, maxAge int
 	})
 }
 
-// localPath is a path of the console, whatever somebody put into a link to it.
+// localPath returns path if it is a path of the console, and "/" otherwise, so that a crafted link cannot redirect to
+// another site.
 func localPath(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
@@ -173,7 +176,7 @@ var (
 	errDeclined = errors.New("provider declined the login")
 )
 
-// endLogin takes a browser that comes back from the provider.
+// endLogin handles the callback from the provider.
 func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	b, err := c.begun(r)
 	c.setLoginCookie(w, "", -1)
@@ -190,7 +193,7 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, nil, err)
 		return
 	}
-	// A session that somebody else may have begun in this browser is not this person's, nor is what it holds.
+	// Somebody else may have started the session in this browser. Discard its data and its token.
 	if err := errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context())); err != nil {
 		c.fail(w, r, nil, err)
 		return
@@ -200,7 +203,8 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, b.Return, http.StatusSeeOther)
 }
 
-// begun is the login that this browser has begun, and that the provider answers.
+// begun returns the login that this browser has started, if the callback matches it. Otherwise it returns errLogin, or
+// errDeclined if the provider returned an error or no code.
 func (c *Console) begun(r *http.Request) (begun, error) {
 	var b begun
 	cookie, err := r.Cookie(c.cookieName(loginCookie))
@@ -219,7 +223,7 @@ func (c *Console) begun(r *http.Request) (begun, error) {
 	if subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(b.State)) != 1 || !c.cfg.Now().Before(b.Until) {
 		return b, errLogin
 	}
-	// RFC 9207: another provider's answer is not taken for this one's.
+	// RFC 9207: a response of another provider must not count as a response of this one.
 	if issuer := query.Get("iss"); issuer != "" && issuer != c.login.issuer {
 		return b, errLogin
 	}
@@ -229,7 +233,7 @@ func (c *Console) begun(r *http.Request) (begun, error) {
 	return b, nil
 }
 
-// exchange gets the ID token for the code, and who it proves.
+// exchange redeems the code and returns the ID token and the person that it identifies.
 func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.Person, err error) {
 	flow, err := c.login.open(r.Context())
 	if err != nil {
@@ -239,7 +243,7 @@ func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.
 	tokens, err := flow.Exchange(ctx, r.URL.Query().Get("code"), oauth2.VerifierOption(b.Verifier))
 	var refused *oauth2.RetrieveError
 	switch {
-	case errors.As(err, &refused): // its text is the provider's
+	case errors.As(err, &refused): // its text comes from the provider
 		return "", person, errDeclined
 	case err != nil:
 		return "", person, fmt.Errorf("%w: exchanging the code", people.ErrProviderUnavailable)
@@ -252,7 +256,7 @@ func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.
 	return raw, person, nil
 }
 
-// logout ends the session here; the one at the provider is the provider's.
+// logout ends the session of the console. It does not end the session at the provider.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	if c.sessions.GetString(r.Context(), keyIDToken) == "" {
 		http.Redirect(w, r, "/signed-out", http.StatusSeeOther)

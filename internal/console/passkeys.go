@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// keyChallenge is what a session holds of a registration that has begun, and challengeLife how long that may take.
+	// keyChallenge is the session key for a registration in progress, and challengeLife is how long that may take.
 	keyChallenge  = "challenge"
 	challengeLife = 5 * time.Minute
 )
@@ -29,7 +29,7 @@ func (c *Console) passkeysRoutes(mux chi.Router) {
 	mux.Post("/you/passkeys/{id}/remove", c.act(c.removePasskey))
 }
 
-// passkeys lists those of somebody.
+// passkeys lists the visitor's passkeys.
 func (c *Console) passkeys(r *http.Request, who *visitor) (view, error) {
 	has, err := c.cfg.Broker.Passkeys(r.Context(), who.Person)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Console) passkeys(r *http.Request, who *visitor) (view, error) {
 	}{has, site.Configured(), site.ID, broker.MaxPasskeys}}, nil
 }
 
-// creation is what a browser needs to make a passkey (WebAuthn's PublicKeyCredentialCreationOptionsJSON).
+// creation contains what a browser needs to create a passkey (WebAuthn's PublicKeyCredentialCreationOptionsJSON).
 type creation struct {
 	Challenge   string         `json:"challenge"`
 	RP          relyingParty   `json:"rp"`
@@ -80,7 +80,7 @@ type credential struct {
 
 func inBase64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// challengePasskey begins a registration: of its challenge the session knows, and nobody else's.
+// challengePasskey starts a registration. It stores the challenge in the session, so only this session can use it.
 func (c *Console) challengePasskey(w http.ResponseWriter, r *http.Request) {
 	who, err := c.visitor(r)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *Console) challengePasskey(w http.ResponseWriter, r *http.Request) {
 	}
 	c.sessions.Put(r.Context(), keyChallenge, c.cfg.Now().Add(challengeLife).UTC().Format(time.RFC3339)+" "+options.Challenge)
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(text) // who hangs up needs none
+	_, _ = w.Write(text) // the client may have disconnected
 }
 
 func (c *Console) creation(ctx context.Context, who *visitor) (creation, error) {
@@ -117,7 +117,7 @@ func (c *Console) creation(ctx context.Context, who *visitor) (creation, error) 
 	options := creation{
 		Challenge: inBase64(challenge), RP: relyingParty{site.ID, "Brevet"},
 		User: user{inBase64(handle[:]), who.Name(), who.Name()}, Exclude: credentialsOf(has),
-		// The user is verified each time: whoever finds a key or an open computer is not its owner.
+		// Require user verification each time: somebody who finds a security key or an unlocked computer is not its owner.
 		Selection:   map[string]any{"userVerification": "required", "residentKey": "preferred"},
 		Attestation: "none", Timeout: challengeLife.Milliseconds(),
 	}
@@ -135,7 +135,8 @@ func credentialsOf(has []broker.Passkey) []credential {
 	return all
 }
 
-// addPasskey takes what a browser has made for the challenge of this session, which is good for one try.
+// addPasskey registers the passkey that a browser created for the challenge of this session. A challenge is good for one
+// try.
 func (c *Console) addPasskey(r *http.Request, who *visitor) (done, error) {
 	const here = "/you/passkeys"
 	until, text, _ := strings.Cut(c.sessions.PopString(r.Context(), keyChallenge), " ")
@@ -157,10 +158,10 @@ func (c *Console) addPasskey(r *http.Request, who *visitor) (done, error) {
 	return done{here, "The passkey “" + p.Name + "” was added. You can sign approvals with it."}, nil
 }
 
-// errTyped: what was to be typed to confirm something is not what was typed.
+// errTyped means that the visitor did not type the expected confirmation.
 var errTyped = errors.New("confirmation does not match")
 
-// removePasskey takes a passkey from somebody who types its name.
+// removePasskey removes a passkey of the visitor, who has to type its name.
 func (c *Console) removePasskey(r *http.Request, who *visitor) (done, error) {
 	const here = "/you/passkeys"
 	has, err := c.cfg.Broker.Passkeys(r.Context(), who.Person)
@@ -182,7 +183,7 @@ func (c *Console) removePasskey(r *http.Request, who *visitor) (done, error) {
 	return done{}, broker.ErrNotFound
 }
 
-// sign has a request's page ask for a passkey of its reader, where a yes needs one.
+// sign makes the page of a request ask for one of the reader's passkeys, if an approval requires one.
 func (c *Console) sign(ctx context.Context, who *visitor, a *ask) error {
 	site := c.cfg.Broker.RelyingParty()
 	if !a.Signed() || !a.Approve && !a.Break {
@@ -206,7 +207,7 @@ func (c *Console) sign(ctx context.Context, who *visitor, a *ask) error {
 	return nil
 }
 
-// signing is what a browser needs to have a passkey sign a yes.
+// signing contains what a browser needs to sign an approval with a passkey.
 type signing struct {
 	Site, Challenge, Credentials string
 	Keys                         int
