@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// mostAsks is how many requests are listed. Who has so many before them decides on these first.
+// mostAsks is how many requests a page lists. An approver with more pending requests decides these first.
 const mostAsks = 50
 
 func (c *Console) approvalsRoutes(mux chi.Router) {
@@ -26,7 +26,8 @@ func (c *Console) approvalsRoutes(mux chi.Router) {
 	mux.Post("/approvals/{id}/vote", c.act(c.vote))
 }
 
-// agreed is what a vote agrees to. It is read from the very bytes whose hash the vote names.
+// agreed contains the parameters that a vote approves. They are decoded from the canonical text whose hash the vote
+// contains.
 type agreed struct {
 	TrustDomain string         `json:"trust_domain"`
 	SPIFFEID    string         `json:"spiffe_id"`
@@ -50,19 +51,19 @@ type agreed struct {
 	Expires     int64          `json:"expires"`
 }
 
-// ask is a request as one reader is asked about it.
+// ask is an approval request as one reader sees it.
 type ask struct {
 	*broker.ApprovalRequest
 	Agreed             agreed
 	Title, Owner, Hash string
-	// Alike is how many requests like it follow, for the first of them.
+	// Alike is the number of similar requests that follow. It is set on the first of a group only.
 	Alike int
-	// Approve, Break and Deny tell what the reader may say now; Bar says why not, when that is nothing.
+	// Approve, Break and Deny report which votes the reader may cast now. Bar says why, if there is none.
 	Approve, Break, Deny bool
 	Bar                  string
-	// Like are others that are alike, on the request's own page.
+	// Like lists the similar requests, on the request's own page.
 	Like []ask
-	// Signing is set on the request's own page where a yes has to be signed.
+	// Signing is set on the request's own page if an approval must be signed.
 	Signing *signing
 }
 
@@ -80,7 +81,7 @@ func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) 
 	return a, nil
 }
 
-// offer works out what a reader may say to a request. It is asked again of whoever says it.
+// offer computes which votes the page offers to the reader. The broker checks again when the reader votes.
 func (c *Console) offer(a *ask, who *visitor) {
 	open := a.Status == broker.StatusPending
 	said := func(verdicts ...broker.Verdict) bool {
@@ -102,26 +103,27 @@ func (c *Console) offer(a *ask, who *visitor) {
 	}
 }
 
-// MayApprove and MayBreak tell what the reader is offered: not what takes a passkey that they do not have.
+// MayApprove and MayBreak report whether the page offers the vote. They are false if the vote requires a passkey and the
+// reader has none.
 func (a *ask) MayApprove() bool { return a.Approve && (a.Signing == nil || a.Signing.Keys > 0) }
 func (a *ask) MayBreak() bool   { return a.Break && (a.Signing == nil || a.Signing.Keys > 0) }
 
-// Left is when the request expires.
+// Left returns the time at which the request expires.
 func (a *ask) Left() time.Time { return time.Unix(a.Agreed.Expires, 0) }
 
-// Life is how long the credential lives at most.
+// Life returns the longest lifetime of the credential, as text.
 func (a *ask) Life() string { return lasting(time.Duration(a.Agreed.TTL) * time.Second) }
 
-// Open tells whether it waits still.
+// Open reports whether the request is pending.
 func (a *ask) Open() bool { return a.Status == broker.StatusPending }
 
-// Signed tells whether a yes has to be signed by a passkey.
+// Signed reports whether an approval must be signed with a passkey.
 func (a *ask) Signed() bool { return a.Agreed.Passkey == scopes.PasskeyRequired }
 
-// Remembers tells whether a yes may cover the task.
+// Remembers reports whether an approval may cover the whole task.
 func (a *ask) Remembers() bool { return a.Agreed.Remember == scopes.RememberTask }
 
-// Yes and Broke count who has said so, as far as the votes are known.
+// Yes and Broke count the approvals and the break-glass votes, as far as the votes are known.
 func (a *ask) Yes() int   { return a.saying(broker.Approve) }
 func (a *ask) Broke() int { return a.saying(broker.BreakGlass) }
 
@@ -135,10 +137,10 @@ func (a *ask) saying(verdict broker.Verdict) int {
 	return n
 }
 
-// StandIns is how many it takes to break the glass.
+// StandIns returns the number of votes that a break-glass approval requires.
 func (a *ask) StandIns() int { return scopes.BreakGlassQuorum }
 
-// Deed says in a few words what a yes lets somebody do.
+// Deed returns a short phrase for the access that an approval grants.
 func (a *ask) Deed() string {
 	doing := map[string]string{
 		"read": "read", "draft": "draft on", "write": "write to", "delete": "delete", "payment": "pay by", "permission": "change permissions by",
@@ -149,14 +151,14 @@ func (a *ask) Deed() string {
 	return doing + " " + short(a.Agreed.Resource, 80) + " for " + a.Life()
 }
 
-// inbox is what waits for somebody.
+// inbox contains the requests that wait for one approver.
 type inbox struct {
 	Asks  []ask
 	More  bool
-	State string // changes with what is listed
+	State string // changes when the list changes
 }
 
-// inbox lists what waits for a person. What is alike stands together.
+// inbox lists the requests that wait for the visitor. Similar requests are next to each other.
 func (c *Console) inbox(r *http.Request, who *visitor) (view, error) {
 	if !who.Approves() {
 		return view{}, errNotAllowed
@@ -187,7 +189,8 @@ func (c *Console) waiting(r *http.Request, who *visitor) ([]ask, bool, error) {
 	return asks, more, nil
 }
 
-// families puts what is alike together, in the order of the first of each; those whose glass is broken come before all others.
+// families groups similar requests, in the order of the first request of each group. Groups with a break-glass vote come
+// first.
 func families(asks []ask) [][]ask {
 	var order []string
 	of := map[string][]ask{}
@@ -210,7 +213,7 @@ func families(asks []ask) [][]ask {
 	return all
 }
 
-// stateOf changes when what waits does, whatever its order.
+// stateOf returns a digest of the pending requests that does not depend on their order.
 func stateOf(asks []ask) string {
 	broken := map[string]bool{}
 	for i := range asks {
@@ -228,7 +231,7 @@ func digestOf(broken map[string]bool) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// caseID is the id in a path. What is none is nothing's.
+// caseID returns the id in the path. It returns broker.ErrNotFound if that is not a UUID in canonical form.
 func caseID(r *http.Request) (string, error) {
 	id := chi.URLParam(r, "id")
 	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
@@ -237,7 +240,7 @@ func caseID(r *http.Request) (string, error) {
 	return id, nil
 }
 
-// approval shows one request with the votes on it, and what of the same kind waits beside it.
+// approval shows one request with its votes, and the similar requests that are pending.
 func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 	if !who.Approves() {
 		return view{}, errNotAllowed
@@ -265,7 +268,7 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 	return view{page: "approval", title: short(a.Title, 80), data: &a}, nil
 }
 
-// alike lists what else waits of the same kind.
+// alike lists the other pending requests in the same group as a.
 func (c *Console) alike(r *http.Request, who *visitor, a *ask) ([]ask, error) {
 	asks, _, err := c.waiting(r, who)
 	if err != nil {

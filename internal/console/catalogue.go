@@ -13,7 +13,7 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// A page of a catalogue lists so many at most: who looks for one finds it by its name.
+// A page of the catalogue lists at most this many scopes and policies. The search finds the others.
 const (
 	mostScopes   = 100
 	mostPolicies = 50
@@ -28,12 +28,13 @@ func (c *Console) catalogueRoutes(mux chi.Router) {
 	mux.Get("/catalogue/diff", c.visit(c.diff))
 }
 
-// readsCatalogue is nil for who is auditor or admin in every trust domain: a catalogue concerns all of them, as at the API.
+// readsCatalogue returns nil if the visitor is auditor or admin in every trust domain. A catalogue concerns all of them, as
+// at the API.
 func (c *Console) readsCatalogue(who *visitor) error {
 	return c.overAll(slices.Concat(who.Admin.TrustDomains, who.Auditor.TrustDomains))
 }
 
-// changesCatalogue is nil for who is admin in every trust domain.
+// changesCatalogue returns nil if the visitor is admin in every trust domain.
 func (c *Console) changesCatalogue(who *visitor) error { return c.overAll(who.Admin.TrustDomains) }
 
 func (c *Console) overAll(domains []string) error {
@@ -45,16 +46,16 @@ func (c *Console) overAll(domains []string) error {
 	return nil
 }
 
-// mostShelved is how many catalogues are kept read. Reading one anew costs time, not more.
+// mostShelved is how many parsed catalogues are cached. A miss costs only the time to parse.
 const mostShelved = 4
 
-// shelf keeps the catalogues that were last looked at. The zero value is ready.
+// shelf caches the most recently loaded catalogues. The zero value is ready to use.
 type shelf struct {
 	mu sync.Mutex
 	of []*shelved
 }
 
-// shelved is one catalogue, with its files.
+// shelved is one parsed catalogue with its files.
 type shelved struct {
 	*scopes.Catalogue
 
@@ -63,7 +64,7 @@ type shelved struct {
 	in     map[string][]scopes.FieldChange
 }
 
-// fields are what a scope says, field by field, in words.
+// fields returns the definition of a scope, field by field, in words.
 func (s *shelved) fields(name string) []scopes.FieldChange {
 	s.worded.Do(func() {
 		s.in = map[string][]scopes.FieldChange{}
@@ -90,7 +91,8 @@ func (s *shelf) put(one *shelved) {
 	s.of = append([]*shelved{one}, s.of...)[:min(len(s.of)+1, mostShelved)]
 }
 
-// catalogueOf reads a catalogue that was proposed or applied.
+// catalogueOf returns a catalogue that was proposed or applied. If its files do not load, it returns them with the error of
+// scopes.Load.
 func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, error) {
 	if !digestForm.MatchString(digest) {
 		return nil, broker.ErrNotFound
@@ -111,7 +113,8 @@ func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, err
 	return one, nil
 }
 
-// inForce reads the catalogue in force. Its files are fetched once: the ledger is asked only which one it is.
+// inForce returns the catalogue in force. It asks the ledger only for the current version: the files come from the cache if
+// possible.
 func (c *Console) inForce(ctx context.Context) (broker.CatalogueVersion, *shelved, error) {
 	head, err := c.cfg.Broker.CatalogueHead(ctx)
 	if err != nil {
@@ -121,13 +124,13 @@ func (c *Console) inForce(ctx context.Context) (broker.CatalogueVersion, *shelve
 	return head, one, err
 }
 
-// catalogueView is what is in force, or that of it which has the words that were asked for.
+// catalogueView shows the catalogue in force, or the part of it that matches the search words.
 type catalogueView struct {
 	Head        broker.CatalogueVersion
 	Words       string
 	Authorities []authorityView
 	Policies    []scopes.Policy
-	// Scopes and AllPolicies are how many there are, and MoreScopes and MorePolicies how many have the words and are not listed.
+	// Scopes and AllPolicies are totals. MoreScopes and MorePolicies count the matches that are not listed.
 	Scopes, AllPolicies, MoreScopes, MorePolicies int
 	Open                                          []broker.CatalogueChange
 	Changes                                       bool // whether the reader may change it
@@ -157,7 +160,7 @@ func (c *Console) catalogue(r *http.Request, who *visitor) (view, error) {
 	return view{page: "catalogue", title: "Catalogue", data: v}, nil
 }
 
-// list takes what has the words, and no more than a page is to hold.
+// list adds the matching scopes and policies, up to the limits of a page.
 func (v *catalogueView) list(catalogue *scopes.Catalogue) {
 	groups := map[scopes.Authority]*authorityView{}
 	all := catalogue.Scopes()
@@ -192,7 +195,7 @@ func (v *catalogueView) list(catalogue *scopes.Catalogue) {
 	}
 }
 
-// hasWords tells whether each of the words is in one of the texts, in whatever case.
+// hasWords reports whether every word occurs in at least one of the texts. Case does not matter.
 func hasWords(words string, texts ...string) bool {
 	all := strings.ToLower(strings.Join(texts, "\n"))
 	for word := range strings.FieldsSeq(strings.ToLower(words)) {
@@ -203,7 +206,7 @@ func hasWords(words string, texts ...string) bool {
 	return true
 }
 
-// openProposals are those that wait for another admin.
+// openProposals returns the proposals that wait for another admin.
 func (c *Console) openProposals(ctx context.Context, head broker.CatalogueVersion) ([]broker.CatalogueChange, error) {
 	changes, err := c.cfg.Broker.CatalogueChanges(ctx, mostVersions)
 	if err != nil {
@@ -214,7 +217,7 @@ func (c *Console) openProposals(ctx context.Context, head broker.CatalogueVersio
 	}), nil
 }
 
-// scopeView is one scope, and the policies that may be about it.
+// scopeView is one scope, and the policies that may apply to it.
 type scopeView struct {
 	Digest   string
 	Fields   []scopes.FieldChange

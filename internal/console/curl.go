@@ -12,7 +12,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// curlOf is a call that can be pasted, with what is required in it.
+// curlOf returns a curl command with the required parameters, ready to paste.
 func curlOf(doc *openapi3.T, method, path string, parameters openapi3.Parameters, op *openapi3.Operation) string {
 	var b strings.Builder
 	b.WriteString("curl")
@@ -67,15 +67,15 @@ func dataOf(content openapi3.Content) string {
 	encoder := json.NewEncoder(&data)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(exampleOf(content[media].Schema, 0)); err != nil {
-		return "" // examples come from YAML, which JSON can say
+		return "" // examples come from YAML, so JSON can represent them
 	}
 	return " \\\n  -H 'Content-Type: " + media + "' \\\n  -d '" + strings.TrimSpace(data.String()) + "'"
 }
 
-// deepest bounds examples, as types may hold themselves.
+// deepest bounds the depth of examples, because types can be recursive.
 const deepest = 4
 
-// exampleOf is the example that the description has, or one made of what is required.
+// exampleOf returns the example in the description, or builds one from the required members.
 func exampleOf(schema *openapi3.SchemaRef, depth int) any {
 	s := schema.Value
 	switch {

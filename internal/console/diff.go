@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// mostVersions is how many changes of the catalogue a page lists.
+	// mostVersions is how many catalogue changes a page lists.
 	mostVersions = 100
-	// mostLines and mostDiff bound what a page shows of files that differ: in lines, and in bytes.
+	// mostLines and mostDiff bound the file diffs on a page, in lines and in bytes.
 	mostLines = 1000
 	mostDiff  = 48 << 10
-	// contextLines are shown around what differs.
+	// contextLines is the number of unchanged lines around a change.
 	contextLines = 3
 )
 
-// versions shows what became of catalogues.
+// versions lists the catalogue changes and their states.
 func (c *Console) versions(r *http.Request, who *visitor) (view, error) {
 	if err := c.readsCatalogue(who); err != nil {
 		return view{}, err
@@ -63,20 +63,20 @@ func (c *Console) compare(r *http.Request, from, to string) (diffView, error) {
 	return d, nil
 }
 
-// unreadable tells whether a catalogue of the past is none to this version.
+// unreadable reports whether err means that this version of Brevet cannot load a catalogue.
 func unreadable(err error) bool {
 	var problems scopes.Problems
 	return errors.As(err, &problems)
 }
 
-// diffView is how two catalogues differ: what that does, and the files.
+// diffView shows how two catalogues differ: the effect of the change, and the files.
 type diffView struct {
 	From, To string
-	// Unread is set when this version cannot read one of them, so that only the files are shown.
+	// Unread is set if this version of Brevet cannot load one of the catalogues. Then only the files are compared.
 	Unread  bool
 	Plan    scopes.Diff
 	Summary scopes.DiffSummary
-	// Vault lists the policies that Vault needs for it and that the catalogue before did without.
+	// Vault lists the Vault policies that the new catalogue needs and the old one did not.
 	Vault []string
 	Files []fileDiff
 }
@@ -95,13 +95,13 @@ func (d *diffView) plan(before, after *scopes.Catalogue) {
 	}
 }
 
-// Layout tells whether only comments and layout differ.
+// Layout reports whether only comments and layout differ.
 func (d diffView) Layout() bool { return d.Summary.Add+d.Summary.Change+d.Summary.Remove == 0 }
 
-// Same tells whether nothing differs at all.
+// Same reports whether the catalogues are identical.
 func (d diffView) Same() bool { return len(d.Files) == 0 }
 
-// reaches say what a change does to what can be had. The ones to look at are marked.
+// reaches describes how a change affects access. It marks the changes to review closely.
 var reaches = map[scopes.Reach]string{
 	scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, review closely", scopes.Same: "",
 }
@@ -110,13 +110,13 @@ var reaches = map[scopes.Reach]string{
 type fileDiff struct {
 	Name  string
 	Lines []diffLine
-	Cut   bool // there is more
+	Cut   bool // more lines follow
 }
 
-// diffLine is one line of a file. Sign is +, - or a space, and @ where lines are left out.
+// diffLine is one line of a diff. Sign is "+", "-" or a space, or "@" where lines are left out.
 type diffLine struct{ Sign, Text string }
 
-// diffFiles compares files by their names.
+// diffFiles compares files with the same name.
 func diffFiles(before, after []scopes.File) []fileDiff {
 	old, now, names := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, f := range before {
@@ -136,7 +136,7 @@ func diffFiles(before, after []scopes.File) []fileDiff {
 	return all
 }
 
-// room is what a page still has for lines.
+// room is the number of lines and bytes that a page has left for diffs.
 type room struct{ lines, bytes int }
 
 func (o *room) diff(name, before, after string) fileDiff {
@@ -175,13 +175,13 @@ func signOf(kind udiff.OpKind) string {
 	return " "
 }
 
-// textDiff compares two texts of one policy.
+// textDiff compares two versions of one policy.
 func textDiff(before, after string) fileDiff {
 	room := room{lines: mostLines, bytes: mostDiff}
 	return room.diff("", before, after)
 }
 
-// outcomes say what became of a change.
+// outcomes describes the states of a catalogue change.
 var outcomes = map[broker.CatalogueState]string{
 	broker.CatalogueProposed: "pending: needs another admin", broker.CatalogueApplied: "applied", broker.CatalogueRejected: "rejected",
 	broker.CatalogueSuperseded: "superseded by another change",

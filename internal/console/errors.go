@@ -25,14 +25,14 @@ var (
 // trouble describes one kind of failure. The texts are constant: what happened, what it means, and what to do next.
 type trouble struct {
 	err    error
-	code   string // as the API has it
+	code   string // problem code of the API
 	status int
 	Title  string
 	Means  string
 	Next   string
 }
 
-// troubles is the one table from errors to pages. The first row that matches answers; mishap is the default.
+// troubles maps errors to pages. The first matching row applies; mishap is the default.
 var troubles = []trouble{
 	{errNobody, "unauthenticated", http.StatusUnauthorized, "Login required", "Your session has ended. Nothing was changed.", "Log in and try again."},
 	{errLogin, "unauthenticated", http.StatusBadRequest, "Login failed", "The login timed out, or it was started in another window or on another site. You are not logged in.", "Log in again."},
@@ -82,7 +82,7 @@ var mishap = trouble{
 	nil, "internal", http.StatusInternalServerError, "Internal server error", "The console failed with an internal error, which is in the log.", "Try again. If the problem persists, contact the operator.",
 }
 
-// returning is a failure after which somebody best goes on at a page of the console.
+// returning is a failure with the page on which the visitor can continue.
 type returning struct {
 	error
 
@@ -100,10 +100,10 @@ func troubleOf(err error) trouble {
 	return mishap
 }
 
-// complaintsEvery is how often the log says that a provider does not answer: anybody can have it asked.
+// complaintsEvery is how often the log reports that the provider is unavailable: anybody can trigger a request to it.
 const complaintsEvery = 5 * time.Second
 
-// fail shows what went wrong, and records it when it is a refusal. who is nil until somebody is logged in.
+// fail shows the error page for err, and records err if it is a refusal. who is nil until the visitor is authenticated.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err error) {
 	t := troubleOf(err)
 	switch {
@@ -127,7 +127,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 	c.show(w, r, who, view{page: "trouble", title: t.Title, data: data, status: t.status})
 }
 
-// refuse records a call that was turned away. The answer is a refusal with or without it.
+// refuse records a refused request. If recording fails, the request is still refused.
 func (c *Console) refuse(r *http.Request, who *visitor, t trouble, cause error) {
 	ref := broker.Refusal{Code: t.code, Detail: refusal.Reason(cause), Remote: ratelimit.RemoteIP(r), Operation: "console"}
 	if !errors.Is(cause, people.ErrToken) {

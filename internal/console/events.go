@@ -11,18 +11,19 @@ import (
 )
 
 const (
-	// tellEvery is how often a stream of events says at least that it is alive.
+	// tellEvery is the longest pause before a stream sends a keep-alive comment.
 	tellEvery = 15 * time.Second
-	// tellTimeout is how long one write of a stream may take: who does not read is cut off.
+	// tellTimeout bounds one write to a stream. A client that does not read is disconnected.
 	tellTimeout = 5 * time.Second
-	// afterAll comes after the id of every request: the page has what waits already.
+	// afterAll sorts after every request id. The page already contains the pending requests, so the stream does not send them.
 	afterAll = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 )
 
-// errSlow: a browser asked for events and does not read them.
+// errSlow means that a client requested events and does not read them.
 var errSlow = errors.New("client does not read its events")
 
-// tellApprovals tells a page that lists what waits when that changes, as server-sent events, and not what it is: the page asks.
+// tellApprovals streams server-sent events to a page that lists pending requests. An event says only that the list has
+// changed; the page then fetches the list.
 func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request) {
 	who, err := c.visitor(r)
 	switch {
@@ -44,12 +45,12 @@ func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request) {
 	defer listener.Close()
 	out := &stream{w: w, control: http.NewResponseController(w), now: c.cfg.Now}
 	if err := c.tell(r.Context(), who, listener, out); err != nil {
-		// The page connects again, and learns then that something has changed.
+		// The page reconnects, and the first event shows it whether the list has changed.
 		c.cfg.Log.DebugContext(r.Context(), "events cut off", "error", err)
 	}
 }
 
-// tell writes events until the login or this replica ends, or the page is left.
+// tell writes events until the login expires, this replica stops, or the client disconnects.
 func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Listener, out *stream) error {
 	if err := out.begin(); err != nil {
 		return err
@@ -82,13 +83,14 @@ func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Liste
 	}
 }
 
-// waits is what waits for somebody, and whether its glass is broken.
+// waits tracks the requests that wait for one person. The value is true if the request has a break-glass vote.
 type waits struct {
 	broken map[string]bool
-	told   bool // what waited at the beginning, which the page has
+	told   bool // set after the first event: the page already contains what that event covers
 }
 
-// hear takes events in, and returns what to tell of them: nothing but numbers and a digest, which cannot be taken for more.
+// hear applies events and returns the message for the page. The message has only counts and a digest, and no text from the
+// requests.
 func (w *waits) hear(events []broker.Event) string {
 	come, gone := 0, 0
 	for _, e := range events {
@@ -111,7 +113,7 @@ func (w *waits) hear(events []broker.Event) string {
 	return fmt.Sprintf("event: changed\ndata: {\"state\":%q,\"waiting\":%d,\"come\":%d,\"gone\":%d}\n\n", digestOf(w.broken), len(w.broken), come, gone)
 }
 
-// keep holds what is known to what is said to wait now.
+// keep replaces the tracked requests with ids, the requests that are pending now.
 func (w *waits) keep(ids []string) {
 	now := map[string]bool{}
 	for _, id := range ids {
@@ -120,7 +122,7 @@ func (w *waits) keep(ids []string) {
 	w.broken = now
 }
 
-// stream is an answer of server-sent events.
+// stream is a response of server-sent events.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -128,7 +130,7 @@ type stream struct {
 }
 
 func (o *stream) begin() error {
-	// There is nothing more to read, and the time for that is not the time that the answer may take.
+	// The request is read completely, and the server's read timeout must not end the stream.
 	if err := o.control.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("beginning a stream: %w", err)
 	}
@@ -139,7 +141,7 @@ func (o *stream) begin() error {
 	return o.write(": hello\n\n")
 }
 
-// write sends a text at once, or says that it could not be sent in time.
+// write sends text at once. It returns an error if the client does not read it in time.
 func (o *stream) write(text string) error {
 	if err := o.control.SetWriteDeadline(o.now().Add(tellTimeout)); err != nil {
 		return fmt.Errorf("writing an event: %w", err)
@@ -150,7 +152,7 @@ func (o *stream) write(text string) error {
 	if err := o.control.Flush(); err != nil {
 		return fmt.Errorf("writing an event: %w", err)
 	}
-	// HTTP/2 would end a stream at its deadline even when nothing is to be written.
+	// HTTP/2 would end the stream at the deadline even if there is nothing to write.
 	if err := o.control.SetWriteDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("writing an event: %w", err)
 	}

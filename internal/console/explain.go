@@ -14,33 +14,34 @@ import (
 )
 
 const (
-	// mostOffered is how many scopes are offered to choose from. Beyond it their names are typed.
+	// mostOffered is how many scopes the form lists. If there are more, the visitor types the name.
 	mostOffered = 500
-	// longSVID is how long the SVID of an explained ask lives: longer than any credential, so that it bounds none.
+	// longSVID is the lifetime of the SVID in an explained request. It is longer than any credential, so that it does not
+	// shorten one.
 	longSVID = 48 * time.Hour
 )
 
 func (c *Console) explainRoutes(mux chi.Router) { mux.Get("/catalogue/explain", c.visit(c.explain)) }
 
-// explainView is an ask that somebody wonders about, and what would become of it.
+// explainView is a hypothetical request and the decision on it.
 type explainView struct {
 	SPIFFEID, SVID, Scope, TTL, Task, User, Groups string
-	Names                                          []string // of scopes; none when there are too many to choose from
+	Names                                          []string // names of scopes; nil if there are too many to list
 	Params                                         []askedParam
-	Wrong                                          string // what is wrong with the form, or with the ask itself
+	Wrong                                          string // error in the form or in the request
 	Decision                                       *scopes.Decision
 	Policies                                       []scopes.Policy
 	Limits                                         []string
 }
 
-// askedParam is one parameter of the scope, and its field.
+// askedParam is the form field of one scope parameter.
 type askedParam struct {
 	Name, Value, About string
-	Values             []string // to choose from
+	Values             []string // allowed values
 	Number             bool
 }
 
-// explain decides as if somebody asked. Nothing is recorded and nothing issued.
+// explain shows the decision on a hypothetical request. It records nothing and issues nothing.
 func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
 	if err := c.readsCatalogue(who); err != nil {
 		return view{}, err
@@ -74,7 +75,7 @@ func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
 	return view{page: "explain", title: "Explain a decision", data: v}, nil
 }
 
-// paramFields are the fields of a scope's parameters.
+// paramFields returns the form fields of a scope's parameters.
 func paramFields(s *scopes.Scope, given func(string) string) []askedParam {
 	var all []askedParam
 	for _, name := range sortedKeys(s.Params) {
@@ -95,7 +96,7 @@ func paramFields(s *scopes.Scope, given func(string) string) []askedParam {
 	return all
 }
 
-// asked are the parameters as an ask has them. What is no number stays text, which the scope refuses in words.
+// asked returns the parameters as in a request. An invalid integer stays text, so that the scope's own error describes it.
 func (v *explainView) asked() map[string]any {
 	params := map[string]any{}
 	for _, p := range v.Params {

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// mostExported is how many records one export has at most, exportBatch how many are read at a time.
+	// mostExported is the largest number of records in one export. exportBatch is how many records one query reads.
 	mostExported, exportBatch = 100_000, 500
-	// exportPatience is how long a browser may take for one batch.
+	// exportPatience bounds the write of one batch to a browser.
 	exportPatience = 30 * time.Second
-	// exportsAtOnce is how many exports one person has under way at most, on one replica.
+	// exportsAtOnce is how many concurrent exports one person may run on one replica.
 	exportsAtOnce = 2
 )
 
-// exports are the forms that a search can be saved in, with their media types.
+// exports maps the export formats to their media types.
 var exports = map[export.Format]string{
 	export.CSV: "text/csv; charset=utf-8", export.NDJSON: "application/x-ndjson",
 	export.CloudEvents: "application/x-ndjson", export.OCSF: "application/x-ndjson",
 }
 
-// export hands a browser what a search finds, as a file. It is written as it is read, so what fails on the way breaks off: no
-// browser takes that for the whole.
+// export streams the results of a search as a file. On an error it aborts the response, so that the browser does not take a
+// partial file for a complete one.
 func (c *Console) export(w http.ResponseWriter, r *http.Request) {
 	who, err := c.visitor(r)
 	if errors.Is(err, errNobody) {
@@ -77,16 +77,16 @@ func extension(format export.Format) string {
 	return "." + string(format) + ".jsonl"
 }
 
-// errExporting: somebody has as many exports under way as they can have.
+// errExporting means that the person already runs the allowed number of exports.
 var errExporting = errors.New("too many concurrent exports")
 
-// exporters counts the exports that are under way, by whose they are. The zero value is ready.
+// exporters counts the running exports of each person. The zero value is ready to use.
 type exporters struct {
 	mu sync.Mutex
 	of map[string]int
 }
 
-// enter tells whether somebody may begin one more; whoever may has to leave.
+// enter reports whether the person may start another export. If so, the caller must call leave.
 func (e *exporters) enter(person string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,14 +108,15 @@ func (e *exporters) leave(person string) {
 	}
 }
 
-// exporting is who exports what, and how.
+// exporting is one export: the visitor, the query and the format.
 type exporting struct {
 	who    *visitor
 	query  broker.Query
 	format export.Format
 }
 
-// writeExport writes page after page, as long as the login lasts. The last line says so when there is more than it may have.
+// writeExport writes page after page until the login expires. If there are more records than the limit, the last line says
+// so.
 func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exporting, page broker.Page) error {
 	control := http.NewResponseController(w)
 	out, err := export.NewWriter(w, e.format, c.origin.Host+"/history")
@@ -147,15 +148,15 @@ func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exportin
 	return err
 }
 
-// cutOff is the last line of what was too much.
+// cutOff returns the last line of a truncated export.
 func cutOff(last *broker.View) export.Event {
-	until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // some come twice, and none is missing
+	until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // rounded up: some records repeat, but none is missing
 	said := "The export is truncated. Search again with until=" + url.QueryEscape(until)
 	body, _ := json.Marshal(map[string]string{"cut": said}) //nolint:errchkjson // text can be encoded
 	return export.Event{Index: last.Index, Time: last.Time, Kind: "export.cut", Reason: said, Body: string(body)}
 }
 
-// recordOf is a record as it stands, in the columns of entries.
+// recordOf converts a record in its current state to the columns of entries.
 func recordOf(v *broker.View) (export.Event, error) {
 	params, err := json.Marshal(v.Params)
 	if err != nil {
@@ -181,7 +182,7 @@ func recordOf(v *broker.View) (export.Event, error) {
 	return e, nil
 }
 
-// entryKind is the kind of the entry that a record stands at.
+// entryKind returns the entry kind for the state of a record.
 func entryKind(v *broker.View) string {
 	if v.Decision == "pending" || v.Status == broker.StatusDenied {
 		return "request." + string(v.Status)
@@ -189,7 +190,7 @@ func entryKind(v *broker.View) string {
 	return "issuance." + string(v.Status)
 }
 
-// bodyOf is a record as an object: what is empty is left out.
+// bodyOf returns a record as an object without its empty members.
 func bodyOf(e export.Event, params map[string]any) map[string]any {
 	body := map[string]any{"id": e.ID, "time": e.Time, "kind": e.Kind, "params": params, "ttl": e.TTL}
 	for name, value := range map[string]string{

@@ -7,15 +7,16 @@ import (
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 )
 
-// policy is the Content-Security-Policy of every page: nothing runs, loads or frames but what is in this binary.
+// policy is the Content-Security-Policy of every page. The browser runs and loads only files in this binary, and no
+// site may frame a page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// mostBody is the most bytes that a form may have.
+// mostBody is the largest size of a request body, in bytes.
 const mostBody = 2 << 20
 
-// guarded is what holds for every call: its host, where it comes from, how much it may send, and what browsers may do with
-// the answer.
+// guarded applies the checks that every request needs: the host, the origin, the rate and the size. It also sets the
+// security headers.
 func (c *Console) guarded(next http.Handler) http.Handler {
 	crossing := http.NewCrossOriginProtection()
 	crossing.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errForeignPage) }))
@@ -40,8 +41,8 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// foreign tells of a call that a browser makes for another site, and that is no link which somebody follows: nothing here is to be
-// had from within the pages of others, nor to be done by them.
+// foreign reports whether the browser sent the request on behalf of another site. Links that a person follows are allowed.
+// Other sites must not load anything from the console or act in it.
 func foreign(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
@@ -62,7 +63,8 @@ func (c *Console) protect(h http.Header) {
 	}
 }
 
-// A person's calls, as at the API: beyond that it is no person. An address may be that of many, behind a proxy.
+// Limits for one person, as at the API: nobody exceeds them by hand. Limits for an address are higher, because many people
+// can share one behind a proxy.
 const (
 	callsPerSecond        = 20
 	callsAtOnce           = 200

@@ -10,7 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// recordRoutes are of pages that read the record.
+// recordRoutes registers the pages that read the record.
 func (c *Console) recordRoutes(mux chi.Router) {
 	mux.Get("/live", c.visit(audits(c.live)))
 	mux.Get("/live/rates.json", c.rates)
@@ -21,7 +21,7 @@ func (c *Console) recordRoutes(mux chi.Router) {
 	mux.Get("/whose", c.visit(audits(c.whose)))
 }
 
-// audits lets auditors in.
+// audits wraps a page that only auditors may see.
 func audits(do func(*http.Request, *visitor) (view, error)) func(*http.Request, *visitor) (view, error) {
 	return func(r *http.Request, who *visitor) (view, error) {
 		if !who.Audits() {
@@ -31,17 +31,17 @@ func audits(do func(*http.Request, *visitor) (view, error)) func(*http.Request, 
 	}
 }
 
-// historyPage is a search and what it has found.
+// historyPage is a search and its results.
 type historyPage struct {
 	search
 
 	TooBroad   bool
 	Records    []broker.View
-	Query      url.Values // what is searched for, without a place in it
+	Query      url.Values // the search parameters without the cursor
 	Next, Prev string     // addresses
 }
 
-// history is the search of the record. Its address is the search: it can be kept, and passed on.
+// history searches the record. The address contains the whole search, so people can bookmark and share it.
 func (c *Console) history(r *http.Request, who *visitor) (view, error) {
 	values := r.URL.Query()
 	p := historyPage{search: readSearch(values), Query: given(values)}
@@ -75,7 +75,7 @@ func (c *Console) history(r *http.Request, who *visitor) (view, error) {
 	return v, err
 }
 
-// further is the address of another page of a search; empty for the place zero.
+// further returns the address of another page of the search, or "" for the place zero.
 func (c *Console) further(query url.Values, place int64, of []byte) (string, error) {
 	if place == 0 {
 		return "", nil

@@ -14,16 +14,16 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// mostEvents is how many events of a time line one page has.
+// mostEvents is how many timeline events a page lists.
 const mostEvents = 200
 
-// timeline is a part of what happened, in order.
+// timeline is one page of events, in order.
 type timeline struct {
 	Events []broker.Happening
-	Next   string // address of what follows
+	Next   string // address of the next page
 }
 
-// issuancePage is one record with all that is known of it.
+// issuancePage is one record with its timeline and proof.
 type issuancePage struct {
 	*broker.View
 
@@ -33,14 +33,15 @@ type issuancePage struct {
 	Proof    proof
 }
 
-// proof is what a browser checks for itself: what the log has of a record, and the keys of the log.
+// proof contains what the browser verifies itself: the receipt of a record, and the public keys of the log.
 type proof struct {
-	Receipt *audit.Receipt `json:"receipt"` // nil while the log does not prove it yet
-	Keys    []string       `json:"keys"`    // none when they cannot be asked
+	Receipt *audit.Receipt `json:"receipt"` // nil while no checkpoint covers the record
+	Keys    []string       `json:"keys"`    // empty if they are unavailable
 	Shown   shown          `json:"shown"`
 }
 
-// shown is what the page says of a record, by tables that are no proof: the browser holds it to the entries.
+// shown contains what the page shows about a record. It comes from database tables, which prove nothing, so the browser
+// compares it with the proved entries.
 type shown struct {
 	SPIFFEID string `json:"spiffe_id"`
 	Scope    string `json:"scope"`
@@ -48,7 +49,7 @@ type shown struct {
 	Decision string `json:"decision"`
 }
 
-// issuance shows one record: what was asked, what was decided, what was made, and what became of it.
+// issuance shows one record: the request, the decision, the credential, and its outcome.
 func (c *Console) issuance(r *http.Request, who *visitor) (view, error) {
 	record, err := c.cfg.Broker.Get(r.Context(), chi.URLParam(r, "id"), who.Auditor)
 	if err != nil {
@@ -68,14 +69,14 @@ func (c *Console) issuance(r *http.Request, who *visitor) (view, error) {
 	return view{page: "issuance", title: titleOf(record), data: p}, err
 }
 
-// keyPatience is how long a page waits for the keys of the log, which Vault has.
+// keyPatience bounds the wait for the public keys of the log, which Vault holds.
 const keyPatience = time.Second
 
-// proof reads the proof of a record that its reader may see.
+// proof returns the proof of a record that the visitor may see.
 func (c *Console) proof(ctx context.Context, id string) (proof, error) {
 	receipt, err := c.cfg.InclusionProofs.Receipt(ctx, id)
 	switch {
-	case errors.Is(err, audit.ErrNotYet), errors.Is(err, broker.ErrNotFound): // not sealed yet, or dropped for its age
+	case errors.Is(err, audit.ErrNotYet), errors.Is(err, broker.ErrNotFound): // not sealed yet, or pruned
 		return proof{}, nil
 	case err != nil:
 		return proof{}, err
@@ -96,7 +97,7 @@ func titleOf(v *broker.View) string {
 	return "Issuance"
 }
 
-// credentialDigest is what a credential is found by; empty for what has none.
+// credentialDigest returns the digest by which a credential can be found, or "" if there is no credential.
 func credentialDigest(v *broker.View) string {
 	if v.Minted.Digest == [32]byte{} {
 		return v.ClaimsDigest
@@ -104,7 +105,7 @@ func credentialDigest(v *broker.View) string {
 	return cmp.Or(v.ClaimsDigest, hex.EncodeToString(v.Minted.Digest[:]))
 }
 
-// timeline reads a page of a time line. The place in it comes from the address.
+// timeline returns one page of a timeline. The position comes from the cursor in the address.
 func (c *Console) timeline(r *http.Request, who *visitor, q broker.TimelineQuery) (timeline, error) {
 	name, err := listing(who, q)
 	if err != nil {
@@ -132,7 +133,7 @@ type taskPage struct {
 	Timeline       timeline
 }
 
-// task shows all that is recorded of one task. Without one it asks which.
+// task shows everything recorded about one task. Without parameters it shows a form that asks for the task.
 func (c *Console) task(r *http.Request, who *visitor) (view, error) {
 	values := r.URL.Query()
 	p := taskPage{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}

@@ -18,10 +18,10 @@ import (
 // latestEntries is how many entries the page lists.
 const latestEntries = 20
 
-// Log is the ledger as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet,
-// broker.ErrNotFound and broker.ErrLedgerUnavailable.
+// Log is the part of the ledger that auditors verify. Its errors are audit.ErrNotYet if no checkpoint covers the entries
+// yet, broker.ErrNotFound and broker.ErrLedgerUnavailable.
 type Log interface {
-	// Checkpoint is the last signed checkpoint that so many witnesses have cosigned.
+	// Checkpoint returns the latest signed checkpoint with cosignatures of at least this many witnesses.
 	Checkpoint(ctx context.Context, witnesses int) (string, error)
 	ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error)
 	Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error)
@@ -33,31 +33,31 @@ func (c *Console) ledgerRoutes(mux chi.Router) {
 	mux.Get("/ledger/growth", c.growth)
 }
 
-// ledgerView is the log, as it is signed.
+// ledgerView is the state of the log and its signed checkpoint.
 type ledgerView struct {
 	Status     broker.LedgerStatus
-	Note       string // empty when there is no checkpoint yet
+	Note       string // empty if there is no checkpoint yet
 	Checkpoint audit.Checkpoint
 	Keys       []string
 	Entries    []entryView
-	Hidden     bool // whether the entries are not for the reader
+	Hidden     bool // whether the reader may not see the entries
 }
 
-// Lag is how many entries no checkpoint covers yet.
+// Lag returns the number of entries that no checkpoint covers yet.
 func (v ledgerView) Lag() int64 { return max(0, v.Status.Entries-v.Checkpoint.N) }
 
-// Root is that of the checkpoint.
+// Root returns the root hash of the checkpoint.
 func (v ledgerView) Root() string { return v.Checkpoint.Hash.String() }
 
-// Signed is what the browser checks for itself: the note, and the keys of the log.
+// Signed returns what the browser verifies itself: the checkpoint and the public keys of the log.
 func (v ledgerView) Signed() any {
 	return struct {
 		Note string   `json:"note"`
-		Keys []string `json:"keys"` // none when they cannot be asked
+		Keys []string `json:"keys"` // empty if they are unavailable
 	}{v.Note, v.Keys}
 }
 
-// entryView is one entry, less what it says.
+// entryView is one entry without its content.
 type entryView struct {
 	Index int64
 	Kind  string
@@ -65,7 +65,7 @@ type entryView struct {
 	Leaf  string
 }
 
-// ledger shows the log, and lets the browser check that it continues what it has seen before.
+// ledger shows the log. The browser checks that the log continues what it saw on earlier visits.
 func (c *Console) ledger(r *http.Request, who *visitor) (view, error) {
 	if !who.Audits() {
 		return view{}, errNotAllowed
@@ -89,7 +89,7 @@ func (c *Console) ledger(r *http.Request, who *visitor) (view, error) {
 	return view{page: "ledger", title: "Ledger", data: v}, nil
 }
 
-// checkpoint is the last one that the log has signed.
+// checkpoint returns the latest signed checkpoint, with any number of witnesses.
 func (c *Console) checkpoint(ctx context.Context) (signed string, of audit.Checkpoint, err error) {
 	if signed, err = c.cfg.Ledger.Checkpoint(ctx, 0); err != nil {
 		return "", of, err
@@ -99,7 +99,7 @@ func (c *Console) checkpoint(ctx context.Context) (signed string, of audit.Check
 	return signed, of, err
 }
 
-// latest are the last entries, newest first.
+// latest returns the last entries, newest first.
 func (c *Console) latest(ctx context.Context, size int64) ([]entryView, error) {
 	entries, err := c.cfg.Ledger.Entries(ctx, max(0, size-latestEntries), latestEntries)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Console) latest(ctx context.Context, size int64) ([]entryView, error) {
 	return all, nil
 }
 
-// growth proves to a script that the log of one size is the beginning of that of another (RFC 6962, 2.1.2).
+// growth returns the proof that the log of one size is a prefix of the log of another size (RFC 6962, 2.1.2).
 func (c *Console) growth(w http.ResponseWriter, r *http.Request) {
 	who, err := c.visitor(r)
 	if err == nil && !who.Audits() {
@@ -143,5 +143,5 @@ func (c *Console) growth(w http.ResponseWriter, r *http.Request) {
 		hashes = append(hashes, h.String())
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(hashes) // who hangs up needs none
+	_ = json.NewEncoder(w).Encode(hashes) // the client may have disconnected
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// livePage is what is alive now, what was recorded of late, and who gets nothing.
+// livePage shows the live credentials, the recent rates and the quarantines.
 type livePage struct {
 	broker.LiveCounts
 
@@ -24,7 +24,7 @@ type livePage struct {
 	Quarantines []broker.Quarantine
 }
 
-// live counts what is alive. The page asks for itself again, every few seconds while somebody sees it.
+// live counts the live credentials. A script reloads the page every few seconds while it is visible.
 func (c *Console) live(r *http.Request, who *visitor) (view, error) {
 	p := livePage{Window: windowOf(r.URL.Query())}
 	reads, ctx := errgroup.WithContext(r.Context())
@@ -47,7 +47,7 @@ func (c *Console) live(r *http.Request, who *visitor) (view, error) {
 	return view{page: "live", title: "Live credentials", data: &p}, reads.Wait()
 }
 
-// windowOf is over which time rates are looked at: an hour, unless it is a day.
+// windowOf returns the period of the rates: "hour", or "day" if the address says so.
 func windowOf(values url.Values) string {
 	if values.Get("window") == "day" {
 		return "day"
@@ -62,7 +62,7 @@ func (c *Console) ratesOf(ctx context.Context, window string, reach broker.Reach
 	return c.cfg.Broker.Rates(ctx, c.cfg.Now().Add(-time.Hour), time.Minute, reach)
 }
 
-// rates are what the chart of the live page shows, column by column.
+// rates returns the data for the chart of the live page, column by column.
 func (c *Console) rates(w http.ResponseWriter, r *http.Request) {
 	who, err := c.visitor(r)
 	if errors.Is(err, errNobody) {
@@ -89,5 +89,5 @@ func (c *Console) rates(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(out) // who hangs up needs none
+	_ = json.NewEncoder(w).Encode(out) // the client may have disconnected
 }

@@ -16,17 +16,17 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// page is the template of one page, within the layout.
+// page is the template of one page, combined with the layout.
 type page struct{ *template.Template }
 
-// view is what a page shows: its name, and what that is filled with. A zero status is 200.
+// view names a page and holds its data. A zero status is 200.
 type view struct {
 	page, title string
 	data        any
 	status      int
 }
 
-// framed is what the layout is filled with.
+// framed is the data of the layout.
 type framed struct {
 	Title, Section string
 	Who            *visitor
@@ -35,7 +35,7 @@ type framed struct {
 	Now            time.Time
 }
 
-// parsePages reads each page together with the layout and the parts that pages share.
+// parsePages parses each page together with the layout and the shared parts.
 func (c *Console) parsePages() (map[string]*page, error) {
 	shared, err := template.New("layout").Funcs(c.functions()).Funcs(termFunctions).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Console) parsePages() (map[string]*page, error) {
 	return pages, nil
 }
 
-// show writes a page. Nothing of it is written until all of it could be made.
+// show renders a page and then writes it, so that a failed template never sends half a page.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v view) {
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	f := framed{Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
@@ -81,5 +81,5 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v v
 	if v.status != 0 {
 		w.WriteHeader(v.status)
 	}
-	_, _ = w.Write(body.Bytes()) // who hangs up needs none
+	_, _ = w.Write(body.Bytes()) // the client may have disconnected
 }

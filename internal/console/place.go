@@ -10,12 +10,13 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// errCursor is of a place in a listing that is not of this listing, or not of this reader.
+// errCursor means that a cursor belongs to another listing or another reader.
 var errCursor = errors.New("cursor belongs to another listing")
 
 var placeText = base64.RawURLEncoding.Strict()
 
-// listing names what is paged through: who reads, how far they get, and what they look for. A place in one is none in another.
+// listing returns the identity of a listing: the reader, their reach, and the search. A cursor of one listing is invalid in
+// every other.
 func listing(who *visitor, of any) ([]byte, error) {
 	name, err := json.Marshal(struct {
 		Reader string
@@ -28,7 +29,7 @@ func listing(who *visitor, of any) ([]byte, error) {
 	return name, nil
 }
 
-// sealPlace makes a cursor of an index, which counts the entries of all trust domains.
+// sealPlace returns a cursor for an index. It is encrypted because the index counts the entries of all trust domains.
 func (c *Console) sealPlace(index int64, of []byte) (string, error) {
 	box, err := sealer(c.cfg.Key, "listing")
 	if err != nil {
@@ -38,7 +39,8 @@ func (c *Console) sealPlace(index int64, of []byte) (string, error) {
 	return placeText.EncodeToString(sealed), nil
 }
 
-// openPlace is zero for no cursor, and errCursor for what sealPlace has not made for the same listing (H98).
+// openPlace returns the index in a cursor, or zero for an empty cursor. It returns errCursor if sealPlace did not make the
+// cursor for the same listing (H98).
 func (c *Console) openPlace(cursor string, of []byte) (int64, error) {
 	if cursor == "" {
 		return 0, nil

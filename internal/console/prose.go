@@ -2,13 +2,14 @@ package console
 
 import "strings"
 
-// span is a piece of a paragraph; Code is written between backticks.
+// span is a piece of a paragraph. Code is set for text between backticks.
 type span struct {
 	Text string
 	Code bool
 }
 
-// prose reads text of ours as paragraphs: between empty lines, with code between backticks. Nothing else means anything.
+// prose parses Brevet's own texts: empty lines separate paragraphs, and backticks enclose code. No other markup has a
+// meaning.
 func prose(text string) [][]span {
 	var paragraphs [][]span
 	for paragraph := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {

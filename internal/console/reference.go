@@ -13,17 +13,17 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// Problem is what the API says when something goes wrong.
+// Problem is one error that the API returns.
 type Problem struct {
 	Code          string
 	Status        int
 	Title, Detail string
 }
 
-// reference is openapi.yaml as pages: one for each tag, so that each of them is light.
+// reference contains openapi.yaml as pages, one for each tag, so that each page is small.
 type reference struct {
 	Tags  []referenceTag
-	Types []shape // named, which members refer to
+	Types []shape // named types that members refer to
 }
 
 type referenceTag struct {
@@ -31,20 +31,21 @@ type referenceTag struct {
 	Operations  []operation
 }
 
-// operation is one call of the API.
+// operation is one operation of the API.
 type operation struct {
 	ID, Method, Path, Summary string
 	Description               string
-	Callers                   []string // how who calls is proven, in words; any one of them
+	Callers                   []string // ways to authenticate, in words; any one is enough
 	Parameters                []member
-	Body                      *payload // nil when there is none
+	Body                      *payload // nil if there is no body
 	Answers                   []payload
 	Curl                      string
 }
 
-// payload is a body that is sent or comes back. Type is the name of a shape, and empty when its members are listed here.
+// payload is the body of a request or a response. Type is the name of a shape. It is empty if Members lists the members
+// instead.
 type payload struct {
-	Status  string // of an answer
+	Status  string // of a response
 	About   string
 	Media   string
 	Type    string
@@ -52,7 +53,7 @@ type payload struct {
 	Must    bool
 }
 
-// shape is what JSON of a named type looks like.
+// shape describes the JSON of a named type.
 type shape struct {
 	Name, About string
 	Kind        kind
@@ -67,7 +68,7 @@ type member struct {
 	Kind     kind
 }
 
-// kind is a type, what limits it, and the named shape that it is or is a list of.
+// kind is a type, its constraints, and the named shape that it refers to or is an array of.
 type kind struct {
 	Text, Of string
 	Limits   []string
@@ -128,7 +129,8 @@ func operationOf(doc *openapi3.T, method, path string, parameters openapi3.Param
 	return made
 }
 
-// payloadOf is the first of the forms that a body may have. Problems are alike everywhere, and told at their type.
+// payloadOf describes the first media type of a body. Responses with status 300 and above get no members: problems are the
+// same everywhere, and their type describes them.
 func payloadOf(status, about string, content openapi3.Content) payload {
 	p := payload{Status: status, About: about}
 	if len(content) == 0 {
@@ -146,7 +148,7 @@ func payloadOf(status, about string, content openapi3.Content) payload {
 	return p
 }
 
-// proofs are the ways in which a caller is proven, in words.
+// proofs describes the authentication schemes in words.
 var proofs = map[string]string{"svid": "a workload with an SVID", "person": "a person with an ID token"}
 
 func callersOf(doc *openapi3.T, op *openapi3.Operation) []string {
@@ -171,7 +173,7 @@ func refName(schema *openapi3.SchemaRef) string {
 	return name
 }
 
-// membersOf are the members of an object, or of those that a list holds.
+// membersOf returns the members of an object, or of the elements of an array.
 func membersOf(schema *openapi3.Schema) []member {
 	var all []member
 	for _, part := range schema.AllOf {
@@ -225,7 +227,7 @@ func kindOf(schema *openapi3.SchemaRef) kind {
 	return k
 }
 
-// limitsOf are what a value is held to, in words.
+// limitsOf returns the constraints on a value, in words.
 func limitsOf(s *openapi3.Schema) []string {
 	var all []string
 	say := func(format string, value any) { all = append(all, fmt.Sprintf(format, value)) }
@@ -263,7 +265,7 @@ func limitsOf(s *openapi3.Schema) []string {
 	return all
 }
 
-// referenceRoutes are open to whoever is logged in: openapi.yaml is no secret.
+// referenceRoutes registers pages that everybody who is logged in may read: openapi.yaml is not secret.
 func (c *Console) referenceRoutes(mux chi.Router) {
 	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
 		return view{page: "reference", title: "API", data: c.reference}, nil
@@ -284,7 +286,7 @@ func (c *Console) referenceRoutes(mux chi.Router) {
 	}))
 }
 
-// visitRaw sends openapi.yaml as it is.
+// visitRaw serves openapi.yaml.
 func (c *Console) visitRaw(w http.ResponseWriter, r *http.Request) {
 	_, err := c.visitor(r)
 	switch {
@@ -295,11 +297,11 @@ func (c *Console) visitRaw(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
 		w.Header().Set("Content-Disposition", `attachment; filename="openapi.yaml"`)
-		_, _ = w.Write(openapi.Spec) // who hangs up needs none
+		_, _ = w.Write(openapi.Spec) // the client may have disconnected
 	}
 }
 
-// problemsOf are the problems of one status.
+// problemsOf groups the problems with one status.
 type problemsOf struct {
 	Status   int
 	Problems []Problem
