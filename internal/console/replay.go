@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// replayTime and mostReplayed bound a replay: in time, below that of answers, and in decisions.
+	// replayTime and mostReplayed bound a replay, in time and in decisions. replayTime is shorter than the write timeout of a
+	// response.
 	replayTime   = 20 * time.Second
 	mostReplayed = 500_000
 	// mostGroups is how many scopes, and how many sandboxes, a replay lists.
@@ -21,10 +22,10 @@ const (
 
 var errReplaying = errors.New("replay in progress")
 
-// Past reads again what was decided, with what auditors may read. Errors are broker.ErrLedgerUnavailable.
+// Past reads recorded decisions, including what only auditors may read. Its error is broker.ErrLedgerUnavailable.
 type Past interface {
-	// Decisions passes what was decided since then to visit, in the order of the record, until that returns false or the
-	// context ends, and tells how many there are.
+	// Decisions passes the decisions since the given time to visit, in the order of the record, until visit returns false or
+	// ctx ends. It returns the total number of these decisions.
 	Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error)
 }
 
@@ -33,12 +34,12 @@ func (c *Console) replayRoutes(mux chi.Router) {
 	mux.Post("/catalogue/proposals/{digest}/replay", c.look(c.replayProposal))
 }
 
-// replayView is what a catalogue would have answered.
+// replayView shows how a catalogue would have decided past requests.
 type replayView struct {
 	Digest string
 	Since  time.Time
-	Total  int64 // decisions that there are
-	// Cut is set when not all of them were replayed, and Until is the time of the last that was.
+	Total  int64 // all decisions in the period
+	// Cut is set if only some of the decisions were replayed. Until is the time of the last one that was.
 	Cut    bool
 	Until  time.Time
 	Report scopes.Replay
@@ -51,18 +52,18 @@ type shiftCount struct {
 	Count int64
 }
 
-// Changed is how many decisions would be others.
+// Changed returns the number of decisions with a different outcome.
 func (v replayView) Changed() int64 {
 	return v.Report.Decisions - v.Report.Counts[scopes.Unchanged] - v.Report.Counts[scopes.NotByPolicies]
 }
 
-// shiftWords say what a shift is.
+// shiftWords describes a shift in words.
 type shiftWords struct {
 	Shift         scopes.Shift
 	Name, Meaning string
 }
 
-// shifts are in the order in which people should look at them: what would be had more easily comes first.
+// shifts are in the order of importance for review: easier access comes first.
 var shifts = []shiftWords{
 	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
 	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
@@ -76,10 +77,11 @@ var shifts = []shiftWords{
 	{scopes.Unchanged, "unchanged", "same outcome"},
 }
 
-// spans are how far back a replay goes.
+// spans are the periods that a replay can cover.
 var spans = map[string]time.Duration{"24h": 24 * time.Hour, "168h": 7 * 24 * time.Hour}
 
-// replays is nil for who may replay: an admin who is an auditor too, as decisions of all sandboxes are read.
+// replays returns nil if the visitor may replay: an admin who is also an auditor, because a replay reads decisions of all
+// sandboxes.
 func (c *Console) replays(who *visitor) error {
 	if err := c.changesCatalogue(who); err != nil {
 		return err
@@ -87,8 +89,8 @@ func (c *Console) replays(who *visitor) error {
 	return c.overAll(who.Auditor.TrustDomains)
 }
 
-// replayProposal replays a catalogue that was proposed or applied. It takes a form, as it takes the one replay that there is:
-// links lead here from anywhere.
+// replayProposal replays a catalogue that was proposed or applied. It requires a POST because it takes the replica's only
+// replay slot, and any site can link to a GET.
 func (c *Console) replayProposal(r *http.Request, who *visitor) (view, error) {
 	if err := c.replays(who); err != nil {
 		return view{}, err
@@ -100,7 +102,7 @@ func (c *Console) replayProposal(r *http.Request, who *visitor) (view, error) {
 	return c.replay(r, catalogue.Catalogue, r.PostForm.Get("since"))
 }
 
-// replayDraft replays a draft that is in the form.
+// replayDraft replays the draft in the form.
 func (c *Console) replayDraft(r *http.Request, who *visitor) (view, error) {
 	if err := c.replays(who); err != nil {
 		return view{}, err
@@ -116,7 +118,7 @@ func (c *Console) replayDraft(r *http.Request, who *visitor) (view, error) {
 	return c.replay(r, loaded, r.PostForm.Get("since"))
 }
 
-// replaying is held by whoever replays: one at a time is enough for a database that has other work to do.
+// replaying limits the replica to one replay at a time, to spare the database.
 type replaying struct{ sync.Mutex }
 
 func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue, span string) (view, error) {
@@ -155,7 +157,7 @@ func (c *Console) replayAll(ctx context.Context, catalogue *scopes.Catalogue, ba
 	return v, nil
 }
 
-// shiftsOf are those that there are, in words.
+// shiftsOf returns the shifts that occurred, with their descriptions.
 func shiftsOf(counts map[scopes.Shift]int64) []shiftCount {
 	var all []shiftCount
 	for _, s := range shifts {

@@ -12,22 +12,22 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// pageSize is how many records or events a page of the console has.
+// pageSize is how many records a page of the console lists.
 const pageSize = 50
 
-// filter is one way to narrow a search. Its name is that of the API, so that both have the same addresses.
+// filter is one search filter. It has the same name as in the API, so that both use the same parameters.
 type filter struct {
 	Name, Label, Hint string
-	Type              string // of the input; "select" for Options
+	Type              string // type of the input element; "select" uses Options
 	Options           []choice
 	most              int // bytes
-	// put is false when the text is not what it should be.
+	// put sets the filter in the query. It returns false if text is invalid.
 	put func(q *broker.Query, text string) bool
 }
 
 type choice struct{ Value, Text string }
 
-// control is a filter as the form shows it.
+// control is a filter with its value in the form.
 type control struct {
 	filter
 
@@ -50,7 +50,7 @@ func timeFilter(name, label string, of func(*broker.Query) *time.Time) filter {
 	}}
 }
 
-// readTime takes what browsers send for a time, which is of UTC here, and RFC 3339.
+// readTime parses RFC 3339 and the format of browsers, which it reads as UTC.
 func readTime(text string) (time.Time, bool) {
 	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano} {
 		if then, err := time.Parse(form, text); err == nil {
@@ -60,7 +60,7 @@ func readTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// readDigest reads a SHA-256 in hex.
+// readDigest parses a SHA-256 digest in hex.
 func readDigest(text string) (digest []byte, ok bool) {
 	digest, err := hex.DecodeString(text)
 	return digest, err == nil && len(digest) == sha256.Size
@@ -73,7 +73,7 @@ func choose(name, label string, options []choice, put func(*broker.Query, string
 	}}
 }
 
-// usualFilters are what most searches take, rareFilters the others.
+// usualFilters are the filters that most searches use. rareFilters are the others.
 var (
 	usualFilters = []filter{
 		{Name: "spiffe_id_prefix", Label: "Sandbox, or a path above", Hint: "spiffe://acme.example/research", Type: "text", most: 2048, put: func(q *broker.Query, text string) bool {
@@ -116,19 +116,20 @@ var (
 	}
 )
 
-// mostParams is how many filters on parameters a search takes, each up to longestParam bytes of name and value.
+// mostParams is the largest number of parameter filters in a search. longestParam is the largest size of one, NAME=VALUE,
+// in bytes.
 const mostParams, longestParam = 8, 2048
 
-// search is a form that was filled in, and what it asks for.
+// search is a search form with its values, and the query that they make.
 type search struct {
 	Usual, Rare []control
 	Params      []control
-	More        bool // one of the rare ones is used
+	More        bool // a rare or a parameter filter is used
 	Bad         bool
 	query       broker.Query
 }
 
-// readSearch reads what an address searches for. Filters without a value do not narrow.
+// readSearch parses a search from the parameters of an address. Empty parameters are ignored.
 func readSearch(values url.Values) search {
 	s := search{query: broker.Query{Limit: pageSize}}
 	read := func(f filter) control {
@@ -155,7 +156,7 @@ func readSearch(values url.Values) search {
 	return s
 }
 
-// readParams reads filters on parameters, as NAME=VALUE. The form has room for one more than are given.
+// readParams parses parameter filters of the form NAME=VALUE. It adds an empty field to the form if there is room.
 func (s *search) readParams(texts []string) {
 	f := filter{Name: "param", Label: "Parameter", Hint: "repo=acme/api", Type: "text", most: longestParam}
 	for _, text := range texts {
@@ -177,7 +178,7 @@ func (s *search) readParams(texts []string) {
 	}
 }
 
-// given is the part of an address that says what is searched for, without the place in it.
+// given returns the search parameters of an address without the cursor and the export format.
 func given(values url.Values) url.Values {
 	kept := url.Values{}
 	for name, all := range values {

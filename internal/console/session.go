@@ -16,16 +16,16 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// What a session holds.
+// Keys of a session.
 const (
 	keyIDToken = "id_token"
 	keyNotice  = "notice"
 )
 
-// longestSession is that of an ID token. Each session ends with its own.
+// longestSession is the longest lifetime of a session. Each session ends when its ID token expires.
 const longestSession = 24 * time.Hour
 
-// minKey is the shortest Config.Key, in bytes.
+// minKey is the smallest length of Config.Key, in bytes.
 const minKey = 32
 
 func (c *Console) openSessions() *scs.SessionManager {
@@ -37,7 +37,7 @@ func (c *Console) openSessions() *scs.SessionManager {
 	return m
 }
 
-// cookieName has the prefix that keeps a cookie to this very host, where browsers take it: not over http.
+// cookieName adds the __Host- prefix, which binds a cookie to this host. Browsers reject the prefix over http.
 func (c *Console) cookieName(name string) string {
 	if c.origin.Scheme == "https" {
 		return "__Host-brevet-" + name
@@ -45,8 +45,8 @@ func (c *Console) cookieName(name string) string {
 	return "brevet-" + name
 }
 
-// store keeps sessions so that whoever reads them where they lie has neither a cookie nor a login: they are found by a digest of
-// the cookie, and sealed with a key that is made from it.
+// store stores sessions so that read access to the storage reveals neither a cookie nor a login. A session is found by a
+// digest of its cookie and sealed with a key derived from the cookie.
 type store struct{ at Sessions }
 
 var _ scs.CtxStore = store{}
@@ -65,7 +65,7 @@ func (s store) FindCtx(ctx context.Context, cookie string) (data []byte, found b
 		return nil, false, err
 	}
 	data, err = unseal(box, sealed)
-	return data, err == nil, nil // what was not sealed with the cookie is no session
+	return data, err == nil, nil // a session that does not unseal with the cookie counts as not found
 }
 
 // CommitCtx implements scs.CtxStore.
@@ -88,7 +88,8 @@ func (s store) DeleteCtx(ctx context.Context, cookie string) error {
 	return nil
 }
 
-// errNoContext is of the calls of scs.Store, which scs makes only of a store that has no others.
+// errNoContext is the error of the methods of scs.Store. scs calls them only on a store that does not implement
+// scs.CtxStore.
 var errNoContext = errors.New("sessions are read with a context only")
 
 // Find implements scs.Store.
@@ -100,7 +101,7 @@ func (store) Commit(string, []byte, time.Time) error { return errNoContext }
 // Delete implements scs.Store.
 func (store) Delete(string) error { return errNoContext }
 
-// sealer seals for one purpose with a key that is made from a secret.
+// sealer returns an AEAD for one purpose. It derives the key from a secret.
 func sealer(from []byte, purpose string) (cipher.AEAD, error) {
 	key, err := hkdf.Key(sha256.New, from, nil, "brevet console "+purpose, 32)
 	if err != nil {
@@ -119,5 +120,5 @@ func seal(box cipher.AEAD, data []byte) []byte {
 
 func unseal(box cipher.AEAD, sealed []byte) ([]byte, error) { return box.Open(nil, nil, sealed, nil) }
 
-// random is 128 bits and more, as text.
+// random returns a random text of at least 128 bits.
 func random() string { return rand.Text() }

@@ -19,13 +19,13 @@ import (
 //go:embed static
 var files embed.FS
 
-// asset is one file, as it is and compressed.
+// asset is one file, plain and compressed with gzip.
 type asset struct {
 	hash, kind    string
 	plain, packed []byte
 }
 
-// static are the scripts and styles. Each has its digest in its address, so that browsers may keep it for good.
+// static serves the scripts and styles. The address of each contains its digest, so that browsers can cache it forever.
 type static struct{ assets map[string]asset }
 
 func newStatic() (*static, error) {
@@ -63,7 +63,7 @@ func (s *static) add(name, kind string) error {
 	return nil
 }
 
-// address is where a page finds a file.
+// address returns the path of a file.
 func (s *static) address(name string) (string, error) {
 	a, ok := s.assets[name]
 	if !ok {
@@ -87,5 +87,5 @@ func (s *static) serve(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Encoding", "gzip")
 		body = a.packed
 	}
-	_, _ = w.Write(body) // who hangs up needs none
+	_, _ = w.Write(body) // the client may have disconnected
 }

@@ -16,7 +16,7 @@ import (
 const (
 	// healthTimeout bounds each health check of a page.
 	healthTimeout = 3 * time.Second
-	// statusLasts is how long a status of the ledger is cached.
+	// statusLasts is how long the status of the ledger is cached.
 	statusLasts = 3 * time.Second
 	// Beyond these thresholds a component is degraded.
 	slowDatabase  = 250 * time.Millisecond
@@ -29,13 +29,14 @@ const (
 	stateDown     = "Down"
 )
 
-// Vault tells how Vault is doing, and which keys sign. Status is broker.ErrVaultUnavailable when it does not answer.
+// Vault reports the health of Vault and the signing keys. Status returns broker.ErrVaultUnavailable if Vault does not
+// respond.
 type Vault interface {
 	Status(ctx context.Context) (broker.VaultStatus, error)
 	SigningKeys() []broker.SigningKey
 }
 
-// Bundle is how the keys of one trust domain are. Problem is empty while the last fetch went well.
+// Bundle is the state of one trust domain's keys. Problem is empty if the last fetch succeeded.
 type Bundle struct {
 	TrustDomain string
 	Fetched     time.Time
@@ -51,7 +52,7 @@ type part struct {
 	Next       string
 }
 
-// Well tells whether there is nothing to do.
+// Well reports whether the dependency is OK.
 func (p part) Well() bool { return p.Word == stateOK }
 
 // systemView is the health of all dependencies.
@@ -59,7 +60,7 @@ type systemView struct {
 	Parts   []part
 	Keys    []broker.SigningKey
 	Trouble int // parts that are not OK
-	// Everywhere tells whether the reader may know of all trust domains.
+	// Everywhere reports whether the reader may see data about all trust domains.
 	Everywhere bool
 }
 
@@ -88,15 +89,15 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 	return view{page: "system", title: "Health", data: v}, nil
 }
 
-// touches tells whether something of a trust domain is within reach.
+// touches reports whether any part of a trust domain is within reach.
 func touches(reach broker.Reach, domain string) bool {
 	return slices.Contains(reach.TrustDomains, domain) || slices.ContainsFunc(reach.Within, func(prefix string) bool {
 		return strings.HasPrefix(prefix, "spiffe://"+domain+"/")
 	})
 }
 
-// lately is what the ledger has last said of itself. It counts for that, so everybody who looks within some seconds is told the
-// same. The zero value is ready.
+// lately caches the last status of the ledger, including an error. All visitors within a few seconds get the same answer.
+// The zero value is ready to use.
 type lately struct {
 	mu     sync.Mutex
 	asked  time.Time
@@ -104,7 +105,8 @@ type lately struct {
 	err    error
 }
 
-// ask returns what was said, and asks again once that is old. It waits on for who asks no more: others wait for the same.
+// ask returns the cached status, or fetches it again if it is too old. The fetch continues if the caller disconnects,
+// because other callers wait for it.
 func (l *lately) ask(ctx context.Context, of Log, now func() time.Time) (broker.LedgerStatus, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,8 +119,8 @@ func (l *lately) ask(ctx context.Context, of Log, now func() time.Time) (broker.
 	return l.status, l.err
 }
 
-// ledgerParts are PostgreSQL, and what is known by asking it. How much there is in all trust domains together is told to who may
-// know it of each.
+// ledgerParts returns the health of PostgreSQL and of what depends on it. Totals over all trust domains are only for
+// readers who may see all of them.
 func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 	s, err := c.lately.ask(ctx, c.cfg.Ledger, c.cfg.Now)
 	if err != nil {

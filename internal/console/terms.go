@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// Labels for the codes of the record. A code that is in none of these lists is shown unchanged.
+// Labels for the codes of the record. A code without a label is shown unchanged.
 var (
 	statusChoices = []choice{
 		{string(broker.StatusDenied), "denied"},
@@ -60,7 +60,7 @@ var (
 		{"vault_refused", "refused by Vault"},
 		{"mint_mismatch", "Vault returned a different credential"},
 	}
-	// whyChoices say why a revocation is not complete.
+	// whyChoices explains why a revocation is incomplete.
 	whyChoices = []choice{
 		{"vault_unavailable", "Vault is unavailable; Brevet retries"},
 		{"vault_refused", "Vault refuses; Brevet retries. Check the configuration of Vault"},

@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// functions are what templates call.
+// functions returns the functions for templates.
 func (c *Console) functions() template.FuncMap {
 	return template.FuncMap{
 		"static":   c.static.address,
@@ -57,7 +57,7 @@ func ago(t, now time.Time) string {
 	return lasting(max(0, now.Sub(t))) + " ago"
 }
 
-// lasting says a duration with its two largest units.
+// lasting formats a duration with at most its two largest units.
 func lasting(d time.Duration) string {
 	d = d.Round(time.Second)
 	units := []struct {
@@ -90,7 +90,7 @@ func paramsOf(params map[string]any) []param {
 		if !ok {
 			data, err := json.Marshal(params[name])
 			if err != nil {
-				continue // what was decoded from JSON can be encoded
+				continue // a value decoded from JSON can be encoded
 			}
 			text = string(data)
 		}
@@ -99,7 +99,7 @@ func paramsOf(params map[string]any) []param {
 	return all
 }
 
-// short is the beginning of what is too long for a table.
+// short truncates a text that is longer than most characters.
 func short(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return strings.TrimSpace(string(runes[:most-1])) + "…"

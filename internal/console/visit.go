@@ -10,22 +10,24 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// visitor is who looks at a page, and how far they get in each of the roles.
+// visitor is the authenticated person, and their reach in each role.
 type visitor struct {
 	people.Person
 
 	Approver, Auditor, Admin broker.Reach
 }
 
-// holds tells whether a role reaches anything.
+// holds reports whether a role reaches anything.
 func holds(reach broker.Reach) bool { return len(reach.TrustDomains)+len(reach.Within) > 0 }
 
-// Approves, Audits and Administers are for pages, which show what is for their reader.
+// Approves, Audits and Administers report whether the visitor holds the role anywhere. Templates use them to show only what
+// is for their reader.
 func (v *visitor) Approves() bool    { return v != nil && holds(v.Approver) }
 func (v *visitor) Audits() bool      { return v != nil && holds(v.Auditor) }
 func (v *visitor) Administers() bool { return v != nil && holds(v.Admin) }
 
-// visitor is whoever the session's ID token proves, now. errNobody when there is none, or none any more.
+// visitor returns the person whom the session's ID token identifies, and verifies the token again. It returns errNobody if
+// there is no token or it is no longer valid.
 func (c *Console) visitor(r *http.Request) (*visitor, error) {
 	raw := c.sessions.GetString(r.Context(), keyIDToken)
 	if raw == "" {
@@ -45,7 +47,7 @@ func (c *Console) visitor(r *http.Request) (*visitor, error) {
 	}, nil
 }
 
-// reach is how far somebody gets in a role, in the trust domains that are served.
+// reach returns the reach of a person in a role, within the trust domains that Brevet serves.
 func (c *Console) reach(who people.Person, role people.Role) broker.Reach {
 	within := c.cfg.Broker.Within(who, role)
 	if !slices.Contains(within, people.Everywhere) {
@@ -58,7 +60,7 @@ func (c *Console) reach(who people.Person, role people.Role) broker.Reach {
 	return broker.ReachOf(all)
 }
 
-// visit answers with a page for whoever is logged in, and sends everybody else to log in and come back.
+// visit handles a page for logged-in people. It redirects everybody else to the login, which returns to the page.
 func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := c.visitor(r)
@@ -79,10 +81,10 @@ func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.Han
 	}
 }
 
-// done is where to go on after something was done, and what to say there.
+// done is the page to redirect to after an action, and the notice to show there.
 type done struct{ to, notice string }
 
-// act does what a form asks for, and sends the browser on: loading a page again never does it twice.
+// act handles a form and then redirects the browser, so that reloading the page does not repeat the action.
 func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := c.visitor(r)
@@ -104,7 +106,8 @@ func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.Handl
 	}
 }
 
-// toLogin sends a browser to log in. What a script asks for gets no page of a login: the script's page is to be loaded again.
+// toLogin redirects the browser to the login. A request from a script gets HX-Refresh instead, so that the page reloads: a
+// login page is useless to a script.
 func toLogin(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("HX-Request") != "" || r.Header.Get("Sec-Fetch-Dest") == "empty" {
 		w.Header().Set("HX-Refresh", "true")
@@ -114,7 +117,7 @@ func toLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login?return="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 }
 
-// home is the first page that is for its reader.
+// home shows the dashboard.
 func (c *Console) home(_ *http.Request, who *visitor) (view, error) {
 	return view{page: "home", title: "Dashboard"}, nil
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// maxText is the longest free text of a person, in bytes, as at the API.
+// maxText is the largest size of a free text, in bytes, as at the API.
 const maxText = 1000
 
 var errSecretText = errors.New("text appears to contain a secret")
 
-// checkText bounds somebody's free text, and keeps secrets out of the record (H82).
+// checkText checks the length of a free text and keeps secrets out of the record (H82).
 func checkText(text string) error {
 	switch {
 	case len(text) > maxText:
@@ -28,7 +28,7 @@ func checkText(text string) error {
 	return nil
 }
 
-// vote takes what somebody says to a request, and to those like it that they have ticked.
+// vote records a vote on a request and on the similar requests that the voter has ticked.
 func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 	if !who.Approves() {
 		return done{}, errNotAllowed
@@ -48,7 +48,7 @@ func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 	return done{"/approvals", c.said(after, ballots[0]) + c.castAlso(r, who, ballots[1:])}, nil
 }
 
-// cast is a vote. A no that comes too late is heeded all the same, which is no error to whoever said it.
+// cast records one vote. A denial after the decision still takes effect, so cast returns no error for it.
 func (c *Console) cast(r *http.Request, who *visitor, b broker.VoteCast) (*broker.ApprovalRequest, error) {
 	after, err := c.cfg.Broker.Vote(r.Context(), who.Person, b)
 	if after != nil && after.Voted && c.cfg.Voted != nil {
@@ -60,8 +60,9 @@ func (c *Console) cast(r *http.Request, who *visitor, b broker.VoteCast) (*broke
 	return after, err
 }
 
-// castAlso says how many more were voted on. Each was named with what was seen of it, and one that has changed is left as it is.
-// Who may not vote on one of them is recorded, as if they had tried it alone.
+// castAlso casts the votes on the similar requests and returns the result as text. Each vote contains the hash that the
+// voter saw, so a request that has changed gets no vote. A vote without permission is recorded as a refusal, as if it had
+// been cast alone.
 func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.VoteCast) string {
 	if len(ballots) == 0 {
 		return ""
@@ -83,7 +84,7 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.VoteC
 	return fmt.Sprintf(" The vote also applies to %d similar requests; %d others had changed or were already decided.", n, len(ballots)-n)
 }
 
-// votesOf reads a form: what is said to the request that it is about, and to others like it.
+// votesOf parses the votes in a form: first the one on the request itself, then those on similar requests.
 func votesOf(r *http.Request, id string) ([]broker.VoteCast, error) {
 	b := broker.VoteCast{
 		Request: id, Verdict: broker.Verdict(r.PostForm.Get("verdict")), Note: strings.TrimSpace(r.PostForm.Get("note")),
@@ -111,7 +112,7 @@ func votesOf(r *http.Request, id string) ([]broker.VoteCast, error) {
 	ballots := []broker.VoteCast{b}
 	for _, text := range also {
 		other := b
-		other.Assertion = nil // it is of one request
+		other.Assertion = nil // an assertion signs one request only
 		var hash string
 		other.Request, hash, _ = strings.Cut(text, ".")
 		if other.Hash, err = hashOf(hash); err != nil {
@@ -129,7 +130,7 @@ func hashOf(text string) (hash [32]byte, err error) {
 	return hash, nil
 }
 
-// said tells somebody what their vote has done, and what comes next.
+// said describes the effect of a vote, and what is still required.
 func (c *Console) said(after *broker.ApprovalRequest, b broker.VoteCast) string {
 	a := ask{ApprovalRequest: after}
 	what := c.cfg.Broker.Title(after.Scope, after.Catalogue)

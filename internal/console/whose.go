@@ -7,17 +7,18 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// mostOwners is how many records of one credential are shown. There is one, unless somebody has asked in vain before.
+// mostOwners is how many records of one credential are shown. There is one, unless an earlier request for it failed.
 const mostOwners = 10
 
-// whosePage is a digest and the records of what has it.
+// whosePage is a digest and the records that contain it.
 type whosePage struct {
 	Digest string
 	Bad    bool
 	Owners []broker.View
 }
 
-// whose tells whose a credential is, by its digest. The credential itself never comes here: the page's script makes the digest.
+// whose finds the owner of a credential by its digest. The credential itself never reaches the server: a script on the page
+// computes the digest.
 func (c *Console) whose(r *http.Request, who *visitor) (view, error) {
 	asked := strings.TrimSpace(r.URL.Query().Get("credential"))
 	p := whosePage{Digest: strings.TrimPrefix(strings.ToLower(asked), "sha256:")}
@@ -28,7 +29,7 @@ func (c *Console) whose(r *http.Request, who *visitor) (view, error) {
 	}
 	digest, ok := readDigest(p.Digest)
 	if !ok {
-		p.Digest, p.Bad = "", true // it may be what nobody should see again
+		p.Digest, p.Bad = "", true // it may be the credential itself, so do not show it again
 		v.data, v.status = p, http.StatusUnprocessableEntity
 		return v, nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// role is a role, and where somebody holds it.
+// role is the name of a role, and where the person holds it.
 type role struct {
 	Name  string
 	Where []string
@@ -24,7 +24,7 @@ func roleOf(name string, reach broker.Reach) role {
 	return o
 }
 
-// you shows somebody to themselves.
+// you shows the visitor's own profile.
 func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
 	return view{page: "you", title: "Profile", data: struct{ Approver, Auditor, Admin role }{
 		roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin),
