@@ -20,8 +20,8 @@ const (
 	maxGroupBytes   = 255
 )
 
-// read holds the claims to what an ID token for one of the audiences must have, and makes a person of them that is nobody's
-// yet: the signature is still to be verified. It returns the audience.
+// read checks the claims against the rules for an ID token for one of the audiences, and returns the person that they
+// describe and the audience. The caller must still verify the signature.
 func (v *Verifier) read(c claims, audiences []string) (p Person, audience string, err error) {
 	if c.Issuer != v.cfg.Issuer {
 		return Person{}, "", errIssuer
@@ -49,8 +49,7 @@ func (v *Verifier) read(c claims, audiences []string) (p Person, audience string
 	return p, audiences[at], nil
 }
 
-// times returns when the token's life begins and ends. A time may be off by the leeway, in the direction that clocks
-// err.
+// times returns when the token was issued and when it expires. Each check allows for the leeway between clocks.
 func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
 	now := v.cfg.Now()
 	if expires, err = jws.Seconds(c.Expires); err != nil {
@@ -78,7 +77,7 @@ func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
 	return issued, expires, err
 }
 
-// checkSubject keeps out what could make one ID out of two, or move a terminal's cursor.
+// checkSubject refuses subjects that could make two IDs ambiguous or control a terminal.
 func checkSubject(sub string) error {
 	if sub == "" || len(sub) > maxSubjectBytes {
 		return fmt.Errorf("%w: %d bytes long", errSubject, len(sub))
@@ -91,8 +90,8 @@ func checkSubject(sub string) error {
 	return nil
 }
 
-// displayName is the best of the names that there are, cut at a character. It decides nothing, so that it is shown
-// without its control characters rather than refused.
+// displayName returns the first usable name, truncated at a character boundary. Nothing depends on it, so control
+// characters are replaced and not refused.
 func displayName(c claims) string {
 	for _, name := range []string{c.Name, c.Username, c.Email, c.Subject} {
 		if name = strings.TrimSpace(strings.Map(visible, name)); name != "" {
@@ -109,7 +108,8 @@ func visible(r rune) rune {
 	return r
 }
 
-// hasControl tells whether a text holds what no database keeps as text (NUL), or what moves a terminal's cursor.
+// hasControl reports whether text contains a control character: PostgreSQL cannot store NUL in text, and others control a
+// terminal.
 func hasControl(text string) bool { return strings.ContainsFunc(text, unicode.IsControl) }
 
 func truncate(s string, most int) string {
@@ -122,8 +122,8 @@ func truncate(s string, most int) string {
 	return s[:most]
 }
 
-// groups reads the groups. A token without the claim is one of somebody without groups, and that is also how some
-// providers say that there are too many: to ask elsewhere would be to go where the token says.
+// groups returns the person's groups. A token without the claim means no groups. Some providers also omit the claim if
+// there are too many groups and refer to another address; Brevet never fetches from an address in a token.
 func (c claims) groups(name string) ([]string, error) {
 	value, ok := c.all[name]
 	if !ok {
@@ -148,7 +148,7 @@ func (c claims) groups(name string) ([]string, error) {
 	return slices.Compact(groups), nil
 }
 
-// text reads a claim that is a string if it is there.
+// text returns an optional string claim.
 func (c claims) text(name string) (string, error) {
 	value, ok := c.all[name]
 	if !ok {

@@ -1,11 +1,13 @@
-// Package people turns an OpenID Connect ID token into a [Person], says what a person's groups entitle them to, and
-// whose a sandbox is. Only the provider that an operator has named is asked for keys, and only when it has to be.
+// Package people verifies an OpenID Connect ID token and returns a [Person]. It also decides which roles the person's
+// groups grant, and who owns a sandbox. It fetches keys only from the provider that the operator configures, and only when
+// necessary.
 //
-// The checks are those of OpenID Connect Core, section 3.1.3.7, done by go-oidc, and the ones on top that bearer use
-// takes: exactly one audience, pinned algorithms, a bounded life, our own clock with a few seconds of leeway, and one
-// reading of the token only. A nonce is checked where the login was begun here, in Login: elsewhere who presents the token is not who began it.
+// The checks are those of OpenID Connect Core, section 3.1.3.7, done by go-oidc, and additional ones for use as a bearer
+// token: exactly one audience, pinned algorithms, a bounded lifetime, Brevet's own clock with a few seconds of leeway, and
+// a single parse of the token. Login checks the nonce for logins that began here. Other callers cannot, because the
+// presenter of the token did not begin the login here.
 //
-// It must never make a Person out of anything but a verified ID token (no access token, no logout token, no SVID),
-// never fetch from where a token says, never turn a flood of bad tokens into a flood to the provider, and never put a
-// byte of a token in an error. Roles and owners are pure: no I/O, no clock.
+// The package must never make a Person out of anything but a verified ID token (no access token, no logout token, no SVID),
+// never fetch from an address in a token, never turn a flood of bad tokens into a flood of requests to the provider, and
+// never put a byte of a token in an error. Roles and owners are pure: no I/O, no clock.
 package people

@@ -3,16 +3,15 @@ package people
 import "github.com/brevet-dev/brevet/internal/refusal"
 
 var (
-	// ErrToken means that the token proves nobody. Whoever presented it has to log in anew.
+	// ErrToken means that the token is invalid. The person has to log in again.
 	ErrToken error = refusal.New("people", "id_token_invalid", "the ID token proves nobody")
-	// ErrNoDelegation means that nobody can act on behalf of anybody: no audience is configured for that.
+	// ErrNoDelegation means that no delegation audience is configured, so nobody can act on behalf of another person.
 	ErrNoDelegation error = refusal.New("people", "delegation_off", "no audience to delegate by is configured")
-	// ErrProviderUnavailable means that nobody can be told at the moment: the provider's keys are not to be had.
+	// ErrProviderUnavailable means that the provider's keys are not available at the moment, so no token can be verified.
 	ErrProviderUnavailable error = refusal.New("people", "provider_unavailable", "the provider's keys are not available at the moment")
 )
 
-// Every way in which an ID token is refused. Each is an ErrToken. A client is to see none of it: the details belong in
-// the record.
+// The reasons to refuse an ID token. Each wraps ErrToken. Do not show them to clients: the details belong in the record.
 var (
 	errMalformed   = refusal.Of(ErrToken, "people", "id_token_malformed", "the ID token is malformed")
 	errTooLarge    = refusal.Of(ErrToken, "people", "id_token_too_large", "the ID token is too large")

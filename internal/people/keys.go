@@ -31,30 +31,31 @@ const (
 	// maxQuote is how much of a provider's answer an error quotes, in bytes.
 	maxQuote = 300
 
-	// fetchPause is the shortest time between the ends of two fetches, whoever asks: with unknown keys, anybody can ask.
+	// fetchPause is the shortest time from the end of one fetch to the start of the next. Anybody can trigger a fetch with an
+	// unknown key id.
 	fetchPause = 5 * time.Second
 
-	// keysFresh is how long keys are used before they are fetched again: a key that the provider has withdrawn is
-	// accepted for as long. While the provider is down they may be used up to keysStale.
+	// keysFresh is how long keys are used before they are fetched again, so a withdrawn key may be accepted for this long.
+	// While the provider is down, keys are used up to keysStale.
 	keysFresh = 10 * time.Minute
 	keysStale = time.Hour
 
 	minRSABits = 2048
 )
 
-// keys are the provider's keys, fetched on first use and when they may have changed.
+// keys caches the provider's keys. It fetches them on first use and when they may have changed.
 type keys struct {
 	issuer string
 	client *http.Client
 	now    func() time.Time
 
 	mu       sync.Mutex
-	set      map[string]crypto.PublicKey // by key id; never changed, only replaced
-	pairwise bool                        // the provider has another subject of a person for each client
-	fetched  time.Time                   // when set was
-	tried    time.Time                   // the end of the last fetch, whatever became of it
-	err      error                       // of the last fetch
-	inflight chan struct{}               // closed at the end of the fetch that runs, nil when none does
+	set      map[string]crypto.PublicKey // by key id; never modified, only replaced
+	pairwise bool                        // the provider gives a person another subject for each client
+	fetched  time.Time                   // when set was fetched
+	tried    time.Time                   // end of the last fetch, successful or not
+	err      error                       // error of the last fetch
+	inflight chan struct{}               // closed when the running fetch ends; nil if none runs
 }
 
 func newKeys(cfg Config) *keys {
@@ -67,8 +68,8 @@ func newKeys(cfg Config) *keys {
 		transport = cfg.HTTPClient.Transport
 	}
 	if transport == nil {
-		// It uses no proxy from the environment, keeps no connection, and does not unpack, so that the size cap is one on
-		// what arrives.
+		// This transport uses no proxy from the environment and keeps no connection. It does not decompress, so that the size
+		// limit applies to the bytes received.
 		transport = &http.Transport{
 			TLSHandshakeTimeout: fetchTimeout, DisableKeepAlives: true, DisableCompression: true,
 			MaxResponseHeaderBytes: 64 << 10,
@@ -78,8 +79,8 @@ func newKeys(cfg Config) *keys {
 	return &keys{issuer: cfg.Issuer, client: client, now: cfg.Now}
 }
 
-// find returns the key of that id. It fetches when there are no keys, when they are old, or when there is no such key;
-// but not within fetchPause of the last fetch.
+// find returns the key with the given id. It fetches if there are no keys, if they are old, or if the id is unknown, but
+// not within fetchPause of the last fetch.
 func (k *keys) find(ctx context.Context, id string) (crypto.PublicKey, error) {
 	if key, fresh := k.look(id); key != nil && fresh {
 		return key, nil
@@ -95,7 +96,7 @@ func (k *keys) find(ctx context.Context, id string) (crypto.PublicKey, error) {
 		return key, nil
 	case usable && k.err == nil:
 		return nil, errKey
-	default: // perhaps it is one of the keys that could not be fetched
+	default: // the last fetch may have missed this key
 		return nil, fmt.Errorf("%w: %w", ErrProviderUnavailable, k.err)
 	}
 }
@@ -106,8 +107,8 @@ func (k *keys) look(id string) (key crypto.PublicKey, fresh bool) {
 	return k.set[id], k.set != nil && k.now().Sub(k.fetched) <= keysFresh
 }
 
-// refresh waits for a fetch that runs, or starts one that callers to come will share. A caller that leaves does not end
-// it for the others.
+// refresh waits for the running fetch, or starts one that later callers share. The fetch continues if a caller's context
+// ends.
 func (k *keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	if k.inflight == nil {
@@ -128,7 +129,7 @@ func (k *keys) refresh(ctx context.Context) error {
 	}
 }
 
-// fetch replaces the keys, or keeps them and what went wrong.
+// fetch replaces the keys. On failure it keeps the old keys and records the error.
 func (k *keys) fetch(ctx context.Context, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -143,12 +144,12 @@ func (k *keys) fetch(ctx context.Context, done chan struct{}) {
 	close(done)
 }
 
-// download asks for the discovery document each time, since a provider may move its keys. It tells too whether all subjects are
-// pairwise (OpenID Connect Core, section 8).
+// download fetches the discovery document each time, because a provider may move its keys. It also reports whether the
+// provider has only pairwise subjects (OpenID Connect Core, section 8).
 func (k *keys) download(ctx context.Context) (set map[string]crypto.PublicKey, pairwise bool, err error) {
 	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, k.client), k.issuer)
 	if err != nil {
-		// It quotes all that the provider answered.
+		// The error quotes the provider's whole response.
 		return nil, false, fmt.Errorf("discovering the provider: %q", truncate(err.Error(), maxQuote))
 	}
 	var document struct {
@@ -170,7 +171,7 @@ func (k *keys) download(ctx context.Context) (set map[string]crypto.PublicKey, p
 	return set, len(document.Subjects) > 0 && !slices.Contains(document.Subjects, "public"), nil
 }
 
-// namesDiffer tells whether the provider calls a person something else for each client, as it said last.
+// namesDiffer reports whether the provider gives a person another subject for each client, according to the last fetch.
 func (k *keys) namesDiffer() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -203,8 +204,8 @@ func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto
 	return usable(document.Keys)
 }
 
-// usable keeps the keys that ID tokens can be signed with. A provider may have others, which say nothing against it;
-// two different ones of one id do, since either could be meant.
+// usable returns the keys that can sign ID tokens, and ignores others. Two different keys with one id are an error, because
+// either could be meant.
 func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 	set := make(map[string]crypto.PublicKey)
 	for _, text := range documents {
@@ -223,7 +224,7 @@ func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 	return set, nil
 }
 
-// keyFits is the list of accepted algorithms, with the keys that each may be used with. Nothing symmetric is on it.
+// keyFits maps the accepted algorithms to a check of the key type. It has no symmetric algorithm.
 var keyFits = map[string]func(crypto.PublicKey) bool{
 	"RS256": jws.IsRSA, "PS256": jws.IsRSA, "ES256": isP256, "EdDSA": isEd25519, "Ed25519": isEd25519,
 }
@@ -238,7 +239,7 @@ func isEd25519(key crypto.PublicKey) bool {
 	return ok
 }
 
-// strong leaves out symmetric and private keys too: neither has any business in a key set.
+// strong also excludes symmetric and private keys, which do not belong in a key set.
 func strong(key any) bool {
 	if k, ok := key.(*rsa.PublicKey); ok {
 		return k.N.BitLen() >= minRSABits
@@ -246,10 +247,10 @@ func strong(key any) bool {
 	return isP256(key) || isEd25519(key)
 }
 
-// capped fails an answer that is larger than maxDocument, before it is all in memory.
+// capped fails responses larger than maxDocument before they are completely in memory.
 type capped struct{ http.RoundTripper }
 
-// RoundTrip answers with a body that ends in an error when it is too long.
+// RoundTrip returns a response whose body fails if it is too long.
 func (c capped) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := c.RoundTripper.RoundTrip(req)
 	if err != nil {

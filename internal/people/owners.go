@@ -10,14 +10,14 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// The segments of a template that are no names.
+// The placeholder segments of a template.
 const (
 	ownerSegment = "{owner}"
 	anySegment   = "*"
 	restSegments = "**"
 )
 
-// Owners tell from a SPIFFE ID whose sandbox it is. The zero value knows no owners.
+// Owners derives the owner of a sandbox from its SPIFFE ID. The zero value knows no owners.
 type Owners struct{ templates []template }
 
 type template struct {
@@ -25,9 +25,9 @@ type template struct {
 	segments []string
 }
 
-// NewOwners parses templates such as spiffe://acme.example/users/{owner}/**, of which one ID may match several. In a
-// template {owner} stands, exactly once, for the segment that names the owner, * for any one segment, and ** at the end
-// for one segment or more.
+// NewOwners parses templates such as spiffe://acme.example/users/{owner}/**. An ID may match several templates. {owner}
+// occurs exactly once in a template and matches the segment that names the owner. * matches any one segment, and ** at the
+// end matches one or more segments.
 func NewOwners(templates []string) (Owners, error) {
 	var parsed []template
 	for _, text := range templates {
@@ -72,7 +72,7 @@ func parseTemplate(text string) (template, error) {
 	return t, nil
 }
 
-// Of returns the owner of a sandbox by the first template that matches, as the SPIFFE ID has it.
+// Of returns the owner of a sandbox, as written in the SPIFFE ID, from the first template that matches.
 func (o Owners) Of(id string) (owner string, ok bool) {
 	for owner := range o.of(id) {
 		return owner, true
@@ -80,10 +80,10 @@ func (o Owners) Of(id string) (owner string, ok bool) {
 	return "", false
 }
 
-// Owns reports whether a person with that handle may be the owner of a sandbox, by any template that matches. It is made
-// to keep people from approving what is theirs, so that a doubt counts as yes: handles that differ in case or in Unicode
-// compatibility only are one, an address such as alice@acme.example is alice too, and somebody without a handle, or with
-// one that no SPIFFE ID could hold, may be anybody. Nobody owns what matches no template.
+// Owns reports whether a person with this handle may be the owner of a sandbox, according to any template that matches. It
+// keeps people from approving their own requests, so in doubt it returns true. Handles are equal if they differ only in
+// case or in Unicode compatibility. An address such as alice@acme.example also equals alice. A person without a handle, or
+// with a handle that no SPIFFE ID can contain, may be any owner. An ID that matches no template has no owner.
 func (o Owners) Owns(handle, id string) bool {
 	key, comparable := fold(handle)
 	for owner := range o.of(id) {
@@ -131,8 +131,8 @@ func (t template) match(segments []string) (owner string, ok bool) {
 	return segments[slices.Index(want, ownerSegment)], true
 }
 
-// fold brings a handle to the form in which two of one person are equal, and reports whether it has one: segments of
-// SPIFFE IDs are ASCII, so that what is still none after NFKC cannot be compared with them.
+// fold normalizes a handle for comparison. It reports false if the handle cannot be compared: segments of SPIFFE IDs are
+// ASCII, so a handle that is not a valid segment after NFKC cannot equal one.
 func fold(handle string) (string, bool) {
 	name, _, _ := strings.Cut(norm.NFKC.String(handle), "@")
 	if spiffeid.ValidatePathSegment(name) != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Person is somebody whose ID token was verified. Only a [Verifier] makes one; the zero value is nobody.
+// Person is a person with a verified ID token. Only a [Verifier] makes one; the zero value is nobody.
 type Person struct {
 	issuer  string
 	subject string
@@ -18,7 +18,7 @@ type Person struct {
 	expires time.Time
 }
 
-// ID names the person for good: the issuer, a #, and the subject. Neither part holds another #.
+// ID returns the permanent ID of the person: the issuer, a #, and the subject. Neither part contains another #.
 func (p Person) ID() string {
 	if p.IsZero() {
 		return ""
@@ -26,7 +26,7 @@ func (p Person) ID() string {
 	return p.issuer + "#" + p.subject
 }
 
-// ParseID returns the ID of a person of the issuer who is named by it, or by the subject alone.
+// ParseID returns the ID of a person of the issuer. text is that ID or the subject alone.
 func ParseID(issuer, text string) (string, error) {
 	subject := strings.TrimPrefix(text, issuer+"#")
 	if err := checkSubject(subject); err != nil {
@@ -35,27 +35,28 @@ func ParseID(issuer, text string) (string, error) {
 	return issuer + "#" + subject, nil
 }
 
-// Issuer is the provider that vouches for the person.
+// Issuer returns the provider that issued the token.
 func (p Person) Issuer() string { return p.issuer }
 
-// Subject is what the provider calls the person: printable ASCII without spaces, at most 255 bytes.
+// Subject returns the provider's identifier of the person: printable ASCII without spaces, at most 255 bytes.
 func (p Person) Subject() string { return p.subject }
 
-// Name is for display, at most 200 bytes long and without control characters. It is untrusted text: people may be able
-// to choose theirs, so that it must be shown as inert and never be compared.
+// Name returns the display name, at most 200 bytes long and without control characters. It is untrusted text: people may be
+// able to choose their name, so show it as inert text and never compare it.
 func (p Person) Name() string { return p.name }
 
-// Handle is the owner claim, and "" if the token has none. [Owners.Owns] compares it.
+// Handle returns the owner claim, or "" if the token has none. [Owners.Owns] compares it.
 func (p Person) Handle() string { return p.handle }
 
-// Groups are the person's groups at the time of the login, sorted and each once. The slice is the caller's own.
+// Groups returns the person's groups at the time of the login, sorted and without duplicates. The caller may modify the
+// slice.
 func (p Person) Groups() []string { return slices.Clone(p.groups) }
 
-// Issued is when the provider made the token.
+// Issued returns the time at which the provider issued the token.
 func (p Person) Issued() time.Time { return p.issued }
 
-// Expires is the end of the token's life. It can lie in the past by the leeway that clocks are given.
+// Expires returns the expiry time of the token. Because of the leeway it can be a few seconds in the past.
 func (p Person) Expires() time.Time { return p.expires }
 
-// IsZero reports whether this is nobody.
+// IsZero reports whether p is the zero value.
 func (p Person) IsZero() bool { return p.subject == "" }

@@ -8,7 +8,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Role is what somebody may do.
+// Role is a set of permissions of a person.
 type Role string
 
 // The roles of people.
@@ -18,20 +18,19 @@ const (
 	RoleAuditor  Role = "auditor"  // reads the record
 )
 
-// Everywhere is the prefix of every SPIFFE ID: it is what [Rules.Within] answers for a role without limits. A rule cannot
-// name it.
+// Everywhere is a prefix of every SPIFFE ID. [Rules.Within] returns it for a role without limits. A rule cannot name it.
 const Everywhere = "spiffe://"
 
-// Rule gives a role to a group.
+// Rule grants a role to a group.
 type Rule struct {
 	Role  Role
 	Group string
-	// Within limits the role to SPIFFE IDs at or below these, such as spiffe://acme.example or
-	// spiffe://acme.example/research. None is no limit.
+	// Within limits the role to SPIFFE IDs at or below these, such as spiffe://acme.example or spiffe://acme.example/research.
+	// If it is empty, the role has no limit.
 	Within []string
 }
 
-// Rules say which groups hold which role, and where. The zero value gives nobody anything.
+// Rules maps groups to roles, and to where they hold them. The zero value grants nothing.
 type Rules struct{ rules []Rule }
 
 // NewRules checks the rules. Several rules for one group and role add up.
@@ -62,8 +61,8 @@ func (r Rule) check() error {
 	return nil
 }
 
-// May reports whether somebody with these groups holds the role for a SPIFFE ID, or for a trust domain when that is what
-// id is. What is no SPIFFE ID is nobody's.
+// May reports whether a person with these groups holds the role for id, which is a SPIFFE ID or a trust domain. It returns
+// false if id is neither.
 func (r Rules) May(groups []string, role Role, id string) bool {
 	if _, err := spiffeid.FromString(id); err != nil {
 		return false
@@ -71,8 +70,9 @@ func (r Rules) May(groups []string, role Role, id string) bool {
 	return slices.ContainsFunc(r.Within(groups, role), func(prefix string) bool { return below(id, prefix) })
 }
 
-// Within returns where somebody with these groups holds the role: prefixes that end at a segment, sorted, none below
-// another; nothing if nowhere, and [Everywhere] alone if everywhere.
+// Within returns the prefixes under which a person with these groups holds the role. The prefixes end at a segment and are
+// sorted, and none is below another. The result is nil if the role is held nowhere, and [Everywhere] alone if it has no
+// limit.
 func (r Rules) Within(groups []string, role Role) []string {
 	var all []string
 	for _, rule := range r.rules {
@@ -91,7 +91,7 @@ func (r Rules) Within(groups []string, role Role) []string {
 	})
 }
 
-// below reports whether an ID is prefix or under it. A prefix ends where a segment does: /agents/a is not above
+// below reports whether id is prefix or below it. A prefix ends at a segment boundary: /agents/a does not contain
 // /agents/ab.
 func below(id, prefix string) bool {
 	rest, ok := strings.CutPrefix(id, prefix)

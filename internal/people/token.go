@@ -9,15 +9,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxTokenBytes leaves room for some hundred groups, and is as much as servers take as a header.
+// maxTokenBytes leaves room for a few hundred groups. Servers do not accept larger headers.
 const maxTokenBytes = 16 << 10
 
-// header is what is looked at in a token's header. Unknown members, such as a thumbprint, are harmless: none is used.
+// header contains the checked members of a token's header. Other members, such as a thumbprint, are harmless: nothing uses
+// them.
 type header struct {
 	Algorithm string         `json:"alg"`
 	KeyID     string         `json:"kid"`
 	Type      jsontext.Value `json:"typ"`
-	// These ask a verifier to trust what the token's sender says about keys, or to read the token some other way.
+	// These ask the verifier to trust the sender's claims about keys, or to read the token in another way.
 	Critical    jsontext.Value `json:"crit"`
 	KeyURL      jsontext.Value `json:"jku"`
 	Key         jsontext.Value `json:"jwk"`
@@ -29,7 +30,7 @@ type header struct {
 	Content     jsontext.Value `json:"cty"`
 }
 
-// claims are the claims that are looked at. Times are kept as text until it is known that they are integers.
+// claims contains the claims that Brevet reads. Times stay text until they are known to be integers.
 type claims struct {
 	Issuer     string         `json:"iss"`
 	Subject    string         `json:"sub"`
@@ -44,11 +45,11 @@ type claims struct {
 	Name       string         `json:"name"`
 	Username   string         `json:"preferred_username"`
 	Email      string         `json:"email"`
-	// all has every claim by its name, for those whose name is configured.
+	// all contains every claim by name, for the claims whose names are configured.
 	all map[string]jsontext.Value
 }
 
-// parse reads a token strictly, without verifying anything.
+// parse parses a token strictly. It verifies nothing.
 func parse(raw string) (header, claims, error) {
 	var h header
 	var c claims
@@ -59,7 +60,7 @@ func parse(raw string) (header, claims, error) {
 	case err != nil:
 		return h, c, fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	// All calls refuse duplicate members, invalid UTF-8 and trailing data; names are matched with their case.
+	// All calls refuse duplicate members, invalid UTF-8 and trailing data. They match names case-sensitively.
 	if json.Unmarshal(parts[0], &h) != nil {
 		return h, c, fmt.Errorf("%w: header", errMalformed)
 	}
@@ -69,7 +70,7 @@ func parse(raw string) (header, claims, error) {
 	return h, c, nil
 }
 
-// check holds the header to what an ID token may have.
+// check refuses headers that an ID token must not have.
 func (h header) check() error {
 	for _, member := range []jsontext.Value{
 		h.Critical, h.KeyURL, h.Key, h.CertURL, h.Certs, h.Unencoded, h.Compression, h.Encryption, h.Content,
@@ -79,7 +80,7 @@ func (h header) check() error {
 		}
 	}
 	if typ := string(h.Type); typ != "" && typ != `"JWT"` {
-		return errType // at+jwt, logout+jwt, and whatever else is invented
+		return errType // at+jwt, logout+jwt and any other type
 	}
 	if keyFits[h.Algorithm] == nil {
 		return errAlgorithm
@@ -90,9 +91,9 @@ func (h header) check() error {
 	return nil
 }
 
-// checkType refuses what some providers sign with the same key, under the same header and for the same audience: the
-// logout tokens of Back-Channel Logout, section 2.4, and Keycloak's access and refresh tokens, which it tells from
-// its ID tokens by a claim.
+// checkType refuses tokens that some providers sign with the same key, under the same header and for the same audience:
+// logout tokens (Back-Channel Logout, section 2.4), and Keycloak's access and refresh tokens, which differ from its ID
+// tokens only in a claim.
 func (c claims) checkType() error {
 	if c.Events != nil {
 		return errType
@@ -103,7 +104,7 @@ func (c claims) checkType() error {
 	return nil
 }
 
-// audienceIs reports whether aud is want, as a string or as an array of one string, and azp, if there, too.
+// audienceIs reports whether aud is want, as a string or as an array of one string, and azp is absent or equal to want.
 func (c claims) audienceIs(want string) bool {
 	if audience, ok := jws.SoleAudience(c.Audience); !ok || audience != want {
 		return false

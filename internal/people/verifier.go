@@ -20,28 +20,30 @@ const (
 	defaultGroupsClaim = "groups"
 	defaultOwnerClaim  = "preferred_username"
 
-	// leeway is how far the provider's clock may be off.
+	// leeway is the tolerated difference between the provider's clock and Brevet's.
 	leeway = 5 * time.Second
 
-	// maxLife is the longest life of an ID token, of which groups are a part: for as long, somebody who has left a
-	// group may still be taken for a member.
+	// maxLife is the longest lifetime of an ID token. The token contains the groups, so for this long a person who has left a
+	// group may still count as a member.
 	maxLife = 24 * time.Hour
 )
 
-// Config is what a Verifier needs. Issuer, ClientID and Now have no default.
+// Config configures a Verifier. Issuer, ClientID and Now are required.
 type Config struct {
-	// Issuer is the provider's issuer, exactly as its ID tokens have it: an https URL, or an http URL of this machine.
+	// Issuer is the provider's issuer, exactly as in its ID tokens: an https URL, or an http URL of this machine.
 	Issuer string
-	// ClientID is the one audience of the ID tokens.
+	// ClientID is the only audience of ID tokens for logins.
 	ClientID string
-	// Delegations are the audiences of ID tokens that people let others present, none of them ClientID. None lets nobody.
+	// Delegations are the audiences of ID tokens that people let others present. They must not contain ClientID. If there are
+	// none, delegation is off.
 	Delegations []string
-	// GroupsClaim is the claim with the groups, an array of strings at the top level; "groups" if empty.
+	// GroupsClaim is the name of the claim with the groups, an array of strings at the top level. The default is "groups".
 	GroupsClaim string
-	// OwnerClaim is the claim with what people are called in the SPIFFE IDs of their sandboxes; "preferred_username" if
-	// empty. It has to be one that people cannot change for themselves.
+	// OwnerClaim is the name of the claim with the person's name in the SPIFFE IDs of their sandboxes. The default is
+	// "preferred_username". People must not be able to change this claim themselves.
 	OwnerClaim string
-	// HTTPClient carries the calls to the provider, nil is one of our own. Of it, only the transport is used.
+	// HTTPClient supplies the transport for calls to the provider. If it is nil, the verifier uses its own transport. Only the
+	// transport is used.
 	HTTPClient *http.Client
 	// Now is the clock.
 	Now func() time.Time
@@ -53,7 +55,7 @@ type Verifier struct {
 	keys *keys
 }
 
-// New checks cfg and returns a Verifier. It asks the provider nothing, which may be down or not there yet.
+// New checks cfg and returns a Verifier. It does not contact the provider, which may be down.
 func New(cfg Config) (*Verifier, error) {
 	switch {
 	case cfg.ClientID == "":
@@ -81,8 +83,8 @@ func New(cfg Config) (*Verifier, error) {
 	return &Verifier{cfg: cfg, keys: newKeys(cfg)}, nil
 }
 
-// checkURL refuses what would be fetched in the clear from another machine. Its errors never quote the URL, which may
-// hold a password.
+// checkURL refuses URLs that would be fetched unencrypted from another machine. Its errors never quote the URL, which may
+// contain a password.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
@@ -103,22 +105,23 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
-// Issuer is the provider's.
+// Issuer returns the provider's issuer URL.
 func (v *Verifier) Issuer() string { return v.cfg.Issuer }
 
-// Identify returns the person that an ID token proves. The cheap checks come first, so that junk costs no signature and
-// no fetch; nothing of the token is believed before its signature is verified.
+// Identify verifies an ID token and returns its person. The cheap checks come first, so that an invalid token costs no
+// signature check and no fetch. The result is returned only after the signature is verified.
 //
-// Errors are ErrToken, and ErrProviderUnavailable when the keys could not be had; Reason tells more. When ctx ends
-// first, its error is wrapped in ErrProviderUnavailable.
+// It returns an error that wraps ErrToken if the token is invalid, or ErrProviderUnavailable if the keys could not be
+// fetched; refusal.Reason returns the detail. If ctx ends first, the error wraps ErrProviderUnavailable and the error of
+// ctx.
 func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
 	return v.identify(ctx, raw, []string{v.cfg.ClientID})
 }
 
-// Delegator returns the person whose ID token somebody else presents: it has to be for one of the audiences that are there
-// for this alone, so that no login of the person serves for it, and the token serves for no login. A provider that calls the
-// person something else for each client is of no use here: nobody could tell who must not decide. Errors are as for
-// Identify, and ErrNoDelegation.
+// Delegator verifies an ID token that somebody else presents for a person, and returns the person. The audience must be one
+// of the delegation audiences: a login token is not accepted here, and a delegation token is not accepted for a login.
+// Delegation does not work with a provider that gives a person another subject for each client, because Brevet could not
+// tell which approvers must not decide. Errors are those of Identify, and ErrNoDelegation.
 func (v *Verifier) Delegator(ctx context.Context, raw string) (Person, error) {
 	if len(v.cfg.Delegations) == 0 {
 		return Person{}, ErrNoDelegation
@@ -130,7 +133,7 @@ func (v *Verifier) Delegator(ctx context.Context, raw string) (Person, error) {
 	return person, err
 }
 
-// Login is Identify for whoever has begun the login: its nonce has to be in the token (OpenID Connect Core, 3.1.3.7).
+// Login is Identify for the party that began the login: the token must contain its nonce (OpenID Connect Core, 3.1.3.7).
 func (v *Verifier) Login(ctx context.Context, raw, nonce string) (Person, error) {
 	if _, c, err := parse(raw); err != nil {
 		return Person{}, err
@@ -170,7 +173,7 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 	return person, nil
 }
 
-// verifier knows exactly one key and one algorithm. Whatever go-oidc does with them, no other can verify the token.
+// verifier returns a go-oidc verifier with exactly one key and one algorithm, so that no other can verify the token.
 func (v *Verifier) verifier(algorithm string, key crypto.PublicKey, audience string) *oidc.IDTokenVerifier {
 	return oidc.NewVerifier(v.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key}}, &oidc.Config{
 		ClientID: audience, SupportedSigningAlgs: []string{algorithm},
