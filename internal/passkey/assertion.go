@@ -8,12 +8,13 @@ import (
 	"github.com/go-webauthn/webauthn/protocol"
 )
 
-// Assertion is what a passkey has signed, which still has to be verified.
+// Assertion is a parsed passkey signature that is not verified yet.
 type Assertion struct {
 	parsed *protocol.ParsedCredentialAssertionData
 }
 
-// kept is an assertion as it is recorded: what its signature is verified by, and nothing else that the browser has added.
+// kept is the recorded form of an assertion. It has only what is needed to verify the signature, and nothing else from the
+// browser.
 type kept struct {
 	ID       string `json:"id"`
 	RawID    string `json:"rawId"`
@@ -25,26 +26,26 @@ type kept struct {
 	} `json:"response"`
 }
 
-// ParseAssertion takes apart a browser's answer, as its toJSON gives it, or what String has made of one. It is ErrMalformed
-// when it is none.
+// ParseAssertion parses a browser's response in the format of toJSON, or the result of String. It returns ErrMalformed if
+// it is not an assertion.
 func ParseAssertion(answer []byte) (Assertion, error) {
 	if len(answer) > MaxAnswer {
 		return Assertion{}, ErrMalformed
 	}
 	parsed, err := protocol.ParseCredentialRequestResponseBytes(answer)
 	if err != nil {
-		return Assertion{}, fmt.Errorf("%w: parsing an assertion", ErrMalformed) // the cause may quote it
+		return Assertion{}, fmt.Errorf("%w: parsing an assertion", ErrMalformed) // the cause may quote the response
 	}
 	return Assertion{parsed}, nil
 }
 
-// Credential is the id of the key that is said to have made it.
+// Credential returns the id of the key that claims to have made the assertion.
 func (a Assertion) Credential() []byte { return a.parsed.RawID }
 
-// Origin is the page that it was made on, as the browser has said, and the signature covers.
+// Origin returns the origin of the page that made the assertion. The browser reports it, and the signature covers it.
 func (a Assertion) Origin() string { return a.parsed.Response.CollectedClientData.Origin }
 
-// String is its only form as JSON: what extensions have answered, which may be secret, is not in it.
+// String returns the canonical JSON form. It omits extension results, which may be secret.
 func (a Assertion) String() string {
 	from := a.parsed.Raw.AssertionResponse
 	k := kept{ID: encode(a.parsed.RawID), RawID: encode(a.parsed.RawID), Type: string(protocol.PublicKeyCredentialType)}
@@ -53,12 +54,12 @@ func (a Assertion) String() string {
 	k.Response.Signature = encode(from.Signature)
 	text, err := json.Marshal(k)
 	if err != nil {
-		return "" // strings only: it cannot be
+		return "" // strings only, so it cannot fail
 	}
 	return string(text)
 }
 
-// Verify is nil when a key has signed a challenge, on a page of the site and after its user was verified. Errors are
+// Verify returns nil if the key signed the challenge on a page of the site after its user was verified. Errors are
 // ErrNoRelyingParty, ErrOtherKey, ErrCeremony, ErrChallenge, ErrOrigin, ErrRelyingParty, ErrUnverified, ErrCounter, ErrKey
 // and ErrSignature.
 func Verify(key Key, a Assertion, challenge []byte, rp RelyingParty) error {

@@ -1,5 +1,5 @@
-// Package passkey takes in WebAuthn passkeys of people, and tells whether one of them has signed exactly what was to be
-// signed (Web Authentication, level 3). What it is told it takes apart by a library that does nothing else.
+// Package passkey registers people's WebAuthn passkeys and verifies their signatures over a given challenge (Web
+// Authentication, level 3). A library that does nothing else parses the input.
 //
-// It never does I/O, reads a clock or chooses a challenge, and it does not know whose a key is.
+// The package never does I/O, reads a clock or chooses a challenge, and it does not know which person a key belongs to.
 package passkey

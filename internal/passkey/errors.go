@@ -2,29 +2,29 @@ package passkey
 
 import "errors"
 
-// Every way in which a registration or an assertion is refused. The errors of this package wrap exactly one of these, and
-// none quotes what it was given.
+// The reasons to refuse a registration or an assertion. Each error of this package wraps exactly one of these, and none
+// quotes the input.
 var (
-	// ErrNoRelyingParty: there is no site that passkeys are for.
+	// ErrNoRelyingParty means that no relying party is configured.
 	ErrNoRelyingParty = errors.New("passkey: no relying party is configured")
-	// ErrMalformed: it is not what a browser answers with.
+	// ErrMalformed means that the input is not the response of a browser.
 	ErrMalformed = errors.New("passkey: it is no answer of an authenticator")
-	// ErrCeremony: a registration was shown as an assertion, or the other way round.
+	// ErrCeremony means that a registration was presented as an assertion, or the reverse.
 	ErrCeremony = errors.New("passkey: it is an answer to something else")
-	// ErrChallenge: something else was signed.
+	// ErrChallenge means that another challenge was signed.
 	ErrChallenge = errors.New("passkey: it answers another challenge")
-	// ErrOrigin: it was made on another page, or in a frame of one.
+	// ErrOrigin means that it was made on a page of another origin, or in a cross-origin frame.
 	ErrOrigin = errors.New("passkey: it was made on another page")
-	// ErrRelyingParty: it was made for another site.
+	// ErrRelyingParty means that it was made for another relying party.
 	ErrRelyingParty = errors.New("passkey: it was made for another site")
-	// ErrUnverified: the authenticator does not say that the person was there and has proved to be its user.
+	// ErrUnverified means that the authenticator does not confirm that the person was present and was verified as its user.
 	ErrUnverified = errors.New("passkey: its user was not verified")
-	// ErrKey: the key is not of an algorithm that is accepted, or not a sound one.
+	// ErrKey means that the key has an algorithm that is not accepted, or is not sound.
 	ErrKey = errors.New("passkey: the key is of no use")
-	// ErrOtherKey: it was made with another key.
+	// ErrOtherKey means that another key made the assertion.
 	ErrOtherKey = errors.New("passkey: it was made with another key")
-	// ErrCounter: the authenticator counts backwards, as a copy of it would.
+	// ErrCounter means that the authenticator's counter did not increase, as with a copy of the authenticator.
 	ErrCounter = errors.New("passkey: its counter went back")
-	// ErrSignature: the signature does not verify.
+	// ErrSignature means that the signature does not verify.
 	ErrSignature = errors.New("passkey: the signature does not verify")
 )

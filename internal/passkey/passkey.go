@@ -11,7 +11,7 @@ import (
 	"github.com/go-webauthn/webauthn/protocol/webauthncose"
 )
 
-// MaxAnswer bounds what is read of a browser's answer, in bytes.
+// MaxAnswer is the largest size of a browser's response, in bytes.
 const MaxAnswer = 16 << 10
 
 const (
@@ -19,12 +19,12 @@ const (
 	minRSAModulus = 256
 )
 
-// algorithms are the COSE algorithms of keys that are accepted, the one that is preferred first.
+// algorithms are the accepted COSE algorithms, in order of preference.
 var algorithms = []webauthncose.COSEAlgorithmIdentifier{
 	webauthncose.AlgES256, webauthncose.AlgEdDSA, webauthncose.AlgRS256,
 }
 
-// Algorithms returns the numbers of the COSE algorithms that Register accepts, the preferred one first: ES256, EdDSA, RS256.
+// Algorithms returns the numbers of the COSE algorithms that Register accepts, in order of preference: ES256, EdDSA, RS256.
 func Algorithms() []int64 {
 	numbers := make([]int64, len(algorithms))
 	for i, a := range algorithms {
@@ -33,35 +33,36 @@ func Algorithms() []int64 {
 	return numbers
 }
 
-// RelyingParty is the site that passkeys are for. The zero value is none, for which nothing can be registered or signed.
+// RelyingParty is the site that passkeys are for. With the zero value, nothing can be registered or verified.
 type RelyingParty struct {
-	// ID is a domain: the host of the origins, or one above it.
+	// ID is a domain: the host of the origins, or a parent domain.
 	ID string
-	// Origins are the pages that may ask, such as "https://brevet.acme.example", compared byte for byte.
+	// Origins are the origins of the pages that may use passkeys, such as "https://brevet.acme.example". They are compared
+	// byte for byte.
 	Origins []string
 }
 
-// Configured tells whether there is one.
+// Configured reports whether the relying party has an ID and an origin.
 func (rp RelyingParty) Configured() bool { return rp.ID != "" && len(rp.Origins) > 0 }
 
-// Key is a passkey's public half, as it was registered.
+// Key is the public key of a passkey, as registered.
 type Key struct {
-	// Credential is the id by which the authenticator knows it.
+	// Credential is the authenticator's id of the key.
 	Credential []byte
 	// PublicKey is a COSE_Key (RFC 9052).
 	PublicKey []byte
 	// Algorithm is its COSE algorithm, such as -7 for ES256.
 	Algorithm int64
-	// SignCount is what the authenticator had counted when it was registered; zero for one that does not count.
+	// SignCount is the authenticator's counter at registration, or zero if it does not count.
 	SignCount uint32
-	// Transports are how a browser may reach the authenticator, as the browser has said: a hint, and proof of nothing.
+	// Transports are the browser's hints on how to reach the authenticator. They prove nothing.
 	Transports []string
 }
 
-// Digest is the SHA-256 of the public key.
+// Digest returns the SHA-256 of the public key.
 func (k Key) Digest() [32]byte { return sha256.Sum256(k.PublicKey) }
 
-// check holds what both kinds of answer say to what was asked. The library looks at most of it again, and less exactly.
+// check compares a response with what was requested. The library repeats most of these checks, but less exactly.
 func (rp RelyingParty) check(ceremony protocol.CeremonyType, challenge []byte, client protocol.CollectedClientData, data protocol.AuthenticatorData) error {
 	site := sha256.Sum256([]byte(rp.ID))
 	switch {
@@ -81,7 +82,7 @@ func (rp RelyingParty) check(ceremony protocol.CeremonyType, challenge []byte, c
 	return nil
 }
 
-// sound refuses public keys of other algorithms than those above, and weak ones.
+// sound returns the algorithm of a public key. It refuses weak keys and algorithms that are not accepted.
 func sound(publicKey []byte) (algorithm int64, err error) {
 	if len(publicKey) > maxPublicKey {
 		return 0, ErrKey
@@ -90,8 +91,8 @@ func sound(publicKey []byte) (algorithm int64, err error) {
 	if err != nil {
 		return 0, ErrKey
 	}
-	// A key is written in one way, by which it is known again: in the canonical CBOR of CTAP 2, with nothing optional and no
-	// zeros before its numbers.
+	// Accept only one encoding of each key, so that a key can be recognized again: the canonical CBOR of CTAP 2, with no
+	// optional members and no leading zeros in numbers.
 	again, err := webauthncbor.Marshal(parsed)
 	if err != nil || !bytes.Equal(again, publicKey) {
 		return 0, ErrKey

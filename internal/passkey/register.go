@@ -8,22 +8,22 @@ import (
 	"github.com/go-webauthn/webauthn/protocol/webauthncose"
 )
 
-// transports are those that are kept of what a browser says.
+// transports are the transport hints that Register keeps.
 var transports = []protocol.AuthenticatorTransport{
 	protocol.USB, protocol.NFC, protocol.BLE, protocol.SmartCard, protocol.Hybrid, protocol.Internal,
 }
 
-// Register checks a browser's answer, as its toJSON gives it, to the creation of a passkey for a site and a challenge, and
-// returns the key. Nobody is asked to vouch for authenticators, so the attestation has to be none, or by the key
-// itself. Errors are ErrNoRelyingParty, ErrMalformed, ErrCeremony, ErrChallenge, ErrOrigin,
-// ErrRelyingParty, ErrUnverified, ErrKey and ErrSignature.
+// Register verifies a browser's response, in the format of toJSON, to the creation of a passkey for a site and a challenge.
+// It returns the key. Brevet requests no attestation of authenticators, so the attestation must be none or self
+// attestation. Errors are ErrNoRelyingParty, ErrMalformed, ErrCeremony, ErrChallenge, ErrOrigin, ErrRelyingParty,
+// ErrUnverified, ErrKey and ErrSignature.
 func Register(answer, challenge []byte, rp RelyingParty) (Key, error) {
 	if len(answer) > MaxAnswer {
 		return Key{}, ErrMalformed
 	}
 	parsed, err := protocol.ParseCredentialCreationResponseBytes(answer)
 	if err != nil {
-		return Key{}, fmt.Errorf("%w: parsing a registration", ErrMalformed) // the cause may quote it
+		return Key{}, fmt.Errorf("%w: parsing a registration", ErrMalformed) // the cause may quote the response
 	}
 	object := parsed.Response.AttestationObject
 	if err := rp.check(protocol.CreateCeremony, challenge, parsed.Response.CollectedClientData, object.AuthData); err != nil {
@@ -55,7 +55,7 @@ func Register(answer, challenge []byte, rp RelyingParty) (Key, error) {
 	return key, nil
 }
 
-// unattested tells that nobody but the key itself vouches for the authenticator: there is no chain of certificates to look into.
+// unattested reports whether the attestation is none or self attestation, without a certificate chain.
 func unattested(object protocol.AttestationObject) bool {
 	_, chain := object.AttStatement["x5c"]
 	format := protocol.AttestationFormat(object.Format)
