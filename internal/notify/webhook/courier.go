@@ -16,35 +16,35 @@ import (
 )
 
 const (
-	// lookEvery is how often each webhook looks for what it has to tell.
+	// lookEvery is how often each webhook polls the outbox.
 	lookEvery = 500 * time.Millisecond
-	// firstRetry and longestRetry bound the time between two attempts; giveUp is the age at which there are no more.
+	// firstRetry and longestRetry bound the delay between two attempts. Deliveries older than giveUp are dropped.
 	firstRetry, longestRetry, giveUp = time.Second, 15 * time.Minute, 24 * time.Hour
-	// storeTimeout bounds what is noted about a call when the replica goes.
+	// storeTimeout bounds the write that records the result of a call during shutdown.
 	storeTimeout = 5 * time.Second
 )
 
-// errAnswer tells that the receiver did not take a notice.
+// errAnswer means that the receiver did not accept a notice.
 var errAnswer = errors.New("the receiver did not answer with a 2xx status")
 
-// Config is what a Courier needs. Every field is required, except Link.
+// Config configures a Courier. Every field is required, except Link.
 type Config struct {
 	Webhooks []Spec
 	Outbox   broker.Outbox
-	// Link is the URL of a page about a request, with {id} for its id.
+	// Link is the URL of the page of a request. {id} stands for the request's id.
 	Link string
 	Now  func() time.Time
 	Log  *slog.Logger
 }
 
-// Courier tells each webhook what concerns it: in order, once if all goes well, and again until the receiver has taken
-// it or a day has passed. Of all replicas one tells a webhook at a time.
+// Courier delivers notices to each webhook in order. It normally delivers a notice once, and retries until the receiver
+// accepts it or a day has passed. Only one replica at a time delivers to a webhook.
 type Courier struct {
 	cfg   Config
 	hooks []*hook
 }
 
-// New checks cfg and returns a Courier. It calls nobody yet.
+// New checks cfg and returns a Courier. It makes no calls yet.
 func New(cfg Config) (*Courier, error) {
 	if cfg.Outbox == nil || cfg.Now == nil || cfg.Log == nil {
 		return nil, errors.New("webhook: outbox, clock and log are all required")
@@ -65,7 +65,7 @@ func New(cfg Config) (*Courier, error) {
 	return c, nil
 }
 
-// Run tells what there is to tell until ctx ends. A webhook that hangs keeps no other waiting.
+// Run delivers notices until ctx ends. A webhook that hangs does not delay the others.
 func (c *Courier) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, h := range c.hooks {
@@ -101,7 +101,7 @@ func (c *Courier) serve(ctx context.Context, h *hook) {
 	}
 }
 
-// one tells the next notice, and says whether there may be more to tell at once.
+// one delivers the next notice, and reports whether there may be more to deliver immediately.
 func (c *Courier) one(ctx context.Context, h *hook) (bool, error) {
 	n, err := c.cfg.Outbox.Next(ctx, h.sub)
 	if err != nil || n == nil {
@@ -109,7 +109,7 @@ func (c *Courier) one(ctx context.Context, h *hook) (bool, error) {
 	}
 	failure := c.send(ctx, h, *n)
 	if failure != nil && ctx.Err() != nil {
-		return false, nil // it is nobody's fault, and due again before long
+		return false, nil // the replica is stopping; the notice becomes due again soon
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
@@ -125,7 +125,8 @@ func (c *Courier) one(ctx context.Context, h *hook) (bool, error) {
 	return false, c.cfg.Outbox.PutOff(ctx, h.sub.Name, *n, retryAfter(n.Attempts))
 }
 
-// retryAfter doubles from one attempt to the next, less a fifth at most, so that many receivers do not meet again.
+// retryAfter returns a delay that doubles with each attempt. It subtracts up to a fifth at random, so that retries do not
+// coincide.
 func retryAfter(attempts int) time.Duration {
 	d := min(firstRetry<<min(max(attempts, 1)-1, 20), longestRetry)
 	return d - time.Duration(rand.Int64N(int64(d/5))) //nolint:gosec // of no use to anybody who knows it

@@ -11,30 +11,30 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// The formats of what is sent.
+// The formats of a notice.
 const (
 	FormatJSON  = "json"
 	FormatSlack = "slack"
 )
 
-// Spec is one webhook, as an operator configures it.
+// Spec is one webhook in the operator's configuration.
 type Spec struct {
-	// Name stands for it in the record of what it was told: up to 63 lower-case letters, digits, - and _.
+	// Name identifies the webhook in the record of deliveries: up to 63 lower-case letters, digits, - and _.
 	Name string
-	// Target is whom to call. Its URL can be a secret itself.
+	// Target is the endpoint to call. Its URL can be a secret itself.
 	safehttp.Target
-	// Secret signs: whsec_ and base64 of 24 to 64 bytes. Two, with a space between, while one replaces the other. Slack
-	// takes none.
+	// Secret is the signing secret: whsec_ and base64 of 24 to 64 bytes. During a rotation it holds two secrets with a space
+	// between them. Slack requires none.
 	Secret secret.Text
-	// Format is FormatJSON or FormatSlack; empty means the first.
+	// Format is FormatJSON or FormatSlack. The default is FormatJSON.
 	Format string
-	// Events are the kinds to tell of.
+	// Events are the kinds of notices to send.
 	Events []broker.NoticeKind
-	// Within limits it to sandboxes at or below these SPIFFE IDs.
+	// Within limits the notices to sandboxes at or below these SPIFFE IDs.
 	Within []string
 }
 
-// hook is a Spec that was checked.
+// hook is a validated Spec.
 type hook struct {
 	keys   [][]byte
 	format string

@@ -32,7 +32,7 @@ type data struct {
 	Link      string    `json:"link,omitzero"`
 }
 
-// body is what is sent. link is where a person looks at the request; nobody can vote by following it.
+// body returns the request body for a notice. link is the address of the request's page; opening it does not vote.
 func (h *hook) body(n broker.Notice, link string) ([]byte, error) {
 	if n.Kind == broker.NoticeUnrevoked {
 		link = ""
@@ -54,10 +54,10 @@ func (h *hook) body(n broker.Notice, link string) ([]byte, error) {
 	return text, nil
 }
 
-// slack is a message for an incoming webhook of Slack. What comes from a sandbox is plain text, of which Slack makes no
-// links and no mentions.
+// slack is a message for a Slack incoming webhook. Values from a sandbox are plain text, so Slack renders no links and no
+// mentions from them.
 type slack struct {
-	Text        string  `json:"text"` // of the notification
+	Text        string  `json:"text"` // text of the notification
 	Mrkdwn      bool    `json:"mrkdwn"`
 	UnfurlLinks bool    `json:"unfurl_links"`
 	UnfurlMedia bool    `json:"unfurl_media"`
@@ -72,8 +72,8 @@ type block struct {
 type slackText struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
-	Verbatim bool   `json:"verbatim,omitzero"` // no mentions and links but those that are spelled out
-	Emoji    *bool  `json:"emoji,omitempty"`   // of plain text only
+	Verbatim bool   `json:"verbatim,omitzero"` // only explicitly marked mentions and links
+	Emoji    *bool  `json:"emoji,omitempty"`   // plain text only
 }
 
 func slackMessage(n broker.Notice, link string) slack {
@@ -106,13 +106,13 @@ func slackMessage(n broker.Notice, link string) slack {
 	}}
 }
 
-// slackEscape leaves nothing that begins a mention or a link.
+// slackEscape escapes the characters that begin a mention or a link.
 var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// slackMost is how much of one value is shown: a message of Slack has 3000 characters.
+// slackMost is the largest length of one value, in characters. A Slack message has at most 3000.
 const slackMost = 300
 
-// slackValue makes a value one short line, with nothing in it that cannot be seen.
+// slackValue converts a value to one short line without invisible characters.
 func slackValue(s string) string {
 	var b strings.Builder
 	for n, r := range []rune(s) {

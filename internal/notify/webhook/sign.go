@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// The prefix of a symmetric secret, and the sizes of its key in bytes, as Standard Webhooks has them.
+// The prefix of a symmetric secret, and the bounds of its key in bytes, from Standard Webhooks.
 const (
 	secretPrefix   = "whsec_"
 	minKey, maxKey = 24, 64
@@ -20,7 +20,7 @@ const (
 
 var errSecret = errors.New("the secret is not whsec_ and base64 of 24 to 64 bytes")
 
-// parseKeys reads one secret, or two.
+// parseKeys parses one or two secrets.
 func parseKeys(text secret.Text) ([][]byte, error) {
 	var keys [][]byte
 	for one := range strings.FieldsSeq(text.Reveal()) {
@@ -37,7 +37,7 @@ func parseKeys(text secret.Text) ([][]byte, error) {
 	return keys, nil
 }
 
-// signature is the value of webhook-signature: one for each key.
+// signature returns the value of the webhook-signature header, with one signature for each key.
 func signature(keys [][]byte, id string, at time.Time, body []byte) string {
 	var all []string
 	for _, key := range keys {
