@@ -17,22 +17,22 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// Anchor is a place that checkpoints are put in, as an operator configures it.
+// Anchor is a place that stores copies of checkpoints, in the operator's configuration.
 type Anchor struct {
-	// Name stands for it in the log: up to 63 lower-case letters, digits, - and _.
+	// Name identifies the anchor in the log: up to 63 lower-case letters, digits, - and _.
 	Name  string
 	Place Place
-	// Every is the least time between two copies, and a second at least.
+	// Every is the shortest time between two copies, at least one second.
 	Every time.Duration
 }
 
-// Place takes copies of checkpoints.
+// Place stores copies of checkpoints.
 type Place interface {
-	// Put has the copy there for good when it returns nil. It may be asked again to put the same.
+	// Put stores the copy durably before it returns nil. A caller may put the same copy again.
 	Put(ctx context.Context, signed string) error
 }
 
-// carrier returns what puts the last checkpoint there, unless it is there.
+// carrier returns a function that puts the latest checkpoint there, unless it already did.
 func (a Anchor) carrier(log Log) func(context.Context) (bool, error) {
 	var before int64
 	return func(ctx context.Context) (bool, error) {
@@ -51,7 +51,7 @@ func (a Anchor) carrier(log Log) func(context.Context) (bool, error) {
 	}
 }
 
-// URL is a server of somebody's that keeps what is posted to it.
+// URL is a server that stores the checkpoints posted to it.
 type URL struct{ client *safehttp.Client }
 
 // NewURL checks a target.
@@ -69,13 +69,13 @@ func (u URL) Put(ctx context.Context, signed string) error {
 	return err
 }
 
-// File is a path. Checkpoints are appended to it, with an empty line between them.
+// File is the path of a file. Put appends checkpoints to it, with an empty line between them.
 type File string
 
-// lastOf is how much of the end of a file is read, in bytes: many checkpoints.
+// lastOf is how many bytes are read from the end of the file. That is enough for many checkpoints.
 const lastOf = 64 << 10
 
-// ErrNoCheckpoint is of a file that holds something, and no checkpoint of the log.
+// ErrNoCheckpoint means that the file is not empty but has no checkpoint of the log.
 var ErrNoCheckpoint = errors.New("the file holds no checkpoint that a key of the log has signed")
 
 // Put implements [Place].
@@ -101,7 +101,7 @@ func (f File) Put(_ context.Context, signed string) error {
 	return err
 }
 
-// syncFolder has the name of a new file survive a crash.
+// syncFolder makes the name of a new file survive a crash.
 func syncFolder(path string) error {
 	folder, err := os.Open(path)
 	if err != nil {
@@ -110,8 +110,9 @@ func syncFolder(path string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// Last returns the largest of the last checkpoints in the file, which is empty if there is none yet. What a crash has cut
-// off is passed over. The keys are those of the log, as in c2sp.org/signed-note, under every name that it had.
+// Last returns the largest checkpoint near the end of the file, or the zero value if the file is missing or empty. It skips
+// a checkpoint that a crash has truncated. It returns ErrNoCheckpoint if the file has text but no valid checkpoint. keys
+// are the public keys of the log, in the format of c2sp.org/signed-note, under every name that the log has had.
 func (f File) Last(keys ...string) (last audit.Checkpoint, err error) {
 	named := map[string][]note.Verifier{}
 	for _, key := range keys {
@@ -140,7 +141,7 @@ func (f File) Last(keys ...string) (last audit.Checkpoint, err error) {
 	return last, nil
 }
 
-// end is the end of the file, or all of it, or nothing when there is none.
+// end returns the end of the file, the whole file if it is small, or "" if it does not exist.
 func (f File) end() (string, error) {
 	file, err := os.Open(string(f))
 	if errors.Is(err, fs.ErrNotExist) {

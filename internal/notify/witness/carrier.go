@@ -15,67 +15,69 @@ import (
 )
 
 const (
-	// lookEvery is between two looks at whether there is a new checkpoint.
+	// lookEvery is how often the carrier checks for a new checkpoint.
 	lookEvery = time.Second
-	// firstRetry and longestRetry bound the time between two attempts.
+	// firstRetry and longestRetry bound the delay between two attempts.
 	firstRetry, longestRetry = time.Second, time.Minute
 )
 
-// Log is where checkpoints come from.
+// Log is the source of checkpoints.
 type Log interface {
-	// Growth returns the last signed checkpoint, its size, and the proof that the log of another size is the beginning of
-	// it; none from zero, nor from more than the size. The error is audit.ErrNotYet when there is no checkpoint.
+	// Growth returns the latest signed checkpoint, its size, and the proof that the log of size from is a prefix of it. The
+	// proof is empty if from is zero or larger than the size. The error is audit.ErrNotYet if there is no checkpoint.
 	Growth(ctx context.Context, from int64) (size int64, signed string, proof tlog.TreeProof, err error)
-	// Cosign keeps what a witness has said to the checkpoint of a size.
+	// Cosign stores a witness's cosignature of the checkpoint of a size.
 	Cosign(ctx context.Context, witness string, size int64, line string) error
-	// AcquireWitnessLeadership runs do on one replica at a time, and returns when ctx ends or this one leads no more.
+	// AcquireWitnessLeadership runs do on one replica at a time. It returns when ctx ends or this replica loses the
+	// leadership.
 	AcquireWitnessLeadership(ctx context.Context, do func(ctx context.Context) error) error
 }
 
-// Config is what a Carrier needs. Every field is required, except Witnesses and Anchors.
+// Config configures a Carrier. Every field is required, except Witnesses and Anchors.
 type Config struct {
 	Log       Log
 	Witnesses []Spec
 	Anchors   []Anchor
-	// OnCosigned is called with the size of each checkpoint that a witness has cosigned, OnFailure with each that it has
-	// not, and why.
+	// OnCosigned is called with the size of each checkpoint that a witness has cosigned. OnFailure is called for each failed
+	// attempt, with the reason.
 	OnCosigned func(witness string, size int64)
 	OnFailure  func(witness string, why Why)
 	Logger     *slog.Logger
 }
 
-// Why says what kind of failure one is.
+// Why is the kind of a failure.
 type Why string
 
 // The kinds of failures.
 const (
-	// WhyHistory: what the witness has cosigned before is not the beginning of this log.
+	// WhyHistory means that the checkpoint that the witness cosigned before is not a prefix of this log.
 	WhyHistory Why = "history"
-	// WhyCall is every other: it cannot be reached, does not know the log, or answers something else.
+	// WhyCall is every other failure: the witness is unreachable, does not know the log, or returns another error.
 	WhyCall Why = "call"
 )
 
-// Carrier carries each new checkpoint to witnesses and anchors, until they have taken it.
+// Carrier sends each new checkpoint to witnesses and anchors, and retries until they accept it.
 type Carrier struct {
 	cfg Config
-	// own is what every replica does, and led what only one does at a time.
+	// own contains the duties of every replica, and led those of the leader only.
 	own, led []duty
 
 	mu  sync.Mutex
-	all []*Status // each changes under the lock
+	all []*Status // mu also guards what each points to
 }
 
-// Status is how carrying to one witness or anchor is going, as this replica sees it.
+// Status is the state of one witness or anchor, as this replica sees it.
 type Status struct {
 	Name   string
 	Anchor bool
-	// Tended tells that this replica carries to it: to witnesses, and to anchors that are not files, one replica does.
+	// Tended reports whether this replica sends checkpoints to it. One replica serves all witnesses and the anchors that are
+	// not files; every replica serves its own files.
 	Tended bool
-	// Failing is why it takes no checkpoints now; empty while it does.
+	// Failing is the kind of the current failure, or empty if there is none.
 	Failing Why
 }
 
-// Status tells how each is doing, in the order of the configuration, witnesses first.
+// Status returns the state of each witness and anchor, in the order of the configuration, witnesses first.
 func (c *Carrier) Status() []Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +88,7 @@ func (c *Carrier) Status() []Status {
 	return all
 }
 
-// notes makes a place for how one is going, and returns what is to be told of it.
+// notes registers a witness or anchor and returns the function that updates its state.
 func (c *Carrier) notes(name string, anchor bool) func(tended bool, failing Why) {
 	s := &Status{Name: name, Anchor: anchor}
 	c.all = append(c.all, s)
@@ -97,21 +99,21 @@ func (c *Carrier) notes(name string, anchor bool) func(tended bool, failing Why)
 	}
 }
 
-// duty is something to do whenever there is a new checkpoint.
+// duty is work to do for each new checkpoint.
 type duty struct {
 	log *slog.Logger
-	// every is the least time between two checkpoints that are taken.
+	// every is the shortest time between two accepted checkpoints.
 	every time.Duration
-	// carry tells whether there was a new checkpoint, which is taken now.
+	// carry reports whether there was a new checkpoint and it was accepted.
 	carry  func(ctx context.Context) (taken bool, err error)
 	failed func(Why)
-	// note is told how it is going.
+	// note updates the state in Status.
 	note func(tended bool, failing Why)
 }
 
 var aName = regexp.MustCompile(`^(?:[a-z0-9][a-z0-9_-]{0,62})$`)
 
-// New checks cfg and returns a Carrier. It calls nobody yet.
+// New checks cfg and returns a Carrier. It makes no calls yet.
 func New(cfg Config) (*Carrier, error) {
 	if cfg.Log == nil || cfg.OnCosigned == nil || cfg.OnFailure == nil || cfg.Logger == nil {
 		return nil, errors.New("witness: ledger, callbacks and log are all required")
@@ -123,7 +125,7 @@ func New(cfg Config) (*Carrier, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The same key under two names would count twice.
+		// The same key under two names would count as two witnesses.
 		if known[s.Name] || known[s.Key] {
 			return nil, fmt.Errorf("witness %s: there are two of that name, or of that key", s.Name)
 		}
@@ -161,7 +163,7 @@ func (c *Carrier) dutyOf(w *witness) duty {
 	}
 }
 
-// Run carries what there is to carry until ctx ends. Nobody who hangs keeps another waiting.
+// Run sends checkpoints until ctx ends. A witness or anchor that hangs does not delay the others.
 func (c *Carrier) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, d := range c.own {
@@ -185,7 +187,7 @@ func (c *Carrier) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tend does a duty until ctx ends. It says when that begins to fail and when that is over, and not each time.
+// tend runs a duty until ctx ends. It logs only when a failure begins, changes its kind or ends.
 func tend(ctx context.Context, d duty) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = firstRetry, longestRetry
@@ -197,7 +199,7 @@ func tend(ctx context.Context, d duty) {
 		next := lookEvery
 		switch {
 		case ctx.Err() != nil:
-			return // it is nobody's fault
+			return // the replica is stopping, or another one leads
 		case err != nil:
 			why := whyOf(err)
 			d.failed(why)

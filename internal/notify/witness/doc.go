@@ -1,5 +1,5 @@
-// Package witness carries the checkpoints of the ledger out of the building: to witnesses, who cosign them only where they
-// continue what they cosigned before (c2sp.org/tlog-witness), and to anchors, where copies of them lie.
+// Package witness sends the checkpoints of the ledger to other systems: to witnesses, which cosign only checkpoints that
+// extend those they cosigned before (c2sp.org/tlog-witness), and to anchors, which store copies.
 //
-// It must never keep a cosignature that it has not verified, and never have anybody wait who issues.
+// It must never store a cosignature that it has not verified, and never delay the issuing of credentials.
 package witness

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// Git is the folder of a git work tree. Each checkpoint is a commit of the file checkpoint.txt in it, which is pushed when
-// there is a remote.
+// Git is the folder of a git work tree. Each checkpoint becomes a commit of the file checkpoint.txt, and is pushed if there
+// is a remote.
 type Git string
 
 const (
-	// gitTimeout bounds one copy, with all that git does for it.
+	// gitTimeout bounds one copy with all its git commands.
 	gitTimeout = time.Minute
-	// gitFile is what is committed.
+	// gitFile is the name of the committed file.
 	gitFile = "checkpoint.txt"
 )
 
-// NewGit looks whether there is a git to run.
+// NewGit returns an error if git is not in PATH.
 func NewGit(folder string) (Git, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return "", errors.New("there is no git in PATH")
@@ -41,7 +41,7 @@ func (g Git) Put(ctx context.Context, signed string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.run(ctx, "diff", "--cached", "--quiet", "--", gitFile); err != nil { // there is a difference
+	if _, err := g.run(ctx, "diff", "--cached", "--quiet", "--", gitFile); err != nil { // the file differs from HEAD
 		if _, err := g.run(ctx, "commit", "--quiet", "--message", "Keep a checkpoint", "--", gitFile); err != nil {
 			return err
 		}
@@ -49,8 +49,8 @@ func (g Git) Put(ctx context.Context, signed string) error {
 	return g.push(ctx)
 }
 
-// push pushes to the first remote. When another replica has pushed there since, from a work tree of its own, the next
-// attempt goes on from that.
+// push pushes to the first remote. If another replica has pushed from its own work tree since, push fails and moves to that
+// replica's commit, so that the next attempt continues from there.
 func (g Git) push(ctx context.Context) error {
 	remotes, err := g.run(ctx, "remote")
 	remote, _, _ := strings.Cut(remotes, "\n")
@@ -71,7 +71,7 @@ func (g Git) push(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
-// run runs git without anybody to answer questions. What git says is not for the log: it quotes URLs.
+// run runs git without prompts. Do not log the output of git: it quotes URLs.
 func (g Git) run(ctx context.Context, command string, args ...string) (string, error) {
 	args = append([]string{"-C", string(g), "-c", "user.name=brevet", "-c", "user.email=brevet@localhost", command}, args...)
 	cmd := exec.CommandContext(ctx, "git", args...) //nolint:gosec // the folder is the operator's, the rest is from here

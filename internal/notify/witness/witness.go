@@ -15,34 +15,35 @@ import (
 )
 
 var (
-	// ErrHistory is of a witness that has cosigned what is not the beginning of this log. Either it went back or was
-	// changed, or somebody else signs with its key.
+	// ErrHistory means that the witness has cosigned a checkpoint that is not a prefix of this log. Either the log was rolled
+	// back or changed, or somebody else signs with its key.
 	ErrHistory = errors.New("what the witness has cosigned before is not the beginning of the log")
-	// ErrUnknown is of a witness that does not know the log, or not the key that has signed.
+	// ErrUnknown means that the witness does not know the log, or not the key that signed the checkpoint.
 	ErrUnknown = errors.New("the witness does not know the log, or not its key")
-	// ErrAnswer is of an answer that tells nothing.
+	// ErrAnswer means that the response is not one that a witness gives.
 	ErrAnswer = errors.New("the answer is not one of a witness, or not a yes")
 )
 
-// mostCorrections is how often in a row a witness may say that it has seen another size than was thought.
+// mostCorrections is how many requests one attempt sends while the witness keeps reporting another size.
 const mostCorrections = 3
 
-// Spec is one witness, as an operator configures it.
+// Spec is one witness in the operator's configuration.
 type Spec struct {
-	// Name stands for it beside its cosignatures: up to 63 lower-case letters, digits, - and _.
+	// Name identifies the witness next to its cosignatures: up to 63 lower-case letters, digits, - and _.
 	Name string
-	// Key is its public key (c2sp.org/tlog-cosignature).
+	// Key is the public key of the witness (c2sp.org/tlog-cosignature).
 	Key string
-	// Target is where it is; /add-checkpoint is appended to the path of the URL.
+	// Target is the endpoint of the witness; /add-checkpoint is appended to the path of its URL.
 	safehttp.Target
 }
 
-// witness is a Spec that was checked, and what is known of the witness. It is not safe for concurrent use.
+// witness is a validated Spec with the known state of the witness. It is not safe for concurrent use.
 type witness struct {
 	name   string
 	key    *audit.Cosigner
 	client *safehttp.Client
-	// has is the size that it is thought to have cosigned last, and kept the size of the last cosignature that was kept.
+	// has is the size that the witness is believed to have cosigned last. kept is the size of the last cosignature that was
+	// stored.
 	has, kept int64
 }
 
@@ -64,11 +65,11 @@ func newWitness(s Spec) (*witness, error) {
 	return &witness{name: s.Name, key: key, client: client}, nil
 }
 
-// carry has the last checkpoint cosigned, unless it was, and tells whether that was done.
+// carry gets the latest checkpoint cosigned, unless it already is, and reports whether it did.
 func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 	defer func() {
 		if err != nil {
-			w.has = 0 // it is asked anew
+			w.has = 0 // the next attempt starts from zero and learns the size
 		}
 	}()
 	for range mostCorrections {
@@ -106,7 +107,7 @@ func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 	return false, fmt.Errorf("%w: it corrects itself all the time", ErrAnswer)
 }
 
-// request is the body of a call: what the witness has, the proof that this is the beginning, and the checkpoint.
+// request returns the body of a call: the size that the witness has, the consistency proof, and the checkpoint.
 func request(has int64, proof tlog.TreeProof, signed string) []byte {
 	body := fmt.Appendf(nil, "old %d\n", has)
 	for _, hash := range proof {
@@ -115,7 +116,7 @@ func request(has int64, proof tlog.TreeProof, signed string) []byte {
 	return append(append(body, '\n'), signed...)
 }
 
-// correction is the size that the witness has, if it says that.
+// correction returns the size that the witness has, if the response reports it.
 func correction(answer safehttp.Answer) (has int64, ok bool) {
 	if answer.Status != http.StatusConflict {
 		return 0, false
@@ -124,8 +125,8 @@ func correction(answer safehttp.Answer) (has int64, ok bool) {
 	return has, err == nil && has >= 0
 }
 
-// refusal is why a witness does not cosign. Some say with 409, and others with 422, that a tree of the same size has
-// another root.
+// refusal returns the reason that a witness did not cosign, or nil. If a tree of the same size has another root, some
+// witnesses respond with 409 and others with 422.
 func refusal(answer safehttp.Answer) error {
 	switch answer.Status {
 	case http.StatusOK:
