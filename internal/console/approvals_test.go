@@ -19,12 +19,12 @@ import (
 
 const writeScope = "github.issues.write"
 
-// comment asks for what a person has to agree to.
+// comment returns a request that requires approval.
 func comment(repo, reason string) client.Ask {
 	return client.Ask{Scope: writeScope, Params: map[string]any{"repo": repo}, TTL: 5 * time.Minute, Task: "triage-7", Reason: reason}
 }
 
-// waits asks for something that waits for people, and returns its id.
+// waits sends a request that must wait for approval, and returns its id.
 func waits(t *testing.T, c *client.Client, ask client.Ask) string {
 	t.Helper()
 	answer, err := c.Request(t.Context(), ask)
@@ -34,7 +34,7 @@ func waits(t *testing.T, c *client.Client, ask client.Ask) string {
 	return answer.Pending.ID
 }
 
-// presses presses a button of a form, and waits for the page after it, which may have the same title.
+// presses clicks a button of a form and waits for the next page, which may have the same title.
 func (b *tab) presses(button, then string) {
 	b.t.Helper()
 	b.run(chromedp.Evaluate[chromedp.Void](`document.documentElement.dataset.before = "yes"; 0`),
@@ -88,14 +88,14 @@ func TestSomebodyDecides(t *testing.T) {
 	}
 	alice.open("/approvals/" + second)
 	alice.has("rejected", "This request is already decided", "not this one", "Alice Archer")
-	// A no that comes too late is heeded.
+	// A denial after the decision still takes effect.
 	alice.open("/approvals/" + first)
 	alice.presses(deny, "Pending approvals")
 	alice.has("the issued credential is revoked")
 	w.DB.Check(t)
 }
 
-// approvalsWorld has scopes for each way in which people agree: two together, others in their place, and for the task.
+// approvalsWorld has a scope for each kind of approval: by a quorum of two, by break-glass, and for a whole task.
 func approvalsWorld(t *testing.T) *world {
 	t.Helper()
 	oidc := testkit.Provider(t)
@@ -168,7 +168,7 @@ func TestWhatComesShowsByItself(t *testing.T) {
 	if got := get(alice, chromedp.Title()); got != "(1) Pending approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", got)
 	}
-	// Nothing moves while somebody decides, and nothing that they have written is lost.
+	// The list does not move while somebody decides, and their text is kept.
 	note := "#ask-" + first + " form:has(" + approve + ") textarea"
 	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.SendKeys(note, "jk? for the release", chromedp.NodeVisible))
 	second := waits(t, agent, comment("acme/web", ""))
@@ -188,7 +188,7 @@ func TestWhatComesShowsByItself(t *testing.T) {
 		t.Error("a key did something while somebody was writing")
 	}
 	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.WaitNotPresent("#ask-"+first+" > details[open]"))
-	// What somebody else decides on goes by itself.
+	// A request that somebody else decides disappears from the list.
 	bob := w.program(t, "bob")
 	if status, body := w.ask(t, bob, "/approvals/"+first+"/vote", w.ballot(t, bob, first, "deny")); status != http.StatusSeeOther {
 		t.Fatalf("got %d, want the vote taken:\n%s", status, body)
@@ -198,7 +198,7 @@ func TestWhatComesShowsByItself(t *testing.T) {
 	keys(t, alice, second, waits(t, agent, comment("acme/docs", "")))
 }
 
-// keys holds that they move between requests and do nothing else, and that they can be turned off.
+// keys checks that the keyboard shortcuts only move between requests, and that they can be turned off.
 func keys(t *testing.T, b *tab, first, second string) {
 	t.Helper()
 	b.sees("#ask-" + second)
@@ -226,7 +226,7 @@ func keys(t *testing.T, b *tab, first, second string) {
 
 var hashField = regexp.MustCompile(`name="hash" value="([0-9a-f]{64})"`)
 
-// ballot is what the form of a request's page would send.
+// ballot returns the form that a request's page would send.
 func (w *world) ballot(t *testing.T, browser *http.Client, id, verdict string) url.Values {
 	t.Helper()
 	_, page := w.ask(t, browser, "/approvals/"+id, nil)

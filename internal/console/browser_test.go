@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A browser that answers nobody fails the step in its time, and does not hang the suite.
+// A browser that does not respond fails the step at its deadline and does not hang the suite.
 func TestStoppedBrowserFailsTheStep(t *testing.T) {
 	b := new(world).tab(t)
 	process := chromedp.FromContext(b.ctx).Browser.Process()

@@ -13,13 +13,13 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// twoAdmins have every catalogue wait for the other: carol, and alice by her group of engineers.
+// twoAdmins makes every catalogue change require the other admin: carol, or alice through her group engineers.
 func twoAdmins(o *testkit.Options) {
 	o.SecondAdmin = true
 	o.Rules = append(o.Rules, people.Rule{Role: people.RoleAdmin, Group: "engineers"})
 }
 
-// wider lets agents write without anybody's yes.
+// wider lets agents write without approval.
 var wider, _, _ = strings.Cut(policies, "@id(\"writes-need-a-person\")")
 
 func files(scopesFile, policyFile string) []scopes.File {
@@ -35,7 +35,7 @@ func digestOf(t *testing.T, all []scopes.File) string {
 	return c.Digest()
 }
 
-// apply has somebody apply, or propose, another catalogue than through the pages.
+// apply applies or proposes a catalogue for an actor, without the pages.
 func (w *world) apply(t *testing.T, actor, reason string, all []scopes.File) broker.CatalogueChange {
 	t.Helper()
 	head, _, err := w.Broker.CatalogueInForce(t.Context())
@@ -49,7 +49,7 @@ func (w *world) apply(t *testing.T, actor, reason string, all []scopes.File) bro
 	return change
 }
 
-// page is all the text that shows.
+// page returns all visible text.
 func (b *tab) page() string {
 	b.t.Helper()
 	return get(b, chromedp.Evaluate[string]("document.body.innerText"))
@@ -102,7 +102,7 @@ func TestCatalogueIsShown(t *testing.T) {
 func TestReference(t *testing.T) {
 	w := newWorld(t)
 	b := w.tab(t)
-	b.login("erin") // who has no role
+	b.login("erin") // erin has no role
 	b.open("/reference")
 	b.has("POST /v1/tokens", "Ask for a credential for one action")
 	b.run(chromedp.SendKeys("#filter", "end task"), chromedp.WaitVisible(`//span[@id="filtered" and contains(., " of ")]`))
@@ -126,34 +126,34 @@ func TestReference(t *testing.T) {
 	b.goTo("/reference/nothing")
 	b.has("Not found")
 
-	b.goTo("/catalogue") // takes a role
+	b.goTo("/catalogue") // requires a role
 	b.has("Permission denied")
 }
 
-// read is a page as a program gets it.
+// read returns a page as an HTTP client without scripts gets it.
 func (w *world) read(t *testing.T, as *http.Client, path string) string {
 	t.Helper()
 	_, page := w.ask(t, as, path, nil)
 	return page
 }
 
-// goTo goes to a page without a closer look.
+// goTo opens a page without the accessibility checks.
 func (b *tab) goTo(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.world.console+path), chromedp.WaitVisible("main#main"))
 }
 
-// weight is how many bytes the page and all that it loads have, unpacked.
+// weight returns the size of the page and everything that it loads, uncompressed, in bytes.
 func (b *tab) weight() int {
 	b.t.Helper()
 	return get(b, chromedp.Evaluate[int](`performance.getEntriesByType("navigation").concat(performance.getEntriesByType("resource")).reduce((n, e) => n + e.decodedBodySize, 0)`))
 }
 
-// hostile is what somebody may write as a reason (H71 to H81).
+// hostile is a malicious reason (H71 to H81).
 const hostile = "\x1b[2J\x1b]8;;https://evil.test\x07click\x1b]8;;\x07\x1b]52;c;ZXZpbA==\x07\u202egnp.exe\u200b\U000E0041<img src=x onerror=alert(1)> javascript:alert(1) " +
 	"![x](https://evil.test/x.png)\r\nAPPROVED BY alice\r\n=1+1 '; DROP TABLE issuances; --"
 
-// T3: nobody agrees to a catalogue by files that are not its own, whoever owns the database.
+// T3: an admin never approves a catalogue with files other than its own, even if an attacker owns the database.
 func TestCataloguesAreHeldToTheirNames(t *testing.T) {
 	w := newWorldWith(t, twoAdmins)
 	first, second := digestOf(t, files(catalogue, policies)), digestOf(t, files(catalogue, wider))

@@ -10,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// edits has somebody edit policy.cedar in the page, and check it.
+// edits edits policy.cedar in the page and submits it for review.
 func (b *tab) edits(text string) {
 	b.t.Helper()
 	b.open("/catalogue/draft?file=policy.cedar")
@@ -20,7 +20,7 @@ func (b *tab) edits(text string) {
 	)
 }
 
-// confirms types what is asked for before something is done.
+// confirms types the reason and the confirmation of an action.
 func (b *tab) confirms(form, reason, word string) {
 	b.t.Helper()
 	b.run(chromedp.SendKeys(form+` textarea[name="reason"]`, reason), chromedp.SendKeys(form+` input[name="confirm"]`, word))

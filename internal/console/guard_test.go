@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// H48, H90 and H91, and whatever else a browser may be made to do by others.
+// H48, H90 and H91, and other requests that somebody else can make a browser send.
 func TestPagesAreGuarded(t *testing.T) {
 	w := newWorld(t)
 	alice, nobody := w.program(t, "alice"), w.program(t, "")
@@ -49,7 +49,7 @@ func TestPagesAreGuarded(t *testing.T) {
 	}
 }
 
-// askAs is ask, in which a Host header is the host that is asked for.
+// askAs is ask, but it sends a Host header as the host of the request.
 func (w *world) askAs(t *testing.T, browser *http.Client, path string, form url.Values, headers ...string) (status int, body string) {
 	t.Helper()
 	if len(headers) != 2 || headers[0] != "Host" {
@@ -63,7 +63,7 @@ func (w *world) askAs(t *testing.T, browser *http.Client, path string, form url.
 	return answer(t, browser, req)
 }
 
-// Every answer says what browsers may do with it, whatever it is an answer to.
+// Every response sets the security headers, whatever the request.
 func TestHeaders(t *testing.T) {
 	w := newWorld(t)
 	nobody := w.program(t, "")
@@ -96,7 +96,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Whoever reads the database has no session, and whoever has logged out has none any more.
+// Read access to the database gives no session, and a logout ends the session.
 func TestSessionsAreSealed(t *testing.T) {
 	w := newWorld(t)
 	alice := w.program(t, "alice")
@@ -130,7 +130,7 @@ func TestSessionsAreSealed(t *testing.T) {
 	}
 }
 
-// What was turned away is in the record.
+// Refused requests are recorded.
 func TestRefusalsAreRecorded(t *testing.T) {
 	w := newWorld(t)
 	alice := w.program(t, "alice")
@@ -145,7 +145,7 @@ func TestRefusalsAreRecorded(t *testing.T) {
 	}
 }
 
-// A login comes back once: nobody has the provider asked again and again by one that they have begun.
+// A login accepts one callback, so nobody can use it to call the provider again and again.
 func TestLoginComesBackOnce(t *testing.T) {
 	w := newWorld(t)
 	nobody := w.program(t, "")
@@ -176,7 +176,7 @@ func TestLoginComesBackOnce(t *testing.T) {
 	}
 }
 
-// What somebody's session holds is not the next one's who logs in with the same browser.
+// A login in a browser does not continue the session of the previous person.
 func TestSessionsAreOfOnePerson(t *testing.T) {
 	w := newWorld(t)
 	browser := w.program(t, "dave")

@@ -17,17 +17,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// misleading is a reason that would do something wherever it is taken for more than text (H71 to H80).
+// misleading is a reason that would do harm if anything treated it as more than text (H71 to H80).
 var misleading = "=1+1 \x1b[31m\x1b]8;;https://evil.test\x07link\x1b]52;c;eA==\x07 \u202egpj.exe \u200b\U000E0041 <img src=x onerror=alert(1)> " +
 	"javascript:alert(1) ![x](https://evil.test/x.png) APPROVED BY alice\r\n'; DROP TABLE issuances; --" + strings.Repeat("\n", 500) + "the end"
 
-// issue has a sandbox of acme.test ask to read, and returns its credential.
+// issue requests a read credential for a sandbox of acme.test and returns it.
 func (w *world) issue(t *testing.T, name, task, reason string) *client.Token {
 	t.Helper()
 	return w.request(t, name, client.Ask{Scope: "github.issues.read", Params: map[string]any{"repo": "acme/" + name}, Task: task, Reason: reason}).Token
 }
 
-// request has a sandbox ask, and returns the answer to what was allowed or left to people.
+// request sends a request of a sandbox and returns the answer. The request must be allowed or pending.
 func (w *world) request(t *testing.T, name string, ask client.Ask) client.Answer {
 	t.Helper()
 	got, err := w.agent(t, name).Request(t.Context(), ask)
@@ -37,32 +37,32 @@ func (w *world) request(t *testing.T, name string, ask client.Ask) client.Answer
 	return got
 }
 
-// found are the ids of the records that a page lists.
+// found returns the ids of the records that a page lists.
 func (b *tab) found() []string {
 	b.t.Helper()
 	return strings.Fields(get(b, chromedp.Evaluate[string](
 		`[...document.querySelectorAll('main tbody a[href^="/issuances/"]')].map(a => a.pathname.split("/")[2]).join(" ")`)))
 }
 
-// visit goes to a page without looking at all of it.
+// visit opens a page without checking it.
 func (b *tab) visit(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.world.console + path))
 }
 
-// said is the text of a part of the page, as it is now.
+// said returns the current text of a part of the page.
 func (b *tab) said(selector string) string {
 	b.t.Helper()
 	return get(b, chromedp.Evaluate[string](fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector)))
 }
 
-// follow goes where a link leads.
+// follow opens the target of a link.
 func (b *tab) follow(link string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(get(b, chromedp.Evaluate[string](fmt.Sprintf("document.querySelector(%q).href", link)))))
 }
 
-// harmless fails when the text of somebody else has become a part of the page.
+// harmless fails if untrusted text has become markup or hidden characters on the page.
 func (b *tab) harmless(where string) {
 	b.t.Helper()
 	if n := get(b, chromedp.Evaluate[int](`document.querySelectorAll("main img, main a[href^='javascript:'], main a[href*='evil'], main [onerror]").length`)); n != 0 {
@@ -74,7 +74,7 @@ func (b *tab) harmless(where string) {
 	}
 }
 
-// An auditor searches, reads one record and its task, and saves what was found.
+// An auditor searches, reads one record and its task, and exports the results.
 func TestHistory(t *testing.T) {
 	w := newWorld(t)
 	first := w.issue(t, "reader", "triage-1", misleading)
@@ -133,7 +133,7 @@ func TestHistory(t *testing.T) {
 	saves(t, w, b.found())
 }
 
-// saves holds each form of an export to what the page shows.
+// saves compares each export format with the page.
 func saves(t *testing.T, w *world, want []string) {
 	t.Helper()
 	dave := w.program(t, "dave")
@@ -171,7 +171,7 @@ func saves(t *testing.T, w *world, want []string) {
 	}
 }
 
-// Pages go both ways, and a place in one list is none in another (H98).
+// Paging works in both directions, and a cursor of one listing is invalid in another (H98).
 func TestHistoryGoesBothWays(t *testing.T) {
 	w := newWorld(t)
 	var ids []string
@@ -207,7 +207,7 @@ func TestHistoryGoesBothWays(t *testing.T) {
 	}
 }
 
-// H92 and H100: the record is for auditors, each within their reach.
+// H92 and H100: only auditors read the record, each within their reach.
 func TestTheRecordIsForAuditors(t *testing.T) {
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAuditor, Group: "engineers", Within: []string{"spiffe://other.test"}})

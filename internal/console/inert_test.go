@@ -10,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// untrusted are texts of sandboxes and people that want to be more than text (H71 to H81), by what they try.
+// untrusted maps kinds of attacks to texts from sandboxes and people that try to be more than text (H71 to H81).
 var untrusted = map[string]string{
 	"control sequences":  "\x1b[2J\x1b]8;;https://evil.test\x07here\x1b]8;;\x07\x1b]52;c;eA==\x07\u009b31m",
 	"another direction":  "for \u202egnirongi\u202c the rest",
@@ -26,7 +26,7 @@ var untrusted = map[string]string{
 	"a template":         "{{.Who.ID}} ${7*7} hx-get=\"https://evil.test\"",
 }
 
-// Reasons and notes are text, whatever they hold: nothing runs, loads or leads elsewhere, and the facts come first.
+// Reasons and notes are only text: they run nothing, load nothing and link nowhere, and the facts come first.
 func TestWordsOfOthersAreInert(t *testing.T) {
 	w := approvalsWorld(t)
 	alice, bob := w.tab(t), w.program(t, "bob")
@@ -71,7 +71,7 @@ func TestWordsOfOthersAreInert(t *testing.T) {
 	w.DB.Check(t)
 }
 
-// harmless holds that a page has nothing but what the console has made.
+// harmless checks that a page contains only what the console has made.
 func harmless(b *tab, what string) {
 	b.t.Helper()
 	found := get(b, chromedp.Evaluate[[]string](`(() => {
@@ -90,7 +90,7 @@ func harmless(b *tab, what string) {
 	}
 }
 
-// More wait than fit: the page comes, says so, and is not the heavier for each that does not fit.
+// With more pending requests than fit, the page loads, says so, and does not grow with each one that does not fit.
 func TestManyWait(t *testing.T) {
 	w := approvalsWorld(t)
 	for i := range 6 {

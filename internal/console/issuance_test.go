@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// sealed waits until the log proves a record.
+// sealed waits until the log can prove a record.
 func (w *world) sealed(t *testing.T, dave *tab, id string) {
 	t.Helper()
 	eventually(t, "the proof of "+id, func() bool {
@@ -20,7 +20,7 @@ func (w *world) sealed(t *testing.T, dave *tab, id string) {
 	})
 }
 
-// checked is what the page says once it has checked its proof, with the steps.
+// checked waits until the page has checked its proof, and returns the verdict and the steps.
 func (b *tab) checked(t *testing.T) (verdict, steps string) {
 	t.Helper()
 	eventually(t, "verdict", func() bool {
@@ -29,10 +29,10 @@ func (b *tab) checked(t *testing.T) (verdict, steps string) {
 	return b.said("#proof-verdict"), b.said("#proof-steps")
 }
 
-// I8, in a browser: the proof of a record holds, and no byte of it can be changed.
+// I8, in a browser: the proof of a record verifies, and a change of any byte is detected.
 func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 	w := newWorld(t)
-	for i := range 6 { // a tree with some depth
+	for i := range 6 { // gives the tree some depth
 		w.issue(t, "reader", fmt.Sprint("other-", i), "")
 	}
 	id := w.issue(t, "reader", "triage", "needle").ID
@@ -87,7 +87,7 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 	}
 }
 
-// Whoever has found a token learns whose it is, and nobody learns the token.
+// The finder of a token learns its owner, and the token itself is not disclosed.
 func TestWhoseIsAToken(t *testing.T) {
 	w := newWorld(t)
 	token := w.issue(t, "reader", "triage", "needle")
@@ -127,7 +127,7 @@ func TestWhoseIsAToken(t *testing.T) {
 	}
 }
 
-// sent collects what the browser sends from now on: addresses and bodies.
+// sent records the addresses and bodies that the browser sends from now on.
 func (b *tab) sent(t *testing.T) func() []string {
 	t.Helper()
 	var all []string
@@ -152,7 +152,7 @@ func (b *tab) sent(t *testing.T) func() []string {
 	}
 }
 
-// eventually waits for what happens by itself.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -14,7 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// An admin sees what is alive, as it comes, and ends it: with a name typed, and never without.
+// An admin sees live credentials as they are issued, and revokes them only after typing a name.
 func TestLive(t *testing.T) {
 	w := newWorld(t)
 	token := w.issue(t, "reader", "triage-1", misleading)
@@ -84,7 +84,7 @@ func TestLive(t *testing.T) {
 	w.issue(t, "reader", "triage-3", "")
 }
 
-// order fills in what an order takes, and gives it.
+// order fills in the form of an order and submits it.
 func (b *tab) order(confirmation, reason string) {
 	b.t.Helper()
 	before := get(b, chromedp.Evaluate[float64]("performance.timeOrigin"))
@@ -96,7 +96,7 @@ func (b *tab) order(confirmation, reason string) {
 	})
 }
 
-// quoted is a text as scripts write it.
+// quoted returns text as a JavaScript string literal.
 func quoted(t *testing.T, text string) string {
 	t.Helper()
 	data, err := json.Marshal(text)
@@ -106,7 +106,7 @@ func quoted(t *testing.T, text string) string {
 	return string(data)
 }
 
-// active tells whether a token is in force, as whoever introspects it learns (RFC 7662).
+// active reports whether a token is active according to introspection (RFC 7662).
 func (w *world) active(t *testing.T, token *client.Token) bool {
 	t.Helper()
 	browser := w.HTTP(t, w.X509(t, "spiffe://acme.test/agents/reader"))
@@ -124,7 +124,7 @@ func (w *world) active(t *testing.T, token *client.Token) bool {
 	return *said.Active
 }
 
-// status is where a credential stands, as its auditors read it.
+// status returns the status of a credential.
 func (w *world) status(t *testing.T, token *client.Token) string {
 	t.Helper()
 	state, err := w.agent(t, "reader").Issuance(t.Context(), token.ID)
@@ -134,7 +134,7 @@ func (w *world) status(t *testing.T, token *client.Token) string {
 	return string(state.Status)
 }
 
-// H90 to H92: orders are for admins, within their reach, by forms of this site that say a name and a reason.
+// H90 to H92: only admins give orders, within their reach, and only through forms of this site with a name and a reason.
 func TestOrdersAreForAdmins(t *testing.T) {
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAdmin, Group: "engineers", Within: []string{"spiffe://other.test"}})
@@ -202,7 +202,7 @@ func TestOrdersAreForAdmins(t *testing.T) {
 	w.DB.Check(t)
 }
 
-// What was done is said, however long the names are of what it was done to.
+// The receipt shows the totals, however long the names of the revoked credentials are.
 func TestReceiptsOfLongNamesAreKept(t *testing.T) {
 	w := newWorld(t)
 	name := strings.Repeat("a", 1900)

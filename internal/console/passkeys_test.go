@@ -15,7 +15,7 @@ func refund(payment string) client.Ask {
 	return client.Ask{Scope: "payments.refund", Params: map[string]any{"payment": payment}, Task: "refunds-1"}
 }
 
-// authenticator gives a tab a device with passkeys, whose user is verified.
+// authenticator adds a virtual authenticator with user verification to a tab.
 func (b *tab) authenticator() webauthn.AuthenticatorID {
 	b.t.Helper()
 	call(b, webauthn.Enable, webauthn.EnableParams{})
@@ -46,7 +46,7 @@ func TestAPasskeySignsAYes(t *testing.T) {
 	alice.run(chromedp.SendKeys(`input[name="name"]`, "once more"), chromedp.Click(add), chromedp.WaitVisible(`[data-says]`))
 	alice.has("This device already has a passkey for this console. Nothing was sent.")
 
-	// Whoever has the device and is not its owner signs nothing.
+	// Possession of the device without user verification signs nothing.
 	alice.open("/approvals/" + first)
 	call(alice, webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: device, IsUserVerified: false})
 	alice.run(chromedp.Click(approve), chromedp.WaitVisible(`[data-says]`))
@@ -74,7 +74,7 @@ func TestAPasskeySignsAYes(t *testing.T) {
 	w.DB.Check(t)
 }
 
-// remove has somebody type the name of their passkey, wrong and then right.
+// remove removes a passkey. It types the wrong name first, then the right one.
 func remove(b *tab) {
 	b.t.Helper()
 	b.open("/you/passkeys")
@@ -89,13 +89,13 @@ func remove(b *tab) {
 	b.has("No passkeys.")
 }
 
-// hashOf is what a vote on a request names. Who could not sign a yes can still say no.
+// hashOf returns the hash in a vote on a request. It reads it from a denial form, which needs no passkey.
 func hashOf(t *testing.T, w *world, browser *http.Client, id string) string {
 	t.Helper()
 	return w.ballot(t, browser, id, "deny").Get("hash")
 }
 
-// assertionOf is what was signed for a request, which is no secret: the record has it.
+// assertionOf returns the signature of an approval. It is not secret: the record contains it.
 func assertionOf(t *testing.T, w *world, id string) string {
 	t.Helper()
 	for _, e := range w.DB.Entries(t) {

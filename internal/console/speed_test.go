@@ -27,18 +27,18 @@ var paged = flag.Int64("paged", 2_000, `issuances on record while pages are meas
 from 1000000 on, one above 50 ms. With fewer only weight and links are checked: a test of a package does not depend on the machine's speed`)
 
 const (
-	// timed is from how many issuances on pages are timed.
+	// timed is the number of issuances from which pages are timed.
 	timed = 100_000
-	// longestPage is until when half of the calls for a page have their first byte, on a machine that does other things too, and
-	// promised the same where nothing else is done.
+	// longestPage is the highest accepted median time to the first byte on a busy machine. promised is the same on an idle
+	// one.
 	longestPage, promised = 250 * time.Millisecond, 50 * time.Millisecond
-	// heaviestPage is how much a page and all that it loads may have, uncompressed.
+	// heaviestPage is the largest accepted size of a page and everything that it loads, uncompressed, in bytes.
 	heaviestPage = 300 << 10
 )
 
-// Every page that links lead to, and the searches that people make, are there at once and light, however much is on record.
+// Every linked page and every common search is fast and small, however much is on record.
 func TestPagesAreQuickAndLight(t *testing.T) {
-	const pace = 360 * time.Millisecond // so that ten thousand are alive
+	const pace = 360 * time.Millisecond // so that ten thousand credentials are live
 	db := testkit.NewDB(t)
 	quiet := func(string, ...any) {}
 	if err := devstack.FillAt(t.Context(), pace, db.AdminURL, 0, *paged, quiet); err != nil {
@@ -58,7 +58,7 @@ func TestPagesAreQuickAndLight(t *testing.T) {
 	token := w.issue(t, "reader", "triage", "needle")
 	w.request(t, "writer", client.Ask{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/writer"}, Task: "triage", Reason: "to answer"})
 	site := &site{world: w, weights: map[string]int{}}
-	for _, who := range []string{"alice", "bob", "carol", "dave"} { // no one of them calls more often than a person may
+	for _, who := range []string{"alice", "bob", "carol", "dave"} { // several people, to stay below the rate limit of one
 		site.people = append(site.people, w.program(t, who))
 	}
 	eventually(t, "proof", func() bool {
@@ -80,7 +80,7 @@ func TestPagesAreQuickAndLight(t *testing.T) {
 	}
 }
 
-// cutShort saves more than a file may have. Its last line says so, and where to go on.
+// cutShort exports more records than a file may have. The last line says so, and where to continue.
 func cutShort(t *testing.T, w *world) {
 	t.Helper()
 	dave := w.program(t, "dave")
@@ -111,22 +111,22 @@ func cutShort(t *testing.T, w *world) {
 	}
 }
 
-// site is the console as somebody walks through it.
+// site visits the pages of the console by following links.
 type site struct {
 	world   *world
 	people  []*http.Client
 	calls   int
-	weights map[string]int // of assets
+	weights map[string]int // sizes of assets, in bytes
 }
 
 var (
 	linked = regexp.MustCompile(`<a [^>]*href="(/[^"#]*)`)
 	loaded = regexp.MustCompile(`(?:src|data-rates)="(/[^"]*)"|<link [^>]*href="(/[^"]*)"`)
-	// named is what differs between pages of one kind.
+	// named matches the parts of a path that differ between pages of one kind.
 	named = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|sha256:[0-9a-f]{64}|=[^&]*`)
 )
 
-// crawl finds one page of each kind that links lead to, the given ones first.
+// crawl finds one page of each linked kind, starting with the given paths.
 func (s *site) crawl(t *testing.T, paths ...string) []string {
 	t.Helper()
 	known := map[string]bool{}
@@ -138,7 +138,7 @@ func (s *site) crawl(t *testing.T, paths ...string) []string {
 		for _, m := range linked.FindAllStringSubmatch(body, -1) {
 			path := strings.NewReplacer("&amp;", "&", "&#43;", "+").Replace(m[1])
 			kind := named.ReplaceAllString(path, "")
-			if !known[kind] && !strings.Contains(path, "cursor=") && !strings.HasPrefix(path, "/login") { // which leads to the provider
+			if !known[kind] && !strings.Contains(path, "cursor=") && !strings.HasPrefix(path, "/login") { // /login leads to the provider
 				known[kind] = true
 				paths = append(paths, path)
 			}
@@ -150,7 +150,7 @@ func (s *site) crawl(t *testing.T, paths ...string) []string {
 	return paths
 }
 
-// get loads a page, as one person after the other, and says when its first byte came.
+// get loads a page and returns the time to its first byte. Each call is for the next person in turn.
 func (s *site) get(t *testing.T, path string) (status int, body string, first time.Duration) {
 	t.Helper()
 	s.calls++
@@ -199,7 +199,7 @@ func (s *site) measure(t *testing.T, path string, table io.Writer) {
 	}
 }
 
-// weight is that of a page and all that it loads.
+// weight returns the size of a page and everything that it loads, in bytes.
 func (s *site) weight(t *testing.T, body string) int {
 	t.Helper()
 	all := len(body)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What others have written is what they have published, to the byte, and their licences come with it.
+// Vendored files are identical to the published ones, and their licences are included.
 func TestVendoredFilesAreWhatTheyWere(t *testing.T) {
 	const folder = "static/vendor"
 	sums, err := os.ReadFile(filepath.Join(folder, "SHA256SUMS"))

@@ -47,7 +47,7 @@ func TestLedgerIsWatchedByBrowsers(t *testing.T) {
 	forged(`d.note = d.note.replace(/\n\d+\n/, "\n999\n")`, "has no valid signature of the log")
 	forged(`d.keys = null`, "was not checked")
 	b.goTo("/ledger")
-	settled("is unchanged") // what nobody has signed is not remembered
+	settled("is unchanged") // an unsigned checkpoint is not remembered
 
 	const place = `"brevet-checkpoint:brevet.test/ledger"`
 	remember := func(change string) {
@@ -117,7 +117,7 @@ func TestSystemShowsAVaultThatIsAway(t *testing.T) {
 	b.has("Down", "Brevet cannot issue dynamic credentials or sign JWTs without it.", "Check Vault and the network.")
 }
 
-// I14: who audits one path learns nothing of other trust domains, and not how much there is in all of them together.
+// I14: an auditor of one path learns nothing about other trust domains, and no totals over all of them.
 func TestSystemAndLedgerKeepToReach(t *testing.T) {
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAuditor, Group: "engineers", Within: []string{"spiffe://other.test/lab"}})

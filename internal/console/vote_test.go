@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// H83, H84, H86, H87, H90 to H92: nobody votes on what they have not seen, on their own, twice, too late, or without wanting to.
+// H83, H84, H86, H87, H90 to H92: nobody votes on something that they have not seen, on their own request, twice, too late,
+// or unintentionally.
 func TestVotesThatAreRefused(t *testing.T) {
 	w := approvalsWorld(t)
 	agent, alice, bob := w.agent(t, "tidy"), w.program(t, "alice"), w.program(t, "bob")
@@ -68,7 +69,7 @@ func TestVotesThatAreRefused(t *testing.T) {
 			t.Errorf("somebody has voted on %s:\n%s", id, page)
 		}
 	}
-	// A second yes of the same person counts once (H84).
+	// A second approval of the same person counts once (H84).
 	two := waits(t, agent, deletion("acme/old"))
 	for _, says := range []string{"1 of 2", "nothing has changed"} {
 		if status, body := w.ask(t, alice, "/approvals/"+two+"/vote", form(two, "approve")); status != http.StatusSeeOther {
@@ -81,7 +82,7 @@ func TestVotesThatAreRefused(t *testing.T) {
 	w.DB.Check(t)
 }
 
-// Pages for approvers are for nobody else, and who tries is recorded.
+// Only approvers see the pages for approvers, and attempts by others are recorded.
 func TestApprovalsAreForApprovers(t *testing.T) {
 	w := approvalsWorld(t)
 	id := waits(t, w.agent(t, "tidy"), comment("acme/api", ""))
@@ -103,14 +104,14 @@ func TestApprovalsAreForApprovers(t *testing.T) {
 	if refused != 3 {
 		t.Errorf("got %d refusals of Dave in the record, want 3", refused)
 	}
-	// Alice is an approver in acme.test alone (H92).
+	// Alice is an approver only in acme.test (H92).
 	foreign := waits(t, w.Client(t, "spiffe://other.test/agents/a"), comment("acme/api", ""))
 	if status, _ := w.ask(t, w.program(t, "alice"), "/approvals/"+foreign, nil); status != http.StatusNotFound {
 		t.Errorf("got %d for a request of another trust domain, want 404", status)
 	}
 }
 
-// Whoever says the same to what is alike has seen all of each (T7).
+// A person who votes on similar requests together has seen each of them completely (T7).
 func TestWhatIsAlikeIsShownWhole(t *testing.T) {
 	w := approvalsWorld(t)
 	repo := "acme/" + strings.Repeat("long-", 15) + "tail"
@@ -126,7 +127,7 @@ func TestWhatIsAlikeIsShownWhole(t *testing.T) {
 	}
 }
 
-// Who ticks what they may not vote on beside what they may is in the record, as one who tries it alone.
+// A vote without permission is recorded even if it is cast together with a permitted one, as if it had been cast alone.
 func TestRefusedVotesBesideAnotherAreRecorded(t *testing.T) {
 	w := approvalsWorld(t)
 	alice, bob := w.program(t, "alice"), w.program(t, "bob")
@@ -149,7 +150,7 @@ func TestRefusedVotesBesideAnotherAreRecorded(t *testing.T) {
 	w.DB.Check(t)
 }
 
-// refusals counts the entries about calls that were turned away.
+// refusals counts the entries about refused requests.
 func refusals(t *testing.T, w *world, code, who string) (n int) {
 	t.Helper()
 	for _, e := range w.DB.Entries(t) {

@@ -63,7 +63,7 @@ permit (principal in Path::"spiffe://acme.test/agents", action == Action::"githu
 forbid (principal, action in Action::"authority:write", resource) unless { context.approved };
 `
 
-// world is a whole Brevet with its console, a provider that people log in at, and a browser.
+// world is a complete Brevet with its console, an OpenID provider and a browser.
 type world struct {
 	*testkit.Stack
 
@@ -78,7 +78,7 @@ func newWorld(t *testing.T) *world {
 	return newWorldWith(t, func(*testkit.Options) {})
 }
 
-// newWorldWith is a world that differs.
+// newWorldWith returns a world with changed options.
 func newWorldWith(t *testing.T, change func(*testkit.Options)) *world {
 	t.Helper()
 	oidc := testkit.Provider(t)
@@ -99,7 +99,8 @@ func newWorldWith(t *testing.T, change func(*testkit.Options)) *world {
 	return w
 }
 
-// program is a browser without scripts, in which somebody is logged in; nobody is with an empty name. It follows no redirect.
+// program returns an HTTP client that keeps cookies but runs no scripts and follows no redirects. It is logged in as who,
+// or not at all if who is empty.
 func (w *world) program(t *testing.T, who string) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -116,7 +117,7 @@ func (w *world) program(t *testing.T, who string) *http.Client {
 	return browser
 }
 
-// insecure sends cookies to localhost as browsers do: though they are for secure places only.
+// insecure sends Secure cookies to http://localhost, as browsers do.
 type insecure struct{ http.CookieJar }
 
 func (j insecure) SetCookies(u *url.URL, cookies []*http.Cookie) {
@@ -126,7 +127,7 @@ func (j insecure) SetCookies(u *url.URL, cookies []*http.Cookie) {
 	j.CookieJar.SetCookies(u, cookies)
 }
 
-// ask sends one call, with headers in pairs, and returns the status and the body. A form is posted.
+// ask sends one request with headers in pairs, and returns the status and the body. If there is a form, it sends a POST.
 func (w *world) ask(t *testing.T, browser *http.Client, path string, form url.Values, headers ...string) (status int, body string) {
 	t.Helper()
 	method, sent := http.MethodGet, io.Reader(http.NoBody)
@@ -158,13 +159,13 @@ func answer(t *testing.T, browser *http.Client, req *http.Request) (status int, 
 	return resp.StatusCode, string(text)
 }
 
-// agent is a sandbox of acme.test.
+// agent returns the client of a sandbox of acme.test.
 func (w *world) agent(t *testing.T, name string) *client.Client {
 	t.Helper()
 	return w.Client(t, "spiffe://acme.test/agents/"+name)
 }
 
-// tab is somebody's browser, with cookies of its own.
+// tab is one person's browser with separate cookies.
 type tab struct {
 	t     *testing.T
 	world *world
@@ -173,10 +174,10 @@ type tab struct {
 	patience time.Duration
 
 	mu       sync.Mutex
-	reported []string // what the page has complained of: errors of scripts, and of the policy
+	reported []string // script errors and policy violations on the page
 }
 
-// tab opens a browser of somebody's own, who is not logged in.
+// tab opens a separate browser without a login.
 func (w *world) tab(t *testing.T) *tab {
 	t.Helper()
 	if w.browser == nil {
@@ -198,16 +199,16 @@ func (w *world) tab(t *testing.T) *tab {
 	return b
 }
 
-// hear keeps what a page complains of.
+// hear records the errors that a page reports.
 func (b *tab) hear(event any) {
 	var text string
 	switch e := event.(type) {
 	case *log.EventEntryAdded:
 		if !strings.HasPrefix(e.Entry.URL, b.world.console) && e.Entry.URL != "" {
-			return // the provider's
+			return // a page of the provider
 		}
 		if e.Entry.Source == log.EntrySourceNetwork && strings.HasPrefix(e.Entry.Text, "Failed to load resource: the server responded with a status of 4") {
-			return // pages of troubles have such a status
+			return // error pages have such a status
 		}
 		text = string(e.Entry.Source) + ": " + e.Entry.Text + " " + e.Entry.URL
 	case *runtime.EventExceptionThrown:
@@ -220,8 +221,8 @@ func (b *tab) hear(event any) {
 	b.reported = append(b.reported, text)
 }
 
-// patience is how long one step in the browser may take, on a machine that does much else. Every call to the browser has this deadline:
-// a Chromium that died must fail the test, not hang it.
+// patience is how long one step in the browser may take on a busy machine. Every call to the browser has this deadline: a
+// Chromium that crashed must fail the test, not hang it.
 const patience = 60 * time.Second
 
 func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
@@ -244,7 +245,7 @@ func within[T any](b *tab, action chromedp.Action[T]) (T, error) {
 	return result, err
 }
 
-// seen is what the page shows after a step that failed, as far as the browser still answers.
+// seen returns the page after a failed step, if the browser still responds.
 func (b *tab) seen() string {
 	ctx, cancel := context.WithTimeout(b.ctx, min(b.patience, 10*time.Second))
 	defer cancel()
@@ -256,7 +257,7 @@ func (b *tab) seen() string {
 	return fmt.Sprintf(" at %s:\n%s", where, body)
 }
 
-// get is what an action finds.
+// get returns the result of an action.
 func get[T any](b *tab, action chromedp.Action[T]) T {
 	b.t.Helper()
 	found, err := within(b, action)
@@ -266,7 +267,7 @@ func get[T any](b *tab, action chromedp.Action[T]) T {
 	return found
 }
 
-// call has the browser do what pages cannot.
+// call sends a DevTools command, for what a page cannot do.
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -278,7 +279,7 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	return result
 }
 
-// login is what somebody does at the provider when the console sends them there.
+// login logs in at the provider, after the console redirects there.
 func (b *tab) login(who string) {
 	b.t.Helper()
 	b.run(
@@ -296,7 +297,7 @@ func (b *tab) login(who string) {
 	}
 }
 
-// open goes to a page, and checks it as anybody finds it.
+// open opens a page and checks its accessibility.
 func (b *tab) open(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.world.console+path), chromedp.WaitVisible("main#main"))
@@ -313,7 +314,8 @@ func (b *tab) text(selector string) string {
 	return strings.TrimSpace(get(b, chromedp.Text(selector, chromedp.NodeVisible)))
 }
 
-// check holds the page to WCAG 2.2 AA as far as axe-core can, in light and dark and on a narrow screen, and keeps pictures of it.
+// check checks the page against WCAG 2.2 AA, as far as axe-core can, in light and dark mode and on a narrow screen. It
+// saves screenshots.
 func (b *tab) check(name string) {
 	b.t.Helper()
 	for _, look := range []struct {
@@ -331,7 +333,7 @@ func (b *tab) check(name string) {
 	b.run(chromedp.ResetViewport())
 }
 
-// accessible has axe-core look at the page, and fails when it is wider than the screen.
+// accessible runs axe-core on the page. It also fails if the page is wider than the screen.
 func (b *tab) accessible(name string) {
 	b.t.Helper()
 	b.run(chromedp.Evaluate[chromedp.Void](b.world.axe + ";0"))
