@@ -11,7 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// delegated takes the tokens of these tests for what people let others present, and their logins for somebody else's.
+// delegated returns a verifier for which the tokens of these tests are delegation tokens, and logins use another client.
 func (w *world) delegated(t testing.TB) *people.Verifier {
 	t.Helper()
 	return w.verifier(t, func(cfg *people.Config) { cfg.ClientID, cfg.Delegations = "logins", []string{"another", clientID} })
@@ -25,7 +25,7 @@ func TestDelegator(t *testing.T) {
 	}
 }
 
-// What is refused of a login is refused of what somebody else presents too.
+// Delegator refuses every token that Identify refuses.
 func TestDelegatorRefuses(t *testing.T) {
 	for name, bad := range badTokens {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestDelegatorRefuses(t *testing.T) {
 	}
 }
 
-// Neither kind of token serves as the other.
+// A login token is no delegation token, and a delegation token is no login token.
 func TestLoginsAndDelegationsAreApart(t *testing.T) {
 	w := newWorld(t)
 	v := w.verifier(t, func(cfg *people.Config) { cfg.Delegations = []string{"agents", "more"} })
@@ -68,8 +68,8 @@ func TestLoginsAndDelegationsAreApart(t *testing.T) {
 	}
 }
 
-// Where a person has another subject for each client, those who ask on their behalf and those who log in cannot be told to be
-// one, who must not decide on it.
+// With pairwise subjects, Brevet cannot recognize a person who logs in as the one on whose behalf a sandbox asks, so it
+// cannot keep them from deciding on that request.
 func TestDelegatorRefusesPairwiseSubjects(t *testing.T) {
 	for _, tc := range []struct{ subjects, reason string }{
 		{`["pairwise"]`, "id_token_pairwise"}, {`["pairwise", "public"]`, ""}, {`["public"]`, ""},

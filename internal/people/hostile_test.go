@@ -15,13 +15,13 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// badToken is a token that must be refused, with the reason.
+// badToken is a token that must be refused, and the reason.
 type badToken struct {
 	make   func(t testing.TB, w *world) string
 	reason string
 }
 
-// with signs the good claims with some changed; a nil value removes one.
+// with signs valid claims with changes; a nil value removes a claim.
 func with(change map[string]any) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -29,7 +29,7 @@ func with(change map[string]any) func(testing.TB, *world) string {
 	}
 }
 
-// head signs good claims under a header with some members changed.
+// head signs valid claims under a header with changes.
 func head(change map[string]any) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -37,7 +37,7 @@ func head(change map[string]any) func(testing.TB, *world) string {
 	}
 }
 
-// at signs good claims with one time moved, in seconds from now.
+// at signs valid claims with one time changed, in seconds from now.
 func at(claim string, seconds int64) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -45,7 +45,7 @@ func at(claim string, seconds int64) func(testing.TB, *world) string {
 	}
 }
 
-// raw signs a payload that no map could express: its end follows good claims.
+// raw signs a payload that a map cannot express. rest follows the beginning of valid claims.
 func raw(rest string) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -61,7 +61,7 @@ func rawHeader(text string) func(testing.TB, *world) string {
 	}
 }
 
-// text changes the text of a good token.
+// text changes the text of a valid token.
 func text(change func(string) string) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -69,7 +69,7 @@ func text(change func(string) string) func(testing.TB, *world) string {
 	}
 }
 
-// underKey has the provider offer a key, and signs good claims with it, under any alg.
+// underKey adds a key to the provider's key set and signs valid claims with it, under any alg.
 func underKey(alg string, make func(testing.TB) crypto.Signer) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()

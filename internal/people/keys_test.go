@@ -17,7 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// The provider is asked once, at the first token, for however many.
+// The keys are fetched once, at the first token, for any number of tokens.
 func TestKeysAreFetchedOnce(t *testing.T) {
 	w := newWorld(t)
 	if got := w.fetches(); got != 0 {
@@ -38,7 +38,7 @@ func TestKeysAreFetchedOnce(t *testing.T) {
 	}
 }
 
-// A key that is new costs one fetch. A flood of keys that do not exist costs one each five seconds.
+// A new key costs one fetch. A flood of unknown keys costs one fetch per five seconds.
 func TestUnknownKeysAreNoFlood(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.Identify(t.Context(), w.token(t, w.claims())); err != nil {
@@ -97,7 +97,8 @@ func TestWithdrawnKeysEnd(t *testing.T) {
 	wantReason(t, person, err, "id_token_key")
 }
 
-// While the provider is down, nobody new can be told; known keys go on for an hour. It is asked once in five seconds.
+// While the provider is down, new keys cannot be fetched, and known keys work for an hour. Brevet retries once per five
+// seconds.
 func TestProviderIsDown(t *testing.T) {
 	down := func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) }
 	w := newWorld(t)
@@ -132,7 +133,7 @@ func TestProviderIsDown(t *testing.T) {
 	unavailable(5)
 }
 
-// Nothing that a provider answers is worse than no answer.
+// A bad response from the provider is never worse than no response.
 func TestProviderAnswersAnything(t *testing.T) {
 	elsewhere := newWorld(t)
 	at := func(path string, answer http.HandlerFunc) func(*world) http.HandlerFunc {
@@ -210,7 +211,7 @@ func say(text string) http.HandlerFunc {
 	return func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(text)) }
 }
 
-// A key that is listed twice is still one key, and keys for something else are nobody's business.
+// A key that is listed twice is one key, and keys for other purposes are ignored.
 func TestKeySetsWithMore(t *testing.T) {
 	w := newWorld(t)
 	w.set(nil, w.keys[0], w.keys[0], jose.JSONWebKey{Key: ecKey(t, elliptic.P384()).Public(), KeyID: "k3"},
@@ -220,7 +221,7 @@ func TestKeySetsWithMore(t *testing.T) {
 	}
 }
 
-// An issuer that is reached over TLS does not send us to fetch keys in the clear.
+// Keys of an https issuer are never fetched over plain HTTP.
 func TestKeysStayWithinTLS(t *testing.T) {
 	plain := newWorld(t)
 	var issuer string
@@ -237,7 +238,7 @@ func TestKeysStayWithinTLS(t *testing.T) {
 	}
 }
 
-// Whoever stops waiting ends neither the fetch nor the wait of others.
+// A caller that stops waiting ends neither the fetch nor the wait of other callers.
 func TestCallersLeave(t *testing.T) {
 	w := newWorld(t)
 	asked, answer := make(chan struct{}, 1), make(chan struct{})

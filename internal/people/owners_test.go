@@ -41,7 +41,7 @@ func TestOwnerOf(t *testing.T) {
 	}
 }
 
-// H83: nobody gets around being the owner by another spelling.
+// H83: another spelling of a handle does not hide the owner.
 func TestOwns(t *testing.T) {
 	o := owners(t, "spiffe://acme.test/users/{owner}/**", "spiffe://acme.test/users/*/by/{owner}")
 	for _, tc := range []struct {
@@ -84,7 +84,7 @@ func TestOwns(t *testing.T) {
 	}
 }
 
-// Two accounts that the provider gives one handle are both the owner: neither approves for the other.
+// Two accounts with the same handle both count as the owner, so neither approves for the other.
 func TestAccountsOfOneHandle(t *testing.T) {
 	w, o := newWorld(t), owners(t, "spiffe://acme.test/users/{owner}/**")
 	ids := map[string]bool{}

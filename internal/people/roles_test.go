@@ -83,7 +83,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// What a caller does with its rules afterwards changes nothing.
+// Later changes to the caller's rules have no effect.
 func TestRulesAreTheirOwn(t *testing.T) {
 	given := []people.Rule{{Role: people.RoleAdmin, Group: "a", Within: []string{"spiffe://acme.test/x"}}}
 	r, err := people.NewRules(given)

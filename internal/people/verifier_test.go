@@ -110,7 +110,7 @@ func TestNamesAndClaimsOfThePerson(t *testing.T) {
 		"a name that moves the cursor": {map[string]any{"name": "\x00Ali\x00ce\x1b[2J\u009b\n"}, "Ali ce [2J", "alice", 2},
 		"a name of nothing":            {map[string]any{"name": "\x00\x1b"}, "alice", "alice", 2},
 		"no groups":                    {map[string]any{"groups": nil}, "Alice Archer", "alice", 0},
-		// Azure names a source when there are too many groups to list. It is not gone to.
+		// Azure names an endpoint if there are too many groups to list. Brevet does not fetch from it.
 		"groups elsewhere": {map[string]any{
 			"groups": nil, "_claim_names": map[string]any{"groups": "s"}, "_claim_sources": map[string]any{"s": map[string]any{"endpoint": "http://127.0.0.1:1/"}},
 		}, "Alice Archer", "alice", 0},
@@ -138,7 +138,7 @@ func TestNamesAndClaimsOfThePerson(t *testing.T) {
 	})
 }
 
-// A token that is accepted now is not once its time is over, by our clock.
+// An accepted token is refused after it expires, according to Brevet's clock.
 func TestIdentifyFollowsTheClock(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, w.claims())

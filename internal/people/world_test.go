@@ -26,10 +26,10 @@ import (
 
 const clientID = "brevet"
 
-// Fetches that nobody waits for any more end by themselves.
+// A fetch ends even if no caller waits for it any more.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clock is one that a test moves.
+// clock is a clock that the test advances.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -47,7 +47,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// world is a provider on loopback with a key, and a verifier that knows nothing but the provider's issuer.
+// world is a provider on loopback with a key, and a verifier that knows only the provider's issuer.
 type world struct {
 	*people.Verifier
 	clock  *clock
@@ -58,7 +58,7 @@ type world struct {
 	keys        []jose.JSONWebKey
 	discoveries int
 	downloads   int
-	answer      http.HandlerFunc // instead of ours
+	answer      http.HandlerFunc // replaces the default handler
 }
 
 func newWorld(t testing.TB) *world {
@@ -85,7 +85,7 @@ func (w *world) verifier(t testing.TB, change func(*people.Config)) *people.Veri
 	return v
 }
 
-// ServeHTTP is the provider.
+// ServeHTTP serves the provider.
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	answer, keys := w.answer, jose.JSONWebKeySet{Keys: w.keys}
@@ -116,7 +116,7 @@ func (w *world) set(answer http.HandlerFunc, keys ...jose.JSONWebKey) {
 	}
 }
 
-// fetches is how often the provider was asked for its keys.
+// fetches returns how often the provider was asked for its keys.
 func (w *world) fetches() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +170,7 @@ func edKey(t testing.TB) ed25519.PrivateKey {
 	return key
 }
 
-var rsaKeys sync.Map // they take long to make
+var rsaKeys sync.Map // generating them is slow
 
 func rsaKey(t testing.TB, bits int) *rsa.PrivateKey {
 	t.Helper()
@@ -185,7 +185,7 @@ func rsaKey(t testing.TB, bits int) *rsa.PrivateKey {
 	return key
 }
 
-// jws signs with SHA-256, in the way that fits the key; RSA with PKCS #1 v1.5.
+// jws signs with the scheme of the key type: PKCS #1 v1.5 for RSA. The hash is SHA-256, except for Ed25519.
 func jws(t testing.TB, key crypto.Signer, header, payload []byte) string {
 	t.Helper()
 	input := b64(header) + "." + b64(payload)
@@ -231,7 +231,7 @@ func marshal(t testing.TB, v any) []byte {
 	return b
 }
 
-// raw fills in a payload that no map could express.
+// raw fills the placeholders of a payload that a map cannot express.
 func (w *world) raw(payload string) []byte {
 	now := w.clock.Now().Unix()
 	return []byte(strings.NewReplacer("%ISS", w.issuer, "%NOW", fmt.Sprint(now), "%EXP", fmt.Sprint(now+60)).Replace(payload))
