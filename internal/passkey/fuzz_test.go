@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// Whatever somebody sends, nothing panics, what is kept of it stays as it is, and nothing verifies but what the key has signed.
+// No input causes a panic, the recorded form of an assertion is stable, and only what the key has signed verifies.
 func FuzzAssertion(f *testing.F) {
 	a, c := testkit.NewAuthenticator(f, site, origin), bytes.Repeat([]byte{7}, 32)
 	key, err := passkey.Register(a.Register(f, c), c, party)
@@ -23,7 +23,7 @@ func FuzzAssertion(f *testing.F) {
 	f.Add(signed)
 	f.Add([]byte(truth.String()))
 	f.Add(a.Register(f, c))
-	a.Flags |= 0xc0 // a key and extensions that are not there
+	a.Flags |= 0xc0 // flags for a key and extensions that are missing
 	f.Add(a.Assert(f, c))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		if _, err := passkey.Register(answer, []byte("another challenge"), party); err == nil {

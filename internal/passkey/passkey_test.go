@@ -20,7 +20,7 @@ const (
 
 var party = passkey.RelyingParty{ID: site, Origins: []string{origin}}
 
-// makers are of all kinds of authenticators.
+// makers contains all kinds of authenticators.
 var makers = map[string]func(t testing.TB, rpID, origin string) *testkit.Authenticator{
 	"P-256": testkit.NewAuthenticator, "Ed25519": testkit.NewEd25519Authenticator, "RSA": testkit.NewRSAAuthenticator(2048),
 }
@@ -34,7 +34,7 @@ func challenge(t testing.TB) []byte {
 	return c
 }
 
-// registered is the key of an authenticator that says nothing but the truth.
+// registered registers an honest authenticator and returns its key.
 func registered(t testing.TB, a *testkit.Authenticator) passkey.Key {
 	t.Helper()
 	c := challenge(t)
@@ -75,7 +75,7 @@ func TestWhatAPasskeySignsVerifies(t *testing.T) {
 	}
 }
 
-// lie is one thing that is not as it should be, in both kinds of answers.
+// lie is one wrong detail in both kinds of responses.
 type lie struct {
 	tell func(a *testkit.Authenticator)
 	want error
@@ -126,7 +126,7 @@ func TestAnAssertionIsGoodForOneChallengeAndOneKey(t *testing.T) {
 		c := challenge(t)
 		answer := a.Assert(t, c)
 		renamed := other
-		renamed.Credential = mine.Credential // as if somebody had put another public key in the place of the one
+		renamed.Credential = mine.Credential // as if somebody had replaced the public key
 		counted := mine
 		counted.SignCount = 1
 		unsound := mine
@@ -160,7 +160,7 @@ func TestAnAssertionIsGoodForOneChallengeAndOneKey(t *testing.T) {
 	}
 }
 
-// Not one character of what is kept can be another, but for those whose last bits are padding.
+// No character of a recorded assertion can change, except for padding bits.
 func TestNoCharacterOfAnAssertionCanChange(t *testing.T) {
 	for name, maker := range makers {
 		a, c := maker(t, site, origin), challenge(t)
@@ -199,7 +199,7 @@ func TestNoAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// A public key that could be written in two ways could be registered twice.
+// A public key with two encodings could be registered twice.
 func TestAKeyIsWrittenInOneWay(t *testing.T) {
 	for name, maker := range makers {
 		a, c := maker(t, site, origin), challenge(t)
