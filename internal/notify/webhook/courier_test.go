@@ -13,7 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// Two replicas tell each webhook everything that it asked for, in order and once.
+// Two replicas deliver to each webhook all its notices, in order and once.
 func TestEachEventIsToldOnce(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	second := s.Replica(t)
@@ -55,7 +55,7 @@ func TestEachEventIsToldOnce(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What a receiver does not take comes again with the same id, and does not hold up the rest.
+// A failed delivery is retried with the same id and does not delay the others.
 func TestRetries(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	var mu sync.Mutex
@@ -89,7 +89,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// When the glass is broken, others learn so at the first vote and when it is approved.
+// A break-glass approval is announced at the first vote and when it is approved.
 func TestABrokenGlassIsTold(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	second := s.Replica(t)
@@ -98,7 +98,7 @@ func TestABrokenGlassIsTold(t *testing.T) {
 	spec.Events = []broker.NoticeKind{broker.NoticeBroken}
 	courier(t, s, spec)
 	courier(t, second, spec)
-	approve(t, s, ask(t, s, agent)) // which nobody has to hear of
+	approve(t, s, ask(t, s, agent)) // this one sends no notice
 	id := ask(t, s, agent)
 	for i, status := range []string{"pending", "approved"} {
 		says(t, second.Person(t, []string{"dave", "erin"}[i]), openapi.VerdictBreakGlass, id)
@@ -123,7 +123,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// A replica that dies loses nothing: neither what it had not looked at, nor what it was telling, which comes again.
+// A crash loses no notice. A notice that was being delivered is delivered again.
 func TestNothingIsLostInACrash(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	r := newReceiver(t, nil)
@@ -138,7 +138,7 @@ func TestNothingIsLostInACrash(t *testing.T) {
 	if err != nil || n == nil || n.Request != told {
 		t.Fatalf("got %+v, %v, want the first", n, err)
 	}
-	// It dies here. Nobody else takes over before its lease is over.
+	// The replica crashes here. No other replica takes over before its lease expires.
 	courier(t, s, spec)
 	if again, err := outbox(t, s).Next(t.Context(), sub); err != nil || again != nil {
 		t.Errorf("got %+v, %v, want nothing while somebody else tells", again, err)
@@ -158,11 +158,11 @@ func TestNothingIsLostInACrash(t *testing.T) {
 	r.wants(t, broker.NoticeWaiting, untold, "pending")
 }
 
-// What happens while nobody tells is told later, and a replica that goes makes way at once.
+// Events during an interruption are delivered later, and a replica that stops releases its lease immediately.
 func TestAReplicaThatGoes(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	r := newReceiver(t, nil)
-	before := ask(t, s, agent) // nobody has subscribed yet
+	before := ask(t, s, agent) // the webhook is not subscribed yet
 	stop := courier(t, s, r.spec("one"))
 	approve(t, s, before)
 	r.wants(t, broker.NoticeDecided, before, "approved")

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// H96: what a configuration may not say.
+// H96: configurations that are refused.
 func TestWebhooksThatAreRefused(t *testing.T) {
 	sound := webhook.Spec{
 		Name: "one", Target: safehttp.Target{URL: secret.New("https://hooks.example/x")}, Secret: secret.New(whsec),
@@ -59,7 +59,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 	}
 }
 
-// names is a resolver whose answer changes: a public address first, then loopback.
+// names returns a resolver whose answer changes: first a public address, then loopback.
 func names(t *testing.T, asked *atomic.Int32) *net.Resolver {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func names(t *testing.T, asked *atomic.Int32) *net.Resolver {
 			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
 				address := [4]byte{127, 0, 0, 1}
 				if asked.Add(1) == 1 {
-					address = [4]byte{192, 0, 2, 1} // goes nowhere
+					address = [4]byte{192, 0, 2, 1} // not routable
 				}
 				m.Answers = []dnsmessage.Resource{{
 					Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: address},
@@ -98,7 +98,8 @@ func names(t *testing.T, asked *atomic.Int32) *net.Resolver {
 	}}
 }
 
-// H96: whatever a name leads to, an address that is not open is not connected to, and no redirect leads there.
+// H96: whatever a name resolves to, the client never connects to an address that is not allowed, and no redirect leads
+// there.
 func TestCallsThatAreNotMade(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	var reached atomic.Int32
@@ -128,7 +129,7 @@ func TestCallsThatAreNotMade(t *testing.T) {
 		eventually(t, name+" refused", func() bool { return refusal(s, name, safehttp.ErrAddress.Error()) })
 	}
 	eventually(t, "redirect refused", func() bool { return refusal(s, "redirects", "307") })
-	// The first answer of its resolver is open and leads nowhere, the second is loopback.
+	// The resolver's first answer is allowed but not routable, and the second is loopback.
 	eventually(t, "rebinding refused", func() bool { return asked.Load() > 1 && refusal(s, "rebinds", safehttp.ErrAddress.Error()) })
 	if n := reached.Load(); n != 0 {
 		t.Errorf("got %d calls inside", n)
@@ -144,7 +145,7 @@ func refusal(s *testkit.Stack, name, why string) bool {
 	return false
 }
 
-// Without TLS a webhook reaches a loopback address, when that is allowed.
+// A webhook can use plain HTTP to a loopback address if the configuration allows it.
 func TestPlaintextIsForLoopback(t *testing.T) {
 	s := testkit.NewStack(t, withPeople)
 	got := make(chan string, 10)

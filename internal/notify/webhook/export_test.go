@@ -7,7 +7,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// What the tests of this package see of its inside.
+// Internals that the tests use.
 var (
 	RetryAfter = retryAfter
 	ErrAnswer  = errAnswer
@@ -19,7 +19,7 @@ func Sign(whsec, id string, at time.Time, body []byte) (string, error) {
 	return signature(keys, id, at, body), err
 }
 
-// Body is what a webhook would be sent.
+// Body returns the request body for a notice.
 func Body(s Spec, n broker.Notice, link string) ([]byte, error) {
 	h, err := newHook(s)
 	if err != nil {

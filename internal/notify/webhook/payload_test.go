@@ -76,7 +76,7 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-// H75, H71 to H79: whatever a sandbox puts into its facts, Slack makes no mention and no link of it.
+// H75, H71 to H79: Slack renders no mention and no link from a sandbox's text.
 func TestSlackMessagesAreInert(t *testing.T) {
 	const hostile = "<!channel> <@U1> <https://evil.example|ok> https://evil.example @here *b* `c` &lt; \u202egnp\u200b\x1b[2J\r\n> A request is approved"
 	spec := webhook.Spec{

@@ -59,19 +59,19 @@ var withPeople = testkit.Options{
 	Rules: []people.Rule{{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleApprover, Group: "leads"}},
 }
 
-// received is a call that a receiver got.
+// received is a call to a receiver.
 type received struct {
 	ID, Type, Request, Status string
 	Body                      string
 }
 
-// receiver is somebody else's server, with a certificate of its own authority.
+// receiver is a webhook endpoint with a certificate of a private CA.
 type receiver struct {
 	*httptest.Server
 	calls chan received
 }
 
-// newReceiver answers with what answer returns, and reports the calls that it has taken.
+// newReceiver returns a receiver that responds with the status from answer, and reports the calls that it accepts.
 func newReceiver(t *testing.T, answer func(received) int) *receiver {
 	t.Helper()
 	r := &receiver{calls: make(chan received, 1000)}
@@ -105,7 +105,7 @@ func newReceiver(t *testing.T, answer func(received) int) *receiver {
 	return r
 }
 
-// patience is how long a test waits for something that has to happen, on a machine that does much else.
+// patience is how long a test waits for an event on a busy machine.
 const patience = time.Minute
 
 func (r *receiver) next(t *testing.T) received {
@@ -148,7 +148,7 @@ func outbox(t *testing.T, s *testkit.Stack) *ledger.Outbox {
 	return box
 }
 
-// courier runs one replica's courier, and returns a function that ends it and waits for that. Its webhooks have begun.
+// courier runs one replica's courier with subscribed webhooks, and returns a function that stops it and waits for its end.
 func courier(t *testing.T, s *testkit.Stack, specs ...webhook.Spec) (stop func()) {
 	t.Helper()
 	box := outbox(t, s)
@@ -191,7 +191,7 @@ func approve(t *testing.T, s *testkit.Stack, id string) {
 	says(t, s.Person(t, "bob"), openapi.VerdictApprove, id)
 }
 
-// says is a vote of somebody who has looked, with a note.
+// says casts a vote with a note for a person who has opened the request.
 func says(t *testing.T, who *client.Client, verdict openapi.Verdict, id string) {
 	t.Helper()
 	shown, err := who.Approval(t.Context(), id)
