@@ -55,14 +55,14 @@ func TestCheckpointsAreAppendedToAFile(t *testing.T) {
 	}
 }
 
-// Of a file the last checkpoint counts that is whole and signed by the log.
+// The last complete checkpoint that the log has signed counts.
 func TestFilesThatAreDamaged(t *testing.T) {
 	p := newPlace(t)
 	p.grow(t, 3)
 	three, _ := p.checkpoint(t, 0)
 	p.grow(t, 2)
 	five, _ := p.checkpoint(t, 0)
-	padding := strings.Repeat(three+"\n", 1000) // more than is read
+	padding := strings.Repeat(three+"\n", 1000) // more than Last reads
 	for name, tc := range map[string]struct {
 		text string
 		want int64
@@ -158,7 +158,7 @@ func TestCheckpointsAreCommitted(t *testing.T) {
 	eventually(t, "second commit at the remote", pushed(five))
 	c.stop()
 
-	// The same once more is no commit. Another replica, with a work tree of its own, goes on from what is there.
+	// The same checkpoint again makes no commit. Another replica with its own work tree continues from the remote.
 	if err := witness.Git(one).Put(t.Context(), five); err != nil {
 		t.Errorf("the same again: %v", err)
 	}

@@ -42,7 +42,7 @@ func TestWitnessesCosignWhatGrows(t *testing.T) {
 		t.Errorf("got %v for more witnesses than there are, want %v", err, audit.ErrNotYet)
 	}
 
-	// A replica that takes over asks what the witness has, and goes on from there.
+	// A replica that takes over learns what size the witness has, and continues from there.
 	c.stop()
 	p.grow(t, 4)
 	before := one.Calls()
@@ -60,7 +60,7 @@ func TestAWitnessThatHangsKeepsNobodyWaiting(t *testing.T) {
 	p := newPlace(t)
 	hanging, sound := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
 	hanging.Break(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.ReadAll(r.Body) // only then is it noticed that the caller leaves
+		_, _ = io.ReadAll(r.Body) // needed so that the server notices a disconnect
 		<-r.Context().Done()
 	})
 	c := p.carry(t, witness.Config{Witnesses: of(hanging, sound)})
@@ -75,7 +75,7 @@ func TestAWitnessThatHangsKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// What fails is said when it begins and when it ends, and counted each time.
+// A failure is logged when it begins and when it ends, and counted each time.
 func TestFailuresBeginAndEnd(t *testing.T) {
 	p := newPlace(t)
 	w, other := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
@@ -124,7 +124,7 @@ func TestFailuresBeginAndEnd(t *testing.T) {
 	}
 }
 
-// Two histories under one key: whichever the witness has seen first, the other one is not cosigned, and there is an alarm.
+// Two histories under one key: the witness cosigns only the first one that it saw, and the other one raises an alarm.
 func TestSplitViews(t *testing.T) {
 	p := newPlace(t)
 	p.grow(t, 5)

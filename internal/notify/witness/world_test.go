@@ -34,7 +34,7 @@ var catalogue = []scopes.File{
 	{Name: "policy.cedar", Data: []byte(`@id("all") permit (principal, action, resource);`)},
 }
 
-// place is one ledger, sealed with a key of Vault.
+// place is one ledger, sealed with a key in Vault.
 type place struct {
 	*ledger.Ledger
 	stack *testkit.Stack
@@ -52,7 +52,7 @@ func newPlace(t *testing.T) *place {
 	return &place{s.DB.Ledger(t), s, s.DB, keys}
 }
 
-// twin is another ledger, whose checkpoints the same key signs.
+// twin returns another ledger whose checkpoints are signed with the same key.
 func (p *place) twin(t *testing.T) *place {
 	t.Helper()
 	db := testkit.NewDB(t)
@@ -76,7 +76,7 @@ func (p *place) grow(t *testing.T, entries int) {
 	})
 }
 
-// checkpoint is the last that so many witnesses have cosigned, which the log has signed too.
+// checkpoint returns the latest checkpoint with at least this many cosignatures, and verifies the signature of the log.
 func (p *place) checkpoint(t *testing.T, witnesses int) (string, audit.Checkpoint) {
 	t.Helper()
 	signed, err := p.Checkpoint(t.Context(), witnesses)
@@ -94,7 +94,7 @@ func (p *place) checkpoint(t *testing.T, witnesses int) (string, audit.Checkpoin
 	return signed, c
 }
 
-// kept counts the cosignatures.
+// kept counts the stored cosignatures.
 func (p *place) kept(t *testing.T) (n int) {
 	t.Helper()
 	if err := testkit.Connect(t, p.db.AuditorURL).QueryRow(t.Context(), `SELECT count(*) FROM cosignatures`).Scan(&n); err != nil {
@@ -108,7 +108,7 @@ func (p *place) witness(t *testing.T, name string) *testkit.Witness {
 	return testkit.NewWitness(t, name, origin, p.keys...)
 }
 
-// carrying is a replica that carries, and what it told of it.
+// carrying is a running carrier and the events that it reported.
 type carrying struct {
 	log testkit.Buffer
 
@@ -119,7 +119,7 @@ type carrying struct {
 	status   func() []witness.Status
 }
 
-// carry runs a carrier of a ledger until the test, or stop, ends it.
+// carry runs a carrier of the ledger until stop is called or the test ends.
 func (p *place) carry(t *testing.T, cfg witness.Config) *carrying {
 	t.Helper()
 	c := &carrying{cosigned: map[string]int64{}, failed: map[witness.Why]int{}}
@@ -154,7 +154,7 @@ func (c *carrying) failures(why witness.Why) int {
 	return c.failed[why]
 }
 
-// of is what the carrier needs to know of witnesses that go by w0, w1, ...
+// of returns the configuration of witnesses with the names w0, w1, ...
 func of(all ...*testkit.Witness) (specs []witness.Spec) {
 	for n, w := range all {
 		specs = append(specs, witness.Spec{Name: fmt.Sprintf("w%d", n), Key: w.Key, Target: w.Target()})
@@ -175,7 +175,7 @@ func inBackground(t *testing.T, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// patience is how long a test waits for something that has to happen, on a machine that does much else.
+// patience is how long a test waits for an event on a busy machine.
 const patience = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
