@@ -268,7 +268,7 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 	return view{page: "approval", title: short(a.Title, 80), data: &a}, nil
 }
 
-// alike lists the other pending requests in the same group as a.
+// alike lists the other pending requests that are similar to a.
 func (c *Console) alike(r *http.Request, who *visitor, a *ask) ([]ask, error) {
 	asks, _, err := c.waiting(r, who)
 	if err != nil {
