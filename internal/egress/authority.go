@@ -17,13 +17,13 @@ import (
 const (
 	authorityLife = 90 * 24 * time.Hour
 	leafLife      = 24 * time.Hour
-	// early is for clocks of sandboxes that are behind.
+	// early backdates certificates, for sandboxes whose clocks are behind.
 	early = 5 * time.Minute
-	// mostLeaves bounds the memory: which names there are is for the catalogue, and its wildcards, to say.
+	// mostLeaves bounds memory: the catalogue and its wildcards decide which names exist.
 	mostLeaves = 1000
 )
 
-// authority signs the certificates that sandboxes see. Its key is in memory only, and ends with the gateway.
+// authority signs the certificates that sandboxes see. Its key exists only in memory, for as long as the gateway runs.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -54,10 +54,10 @@ func newAuthority(now func() time.Time) (*authority, error) {
 	return &authority{key: key, cert: cert, pem: encoded, now: now, leaves: map[string]*tls.Certificate{}}, nil
 }
 
-// template has a random serial number of 127 bits, as no two certificates may share one.
+// template returns an unsigned certificate with a random 127-bit serial number, because no two certificates may share one.
 func template(now time.Time, life time.Duration, name string) *x509.Certificate {
 	serial := make([]byte, 16)
-	_, _ = rand.Read(serial) // never fails
+	_, _ = rand.Read(serial) // crypto/rand never fails
 	serial[0] &= 0x7f
 	return &x509.Certificate{
 		SerialNumber: new(big.Int).SetBytes(serial), Subject: pkix.Name{CommonName: name},
@@ -65,7 +65,7 @@ func template(now time.Time, life time.Duration, name string) *x509.Certificate 
 	}
 }
 
-// leaf is the certificate for a host.
+// leaf returns the certificate for a host. It caches each certificate for half of its life.
 func (a *authority) leaf(host string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// cancels are the sessions of one sandbox in which something can be cancelled.
+// cancels are the sessions of one sandbox that the client can cancel a query in.
 type cancels struct {
 	mu  sync.Mutex
 	all map[cancelKey]*pgconn.PgConn
 }
 
-// add makes a key for a session, which is good until it is forgotten.
+// add registers a session and returns its cancel key. The key is valid until the caller calls forget.
 func (c *cancels) add(upstream *pgconn.HijackedConn) (key cancelKey, forget func()) {
 	key = newCancelKey()
-	// It is used for nothing but to cancel, for which it opens a connection of its own.
+	// This PgConn only cancels, and opens a new connection to do so.
 	canceller, err := pgconn.Construct(upstream)
 	if err != nil {
 		return key, func() {}
@@ -34,7 +34,7 @@ func (c *cancels) add(upstream *pgconn.HijackedConn) (key cancelKey, forget func
 	}
 }
 
-// run cancels what is under way in a session. Nobody is told whether there is one.
+// run cancels the query that runs in a session. It returns nothing, so the client can't learn whether the session exists.
 func (c *cancels) run(ctx context.Context, key cancelKey) {
 	c.mu.Lock()
 	canceller := c.all[key]

@@ -17,7 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// newKey makes a key, and what asks for a certificate of it. The names are for the scope to say.
+// newKey makes a key and a certificate signing request for it. The request has no names: the scope decides them.
 func newKey() (key secret.Text, csr string, err error) {
 	made, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -37,7 +37,8 @@ func newKey() (key secret.Text, csr string, err error) {
 	return secret.New(text("PRIVATE KEY", der)), text("CERTIFICATE REQUEST", request), nil
 }
 
-// proving are connections with the certificate of a credential, which end with it, whatever goes on in them.
+// proving returns transports that present the certificate of a credential. Their connections close when the credential ends,
+// even in the middle of a call.
 func (g *Gateway) proving(h *held, cert *tls.Certificate) lines {
 	l := g.lines()
 	for _, t := range []*http.Transport{l.one, l.many} {
@@ -50,15 +51,15 @@ func (g *Gateway) proving(h *held, cert *tls.Certificate) lines {
 	return l
 }
 
-// prover connects to hosts that ask for its certificate.
+// prover connects to hosts and presents its certificate. It refuses a host that requests no certificate.
 type prover struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	cfg  *tls.Config
 	cert *tls.Certificate
-	held *held // connections end with it, and are counted
+	held *held // its end closes the connections; it also counts them
 }
 
-// errNotAsked is why no call goes to a host that would take it for anybody's.
+// errNotAsked refuses a call to a host that requests no client certificate: the host would accept the call from anyone.
 var errNotAsked = &refusal{
 	code: codeUnfit, explanation: "the host asks for no client certificate when a connection is opened, so that the call would have gone without the credential",
 }
@@ -95,7 +96,7 @@ func (p *prover) connect(ctx context.Context, network, address string) (net.Conn
 	return secured, nil
 }
 
-// bounded is a connection that something else may end.
+// bounded is a connection that also closes when a credential ends.
 type bounded struct {
 	net.Conn
 	forget func()

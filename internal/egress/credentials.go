@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	// askWithin bounds the wait for a credential.
+	// askWithin bounds the wait for a response from Brevet.
 	askWithin = 30 * time.Second
 	// reportWithin bounds the report of how often a credential was used.
 	reportWithin = 10 * time.Second
-	// margin is how long before its end a credential is not used for a new call.
+	// margin is how long before its expiry a credential stops being used for new calls.
 	margin = 2 * time.Second
-	// deniedFor is how long a no is told again without asking, so that what tries all the time does not fill the record.
+	// deniedFor is how long a denial is repeated without a request to Brevet, so that a sandbox that retries in a loop does not
+	// fill the record.
 	deniedFor = time.Second
-	// mostSlots bounds for how many asks a sandbox is remembered: the parameters are of its choosing.
+	// mostSlots bounds how many different credentials are cached for a sandbox, because the sandbox chooses the parameters.
 	mostSlots = 1000
 )
 
@@ -40,24 +41,24 @@ type credentialCache struct {
 
 	mu    sync.Mutex
 	slots map[string]*slot
-	// released is there once the cache closes, and is closed when all is released.
+	// released is set when the cache closes, and closed when every credential is released.
 	released chan struct{}
-	reports  sync.WaitGroup // that are to be made
+	reports  sync.WaitGroup // reports that are not sent yet
 }
 
-// slot is for one scope with its parameters.
+// slot holds the credential of one scope with its parameters.
 type slot struct {
-	turn    chan struct{} // taken by who asks Brevet
+	turn    chan struct{} // a lock: its holder requests or confirms the credential
 	current atomic.Pointer[held]
-	// With the turn:
+	// The holder of turn owns the fields below.
 	pending *client.Pending
-	key     secret.Text // that a certificate was asked for with
+	key     secret.Text // the key of csr
 	csr     string
 	denied  error
 	until   time.Time
 }
 
-// credential returns one that is alive, and asks for it when there is none.
+// credential returns a credential that is alive, and requests one if the cache has none.
 func (p *credentialCache) credential(ctx context.Context, m match) (*held, error) {
 	s, err := p.slot(m)
 	if err != nil {
@@ -72,7 +73,7 @@ func (p *credentialCache) credential(ctx context.Context, m match) (*held, error
 	case <-ctx.Done():
 		return nil, &refusal{code: codeUnavailable, cause: ctx.Err()}
 	}
-	// An answer that nobody waits for any more may hold a credential: it is for the next one.
+	// The request continues if this caller leaves: the response may hold a credential, which the next caller can use.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
 	defer cancel()
 	h := s.current.Load()
@@ -88,7 +89,8 @@ func (p *credentialCache) credential(ctx context.Context, m match) (*held, error
 	return h, nil
 }
 
-// still is nil when a credential may be used now, and errEnded when it may not any more.
+// still returns nil if the credential may be used now, errEnded if it has ended, and an unavailable refusal if Brevet can't
+// confirm it.
 func (p *credentialCache) still(ctx context.Context, h *held) error {
 	var unsure error
 	for range confirmTries {
@@ -131,7 +133,8 @@ func (p *credentialCache) slot(m match) (*slot, error) {
 	return s, nil
 }
 
-// forget drops the slots that hold nothing and that nobody asks for now. A request that waits for people is asked for anew.
+// forget drops the slots that hold no credential and that no call uses now. A dropped slot loses its pending request, so the
+// next call makes a new request.
 func (p *credentialCache) forget() {
 	for key, s := range p.slots {
 		if h := s.current.Load(); (h == nil || !h.alive(p.now())) && len(s.turn) == 0 {
@@ -140,7 +143,7 @@ func (p *credentialCache) forget() {
 	}
 }
 
-// ask gets a credential from Brevet, for who has the slot's turn.
+// ask requests a credential from Brevet. The caller must hold the slot's turn.
 func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, error) {
 	if p.now().Before(s.until) {
 		return nil, s.denied
@@ -183,7 +186,8 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	return h, nil
 }
 
-// report tells how often a credential was used that is not used any more: one that was asked for and never used is one too many.
+// report sends Brevet the number of uses of a credential that has ended. It reports zero uses too: they show a credential that
+// nobody needed.
 func (p *credentialCache) report(h *held) {
 	log := p.log.With("scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
 	log.Info("egress credential ended")
@@ -191,7 +195,7 @@ func (p *credentialCache) report(h *held) {
 	released := p.released
 	p.mu.Unlock()
 	if released != nil {
-		<-released // which matters more
+		<-released // releasing credentials comes first
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
 	defer cancel()
@@ -199,12 +203,12 @@ func (p *credentialCache) report(h *held) {
 	switch stands, err := p.broker.ReportUses(ctx, h.id, said); {
 	case err != nil:
 		log.Warn("egress uses not reported", "error", err)
-	case stands.Calls != said.Calls: // whoever said so has the sandbox's SVID
+	case stands.Calls != said.Calls: // another client with the sandbox's SVID reported first
 		log.Warn("egress uses were reported by somebody else", "recorded", stands.Calls)
 	}
 }
 
-// request asks, or looks what people have said to what was asked before.
+// request makes a new request, or checks the decision on the pending one.
 func (p *credentialCache) request(ctx context.Context, s *slot, m match) (client.Answer, error) {
 	if m.scope.Csr && s.csr == "" {
 		var err error
@@ -231,7 +235,8 @@ func (p *credentialCache) request(ctx context.Context, s *slot, m match) (client
 	return p.broker.Redeem(ctx, id, ask)
 }
 
-// decided tells of a no once, by redeeming what cannot be. What nobody decided is asked for again.
+// decided handles a request that was not approved. It redeems a rejected request once, which returns the denial. A request that
+// ended without a decision, or that is gone, is made again.
 func (p *credentialCache) decided(ctx context.Context, id string, ask client.Ask, status openapi.Status) (client.Answer, error) {
 	if status == openapi.StatusRejected {
 		return p.broker.Redeem(ctx, id, ask)
@@ -239,8 +244,8 @@ func (p *credentialCache) decided(ctx context.Context, id string, ask client.Ask
 	return p.broker.Request(ctx, ask)
 }
 
-// close ends what is under way, releases everything, takes back what people were asked for, and waits for the reports. What that
-// does not reach ends by itself.
+// close ends the calls in progress, releases every credential, withdraws pending requests, and waits for the reports. A
+// credential or request that it can't reach before ctx ends expires by itself.
 func (p *credentialCache) close(ctx context.Context) {
 	released := make(chan struct{})
 	p.mu.Lock()
@@ -280,5 +285,5 @@ func (p *credentialCache) close(ctx context.Context) {
 }
 
 func (p *credentialCache) release(ctx context.Context, id string) {
-	_, _ = p.broker.Release(ctx, id) // it ends with the task, or by itself
+	_, _ = p.broker.Release(ctx, id) // on failure the credential ends with the task, or expires
 }

@@ -1,7 +1,8 @@
-// Package egress is the way out of a sandbox: it asks Brevet as the sandbox for the credential that a call needs, puts it in,
-// and passes the call on.
+// Package egress is the gateway for the outgoing calls of a sandbox. For each call, it requests the credential that the call
+// needs from Brevet with the sandbox's identity, adds the credential, and forwards the call.
 //
-// It must never let a call pass that no egress rule of the catalogue has, never give a credential to the sandbox, to another
-// host than its rule names, to an address that is not open, or to a connection without TLS, never follow a redirect, never
-// keep a credential anywhere but in memory, and never begin a call with one that Brevet has not called alive within the last second.
+// It must never forward a call that matches no egress rule of the catalogue. It must never give a credential to the sandbox, to
+// a host that its rule does not name, to an address that is not allowed, or to a connection without TLS. It must never follow a
+// redirect, and never store a credential outside memory. It must never start a call with a credential that Brevet has not
+// confirmed as alive within the last second.
 package egress

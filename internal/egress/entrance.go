@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// entrance is where calls come in: as a proxy's, or by a base URL.
+// entrance handles incoming calls, which arrive as to a proxy or by a base URL.
 type entrance struct {
 	gateway *Gateway
 	who     Caller
@@ -33,10 +33,10 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// maxTarget is the longest name with a port.
+// maxTarget is the greatest length of a host name with a port.
 const maxTarget = 253 + len(":65535")
 
-// turnAway asks for a password where one would do.
+// turnAway answers a call that belongs to no known sandbox. It asks for the password if that is what is missing.
 func (e *entrance) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	status, field := http.StatusProxyAuthRequired, "Proxy-Authenticate"
 	switch {
@@ -51,7 +51,8 @@ func (e *entrance) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(status)
 }
 
-// connect opens a tunnel to the gateway itself. Nothing is called before there is a call in it.
+// connect opens a tunnel that ends at the gateway itself. The gateway connects to no host until a call comes through the
+// tunnel.
 func (e *entrance) connect(w http.ResponseWriter, r *http.Request, sandbox *Sandbox) {
 	target := strings.ToLower(r.Host)
 	host, port, err := net.SplitHostPort(target)
@@ -74,7 +75,7 @@ func (e *entrance) connect(w http.ResponseWriter, r *http.Request, sandbox *Sand
 	}
 }
 
-// absolute is a call that names its host in the request line, as clients do with a proxy for what is not over TLS.
+// absolute handles a call that names its host in the request line. Clients send such a call to a proxy if the URL is not https.
 func (e *entrance) absolute(w http.ResponseWriter, r *http.Request, sandbox *Sandbox) {
 	switch {
 	case r.URL.Scheme != "https":
@@ -86,7 +87,7 @@ func (e *entrance) absolute(w http.ResponseWriter, r *http.Request, sandbox *San
 	}
 }
 
-// below is a call whose path begins with its host, for programs that can be given a base URL and no proxy.
+// below handles a call whose path begins with its host, for programs that accept a base URL but no proxy.
 func (e *entrance) below(w http.ResponseWriter, r *http.Request, sandbox *Sandbox) {
 	host, path, found := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	target, err := url.Parse("https://" + host + "/" + path)
@@ -98,7 +99,7 @@ func (e *entrance) below(w http.ResponseWriter, r *http.Request, sandbox *Sandbo
 	e.gateway.pass(w, r, sandbox, target)
 }
 
-// fromTunnel is a call over TLS, which is for the host that the tunnel was opened for or for nobody.
+// fromTunnel handles a call from a tunnel. It refuses a call for another host than the one that the tunnel was opened for.
 func (g *Gateway) fromTunnel(w http.ResponseWriter, r *http.Request) {
 	t, ok := r.Context().Value(tunnelKey{}).(*tunnel)
 	if !ok || r.Method == http.MethodConnect || r.URL.IsAbs() || origin(r.Host) != origin(t.target) {
@@ -115,5 +116,5 @@ func (g *Gateway) fromTunnel(w http.ResponseWriter, r *http.Request) {
 	g.pass(w, r, sandbox, &target)
 }
 
-// origin is a host and port in one spelling.
+// origin returns a host and port in canonical form: lower case, without ":443".
 func origin(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":443") }

@@ -17,7 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/safehttp"
 )
 
-// What one connection may take of the gateway.
+// Limits of one connection, or of one sandbox.
 const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = time.Minute
@@ -25,38 +25,38 @@ const (
 	// maxBody is the largest body of a call, in bytes, and bodyPause the longest pause in it.
 	maxBody   = 1 << 30
 	bodyPause = 30 * time.Second
-	// mostTunnels is how many a sandbox may have open at a time, and mostCalls how many calls it may have under way.
+	// mostTunnels is how many tunnels a sandbox may have open at once, and mostCalls how many calls it may have in progress.
 	mostTunnels = 500
 	mostCalls   = 1000
-	// mostConns is how many connections a listener may have open, before anything is known of them.
+	// mostConns is how many connections a listener may have open before it knows whose they are.
 	mostConns = 4096
-	// handshakeWithin is how long a host may take to prove who it is.
+	// handshakeWithin bounds the TLS handshake with a host.
 	handshakeWithin = 10 * time.Second
-	// lastWords is how long an answer may take that is broken off.
+	// lastWords is how long the rest of a call may take once its credential has ended.
 	lastWords = time.Second
 )
 
-// Config is what a Gateway works with.
+// Config configures a Gateway.
 type Config struct {
-	// Roots vouch for the hosts that are called; nil is the system's.
+	// Roots verify the certificates of hosts. Nil means the system's roots.
 	Roots *x509.CertPool
-	// AllowPrivate are networks that may be called though they are not public.
+	// AllowPrivate are the networks that may be called although they are not public.
 	AllowPrivate []netip.Prefix
-	// Resolver looks up hosts; nil is the system's.
+	// Resolver looks up hosts. Nil means the system's resolver.
 	Resolver *net.Resolver
-	// CallsPerSecond is how many calls a sandbox may make to one host, and twice as many in one go.
+	// CallsPerSecond is how many calls a sandbox may make to one host. Bursts may have twice as many.
 	CallsPerSecond int
 	Log            *slog.Logger
 	Now            func() time.Time
 }
 
-// Gateway is the way out for one or more sandboxes.
+// Gateway forwards the calls of one or more sandboxes to hosts.
 type Gateway struct {
 	cfg       Config
 	authority *authority
-	inner     *http.Server // what comes through tunnels
+	inner     *http.Server // serves the calls that come through tunnels
 	tunnels   *handoff
-	below     *log.Logger // what goes wrong below a call, which is for anyone to cause at will
+	below     *log.Logger // connection errors below a call; at debug level, because any client can cause them
 
 	mu        sync.Mutex
 	sandboxes []*Sandbox
@@ -64,7 +64,8 @@ type Gateway struct {
 	listeners []net.Listener
 }
 
-// New returns a gateway with an authority of its own, for certificates that its sandboxes trust and nobody else should.
+// New returns a gateway with a certificate authority that it makes itself. Its sandboxes trust that authority, and nothing else
+// should.
 func New(cfg Config) (*Gateway, error) {
 	if cfg.CallsPerSecond < 1 {
 		return nil, errors.New("egress: a sandbox has to be able to make a call")
@@ -80,7 +81,7 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// CA is the certificate of the gateway's authority, as PEM.
+// CA returns the certificate of the gateway's authority, as PEM.
 func (g *Gateway) CA() []byte { return g.authority.pem }
 
 func (g *Gateway) server(handler http.Handler) *http.Server {
@@ -90,10 +91,10 @@ func (g *Gateway) server(handler http.Handler) *http.Server {
 	}
 }
 
-// Serve takes calls from a listener until ctx ends. who tells whose they are.
+// Serve accepts calls from a listener until ctx ends. who says which sandbox a call belongs to.
 func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) error {
 	server := g.server(&entrance{g, who})
-	// Each call through a proxy takes a connection, or a tunnel in one: there is nothing to gain by HTTP/2.
+	// HTTP/1 is enough: through a proxy, each call has a connection, or a tunnel in one, so HTTP/2 would gain nothing.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server.Protocols = &protocols
@@ -109,7 +110,8 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 	return nil
 }
 
-// crowded closes connections beyond mostConns. It is no listener, since servers look for TLS in what those accept.
+// crowded closes connections beyond mostConns. It is a ConnState hook and not a listener, because http.Server looks for TLS in
+// the type of the connections that a listener accepts.
 func crowded() func(net.Conn, http.ConnState) {
 	var open atomic.Int64
 	return func(conn net.Conn, state http.ConnState) {
@@ -118,14 +120,14 @@ func crowded() func(net.Conn, http.ConnState) {
 			if open.Add(1) > mostConns {
 				_ = conn.Close()
 			}
-		case http.StateHijacked, http.StateClosed: // tunnels and WebSockets are a sandbox's, which has its own bounds
+		case http.StateHijacked, http.StateClosed: // tunnels and WebSockets count against a sandbox's own limits
 			open.Add(-1)
 		case http.StateActive, http.StateIdle:
 		}
 	}
 }
 
-// Close ends all calls, and releases every credential.
+// Close aborts all calls, and releases every credential.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
 	servers, listeners, sandboxes := g.endpoints, g.listeners, g.sandboxes
@@ -143,7 +145,8 @@ func (g *Gateway) Close(ctx context.Context) {
 	_ = g.tunnels.Close()
 }
 
-// lines are ways to call hosts: for calls that have a connection to themselves, and for those that share one.
+// lines are the two transports to hosts. Calls over one have a connection to themselves (HTTP/1), and calls over many may share
+// one (HTTP/2).
 type lines struct{ one, many *http.Transport }
 
 func (g *Gateway) lines() lines {
@@ -154,7 +157,8 @@ func (g *Gateway) lines() lines {
 	return lines{g.transport(&one), g.transport(&many)}
 }
 
-// by is for calls that came by a version of HTTP, and go on by it where the host can: what came by itself goes faster so.
+// by returns the transport for a call that arrived over the given major version of HTTP. The call leaves over the same version
+// if the host supports it: a call with a connection to itself goes faster so.
 func (l lines) by(major int) *http.Transport {
 	if major >= 2 {
 		return l.many
@@ -162,8 +166,8 @@ func (l lines) by(major int) *http.Transport {
 	return l.one
 }
 
-// transport calls hosts: at addresses that are open, over TLS, by no other proxy. It asks for no compression, so that what
-// comes back can be searched for secrets.
+// transport returns a transport that connects only to allowed addresses, over TLS, and through no other proxy. It requests no
+// compression, so that responses can be searched for secrets.
 func (g *Gateway) transport(protocols *http.Protocols) *http.Transport {
 	return &http.Transport{
 		Protocols:              protocols,

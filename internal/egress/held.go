@@ -12,58 +12,58 @@ import (
 )
 
 const (
-	// confirmEvery is how often Brevet is asked whether a credential that is in use is alive.
+	// confirmEvery is how often the gateway asks Brevet whether a credential in use is alive.
 	confirmEvery = 250 * time.Millisecond
-	// confirmWithin bounds one such question, and confirmTries how often it is put while a call waits for the answer.
+	// confirmWithin bounds one such request. confirmTries is how often the gateway sends it while a call waits for the result.
 	confirmWithin = 600 * time.Millisecond
 	confirmTries  = 3
-	// fresh is for how long a yes counts for calls that begin: what has ended is of no use a second later.
+	// fresh is how long a confirmation is good for new calls. A credential that has ended must be unusable one second later.
 	fresh = 900 * time.Millisecond
-	// mostUses is how many can be reported.
+	// mostUses is the greatest number of uses that a report can hold.
 	mostUses = 1_000_000_000
-	// patience is for how long what is under way goes on while Brevet cannot be asked.
+	// patience is how long calls in progress continue while Brevet can't be reached.
 	patience = 3 * time.Second
 )
 
-// errEnded is why a call was broken off: its credential is not alive any more.
+// errEnded is the cause of an aborted call: its credential is no longer alive.
 var errEnded = errors.New("the credential has ended")
 
-// held is a credential that is alive as far as anybody knows.
+// held is a credential that is alive as far as the gateway knows.
 type held struct {
 	id    string
 	scope string
-	user  string      // of a login, or the id of a key of AWS's
-	value secret.Text // what is sent, or signed by: a token, a key, a password
-	// session is what goes with a key of AWS's that is for a while, and lines are the connections of a certificate.
+	user  string      // of a login, or the id of an AWS key
+	value secret.Text // what is sent, or signs the call: a token, a key, a password
+	// session is the session token of a temporary AWS key. lines are the connections that present a certificate.
 	session secret.Text
 	lines   lines
-	// masked are the forms in which it must not come back.
+	// masked are all spellings of the credential that responses must not contain.
 	masked []secret.Text
 	ends   time.Time
 
 	life context.Context //nolint:containedctx // what is done with the credential ends with it
 	end  context.CancelCauseFunc
 
-	calls     atomic.Int64 // that it was used for
+	calls     atomic.Int64 // calls that used the credential
 	used      atomic.Pointer[time.Time]
 	users     atomic.Int64
-	open      atomic.Int64 // connections with its certificate
-	touched   atomic.Bool  // since it was last confirmed
+	open      atomic.Int64 // connections that present its certificate
+	touched   atomic.Bool  // whether it was used since it was last confirmed
 	confirmed atomic.Pointer[time.Time]
 }
 
-// ready tells whether it may be used without asking.
+// ready reports whether the credential may be used without asking Brevet.
 func (h *held) ready(now time.Time) bool {
 	return h.alive(now) && now.Sub(*h.confirmed.Load()) < fresh
 }
 
 func (h *held) alive(now time.Time) bool { return h.life.Err() == nil && now.Before(h.ends) }
 
-// confirm asks whether it is alive, and ends it when it is not. An error is that nobody can tell.
+// confirm asks Brevet whether the credential is alive, and ends it if it is not. It returns an error if Brevet can't be asked.
 func (h *held) confirm(ctx context.Context, broker *client.Client, now func() time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmWithin)
 	defer cancel()
-	began := now() // an end that is acknowledged after this may not be in the answer
+	began := now() // the response may miss an end that is acknowledged after this
 	h.touched.Store(false)
 	state, err := broker.State(ctx, h.id)
 	if errors.Is(err, client.ErrNotFound) || err == nil && !state.InForce {
@@ -76,8 +76,8 @@ func (h *held) confirm(ctx context.Context, broker *client.Client, now func() ti
 	return err
 }
 
-// watch confirms it for as long as it is used, or a connection with its certificate is open, and ends it when it cannot be confirmed
-// while it is used: what is under way breaks off then.
+// watch confirms the credential at intervals while it is in use or a connection with its certificate is open. If Brevet can't
+// confirm a credential in use for patience, watch ends it, which aborts the calls in progress.
 func (h *held) watch(broker *client.Client, now func() time.Time) {
 	ticker := time.NewTicker(confirmEvery)
 	defer ticker.Stop()
@@ -100,13 +100,14 @@ func (h *held) watch(broker *client.Client, now func() time.Time) {
 	}
 }
 
-// count has one more call reported.
+// count adds one call to the report.
 func (h *held) count(now time.Time) {
 	h.calls.Add(1)
 	h.used.Store(&now)
 }
 
-// use begins a call with it: the context ends with the credential, and done says that the call is over.
+// use starts a call with the credential. The returned context ends with the credential. The caller calls done when the call is
+// over.
 func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 	h.users.Add(1)
 	h.touched.Store(true)
@@ -115,12 +116,12 @@ func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 	return using, func() {
 		stop()
 		cancel(nil)
-		h.touched.Store(true) // it is confirmed once more: a host may be the first to know of its end
+		h.touched.Store(true) // confirm it once more: a host may learn of its end first
 		h.users.Add(-1)
 	}
 }
 
-// uses is what is reported of it.
+// uses returns the report of the credential's use.
 func (h *held) uses() openapi.UseRequest {
 	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
 	if last := h.used.Load(); last != nil {

@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	// shortest is the length, in bytes, from which on a secret is masked: a shorter one would be found in any text.
+	// shortest is the least length, in bytes, of a secret that is masked. A shorter one would match in any text.
 	shortest = 8
-	// maskAtOnce is how much of a body is looked at in one go.
+	// maskAtOnce is how many bytes of a body are searched at once.
 	maskAtOnce = 32 << 10
 )
 
-// mask hides secrets in what a host answers, by their value. What it puts in their place is as long, so that no length that
-// was announced is wrong.
+// mask replaces secrets in responses by their value. The replacement has the same length, so an announced length stays right.
 type mask struct{ secrets, stars []string }
 
-// spellings are the ways in which hosts write what they were sent: as it is, and escaped for URLs, such as in the Location of a
-// redirect, for JSON, and for HTML.
+// spellings returns the forms in which hosts echo a secret: as it is, and escaped for URLs (such as in the Location of a
+// redirect), for JSON, and for HTML.
 func spellings(text string) []secret.Text {
 	all := []string{text, html.EscapeString(text)}
 	query := url.QueryEscape(text)
@@ -34,7 +33,7 @@ func spellings(text string) []secret.Text {
 	for _, one := range []string{query, component, inScripts.Replace(component), url.PathEscape(text)} {
 		all = append(all, one, escape.ReplaceAllStringFunc(one, strings.ToLower))
 	}
-	quoted, _ := json.Marshal(text) // a text always can be
+	quoted, _ := json.Marshal(text) // a string always encodes
 	for _, one := range []string{inJSON.Replace(text), string(quoted[1 : len(quoted)-1])} {
 		all = append(all, one, strings.ReplaceAll(one, "/", `\/`))
 	}
@@ -48,9 +47,9 @@ func spellings(text string) []secret.Text {
 
 var (
 	escape = regexp.MustCompile(`%[0-9A-F]{2}`)
-	// inScripts is what encodeURIComponent leaves as it is.
+	// inScripts undoes the escapes that encodeURIComponent does not make.
 	inScripts = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
-	// inJSON is what has to be escaped; json.Marshal does more, for HTML.
+	// inJSON makes only the escapes that JSON requires. json.Marshal also escapes for HTML.
 	inJSON = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\t", `\t`)
 )
 
@@ -79,14 +78,14 @@ func (m mask) header(h http.Header) {
 	}
 }
 
-// body returns what is read from b with the secrets masked, and trailers with them, once b is read. length is -1 when it is not known.
+// body returns a reader of b with the secrets masked. Once b is read, it masks the trailers too. length is -1 if unknown.
 func (m mask) body(b io.ReadCloser, length int64, trailer func() http.Header) io.ReadCloser {
 	if len(m.secrets) == 0 {
 		return b
 	}
 	atOnce := maskAtOnce
 	if length >= 0 && length < maskAtOnce {
-		atOnce = int(length) + 1 // one more, to meet the end
+		atOnce = int(length) + 1 // one more byte, to read EOF
 	}
 	return &maskedBody{ReadCloser: b, mask: m, atOnce: atOnce, trailer: trailer}
 }
@@ -94,12 +93,12 @@ func (m mask) body(b io.ReadCloser, length int64, trailer func() http.Header) io
 type maskedBody struct {
 	io.ReadCloser
 	mask    mask
-	atOnce  int // how much of the body is read in one go
+	atOnce  int // how many bytes of the body are read at once
 	trailer func() http.Header
 
-	room  []byte // where chunk lies
-	chunk []byte // what is read and not given out
-	clean int    // how much of chunk can be given out
+	room  []byte // the buffer that holds chunk
+	chunk []byte // bytes that are read and not yet returned
+	clean int    // how many bytes of chunk can be returned
 	err   error
 }
 
@@ -115,7 +114,7 @@ func (b *maskedBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads on, and keeps back what may be the beginning of a secret.
+// fill reads more of the body, and holds back an end that may be the start of a secret.
 func (b *maskedBody) fill() {
 	if need := len(b.chunk) + b.atOnce; len(b.room) < need {
 		room := make([]byte, need)
@@ -143,7 +142,7 @@ func (b *maskedBody) fill() {
 	}
 }
 
-// begins is how many bytes at the end of chunk are the beginning of one.
+// begins returns how many bytes at the end of chunk are the start of one.
 func begins(chunk []byte, one string) int {
 	tail := chunk[max(0, len(chunk)-len(one)+1):]
 	for {
@@ -152,7 +151,7 @@ func begins(chunk []byte, one string) int {
 			return 0
 		}
 		tail = tail[at:]
-		if one[:len(tail)] == string(tail) { // which takes no memory
+		if one[:len(tail)] == string(tail) { // this conversion does not allocate
 			return len(tail)
 		}
 		tail = tail[1:]

@@ -18,27 +18,29 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// own are headers by which a sandbox could say who it is, to whom it was passed on, or that the call is another one.
+// own are headers by which a sandbox could claim an identity, claim to be forwarded for someone, or change the method or target
+// of the call. They are removed.
 var own = []string{
 	"Authorization", "Cookie", "Proxy-Authorization", "Proxy", "Forwarded", "Destination", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
 	"X-Host", "X-Http-Host-Override", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Remote-User", "Remote-User",
 	"X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key", "X-Amz-Security-Token", "X-Amz-S3session-Token",
 }
 
-// ownPrefixes are what such headers begin with.
+// ownPrefixes are the prefixes of such headers.
 var ownPrefixes = []string{
 	"X-Forwarded-", "X-Original-", "X-Rewrite-", "Client-Cert", "X-Client-Cert", "Ssl-Client-", "X-Ssl-", "X-Amzn-Mtls-",
 }
 
-// kept tells whether a header of the sandbox goes on. A name of anything but letters, digits and hyphens does not, as with nginx:
-// programs that turn names into variables take an underscore for a hyphen, and so another header for one of our own.
+// kept reports whether a header of the sandbox is forwarded. A name may have letters, digits and hyphens only, as in nginx.
+// Programs that turn header names into variables read an underscore as a hyphen, so another name could stand for one of the
+// headers that the gateway removes or sets.
 func kept(name string) bool {
 	return !strings.ContainsFunc(name, func(c rune) bool {
 		return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 	}) && !slices.Contains(own, name) && !slices.ContainsFunc(ownPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// passage is one call on its way.
+// passage is one call through the gateway.
 type passage struct {
 	gateway *Gateway
 	sandbox *Sandbox
@@ -47,14 +49,14 @@ type passage struct {
 	held    *held
 	mask    mask
 	began   time.Time
-	room    int64 // of the sandbox's, that the body takes
+	room    int64 // bytes of sandbox.bodies that the body takes
 }
 
-// pass sends a call on with the credential that it needs, or refuses it.
+// pass forwards a call with the credential that it needs, or refuses it.
 func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox, target *url.URL) {
 	p := &passage{gateway: g, sandbox: sandbox, target: target, began: g.cfg.Now()}
 	seen := &answer{ResponseWriter: w}
-	defer func() { p.log(r, seen) }() // also of what is broken off, which panics
+	defer func() { p.log(r, seen) }() // deferred, because ReverseProxy panics when a response breaks off
 	leave, ok := sandbox.calls.take(mostCalls)
 	if !ok {
 		seen.refused = &refusal{code: codeTooMany, after: time.Second}
@@ -79,14 +81,14 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 	p.forward(seen, r.ProtoMajor).ServeHTTP(seen, r)
 }
 
-// hurry is for when a credential ends: a sandbox that does not read what it asked for, or that does not send what it began, is not
-// waited for any longer.
+// hurry sets short deadlines on the connection to the sandbox once a credential has ended. The gateway then stops waiting for a
+// sandbox that does not read the response, or does not send the rest of its body.
 func hurry(conn *http.ResponseController) {
 	end := time.Now().Add(lastWords) //nolint:forbidigo // for a connection, not for a decision
 	_, _ = conn.SetWriteDeadline(end), conn.SetReadDeadline(end)
 }
 
-// prepare finds out what the call needs, and gets it.
+// prepare checks the call, finds the rule for it, and gets the credential.
 func (p *passage) prepare(r *http.Request) error {
 	if upgrade := r.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "websocket") {
 		return &refusal{code: codeUpgrade}
@@ -97,7 +99,7 @@ func (p *passage) prepare(r *http.Request) error {
 	if r.ContentLength > maxBody {
 		return &refusal{code: codeTooLarge}
 	}
-	// What is judged is what will be sent, whatever was received.
+	// Match the call that will be sent, not the one that was received.
 	call := scopes.Call{Method: r.Method, Host: p.target.Host, Path: p.target.EscapedPath()}
 	var err error
 	if p.match, err = p.sandbox.rules.find(r.Context(), call); err != nil {
@@ -118,7 +120,7 @@ func (p *passage) prepare(r *http.Request) error {
 	return nil
 }
 
-// copies are buffers for bodies.
+// copies is a pool of buffers for response bodies.
 var copies = buffers{sync.Pool{New: func() any { return new([maskAtOnce]byte) }}}
 
 type buffers struct{ sync.Pool }
@@ -139,17 +141,17 @@ func (p *passage) forward(seen *answer, major int) *httputil.ReverseProxy {
 			if cause := context.Cause(r.Context()); cause != nil {
 				err = cause
 			} else if p.held.life.Err() != nil {
-				err = errEnded // it took its connections with it
+				err = errEnded // its end closed its connections
 			}
 			seen.refused = err
 			refuse(seen, err)
 		},
-		// What has no length is flushed as it comes.
+		// ReverseProxy flushes a response of unknown length at once.
 		Transport: p.carrier(major), BufferPool: &copies, ErrorLog: p.gateway.below,
 	}
 }
 
-// carrier sends what came by a version of HTTP.
+// carrier returns the transport for a call that arrived over the given major version of HTTP.
 func (p *passage) carrier(major int) http.RoundTripper {
 	switch p.match.route.Send.As {
 	case scopes.SendAWS:
@@ -161,7 +163,7 @@ func (p *passage) carrier(major int) http.RoundTripper {
 	}
 }
 
-// rewrite takes away what the sandbox says of itself, and puts the credential in.
+// rewrite removes the identity that the sandbox claims, and adds the credential.
 func (p *passage) rewrite(out *http.Request) {
 	out.URL, out.Host = p.target, p.target.Host
 	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return !kept(name) })
@@ -180,13 +182,13 @@ func (p *passage) rewrite(out *http.Request) {
 		withKey := *out.URL
 		withKey.RawQuery = query.Encode()
 		out.URL = &withKey
-	case scopes.SendAWS, scopes.SendCertificate: // by who carries it
+	case scopes.SendAWS, scopes.SendCertificate: // the transport adds the credential
 	default:
 		out.Header.Set("Authorization", "Bearer "+value)
 	}
 }
 
-// clean takes credentials out of an answer: those that were sent, and those that the host gives.
+// clean removes credentials from a response: those that were sent, and those that the host issues.
 func (p *passage) clean(resp *http.Response) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc"} {
 		resp.Header.Del(name)
@@ -212,7 +214,7 @@ func (p *passage) log(r *http.Request, seen *answer) {
 	p.gateway.cfg.Log.LogAttrs(r.Context(), slog.LevelInfo, "egress call", attrs...)
 }
 
-// answer counts what goes back.
+// answer records the status and size of the response to the sandbox.
 type answer struct {
 	http.ResponseWriter
 	status  int
@@ -220,7 +222,7 @@ type answer struct {
 	refused error
 }
 
-// WriteHeader leaves out what comes before an answer, which nobody has cleaned.
+// WriteHeader drops informational responses (1xx), which clean has not checked. It passes 101 on.
 func (a *answer) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
 		return
@@ -238,10 +240,11 @@ func (a *answer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap lets [http.ResponseController] reach the connection.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// steady ends a body that stops coming, or that still comes when ctx has ended. When it has come, the answer takes as long as it takes.
+// steady returns body with a read timeout: a read fails if the sandbox sends nothing for bodyPause, or if ctx has ended. After
+// the end of the body there is no deadline, so the response may take any time.
 func steady(ctx context.Context, conn *http.ResponseController, body io.ReadCloser) io.ReadCloser {
 	return &steadyBody{body, ctx, conn}
 }
@@ -254,7 +257,7 @@ type steadyBody struct {
 
 func (b *steadyBody) Read(p []byte) (int, error) {
 	_ = b.conn.SetReadDeadline(time.Now().Add(bodyPause)) //nolint:forbidigo // for a connection, not for a decision
-	if b.ctx.Err() != nil {                               // asked after that, so that the deadline of a hurry comes last
+	if b.ctx.Err() != nil {                               // checked after the deadline is set, so that hurry's deadline wins
 		return 0, context.Cause(b.ctx)
 	}
 	n, err := b.ReadCloser.Read(p)

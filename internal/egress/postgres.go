@@ -23,17 +23,18 @@ import (
 )
 
 const (
-	// startWithin bounds what comes before a session: what the client says of it, and the login.
+	// startWithin bounds what comes before a session: the client's startup message and the login.
 	startWithin = 30 * time.Second
-	// mostSessions is how many a sandbox may have at a time.
+	// mostSessions is how many sessions a sandbox may have open at once.
 	mostSessions = 100
-	// acceptPause is how long nobody is let in when there is no room for one more connection.
+	// acceptPause is how long the listener accepts nothing when the system has no room for another connection.
 	acceptPause = 50 * time.Millisecond
-	// mostRequests is how often a client may ask for encryption, which a socket of its own does not need.
+	// mostRequests is how many startup messages a client may send. It may ask for encryption first, which its own socket does
+	// not need.
 	mostRequests = 3
 )
 
-// session is a connection to a database, for which the gateway has logged in.
+// session is a client's connection to a database. The gateway logs in to the database for it.
 type session struct {
 	gateway  *Gateway
 	sandbox  *Sandbox
@@ -47,8 +48,8 @@ type session struct {
 	bytes    atomic.Int64
 }
 
-// ServePostgres takes connections of PostgreSQL's protocol until ctx ends, from a listener that one sandbox can reach and
-// nobody else: there is no password.
+// ServePostgres accepts connections of the PostgreSQL protocol until ctx ends. It asks for no password, so only the one sandbox
+// must be able to reach the listener.
 func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sandbox *Sandbox) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -81,13 +82,13 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 	}
 }
 
-// passing tells of an error of a listener that is over in a while, such as that there are too many open files.
+// passing reports whether an error of a listener is temporary, such as too many open files.
 func passing(err error) bool {
 	var busy interface{ Temporary() bool }
 	return errors.As(err, &busy) && busy.Temporary()
 }
 
-// pause waits for some connection to end.
+// pause waits for acceptPause, so that some connections can end.
 func pause(ctx context.Context) {
 	timer := time.NewTimer(acceptPause)
 	defer timer.Stop()
@@ -102,7 +103,7 @@ func (s *session) serve(ctx context.Context) {
 	s.back = pgproto3.NewBackend(exactly{s.client}, s.client)
 	start, err := s.start(ctx)
 	if start == nil {
-		return // it has gone away, or wanted something else to end
+		return // not a session: the client left, or sent a cancel request
 	}
 	if err == nil {
 		err = s.open(ctx, start)
@@ -113,12 +114,13 @@ func (s *session) serve(ctx context.Context) {
 	s.log(ctx, err)
 }
 
-// exactly reads no more than it is asked for: what follows the start of a session is not for who reads that.
+// exactly reads one byte at a time, so that the Backend buffers nothing that follows the startup message.
 type exactly struct{ io.Reader }
 
 func (e exactly) Read(p []byte) (int, error) { return e.Reader.Read(p[:min(1, len(p))]) }
 
-// start is what the client wants; nil when that is no session.
+// start returns the client's startup message. It returns nil if the client cancels another session instead, leaves, or asks for
+// encryption too often.
 func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
 	for range mostRequests {
 		message, err := s.back.ReceiveStartupMessage()
@@ -140,7 +142,7 @@ func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
 	return nil, errors.New("it asks for encryption all the time")
 }
 
-// open logs in to the database, and passes on what the two say to each other until one of them, or the credential, ends.
+// open logs in to the database, and relays between client and database until one of them closes or the credential ends.
 func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) error {
 	leave, ok := s.sandbox.sessions.take(mostSessions)
 	if !ok {
@@ -160,25 +162,25 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 	}
 	upstream, using, done, err := s.enter(ctx, start.Parameters)
 	if err != nil && s.held != nil && !s.held.alive(s.sandbox.credentials.now()) {
-		// It ended just now, and the database may be the first to know. Brevet says why, or gives another one.
+		// The credential has just ended, and the database may know first. Try again: Brevet says why, or issues another one.
 		upstream, using, done, err = s.enter(ctx, start.Parameters)
 	}
 	if err != nil {
 		return err
 	}
-	s.held.count(s.began) // once, however often it was tried
+	s.held.count(s.began) // one use, however many tries it took
 	defer done()
 	defer func() { _ = upstream.Conn.Close() }()
 	key, forget := s.sandbox.cancels.add(upstream)
 	defer forget()
 	if err := s.welcome(start, upstream, key); err != nil {
-		return nil // the client has gone away
+		return nil // the client has left
 	}
 	s.relay(using, upstream.Conn)
 	return nil
 }
 
-// enter logs in with a credential that is alive, for as long as the context says.
+// enter logs in with a credential that is alive. The returned context ends with the credential.
 func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, context.Context, func(), error) {
 	var err error
 	if s.held, err = s.sandbox.credentials.credential(ctx, s.match); err != nil {
@@ -196,13 +198,13 @@ func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.
 	return upstream, using, done, nil
 }
 
-// rejected tells of a login that the database does not take (class 28), or that it ends at once (57P01).
+// rejected reports whether the database refused the login (class 28), or ended the session at once (57P01).
 func rejected(err error) bool {
 	var theirs *pgconn.PgError
 	return errors.As(err, &theirs) && (strings.HasPrefix(theirs.Code, "28") || theirs.Code == "57P01")
 }
 
-// login connects to the database with the credential.
+// login connects to the database and logs in with the credential.
 func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, error) {
 	if _, streams := params["replication"]; streams {
 		return nil, &refusal{code: codeNoRule, explanation: "a session for replication is none that a rule is for"}
@@ -221,9 +223,9 @@ func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.
 	}
 	cfg.Host, cfg.Port, cfg.Database, cfg.User, cfg.Password = host, uint16(number), s.database, s.held.user, s.held.value.Reveal()
 	cfg.Fallbacks, cfg.ConnectTimeout, cfg.ValidateConnect, cfg.AfterConnect = nil, startWithin, nil, nil
-	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // the dialer does, and looks where that leads
+	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // the dialer resolves the name, and checks the address
 	cfg.DialFunc = s.gateway.dialDatabase(host)
-	cfg.TLSConfig, cfg.RequireAuth = nil, "scram-sha-256" // whoever else listens there learns no password
+	cfg.TLSConfig, cfg.RequireAuth = nil, "scram-sha-256" // with SCRAM, another program at that port learns no password
 	if host != localhost {
 		cfg.RequireAuth = ""
 		cfg.TLSConfig = &tls.Config{RootCAs: s.gateway.cfg.Roots, ServerName: host, MinVersion: tls.VersionTLS12}
@@ -244,7 +246,7 @@ func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.
 	return conn.Hijack()
 }
 
-// localhost is the one name that is called without TLS, and has to lead to this machine then.
+// localhost is the only host that is called without TLS. It must resolve to a loopback address.
 const localhost = "localhost"
 
 func (g *Gateway) dialDatabase(host string) pgconn.DialFunc {
@@ -261,7 +263,7 @@ func (g *Gateway) dialDatabase(host string) pgconn.DialFunc {
 	}
 }
 
-// welcome has the client begin, as the database would have after a login.
+// welcome sends the client what the database sends after a login.
 func (s *session) welcome(start *pgproto3.StartupMessage, upstream *pgconn.HijackedConn, key cancelKey) error {
 	if start.ProtocolVersion > pgproto3.ProtocolVersion30 {
 		s.back.Send(&pgproto3.NegotiateProtocolVersion{NewestMinorProtocol: pgproto3.ProtocolVersion30})
@@ -278,7 +280,7 @@ func (s *session) welcome(start *pgproto3.StartupMessage, upstream *pgconn.Hijac
 	return s.client.SetDeadline(time.Time{})
 }
 
-// relay passes bytes on as they are.
+// relay copies bytes in both directions unchanged.
 func (s *session) relay(ctx context.Context, upstream net.Conn) {
 	closeBoth := func() { _, _ = s.client.Close(), upstream.Close() }
 	stop := context.AfterFunc(ctx, closeBoth)
@@ -295,7 +297,7 @@ func (s *session) relay(ctx context.Context, upstream net.Conn) {
 	<-ended
 }
 
-// refuse tells the client as the database would.
+// refuse sends the error to the client as the database would.
 func (s *session) refuse(err error) {
 	var theirs *pgconn.PgError
 	if errors.As(err, &theirs) {
@@ -312,7 +314,7 @@ func (s *session) refuse(err error) {
 		answer.Code = "57P03"
 	}
 	s.back.Send(answer)
-	_ = s.back.Flush() // who has gone away is not to be told
+	_ = s.back.Flush() // the client may have left
 }
 
 func (s *session) log(ctx context.Context, err error) {
@@ -330,7 +332,8 @@ func (s *session) log(ctx context.Context, err error) {
 	s.gateway.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "egress session", attrs...)
 }
 
-// login finds the scope for a database, and its host: the scope that the user names, or else as for calls.
+// login finds the scope for a database, and its host. If several scopes match, it takes the one that the user names, or else
+// the first in the order that find uses.
 func (b *rulebook) login(ctx context.Context, user, database string) (match, string, error) {
 	now, err := b.current(ctx)
 	if err != nil {
@@ -356,7 +359,7 @@ func (b *rulebook) login(ctx context.Context, user, database string) (match, str
 	return found, host, nil
 }
 
-// cancelKey is by what a client names a session that it wants to cancel something in. It is the gateway's own.
+// cancelKey is how a client names a session in which it cancels a query. The gateway makes it, and not the database.
 type cancelKey struct {
 	pid    uint32
 	secret string
@@ -364,6 +367,6 @@ type cancelKey struct {
 
 func newCancelKey() cancelKey {
 	random := make([]byte, 8)
-	_, _ = rand.Read(random) // never fails
+	_, _ = rand.Read(random) // crypto/rand never fails
 	return cancelKey{binary.BigEndian.Uint32(random), string(random[4:])}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// The codes of what a gateway refuses by itself. What Brevet refuses has Brevet's.
+// The codes of the gateway's own refusals. A refusal by Brevet keeps Brevet's code.
 const (
 	codeNoRule      openapi.ProblemCode = "egress_no_rule"
 	codePending     openapi.ProblemCode = "egress_pending"
@@ -31,7 +31,7 @@ const (
 	codeSigned      openapi.ProblemCode = "egress_signed"
 )
 
-// words are the status, the title and the detail of each code.
+// words holds the status, title and detail of each code.
 var words = map[openapi.ProblemCode]struct {
 	status        int
 	title, detail string
@@ -52,13 +52,13 @@ var words = map[openapi.ProblemCode]struct {
 	codeSigned:      {http.StatusBadRequest, "Signed by the sandbox", "A part of the call is signed by the sandbox itself, in a way that the gateway cannot take away. The call was not sent. explanation says what to do."},
 }
 
-// refusal is a call that is not passed on, told to the sandbox.
+// refusal is the error for a call that is not forwarded. The sandbox sees it as a problem document.
 type refusal struct {
 	code        openapi.ProblemCode
 	explanation string
-	scopes      []string        // that have a rule for the host
-	pending     *client.Pending // what waits for people
-	after       time.Duration   // when to try again
+	scopes      []string        // the scopes that have a rule for the host
+	pending     *client.Pending // the request that waits for approval
+	after       time.Duration   // when to retry
 	cause       error           // for the log; never for the sandbox
 }
 
@@ -71,7 +71,7 @@ func (r *refusal) Error() string {
 
 func (r *refusal) Unwrap() error { return r.cause }
 
-// unavailable is the refusal for what Brevet did not answer. Its own no stays what it is.
+// unavailable returns a refusal for an error without a response from Brevet. A refusal by Brevet itself stays unchanged.
 func unavailable(err error) error {
 	var problem *client.Problem
 	if errors.As(err, &problem) {
@@ -80,12 +80,12 @@ func unavailable(err error) error {
 	return &refusal{code: codeUnavailable, cause: err, after: time.Second}
 }
 
-// problem is what a sandbox is told (RFC 9457).
+// problem is the response body of a refusal (RFC 9457).
 type problem struct {
 	openapi.Problem
-	// Scopes are those that have a rule for the host.
+	// Scopes are the scopes that have a rule for the host.
 	Scopes []string `json:"scopes,omitempty"`
-	// Waiting is the request that people have to decide on.
+	// Waiting is the request that waits for approval.
 	Waiting *waiting `json:"waiting,omitempty"`
 }
 
@@ -96,14 +96,14 @@ type waiting struct {
 	Expires time.Time `json:"expires_at"`
 }
 
-// problemOf tells an error, and when to try again.
+// problemOf returns the problem document for an error, and how long to wait before a retry.
 func problemOf(err error) (problem, time.Duration) {
 	var theirs *client.Problem
 	if errors.As(err, &theirs) {
 		p := problem{Problem: theirs.Problem}
 		p.Instance = ""
 		if p.Status == http.StatusUnauthorized || p.Status == http.StatusConflict {
-			p.Status = http.StatusForbidden // it is the gateway that was told so, and no login of the sandbox would help
+			p.Status = http.StatusForbidden // Brevet refused the gateway, and the sandbox can't log in for it
 		}
 		return p, theirs.RetryAfter
 	}
@@ -131,14 +131,14 @@ func refusalOf(err error) *refusal {
 		return &refusal{code: codeAddress, cause: err}
 	case errors.Is(err, errEnded):
 		return &refusal{code: codeEnded, cause: err}
-	case errors.As(err, &theirs) && theirs.Op == "remote error": // one of the fixed words of TLS
+	case errors.As(err, &theirs) && theirs.Op == "remote error": // a TLS alert, whose texts are fixed
 		return &refusal{code: codeUpstream, explanation: "the host has ended the connection: " + theirs.Err.Error(), cause: err}
 	default:
 		return &refusal{code: codeUpstream, explanation: upstreamError(err), cause: err}
 	}
 }
 
-// refuse answers in place of the host.
+// refuse sends the sandbox a refusal instead of the host's response.
 func refuse(w http.ResponseWriter, err error) {
 	p, after := problemOf(err)
 	h := w.Header()
@@ -149,5 +149,5 @@ func refuse(w http.ResponseWriter, err error) {
 		h.Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
 	}
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // who has gone away is not to be told
+	_ = json.NewEncoder(w).Encode(p) // the sandbox may have left
 }

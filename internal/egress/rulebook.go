@@ -15,18 +15,18 @@ import (
 // rulesKept is how long a change of the catalogue may take to reach the gateway.
 const rulesKept = 10 * time.Second
 
-// rulebook holds what the sandbox may ask for, with the calls that each scope is for.
+// rulebook caches the scopes that the sandbox may request, with the egress rules of each.
 type rulebook struct {
 	broker *client.Client
 	now    func() time.Time
-	only   map[string]map[string]any // as SandboxConfig.Scopes
+	only   map[string]map[string]any // see SandboxConfig.Scopes
 
 	mu   sync.Mutex
 	read time.Time
 	last *edition
 }
 
-// edition is what Brevet has said at one time, and what calls were found to need by that.
+// edition is the set of rules that Brevet returned at one time, with a cache of the matches found with it.
 type edition struct {
 	pages []page
 
@@ -34,23 +34,23 @@ type edition struct {
 	found map[scopes.Call]match
 }
 
-// mostFound bounds the memory: which calls there are is for the sandbox to say.
+// mostFound bounds memory, because the sandbox decides which calls there are.
 const mostFound = 1000
 
-// page is one scope.
+// page is one scope with its egress rules.
 type page struct {
 	scope  openapi.OfferedScope
 	router *scopes.Router
 }
 
-// match is the scope and the parameters that a call needs.
+// match is the scope and the parameters of the credential that a call needs.
 type match struct {
 	scope openapi.OfferedScope
 	route scopes.Route
 }
 
-// find returns what a call needs a credential for. Of several scopes it is the one of the least authority, then the first by
-// name.
+// find returns the scope and the parameters that a call needs. If several scopes match, it takes the one with the least
+// authority, then the first by name.
 func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	now, err := b.current(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	return match{}, &refusal{code: codeNoRule, explanation: why, scopes: near}
 }
 
-// cached returns what the same call needed a moment ago.
+// cached returns the match of an earlier, equal call.
 func (e *edition) cached(call scopes.Call) (match, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -95,14 +95,14 @@ func (e *edition) keep(call scopes.Call, m match) match {
 	return m
 }
 
-// current reads the rules again when they are old.
+// current returns the rules, and reads them again if they are older than rulesKept.
 func (b *rulebook) current(ctx context.Context) (*edition, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if now := b.now(); b.last != nil && now.Sub(b.read) < rulesKept {
 		return b.last, nil
 	}
-	// Whoever waits for the rules is not to have them broken off by who asked first.
+	// Other callers wait for these rules too, so the first caller must not cancel the read when it leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
 	defer cancel()
 	began := b.now()
@@ -116,7 +116,7 @@ func (b *rulebook) current(ctx context.Context) (*edition, error) {
 			continue
 		}
 		if scope.Bind != openapi.BindNone {
-			continue // a token that is bound to a key is of no use to a gateway
+			continue // the gateway can't use a token that is bound to a key
 		}
 		if router, err := scopes.NewRouter(rulesOf(scope), paramsOf(scope)); err == nil {
 			pages = append(pages, page{scope, router})

@@ -21,34 +21,35 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// SandboxConfig is one sandbox.
+// SandboxConfig configures one sandbox.
 type SandboxConfig struct {
-	// ID is its SPIFFE ID, for the log.
+	// ID is the sandbox's SPIFFE ID, for the log.
 	ID string
-	// Task is what its credentials belong to.
+	// Task is the task that the sandbox's credentials belong to.
 	Task string
-	// Reason is why it asks, for whoever reads the record.
+	// Reason is why the sandbox requests credentials. It is recorded with each request.
 	Reason string
-	// Broker asks as the sandbox, by its SVID.
+	// Broker calls Brevet as the sandbox, with its SVID.
 	Broker *client.Client
-	// Scopes are those that it may use, each with the parameters that no path says. Nil is all that Brevet lets it ask for.
+	// Scopes are the scopes that the sandbox may use. Each has the parameters that the path does not give. Nil allows every
+	// scope that Brevet lets the sandbox request.
 	Scopes map[string]map[string]any
 }
 
-// Sandbox is what a gateway knows of one sandbox, and holds for it. Nothing of it is ever used for another.
+// Sandbox is the state that a gateway holds for one sandbox. None of it is ever used for another sandbox.
 type Sandbox struct {
 	cfg         SandboxConfig
 	rules       *rulebook
 	credentials *credentialCache
 	lines       lines
 	pace        *pace
-	bodies      *semaphore.Weighted // those that are read whole
+	bodies      *semaphore.Weighted // bytes of request bodies that are read whole
 	cancels     cancels
-	// What it has at a time.
+	// How many it has open now.
 	sessions, tunnels, calls places
 }
 
-// Sandbox has the gateway serve one more sandbox.
+// Sandbox adds a sandbox that the gateway serves.
 func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	if cfg.Broker == nil || cfg.Task == "" || cfg.ID == "" {
 		return nil, errors.New("egress: a sandbox has an ID, a task and a client that asks as it")
@@ -61,7 +62,7 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 			log: g.cfg.Log.With("sandbox", cfg.ID, "task", cfg.Task),
 		},
 		pace: &pace{limit: rate.Limit(g.cfg.CallsPerSecond), burst: 2 * g.cfg.CallsPerSecond, of: map[string]*rate.Limiter{}},
-		// Connections are not shared: what one sandbox leaves on one is nothing that another meets.
+		// Sandboxes share no connections, so nothing that one leaves on a connection reaches another.
 		lines: g.lines(), bodies: semaphore.NewWeighted(maxSignedAtOnce),
 	}
 	g.mu.Lock()
@@ -70,10 +71,10 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	return s, nil
 }
 
-// places are how many there are of something.
+// places counts how many of something are in use.
 type places struct{ taken atomic.Int64 }
 
-// take has a place until leave is called. There is none beyond most.
+// take takes a place until the caller calls leave. It fails if that would make more than most.
 func (p *places) take(most int64) (leave func(), ok bool) {
 	if p.taken.Add(1) > most {
 		p.taken.Add(-1)
@@ -82,7 +83,7 @@ func (p *places) take(most int64) (leave func(), ok bool) {
 	return sync.OnceFunc(func() { p.taken.Add(-1) }), true
 }
 
-// pace holds back a sandbox that calls a host too often.
+// pace limits how often a sandbox calls each host.
 type pace struct {
 	limit rate.Limit
 	burst int
@@ -90,7 +91,7 @@ type pace struct {
 	of    map[string]*rate.Limiter
 }
 
-// mostPaced bounds the memory. Hosts are those of rules, and who is forgotten begins anew.
+// mostPaced bounds memory. Only hosts with a rule get a limiter; a limiter that is dropped starts full again.
 const mostPaced = 1000
 
 func (p *pace) allows(host string, now time.Time) bool {
@@ -107,7 +108,7 @@ func (p *pace) allows(host string, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// Drop ends what a sandbox has under way, releases what was held for it, and refuses its calls from then on.
+// Drop aborts the calls of a sandbox, releases its credentials, and refuses its later calls.
 func (g *Gateway) Drop(ctx context.Context, s *Sandbox) {
 	g.mu.Lock()
 	g.sandboxes = slices.DeleteFunc(g.sandboxes, func(one *Sandbox) bool { return one == s })
@@ -121,17 +122,19 @@ func (s *Sandbox) close(ctx context.Context) {
 	s.lines.many.CloseIdleConnections()
 }
 
-// Caller tells whose a call is. Of calls in a tunnel it is asked each time about the CONNECT that opened it.
+// Caller returns the sandbox that a call belongs to. For a call in a tunnel, it gets the CONNECT request that opened the
+// tunnel; the gateway runs it for every such call.
 type Caller func(*http.Request) (*Sandbox, error)
 
-// errCaller is for who does not say by what it may use the gateway.
+// errCaller means that a call has no password, or a wrong one.
 var errCaller = errors.New("the proxy's user and password are missing, or are not this gateway's")
 
-// Alone is for a listener that one sandbox can reach and nobody else, such as a Unix socket of its own.
+// Alone is the Caller for a listener that only one sandbox can reach, such as its own Unix socket.
 func Alone(s *Sandbox) Caller { return func(*http.Request) (*Sandbox, error) { return s, nil } }
 
-// WithPassword is for a listener that others on the machine can reach: the sandbox has a password, as the proxy's, or as its own
-// (Basic or Bearer) where it calls the gateway by a base URL. It is good for this gateway alone.
+// WithPassword is the Caller for a listener that other programs on the machine can reach. The sandbox sends the password as the
+// proxy password. If it calls the gateway by a base URL, it may send it in Authorization instead (Basic or Bearer). The
+// password is valid for this gateway only.
 func WithPassword(s *Sandbox, password secret.Text) Caller {
 	want := sha256.Sum256([]byte(password.Reveal()))
 	return func(r *http.Request) (*Sandbox, error) {
@@ -147,10 +150,10 @@ func WithPassword(s *Sandbox, password secret.Text) Caller {
 	}
 }
 
-// passwordOf reads the password of Basic credentials, or a bearer token.
+// passwordOf returns the password of Basic credentials, or a bearer token.
 func passwordOf(header []string) string {
 	asked := &http.Request{Header: http.Header{"Authorization": header}}
-	if _, password, ok := asked.BasicAuth(); ok { // the one parser of them
+	if _, password, ok := asked.BasicAuth(); ok { // reuse net/http's parser
 		return password
 	}
 	if scheme, token, _ := strings.Cut(asked.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
@@ -159,9 +162,9 @@ func passwordOf(header []string) string {
 	return ""
 }
 
-// Proven is for a listener with mutual TLS: the sandbox proves by its SVID who it is, to whoever took the connection. What was true
-// then may be so no more, so bundles have to vouch for it at each call. lookup knows those of which the gateway holds an identity
-// too, by their SPIFFE ID.
+// Proven is the Caller for a listener with mutual TLS. The sandbox proves its identity with its SVID when it connects. That
+// SVID may become invalid later, so Proven verifies it against bundles at each call. lookup returns the sandbox with a SPIFFE
+// ID, or nil if the gateway holds no identity for it.
 func Proven(bundles x509bundle.Source, now func() time.Time, lookup func(id string) *Sandbox) Caller {
 	return func(r *http.Request) (*Sandbox, error) {
 		if r.TLS == nil {

@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// maxSigned is the largest body that a signature covers, in bytes: it is read whole first. maxSignedAtOnce is how much of such
-	// bodies is in memory for one sandbox, until the calls are over.
+	// maxSigned is the largest body, in bytes, that a signature may cover: the gateway reads such a body whole first.
+	// maxSignedAtOnce is how many bytes of such bodies one sandbox may have in memory. A body takes room until its call is over.
 	maxSigned       = 10 << 20
 	maxSignedAtOnce = 64 << 20
 
 	payloadHeader = "X-Amz-Content-Sha256"
 	unsigned      = "UNSIGNED-PAYLOAD"
-	// unsignedChunks have a checksum at their end, and no signatures.
+	// unsignedChunks marks a body in chunks with a checksum at the end and no signatures.
 	unsignedChunks = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 )
 
-// streaming are the services that take a body without its hash, and a path as it was sent.
+// streaming are the services that accept a body without its hash, and sign the path as it is sent.
 var streaming = []string{"s3", "s3-object-lambda", "s3-outposts"}
 
-// names tells of a header that names another object than the path does, which is read then: X-Amz-Copy-Source, X-Oss-Copy-Source.
+// names reports whether a header names an object to read other than the one in the path: X-Amz-Copy-Source, X-Oss-Copy-Source.
 func names(header string) bool {
 	return strings.HasSuffix(header, "-Copy-Source") || strings.HasSuffix(header, "-Rename-Source")
 }
 
-// signable refuses what a signature of the gateway's cannot be put in place of, and what it would be too much for.
+// signable refuses a call whose own signatures the gateway can't replace, or whose body is too large to sign.
 func signable(r *http.Request, service string) error {
 	streams, payload := slices.Contains(streaming, service), r.Header.Get(payloadHeader)
 	encoding := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ","))
@@ -63,13 +63,13 @@ func tooLargeToSign(service string) error {
 	return &refusal{code: codeTooLarge, explanation: fmt.Sprintf("the signature for %s covers the body, which is read whole first and so may have %d MiB", service, maxSigned>>20)}
 }
 
-// signer signs calls by a key of AWS's.
+// signer signs calls with an AWS key.
 type signer struct {
 	passage *passage
 	next    http.RoundTripper
 }
 
-// RoundTrip implements [http.RoundTripper]. The call is nobody else's, so that it is changed in place.
+// RoundTrip implements [http.RoundTripper]. It changes the request in place, which is safe because nothing else uses it.
 func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 	service := s.passage.match.route.Send.Service
 	payload := out.Header.Get(payloadHeader)
@@ -79,14 +79,14 @@ func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 		if payload, err = s.read(out); err != nil {
 			return nil, err
 		}
-		// That may have taken long.
+		// Reading the body may have taken long.
 		if err := s.passage.sandbox.credentials.still(out.Context(), s.passage.held); err != nil {
 			return nil, err
 		}
 	case payload != unsignedChunks:
 		payload = unsigned
 	}
-	out.Header.Del("Date") // of the sandbox's: the signature has its own
+	out.Header.Del("Date") // set by the sandbox; the signature has its own date
 	out.Header.Set(payloadHeader, payload)
 	out.URL = canonical(out.URL)
 	if err := s.sign(out, payload); err != nil {
@@ -95,13 +95,13 @@ func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(out)
 }
 
-// read takes the whole body, and returns its hash. The room that it takes is the passage's, which gives it back.
+// read reads the whole body, and returns its hash. It takes room from the sandbox for the passage, which gives it back.
 func (s *signer) read(out *http.Request) (string, error) {
 	if out.Body == nil {
 		return sumOf(nil), nil
 	}
 	p, body := s.passage, &bytes.Buffer{}
-	room := int64(2 * maxSigned) // as much as a buffer takes that grows
+	room := int64(2 * maxSigned) // a growing buffer may take twice the size of its content
 	if out.ContentLength >= 0 {
 		room = min(maxSigned, out.ContentLength)
 	}
@@ -110,7 +110,7 @@ func (s *signer) read(out *http.Request) (string, error) {
 	}
 	p.room = room
 	if out.ContentLength >= 0 {
-		body.Grow(int(room) + bytes.MinRead) // to meet the end
+		body.Grow(int(room) + bytes.MinRead) // room for the read that finds EOF
 	}
 	if _, err := body.ReadFrom(io.LimitReader(out.Body, maxSigned+1)); err != nil {
 		return "", err
@@ -129,7 +129,7 @@ func sumOf(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// canonical is a URL in the one spelling that both sides sign, without what the sandbox has signed in it.
+// canonical returns a URL in the one spelling that both sides sign, without the sandbox's own signature in the query.
 func canonical(sent *url.URL) *url.URL {
 	target := *sent
 	target.RawPath = httpbinding.EscapePath(target.Path, false)
@@ -142,7 +142,7 @@ func canonical(sent *url.URL) *url.URL {
 	return &target
 }
 
-// sign signs what says what the call is, and nothing that somebody on the way may change.
+// sign signs the parts that define the call, and no header that a proxy on the way may change.
 func (s *signer) sign(out *http.Request, payload string) error {
 	p, send := s.passage, s.passage.match.route.Send
 	call := &http.Request{Method: out.Method, URL: out.URL, Host: out.Host, Header: http.Header{}}
@@ -152,13 +152,13 @@ func (s *signer) sign(out *http.Request, payload string) error {
 		}
 	}
 	key := aws.Credentials{AccessKeyID: p.held.user, SecretAccessKey: p.held.value.Reveal(), SessionToken: p.held.session.Reveal()}
-	// A signer keeps what it derives of a key, so that each is for one call.
+	// A Signer caches the keys that it derives, so make one for each call.
 	by := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = slices.Contains(streaming, send.Service) })
 	if err := by.SignHTTP(context.WithoutCancel(out.Context()), key, call, payload, send.Service, send.Region, p.gateway.cfg.Now()); err != nil {
 		return fmt.Errorf("signing the call: %w", err)
 	}
 	maps.Copy(out.Header, call.Header)
-	// Whoever had the signature could send the same call again.
+	// Mask the signature too: with it, the same call could be sent again.
 	_, signature, _ := strings.Cut(out.Header.Get("Authorization"), "Signature=")
 	p.mask = newMask(append(slices.Clone(p.held.masked), secret.New(signature)))
 	return nil

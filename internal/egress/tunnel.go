@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// tunnel is a connection that a sandbox has opened by CONNECT. It ends here, and the host is none the wiser.
+// tunnel is a connection that a sandbox opened with CONNECT. TLS ends at the gateway, and not at the host.
 type tunnel struct {
 	net.Conn
-	early  *bufio.Reader            // what was sent before the tunnel was there
-	whose  func() (*Sandbox, error) // for each call anew
+	early  *bufio.Reader            // bytes that arrived with the CONNECT request
+	whose  func() (*Sandbox, error) // checked again for each call
 	target string                   // host:port, in lower case
-	closed func()                   // told of the end
+	closed func()                   // called when the tunnel closes
 }
 
 // Close implements [net.Conn].
@@ -36,7 +36,7 @@ func (t *tunnel) Read(p []byte) (int, error) {
 
 type tunnelKey struct{}
 
-// tunnelContext has the calls of a tunnel know theirs.
+// tunnelContext stores the tunnel in the context of its calls.
 func tunnelContext(ctx context.Context, conn net.Conn) context.Context {
 	if secured, ok := conn.(*tls.Conn); ok {
 		return context.WithValue(ctx, tunnelKey{}, secured.NetConn())
@@ -44,7 +44,7 @@ func tunnelContext(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// open takes the connection of a CONNECT over.
+// open takes over the connection of a CONNECT request.
 func (g *Gateway) open(w http.ResponseWriter, t *tunnel) error {
 	conn, early, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -64,7 +64,7 @@ func (g *Gateway) open(w http.ResponseWriter, t *tunnel) error {
 
 var errServerName = errors.New("the server name is not the host that the tunnel was opened for")
 
-// certify shows the certificate for the host of the tunnel, to who asks for that host.
+// certify returns the certificate for the host of the tunnel. It fails if the client asks for another host.
 func (g *Gateway) certify(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	t, ok := hello.Conn.(*tunnel)
 	if !ok {
@@ -80,11 +80,11 @@ func (g *Gateway) certify(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		Certificates: []tls.Certificate{*leaf}, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
-		SessionTicketsDisabled: true, // each connection is asked for its host
+		SessionTicketsDisabled: true, // each connection must name its host
 	}, nil
 }
 
-// handoff is a listener whose connections are given to it.
+// handoff is a listener that accepts the connections that give passes to it.
 type handoff struct {
 	conns chan net.Conn
 	done  chan struct{}

@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// upstreamErrors name the kinds of error of a host, in texts that are fixed: an error's own words quote certificates and answers, by
-// which a host could talk to an agent. The first that fits is told. What fits none, such as a connection that breaks, has no text,
-// since it may be the sandbox's own connection.
+// upstreamErrors maps kinds of errors of a host to fixed texts. The error's own text can quote certificates and responses, so a
+// host could use it to talk to an agent. The first match applies. An error that matches none, such as a broken connection, has
+// no text, since it may come from the sandbox's own connection.
 var upstreamErrors = []struct {
 	fits func(error) bool
 	text string
@@ -29,7 +29,7 @@ var upstreamErrors = []struct {
 	{late, "the host did not answer in time"},
 }
 
-// upstreamError is the kind of an error, or "".
+// upstreamError returns the text for an error, or "" if no kind matches.
 func upstreamError(err error) string {
 	for _, known := range upstreamErrors {
 		if known.fits(err) {
@@ -69,7 +69,7 @@ func withoutTLS(err error) bool {
 	return errors.Is(err, http.ErrSchemeMismatch) || a[tls.RecordHeaderError](err)
 }
 
-// late is about connecting and the handshake: what is late after that may be the sandbox's own body.
+// late reports whether connecting or the handshake timed out. A later timeout may be due to the sandbox's own body.
 func late(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return true

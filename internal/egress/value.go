@@ -15,7 +15,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// newHeld takes out of a credential what its rule sends. key is of who asked for a certificate.
+// newHeld extracts from a credential what its rule sends. key is the private key of the gateway's own certificate request, if
+// it made one.
 func (g *Gateway) newHeld(token *client.Token, send scopes.Send, key secret.Text, began time.Time) (*held, error) {
 	h := &held{id: token.ID, scope: token.Scope, ends: began.Add(token.TTL - margin)}
 	if token.TTL < 2*margin {
@@ -39,7 +40,7 @@ func (g *Gateway) newHeld(token *client.Token, send scopes.Send, key secret.Text
 	return h, nil
 }
 
-// show is for what goes into a call as it is.
+// show handles a credential that goes into the call as it is.
 func (h *held) show(token *client.Token, send scopes.Send) bool {
 	text := token.Secret.Reveal()
 	if send.Field != "" {
@@ -52,7 +53,7 @@ func (h *held) show(token *client.Token, send scopes.Send) bool {
 	return text != "" && httpguts.ValidHeaderFieldValue(text) && (send.Field != "" || strings.EqualFold(token.Type, "Bearer"))
 }
 
-// sign is for a key of AWS's, by the names that Vault's engine for them gives to its members.
+// sign handles an AWS key. The member names are those of Vault's AWS engine.
 func (h *held) sign(members map[string]any) bool {
 	text := func(name string) string { s, _ := members[name].(string); return s }
 	session := text("session_token")
@@ -61,13 +62,14 @@ func (h *held) sign(members map[string]any) bool {
 	}
 	h.user, h.value, h.session = text("access_key"), secret.New(text("secret_key")), secret.New(session)
 	for _, one := range []string{h.user, h.value.Reveal(), session} {
-		// What does not match, S3 tells byte by byte.
+		// If a signature does not match, S3 echoes the string in hex bytes.
 		h.masked = append(h.masked, append(spellings(one), secret.New(fmt.Sprintf("% x", one)))...)
 	}
 	return h.user != "" && h.value.Reveal() != "" && httpguts.ValidHeaderFieldValue(h.user) && httpguts.ValidHeaderFieldValue(session)
 }
 
-// prove is for a certificate with its key, or for one of our own key. It opens connections that are for nothing else.
+// prove handles a certificate, either with its private key or for the gateway's own key. Its connections serve only this
+// credential.
 func (h *held) prove(g *Gateway, members map[string]any, key secret.Text) bool {
 	text := func(name string) string { s, _ := members[name].(string); return s }
 	if key.Reveal() == "" {
@@ -81,11 +83,11 @@ func (h *held) prove(g *Gateway, members map[string]any, key secret.Text) bool {
 	return true
 }
 
-// chainOf is a list of certificates, as Vault gives it, or all of them in one text.
+// chainOf returns the certificate chain as one text. Vault gives a list of certificates, or all of them in one text.
 func chainOf(member any) string {
 	text, ok := member.(string)
 	if !ok {
-		list, _ := json.Marshal(member) // it has come from JSON
+		list, _ := json.Marshal(member) // it was decoded from JSON
 		text = string(list)
 	}
 	var chain []string
@@ -95,11 +97,12 @@ func chainOf(member any) string {
 	return text
 }
 
-// membersOf are those of a credential that is no JWT. What an engine gave as it is has them one level down.
+// membersOf returns the members of a credential that is not a JWT. A credential that an engine returned unchanged has them one
+// level down.
 func membersOf(token *client.Token) map[string]any {
 	members := map[string]any{}
 	if token.Kind == scopes.KindKV || token.Kind == scopes.KindVault {
-		_ = json.Unmarshal([]byte(token.Field("data").Reveal()), &members) // what is no object has no members
+		_ = json.Unmarshal([]byte(token.Field("data").Reveal()), &members) // what is not an object has no members
 		return members
 	}
 	for _, name := range token.Fields() {
