@@ -13,11 +13,11 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// longestWait is how long one call waits for people at most: below the time that a call may take.
+// longestWait is how long one call waits for a decision. It is shorter than the timeout of a call.
 const longestWait = 20 * time.Second
 
-// Wait returns the state of one of the caller's own requests once it is not pending any more, or the state that it has
-// when ctx ends. It asks again as often as it has to.
+// Wait returns the state of one of the caller's own requests once it is no longer pending. If ctx ends first, it returns the
+// last state with an error. It calls the server as often as it needs to.
 func (c *Client) Wait(ctx context.Context, id string) (openapi.RequestState, error) {
 	if err := segment(id); err != nil {
 		return openapi.RequestState{}, err
@@ -33,7 +33,7 @@ func (c *Client) Wait(ctx context.Context, id string) (openapi.RequestState, err
 		if err := c.read(req, &state); err != nil || state.Status != openapi.StatusPending {
 			return state, err
 		}
-		// A server on which too many wait answers at once.
+		// An overloaded server responds at once instead of waiting.
 		if pause := time.Second - time.Since(began); pause > 0 {
 			select {
 			case <-ctx.Done():
@@ -44,8 +44,8 @@ func (c *Client) Wait(ctx context.Context, id string) (openapi.RequestState, err
 	}
 }
 
-// Redeem gets the credential of a request that people have approved. ask is as the request was made: of it the keys are
-// sent again. While people have not agreed the answer is pending; a person's no is ErrDenied.
+// Redeem gets the credential of an approved request. ask is the ask that the request was made with; only its keys are sent
+// again. The answer is pending while the request still waits for approval. If a person rejected it, the error is ErrDenied.
 func (c *Client) Redeem(ctx context.Context, id string, ask Ask) (Answer, error) {
 	if err := segment(id); err != nil {
 		return Answer{}, err
@@ -57,7 +57,7 @@ func (c *Client) Redeem(ctx context.Context, id string, ask Ask) (Answer, error)
 	return c.answer(req, ask.Signer)
 }
 
-// Withdraw takes back one of the caller's own requests. It may be called again.
+// Withdraw withdraws one of the caller's own requests. It is idempotent.
 func (c *Client) Withdraw(ctx context.Context, id string) error {
 	if err := segment(id); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (c *Client) Withdraw(ctx context.Context, id string) error {
 	return err
 }
 
-// Approvals lists what waits for the person who calls: of each trust domain, and in it of each sandbox, in turn the
-// oldest. Each has been held to its hash.
+// Approvals lists the requests that wait for the calling person's vote. It takes one request from each trust domain in turn,
+// and within a trust domain one from each sandbox in turn, oldest first. It checks every request against its hash.
 func (c *Client) Approvals(ctx context.Context, limit int) (openapi.ApprovalList, error) {
 	var list openapi.ApprovalList
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/approvals?limit="+strconv.Itoa(limit), nil)
@@ -89,7 +89,7 @@ func (c *Client) Approvals(ctx context.Context, limit int) (openapi.ApprovalList
 	return list, nil
 }
 
-// Approval reads one request that waits for people, or has, with the votes on it.
+// Approval reads one request that waits for approval or did, with its votes. It checks the request against its hash.
 func (c *Client) Approval(ctx context.Context, id string) (openapi.ApprovalCase, error) {
 	var one openapi.ApprovalCase
 	if err := c.get(ctx, "/v1/approvals/", id, &one); err != nil {
@@ -98,12 +98,13 @@ func (c *Client) Approval(ctx context.Context, id string) (openapi.ApprovalCase,
 	return one, checkHash(one)
 }
 
-// Vote says yes or no to a request as the person who calls was shown it, or breaks the glass, for which it takes a note.
+// Vote votes on a request in the form that the calling person was shown: it approves, rejects, or breaks the glass. Break-glass
+// requires a note.
 func (c *Client) Vote(ctx context.Context, shown openapi.ApprovalCase, verdict openapi.Verdict, note string) (openapi.ApprovalCase, error) {
 	return c.vote(ctx, shown.ID, openapi.VoteRequest{Verdict: verdict, Hash: shown.Hash, Note: note})
 }
 
-// VoteForTask says yes to a request, and to the same ask again while the task goes on. The scope has to let it.
+// VoteForTask approves a request, and equal requests of the same task until the task ends. The scope must allow this.
 func (c *Client) VoteForTask(ctx context.Context, shown openapi.ApprovalCase, note string) (openapi.ApprovalCase, error) {
 	return c.vote(ctx, shown.ID, openapi.VoteRequest{
 		Verdict: openapi.VerdictApprove, Covers: openapi.CoverTask, Hash: shown.Hash, Note: note,
@@ -122,7 +123,7 @@ func (c *Client) vote(ctx context.Context, id string, vote openapi.VoteRequest) 
 	return after, c.read(req, &after)
 }
 
-// checkHash holds what a person is shown to what the vote will name.
+// checkHash checks that the hash that a vote names is the hash of what the person is shown.
 func checkHash(one openapi.ApprovalCase) error {
 	hash := sha256.Sum256([]byte(one.Canonical))
 	if hex.EncodeToString(hash[:]) != one.Hash {

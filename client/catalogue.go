@@ -12,7 +12,8 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// Catalogue reads the catalogue in force, as an admin or auditor of all trust domains. ErrNotFound when there is none.
+// Catalogue reads the catalogue in force. The caller must be an admin or auditor of all trust domains. It returns ErrNotFound
+// if there is none.
 func (c *Client) Catalogue(ctx context.Context) (openapi.Catalogue, error) {
 	var got openapi.Catalogue
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/catalogue", nil)
@@ -22,15 +23,15 @@ func (c *Client) Catalogue(ctx context.Context) (openapi.Catalogue, error) {
 	return got, c.read(req, &got)
 }
 
-// CatalogueFiles reads any catalogue that was proposed or applied. Whether they are what their name says is for
-// the caller to check.
+// CatalogueFiles reads the files of any catalogue that was proposed or applied. The caller must check that they match the
+// digest.
 func (c *Client) CatalogueFiles(ctx context.Context, digest string) ([]openapi.CatalogueFile, error) {
 	var got openapi.CatalogueFiles
 	err := c.get(ctx, "/v1/catalogue/", digest, &got)
 	return got.Files, err
 }
 
-// CatalogueChanges lists what became of catalogues, newest first.
+// CatalogueChanges lists the changes of the catalogue with their states, newest first.
 func (c *Client) CatalogueChanges(ctx context.Context, limit int) ([]openapi.CatalogueChange, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/catalogue/history?limit="+strconv.Itoa(limit), nil)
 	if err != nil {
@@ -41,15 +42,15 @@ func (c *Client) CatalogueChanges(ctx context.Context, limit int) ([]openapi.Cat
 	return got.Changes, err
 }
 
-// ApplyCatalogue puts a catalogue in the place of base, which is the digest of the one in force, as an admin of all trust
-// domains. The answer says whether it is applied or waits for another admin. ErrOtherCatalogue when base is not in force;
-// that is also the answer to an order that is sent again after it was carried out.
+// ApplyCatalogue replaces base, the digest of the catalogue in force. The caller must be an admin of all trust domains. The
+// result says whether the new catalogue is applied or waits for another admin. It returns ErrOtherCatalogue if base is not in
+// force, also if the same order is sent again after it was carried out.
 func (c *Client) ApplyCatalogue(ctx context.Context, base string, order openapi.CatalogueOrder) (openapi.CatalogueChange, error) {
 	return c.changeCatalogue(ctx, http.MethodPut, "/v1/catalogue", base, order)
 }
 
-// DecideCatalogue approves or rejects what another admin has proposed to put in the place of base. ErrNotFound when it
-// is not proposed any more.
+// DecideCatalogue approves or rejects a catalogue that another admin proposed as the replacement of base. It returns
+// ErrNotFound if the catalogue is no longer proposed.
 func (c *Client) DecideCatalogue(ctx context.Context, base, digest string, decision openapi.CatalogueDecision) (openapi.CatalogueChange, error) {
 	if err := segment(digest); err != nil {
 		return openapi.CatalogueChange{}, err

@@ -1,7 +1,7 @@
-// Package client asks a Brevet server for credentials, and reads back what was issued.
+// Package client requests credentials from a Brevet server, and reads the record of what was issued.
 //
-// It must never send an SVID anywhere but to the server it was made for, never follow a redirect, never repeat an
-// ask that may have been decided unless that is what it was told to do (Hold), and never print a credential.
+// It must never send an SVID to a server other than its own, never follow a redirect, and never print a credential. It must
+// never repeat a request that may have been decided, except in Hold, which exists to do so.
 package client
 
 import (
@@ -24,19 +24,19 @@ import (
 // defaultTimeout bounds one call unless its context is shorter.
 const defaultTimeout = 30 * time.Second
 
-// Config says which server to call, and over what.
+// Config says which server to call, and with which HTTP client.
 type Config struct {
 	// BaseURL is the server's https URL, without a path.
 	BaseURL string
-	// HTTPClient, if set, carries the calls instead of a client of our own. Its redirect policy and cookies are not
-	// used. It cannot be combined with WithX509 or WithServer, which bring TLS of their own.
+	// HTTPClient, if set, sends the calls instead of the package's own client. Its redirect policy and cookies are not used. It
+	// cannot be combined with WithX509 or WithServer, which configure TLS themselves.
 	HTTPClient *http.Client
 }
 
-// Option says how the caller proves who it is, and how the server does.
+// Option configures how the caller authenticates, and how the server does.
 type Option func(*Client)
 
-// WithX509 proves the caller with an X.509-SVID over mutual TLS. The server must present an X.509-SVID that bundles
+// WithX509 authenticates the caller with an X.509-SVID over mutual TLS. The server must present an X.509-SVID that bundles
 // verifies and server accepts. The client follows the source: after a rotation it opens a new connection.
 func WithX509(source x509svid.Source, bundles x509bundle.Source, server tlsconfig.Authorizer) Option {
 	return func(c *Client) {
@@ -46,7 +46,7 @@ func WithX509(source x509svid.Source, bundles x509bundle.Source, server tlsconfi
 	}
 }
 
-// WithX509AndWebPKI is [WithX509] for a server that presents a certificate of the web: roots verify it, the system's when roots is nil.
+// WithX509AndWebPKI is [WithX509] for a server with a Web PKI certificate. roots verify it; nil means the system's roots.
 func WithX509AndWebPKI(source x509svid.Source, roots *x509.CertPool) Option {
 	return func(c *Client) {
 		c.rotating = &rotatingTransport{source: source, config: func(svid x509svid.Source) *tls.Config {
@@ -55,23 +55,23 @@ func WithX509AndWebPKI(source x509svid.Source, roots *x509.CertPool) Option {
 	}
 }
 
-// WithServer has the server present an X.509-SVID that bundles verifies and server accepts, and shows it no
+// WithServer requires the server to present an X.509-SVID that bundles verifies and server accepts. The client presents no
 // certificate.
 func WithServer(bundles x509bundle.Source, server tlsconfig.Authorizer) Option {
 	return func(c *Client) { c.tls = tlsconfig.TLSClientConfig(bundles, server) }
 }
 
-// WithRoots has the server present a certificate of the web that the roots verify, and shows it none.
+// WithRoots requires the server to present a Web PKI certificate that roots verify. The client presents no certificate.
 func WithRoots(roots *x509.CertPool) Option {
 	return func(c *Client) { c.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12} }
 }
 
-// WithJWT proves the caller with a JWT-SVID, fetched for each call. audience is the server's issuer.
+// WithJWT authenticates the caller with a JWT-SVID, which it fetches for each call. audience is the server's issuer.
 func WithJWT(source jwtsvid.Source, audience string) Option {
 	return func(c *Client) { c.jwt, c.audience = source, audience }
 }
 
-// WithSubject asks the source of [WithJWT] for the JWT-SVIDs of one identity, where the workload has several.
+// WithSubject requests the JWT-SVIDs of one identity from the source of [WithJWT], for a workload with several.
 func WithSubject(id spiffeid.ID) Option {
 	return func(c *Client) { c.subject = id }
 }
@@ -81,11 +81,11 @@ type Client struct {
 	base     *url.URL
 	http     *http.Client
 	tls      *tls.Config
-	rotating *rotatingTransport // nil when no X.509-SVID proves the caller
+	rotating *rotatingTransport // nil if the caller authenticates without an X.509-SVID
 	jwt      jwtsvid.Source
 	audience string
 	subject  spiffeid.ID
-	nonce    *atomic.Pointer[string] // what the server wants in the next DPoP proof
+	nonce    *atomic.Pointer[string] // the nonce for the next DPoP proof
 }
 
 // New returns a Client, or an error for a configuration that could leak an SVID.
@@ -124,10 +124,10 @@ func (c *Client) httpClient(given *http.Client) *http.Client {
 	default:
 		out.Transport = newTransport(c.tls)
 	}
-	// A server of ours never redirects, so one that does is not ours, and must not get the SVID or the ask.
+	// A Brevet server never redirects. A server that does is not Brevet, and must not get the SVID or the request.
 	out.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return out
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }

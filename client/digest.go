@@ -10,8 +10,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// DigestOf is what a credential is searched for by, the Credential of a Filter: the SHA-256, in hex, of the claims of a
-// JWT, and else of the whole token, password or private key. The credential itself need not be sent anywhere.
+// DigestOf returns the value of Filter.Credential that finds a credential: a SHA-256 in hex. It covers the claims of a JWT, and
+// otherwise the whole token, password or private key. The credential itself is not sent.
 func DigestOf(credential secret.Text) string {
 	text := credential.Reveal()
 	if claims := claimsOf(text); claims != nil {
@@ -21,7 +21,7 @@ func DigestOf(credential secret.Text) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// claimsOf is the payload of a JWT (RFC 7515) whatever it is signed by, or nothing.
+// claimsOf returns the payload of a JWT (RFC 7515), whatever its signature, or nil for any other text.
 func claimsOf(text string) []byte {
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {

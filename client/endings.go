@@ -13,17 +13,18 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// TaskEnd says more about the end of a task. The zero value ends a task of the caller's own, now.
+// TaskEnd holds the options of EndTask. The zero value ends one of the caller's own tasks now.
 type TaskEnd struct {
-	// SPIFFEID is the sandbox whose task it is, for orchestrators and admins.
+	// SPIFFEID is the sandbox that the task belongs to, for orchestrators and admins.
 	SPIFFEID string
-	// At is when the task ends.
+	// At is when the task ends. Zero means now.
 	At time.Time
-	// Reason is why, in at most 1000 bytes.
+	// Reason is why the task ends, in at most 1000 bytes.
 	Reason string
 }
 
-// Selection says which credentials an admin revokes. All the set fields have to match, and at least one is needed.
+// Selection says which credentials an admin revokes. A credential must match every field that is set, and at least one field
+// must be set.
 type Selection struct {
 	ID             string
 	Task           string
@@ -34,7 +35,7 @@ type Selection struct {
 	Catalogue      string
 }
 
-// Release ends a credential of the caller's own. It may be called again.
+// Release ends one of the caller's own credentials. It is idempotent.
 func (c *Client) Release(ctx context.Context, id string) (openapi.Receipt, error) {
 	if err := segment(id); err != nil {
 		return openapi.Receipt{}, err
@@ -42,7 +43,7 @@ func (c *Client) Release(ctx context.Context, id string) (openapi.Receipt, error
 	return c.order(ctx, "/v1/issuances/"+url.PathEscape(id)+"/release", nil)
 }
 
-// EndTask ends a task and all that was issued for it. It may be called again.
+// EndTask ends a task and every credential that was issued for it. It is idempotent.
 func (c *Client) EndTask(ctx context.Context, task string, end TaskEnd) (openapi.Receipt, error) {
 	if err := segment(task); err != nil {
 		return openapi.Receipt{}, err
@@ -51,7 +52,7 @@ func (c *Client) EndTask(ctx context.Context, task string, end TaskEnd) (openapi
 		openapi.TaskEndRequest{SpiffeID: end.SPIFFEID, At: end.At, Reason: end.Reason})
 }
 
-// Revoke ends what is selected, as an admin. ErrNotFound when nothing alive is.
+// Revoke ends the selected credentials. The caller must be an admin. It returns ErrNotFound if no live credential matches.
 func (c *Client) Revoke(ctx context.Context, which Selection, reason string) (openapi.Receipt, error) {
 	return c.order(ctx, "/v1/revocations", openapi.RevocationRequest{
 		ID: which.ID, Task: which.Task, SpiffeID: which.SPIFFEID, SpiffeIDPrefix: which.SPIFFEIDPrefix,
@@ -59,13 +60,13 @@ func (c *Client) Revoke(ctx context.Context, which Selection, reason string) (op
 	})
 }
 
-// Quarantine stops issuing to a sandbox and everything below it, or to all of "spiffe://" and a trust domain, and ends
-// what they hold, as an admin.
+// Quarantine stops issuing to a sandbox and every SPIFFE ID below it, or to a whole trust domain ("spiffe://" and its name). It
+// also ends the credentials that they hold. The caller must be an admin.
 func (c *Client) Quarantine(ctx context.Context, spiffeID, reason string) (openapi.Receipt, error) {
 	return c.order(ctx, "/v1/quarantines", openapi.QuarantineRequest{SpiffeID: spiffeID, Reason: reason})
 }
 
-// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none.
+// Unquarantine lifts the quarantine of exactly this name. It returns ErrNotFound if there is none.
 func (c *Client) Unquarantine(ctx context.Context, spiffeID, reason string) error {
 	query := url.Values{"spiffe_id": {spiffeID}}
 	if reason != "" {
@@ -87,7 +88,7 @@ func (c *Client) Unquarantine(ctx context.Context, spiffeID, reason string) erro
 	return nil
 }
 
-// Quarantines lists those that stand, as an admin or auditor.
+// Quarantines lists the quarantines in force. The caller must be an admin or auditor.
 func (c *Client) Quarantines(ctx context.Context) ([]openapi.Quarantine, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath("/v1/quarantines").String(), nil)
 	if err != nil {
@@ -98,7 +99,7 @@ func (c *Client) Quarantines(ctx context.Context) ([]openapi.Quarantine, error) 
 	return list.Quarantines, err
 }
 
-// order sends what is answered with a receipt. Every order may be sent again: it ends what is left.
+// order sends an order whose response is a receipt. Every order can be repeated: it ends what is left.
 func (c *Client) order(ctx context.Context, path string, body any) (openapi.Receipt, error) {
 	var receipt openapi.Receipt
 	req, err := c.post(ctx, path, body)
@@ -116,7 +117,7 @@ func (c *Client) order(ctx context.Context, path string, body any) (openapi.Rece
 	return receipt, err
 }
 
-// post makes a call with a body in JSON, or with none when body is nil.
+// post makes a POST request with a JSON body, or with an empty one if body is nil.
 func (c *Client) post(ctx context.Context, path string, body any) (*http.Request, error) {
 	var content io.Reader = http.NoBody
 	if body != nil {
@@ -136,7 +137,7 @@ func (c *Client) post(ctx context.Context, path string, body any) (*http.Request
 	return req, nil
 }
 
-// segment refuses what would not be one segment of a path.
+// segment returns an error unless name can be one segment of a path.
 func segment(name string) error {
 	if name == "" || name == "." || name == ".." {
 		return fmt.Errorf("%w: an id or a name is required", ErrInvalid)

@@ -46,7 +46,7 @@ var (
 	ErrAnswer = errors.New("response is not a Brevet response")
 )
 
-// sentinels is the server's table from errors to codes, read backwards.
+// sentinels maps codes to errors. It is the inverse of the server's table.
 var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeMalformedBody:        ErrInvalid,
 	openapi.CodeInvalidParameter:     ErrInvalid,
@@ -91,15 +91,15 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeInternal:             ErrInternal,
 }
 
-// reasons are denials that a program may want to tell from the others, by Problem.Reason.
+// reasons maps Problem.Reason to an error, for the denials that a program may want to distinguish.
 var reasons = map[string]error{"quarantined": ErrQuarantined, "task_ended": ErrTaskEnded}
 
-// Problem is the server's own account of a failure (RFC 9457).
+// Problem is the server's description of a failure (RFC 9457).
 type Problem struct { //nolint:errname // the word of RFC 9457
 	openapi.Problem
-	// RequestID names the call in the server's logs.
+	// RequestID identifies the call in the server's logs.
 	RequestID string
-	// RetryAfter is how long to wait, zero when the server did not say.
+	// RetryAfter is how long to wait before a retry. It is zero if the server did not say.
 	RetryAfter time.Duration
 }
 
@@ -114,7 +114,7 @@ func (p *Problem) Error() string {
 	return text
 }
 
-// Is tells the sentinels that the problem's code and reason stand for.
+// Is reports whether target is the sentinel of the problem's code or reason.
 func (p *Problem) Is(target error) bool {
 	sentinel, ok := sentinels[p.Code]
 	reason, why := reasons[p.Reason]

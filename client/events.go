@@ -15,42 +15,43 @@ import (
 )
 
 const (
-	// longestSilence is after which a stream is given up: the server says each 15 s that it is alive.
+	// longestSilence is how long a stream may be silent before the client gives up. The server sends a heartbeat every 15 s.
 	longestSilence = 45 * time.Second
 	// maxEventLine is the longest line of a stream, in bytes.
 	maxEventLine = 1 << 20
 )
 
-// ErrCutOff tells that a stream of events broke, or nothing has come for so long that the connection must be gone.
+// ErrCutOff means that a stream of events broke, or was silent for so long that the connection must be lost.
 var ErrCutOff = errors.New("the events were cut off")
 
-// ApprovalEvent is a change of what waits for a person. One of the three is set.
+// ApprovalEvent is a change in the list of requests that wait for a person's vote. One of the three fields is set.
 type ApprovalEvent struct {
-	Waiting *openapi.ApprovalCase    // has come to wait, or its glass was broken meanwhile; held to its hash
-	Decided *openapi.ApprovalDecided // does not wait any more
-	More    bool                     // others wait that are not told, and may be older
+	Waiting *openapi.ApprovalCase    // began to wait, or became break-glass; checked against its hash
+	Decided *openapi.ApprovalDecided // no longer waits
+	More    bool                     // more requests wait than are listed, and may be older
 }
 
-// ApprovalWatch follows what waits for the person who calls. It is not safe for concurrent use.
+// ApprovalWatch follows the requests that wait for the calling person's vote. It is not safe for concurrent use.
 type ApprovalWatch struct {
 	stream
-	knows map[string]bool // what waits, and whether its glass was broken when that was told
-	more  bool            // others wait
+	knows map[string]bool // waiting requests, and whether each was reported as break-glass
+	more  bool            // more requests wait than are listed
 }
 
-// WatchApprovals returns a watch that has seen nothing yet.
+// WatchApprovals returns a watch that has not reported any request yet.
 func (c *Client) WatchApprovals() *ApprovalWatch {
 	return &ApprovalWatch{stream: c.stream("/v1/approvals/events"), knows: map[string]bool{}}
 }
 
-// Follow tells on what waits, then what comes and goes. It returns nil when the server ends the stream, which it does
-// with the person's ID token, and an error when the connection is lost (ErrCutOff), on returns one, or ctx ends. Called again, it
-// goes on from there: no request is told as waiting twice unless it has been decided in between, or its glass was broken.
+// Follow calls on for each request that waits, and then for each change. It returns nil if the server ends the stream, which it
+// does when the person's ID token expires. It returns an error if the connection is lost (ErrCutOff), if on returns one, or if
+// ctx ends. A later call continues from there. A request is reported as waiting twice only if it was decided in between, or
+// became break-glass.
 func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error) error {
 	return w.stream.follow(ctx, func(ctx context.Context, kind string, data []byte) error { return w.take(ctx, kind, data, on) })
 }
 
-// stream is a source of server-sent events that is read on from where it broke.
+// stream is a source of server-sent events that resumes where it broke.
 type stream struct {
 	client  *Client
 	carrier *http.Client
@@ -60,11 +61,11 @@ type stream struct {
 
 func (c *Client) stream(target string) stream {
 	carrier := *c.http
-	carrier.Timeout = 0 // a stream lasts
+	carrier.Timeout = 0 // a stream has no timeout
 	return stream{client: c, carrier: &carrier, target: c.base.String() + target}
 }
 
-// follow has each event taken until the stream ends.
+// follow calls take for each event until the stream ends.
 func (s *stream) follow(ctx context.Context, take func(ctx context.Context, kind string, data []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,7 +109,7 @@ func (s *stream) follow(ctx context.Context, take func(ctx context.Context, kind
 	return because(ctx, nil)
 }
 
-// because prefers why ctx ended to what that led to.
+// because returns the cause of the end of ctx if ctx has ended, and err otherwise.
 func because(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -140,7 +141,7 @@ func (s *stream) open(ctx context.Context) (*http.Response, error) {
 	return nil, problemOf(resp, body)
 }
 
-// take tells of one event. Kinds that are not known are for newer clients.
+// take reports one event. It ignores unknown kinds, which are for newer clients.
 func (w *ApprovalWatch) take(ctx context.Context, kind string, data []byte, on func(ApprovalEvent) error) error {
 	switch kind {
 	case "waiting":
@@ -184,7 +185,7 @@ func (w *ApprovalWatch) decided(one openapi.ApprovalDecided, on func(ApprovalEve
 	return on(ApprovalEvent{Decided: &one})
 }
 
-// settle makes up for what happened while there was no connection.
+// settle reports the changes that happened while there was no connection.
 func (w *ApprovalWatch) settle(ctx context.Context, now openapi.ApprovalsCurrent, on func(ApprovalEvent) error) error {
 	waits := map[string]bool{}
 	for _, id := range now.Ids {
@@ -199,9 +200,9 @@ func (w *ApprovalWatch) settle(ctx context.Context, now openapi.ApprovalsCurrent
 			return err
 		}
 		if now.More && one.Status == openapi.StatusPending {
-			continue // it may wait still
+			continue // it may still wait
 		}
-		// Who may not see it any more learns no more than that.
+		// A person who may no longer see the request learns only that it no longer waits.
 		if err := w.decided(openapi.ApprovalDecided{ID: id, Status: one.Status, StatusAt: one.StatusAt}, on); err != nil {
 			return err
 		}
@@ -225,22 +226,22 @@ func (w *ApprovalWatch) settle(ctx context.Context, now openapi.ApprovalsCurrent
 	return nil
 }
 
-// IssuanceWatch follows records that begin or change. It is not safe for concurrent use.
+// IssuanceWatch follows records that are added or change. It is not safe for concurrent use.
 type IssuanceWatch struct{ stream }
 
-// WatchIssuances returns a watch of what the filter would list, from when it is first followed.
+// WatchIssuances returns a watch of the records that match the filter. It reports changes from the first call of Follow on.
 func (c *Client) WatchIssuances(f Filter) *IssuanceWatch {
 	f.Limit, f.Cursor = 0, ""
 	return &IssuanceWatch{c.stream("/v1/issuances/events?" + f.Values().Encode())}
 }
 
-// Follow tells on each record that has begun or changed, as it is now. It returns nil when the server ends the stream,
-// and an error when the connection is lost (ErrCutOff), on returns one, or ctx ends. Called again, it goes on from there:
-// nothing is missed, and some may be told again.
+// Follow calls on with each record that is added or changes, in its current state. It returns nil if the server ends the
+// stream. It returns an error if the connection is lost (ErrCutOff), if on returns one, or if ctx ends. A later call continues
+// from there: it misses nothing, and may report a record again.
 func (w *IssuanceWatch) Follow(ctx context.Context, on func(openapi.Issuance) error) error {
 	return w.stream.follow(ctx, func(_ context.Context, kind string, data []byte) error {
 		if kind != "issuance" {
-			return nil // an id alone, or for a newer client
+			return nil // only an id, or a kind for newer clients
 		}
 		var one openapi.Issuance
 		if json.Unmarshal(data, &one) != nil {

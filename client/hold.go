@@ -12,23 +12,23 @@ import (
 	"github.com/brevet-dev/brevet/internal/wait"
 )
 
-// HoldConfig says what a Hold asks for, and whom it tells. Its functions may be nil. They are called one at a time, never
-// after Close has returned, and must not call Close.
+// HoldConfig says what a Hold requests, and which functions it calls. Each function may be nil. Hold calls one function at a
+// time, and none after Close has returned. A function must not call Close.
 type HoldConfig struct {
-	// Ask is made for each credential anew. It takes no idempotency key, since it is made more than once.
+	// Ask is the request for each credential. It must have no idempotency key, since it is sent more than once.
 	Ask Ask
-	// Waiting is told that people have to agree before there is a credential.
+	// Waiting is called if people must approve the request before there is a credential.
 	Waiting func(Pending)
-	// Obtained gets each credential: the first before Hold returns, and each that takes the place of another. The one
-	// before goes on working until it ends.
+	// Obtained is called with each credential: with the first before Hold returns, and with each later one when it replaces the
+	// previous one. The previous credential stays valid until it expires.
 	Obtained func(*Token)
-	// Failed is told why there is no new credential yet. After ErrDenied, ErrInvalid and ErrNotAllowed there will be none;
-	// after most other things it is tried again.
+	// Failed is called with the reason why there is no new credential yet. After ErrDenied, ErrInvalid or ErrNotAllowed the Hold
+	// gives up. After most other errors it tries again.
 	Failed func(error)
 }
 
-// Hold keeps a credential that does not end before its holder wants it to: it asks again, for the same task, once about
-// two thirds of its life are over, and releases everything at the end.
+// Hold keeps a credential alive until its holder closes it. It requests a new one, for the same task, after about two thirds of
+// its lifetime, and releases every credential at the end.
 type Hold struct {
 	client   *Client
 	cfg      HoldConfig
@@ -43,16 +43,16 @@ type Hold struct {
 	alive []holding
 }
 
-// holding is a credential that has not ended by itself.
+// holding is a credential that has not expired yet.
 type holding struct {
 	id   string
 	ends time.Time
 }
 
-// Hold asks for a credential, waits for people where they have to agree, and keeps it renewed until Close. ctx is for the
-// first credential only.
+// Hold requests a credential, waits for approval if it needs one, and renews it until Close. ctx is for the first credential
+// only.
 //
-// An answer that is lost on its way is not asked for again: its credential ends with the task, or by itself.
+// If a response is lost on the way, Hold does not repeat the request. The lost credential ends with the task, or expires.
 func (c *Client) Hold(ctx context.Context, cfg HoldConfig) (*Hold, error) {
 	if cfg.Ask.IdempotencyKey != "" {
 		return nil, fmt.Errorf("%w: a Hold asks more than once, and takes no idempotency key", ErrInvalid)
@@ -69,14 +69,14 @@ func (c *Client) Hold(ctx context.Context, cfg HoldConfig) (*Hold, error) {
 	return h, nil
 }
 
-// Token is the newest credential. After a failed renewal it may have ended.
+// Token returns the newest credential. After a failed renewal it may have expired.
 func (h *Hold) Token() *Token {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.token
 }
 
-// Close stops renewing and releases every credential that is still alive. It may be called again, when it failed.
+// Close stops renewing, and releases every credential that is still alive. It may be called again if it failed.
 func (h *Hold) Close(ctx context.Context) error {
 	h.stop()
 	select {
@@ -101,7 +101,7 @@ func (h *Hold) holdings() []holding {
 	return slices.Clone(h.alive)
 }
 
-// keep renews until it is stopped, or told that there will be no more.
+// keep renews the credential until the Hold is closed or renewal fails for good.
 func (h *Hold) keep(token *Token) {
 	defer close(h.ended)
 	for token != nil {
@@ -112,7 +112,7 @@ func (h *Hold) keep(token *Token) {
 	}
 }
 
-// renew returns the next credential, or nil when there is none to come.
+// renew returns the next credential, or nil if there will be none.
 func (h *Hold) renew() *Token {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		token, err := h.client.obtain(h.calls, h.patience, h.cfg.Ask, h.cfg.Waiting)
@@ -132,7 +132,7 @@ func (h *Hold) renew() *Token {
 	}
 }
 
-// take makes token the newest, and forgets those that have ended by themselves.
+// take makes token the newest credential, and drops those that have expired.
 func (h *Hold) take(token *Token) {
 	now := time.Now() //nolint:forbidigo // for what need not be released, not for a decision
 	h.mu.Lock()
@@ -144,7 +144,8 @@ func (h *Hold) take(token *Token) {
 	}
 }
 
-// renewAfter is two thirds of a life, or up to a tenth less, so that holders who began together do not come back together.
+// renewAfter returns two thirds of a lifetime, minus a random part of up to a tenth. Holders that start together then renew at
+// different times.
 func renewAfter(life time.Duration) time.Duration {
 	d := life / 3 * 2
 	return d - time.Duration(rand.Int64N(int64(d/10)+1)) //nolint:gosec // of no use to anybody who knows it

@@ -11,8 +11,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// Identity picks the X.509-SVID of one workload from what the SPIFFE Workload API gives, which may be several. Once it has picked one it
-// stays with that SPIFFE ID: a rotation never changes who the workload is. It is safe for concurrent use.
+// Identity picks the X.509-SVID of one workload from those that the SPIFFE Workload API gives. Once it has picked one, it stays
+// with that SPIFFE ID: a rotation never changes the workload's identity. It is safe for concurrent use.
 //
 //	identity := client.NewIdentity(os.Getenv("BREVET_SVID"))
 //	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
@@ -26,12 +26,12 @@ type Identity struct {
 	err  error
 }
 
-// NewIdentity returns an Identity for a choice: a SPIFFE ID, or the hint that the Workload API gives with an SVID. Without a choice the
-// Workload API has to give exactly one SVID.
+// NewIdentity returns an Identity for a choice: a SPIFFE ID, or the hint that the Workload API gives with an SVID. If choice is
+// empty, the Workload API must give exactly one SVID.
 func NewIdentity(choice string) *Identity { return &Identity{choice: choice} }
 
-// Pick implements the picker of [workloadapi.WithDefaultX509SVIDPicker]. When the identity is not among the SVIDs it returns the last
-// SVID that was, or nil when there was none; Err then says why.
+// Pick implements the picker of [workloadapi.WithDefaultX509SVIDPicker]. If the identity is not among svids, Pick returns the
+// last SVID that it picked, or nil if there is none. Err then returns the reason.
 func (i *Identity) Pick(svids []*x509svid.SVID) *x509svid.SVID {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -54,7 +54,7 @@ func (i *Identity) Pick(svids []*x509svid.SVID) *x509svid.SVID {
 	return i.last
 }
 
-// wanted is the identity that was picked, or the choice before that.
+// wanted returns the SPIFFE ID that was picked, or the choice before the first pick.
 func (i *Identity) wanted() string {
 	if !i.id.IsZero() {
 		return i.id.String()
@@ -72,24 +72,24 @@ func (i *Identity) fits(svid *x509svid.SVID) bool {
 	return i.choice == "" || svid.Hint == i.choice
 }
 
-// namesID tells whether a choice is a SPIFFE ID. It is no hint then, though a hint may be any text.
+// namesID reports whether a choice is a SPIFFE ID. Such a choice is never compared with hints, although a hint may be any text.
 func namesID(choice string) bool { return strings.HasPrefix(choice, "spiffe://") }
 
-// Err is nil while the last answer of the Workload API held the identity, and an [*IdentityError] otherwise.
+// Err returns nil if the last response of the Workload API held the identity, and an [*IdentityError] otherwise.
 func (i *Identity) Err() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.err
 }
 
-// ID is the SPIFFE ID that was picked; it is zero before the first SVID.
+// ID returns the SPIFFE ID that was picked. It is zero before the first SVID.
 func (i *Identity) ID() spiffeid.ID {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.id
 }
 
-// Leaf is the certificate of the last SVID that was picked, nil before the first.
+// Leaf returns the certificate of the last SVID that was picked, or nil before the first.
 func (i *Identity) Leaf() *x509.Certificate {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -99,11 +99,12 @@ func (i *Identity) Leaf() *x509.Certificate {
 	return i.last.Certificates[0]
 }
 
-// IdentityError says that the Workload API gave no SVID, several without a choice between them, or others than the wanted one.
+// IdentityError means that the Workload API gave no SVID, several without a choice between them, or only SVIDs that are not the
+// wanted one.
 type IdentityError struct {
-	// Wanted is the SPIFFE ID or hint that was chosen; empty without a choice.
+	// Wanted is the SPIFFE ID or hint that was chosen. It is empty without a choice.
 	Wanted string
-	// Given are the SVIDs that came, each as its SPIFFE ID and its hint.
+	// Given are the SVIDs that the Workload API gave, each as its SPIFFE ID and its hint.
 	Given []string
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// Filter narrows a listing. Zero fields do not narrow.
+// Filter narrows a listing. A zero field does not narrow it.
 type Filter struct {
 	SPIFFEID       string
 	SPIFFEIDPrefix string
@@ -22,31 +22,31 @@ type Filter struct {
 	Decision       openapi.Decision
 	DecisionCode   string // such as break_glass
 	Status         openapi.Status
-	// Since is inclusive, Until exclusive.
+	// Since is inclusive, and Until is exclusive.
 	Since, Until time.Time
-	// Words are all in the reason, in any order and case.
+	// Words must all occur in the reason, in any order and case.
 	Words string
-	// Params are the request's parameters, by name: 8 at the most.
+	// Params are the request's parameters by name, 8 at most.
 	Params map[string]string
-	// Approver is the id of a person who has voted on it.
+	// Approver is the ID of a person who voted on the request.
 	Approver string
-	// OnBehalfOf is the id of the person on whose behalf it was asked.
+	// OnBehalfOf is the ID of the person on whose behalf the credential was requested.
 	OnBehalfOf string
-	// Credential is the SHA-256, in hex, of a token's claims or of what else its finder holds, as DigestOf makes it; Name
-	// is what the far side knows it by.
+	// Credential is the SHA-256, in hex, of a token's claims or of another credential, as DigestOf returns it. Name is the name
+	// by which the target system knows the credential.
 	Credential, Name string
 	Group            string
 	Authority        string
 	Resource         string
 	Catalogue        string
 	KeyID            string
-	// Limit is the size of one page, 1 to 500; zero leaves it to the server.
+	// Limit is the size of one page, 1 to 500. Zero leaves it to the server.
 	Limit int
-	// Cursor is the Next or Prev of another page with the same filters.
+	// Cursor is the Next or Prev of another page with the same filter.
 	Cursor string
 }
 
-// Values is the filter as the query of a URL.
+// Values returns the filter as a URL query.
 func (f Filter) Values() url.Values {
 	v := url.Values{}
 	set := func(name, value string) {
@@ -88,8 +88,8 @@ func (f Filter) Values() url.Values {
 	return v
 }
 
-// Page reads one page of records, newest first. Its Next is the Cursor of the following one,
-// its Prev that of the one before.
+// Page reads one page of records, newest first. Its Next is the Cursor of the following page, and its Prev that of the page
+// before.
 func (c *Client) Page(ctx context.Context, f Filter) (openapi.IssuancePage, error) {
 	var page openapi.IssuancePage
 	target := c.base.JoinPath("/v1/issuances")
@@ -102,7 +102,7 @@ func (c *Client) Page(ctx context.Context, f Filter) (openapi.IssuancePage, erro
 	return page, err
 }
 
-// Issuances reads all records that match, newest first, one page at a time. It ends at the first error.
+// Issuances reads all matching records, newest first, one page at a time. It stops at the first error.
 func (c *Client) Issuances(ctx context.Context, f Filter) iter.Seq2[openapi.Issuance, error] {
 	return func(yield func(openapi.Issuance, error) bool) {
 		for {

@@ -11,24 +11,25 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// Checkpoint reads the last signed checkpoint of the log, as an auditor: a note (c2sp.org/tlog-checkpoint).
+// Checkpoint reads the latest signed checkpoint of the log, as a note (c2sp.org/tlog-checkpoint). The caller must be an
+// auditor.
 func (c *Client) Checkpoint(ctx context.Context) (string, error) {
 	return c.text(ctx, "/v1/ledger/checkpoint")
 }
 
-// CosignedCheckpoint reads the last checkpoint that so many witnesses have cosigned, with their cosignatures.
+// CosignedCheckpoint reads the latest checkpoint that at least this number of witnesses has cosigned, with the cosignatures.
 func (c *Client) CosignedCheckpoint(ctx context.Context, witnesses int) (string, error) {
 	return c.text(ctx, "/v1/ledger/checkpoint?witnesses="+strconv.Itoa(witnesses))
 }
 
-// LogKeys reads the public keys of the log, oldest first, as an auditor (c2sp.org/signed-note). Nothing proves that they
-// are those of the log: compare them with what somebody else has.
+// LogKeys reads the public keys of the log, oldest first (c2sp.org/signed-note). The caller must be an auditor. Nothing proves
+// that the keys are those of the log: compare them with another party's copy.
 func (c *Client) LogKeys(ctx context.Context) ([]string, error) {
 	keys, err := c.text(ctx, "/v1/ledger/keys")
 	return strings.Fields(keys), err
 }
 
-// LogReceipt reads the proof that an issuance is in the log, as an auditor.
+// LogReceipt reads the proof that an issuance is in the log. The caller must be an auditor.
 func (c *Client) LogReceipt(ctx context.Context, id string) (openapi.LogReceipt, error) {
 	var receipt openapi.LogReceipt
 	if err := segment(id); err != nil {
@@ -42,8 +43,9 @@ func (c *Client) LogReceipt(ctx context.Context, id string) (openapi.LogReceipt,
 	return receipt, err
 }
 
-// Entries reads one page of the log's entries, as an auditor of all trust domains: from an index on, up to limit, 1000 at
-// most. Its Next is where the following one begins; at the end of the log a page is empty.
+// Entries reads one page of the log's entries: at most limit entries, 1000 at most, starting at index from. Next of the page is
+// the index at which the following page starts. At the end of the log a page is empty. The caller must be an auditor of all
+// trust domains.
 func (c *Client) Entries(ctx context.Context, from int64, limit int) (openapi.EntryPage, error) {
 	var page openapi.EntryPage
 	target := c.base.JoinPath("/v1/ledger/entries")
@@ -56,7 +58,7 @@ func (c *Client) Entries(ctx context.Context, from int64, limit int) (openapi.En
 	return page, err
 }
 
-// TaskReceipt reads the proof of all that was asked and issued for a task, as an auditor.
+// TaskReceipt reads the proof of everything that was requested and issued for a task. The caller must be an auditor.
 func (c *Client) TaskReceipt(ctx context.Context, spiffeID, task string) (openapi.LogReceipt, error) {
 	var receipt openapi.LogReceipt
 	if err := segment(task); err != nil {

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// givingUp bounds the call that takes a request back.
+	// givingUp bounds the call that withdraws a request.
 	givingUp = 5 * time.Second
-	// firstPause and longestPause are between tries of what failed for now, unless the server says how long to wait.
+	// firstPause and longestPause bound the pauses between retries. The server can ask for a longer pause.
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
 
-// Obtain asks for a credential and, when people have to agree first, waits until they have. waiting, which may be nil, is
-// told that it waits. When ctx ends meanwhile, the request is withdrawn.
+// Obtain requests a credential. If people must approve the request, Obtain calls waiting, which may be nil, and waits for their
+// decision. If ctx ends during the wait, Obtain withdraws the request.
 func (c *Client) Obtain(ctx context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
 	return c.obtain(ctx, ctx, ask, waiting)
 }
 
-// obtain makes its calls under ctx, and waits for people only while patience lasts: an ask that has been sent is better
-// waited for than broken off, since it may have been answered.
+// obtain makes its calls under ctx, and waits for approval only while patience lasts. A request that was sent should not be
+// cancelled with patience, since the server may have answered it.
 func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
 	answer, err := c.Request(ctx, ask)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 	if waiting != nil {
 		waiting(*pending)
 	}
-	// The server says when time is up. Should it not, there is an end all the same.
+	// The server ends the wait when the request expires. This deadline applies if it does not.
 	until, cancel := context.WithDeadline(patience, pending.Expires.Add(longestWait))
 	defer cancel()
 	if err := c.waitOut(until, pending.ID); err != nil {
@@ -53,7 +53,7 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 	return answer.Token, nil
 }
 
-// waitOut is Wait, through what passes by itself.
+// waitOut is Wait with retries after transient errors.
 func (c *Client) waitOut(ctx context.Context, id string) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		_, err := c.Wait(ctx, id)
@@ -66,14 +66,15 @@ func (c *Client) waitOut(ctx context.Context, id string) error {
 	}
 }
 
-// takeBack withdraws a request that nobody waits for any more. It lapses by itself when that fails.
+// takeBack withdraws a request that the caller no longer waits for. If that fails, the request expires.
 func (c *Client) takeBack(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingUp)
 	defer cancel()
 	_ = c.Withdraw(ctx, id)
 }
 
-// passes tells whether asking again later can help. A call that got no answer counts too; a server's no does not.
+// passes reports whether a later retry can succeed. It is true for a call that got no response, and false if the server refused
+// the request for good.
 func passes(err error) bool {
 	var problem *Problem
 	if errors.As(err, &problem) {
@@ -83,7 +84,7 @@ func passes(err error) bool {
 	return !errors.Is(err, ErrInvalid)
 }
 
-// wanted is how long the server wants to be left alone, zero when it did not say.
+// wanted returns how long the server asks the client to wait, or zero if it did not say.
 func wanted(err error) time.Duration {
 	var problem *Problem
 	if errors.As(err, &problem) {

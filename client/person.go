@@ -9,14 +9,14 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// PersonSource gives the ID token of the person who calls. It is asked for each call, by several goroutines, and renews
-// the token when it has to.
+// PersonSource returns the ID token of the calling person, and renews it when necessary. The client calls it for each call to
+// the server, from several goroutines.
 type PersonSource interface {
 	IDToken(ctx context.Context) (string, error)
 }
 
-// AsPerson returns a client of the same server, over the same connections, whose calls prove a person with an ID token
-// from source. The server is known as it was to c, which must prove no workload: a call has one caller.
+// AsPerson returns a client that authenticates a person with an ID token from source. It uses the server and the connections of
+// c, and authenticates the server as c does. c must not authenticate a workload, because a call has one caller.
 func (c *Client) AsPerson(source PersonSource) (*Client, error) {
 	switch {
 	case source == nil:
@@ -30,18 +30,18 @@ func (c *Client) AsPerson(source PersonSource) (*Client, error) {
 	return &person, nil
 }
 
-// personTransport adds the token to each call. Calls go to the client's server only, since no redirect is followed.
+// personTransport adds the ID token to each call. Calls go only to the client's server, since no redirect is followed.
 type personTransport struct {
 	source PersonSource
 	next   http.RoundTripper
 }
 
-// RoundTrip sends a copy of the call, since the caller's own is not ours to change.
+// RoundTrip implements [http.RoundTripper]. It sends a copy of the request, since a RoundTripper must not change the caller's.
 func (t personTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	token, err := t.source.IDToken(req.Context())
 	if err != nil {
 		if req.Body != nil {
-			_ = req.Body.Close() // a transport closes it, whatever happens
+			_ = req.Body.Close() // a RoundTripper must close the body, also on errors
 		}
 		return nil, fmt.Errorf("fetching an ID token: %w", err)
 	}
@@ -53,14 +53,14 @@ func (t personTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(req)
 }
 
-// CloseIdleConnections lets Close reach what is below.
+// CloseIdleConnections lets Close reach the transport below.
 func (t personTransport) CloseIdleConnections() {
 	if closer, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()
 	}
 }
 
-// WhoAmI returns who the server takes the caller for, workload or person, and which roles that gives.
+// WhoAmI returns the identity of the caller, workload or person, as the server sees it, and its roles.
 func (c *Client) WhoAmI(ctx context.Context) (openapi.Caller, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/whoami", nil)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )
 
-// maxAnswer is the largest answer that is read, in bytes. A page of 500 records fits.
+// maxAnswer is the largest response that the client reads, in bytes. A page of 500 records fits.
 const maxAnswer = 16 << 20
 
-// reply is an answer that is not a failure.
+// reply is a successful response.
 type reply struct {
 	status int
 	header http.Header
@@ -33,13 +33,13 @@ func (r reply) decode(v any) error {
 		return fmt.Errorf("%w: its media type is not JSON", ErrAnswer)
 	}
 	if err := json.Unmarshal(r.body, v); err != nil {
-		// The error of the decoder can quote the body, and the body can hold a credential.
+		// The decoder's error can quote the body, and the body can hold a credential.
 		return fmt.Errorf("%w: it is not the JSON of this API", ErrAnswer)
 	}
 	return nil
 }
 
-// get reads one thing by its id, which cannot lead out of the path.
+// get reads one object by its ID. It escapes the ID, so it can't change the path.
 func (c *Client) get(ctx context.Context, path, id string, v any) error {
 	if err := segment(id); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (c *Client) read(req *http.Request, v any) error {
 	return got.decode(v)
 }
 
-// do sends one call as the caller. An answer of 400 and above is a *Problem.
+// do sends one call as the caller. It returns a response with status 400 or above as a *Problem.
 func (c *Client) do(req *http.Request) (reply, error) {
 	req.Header.Set("Accept", "application/json, application/problem+json")
 	resp, err := c.send(c.http, req)
@@ -86,7 +86,8 @@ func (c *Client) do(req *http.Request) (reply, error) {
 	return reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
 }
 
-// prove is do with a DPoP proof. When the server wants another nonce in it, nothing was decided: then it asks once more.
+// prove is do with a DPoP proof. If the server asks for another nonce, it has not decided the request yet, and prove sends the
+// request once more.
 func (c *Client) prove(req *http.Request, signer *dpop.Signer) (reply, error) {
 	if signer == nil {
 		return c.do(req)
@@ -116,7 +117,7 @@ func (c *Client) proveOnce(req *http.Request, signer *dpop.Signer) (reply, error
 	return c.do(req)
 }
 
-// send sends one call as the caller, over carrier.
+// send sends one call as the caller, with carrier as its HTTP client.
 func (c *Client) send(carrier *http.Client, req *http.Request) (*http.Response, error) {
 	if c.jwt != nil {
 		svid, err := c.jwt.FetchJWTSVID(req.Context(), jwtsvid.Params{Audience: c.audience, Subject: c.subject})
@@ -132,8 +133,8 @@ func (c *Client) send(carrier *http.Client, req *http.Request) (*http.Response, 
 	return resp, nil
 }
 
-// problemOf reads a failure. One that is no problem document of ours is ErrAnswer with nothing but its status: what
-// sent it may be anything on the way.
+// problemOf returns the *Problem in a failure response. If the response is not a Brevet problem document, it returns ErrAnswer
+// with the status only, since any proxy on the way may have sent it.
 func problemOf(resp *http.Response, body []byte) error {
 	p := &Problem{RequestID: resp.Header.Get("Request-Id"), RetryAfter: retryAfter(resp.Header)}
 	if mediaType(resp.Header) != "application/problem+json" || json.Unmarshal(body, &p.Problem) != nil ||

@@ -10,8 +10,8 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// TaskTimeline reads all that is recorded of a task of a sandbox, oldest first; of the caller's own when spiffeID is empty.
-// It ends at the first error.
+// TaskTimeline reads every recorded event of a sandbox's task, oldest first. If spiffeID is empty, it reads one of the caller's
+// own tasks. It stops at the first error.
 func (c *Client) TaskTimeline(ctx context.Context, task, spiffeID string) iter.Seq2[openapi.TimelineEvent, error] {
 	query := url.Values{}
 	if spiffeID != "" {
@@ -20,7 +20,7 @@ func (c *Client) TaskTimeline(ctx context.Context, task, spiffeID string) iter.S
 	return c.timeline(ctx, "/v1/tasks/", task, query)
 }
 
-// IssuanceTimeline reads all that is recorded of one record, oldest first. It ends at the first error.
+// IssuanceTimeline reads every recorded event of one record, oldest first. It stops at the first error.
 func (c *Client) IssuanceTimeline(ctx context.Context, id string) iter.Seq2[openapi.TimelineEvent, error] {
 	return c.timeline(ctx, "/v1/issuances/", id, url.Values{})
 }

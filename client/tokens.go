@@ -15,40 +15,41 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// Ask is what a sandbox wants for one action.
+// Ask is a sandbox's request for the credential of one action.
 type Ask struct {
 	Scope  string
 	Params map[string]any
-	// TTL is how long the credential should live, in whole seconds; zero asks for the scope's default.
+	// TTL is the requested lifetime of the credential, in whole seconds. Zero requests the scope's default.
 	TTL  time.Duration
 	Task string
-	// Reason is why, in your own words, in at most 1000 bytes.
+	// Reason is why the credential is needed, in the caller's own words, in at most 1000 bytes.
 	Reason string
-	// IdempotencyKey makes a repeated ask answer once.
+	// IdempotencyKey prevents a repeated request from getting a second credential. A repeat after delivery fails with
+	// ErrConflict.
 	IdempotencyKey string
-	// CSR is a certificate signing request in PEM and PublicKey a public key as OpenSSH writes it, for scopes that
+	// CSR is a certificate signing request in PEM, and PublicKey is a public key in OpenSSH format. They are for scopes that
 	// certify the caller's own key.
 	CSR, PublicKey string
-	// Signer binds a JWT to its key (RFC 9449): whoever presents the token has to prove that key. Nil binds to no such key,
-	// and scopes that demand one deny the ask. To Redeem takes the same one.
+	// Signer binds a JWT to its key (RFC 9449): to present the token, a client must prove possession of that key. If Signer is
+	// nil, the token is not bound to such a key, and scopes that require one deny the request. Redeem must get the same Signer.
 	Signer *dpop.Signer
-	// OnBehalfOf gives an ID token of the person on whose behalf you ask, for an audience that the operator has named for
-	// that; nil asks on nobody's. It is asked whenever a request is sent.
+	// OnBehalfOf returns an ID token of the person on whose behalf the credential is requested. Its audience must be one that
+	// the operator configured for this. Nil means no such person. It is called whenever a request is sent.
 	OnBehalfOf PersonSource
 }
 
-// Token is a credential and what it is good for.
+// Token is a credential with its metadata.
 type Token struct {
 	ID string
 	// Kind is jwt, vault-token, database, pki, ssh, kv or vault.
 	Kind string
-	// Secret is the token of a JWT; for every other kind a JSON object, whose members Field gives one by one.
+	// Secret is the token of a JWT. For every other kind it is a JSON object; Field returns its members.
 	Secret secret.Text
-	// Type is how a JWT is presented: "Bearer", or "DPoP" with a proof by the Signer that it was asked for with.
+	// Type is how to present a JWT: "Bearer", or "DPoP" with a proof by the Signer of the Ask.
 	Type string
-	// Name is what the far side knows it by, such as the database user or the serial number.
+	// Name is how the target system knows the credential, such as the database user or the serial number.
 	Name string
-	// Static tells that it does not end at Expires: only its owner can change it.
+	// Static reports that the credential does not end at Expires. Only the secret's owner can change it.
 	Static    bool
 	fields    map[string]secret.Text
 	Expires   time.Time
@@ -59,29 +60,30 @@ type Token struct {
 	Clamped   []openapi.Clamp
 	Policies  []string
 	Catalogue string
-	// BreakGlass tells that people have approved it in place of the group that was asked.
+	// BreakGlass reports that people approved the request by break-glass, in place of the group that it asked.
 	BreakGlass bool
-	// OnBehalfOf is the id of the person on whose behalf it was asked; empty for nobody.
+	// OnBehalfOf is the ID of the person on whose behalf the credential was requested, or empty if there is none.
 	OnBehalfOf string
 }
 
-// Pending is an ask that waits for people. Wait tells when they have decided, and Redeem gets the credential then.
+// Pending is a request that waits for approval. Wait returns when people have decided, and Redeem then gets the credential.
 type Pending struct {
 	ID         string
 	Group      string
 	Quorum     int
-	BreakGlass string // the group of which two can agree in their place; empty when nobody can
+	BreakGlass string // the group of which two members can approve instead; empty if there is none
 	Expires    time.Time
 	RetryAfter time.Duration
 }
 
-// Answer is what became of an ask: exactly one of the two is set.
+// Answer is the result of an ask. Exactly one of the two fields is set.
 type Answer struct {
 	Token   *Token
 	Pending *Pending
 }
 
-// Scopes lists what the caller may ask for. An ask for one of them may still be denied, for its parameters or TTL.
+// Scopes lists the scopes that the caller may request. A request for one of them may still be denied because of its parameters
+// or TTL.
 func (c *Client) Scopes(ctx context.Context) (openapi.ScopeList, error) {
 	var list openapi.ScopeList
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/scopes", nil)
@@ -91,7 +93,7 @@ func (c *Client) Scopes(ctx context.Context) (openapi.ScopeList, error) {
 	return list, c.read(req, &list)
 }
 
-// Request asks for a credential. A denial is an error that is ErrDenied.
+// Request requests a credential. If policy denies it, the error matches ErrDenied.
 func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	if ask.TTL < 0 || ask.TTL%time.Second != 0 {
 		return Answer{}, fmt.Errorf("%w: a TTL is in whole seconds", ErrInvalid)
@@ -116,7 +118,7 @@ func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 	return c.answer(req, ask.Signer)
 }
 
-// answer sends a call whose answer may hold a credential.
+// answer sends a call whose response may hold a credential.
 func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) {
 	got, err := c.prove(req, signer)
 	if err != nil {
@@ -152,7 +154,7 @@ func tokenAnswer(got reply) (Answer, error) {
 	return Answer{Token: token}, nil
 }
 
-// fieldsOf takes a credential apart. What is no object has no fields.
+// fieldsOf returns the members of a credential, or nil if it is not a JSON object.
 func fieldsOf(credential json.RawMessage) map[string]secret.Text {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(credential, &members); err != nil {
@@ -162,18 +164,18 @@ func fieldsOf(credential json.RawMessage) map[string]secret.Text {
 	for name, value := range members {
 		var text string
 		if err := json.Unmarshal(value, &text); err != nil {
-			text = string(value) // a number, a list or an object stays the JSON that it is
+			text = string(value) // a number, a list or an object stays JSON
 		}
 		fields[name] = secret.New(text)
 	}
 	return fields
 }
 
-// Field is one member of a credential that is not a JWT, such as "password": the text of a string, the JSON of
-// anything else, and nothing when there is no such member.
+// Field returns one member of a credential that is not a JWT, such as "password". A string is returned as its text, and any
+// other value as JSON. If there is no such member, the result is empty.
 func (t *Token) Field(name string) secret.Text { return t.fields[name] }
 
-// Fields lists the names of the members, sorted. They are no secrets.
+// Fields returns the names of the members, sorted. The names are not secret.
 func (t *Token) Fields() []string { return slices.Sorted(maps.Keys(t.fields)) }
 
 func pendingAnswer(got reply) (Answer, error) {
@@ -190,7 +192,7 @@ func pendingAnswer(got reply) (Answer, error) {
 	}}, nil
 }
 
-// State reads where one of the caller's own requests stands.
+// State reads the state of one of the caller's own requests.
 func (c *Client) State(ctx context.Context, id string) (openapi.RequestState, error) {
 	var state openapi.RequestState
 	err := c.get(ctx, "/v1/requests/", id, &state)

@@ -15,7 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// newTransport opens connections to one server with that TLS.
+// newTransport returns a transport that connects to one server with the given TLS configuration.
 func newTransport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:     config,
@@ -26,9 +26,9 @@ func newTransport(config *tls.Config) *http.Transport {
 	}
 }
 
-// rotatingTransport calls with the source's current X.509-SVID. A connection presents one certificate for as long as it lives, and HTTP/2
-// keeps one connection for all calls, so each SVID has a transport of its own: calls under way end on the connection that they began on,
-// and calls after a rotation open a new one.
+// rotatingTransport sends requests with the source's current X.509-SVID. A connection presents one certificate for its whole
+// life, and HTTP/2 uses one connection for all requests. So each SVID has its own transport: requests in progress finish on
+// their connection, and requests after a rotation open a new one.
 type rotatingTransport struct {
 	source x509svid.Source
 	config func(x509svid.Source) *tls.Config
@@ -38,8 +38,8 @@ type rotatingTransport struct {
 	current *http.Transport
 }
 
-// RoundTrip implements [http.RoundTripper]. It sends a call once more when the server refused the connection's certificate and the source
-// has a newer one of the same identity. The server answered 401 before it acted on the request, so a retry is safe.
+// RoundTrip implements [http.RoundTripper]. It sends a request once more if the server refused the connection's certificate and
+// the source has a newer one of the same identity. The server returned 401 before it acted on the request, so a retry is safe.
 func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	carrier, used, err := t.latest()
 	if err != nil {
@@ -50,7 +50,7 @@ func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		return resp, err
 	}
 	next, newer, err := t.latest()
-	if err != nil || newer == used || newer.ID != used.ID { // what one identity asks for is not for another to get
+	if err != nil || newer == used || newer.ID != used.ID { // another identity must not get what this one requested
 		return resp, nil //nolint:nilerr // the server's answer says more
 	}
 	again := req.Clone(req.Context())
@@ -66,7 +66,7 @@ func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return next.RoundTrip(again)
 }
 
-// CloseIdleConnections is what [http.Client.CloseIdleConnections] calls.
+// CloseIdleConnections is called by [http.Client.CloseIdleConnections].
 func (t *rotatingTransport) CloseIdleConnections() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,7 @@ func (t *rotatingTransport) CloseIdleConnections() {
 	}
 }
 
-// latest is the transport for the source's current SVID.
+// latest returns the transport for the source's current SVID.
 func (t *rotatingTransport) latest() (*http.Transport, *x509svid.SVID, error) {
 	svid, err := t.source.GetX509SVID()
 	if err != nil {
@@ -99,7 +99,7 @@ func sameCertificate(a, b *x509svid.SVID) bool {
 // longestRefusal is how much of a 401 is read to find its cause, in bytes.
 const longestRefusal = 64 << 10
 
-// refusesCertificate tells whether the server says that the connection's certificate proves its client no longer. The body can be read again.
+// refusesCertificate reports whether the server no longer accepts the connection's certificate. The body can be read again.
 func refusesCertificate(resp *http.Response) bool {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, longestRefusal))
 	resp.Body = struct {

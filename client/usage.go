@@ -10,8 +10,8 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// ReportUses says how often a credential of the caller's own was used, and when last. It returns what is recorded: the first
-// report stands. ErrNotFound when the credential is not the caller's, or has ended more than an hour ago.
+// ReportUses reports how often one of the caller's own credentials was used, and when last. It returns the recorded report: the
+// first one is kept. It returns ErrNotFound if the credential is not the caller's, or ended more than an hour ago.
 func (c *Client) ReportUses(ctx context.Context, id string, uses openapi.UseRequest) (openapi.UseReport, error) {
 	var got openapi.UseReport
 	if err := segment(id); err != nil {
@@ -24,13 +24,14 @@ func (c *Client) ReportUses(ctx context.Context, id string, uses openapi.UseRequ
 	return got, c.read(req, &got)
 }
 
-// UsageFilter narrows what is counted. Since is inclusive, Until exclusive; zero fields leave it to the server.
+// UsageFilter narrows what Usage counts. Since is inclusive, and Until is exclusive. The server chooses defaults for zero
+// fields.
 type UsageFilter struct {
 	TrustDomain  string
 	Since, Until time.Time
 }
 
-// Usage compares what was granted with what was used, by scope, as an auditor. First comes what was used least.
+// Usage compares by scope what was granted with what was used, least used first. The caller must be an auditor.
 func (c *Client) Usage(ctx context.Context, f UsageFilter) (openapi.Usage, error) {
 	var got openapi.Usage
 	target := c.base.JoinPath("/v1/audit/usage")

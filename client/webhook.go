@@ -13,15 +13,15 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// webhookAge is how old a webhook may be when it arrives, or how far ahead its clock: longer would be a replay.
+// webhookAge is how old a webhook may be when it arrives, or how far in the future its timestamp may be. It bounds replays.
 const webhookAge = 5 * time.Minute
 
-// ErrWebhook tells that a webhook is not one of the server's, or is too old. A receiver answers 401.
+// ErrWebhook means that a webhook does not come from the server, or is too old. A receiver responds with 401.
 var ErrWebhook = errors.New("webhook is not authentic, or too old")
 
-// VerifyWebhook holds a webhook that was received to the secret that its sender shares (Standard Webhooks, v1), and
-// returns its id. body is as it was received, byte for byte. Webhooks may come again with the same id, and whoever has seen
-// one can send it again within five minutes: a receiver that has done something for an id does not do it twice.
+// VerifyWebhook verifies a received webhook with the secret that it shares with the sender (Standard Webhooks, v1), and returns
+// its ID. body must be the exact bytes received. A webhook may arrive again with the same ID, and anyone who has seen one can
+// replay it within five minutes. So a receiver must act only once on each ID.
 func VerifyWebhook(header http.Header, body []byte, whsec secret.Text, now time.Time) (id string, err error) {
 	id, stamp := header.Get("Webhook-Id"), header.Get("Webhook-Timestamp")
 	encoded, ok := strings.CutPrefix(whsec.Reveal(), "whsec_")
