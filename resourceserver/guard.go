@@ -14,44 +14,44 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// mostProofs bounds the DPoP proofs that a Guard remembers: each for a minute, in some 200 bytes.
+// mostProofs bounds the DPoP proofs that a Guard remembers. It keeps each for a minute, in about 200 bytes.
 const mostProofs = 100_000
 
-// ErrUnavailable means that nobody can tell right now whether a token is good.
+// ErrUnavailable means that the server can't check tokens right now.
 var ErrUnavailable = errors.New("tokens cannot be checked right now")
 
-// ErrInactive is what Config.Confirm returns of a token that is not in force any more.
+// ErrInactive is the error that Config.Confirm returns for a token that is no longer in force.
 var ErrInactive = errors.New("token is not in force")
 
-// ErrOneShot means that a token is for one call, and nobody was asked whether this is it.
+// ErrOneShot means that a token is valid for one call only, and that Config.Confirm is not set to count its uses.
 var ErrOneShot = errors.New("token is for one call, and nobody keeps count")
 
-// Config says which tokens a server takes.
+// Config says which tokens a server accepts.
 type Config struct {
-	// Issuer is Brevet's issuer, exactly as it is in tokens.
+	// Issuer is Brevet's issuer, exactly as it appears in tokens.
 	Issuer string
-	// Audience is this server, as the scopes name it.
+	// Audience is the name of this server in the scopes.
 	Audience string
-	// Origin is where this server is called, over TLS, such as https://git.example: DPoP proofs are for addresses there. Without it no
-	// token that is bound to a DPoP key is taken.
+	// Origin is the https origin at which clients call this server, such as https://git.example. DPoP proofs must be for URLs
+	// there. Without it, the server accepts no token that is bound to a DPoP key.
 	Origin string
-	// JWKS is the https URL of the issuer's keys; /.well-known/jwks.json at the issuer's host when empty.
+	// JWKS is the https URL of the issuer's keys. If it is empty, it is /.well-known/jwks.json at the issuer's host.
 	JWKS string
-	// HTTPClient fetches the keys; http.DefaultTransport with a timeout when nil. Its redirect policy is not used.
+	// HTTPClient fetches the keys. Nil means a client with http.DefaultTransport and a timeout. Its redirect policy is not used.
 	HTTPClient *http.Client
-	// Confirm, unless nil, is asked about each token that is good in itself, such as whether it was revoked. ErrInactive
-	// refuses it; any other error means that nobody can tell, and refuses the call too. Without it no token that is for one
-	// call is taken.
+	// Confirm, if not nil, is called for each token that passed all other checks, for example to find out whether it was
+	// revoked. ErrInactive refuses the token. Any other error means that the check failed, and refuses the call too. Without
+	// Confirm, the server accepts no one-shot tokens.
 	Confirm func(ctx context.Context, raw string, claims token.Claims) error
-	// StatusLists looks up in the issuer's status lists whether a token was ended. They are kept as long as they say, so that an
-	// end takes some seconds to be seen here. A token that names no list is refused, and so is every one whose list cannot be
-	// had.
+	// StatusLists makes the Guard check the issuer's status lists for whether a token was ended. Each list is cached for as long
+	// as it says, so an end takes some seconds to be seen here. A token that names no list is refused, and so is a token whose
+	// list can't be fetched.
 	StatusLists bool
-	// Now is the clock; time.Now when nil.
+	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
 }
 
-// Guard checks calls. It is safe for concurrent use; one process needs one for each audience.
+// Guard checks requests. It is safe for concurrent use. A process needs one Guard for each audience.
 type Guard struct {
 	cfg      Config
 	verifier *token.Verifier
@@ -60,8 +60,8 @@ type Guard struct {
 	used     *dpop.ReplayCache
 }
 
-// New returns a Guard, or an error for a configuration that could let too much pass. It calls nobody: the keys are fetched
-// for the first token.
+// New returns a Guard, or an error for an unsafe configuration. It makes no network calls: the keys are fetched for the first
+// token.
 func New(cfg Config) (*Guard, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now //nolint:forbidigo // this is where programs of others come in
@@ -92,13 +92,14 @@ func New(cfg Config) (*Guard, error) {
 
 type contextKey struct{}
 
-// FromContext returns the claims of the token that a Guard has let a call pass with.
+// FromContext returns the claims of the token that a Guard accepted for this request.
 func FromContext(ctx context.Context) (token.Claims, bool) {
 	claims, ok := ctx.Value(contextKey{}).(token.Claims)
 	return claims, ok
 }
 
-// Handler passes calls on to next that have a good token, which FromContext returns, and answers all others.
+// Handler passes requests with a valid token on to next, which gets the claims from FromContext. It answers all other requests
+// itself.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		claims, err := g.Check(r)
@@ -110,8 +111,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Check returns the claims of the token of a call. The error wraps a sentinel of package token or dpop, ErrInactive,
-// ErrOneShot, ErrNoList, ErrUnavailable, or is for a call whose Authorization header is not one token. A DPoP proof is used up.
+// Check returns the claims of a request's token. The error wraps a sentinel of package token or dpop, ErrInactive, ErrOneShot,
+// ErrNoList or ErrUnavailable, or says that the Authorization header does not hold exactly one token. Check uses up the DPoP
+// proof.
 func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 	p, err := presentedBy(r)
 	if err != nil {
@@ -121,7 +123,7 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 		return token.Claims{}, err
 	}
 	claims, err := g.verifier.Verify(p.raw)
-	// Whoever sends kids at will must not have us fetch keys at will: between sees to that.
+	// A client can send any key ID. The minimum interval between two fetches keeps it from causing many.
 	if errors.Is(err, token.ErrKey) && g.keys.fetch(r.Context()) {
 		claims, err = g.verifier.Verify(p.raw)
 	}
@@ -154,7 +156,7 @@ func (g *Guard) known() token.KeySet {
 	return last.value
 }
 
-// bound holds the presenter of a token to what it is bound to.
+// bound checks that the caller proved the key that the token is bound to.
 func (g *Guard) bound(r *http.Request, p presented, claims token.Claims) error {
 	shown := token.Presented{X5T: thumbprint(r)}
 	if !p.proves {
@@ -177,7 +179,7 @@ func (g *Guard) bound(r *http.Request, p presented, claims token.Claims) error {
 	return g.used.Use(proof, now)
 }
 
-// presented is a token and how it came: with a proof, or without one.
+// presented is a token, and whether it came with a DPoP proof.
 type presented struct {
 	raw    string
 	proves bool
@@ -199,12 +201,12 @@ func presentedBy(r *http.Request) (presented, error) {
 	case len(values) > 1, !ok, raw == "":
 		return presented{}, errHeader
 	case !proves && !strings.EqualFold(scheme, "Bearer"):
-		return presented{}, errNone // of a kind that is not for us
+		return presented{}, errNone // another scheme, which this server does not use
 	}
 	return presented{raw, proves}, nil
 }
 
-// thumbprint is that of the certificate that the caller has proved on this connection (RFC 8705, section 3.1).
+// thumbprint returns the thumbprint of the certificate that the caller proved on this connection (RFC 8705, section 3.1).
 func thumbprint(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return ""
@@ -212,7 +214,7 @@ func thumbprint(r *http.Request) string {
 	return jws.CertificateThumbprint(r.TLS.PeerCertificates[0].Raw)
 }
 
-// path is that of the call as it came in: a router may have cut off some of it.
+// path returns the path of the request as it arrived, since a router may have removed part of it.
 func path(r *http.Request) string {
 	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
 		return u.EscapedPath()

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// shortest and longest bound how long what the issuer says is kept, whatever it says of that.
+	// shortest and longest bound how long a response of the issuer is cached, whatever lifetime the issuer gives.
 	shortest, longest = 10 * time.Second, time.Hour
-	// between is the time between two fetches, whatever tokens or failures ask for one.
+	// between is the minimum time between two fetches, however many tokens or failures need one.
 	between = 10 * time.Second
-	// patience is how long one fetch may take, and most how many bytes it may bring.
+	// patience is the timeout of one fetch. most is the most bytes that it reads.
 	patience, most = 3 * time.Second, 64 << 10
 )
 
-// told is what the issuer says: until fresh nobody asks again, and after end nobody goes by it.
+// told is a response of the issuer. It is not fetched again until fresh, and not used after end.
 type told[T any] struct {
 	value      T
 	fresh, end time.Time
 }
 
-// kept is something that the issuer says, fetched when it is needed.
+// kept caches a response of the issuer, and fetches it on demand.
 type kept[T any] struct {
 	ask    func(context.Context) (told[T], error)
 	now    func() time.Time
@@ -34,8 +34,8 @@ type kept[T any] struct {
 
 	mu    sync.RWMutex
 	last  told[T]
-	tried time.Time // when it was last asked for
-	fault error     // of that
+	tried time.Time // when it was last fetched
+	fault error     // the error of that fetch
 }
 
 func (k *kept[T]) state() (told[T], error) {
@@ -44,14 +44,14 @@ func (k *kept[T]) state() (told[T], error) {
 	return k.last, k.fault
 }
 
-// idle tells that nobody has asked for it for so long that whatever was said is over.
+// idle reports whether the entry was not fetched for longer than longest, and its value has ended.
 func (k *kept[T]) idle() bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return !k.tried.IsZero() && k.now().Sub(k.tried) > longest && !k.now().Before(k.last.end)
 }
 
-// get fetches what is not fresh any more. ErrUnavailable when there is nothing to go by.
+// get returns the cached value, and fetches it again if it is not fresh. It returns ErrUnavailable if there is no usable value.
 func (k *kept[T]) get(ctx context.Context) (T, error) {
 	last, _ := k.state()
 	if now := k.now(); now.Before(last.fresh) && now.Before(last.end) {
@@ -66,11 +66,11 @@ func (k *kept[T]) get(ctx context.Context) (T, error) {
 	case fault != nil:
 		return none, fmt.Errorf("%w: %w", ErrUnavailable, fault)
 	}
-	return none, ErrUnavailable // the caller went away before there was any
+	return none, ErrUnavailable // the caller left before the fetch was done
 }
 
-// fetch asks, once for all who want it at a time, and no sooner than between since the last time. It goes on for the others
-// when one who waits goes away.
+// fetch fetches the value, unless the last fetch was less than between ago. Concurrent callers share one fetch, which continues
+// if one of them leaves. It reports whether it fetched a value.
 func (k *kept[T]) fetch(ctx context.Context) bool {
 	done := k.flight.DoChan("", func() (any, error) {
 		k.mu.Lock()
@@ -98,13 +98,13 @@ func (k *kept[T]) fetch(ctx context.Context) bool {
 	}
 }
 
-// clientOf fetches for a Guard.
+// clientOf returns the HTTP client that fetches for a Guard.
 func clientOf(cfg Config) *http.Client {
 	var c http.Client
 	if cfg.HTTPClient != nil {
 		c = *cfg.HTTPClient
 	}
-	// Who answers with another place is not the issuer.
+	// A redirect leads to a server that is not the issuer.
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &c
 }

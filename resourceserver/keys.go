@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// usual is how long keys are kept when the issuer does not say how long to keep them.
+	// usual is how long keys are cached if the issuer gives no lifetime.
 	usual = time.Minute
-	// unsure is how much longer they are kept while the issuer cannot be reached.
+	// unsure is how much longer keys are used while the issuer can't be reached.
 	unsure = 10 * time.Minute
 )
 
-// newKeys are the issuer's.
+// newKeys returns the cache of the issuer's keys.
 func newKeys(cfg Config) *kept[token.KeySet] {
 	client := clientOf(cfg)
 	return &kept[token.KeySet]{now: cfg.Now, ask: func(ctx context.Context) (told[token.KeySet], error) {
@@ -32,7 +32,7 @@ func newKeys(cfg Config) *kept[token.KeySet] {
 	}}
 }
 
-// ageOf is how long an answer may be kept (RFC 9111, section 5.2.2.1), within bounds.
+// ageOf returns how long a response may be cached (RFC 9111, section 5.2.2.1), within bounds.
 func ageOf(h http.Header) time.Duration {
 	for directive := range strings.SplitSeq(h.Get("Cache-Control"), ",") {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(directive), "max-age="); ok {

@@ -11,20 +11,20 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// ErrNoList means that a token does not tell where it can be seen whether it was ended.
+// ErrNoList means that a token names no status list that could show whether it was ended.
 var ErrNoList = errors.New("token names no status list of its issuer")
 
-// lists are the issuer's status lists, fetched when a token names one.
+// lists caches the issuer's status lists. It fetches a list when a token names it.
 type lists struct {
 	g      *Guard
-	host   string // of the issuer
+	host   string // the issuer's host
 	client *http.Client
 
 	mu sync.Mutex
 	of map[string]*kept[token.StatusList]
 }
 
-// check is nil when the list that a token names does not say that it was ended.
+// check returns nil if the status list that a token names does not say that the token was ended.
 func (l *lists) check(ctx context.Context, status *token.Status) error {
 	if status == nil || status.List == nil {
 		return ErrNoList
@@ -44,7 +44,7 @@ func (l *lists) check(ctx context.Context, status *token.Status) error {
 	return err
 }
 
-// at is the list at a URI. Those that nobody goes by any more make room.
+// at returns the cached list at a URI. It drops lists that are no longer used.
 func (l *lists) at(uri string) *kept[token.StatusList] {
 	l.mu.Lock()
 	defer l.mu.Unlock()

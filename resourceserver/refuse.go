@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// refuse answers in the words of RFC 6750, section 3, and RFC 9449, section 7.1. The texts are fixed.
+// refuse writes an error response as RFC 6750, section 3, and RFC 9449, section 7.1, define it. The texts are fixed.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	status, name, text := reasonOf(err)
 	h := w.Header()
@@ -37,11 +37,11 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}{name, text})
 }
 
-// reasonOf is the status, the error code and the text for an error of Check.
+// reasonOf returns the status, the error code and the text for an error of Check.
 func reasonOf(err error) (status int, name, text string) {
 	switch {
 	case errors.Is(err, errNone):
-		return http.StatusUnauthorized, "", "" // RFC 6750, section 3.1: it may not know yet that it needs one
+		return http.StatusUnauthorized, "", "" // RFC 6750, section 3.1: the client may not know that it needs a token
 	case errors.Is(err, errHeader):
 		return http.StatusBadRequest, "invalid_request", "The Authorization header must hold exactly one token."
 	case errors.Is(err, ErrUnavailable), errors.Is(err, dpop.ErrCrowded):
