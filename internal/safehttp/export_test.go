@@ -2,5 +2,5 @@ package safehttp
 
 import "net/netip"
 
-// Callable tells whether an address may be called when no private ones are open.
+// Callable returns an error unless an address may be called with no private networks allowed.
 func Callable(addr netip.Addr) error { return callable(addr, nil) }

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// callTimeout is for one call, from the lookup of the host to the end of the answer.
+	// callTimeout bounds one call, from the lookup of the host to the end of the response.
 	callTimeout = 10 * time.Second
-	// maxAnswer is how much of an answer is read, in bytes.
+	// maxAnswer is how much of a response is read, in bytes.
 	maxAnswer = 16 << 10
 )
 
-// ErrAddress tells that a host has an address that is not to be called.
+// ErrAddress means that a host has an address that must not be called.
 var ErrAddress = errors.New("the address is not a public one")
 
-// special are networks that netip does not know to be no public ones: those of RFC 6890 and its successors, and those
-// that hold an IPv4 address which somebody on the way would call.
+// special are networks that netip does not recognize as not public: those of RFC 6890 and its successors, and those that embed
+// an IPv4 address, which a gateway on the way would call.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.88.99.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
@@ -43,7 +43,7 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("5f00::/16"), netip.MustParsePrefix("fec0::/10"),
 }
 
-// callable is nil for an address that may be called.
+// callable returns nil if an address may be called, and ErrAddress otherwise.
 func callable(addr netip.Addr, allowed []netip.Prefix) error {
 	addr = addr.WithZone("").Unmap()
 	in := func(p netip.Prefix) bool { return p.Contains(addr) }
@@ -56,17 +56,17 @@ func callable(addr netip.Addr, allowed []netip.Prefix) error {
 	return nil
 }
 
-// Target is a server to call, as an operator configures it.
+// Target is a server to call, as the operator configures it.
 type Target struct {
-	// URL is https, without userinfo. It can be a secret itself.
+	// URL is an https URL without userinfo. It can itself be a secret.
 	URL secret.Text
-	// Roots vouch for the server instead of the system's.
+	// Roots verify the server's certificate instead of the system's roots.
 	Roots *x509.CertPool
-	// AllowPrivate are networks that may be called though they are not public.
+	// AllowPrivate are networks that may be called although they are not public.
 	AllowPrivate []netip.Prefix
 	// Plaintext allows http to a loopback address, for development.
 	Plaintext Plaintext
-	// Resolver looks up hosts; nil is the system's.
+	// Resolver looks up hosts. Nil means the system's resolver.
 	Resolver *net.Resolver
 }
 
@@ -85,7 +85,7 @@ type Client struct {
 	http *http.Client
 }
 
-// New checks a target. It calls nobody yet.
+// New checks a target and returns a Client for it. It makes no network calls.
 func New(t Target) (*Client, error) {
 	if err := checkURL(t.URL.Reveal(), t.Plaintext); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func New(t Target) (*Client, error) {
 	return &Client{t.URL.Reveal(), newClient(t)}, nil
 }
 
-// Answer is what a server has answered.
+// Answer is the response of a server.
 type Answer struct {
 	Status int
 	Header http.Header
@@ -101,14 +101,14 @@ type Answer struct {
 	Body []byte
 }
 
-// OK tells whether the status is 2xx.
+// OK reports whether the status is 2xx.
 func (a Answer) OK() bool { return a.Status >= 200 && a.Status <= 299 }
 
-// Post sends one body. An answer of whatever status is no error.
+// Post sends one body. A response of any status is not an error.
 func (c *Client) Post(ctx context.Context, header http.Header, body []byte) (Answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
-		return Answer{}, errors.New("the URL cannot be called") // err would quote it
+		return Answer{}, errors.New("the URL cannot be called") // err would quote the URL
 	}
 	req.Header = header.Clone()
 	req.Header.Set("User-Agent", "brevet")
@@ -116,17 +116,17 @@ func (c *Client) Post(ctx context.Context, header http.Header, body []byte) (Ans
 	if err != nil {
 		var quoting *url.Error
 		if errors.As(err, &quoting) {
-			err = quoting.Err // the rest is the URL
+			err = quoting.Err // the outer error quotes the URL
 		}
 		return Answer{}, fmt.Errorf("calling the receiver: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	got, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what is cut off is no answer to whoever needs the body
+	got, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // a caller that needs the body can't use a partial one
 	return Answer{resp.StatusCode, resp.Header, got}, nil
 }
 
-// NewDialer returns a dialer that connects to nothing but public addresses and those that the operator has opened. It looks
-// at the address that is being connected to, so no answer of a resolver gets past it; nil is the system's resolver.
+// NewDialer returns a dialer that connects only to public addresses and those that the operator allows. It checks the address
+// at connection time, so no DNS response can bypass the check. A nil resolver means the system's.
 func NewDialer(allowed []netip.Prefix, resolver *net.Resolver) *net.Dialer {
 	return newDialer(resolver, func(to netip.Addr) error { return callable(to, allowed) })
 }
@@ -144,8 +144,8 @@ func newDialer(resolver *net.Resolver, check func(netip.Addr) error) *net.Dialer
 	}
 }
 
-// newClient returns a client that calls nothing but public addresses and those that the operator has opened; without TLS
-// nothing but loopback. It uses no proxy from the environment, follows no redirect, and does not unpack.
+// newClient returns a client that calls only public addresses and those that the operator allows, and without TLS only loopback
+// addresses. It uses no proxy from the environment, follows no redirect, and does not decompress.
 func newClient(t Target) *http.Client {
 	dialer := NewDialer(t.AllowPrivate, t.Resolver)
 	if strings.HasPrefix(strings.ToLower(t.URL.Reveal()), "http:") {
@@ -171,7 +171,7 @@ func newClient(t Target) *http.Client {
 	}
 }
 
-// checkURL quotes nothing of the URL, which may be a secret.
+// checkURL returns an error if the URL is not allowed. It never quotes the URL, which may be a secret.
 func checkURL(raw string, plaintext Plaintext) error {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -196,8 +196,8 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
 }
 
-// numeric tells of a host that is no address in its one form, and that a resolver may take for one all the same, such as
-// 2130706433, 0x7f.1 or 127.1.
+// numeric reports whether a host is not an IP address in standard form, but a resolver may read it as one, such as 2130706433,
+// 0x7f.1 or 127.1.
 func numeric(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return false

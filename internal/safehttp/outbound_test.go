@@ -7,7 +7,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/safehttp"
 )
 
-// H96: addresses that are nobody's to call from outside.
+// H96: addresses that a server must not call.
 func TestAddressesThatAreNotCalled(t *testing.T) {
 	for _, addr := range []string{
 		"169.254.169.254", "127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "0.1.2.3", "100.64.0.1",
