@@ -1,6 +1,6 @@
-// Package secret holds the one type that a credential travels in.
+// Package secret has the one type that holds a credential.
 //
-// It must never show its content by any way but Reveal.
+// It must never reveal the credential except through Reveal.
 package secret
 
 import (
@@ -10,17 +10,17 @@ import (
 
 const redacted = "REDACTED"
 
-// Text holds the bytes of a credential. Whatever prints, logs or encodes it shows REDACTED.
+// Text holds the bytes of a credential. Printing, logging or encoding it yields REDACTED.
 type Text struct {
-	// A pointer, because fmt cannot call methods on an unexported field that holds a Text: it would print the string,
-	// and prints an address instead.
+	// A pointer, because fmt can't call methods on an unexported field that holds a Text. With a string, fmt would print the
+	// secret; with a pointer, it prints an address.
 	value *string
 }
 
-// New wraps a value that must not be seen.
+// New wraps a value that must stay secret.
 func New(value string) Text { return Text{&value} }
 
-// Reveal returns the bytes, empty for the zero Text. A program calls it in one place.
+// Reveal returns the credential, or "" for the zero Text. A program should call it in one place only.
 func (t Text) Reveal() string {
 	if t.value == nil {
 		return ""

@@ -2,7 +2,7 @@ package secret
 
 import "regexp"
 
-// shaped finds what people and programs paste by mistake: keys and tokens that are known by how they look.
+// shaped matches keys and tokens with a known format, which people and programs paste by mistake.
 var shaped = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.` + // JWTs
 	`|-----BEGIN [A-Z ]*PRIVATE KEY` +
 	`|\bhv[sbr]\.[A-Za-z0-9_-]{20,}` + // Vault and OpenBao
@@ -13,5 +13,6 @@ var shaped = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.` + 
 	`|\bsk-[A-Za-z0-9_-]{20,}|\b[rs]k_live_[A-Za-z0-9]{16,}` + // OpenAI and its like, Stripe
 	`|\bwhsec_[A-Za-z0-9+/=]{20,}`)
 
-// Shaped tells whether a text holds what looks like a secret. It is refused and not recorded, because a record is for good.
+// Shaped reports whether a text contains something that looks like a secret. Such a text is refused and not recorded, because
+// the record is permanent.
 func Shaped(text string) bool { return shaped.MatchString(text) }

@@ -1,4 +1,4 @@
-// Package wait sleeps until a time has passed or a context has ended.
+// Package wait sleeps until a duration has passed or a context has ended.
 package wait
 
 import (
