@@ -1,6 +1,7 @@
-// Command resource shows a server that takes Brevet's access tokens: three lines, and what a token allows is at hand.
+// Command resource is an example of a server that accepts Brevet's access tokens. It takes three lines, and the handler can
+// read what a token allows.
 //
-// It takes BREVET_ISSUER, AUDIENCE and ORIGIN, and TLS_CERT and TLS_KEY, the files of its own certificate.
+// It reads BREVET_ISSUER, AUDIENCE and ORIGIN, and TLS_CERT and TLS_KEY, the files with the server's certificate and key.
 package main
 
 import (
@@ -23,7 +24,7 @@ func main() {
 	}
 	server := &http.Server{
 		Addr: "127.0.0.1:8443", Handler: handler, ReadHeaderTimeout: 5 * time.Second,
-		// A certificate is asked for and not verified: for a token that is bound to one, its thumbprint is what counts.
+		// Request a client certificate, but do not verify it: for a token that is bound to one, only its thumbprint counts.
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert},
 	}
 	log.Fatal(server.ListenAndServeTLS(os.Getenv("TLS_CERT"), os.Getenv("TLS_KEY")))
@@ -37,7 +38,7 @@ func handlerFor(cfg resourceserver.Config) (http.Handler, error) {
 	return guard.Handler(http.HandlerFunc(mail)), nil
 }
 
-// mail looks at what the token was issued for, before it does anything.
+// mail checks the token's scope before it does anything.
 func mail(w http.ResponseWriter, r *http.Request) {
 	claims, ok := resourceserver.FromContext(r.Context())
 	if !ok || claims.Scope != "mail.read" {

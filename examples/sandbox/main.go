@@ -1,7 +1,7 @@
-// Command sandbox shows the Go SDK at work: a program that holds a credential for as long as it runs.
+// Command sandbox is an example of the Go SDK: a program that holds a credential for as long as it runs.
 //
-// It takes what `brevet dev env` prints: BREVET_SERVER, BREVET_SERVER_ID and SPIFFE_ENDPOINT_SOCKET. It must never print a
-// credential.
+// It reads the variables that `brevet dev env` prints: BREVET_SERVER, BREVET_SERVER_ID and SPIFFE_ENDPOINT_SOCKET. It must
+// never print a credential.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	// The Workload API is found by SPIFFE_ENDPOINT_SOCKET.
+	// SPIFFE_ENDPOINT_SOCKET names the Workload API's socket.
 	source, err := workloadapi.NewX509Source(ctx)
 	if err != nil {
 		return err
@@ -61,13 +61,13 @@ func run(ctx context.Context) error {
 	return end(broker, hold)
 }
 
-// work stands for what a program does with a credential: for a JWT, set "Authorization: Bearer " and
-// token.Secret.Reveal(). It takes hold.Token() anew for each call, since that is renewed meanwhile.
+// work stands for what a program does with a credential. For a JWT, set "Authorization: Bearer " and token.Secret.Reveal(). A
+// real program calls hold.Token() for each call, because the Hold renews the token.
 func work(token *client.Token) {
 	fmt.Printf("holds %s on %s\n", token.Scope, token.Resource)
 }
 
-// end releases the credential and ends the task, interrupted or not.
+// end releases the credential and ends the task, also after an interrupt.
 func end(broker *client.Client, hold *client.Hold) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
