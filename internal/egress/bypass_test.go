@@ -29,7 +29,7 @@ import (
 
 var basic = "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("brevet:"+password)) + "\r\n"
 
-// dial is a connection to the gateway's port.
+// dial connects to the gateway's port.
 func (w *world) dial(t *testing.T) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.addr)
@@ -41,7 +41,7 @@ func (w *world) dial(t *testing.T) net.Conn {
 	return conn
 }
 
-// tunnel is a connection over TLS to what sandboxes take for a host.
+// tunnel opens a TLS connection to what the sandbox takes for the host.
 func (w *world) tunnel(t *testing.T, target string) net.Conn {
 	t.Helper()
 	name, _, _ := net.SplitHostPort(target)
@@ -66,7 +66,7 @@ func (w *world) tunnelTo(t *testing.T, target, serverName string) (net.Conn, err
 	return secured, secured.HandshakeContext(t.Context())
 }
 
-// say sends bytes as they are, and reads one answer.
+// say sends text unchanged, and reads one response.
 func say(t *testing.T, conn net.Conn, text string) got {
 	t.Helper()
 	if _, err := io.WriteString(conn, text); err != nil {
@@ -81,7 +81,7 @@ func say(t *testing.T, conn net.Conn, text string) got {
 	return got{resp.StatusCode, resp.Header, string(body), resp.Proto}
 }
 
-// Each way around the rules is refused, by that answer, and nothing reaches the host.
+// Each attempt to bypass the rules gets the expected refusal, and nothing reaches the host.
 func TestWaysAroundTheRules(t *testing.T) {
 	w := newWorld(t)
 	host := w.host.name()
@@ -158,7 +158,7 @@ func TestWaysAroundTheRules(t *testing.T) {
 	}
 }
 
-// The name that TLS asks for is the one that the tunnel is for.
+// The server name in the TLS handshake must be the host of the tunnel.
 func TestServerNames(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"evil.test", "sub.example.com"} {
@@ -166,13 +166,13 @@ func TestServerNames(t *testing.T) {
 			t.Errorf("%s: got a certificate in a tunnel to %s", name, w.host.name())
 		}
 	}
-	// A client that trusts the gateway does so for the name that it asked for.
+	// The right name gets a certificate that the client trusts.
 	if _, err := w.tunnelTo(t, w.host.name(), "example.com"); err != nil {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A redirect goes back to the sandbox, which follows it without a credential or not at all.
+// A redirect goes back to the sandbox. If the sandbox follows it, the new call has no credential.
 func TestRedirects(t *testing.T) {
 	w := newWorld(t)
 	answer := w.get(t, "/key/away")
@@ -185,7 +185,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// Bodies go through as they come, in both directions.
+// Bodies pass unchanged in both directions.
 func TestBodies(t *testing.T) {
 	w := newWorld(t)
 	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB
@@ -197,11 +197,11 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %s", name, answer.status, answer.text, want)
 		}
 	}
-	// The events come while the call goes on, and end with it.
+	// The sandbox gets the events while the call is still in progress.
 	w.events(t)
 }
 
-// When Brevet cannot be asked no call begins, and what is under way does not go on for long.
+// When Brevet can't be reached, no call begins, and calls in progress soon end.
 func TestWithoutBrevet(t *testing.T) {
 	w := newWorld(t)
 	if answer := w.get(t, "/key/echo"); answer.status != 200 {
@@ -226,7 +226,7 @@ func TestWithoutBrevet(t *testing.T) {
 	within(t, "the end of events without Brevet", ended)
 }
 
-// Whoever closes a gateway ends what it held.
+// Closing a gateway ends the credentials that it held.
 func TestClosingAGateway(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/token")
@@ -239,7 +239,7 @@ func TestClosingAGateway(t *testing.T) {
 	}
 }
 
-// Whoever comes over mutual TLS gets what its own SVID gives it, if the gateway holds that identity, and nothing else.
+// Over mutual TLS, a caller gets what its own SVID allows, if the gateway holds that identity, and nothing else.
 func TestCallersWithSVIDs(t *testing.T) {
 	w := newWorld(t)
 	const proxy, other = "spiffe://acme.test/gateway", "spiffe://acme.test/agents/b"
@@ -254,7 +254,7 @@ func TestCallersWithSVIDs(t *testing.T) {
 	now, trusted := &atomic.Int64{}, w.stack.Acme.Bundle()
 	l := listen(t, "tcp", "127.0.0.1:0")
 	serve(t, w.gateway, tls.NewListener(l, cfg), egress.Proven(trusted, func() time.Time { return time.Now().Add(time.Duration(now.Load())) }, lookup))
-	// tunnelled is the answer in a tunnel that was opened as id, to each call.
+	// tunnelled opens a tunnel as id. It returns a function that makes one call through the tunnel.
 	tunnelled := func(id string) (func(path string) got, error) {
 		conn, err := tls.Dial("tcp", l.Addr().String(), tlsconfig.MTLSClientConfig(w.stack.X509(t, id), w.stack.Acme.Bundle(), tlsconfig.AuthorizeAny()))
 		if err != nil {
@@ -296,11 +296,11 @@ func TestCallersWithSVIDs(t *testing.T) {
 	}
 }
 
-// A name that leads elsewhere once it was looked up is refused by where it leads.
+// A name that resolves to another address on the second lookup is refused because of that address.
 func TestNamesThatAreRebound(t *testing.T) {
 	w := newWorld(t)
 	target := "https://rebound.test" + w.host.name()[strings.Index(w.host.name(), ":"):] + "/x"
-	for i, want := range []string{"egress_upstream", "egress_address", "egress_address"} { // the first finds a host of another name
+	for i, want := range []string{"egress_upstream", "egress_address", "egress_address"} { // the first call reaches a host with another name
 		answer := call(t, w.proxied(t), request(t, "GET", target, nil))
 		if code, _ := answer.problem(); code != want {
 			t.Errorf("call %d: got %d %s, want %s", i+1, answer.status, answer.text, want)
@@ -308,7 +308,7 @@ func TestNamesThatAreRebound(t *testing.T) {
 	}
 }
 
-// Who sends too slowly is cut off, and holds nobody else up.
+// A caller that sends too slowly is cut off, and blocks no other caller.
 func TestSlowCallers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -327,7 +327,7 @@ func TestSlowCallers(t *testing.T) {
 	}
 }
 
-// A sandbox that calls all the time is held back, for that host.
+// A sandbox that calls one host too often is throttled.
 func TestTooManyCalls(t *testing.T) {
 	w := newWorld(t)
 	w.perSecond = 1
@@ -343,7 +343,7 @@ func TestTooManyCalls(t *testing.T) {
 	}
 }
 
-// A sandbox cannot take all that the gateway has: beyond so many tunnels and calls it is told so, until some are over.
+// A sandbox may have a limited number of tunnels open. Beyond it, the gateway refuses a new tunnel until another one closes.
 func TestTooManyAtATime(t *testing.T) {
 	w := newWorld(t)
 	w.perSecond = 10000
@@ -384,7 +384,7 @@ func TestTooManyAtATime(t *testing.T) {
 	}
 }
 
-// Two sandboxes of one gateway share nothing: neither a credential nor a connection.
+// Two sandboxes of one gateway share neither a credential nor a connection.
 func TestTwoSandboxes(t *testing.T) {
 	w := newWorld(t)
 	const other = "spiffe://acme.test/agents/b"
@@ -409,7 +409,7 @@ func TestTwoSandboxes(t *testing.T) {
 	}
 }
 
-// Whatever a host answers, in whatever pieces it comes, no secret is in what is read, and nothing else is changed.
+// No secret is in what the sandbox reads, however the response is split into pieces, and nothing else changes.
 func TestMasked(t *testing.T) {
 	const first, second = "aabaabaac-SECRET", "QUFCQUFCQUFDLVNFQ1JFVA=="
 	pieces := rapid.SliceOf(rapid.SampledFrom([]string{first, second, "aab", "aabaabaac", "-SECRET", "SECRET", "x", "\n", "QUFC", first[:15], second[3:]}))

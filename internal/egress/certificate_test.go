@@ -24,12 +24,12 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// guarded is a host that lets nobody in without a certificate of an authority.
+// guarded is a host that requires a client certificate from an authority.
 type guarded struct {
 	*host
 	authority atomic.Pointer[x509.CertPool]
-	open      atomic.Int64 // connections
-	unasked   string       // a host that would take calls of anybody
+	open      atomic.Int64 // open connections
+	unasked   string       // name of a host that requires no client certificate
 }
 
 func newGuarded(t testing.TB) *guarded {
@@ -58,7 +58,7 @@ func newGuarded(t testing.TB) *guarded {
 	return g
 }
 
-// newGuardedWorld has scopes whose credential is a certificate of Vault's.
+// newGuardedWorld returns a world with scopes whose credential is a certificate from Vault.
 func newGuardedWorld(t testing.TB) (*world, *guarded) {
 	t.Helper()
 	g := newGuarded(t)
@@ -90,10 +90,10 @@ func newGuardedWorld(t testing.TB) (*world, *guarded) {
 	return w, g
 }
 
-// at is a call of the guarded host.
+// at returns a URL of the guarded host.
 func (g *guarded) at(path string) string { return "https://" + g.name() + path }
 
-// one is what came since the last time, which is to be one call.
+// one returns the only call since it last ran. The test fails if there are none or several.
 func (g *guarded) one(t testing.TB) *http.Request {
 	t.Helper()
 	calls := g.taken()
@@ -103,7 +103,7 @@ func (g *guarded) one(t testing.TB) *http.Request {
 	return calls[0]
 }
 
-// direct is a call by the gateway's base URL, which goes on by HTTP/1.1.
+// direct makes a call by the gateway's base URL. The gateway forwards it over HTTP/1.1.
 func (w *world) direct(t testing.TB, g *guarded, path string) got {
 	t.Helper()
 	req := request(t, "GET", "http://"+w.addr+"/"+g.name()+path, nil)
@@ -111,7 +111,7 @@ func (w *world) direct(t testing.TB, g *guarded, path string) got {
 	return call(t, &http.Client{}, req)
 }
 
-// storeCertificate has Vault keep a certificate with its key, which it returns.
+// storeCertificate stores a certificate with its private key in Vault, and returns the key.
 func (w *world) storeCertificate(t testing.TB) (key string) {
 	t.Helper()
 	issued, err := w.stack.Vault(t).Logical().WriteWithContext(t.Context(), "pki/issue/web", map[string]any{"common_name": "stored.acme.test", "ttl": "1h"})
@@ -122,7 +122,7 @@ func (w *world) storeCertificate(t testing.TB) (key string) {
 	return issued.Data["private_key"].(string)
 }
 
-// selfSigned is a certificate that a sandbox has made.
+// selfSigned returns a certificate that a sandbox made itself.
 func selfSigned(t testing.TB) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -148,8 +148,8 @@ func serial(r *http.Request) string {
 	return strings.Join(parts, ":")
 }
 
-// A host sees the certificate that Vault has made for the sandbox, whatever the sandbox shows of its own, over connections that
-// are used again.
+// A host sees the certificate that Vault made for the sandbox, even if the sandbox presents its own. The gateway reuses its
+// connections.
 func TestClientCertificates(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	w.storeCertificate(t)
@@ -197,7 +197,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// What waits for people is asked for, and redeemed, with one and the same key.
+// A request that waits for approval is made and redeemed with the same key.
 func TestCertificatesThatPeopleApprove(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	var told struct{ Waiting struct{ ID string } }
@@ -220,7 +220,7 @@ func TestCertificatesThatPeopleApprove(t *testing.T) {
 	}
 }
 
-// A host that does not ask for a certificate gets no call, and one that does not take it is told of.
+// A host that requests no certificate gets no call. If a host rejects the certificate, the sandbox gets the host's TLS alert.
 func TestHostsThatTakeNoCertificate(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	direct := request(t, "GET", "http://"+w.addr+"/"+g.unasked+"/unasked/x", nil)
@@ -259,10 +259,10 @@ func (g *guarded) wantClosed(t *testing.T) {
 	}
 }
 
-// idle is for longer than a gateway asks about a credential that nobody uses any more.
+// idle is long enough for the gateway to stop asking Brevet about an unused credential.
 const idle = 600 * time.Millisecond
 
-// The task ends: no connection with its certificate is open a second later, whether anything went on in it or not.
+// When the task ends, no connection with its certificate is open a second later, in use or not.
 func TestCertificatesEndWithTheirTask(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	g.mux.HandleFunc("/client/events", func(rw http.ResponseWriter, r *http.Request) {
@@ -300,7 +300,7 @@ func TestCertificatesEndWithTheirTask(t *testing.T) {
 	}
 }
 
-// A certificate that is revoked is not shown a second later, and its connections are closed.
+// A revoked certificate is not presented a second later, and its connections are closed.
 func TestRevokedCertificates(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	w.direct(t, g, "/client/x")

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// forwarder is nginx as a plain forward proxy to the host: it knows no sandbox, no rule and no credential.
+// forwarder configures nginx as a plain reverse proxy to the host, without sandboxes, rules or credentials.
 const forwarder = `daemon off;
 pid nginx.pid;
 error_log stderr error;
@@ -49,7 +49,7 @@ func startForwarder(b *testing.B, host string) (addr string) {
 	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), fmt.Appendf(nil, forwarder, host, addr), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	// Killed, it would leave its workers.
+	// Outlive the benchmark's context: a kill would leave nginx's workers running. Cleanup interrupts it.
 	nginx := exec.CommandContext(context.WithoutCancel(b.Context()), "nginx", "-p", dir, "-c", "nginx.conf")
 	nginx.Stderr = os.Stderr
 	if err := nginx.Start(); err != nil {
@@ -64,10 +64,10 @@ func startForwarder(b *testing.B, host string) (addr string) {
 	}
 }
 
-// BenchmarkCall has the same calls of the same host go there directly, through the gateway, and through nginx. One after
-// another they show what a call takes longer; 32 at a time, how many there can be.
+// BenchmarkCall makes the same calls directly, through the gateway, and through nginx. Sequential calls measure the added
+// latency, and 32 parallel calls measure the throughput.
 func BenchmarkCall(b *testing.B) {
-	spare := make([]byte, 64<<20) // as the program has it
+	spare := make([]byte, 64<<20) // as in the program
 	defer runtime.KeepAlive(spare)
 	w := newWorld(b)
 	w.perSecond = 1_000_000

@@ -14,7 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// A credential goes in as its rule says, whatever the sandbox sends of its own, and does not come back.
+// The gateway sends the credential as the rule says, whatever the sandbox sends itself, and the credential does not come back.
 func TestCredentialsGoIn(t *testing.T) {
 	w := newWorld(t)
 	for _, tc := range []struct{ path, name, want string }{
@@ -55,7 +55,7 @@ func TestCredentialsGoIn(t *testing.T) {
 	}
 }
 
-// One credential serves many calls, whichever way they come.
+// One credential serves many calls, however they arrive.
 func TestWaysIn(t *testing.T) {
 	w := newWorld(t)
 	plain := &http.Client{}
@@ -85,7 +85,7 @@ func TestWaysIn(t *testing.T) {
 	}
 }
 
-// What the path says is asked for, and what policy says of that is told.
+// The path's parameters go into the request for a credential, and the sandbox sees the policy's denial.
 func TestParametersOfAPath(t *testing.T) {
 	w := newWorld(t)
 	if answer := w.get(t, "/repos/acme/api/issues"); answer.status != 200 {
@@ -103,7 +103,7 @@ func TestParametersOfAPath(t *testing.T) {
 	if len(w.host.taken()) != 1 {
 		t.Error("what was denied has reached the host")
 	}
-	// Whoever tries all the time does not fill the record.
+	// Repeated attempts do not fill the record.
 	for range 20 {
 		w.get(t, "/repos/evil/api/issues")
 	}
@@ -112,14 +112,14 @@ func TestParametersOfAPath(t *testing.T) {
 	}
 }
 
-// What waits for people says so, and goes on once they have decided.
+// A call that waits for approval says so, and passes once people have approved it.
 func TestCallsThatPeopleApprove(t *testing.T) {
 	w := newWorld(t)
 	var told struct {
 		Code    string
 		Waiting struct{ ID, Group string }
 	}
-	for range 2 { // the second is told of the same request
+	for range 2 { // the second call waits for the same request
 		answer := w.get(t, "/approved")
 		if err := json.Unmarshal([]byte(answer.text), &told); err != nil || answer.status != 403 || told.Code != "egress_pending" || told.Waiting.Group != "oncall" {
 			t.Fatalf("got %d %s, want it to wait", answer.status, answer.text)
@@ -141,7 +141,7 @@ func TestCallsThatPeopleApprove(t *testing.T) {
 	}
 }
 
-// A gateway that stops takes back what it has asked people for.
+// A gateway that stops withdraws its pending requests.
 func TestWhatNobodyWaitsFor(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/approved")
@@ -152,7 +152,7 @@ func TestWhatNobodyWaitsFor(t *testing.T) {
 	}
 }
 
-// The task ends: what is under way breaks off, and the next call is refused, both within a second.
+// When the task ends, calls in progress break off and the next call is refused, both within a second.
 func TestTheEndOfATask(t *testing.T) {
 	w := newWorld(t)
 	events := w.events(t)
@@ -174,7 +174,7 @@ func TestTheEndOfATask(t *testing.T) {
 	}
 }
 
-// A credential that is revoked is not used a second later, and another one is asked for.
+// A revoked credential is not used a second later, and the gateway requests another one.
 func TestRevokedCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/token")

@@ -7,10 +7,10 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// MostTunnels is how many a sandbox may have open.
+// MostTunnels is how many tunnels a sandbox may have open.
 const MostTunnels = mostTunnels
 
-// Masked reads a body with secrets masked.
+// Masked returns a reader of a body with the secrets masked.
 func Masked(body io.Reader, secrets ...string) io.Reader {
 	var texts []secret.Text
 	for _, one := range secrets {
@@ -19,7 +19,7 @@ func Masked(body io.Reader, secrets ...string) io.Reader {
 	return newMask(texts).body(io.NopCloser(body), -1, func() http.Header { return nil })
 }
 
-// HasAllRoom tells whether nothing of a sandbox's is read whole now.
+// HasAllRoom reports whether no body of the sandbox that is read whole takes room now.
 func HasAllRoom(s *Sandbox) bool {
 	if !s.bodies.TryAcquire(maxSignedAtOnce) {
 		return false

@@ -14,13 +14,13 @@ import (
 	"github.com/brevet-dev/brevet/internal/egress"
 )
 
-// keep has the catalogue's key be another one, before it is asked for.
+// keep replaces the catalogue's key in Vault. It must run before the key is first requested.
 func (w *world) keep(t *testing.T, key string) {
 	t.Helper()
 	w.store(t, "egress", map[string]any{"key": key})
 }
 
-// A key does not come back in any of the spellings in which hosts write what they were sent.
+// A key does not come back in any form in which hosts echo what they received.
 func TestSpellingsOfASecret(t *testing.T) {
 	w := newWorld(t)
 	const key = `Kx+7/yQ&"<9 z'=*~`
@@ -62,7 +62,7 @@ func TestSpellingsOfASecret(t *testing.T) {
 	}
 }
 
-// What is neither an answer's header nor its body holds no key either.
+// Informational responses and trailers contain no key either.
 func TestBesideAnAnswer(t *testing.T) {
 	w := newWorld(t)
 	w.host.mux.HandleFunc("/key/beside", func(rw http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ func TestBesideAnAnswer(t *testing.T) {
 		rw.WriteHeader(http.StatusEarlyHints)
 		rw.Header().Set("Trailer", "X-Announced")
 		_, _ = io.WriteString(rw, "served")
-		_ = http.NewResponseController(rw).Flush() // or else it has a length, and no trailer
+		_ = http.NewResponseController(rw).Flush() // otherwise the response has a length, and no trailer
 		rw.Header().Set("X-Announced", key)
 		rw.Header().Set(http.TrailerPrefix+"X-Late", key)
 	})
@@ -83,7 +83,7 @@ func TestBesideAnAnswer(t *testing.T) {
 	}
 }
 
-// A program that turns names of headers into variables takes some for others. None of those is passed on.
+// Programs that turn header names into variables confuse some names with others. None of those is forwarded.
 func TestNamesThatAreTakenForOthers(t *testing.T) {
 	w := newWorld(t)
 	for _, line := range []string{
@@ -98,7 +98,7 @@ func TestNamesThatAreTakenForOthers(t *testing.T) {
 	}
 }
 
-// A sandbox that does not read keeps nothing open beyond the end of its task.
+// A sandbox that does not read the response keeps nothing open after its task has ended.
 func TestWhoDoesNotRead(t *testing.T) {
 	w := newWorld(t)
 	w.host.mux.HandleFunc("/key/endless", func(rw http.ResponseWriter, _ *http.Request) {
@@ -115,7 +115,7 @@ func TestWhoDoesNotRead(t *testing.T) {
 	w.wantLog(t, `msg="egress call"`, "scope=host.key.use")
 }
 
-// A body that is made of what secrets begin with takes no more memory than another one.
+// A body made of beginnings of secrets takes no more memory than another body.
 func TestMaskingTakesNoMemoryForBeginnings(t *testing.T) {
 	secret := "e" + strings.Repeat("y", 2000)
 	per := func(letter string) float64 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// names is a resolver for which all names are here, but one that is in a network that is not open, one that goes there after it
-// was looked up once, one that is missing, and one that cannot be looked up.
+// names returns a resolver that resolves every name to this machine, with four exceptions: "inner" is in a network that is not
+// allowed, "rebound" moves there after its first lookup, "missing" does not exist, and "broken" fails.
 func names(t testing.TB) *net.Resolver {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
@@ -33,7 +33,7 @@ func names(t testing.TB) *net.Resolver {
 	}}
 }
 
-// resolved answers a question of the DNS (RFC 1035): A records only.
+// resolved returns the response to a DNS query (RFC 1035), with A records only.
 func resolved(question []byte, rebound *atomic.Int32) []byte {
 	end := bytes.IndexByte(question[12:], 0) + 12 + 5
 	isA := question[end-3] == 1

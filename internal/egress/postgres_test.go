@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// database opens a way to PostgreSQL for the sandbox, and returns the folder of its socket.
+// database gives the sandbox access to PostgreSQL through the gateway, and returns the directory of its socket.
 func (w *world) database(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func connect(t *testing.T, config string) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// A sandbox works on a database as ever, and has no password.
+// A sandbox uses a database as usual, without a password.
 func TestDatabases(t *testing.T) {
 	w := newWorld(t)
 	dir := w.database(t)
@@ -80,7 +80,7 @@ SELECT 'again';`)
 	if n, err := conn.CopyFrom(t.Context(), pgx.Identifier{"t"}, []string{"a"}, rows); err != nil || n != 100_000 {
 		t.Errorf("pgx: copied %d, %v", n, err)
 	}
-	// What is cancelled ends, and the session goes on.
+	// A cancelled query ends, and the session continues.
 	ended := make(chan error, 1)
 	go func() {
 		_, err := conn.Exec(t.Context(), "SELECT pg_sleep(60)")
@@ -94,7 +94,7 @@ SELECT 'again';`)
 		select {
 		case err = <-ended:
 			cancelled = true
-		case <-time.After(100 * time.Millisecond): // it may not have begun when it was cancelled
+		case <-time.After(100 * time.Millisecond): // the query may not have started when it was cancelled
 		case <-late:
 			t.Fatalf("waited %s for the end of a query that is cancelled", patience)
 		}
@@ -108,7 +108,7 @@ SELECT 'again';`)
 	w.wantLog(t, `msg="egress session"`, "scope=host.login.use", "database=target", "issuance=")
 }
 
-// The task ends: its sessions are closed within a second, and there is no other.
+// When the task ends, its sessions are closed within a second, and no new one opens.
 func TestSessionsEndWithTheirTask(t *testing.T) {
 	w := newWorld(t)
 	config := "host=" + w.database(t) + " dbname=target user=a"
@@ -123,7 +123,7 @@ func TestSessionsEndWithTheirTask(t *testing.T) {
 		_, err := conn.Exec(t.Context(), "SELECT pg_sleep(60)")
 		ended <- err
 	}()
-	// Those who come just then are told why, whoever knows of the end first.
+	// New connections at that moment learn the reason, whether the gateway or the database learns of the end first.
 	refused := make(chan error, 10)
 	for range cap(refused) {
 		go func() {
@@ -141,7 +141,7 @@ func TestSessionsEndWithTheirTask(t *testing.T) {
 	stop("the end of the session, and refusals")
 }
 
-// What no rule is for is refused in the words of the protocol, and whatever is no session at all ends.
+// A session without a rule is refused with an error of the protocol. Other data ends the connection.
 func TestDatabasesThatAreRefused(t *testing.T) {
 	w := newWorld(t)
 	dir := w.database(t)
@@ -151,7 +151,7 @@ func TestDatabasesThatAreRefused(t *testing.T) {
 		"dbname=elsewhere user=a":                      "The address is not open",
 		"dbname=target user=a options='-c nonsense=1'": "unrecognized configuration parameter",
 		"dbname=gone user=a":                           `database "gone" does not exist`,
-		// It is called over TLS, by a certificate for its name, or not at all.
+		// The gateway requires TLS and a certificate for the host's name.
 		"dbname=secured user=a":  `database "secured" does not exist`,
 		"dbname=insecure user=a": "The host gave no answer",
 	} {
@@ -186,7 +186,7 @@ func TestDatabasesThatAreRefused(t *testing.T) {
 	}
 }
 
-// front is a PostgreSQL that takes connections over TLS only, with the certificate of the host.
+// front is a PostgreSQL that accepts TLS connections only, with the host's certificate.
 type front struct {
 	net.Listener
 	secured atomic.Int32
@@ -232,7 +232,7 @@ func (f *front) pass(t testing.TB, conn net.Conn, database string, certificates 
 	_, _ = io.Copy(secured, out)
 }
 
-// packetOf is the start of a session, with its length before it.
+// packetOf returns a startup packet: the body with its length before it.
 func packetOf(words ...uint32) []byte {
 	packet := binary.BigEndian.AppendUint32(nil, uint32(4+4*len(words)))
 	for _, word := range words {

@@ -20,7 +20,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// recorder passes connections on to the gateway, and keeps what goes either way.
+// recorder relays connections to the gateway, and records the bytes of both directions.
 func recorder(t *testing.T, to string) (addr string, kept *testkit.Buffer) {
 	t.Helper()
 	kept = &testkit.Buffer{}
@@ -49,7 +49,7 @@ func recorder(t *testing.T, to string) (addr string, kept *testkit.Buffer) {
 	return l.Addr().String(), kept
 }
 
-// memory is all of a process that can be read.
+// memory returns the writable memory of a process.
 func memory(t *testing.T, pid int) []byte {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
@@ -74,8 +74,8 @@ func memory(t *testing.T, pid int) []byte {
 	return all
 }
 
-// A sandbox that has called hosts with every credential, some of which have told it theirs, has none of them: neither in its
-// environment nor in its files, its memory, or what went over its connections.
+// A sandbox calls hosts with every credential, and some hosts echo it. Yet the sandbox has no credential in its environment,
+// its files, its memory or its traffic.
 func TestNothingToSteal(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	w.host.mux.HandleFunc("/s3/echo", func(rw http.ResponseWriter, r *http.Request) { _ = json.NewEncoder(rw).Encode(r.Header) })
@@ -131,10 +131,11 @@ sys.stdin.read()
 		t.Fatal(err)
 	}
 	g.one(t)
-	w.finds(t, places, strings.Split(key, "\n")[2]) // the first line of any key begins as others do
+	w.finds(t, places, strings.Split(key, "\n")[2]) // all keys begin with the same bytes in the first line
 }
 
-// finds looks for every credential that the hosts got, and for what has to be there so that the search is one.
+// finds searches for every credential that the hosts got. It also searches for a known text in each place, to prove that the
+// search works.
 func (w *world) finds(t *testing.T, places map[string][]byte, key string) {
 	t.Helper()
 	secrets := map[string]string{

@@ -18,14 +18,14 @@ import (
 	"github.com/brevet-dev/brevet/internal/egress"
 )
 
-// signedAgain has curl sign the call that a host got, as it got it, and returns its signature.
+// signedAgain signs a call that the host got again with curl, and returns curl's Authorization header.
 func (w *world) signedAgain(t *testing.T, r *http.Request, service string) string {
 	t.Helper()
 	_, fields, _ := strings.Cut(r.Header.Get("Authorization"), "SignedHeaders=")
 	fields, _, _ = strings.Cut(fields, ",")
 	path := r.URL.EscapedPath()
 	if service != "s3" {
-		path = strings.ReplaceAll(path, "%", "%25") // for curl signs a path as it is given, and only S3 does so too
+		path = strings.ReplaceAll(path, "%", "%25") // curl signs the path as given, and of the services only S3 does so
 	}
 	if r.URL.RawQuery != "" {
 		path += "?" + r.URL.RawQuery
@@ -49,10 +49,10 @@ func (w *world) signedAgain(t *testing.T, r *http.Request, service string) strin
 	return seen[0].Header.Get("Authorization")
 }
 
-// presigned is what a URL has that the sandbox has signed.
+// presigned is the query of a URL that the sandbox signed itself.
 const presigned = "X-Amz-Credential=mine&X-Amz-Signature=mine&X-Amz-Date=mine&x-amz-security-token=mine&AWSAccessKeyId=mine"
 
-// A call is signed as curl signs it, whatever the sandbox has signed of its own.
+// The gateway signs a call as curl does, whatever the sandbox has signed itself.
 func TestCallsAreSigned(t *testing.T) {
 	w := newWorld(t)
 	empty := sha256.Sum256(nil)
@@ -109,7 +109,7 @@ func TestCallsAreSigned(t *testing.T) {
 	}
 }
 
-// A key that is for good has no session, and a secret that is no key signs nothing.
+// A permanent key has no session token, and a secret that is not a key signs nothing.
 func TestKeysWithoutASession(t *testing.T) {
 	for name, tc := range map[string]struct {
 		members map[string]any
@@ -152,7 +152,7 @@ func signature(authorization string) string {
 	return strings.Join(signed.FindStringSubmatch(authorization), " ")
 }
 
-// What comes back of a key, of its session or of a signature is masked, also as S3 tells what does not match.
+// A key, its session token and the signature are masked in responses, also in the form in which S3 reports a mismatch.
 func TestSignaturesDoNotComeBack(t *testing.T) {
 	w := newWorld(t)
 	var sent string
@@ -178,7 +178,7 @@ func TestSignaturesDoNotComeBack(t *testing.T) {
 	}
 }
 
-// What the gateway's signature cannot take the place of is refused, in words that help, and does not reach the host.
+// A call whose own signature the gateway can't replace is refused with a helpful text, and does not reach the host.
 func TestWhatCannotBeSigned(t *testing.T) {
 	w := newWorld(t)
 	large := bytes.Repeat([]byte("x"), 10<<20+1)
@@ -235,7 +235,7 @@ func TestWhatCannotBeSigned(t *testing.T) {
 	}
 }
 
-// store has Vault keep something, before it is asked for.
+// store writes a secret to Vault. It must run before the secret is first requested.
 func (w *world) store(t testing.TB, name string, members map[string]any) {
 	t.Helper()
 	if _, err := w.stack.Vault(t).Logical().WriteWithContext(context.WithoutCancel(t.Context()), "secret/data/"+name, map[string]any{"data": members}); err != nil {
@@ -243,7 +243,7 @@ func (w *world) store(t testing.TB, name string, members map[string]any) {
 	}
 }
 
-// A body that is read whole takes room until its call is over, and not only until the answer begins.
+// A body that is read whole takes room until its call is over, and not only until the response begins.
 func TestSignedBodiesTakeRoom(t *testing.T) {
 	w := newWorld(t)
 	begun, end := make(chan struct{}), make(chan struct{})
@@ -271,14 +271,14 @@ func TestSignedBodiesTakeRoom(t *testing.T) {
 	}
 }
 
-// A body that still comes when its credential has ended is not waited for, and nothing is signed.
+// If a credential ends while the body still arrives, the gateway does not wait for the body, and signs nothing.
 func TestSignedBodiesEndWithTheirCredential(t *testing.T) {
 	w := newWorld(t)
 	body, more := io.Pipe()
 	got, read := make(chan error, 1), make(chan struct{})
 	once := sync.OnceFunc(func() { close(read) })
 	go func() {
-		resp, err := w.alone().Do(request(t, "POST", "http://egress/"+w.host.name()+"/lambda/a", body)) // over HTTP/1, where only the deadline of a read ends one
+		resp, err := w.alone().Do(request(t, "POST", "http://egress/"+w.host.name()+"/lambda/a", body)) // over HTTP/1, where only a read deadline interrupts a read
 		if err == nil {
 			defer func() { _ = resp.Body.Close() }()
 			if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), "egress_ended") {

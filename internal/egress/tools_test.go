@@ -20,7 +20,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// toolbox runs programs of others as the sandbox: with the variables that lead to its gateway, and nothing of Brevet's.
+// toolbox runs other programs as the sandbox, with the environment variables of its gateway and nothing else of Brevet.
 type toolbox struct {
 	t       *testing.T
 	dir     string
@@ -44,7 +44,7 @@ func (w *world) toolbox(t *testing.T) *toolbox {
 	return &toolbox{t, dir, environ}
 }
 
-// run is what a script prints.
+// run runs a script and returns its output.
 func (b *toolbox) run(script string) string {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), "sh", "-ec", script)
@@ -59,7 +59,7 @@ func (b *toolbox) run(script string) string {
 	return string(out)
 }
 
-// keyed is a host that lets nobody in without the key.
+// keyed returns a handler that refuses requests without the key.
 func keyed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Key") != canary {
@@ -70,7 +70,7 @@ func keyed(next http.Handler) http.Handler {
 	})
 }
 
-// repositories serves git over HTTP, by git itself.
+// repositories serves git over HTTP with git's own backend.
 func repositories(t *testing.T) http.Handler {
 	t.Helper()
 	root := t.TempDir()
@@ -91,7 +91,7 @@ func repositories(t *testing.T) http.Handler {
 	}
 }
 
-// registry serves one package for npm, one module for Go, and one for pip.
+// registry serves one npm package, one Go module and one pip package.
 func registry(t *testing.T, w *world) http.Handler {
 	t.Helper()
 	pack := filepath.Join(t.TempDir(), "package")
@@ -148,7 +148,7 @@ func zipped(t *testing.T, to *bytes.Buffer, files map[string]string) {
 	}
 }
 
-// Programs that know nothing of Brevet get through as they are, to hosts that let nobody in without a key.
+// Unmodified programs get through to hosts that require a key.
 func TestToolsAsTheyAre(t *testing.T) {
 	w := newWorld(t)
 	w.host.mux.Handle("/key/git/", keyed(repositories(t)))
@@ -191,7 +191,7 @@ func TestToolsAsTheyAre(t *testing.T) {
 	}
 }
 
-// nodeTakesProxies tells whether fetch of the Node that is here goes by the variables: from 22.21 and 24.0 on.
+// nodeTakesProxies reports whether fetch of the installed Node obeys the proxy variables, as it does from 22.21 and 24.0 on.
 func nodeTakesProxies(t *testing.T) bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "node", "-p", "process.versions.node").Output()

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// usage is what an auditor is told of a scope, but for when it was used last.
+// usage returns the usage of a scope as an auditor sees it, without the time of the last use.
 func (w *world) usage(t *testing.T, scope string) openapi.ScopeUsage {
 	t.Helper()
 	usage, err := w.stack.Client(t, eyes).Usage(t.Context(), client.UsageFilter{})
@@ -32,7 +32,7 @@ func (w *world) usage(t *testing.T, scope string) openapi.ScopeUsage {
 	return openapi.ScopeUsage{}
 }
 
-// Of three credentials one was used, twice: the gateway that held it says so when it stops, and auditors read it.
+// Of three credentials, one was used, twice. The gateway that held it reports so when it stops, and auditors can read it.
 func TestGrantedAndUsed(t *testing.T) {
 	w := newWorld(t)
 	const scope = "host.token.use"
@@ -40,7 +40,7 @@ func TestGrantedAndUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.broker.Request(t.Context(), client.Ask{Scope: scope, Task: task}); err != nil { // of which nobody says anything
+	if _, err := w.broker.Request(t.Context(), client.Ask{Scope: scope, Task: task}); err != nil { // its use is never reported
 		t.Fatal(err)
 	}
 	if _, err := w.broker.ReportUses(t.Context(), never.Token.ID, openapi.UseRequest{}); err != nil {
@@ -69,7 +69,7 @@ func TestGrantedAndUsed(t *testing.T) {
 	w.stack.DB.Check(t)
 }
 
-// A task that ends, and a session of a database: both are reported.
+// The uses of a task that ended and of a database session are both reported.
 func TestUsesOfWhatEnded(t *testing.T) {
 	w := newWorld(t)
 	dir := w.database(t)
@@ -78,12 +78,12 @@ func TestUsesOfWhatEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.events(t) // goes on, as the sessions do: of what nobody uses the gateway does not ask whether it has ended
+	w.events(t) // stays open, as the sessions do: the gateway only confirms credentials in use
 	<-time.After(idle)
 	w.endTask(t)
 	w.wantLog(t, `msg="egress credential ended"`, "scope=host.login.use", "calls=2")
 	w.wantLog(t, `msg="egress credential ended"`, "scope=host.key.use", "calls=1")
-	w.gateway.Close(t.Context()) // which waits for reports
+	w.gateway.Close(t.Context()) // waits for the reports
 	for scope, calls := range map[string]int64{"host.login.use": 2, "host.key.use": 1} {
 		want := openapi.ScopeUsage{Scope: scope, Asked: 1, Granted: 1, Reported: openapi.ReportedUsage{Credentials: 1, Used: 1, Calls: calls}}
 		if diff := cmp.Diff(want, w.usage(t, scope)); diff != "" {
@@ -92,7 +92,7 @@ func TestUsesOfWhatEnded(t *testing.T) {
 	}
 }
 
-// A report that cannot be made is a line of the log, and keeps nobody waiting for longer than what is released does.
+// A report that can't be sent is logged, and does not delay the close.
 func TestUnreportedUses(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/token")
@@ -108,7 +108,7 @@ func TestUnreportedUses(t *testing.T) {
 	}
 }
 
-// Somebody else with the sandbox's SVID has reported first: that stands, and the log warns of it.
+// If another client with the sandbox's SVID has reported first, that report stays, and the log has a warning.
 func TestUsesReportedBySomebodyElse(t *testing.T) {
 	w := newWorld(t)
 	if answer := w.get(t, "/token"); answer.status != 200 {

@@ -39,20 +39,20 @@ const (
 	admin = "spiffe://acme.test/admin"
 	eyes  = "spiffe://acme.test/auditor"
 	task  = "triage-1"
-	// canary is the key that no sandbox may ever see.
+	// canary is the key that no sandbox may see.
 	canary = "CANARY-4f9c81d07ab2"
-	// The key that calls are signed by.
+	// The AWS key that signs calls.
 	awsKey     = "AKIACANARY52C19D77E0"
 	awsSecret  = "CANARY/secret+7d0b1c52e94f/ab"
 	awsSession = "CANARY//session+e55a0b31c8d7=="
 	password   = "of-this-gateway"
 )
 
-// host is a server of others, which remembers what reached it and does as the path says.
+// host is a third-party server. It records the calls that reach it, and the path says how it responds.
 type host struct {
 	*httptest.Server
 	mux   *http.ServeMux
-	quiet bool // it remembers nothing
+	quiet bool // whether it records no calls
 	mu    sync.Mutex
 	calls []*http.Request
 }
@@ -124,7 +124,7 @@ func (h *host) start(t testing.TB) {
 	t.Cleanup(h.Close)
 }
 
-// taken returns what came since the last time.
+// taken returns the calls since it last ran.
 func (h *host) taken() []*http.Request {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,13 +133,13 @@ func (h *host) taken() []*http.Request {
 	return calls
 }
 
-// name is by which the catalogue, and whoever calls, knows it.
+// name returns the name by which the catalogue and callers know the host.
 func (h *host) name() string {
 	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
-	return "example.com:" + port // the certificate of httptest is for that
+	return "example.com:" + port // the name in httptest's certificate
 }
 
-// catalogueFor has one scope for each way in which a credential is sent.
+// catalogueFor returns a catalogue with one scope for each way to send a credential.
 func catalogueFor(host, database string, secured int) []scopes.File {
 	const scope = `  - name: %s
     title: Call
@@ -196,22 +196,22 @@ func catalogueFor(host, database string, secured int) []scopes.File {
 `)}}
 }
 
-// world is a gateway with one sandbox, beside a whole Brevet and a host.
+// world is a gateway with one sandbox, a complete Brevet and a host.
 type world struct {
 	stack   *testkit.Stack
 	host    *host
 	gateway *egress.Gateway
 	sandbox *egress.Sandbox
-	broker  *client.Client // as the sandbox
-	addr    string         // of the listener that takes the password
-	socket  string         // that only the sandbox can reach
+	broker  *client.Client // authenticates as the sandbox
+	addr    string         // of the listener with a password
+	socket  string         // the socket that only the sandbox can reach
 	log     *testkit.Buffer
 
 	front     *front
 	perSecond int
 }
 
-// newWorld is one whose catalogue has more scopes, when there are any.
+// newWorld returns a world with more scopes added to its catalogue.
 func newWorld(t testing.TB, more ...string) *world {
 	t.Helper()
 	w := &world{host: newHost(t), log: &testkit.Buffer{}, perSecond: 1000}
@@ -230,7 +230,7 @@ func newWorld(t testing.TB, more ...string) *world {
 	return w
 }
 
-// server is the PostgreSQL that Vault makes logins for.
+// server returns the address of the PostgreSQL that Vault makes logins for.
 func (w *world) server(t testing.TB) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(testkit.Devstack(t).Postgres.Addr())
@@ -240,7 +240,7 @@ func (w *world) server(t testing.TB) string {
 	return "localhost:" + port
 }
 
-// open starts a gateway, for which all names are the host's, at an address that the operator has opened.
+// open starts a gateway that resolves every name to the host, at an address that the operator allowed.
 func (w *world) open(t testing.TB) {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -293,14 +293,14 @@ func serve(t testing.TB, g *egress.Gateway, l net.Listener, who egress.Caller) {
 	})
 }
 
-// trust is what a sandbox trusts: its gateway, and nobody else.
+// trust returns a TLS configuration that trusts only the gateway.
 func (w *world) trust() *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(w.gateway.CA())
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// proxied is a client that is told of the gateway as of any proxy.
+// proxied returns a client that uses the gateway as its proxy.
 func (w *world) proxied(t testing.TB) *http.Client {
 	t.Helper()
 	through := &url.URL{Scheme: "http", User: url.UserPassword("brevet", password), Host: w.addr}
@@ -309,7 +309,7 @@ func (w *world) proxied(t testing.TB) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// alone is a client at the socket of the one sandbox.
+// alone returns a client of the socket that only the sandbox can reach.
 func (w *world) alone() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
@@ -318,7 +318,7 @@ func (w *world) alone() *http.Client {
 
 func (w *world) url(path string) string { return "https://" + w.host.name() + path }
 
-// got is an answer, read to its end.
+// got is a response, read to its end.
 type got struct {
 	status int
 	header http.Header
@@ -326,7 +326,7 @@ type got struct {
 	proto  string
 }
 
-// problem is the code of a refusal, and its explanation.
+// problem returns the code of a refusal and its explanation.
 func (g got) problem() (code, explanation string) {
 	var p struct{ Code, Explanation string }
 	if g.header.Get("Content-Type") != "application/problem+json" || json.Unmarshal([]byte(g.text), &p) != nil {
@@ -363,7 +363,7 @@ func (w *world) get(t testing.TB, path string) got {
 	return call(t, w.proxied(t), request(t, "GET", w.url(path), nil))
 }
 
-// usable are the scopes that the gateway may use, which are not all that Brevet lets the sandbox ask for.
+// usable returns the scopes that the gateway may use. Brevet allows the sandbox more.
 func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
 	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed"} {
@@ -374,7 +374,7 @@ func usable() map[string]map[string]any {
 
 func filterOf(scope string) client.Filter { return client.Filter{Scope: scope, Limit: 500} }
 
-// issued counts what was issued to the sandbox for a scope.
+// issued counts the sandbox's records of a scope.
 func (w *world) issued(t testing.TB, scope string) int {
 	t.Helper()
 	page, err := w.broker.Page(t.Context(), filterOf(scope))
@@ -391,13 +391,13 @@ func (w *world) endTask(t testing.TB) {
 	}
 }
 
-// patience is how long a test waits for something that has to happen, on a machine that does much else.
+// patience is how long a test waits for something that must happen, on a busy machine.
 const patience = time.Minute
 
-// promise is how soon after its end a credential is of no use, by docs/egress.md.
+// promise is how soon after its end a credential is unusable, as docs/egress.md states.
 const promise = time.Second
 
-// wantLog waits for a line of the log with all of these.
+// wantLog waits for a log line that contains all parts.
 func (w *world) wantLog(t testing.TB, parts ...string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -414,7 +414,7 @@ func (w *world) wantLog(t testing.TB, parts ...string) {
 	}
 }
 
-// within waits for something that is to happen.
+// within waits for something that must happen.
 func within[T any](t testing.TB, what string, happened <-chan T) {
 	t.Helper()
 	select {
@@ -424,8 +424,8 @@ func within[T any](t testing.TB, what string, happened <-chan T) {
 	}
 }
 
-// stopwatch measures what has to happen within promise. A slow machine has more time: it is measured meanwhile, by the slowest of a
-// question to Brevet with a handshake, of which a gateway needs a few.
+// stopwatch checks that something happens within promise. A slow machine gets more time. To measure the machine, stopwatch
+// repeats a request to Brevet with a TLS handshake and takes the slowest; a gateway needs a few of those.
 func (w *world) stopwatch(t testing.TB) (stop func(what string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
