@@ -19,7 +19,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// newClient calls a server that answers as told. It stands for the network between, which may answer anything.
+// newClient returns a client of a server with the given handler. The handler also stands for the network, which may return
+// anything.
 func newClient(t *testing.T, answer http.HandlerFunc) *client.Client {
 	t.Helper()
 	srv := httptest.NewTLSServer(answer)
@@ -39,7 +40,7 @@ func writeProblem(w http.ResponseWriter, p openapi.Problem) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// problemCodes are those that the description of the API knows.
+// problemCodes returns the problem codes in the API description.
 func problemCodes(t *testing.T) []openapi.ProblemCode {
 	t.Helper()
 	var spec struct {
@@ -61,7 +62,7 @@ func problemCodes(t *testing.T) []openapi.ProblemCode {
 	return codes
 }
 
-// A program tells every problem of the server by errors.Is, whatever came between.
+// A program can test for every problem of the server with errors.Is, however it is wrapped.
 func TestEveryProblemIsASentinel(t *testing.T) {
 	wants := map[openapi.ProblemCode]error{
 		openapi.CodeMalformedBody:        client.ErrInvalid,
@@ -133,7 +134,7 @@ func TestEveryProblemIsASentinel(t *testing.T) {
 	}
 }
 
-// Why policy says no is told apart where a program may want to act upon it, and is a denial all the same.
+// A program can distinguish the reasons for a denial that it may act on, and each is still a denial.
 func TestReasonsOfDenials(t *testing.T) {
 	for reason, want := range map[string]error{"quarantined": client.ErrQuarantined, "task_ended": client.ErrTaskEnded, "no_permit": nil} {
 		c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -16,8 +16,8 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// streams is a client of a server that answers /v1/approvals/events with the given streams, one after the other, and
-// tells which Last-Event-ID each was asked with.
+// streams returns a client of a server that answers /v1/approvals/events with the given streams in turn, and the Last-Event-ID
+// of each request.
 func streams(t *testing.T, all ...string) (*client.Client, *[]string) {
 	t.Helper()
 	asked := &[]string{}

@@ -18,11 +18,10 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// desk answers asks and orders in memory, so that a test can have a clock of its own. Like the network in newClient it
-// may answer anything.
+// desk answers requests in memory, so that a test can use a fake clock. Like the server in newClient it may return anything.
 type desk struct {
 	answer func(n int, w http.ResponseWriter) // the n-th ask, from 1
-	state  func() openapi.Status              // of a request that waits for people
+	state  func() openapi.Status              // of a request that waits for approval
 
 	mu        sync.Mutex
 	asked     []time.Time
@@ -58,7 +57,7 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// asks are the times at which it was asked.
+// asks returns the times of the requests.
 func (d *desk) asks() []time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +106,7 @@ func TestHoldRenewsBeforeTheEndAndReleasesAll(t *testing.T) {
 				t.Fatalf("asked last at %s, for what lived 5m", asked[len(asked)-1])
 			}
 		}
-		// Of two the time is not over yet: the newest, and the one that it replaced.
+		// Two credentials have not expired yet: the newest, and the one that it replaced.
 		asked := d.asks()
 		time.Sleep(time.Until(asked[len(asked)-1].Add(4 * time.Minute)))
 		if err := hold.Close(t.Context()); err != nil {
@@ -208,7 +207,7 @@ func TestHoldWaitsForPeople(t *testing.T) {
 		if err != nil || hold.Token().ID != "approved" || time.Now().Before(decided) || d.redeemed != 1 {
 			t.Fatalf("got %v after %d redemptions", err, d.redeemed)
 		}
-		// The next one waits too, until the Hold is closed: nobody is to be asked for what is not wanted any more.
+		// The next request waits too. Closing the Hold withdraws it, so nobody has to vote on a request that is no longer needed.
 		d.mu.Lock()
 		decided = time.Now().Add(time.Hour)
 		d.mu.Unlock()

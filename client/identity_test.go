@@ -46,7 +46,7 @@ func TestIdentityIsPickedByIDOrHint(t *testing.T) {
 	}
 }
 
-// A Workload API that begins to give a second SVID, before or behind the first, changes nobody's identity.
+// If the Workload API starts to give a second SVID, before or after the first, the identity does not change.
 func TestRotationNeverChangesTheIdentity(t *testing.T) {
 	t.Parallel()
 	one, renewed, two := svid("spiffe://acme.test/one", ""), svid("spiffe://acme.test/one", ""), svid("spiffe://acme.test/two", "")

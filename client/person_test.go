@@ -14,7 +14,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )
 
-// tokens are the ID tokens of nobody in particular, or an error.
+// tokens is a source of fixed ID tokens, or of an error.
 type tokens struct {
 	next []string
 	err  error
@@ -29,7 +29,7 @@ func (s *tokens) IDToken(context.Context) (string, error) {
 	return token, nil
 }
 
-// Each call carries a token that is asked for anew, and a client that was made into a person's stays what it was.
+// Each call gets a new token from the source, and AsPerson does not change the client that it was called on.
 func TestPersonIsProvenOnEachCall(t *testing.T) {
 	var seen []string
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +77,7 @@ func TestPersonWithoutTokenCallsNobody(t *testing.T) {
 	}
 }
 
-// A workload is never a person as well: the server would have to choose.
+// A client can't authenticate both a workload and a person: the server would have to choose.
 func TestPersonIsNoWorkload(t *testing.T) {
 	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("acme.test")})
 	if err != nil {

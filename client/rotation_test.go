@@ -20,7 +20,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// rotating is the source of a workload whose SVIDs rotate.
+// rotating is the X.509 source of a workload whose SVIDs rotate.
 type rotating struct {
 	issuer *devstack.Issuer
 	id     spiffeid.ID
@@ -29,7 +29,7 @@ type rotating struct {
 
 func (r *rotating) GetX509SVID() (*x509svid.SVID, error) { return r.now.Load(), nil }
 
-// rotate issues the next SVID, and tells its serial number.
+// rotate issues the next SVID, and returns its serial number.
 func (r *rotating) rotate(t *testing.T) string {
 	t.Helper()
 	svid, err := r.issuer.X509SVID(r.id)
@@ -40,7 +40,8 @@ func (r *rotating) rotate(t *testing.T) string {
 	return svid.Certificates[0].SerialNumber.String()
 }
 
-// serveMTLS runs a server that asks for X.509-SVIDs of the source's trust domain, and returns a client that calls it by the source.
+// serveMTLS starts a server that requires X.509-SVIDs of the source's trust domain. It returns a client that authenticates with
+// the source.
 func serveMTLS(t *testing.T, source *rotating, answer http.HandlerFunc) *client.Client {
 	t.Helper()
 	id := spiffeid.RequireFromString("spiffe://acme.test/brevet")
@@ -80,7 +81,7 @@ func writeWhoAmI(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(openapi.Caller{ID: "spiffe://acme.test/agents/a"})
 }
 
-// A pooled connection presents the certificate that it began with, so calls after a rotation take a new one.
+// A pooled connection keeps presenting its first certificate, so calls after a rotation must use a new connection.
 func TestCallsAfterARotationPresentTheNewSVID(t *testing.T) {
 	t.Parallel()
 	source := newRotating(t)
@@ -102,7 +103,7 @@ func TestCallsAfterARotationPresentTheNewSVID(t *testing.T) {
 	}
 }
 
-// A call that overtakes a rotation is refused for its certificate, and sent once more by the newer one.
+// A call that the server refuses because of a rotated certificate is sent once more with the newer one.
 func TestCallIsRetriedOnceWhenItsCertificateIsRefused(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[string]int{"svid_expired": 2, "svid_authority": 2, "svid_signature": 2, "svid_profile": 1, "": 1} {
@@ -136,7 +137,7 @@ func TestCallIsRetriedOnceWhenItsCertificateIsRefused(t *testing.T) {
 	}
 }
 
-// Without a newer SVID there is nothing to gain by another try.
+// Without a newer SVID a retry can't succeed.
 func TestCallIsNotRetriedWithTheSameCertificate(t *testing.T) {
 	t.Parallel()
 	source := newRotating(t)
@@ -153,7 +154,7 @@ func TestCallIsNotRetriedWithTheSameCertificate(t *testing.T) {
 	}
 }
 
-// A source may begin to give another identity. What was asked as one is not asked again as the other.
+// If the source switches to another identity, the client does not repeat a request of the first as the second.
 func TestCallIsNotRetriedAsAnotherIdentity(t *testing.T) {
 	t.Parallel()
 	source := newRotating(t)
