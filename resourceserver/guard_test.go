@@ -31,7 +31,7 @@ import (
 
 const issuer, audience, origin = "https://brevet.test", "https://mail.test", "https://mail.test"
 
-// world is an issuer that publishes keys, with a clock that a test moves.
+// world is an issuer that publishes keys, with a clock that the test controls.
 type world struct {
 	t       testing.TB
 	mu      sync.Mutex
@@ -39,7 +39,7 @@ type world struct {
 	keys    map[string]*ecdsa.PrivateKey
 	maxAge  string
 	down    bool
-	lists   map[string]string // what is published, by path
+	lists   map[string]string // published lists by path
 	fetched atomic.Int64
 	jwks    *httptest.Server
 }
@@ -107,7 +107,7 @@ func (w *world) clock() time.Time {
 	return w.now
 }
 
-// token is one that the issuer signs, with some claims changed.
+// token returns a token that the issuer signed, with some claims changed.
 func (w *world) token(kid string, change func(*token.Claims)) string {
 	w.t.Helper()
 	now := w.clock().Unix()
@@ -154,7 +154,7 @@ func (w *world) guard(change func(*resourceserver.Config)) *resourceserver.Guard
 	return g
 }
 
-// call is one call of the resource server.
+// call is one request to the resource server.
 type call struct {
 	authorization []string
 	proofs        []string
@@ -229,7 +229,7 @@ func proofOf(t testing.TB, s *dpop.Signer, raw, url string) string {
 
 const anyBearer, anyProof = "Bearer", `DPoP algs="ES256 ES384 EdDSA Ed25519"`
 
-// H17: a token, and a proof, is of use only to whom it is bound.
+// H17: a token or a proof is useful only to the client that it is bound to.
 func TestCalls(t *testing.T) {
 	w := newWorld(t)
 	g := w.guard(nil)
@@ -353,7 +353,7 @@ func TestNothingPassesWithoutKeys(t *testing.T) {
 	}
 }
 
-// A hundred calls at once have the keys fetched once.
+// A hundred concurrent requests cause one fetch of the keys.
 func TestKeysAreFetchedOnceForAll(t *testing.T) {
 	w := newWorld(t)
 	g, raw := w.guard(nil), w.token("one", nil)
@@ -398,7 +398,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// A token for one call passes only where somebody says that this is the one.
+// A one-shot token passes only if Confirm accepts its use.
 func TestOneShotTokensAreAskedAbout(t *testing.T) {
 	w := newWorld(t)
 	raw := w.token("one", func(c *token.Claims) { c.OneShot = true })

@@ -11,7 +11,7 @@ import (
 
 const listPath = "/v1/status-lists/5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"
 
-// list is one that the issuer signs, with a ttl of 20 seconds, for a minute.
+// list returns the payload of a status list with a ttl of 20 seconds that expires after a minute.
 func (w *world) list(uri string, ended ...int) []byte {
 	w.t.Helper()
 	list := token.NewStatusList(64, ended)
@@ -29,7 +29,7 @@ func (w *world) publishes(list string) {
 	w.lists = map[string]string{listPath: list}
 }
 
-// listed is a token of the issuer at which the lists are.
+// listed returns a token whose issuer publishes the lists.
 func (w *world) listed(status *token.Status) string {
 	return w.token("one", func(c *token.Claims) { c.Issuer, c.Status = w.jwks.URL, status })
 }
@@ -42,7 +42,7 @@ func looksUp(w *world) func(*resourceserver.Config) {
 	return func(c *resourceserver.Config) { c.Issuer, c.StatusLists = w.jwks.URL, true }
 }
 
-// An end is seen when the list that says so is; a list is gone by for as long as it says, and no longer.
+// An end is seen once the Guard fetches a list that contains it. A list is used until it expires, and no longer.
 func TestStatusListsAreKeptForTheirTime(t *testing.T) {
 	w := newWorld(t)
 	g, uri := w.guard(looksUp(w)), w.jwks.URL+listPath
@@ -70,7 +70,7 @@ func TestStatusListsAreKeptForTheirTime(t *testing.T) {
 	w.later(19 * time.Second)
 	wants("still", sixth, 200, 5)
 	w.later(time.Second)
-	wants("for too long", sixth, 503, 6) // the keys too
+	wants("for too long", sixth, 503, 6) // the keys are fetched too
 	w.later(10 * time.Second)
 	w.outage(false)
 	wants("over, and the list as old", sixth, 503, 8)
@@ -80,7 +80,7 @@ func TestStatusListsAreKeptForTheirTime(t *testing.T) {
 	wants("ended for good", seventh, 401, 9)
 }
 
-// Nothing passes by a list that is not the one, or that cannot be had.
+// No token passes with a wrong list, or with one that can't be fetched.
 func TestOnlyTheRightListLetsPass(t *testing.T) {
 	w := newWorld(t)
 	uri := w.jwks.URL + listPath
@@ -121,7 +121,7 @@ func TestOnlyTheRightListLetsPass(t *testing.T) {
 	}
 }
 
-// changed is one token with the payload of another.
+// changed returns one token with the payload of another.
 func changed(raw, other string) string {
 	parts, others := strings.Split(raw, "."), strings.Split(other, ".")
 	return parts[0] + "." + others[1] + "." + parts[2]
