@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// cancels are the sessions of one sandbox that the client can cancel a query in.
+// cancels are the sessions of one sandbox in which a client can cancel a query.
 type cancels struct {
 	mu  sync.Mutex
 	all map[cancelKey]*pgconn.PgConn

@@ -187,7 +187,7 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 }
 
 // report sends Brevet the number of uses of a credential that has ended. It reports zero uses too: they show a credential that
-// nobody needed.
+// was not needed.
 func (p *credentialCache) report(h *held) {
 	log := p.log.With("scope", h.scope, "issuance", h.id, "calls", h.calls.Load())
 	log.Info("egress credential ended")

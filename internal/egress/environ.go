@@ -37,7 +37,7 @@ var (
 )
 
 const (
-	// answerWithin bounds the check of an endpoint. It is short, because the gateway runs on the same machine.
+	// answerWithin bounds the check of an endpoint, whose gateway runs on the same machine.
 	answerWithin = 10 * time.Second
 	// maxAnswer is how much of the response Check reads, in bytes.
 	maxAnswer = 16 << 10

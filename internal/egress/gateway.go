@@ -158,7 +158,7 @@ func (g *Gateway) lines() lines {
 }
 
 // by returns the transport for a call that arrived over the given major version of HTTP. The call leaves over the same version
-// if the host supports it: a call with a connection to itself goes faster so.
+// if the host supports it: an HTTP/1 call is faster on its own connection.
 func (l lines) by(major int) *http.Transport {
 	if major >= 2 {
 		return l.many

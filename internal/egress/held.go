@@ -77,7 +77,7 @@ func (h *held) confirm(ctx context.Context, broker *client.Client, now func() ti
 }
 
 // watch confirms the credential at intervals while it is in use or a connection with its certificate is open. If Brevet can't
-// confirm a credential in use for patience, watch ends it, which aborts the calls in progress.
+// confirm it for longer than patience during use, watch ends it, which aborts the calls in progress.
 func (h *held) watch(broker *client.Client, now func() time.Time) {
 	ticker := time.NewTicker(confirmEvery)
 	defer ticker.Stop()
