@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// account is an unprivileged user that a child runs as, since PostgreSQL refuses to run as root. A nil account is
-// whoever we are.
+// account is an unprivileged user that a child runs as, since PostgreSQL refuses to run as root. A nil account is the
+// current user.
 type account struct {
 	name     string
 	uid, gid uint32
 }
 
-// unprivileged answers with nil unless we are root; else with the owner of the existing data, or with the first of
-// the users postgres and nobody that there is.
+// unprivileged returns nil if the current user is not root. Otherwise it returns the owner of the existing data, or else
+// the first of the users postgres and nobody that exists.
 func unprivileged(data string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nil is a meaningful account
@@ -47,7 +47,7 @@ func unprivileged(data string) (*account, error) {
 	return &account{name: found.Username, uid: uint32(uid), gid: uint32(gid)}, nil
 }
 
-// credential carries no supplementary groups: the child gets nothing of root's.
+// credential has no supplementary groups, so the child does not inherit root's groups.
 func (a *account) credential() *syscall.Credential {
 	if a == nil {
 		return nil
@@ -55,7 +55,7 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: a.uid, Gid: a.gid}
 }
 
-// own hands a path over to the account.
+// own makes the account the owner of a path.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil
@@ -63,7 +63,7 @@ func (a *account) own(path string) error {
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// folder creates a private folder of the account, or takes over an existing one.
+// folder creates a private folder that the account owns, or takes over an existing one.
 func (a *account) folder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err

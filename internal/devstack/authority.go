@@ -21,10 +21,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// caLifetime is long, because a development issuer rotates when somebody asks and not by itself.
+// caLifetime is long, because a development issuer rotates only on request.
 const caLifetime = 10 * 365 * 24 * time.Hour
 
-// backdate tolerates clocks that differ a little.
+// backdate tolerates small clock differences.
 const backdate = 10 * time.Second
 
 // authority is one generation of keys: a CA for X.509-SVIDs and a key for JWT-SVIDs.
@@ -35,7 +35,7 @@ type authority struct {
 	jwt  *ecdsa.PrivateKey
 }
 
-// issuerState is what persists. All authorities are in the bundle; the active one signs.
+// issuerState is the persistent state. The bundle holds all authorities; the active one signs.
 type issuerState struct {
 	sequence    uint64
 	authorities []authority
@@ -71,7 +71,7 @@ func newAuthority(td spiffeid.TrustDomain, now time.Time) (authority, error) {
 	return authority{cert: cert, ca: ca, kid: kid, jwt: key}, err
 }
 
-// keyID is the thumbprint of RFC 7638.
+// keyID returns the key's thumbprint (RFC 7638).
 func keyID(key *ecdsa.PrivateKey) (string, error) {
 	sum, err := (&jose.JSONWebKey{Key: key.Public()}).Thumbprint(crypto.SHA256)
 	if err != nil {
@@ -80,8 +80,8 @@ func keyID(key *ecdsa.PrivateKey) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum), nil
 }
 
-// svidTemplate is a leaf as the X.509-SVID standard asks: one URI, no CA, digitalSignature. Go marks the key usage
-// as critical.
+// svidTemplate returns a leaf as the X.509-SVID standard requires: one URI, no CA, digitalSignature. Go marks the key
+// usage as critical.
 func svidTemplate(id spiffeid.ID, now time.Time, ttl time.Duration) *x509.Certificate {
 	return &x509.Certificate{
 		Subject:               pkix.Name{Organization: []string{"Brevet development stack"}},
@@ -107,7 +107,7 @@ func sign(template, parent *x509.Certificate, key crypto.PublicKey, signer crypt
 	return x509.ParseCertificate(der)
 }
 
-// storedAuthority is an authority on disk, each part in DER.
+// storedAuthority is an authority as it is stored on disk, each part in DER.
 type storedAuthority struct {
 	Cert []byte `json:"ca_certificate"`
 	CA   []byte `json:"ca_key"`

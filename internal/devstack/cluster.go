@@ -15,12 +15,12 @@ import (
 	"syscall"
 )
 
-// maxSocketPath is what fits into a Unix socket address: 108 bytes on Linux, 104 on macOS, and a final NUL.
+// maxSocketPath is the longest path that fits into a Unix socket address: 108 bytes on Linux, 104 on macOS, with a final NUL.
 const maxSocketPath = 103
 
 func (p *Postgres) data() string { return filepath.Join(p.dir, "postgres") }
 
-// prepare makes everything ready that outlives a run of the server: binaries, account, password, cluster, sockets.
+// prepare sets up everything that outlives a run of the server: binaries, account, password, cluster, sockets.
 func (p *Postgres) prepare(ctx context.Context) error {
 	var err error
 	if p.bin, err = postgresBin(); err != nil {
@@ -50,7 +50,7 @@ func (p *Postgres) prepare(ctx context.Context) error {
 
 func (p *Postgres) passwordFile() string { return filepath.Join(p.dir, "postgres.password") }
 
-// createCluster works in a folder beside the final one: a cluster that was interrupted half way is thrown away.
+// createCluster builds the cluster in a separate folder and renames it, so an interrupted cluster is discarded.
 func (p *Postgres) createCluster(ctx context.Context) error {
 	fresh := p.data() + ".new"
 	if err := errors.Join(os.RemoveAll(fresh), p.account.folder(fresh)); err != nil {
@@ -66,7 +66,7 @@ func (p *Postgres) createCluster(ctx context.Context) error {
 }
 
 func (p *Postgres) initdb(ctx context.Context, dir string) error {
-	// initdb runs under the server's account, which must be able to read the password this once.
+	// initdb runs under the server's account, which must be able to read the password during this call.
 	if err := p.account.own(p.passwordFile()); err != nil {
 		return err
 	}
@@ -105,8 +105,8 @@ func (p *Postgres) initdb(ctx context.Context, dir string) error {
 	return nil
 }
 
-// socketFolder is in the state folder, unless a socket's path would be too long there: then it is a short private
-// one, whose name is kept so that the next start finds or removes it.
+// socketFolder returns a folder inside the state folder. If a socket's path would be too long there, it returns a short
+// private folder instead and stores its name, so that the next start finds or removes it.
 func (p *Postgres) socketFolder() (string, error) {
 	inside := filepath.Join(p.dir, "run")
 	if len(inside)+len("/.s.PGSQL.65535.lock") <= maxSocketPath {
@@ -126,8 +126,8 @@ func (p *Postgres) socketFolder() (string, error) {
 	return short, nil
 }
 
-// owns reports whether the path is a private folder of the account and not something that another user has put
-// there since.
+// owns reports whether the path is a private folder of the account. Another user may have put something else at a path
+// that was stored earlier.
 func (a *account) owns(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
@@ -141,8 +141,8 @@ func (a *account) owns(path string) bool {
 	return ok && stat.Uid == owner
 }
 
-// postgresBin finds the folder that holds both postgres and initdb: on PATH, else the newest of those that Debian
-// installs beside each other.
+// postgresBin finds the folder that holds both postgres and initdb: on PATH, or else the newest version that Debian
+// installed.
 func postgresBin() (string, error) {
 	if path, err := exec.LookPath("postgres"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil && isServer(filepath.Dir(path)) {

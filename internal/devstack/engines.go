@@ -12,16 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TargetDatabase is the database that Vault makes logins for: see [Stack.PrepareEngines].
+// TargetDatabase is the database that Vault creates logins for: see [Stack.PrepareEngines].
 const TargetDatabase = "target"
 
 const (
 	targetAdmin = "vault_admin"
-	// reader may read what logins are for. A login is a member of it, so that one revocation takes all away.
+	// reader has read access to the data that logins are for. Each login is a member of it, so one REVOKE removes all access.
 	reader = "reporting_reader"
 )
 
-// TargetURL is as TCPURL, for the database that Vault makes logins for: see [Stack.PrepareEngines].
+// TargetURL is like TCPURL, for the database that Vault creates logins for: see [Stack.PrepareEngines].
 func (p *Postgres) TargetURL() string {
 	return p.targetURL(url.UserPassword(superuser, p.password).String())
 }
@@ -30,15 +30,15 @@ func (p *Postgres) targetURL(user string) string {
 	return "postgres://" + user + "@" + p.Addr() + "/" + TargetDatabase + "?sslmode=disable"
 }
 
-// PrepareEngines gives Vault something to make credentials of, one engine of each kind that Brevet knows:
+// PrepareEngines configures Vault to issue credentials, with one engine of each kind that Brevet supports:
 //
-//   - database, with the role reporting: logins that may read the table orders of a database of its own in this
+//   - database, with the role reporting: logins that may read the table orders of a separate database in this
 //     stack's PostgreSQL
 //   - pki, with the role web: certificates for EC keys and names below acme.example and acme.test
 //   - ssh, with the role deploy: user certificates for the principals deploy and ops
 //   - secret, version 2: one stored secret at agents/researcher
 //
-// It may be called again, and keeps what is there.
+// It may be called again, and keeps what already exists.
 func (s *Stack) PrepareEngines(ctx context.Context) error {
 	password := rand.Text()
 	if err := s.Postgres.prepareTarget(ctx, password); err != nil {
@@ -65,8 +65,8 @@ func (s *Stack) PrepareEngines(ctx context.Context) error {
 	return nil
 }
 
-// prepareTarget makes a database whose tables belong to the login that Vault gets: one that may make roles and end
-// their sessions, and is no superuser.
+// prepareTarget creates a database whose tables belong to the login that Vault uses. That login may create roles and end
+// their sessions, and is not a superuser.
 func (p *Postgres) prepareTarget(ctx context.Context, password string) error {
 	admin, err := p.connect(ctx)
 	if err != nil {
@@ -86,9 +86,9 @@ func (p *Postgres) prepareTarget(ctx context.Context, password string) error {
 		statements = append(statements, "CREATE ROLE "+targetAdmin, "GRANT pg_signal_backend TO "+targetAdmin)
 	}
 	statements = append(statements,
-		// The password is letters and digits.
+		// The password holds only letters and digits, so it needs no escaping.
 		"ALTER ROLE "+targetAdmin+" LOGIN CREATEROLE PASSWORD '"+password+"'",
-		// A login can hold locks that dropping another one waits for. Vault must not wait with it.
+		// A login can hold locks that delay dropping another login. The timeouts keep Vault from waiting as long.
 		"ALTER ROLE "+targetAdmin+" SET lock_timeout = '2s'",
 		"ALTER ROLE "+targetAdmin+" SET statement_timeout = '4s'",
 	)
@@ -144,9 +144,9 @@ func mountEngines(ctx context.Context, api vaultRun) error {
 	return nil
 }
 
-// prepareDatabase has Vault make logins whose name holds the display name of the token that asked, and so the
-// issuance, and which die by themselves after half a minute unless they are renewed: should Vault be killed between
-// making one and storing its lease, nothing else would end it.
+// prepareDatabase makes Vault put the display name of the requesting token, and so the issuance, into the name of each
+// login. A login expires after half a minute unless it is renewed: if Vault is killed between creating a login and
+// storing its lease, nothing else ends the login.
 func prepareDatabase(ctx context.Context, api vaultRun, address, password string) error {
 	if err := api.call(ctx, "POST", "database/config/target", map[string]any{ //nolint:gosec // what is in here is made up afresh
 		"plugin_name": "postgresql-database-plugin", "allowed_roles": []string{"reporting"},
@@ -163,8 +163,8 @@ func prepareDatabase(ctx context.Context, api vaultRun, address, password string
 	}, nil)
 }
 
-// preparePKI makes an authority that never leaves Vault. Names come from the request alone, since whoever asks writes
-// the signing request; and each certificate has a lease, so that it can be ended.
+// preparePKI creates a CA whose key never leaves Vault. Names come from the request alone, since the caller writes the
+// signing request. Each certificate has a lease, so that it can be revoked.
 func preparePKI(ctx context.Context, api vaultRun) error {
 	if api.call(ctx, "GET", "pki/issuer/default", nil, nil) != nil {
 		if err := api.call(ctx, "POST", "pki/root/generate/internal", map[string]any{
@@ -195,7 +195,7 @@ func prepareSSH(ctx context.Context, api vaultRun) error {
 	}, nil)
 }
 
-// prepareKV waits: for a moment after it was mounted the engine is busy with itself.
+// prepareKV retries: for a moment after the mount, the engine is still upgrading and refuses writes.
 func prepareKV(ctx context.Context, api vaultRun) error {
 	const path = "secret/data/agents/researcher"
 	if api.call(ctx, "GET", path, nil, nil) == nil {

@@ -21,9 +21,9 @@ const (
 	database  = "brevet"
 )
 
-// Postgres is a private cluster. It listens on a Unix socket in a folder of mode 0700 and on a port of 127.0.0.1;
-// both ask for a generated password (SCRAM), because under root the server runs as a user whom other programs may
-// share, so that neither the socket's owner nor the port proves who connects. Data is synced as in production.
+// Postgres is a private cluster. It listens on a Unix socket in a folder of mode 0700 and on a port of 127.0.0.1. Both
+// require a generated password (SCRAM): under root, the server runs as a user that other programs may share, so neither
+// the socket's owner nor the port proves who connects. The server syncs data to disk as in production.
 type Postgres struct {
 	dir      string
 	progress func(string)
@@ -45,8 +45,8 @@ func (p *Postgres) AdminURL() string {
 	return p.url("", query)
 }
 
-// TCPURL is as AdminURL, over 127.0.0.1: for programs that take no socket, and for proxies that inject faults. The
-// port stays the same in later starts unless somebody else has taken it.
+// TCPURL is like AdminURL, but over 127.0.0.1. It is for programs that cannot use a socket and for proxies that inject
+// faults. The port stays the same in later starts unless another program has taken it.
 func (p *Postgres) TCPURL() string {
 	return p.url(p.Addr(), url.Values{"sslmode": {"disable"}})
 }
@@ -62,8 +62,8 @@ func (p *Postgres) url(host string, query url.Values) string {
 	return u.String()
 }
 
-// Start runs the server again after Stop, at the same address and with the same data. On a running one it does
-// nothing.
+// Start runs the server again after Stop, at the same address and with the same data. If the server is running, Start
+// does nothing. After the stack is closed, it returns ErrClosed.
 func (p *Postgres) Start(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the server as a fast shutdown does: sessions are cut, what was committed is kept.
+// Stop performs a fast shutdown: the server ends its sessions and keeps committed data.
 func (p *Postgres) Stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *Postgres) shut() error {
 	return err
 }
 
-// open is the start of a stack: it finds the binaries, creates the cluster when there is none, and chooses a port.
+// open finds the binaries, creates the cluster if there is none, chooses a port and starts the server.
 func (p *Postgres) open(ctx context.Context) error {
 	if err := p.prepare(ctx); err != nil {
 		return fmt.Errorf("preparing PostgreSQL: %w", err)
@@ -109,8 +109,8 @@ func (p *Postgres) open(ctx context.Context) error {
 	})
 }
 
-// launch runs the server until it accepts connections to the database. After the death of a server its last
-// processes may hold the shared memory for an instant; that is worth another try, everything else is not.
+// launch runs the server until it accepts connections to the database. After a server dies, its last processes may hold
+// the shared memory for a moment, so launch retries that failure for ten seconds. It retries no other failure.
 func (p *Postgres) launch(ctx context.Context) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		proc, err := p.spawn(ctx)
@@ -154,16 +154,16 @@ func (p *Postgres) spawn(ctx context.Context) (*process, error) {
 	return command{
 		path: filepath.Join(p.bin, "postgres"), args: args, log: filepath.Join(p.dir, "postgres.log"),
 		account: p.account, folders: []*os.File{data, sockets},
-		// An immediate shutdown: the server takes its own children and shared memory with it.
+		// SIGQUIT is an immediate shutdown: the server also ends its child processes and frees its shared memory.
 		onParentDeath: syscall.SIGQUIT,
 	}.start()
 }
 
-// quoteFolder keeps a comma in a folder's name from making two of it.
+// quoteFolder quotes a folder's name, because PostgreSQL splits an unquoted list of folders at commas.
 func quoteFolder(path string) string { return `"` + strings.ReplaceAll(path, `"`, `""`) + `"` }
 
-// clearLeftovers removes what a killed server could not: itself, if it still runs, its pid file, whose number may by
-// now belong to somebody else, and its sockets.
+// clearLeftovers removes what a killed server leaves behind: the server itself if it still runs, its sockets, and its
+// pid file. The number in the pid file may belong to another process by now.
 func (p *Postgres) clearLeftovers(ctx context.Context) error {
 	pidFile := filepath.Join(p.data(), "postmaster.pid")
 	if text, err := os.ReadFile(pidFile); err == nil {
@@ -188,12 +188,12 @@ func (p *Postgres) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	cfg.Database = superuser // the database that every cluster has
+	cfg.Database = superuser // every cluster has this database
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// answers asks over the Unix socket, in a folder that other users cannot enter. The server makes that socket after it
-// has taken its port, so that an answer speaks for both.
+// answers connects over the Unix socket, in a folder that other users cannot enter. The server creates that socket after
+// it has bound its port, so a successful connection proves that it serves both.
 func (p *Postgres) answers(ctx context.Context) error {
 	conn, err := p.connect(ctx)
 	if err != nil {

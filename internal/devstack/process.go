@@ -19,12 +19,12 @@ type command struct {
 	path string
 	args []string
 	env  []string // beyond what the child inherits
-	log  string   // file that takes what the child writes
-	// account is whom the child runs as; nil is whoever we are.
+	log  string   // file for the child's stdout and stderr
+	// account is the user that the child runs as; nil is the current user.
 	account *account
-	// folders are handed down open: a child without our rights may be unable to walk to them by path.
+	// folders are passed to the child as open files, because a child with fewer rights may be unable to reach them by path.
 	folders []*os.File
-	// onParentDeath is what the kernel sends to the child when this process dies without closing (Linux only).
+	// onParentDeath is the signal that the kernel sends to the child if this process dies without closing it (Linux only).
 	onParentDeath syscall.Signal
 }
 
@@ -63,7 +63,7 @@ func (c command) start() (*process, error) {
 }
 
 // supervise starts the child and waits for it on one locked thread. The kernel ties a child's parent-death signal to
-// the thread that forked it, and Go would end an idle thread at will.
+// the thread that forked it, and Go may end an idle thread at any time.
 func (p *process) supervise(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -88,20 +88,20 @@ func (p *process) running() bool {
 	}
 }
 
-// serves reports whether the child runs and answers. A child that was killed from outside an instant ago still counts
-// as running until it is reaped, so only an answer speaks for it.
+// serves reports whether the child runs and answers requests. A child that was killed from outside still counts as
+// running until it is reaped, so serves also requires an answer.
 func (p *process) serves(ctx context.Context, ready func(context.Context) error) bool {
 	return p.running() && p.await(ctx, ready) == nil
 }
 
-// stop asks with each signal in turn, waits that long for each, and then kills. When it returns, the child is gone
-// and reaped.
+// stop sends each signal in turn and waits up to patience after each, then kills the child. When stop returns, the child
+// has ended and is reaped.
 func (p *process) stop(patience time.Duration, signals ...syscall.Signal) {
 	for _, sig := range signals {
 		if !p.running() {
 			return
 		}
-		_ = p.cmd.Process.Signal(sig) // an error means that it has just ended
+		_ = p.cmd.Process.Signal(sig) // an error means that the child has just ended
 		select {
 		case <-p.done:
 			return
@@ -112,7 +112,7 @@ func (p *process) stop(patience time.Duration, signals ...syscall.Signal) {
 	<-p.done
 }
 
-// said answers with the last lines that the child wrote in this run, for an error message.
+// said returns the last lines that the child wrote in this run, for an error message.
 func (p *process) said() string {
 	const lines = 12
 	file, err := os.Open(p.log)
@@ -128,8 +128,8 @@ func (p *process) said() string {
 	return string(bytes.Join(all, []byte("\n")))
 }
 
-// claims reports whether the child has said that it listens, in a log that other users cannot write to. vaultd, vault
-// and bao say so once, after they have taken their port, and end if they cannot take it.
+// claims reports whether the child has logged that it listens. Other users cannot write to that log. vaultd, vault and
+// bao log this line once, after they have bound their port, and exit if they cannot bind it.
 func (p *process) claims(port int) bool {
 	log, err := os.Open(p.log)
 	if err != nil {
@@ -141,7 +141,7 @@ func (p *process) claims(port int) bool {
 		bytes.Contains(text, []byte(" server started! ")))
 }
 
-// childEnv drops what would bend the servers to some other installation: PGDATA, PGPORT, VAULT_ADDR, VAULT_TOKEN ...
+// childEnv removes variables that would point the servers at another installation: PGDATA, PGPORT, VAULT_ADDR, VAULT_TOKEN ...
 func childEnv(env []string) []string {
 	kept := []string{"LC_ALL=C"}
 	for _, variable := range env {
@@ -156,9 +156,9 @@ func childEnv(env []string) []string {
 	return kept
 }
 
-// endOrphan ends a server that an earlier stack left behind: the folder's lock is ours, so no living stack owns it.
-// Linux ends children with their parent, elsewhere kill -9 of the parent leaves them. A process that is not about
-// this folder has merely been given the same number and is left alone.
+// endOrphan ends a server that an earlier stack left behind. This stack holds the folder's lock, so no other live stack
+// owns the server. Linux ends children together with their parent; on other systems, kill -9 of the parent leaves them
+// running. If the process does not belong to this folder, its number was reused and endOrphan leaves it alone.
 func endOrphan(ctx context.Context, pid int, folder string, signals ...syscall.Signal) error {
 	for _, sig := range append(signals, syscall.SIGKILL) {
 		if !belongsTo(pid, folder) {
@@ -177,7 +177,7 @@ func endOrphan(ctx context.Context, pid int, folder string, signals ...syscall.S
 	return fmt.Errorf("process %d, left over from an earlier stack in %s, does not end", pid, folder)
 }
 
-// poll asks until the answer is yes or the context ends.
+// poll calls ready until it returns true or the context ends.
 func poll(ctx context.Context, ready func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -191,8 +191,8 @@ func poll(ctx context.Context, ready func() bool) error {
 	return nil
 }
 
-// await polls until the server answers. One that ends first, or stays silent for too long, is an error that quotes
-// what it said; it does not run on.
+// await polls until the server answers. If the server ends first, or does not answer within a minute, await makes sure
+// that it is stopped and returns an error that quotes its last lines.
 func (p *process) await(ctx context.Context, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -13,14 +13,14 @@ import (
 	"syscall"
 )
 
-// sysProcAttr puts the child into a process group of its own, so that Ctrl-C in a terminal reaches Brevet alone,
-// which then drains before it stops its servers; and lets it die with us, even on kill -9.
+// sysProcAttr puts the child into its own process group, so that Ctrl-C in a terminal reaches only Brevet, which drains
+// before it stops its servers. It also makes the child die with this process, even on kill -9.
 func sysProcAttr(c command) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: c.onParentDeath, Credential: c.account.credential()}
 }
 
-// inherited is the path under which a child finds the nth folder that it was handed open. A process under another
-// account reaches it this way although the folders above are closed to it.
+// inherited returns the path under which a child finds the nth folder that was passed to it open. A process under
+// another account can reach the folder this way although it may not enter the folders above.
 func (a *account) inherited(n int, folder *os.File) string {
 	if a == nil {
 		return folder.Name()
@@ -28,7 +28,7 @@ func (a *account) inherited(n int, folder *os.File) string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(3+n))
 }
 
-// reaches needs no proof here: see inherited.
+// reaches always succeeds on Linux, because of inherited.
 func (a *account) reaches(string) error { return nil }
 
 // belongsTo reports whether a living process works in the folder or was started with it on its command line.
@@ -41,8 +41,8 @@ func belongsTo(pid int, folder string) bool {
 	return err == nil && bytes.Contains(line, []byte(folder))
 }
 
-// listensOn reports by an error that the port of 127.0.0.1 is not the child's own: the kernel names each listening
-// socket by an inode, and what each process has open.
+// listensOn returns an error unless the child listens on the port of 127.0.0.1. The kernel lists an inode for each
+// listening socket, and the open files of each process.
 func (p *process) listensOn(port int) error {
 	if !p.running() {
 		return errNotOurs
@@ -53,8 +53,8 @@ func (p *process) listensOn(port int) error {
 	}
 	has, err := hasOpen(p.cmd.Process.Pid, "socket:["+inode+"]")
 	if errors.Is(err, fs.ErrPermission) {
-		// A program with file capabilities, as a vault that may lock its memory, hides what it has open. Then its word
-		// counts, for a socket that is no other user's.
+		// A program with file capabilities, such as a vault that may lock its memory, hides its open files. In that case
+		// listensOn trusts the program's log, provided that the current user owns the socket.
 		has, err = uid == strconv.Itoa(os.Geteuid()) && p.claims(port), nil
 	}
 	if err == nil && !has {
@@ -78,7 +78,7 @@ func listener(port int) (inode, uid string, _ error) {
 			continue
 		}
 		if inode != "" {
-			return "", "", errNotOurs // several may share a port
+			return "", "", errNotOurs // several sockets may share a port
 		}
 		uid, inode = field[7], field[9]
 	}

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// sysProcAttr puts the child into a process group of its own, so that Ctrl-C in a terminal reaches Brevet alone,
-// which then drains before it stops its servers. There is no parent-death signal here: a child that kill -9 of its
-// parent left behind is ended by the next start in the same folder.
+// sysProcAttr puts the child into its own process group, so that Ctrl-C in a terminal reaches only Brevet, which drains
+// before it stops its servers. There is no parent-death signal on this system: if kill -9 of the parent leaves a child
+// behind, the next start in the same folder ends it.
 func sysProcAttr(c command) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Credential: c.account.credential()}
 }
 
-// inherited is the path under which a child finds the nth folder that it was handed open: its own, here.
+// inherited returns the path under which a child finds a folder that was passed to it open. Here it is the folder's own path.
 func (a *account) inherited(_ int, folder *os.File) string { return folder.Name() }
 
-// reaches reports which folder above keeps the account out; the folder itself is the account's own.
+// reaches returns an error that names the folder above that the account cannot enter. The account owns the folder itself.
 func (a *account) reaches(folder string) error {
 	if a == nil {
 		return nil
@@ -51,8 +51,8 @@ func belongsTo(pid int, folder string) bool {
 	return err == nil && bytes.Contains(line, []byte(folder))
 }
 
-// listensOn reports by an error that the port of 127.0.0.1 is not known to be the child's own. Here no file tells whose
-// a socket is: what counts is the child's word.
+// listensOn returns an error unless the child is known to listen on the port of 127.0.0.1. This system has no file that
+// shows who owns a socket, so listensOn trusts the child's log.
 func (p *process) listensOn(port int) error {
 	if !p.claims(port) || !p.running() {
 		return errNotOurs

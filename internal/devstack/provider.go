@@ -20,7 +20,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// DevPerson is somebody whom a Provider knows.
+// DevPerson is a person that a Provider can log in.
 type DevPerson struct {
 	// Username is the subject and the preferred_username.
 	Username string
@@ -28,22 +28,22 @@ type DevPerson struct {
 	Groups   []string
 }
 
-// ProviderConfig says whom a Provider knows, and where it is.
+// ProviderConfig configures a Provider.
 type ProviderConfig struct {
-	// Address is where it listens: a host and port of loopback, 127.0.0.1:0 for a free port.
+	// Address is the address to listen on: a host and port of loopback, 127.0.0.1:0 for a free port.
 	Address string
-	// ClientID is the one client, which has no secret.
+	// ClientID is the id of the only client. It has no secret.
 	ClientID string
 	People   []DevPerson
-	// Now is the clock; nil is the system's.
+	// Now is the clock; nil is the system's clock.
 	Now func() time.Time
-	// StateDir keeps the signing key, so that logins outlive a restart; "" keeps it in memory.
+	// StateDir holds the signing key, so that logins outlive a restart. If it is "", the key stays in memory.
 	StateDir string
 }
 
 // Provider is an OpenID Connect provider FOR DEVELOPMENT ONLY: there are no passwords, and ANYBODY ON THIS MACHINE CAN
-// BE ANYBODY that it knows. It serves http on loopback, with a code and PKCE (S256), and the device flow of RFC 8628. It
-// is safe for concurrent use.
+// LOG IN AS ANYBODY that it knows. It serves http on loopback and supports the authorization code flow with PKCE (S256)
+// and the device flow of RFC 8628. It is safe for concurrent use.
 type Provider struct {
 	cfg    ProviderConfig
 	issuer string
@@ -52,12 +52,12 @@ type Provider struct {
 	server *http.Server
 	done   chan struct{}
 
-	mu      sync.Mutex              // cfg.People too
+	mu      sync.Mutex              // also guards cfg.People
 	codes   map[string]codeGrant    // by code
 	devices map[string]*deviceGrant // by device code
 }
 
-// idTokenLife is short, since a developer who changes somebody's groups wants to see it happen.
+// idTokenLife is short, so that a developer who changes a person's groups sees the effect soon.
 const idTokenLife = 10 * time.Minute
 
 // NewProvider starts a provider, which runs until Close.
@@ -82,7 +82,7 @@ func NewProvider(cfg ProviderConfig) (*Provider, error) {
 	p.server = &http.Server{Handler: p.routes(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
 	go func() {
 		defer close(p.done)
-		_ = p.server.Serve(listener) // ends with Close only
+		_ = p.server.Serve(listener) // returns only after Close
 	}()
 	return p, nil
 }
@@ -106,10 +106,10 @@ func (cfg ProviderConfig) check() error {
 	return nil
 }
 
-// Issuer is the provider's issuer: an http URL of this machine.
+// Issuer returns the provider's issuer: an http URL of this machine.
 func (p *Provider) Issuer() string { return p.issuer }
 
-// Close cuts all connections and frees the address. Further calls do nothing.
+// Close closes all connections and frees the address. Further calls do nothing.
 func (p *Provider) Close() error {
 	err := p.server.Close()
 	<-p.done
@@ -124,26 +124,26 @@ func (p *Provider) IDToken(username string) (string, error) {
 	return p.IDTokenFor(p.cfg.ClientID, username)
 }
 
-// IDTokenFor is IDToken for another client, or whatever else is to be the audience.
+// IDTokenFor is like IDToken, but for another client or any other audience.
 func (p *Provider) IDTokenFor(audience, username string) (string, error) {
 	return p.sign(username, audience, "")
 }
 
-// Person returns a source of ID tokens for one of the people, such as clients take.
+// Person returns a source of ID tokens for one of the people, in the form that clients accept.
 func (p *Provider) Person(username string) ProviderPerson { return ProviderPerson{p, username} }
 
-// ProviderPerson gives a fresh ID token of one person each time.
+// ProviderPerson issues ID tokens for one person.
 type ProviderPerson struct {
 	provider *Provider
 	username string
 }
 
-// IDToken issues a token.
+// IDToken issues a new token on each call.
 func (s ProviderPerson) IDToken(context.Context) (string, error) {
 	return s.provider.IDToken(s.username)
 }
 
-// Know adds somebody, or changes what the next tokens say of them.
+// Know adds a person, or changes the claims of a known person in later tokens.
 func (p *Provider) Know(person DevPerson) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +151,7 @@ func (p *Provider) Know(person DevPerson) {
 	p.cfg.People = append(others, person)
 }
 
-// people are those who are known now.
+// people returns everybody whom the provider knows now.
 func (p *Provider) people() []DevPerson {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,12 +190,12 @@ func (p *Provider) sign(username, audience, nonce string) (string, error) {
 	return token, nil
 }
 
-// nonceClaim is left out where the client sent none.
+// nonceClaim omits the nonce if the client sent none.
 type nonceClaim struct {
 	Nonce string `json:"nonce,omitempty"`
 }
 
-// loadKey resumes the key that StateDir holds, or makes one.
+// loadKey loads the key from StateDir, or creates one.
 func (p *Provider) loadKey() error {
 	der, err := p.storedKey()
 	if err != nil {

@@ -21,28 +21,28 @@ const (
 
 	deviceGrantType = "urn:ietf:params:oauth:grant-type:device_code"
 
-	// maxPending bounds what anybody on this machine can have the provider remember.
+	// maxPending bounds the number of codes and of device logins that the provider keeps.
 	maxPending = 1000
 )
 
-// codeGrant is a code that was given to a client, and what redeems it.
+// codeGrant is an authorization code that a client received, with the values that its redemption must match.
 type codeGrant struct {
 	username, redirect, challenge, nonce string
 	expires                              time.Time
 }
 
-// deviceGrant is a login that began on a device and waits for a person.
+// deviceGrant is a login that began on a device and waits for a person's decision.
 type deviceGrant struct {
 	user     string // the user code
-	username string // empty until somebody has agreed
+	username string // empty until a person agrees
 	denied   bool
 	expires  time.Time
 	polled   time.Time
 	interval time.Duration
 }
 
-// authorize shows who there is, and sends the code of whoever is chosen back to the client (OpenID Connect Core, section
-// 3.1.2). Until it is known where that is, errors are shown here.
+// authorize shows the known people and sends a code for the chosen person back to the client (OpenID Connect Core, section
+// 3.1.2). Until redirect_uri is known to be valid, it shows errors on its own page.
 func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.FormValue
 	redirect, err := url.Parse(q("redirect_uri"))
@@ -84,7 +84,7 @@ func loopbackRedirect(u *url.URL) bool {
 	return u.Scheme == "http" && u.User == nil && u.Fragment == "" && (host == "127.0.0.1" || host == "::1" || host == "localhost")
 }
 
-// keepCode answers with "" when there is no such person.
+// keepCode stores a grant under a new code and returns the code. It returns "" if there is no such person.
 func (p *Provider) keepCode(grant codeGrant) string {
 	if _, ok := p.person(grant.username); !ok {
 		return ""
@@ -97,7 +97,7 @@ func (p *Provider) keepCode(grant codeGrant) string {
 	return code
 }
 
-// forget drops what has long expired, and everything when that is not enough: this is a toy.
+// forget drops expired grants. If there are still too many, it drops the others too, which is good enough for development.
 func (p *Provider) forget() {
 	now := p.cfg.Now()
 	for code, grant := range p.codes {
@@ -132,7 +132,7 @@ func (p *Provider) authorizeDevice(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// verifyDevice is the page where a person says who they are and that the code is theirs (RFC 8628, section 3.3).
+// verifyDevice is the page where a person chooses an identity and confirms the user code (RFC 8628, section 3.3).
 func (p *Provider) verifyDevice(w http.ResponseWriter, r *http.Request) {
 	user := strings.ToUpper(strings.TrimSpace(r.FormValue("user_code")))
 	if r.Method == http.MethodGet {
@@ -147,7 +147,7 @@ func (p *Provider) verifyDevice(w http.ResponseWriter, r *http.Request) {
 	tell(w, status, text)
 }
 
-// AgreeToDevice says on the page of a Provider who a device logs in as, as that person would in a browser.
+// AgreeToDevice submits the page of a Provider to log a device in as username, as that person would in a browser.
 func AgreeToDevice(ctx context.Context, page, userCode, username string) error {
 	form := url.Values{"user_code": {userCode}, "username": {username}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, page, strings.NewReader(form.Encode()))
@@ -168,10 +168,10 @@ func AgreeToDevice(ctx context.Context, page, userCode, username string) error {
 	return nil
 }
 
-// nobody is what a person chooses who declines. No username holds a NUL.
+// nobody is the username that stands for a denial. No real username holds a NUL.
 const nobody = "\x00"
 
-// decideDevice takes the first answer to a user code, and returns what the page says.
+// decideDevice records the first decision on a user code and returns the page's status and text.
 func (p *Provider) decideDevice(user, username string) (status int, text string) {
 	_, known := p.person(username)
 	p.mu.Lock()
@@ -217,14 +217,14 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 		writeOAuthError(w, "invalid_grant")
 		return
 	}
-	// OAuth has no answer without an access token. This one opens nothing.
+	// An OAuth response must have an access token. This one gives access to nothing.
 	writeOAuth(w, http.StatusOK, map[string]any{
 		"access_token": rand.Text(), "token_type": "Bearer", "expires_in": int(idTokenLife.Seconds()), "id_token": token,
 		"scope": "openid profile",
 	})
 }
 
-// redeemCode takes a code once, whether it fits or not.
+// redeemCode consumes a code on the first attempt, even if the other parameters do not match.
 func (p *Provider) redeemCode(r *http.Request) (username, nonce, failure string) {
 	code := r.PostFormValue("code")
 	p.mu.Lock()
@@ -240,8 +240,8 @@ func (p *Provider) redeemCode(r *http.Request) (username, nonce, failure string)
 	return grant.username, grant.nonce, ""
 }
 
-// redeemDevice takes a device code that somebody has decided on. Whoever asks too often has to wait longer each time
-// (RFC 8628, section 3.5).
+// redeemDevice redeems a device code that a person has decided on. A client that polls too often has to wait longer each
+// time (RFC 8628, section 3.5).
 func (p *Provider) redeemDevice(code string) (username, failure string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +258,7 @@ func (p *Provider) redeemDevice(code string) (username, failure string) {
 		delete(p.devices, code)
 		return grant.username, ""
 	}
-	early := !grant.polled.IsZero() && now.Sub(grant.polled) < grant.interval*9/10 // clocks tick unevenly
+	early := !grant.polled.IsZero() && now.Sub(grant.polled) < grant.interval*9/10 // allow for uneven clocks
 	grant.polled = now
 	if early {
 		grant.interval += 5 * time.Second

@@ -9,7 +9,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// maxForm is the largest form that is read, in bytes.
+// maxForm is the size limit of a request's form, in bytes.
 const maxForm = 64 << 10
 
 func (p *Provider) routes() http.Handler {
@@ -22,7 +22,8 @@ func (p *Provider) routes() http.Handler {
 	mux.HandleFunc("GET /device", p.verifyDevice)
 	mux.HandleFunc("POST /device", p.verifyDevice)
 	mux.HandleFunc("POST /token", p.token)
-	// A page of another site must not log anybody in, and neither must one whose name leads here.
+	// Refuse a page of another site, and a request under another host name that resolves to this server: neither may log
+	// anybody in.
 	guarded := http.NewCrossOriginProtection().Handler(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if "http://"+r.Host != p.issuer {
@@ -65,7 +66,7 @@ func (p *Provider) jwks(w http.ResponseWriter, _ *http.Request) {
 	}})
 }
 
-// choosePage has one button for each person. What the client asked for goes along as hidden fields.
+// choosePage has one button for each person. Hidden fields carry the client's parameters.
 var choosePage = template.Must(template.New("choose").Parse(`<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Log in (development)</title></head>
@@ -84,7 +85,7 @@ var choosePage = template.Must(template.New("choose").Parse(`<!DOCTYPE html>
 
 type formField struct{ Name, Value string }
 
-// choose shows the page. A form without a client is that of a device.
+// choose shows the page. A form without a client id belongs to the device flow.
 func (p *Provider) choose(w http.ResponseWriter, form url.Values, userCode string) {
 	page := struct {
 		Fields   []formField
@@ -100,7 +101,7 @@ func (p *Provider) choose(w http.ResponseWriter, form url.Values, userCode strin
 		}
 	}
 	writeHTML(w, http.StatusOK)
-	_ = choosePage.Execute(w, page) // a client that has gone is nobody's error
+	_ = choosePage.Execute(w, page) // an error means that the client has gone
 }
 
 var tellPage = template.Must(template.New("tell").Parse(`<!DOCTYPE html>
@@ -109,10 +110,10 @@ var tellPage = template.Must(template.New("tell").Parse(`<!DOCTYPE html>
 
 func tell(w http.ResponseWriter, status int, text string) {
 	writeHTML(w, status)
-	_ = tellPage.Execute(w, text) // a client that has gone is nobody's error
+	_ = tellPage.Execute(w, text) // an error means that the client has gone
 }
 
-// writeHTML keeps other sites from framing a page and having its buttons pressed.
+// writeHTML sets headers that keep other sites from framing a page and making a person press its buttons.
 func writeHTML(w http.ResponseWriter, status int) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; base-uri 'none'")
@@ -123,10 +124,10 @@ func writeHTML(w http.ResponseWriter, status int) {
 func writeOAuth(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a client that has gone is nobody's error
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client has gone
 }
 
-// writeOAuthError answers as RFC 6749, section 5.2, has it.
+// writeOAuthError writes an error response as RFC 6749, section 5.2, defines it.
 func writeOAuthError(w http.ResponseWriter, code string) {
 	writeOAuth(w, http.StatusBadRequest, map[string]string{"error": code})
 }

@@ -1,9 +1,9 @@
-// Package devstack runs what Brevet needs around it for development, the demo and tests: a private PostgreSQL
-// cluster, a real Vault core, and an issuer of SPIFFE identities. Everything lives in one state folder, a second start
-// resumes it, and nothing is left running afterwards, not even when the process that started it is killed.
+// Package devstack runs the servers that Brevet needs for development, the demo and tests: a private PostgreSQL cluster,
+// a real Vault core, and an issuer of SPIFFE identities. All state lives in one folder, and a second start resumes it.
+// No process keeps running afterwards, even if the process that started the stack is killed.
 //
-// It must never be used in production, never listen on anything but loopback and private Unix sockets, and never be
-// imported by the packages that decide, mint or record.
+// It must never be used in production. It must never listen on anything but loopback and private Unix sockets. The
+// packages that decide, mint or record must never import it.
 package devstack
 
 import (
@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Config says where a stack lives.
+// Config configures a stack.
 type Config struct {
-	// Dir is the state folder. It is created with mode 0700; one stack at a time may use it.
+	// Dir is the state folder. Start creates it with mode 0700. Only one stack may use it at a time.
 	Dir string
-	// VaultAudit has Vault write every request and response to [Vault.AuditFile], with secrets as HMACs.
+	// VaultAudit makes Vault write every request and response to [Vault.AuditFile], with secrets as HMACs.
 	VaultAudit bool
-	// Progress receives lines for a person to read, from several goroutines; nil is silent.
+	// Progress receives human-readable progress lines, from several goroutines. If nil, progress is not reported.
 	Progress func(line string)
 }
 
@@ -37,11 +37,12 @@ type Stack struct {
 	err   error
 }
 
-// Start brings up both servers at the same time, and either both run afterwards or neither. The context bounds the
-// start only; what runs is ended by Close. The first start on a machine without `vault` or `bao` builds a Vault core,
-// which takes minutes; later starts take about a second.
+// Start starts both servers in parallel. If it returns an error, neither server runs. The context bounds the start only;
+// Close stops the servers. The first start on a machine without `vault` or `bao` builds a Vault core, which takes
+// minutes; later starts take about a second.
 //
-// Errors: [ErrInUse], [ErrNoPostgres], [ErrNoVault], [ErrUntrusted]; or what the server that did not start wrote last.
+// Start returns [ErrInUse], [ErrNoPostgres], [ErrNoVault] or [ErrUntrusted]. If a server does not start, the error
+// quotes the last lines of its log.
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	dir, err := openFolder(cfg.Dir)
 	if err != nil {
@@ -69,8 +70,8 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	return stack, nil
 }
 
-// Prepare sees that everything is here that Start needs, and builds the Vault core if it has to, so that a later Start
-// takes no minutes. It starts nothing.
+// Prepare checks that everything that Start needs is installed, and builds the Vault core if necessary, so that a later
+// Start does not take minutes. It starts no server.
 func Prepare(ctx context.Context, progress func(line string)) error {
 	if progress == nil {
 		progress = func(string) {}
@@ -82,7 +83,7 @@ func Prepare(ctx context.Context, progress func(line string)) error {
 	return err
 }
 
-// Close stops Vault, then PostgreSQL, and gives the folder free. Further calls answer as the first did.
+// Close stops Vault, then PostgreSQL, and releases the state folder. Further calls return the result of the first.
 func (s *Stack) Close() error {
 	s.close.Do(func() {
 		s.err = errors.Join(s.Vault.shut(), s.Postgres.shut(), s.lock.release())
@@ -90,8 +91,8 @@ func (s *Stack) Close() error {
 	return s.err
 }
 
-// openFolder creates the state folder and answers with its one true path, since child processes and the search for
-// their leftovers compare paths.
+// openFolder creates the state folder and returns its absolute path without symbolic links. Child processes and the
+// search for their leftovers compare paths.
 func openFolder(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("devstack: Config.Dir is empty")
@@ -106,7 +107,7 @@ func openFolder(dir string) (string, error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return "", fmt.Errorf("resolving the state folder: %w", err)
 	}
-	// Root could use anybody's folder, with keys in it that its owner has prepared.
+	// Root can use any user's folder, and the owner of that folder may have planted keys in it.
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return "", fmt.Errorf("looking at the state folder: %w", err)
@@ -114,7 +115,7 @@ func openFolder(dir string) (string, error) {
 	if err := ours(dir, info); err != nil {
 		return "", fmt.Errorf("looking at the state folder: %w", err)
 	}
-	// Keys and passwords lie inside: a folder that existed before may have been open to others.
+	// The folder holds keys and passwords. A folder that existed before may be accessible to other users.
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
 		return "", fmt.Errorf("closing the state folder to others: %w", err)
 	}
