@@ -33,7 +33,7 @@ func newCore(config *server.Config, logger hclog.Logger) (*vault.Core, error) {
 	if err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	// HAPhysical and ClusterAddr stay unset: with either, the core opens a cluster port of its own.
+	// HAPhysical and ClusterAddr stay unset: with either, the core opens a separate cluster port.
 	return vault.NewCore(&vault.CoreConfig{
 		RawConfig:       config,
 		Physical:        storage,
@@ -52,7 +52,7 @@ func newCore(config *server.Config, logger hclog.Logger) (*vault.Core, error) {
 	})
 }
 
-// registry is the plugin catalogue: what it does not name cannot be mounted.
+// registry is the plugin catalogue. Only plugins that it names can be mounted.
 type registry struct{}
 
 var secretEngines = map[string]logical.Factory{
@@ -69,8 +69,8 @@ var authMethods = map[string]logical.Factory{
 
 const postgresPlugin = "postgresql-database-plugin"
 
-// Get answers with a function that yields a logical.Factory for engines and auth methods, and with the constructor
-// itself for databases: Vault tells the two apart by the plugin's type alone.
+// Get returns a function that yields a logical.Factory for engines and auth methods, and the constructor itself for
+// databases. Vault distinguishes the two by the plugin's type alone.
 func (registry) Get(name string, kind consts.PluginType) (func() (any, error), bool) {
 	var factory logical.Factory
 	switch kind {

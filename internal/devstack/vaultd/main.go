@@ -1,9 +1,9 @@
 // Command vaultd is a small stand-in for `vault server -config=FILE`: a real Vault core with only the engines that
-// Brevet uses, for development and tests. It initialises and unseals nothing: that is done over Vault's own HTTP API,
-// so that a full `vault` or `bao` binary can take its place.
+// Brevet uses, for development and tests. It does not initialise or unseal itself. Its caller does that over Vault's own
+// HTTP API, so that a full `vault` or `bao` binary can take its place.
 //
-// It must never be linked into, or shipped with, what Brevet releases: Vault's licence (BUSL 1.1) fits development
-// and tests only. It serves plain HTTP and refuses to listen anywhere but on loopback.
+// It must never be linked into, or shipped with, what Brevet releases: Vault's licence (BUSL 1.1) allows it only for
+// development and tests. It serves plain HTTP and refuses to listen on anything but loopback.
 package main
 
 import (
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	return serve(ctx, config, listener)
 }
 
-// load reads a configuration in Vault's own format and refuses what this program does not do.
+// load reads a configuration in Vault's own format and returns an error for settings that this program does not support.
 func load(path string) (*server.Config, *configutil.Listener, error) {
 	config, err := server.LoadConfigFile(path)
 	if err != nil {
@@ -84,7 +84,7 @@ func load(path string) (*server.Config, *configutil.Listener, error) {
 	return config, listener, nil
 }
 
-// serve binds the port before anything is opened, so that a taken port changes nothing on disk.
+// serve binds the port before it opens the storage, so a port that is taken leaves the disk unchanged.
 func serve(ctx context.Context, config *server.Config, listener *configutil.Listener) error {
 	logger := hclog.New(&hclog.LoggerOptions{
 		Name: "vault", Level: hclog.LevelFromString(config.LogLevel), Output: os.Stdout,
@@ -100,7 +100,7 @@ func serve(ctx context.Context, config *server.Config, listener *configutil.List
 	}
 	srv := &http.Server{
 		Handler: vaulthttp.Handler.Handler(&vault.HandlerProperties{Core: core, ListenerConfig: listener}),
-		// At Error level: every connection that a fault test cuts would otherwise be a line in the log.
+		// Log at Error level, because a fault test would otherwise fill the log with a line for every connection that it cuts.
 		ErrorLog:          logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Error}),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
@@ -135,8 +135,9 @@ func openStorage(config *server.Storage, logger hclog.Logger) (physical.Backend,
 	}
 }
 
-// lockFolder keeps a second core off the same files, which would silently lose writes. The descriptor is never closed:
-// the lock is held until the process ends. It lies beside the folder, since every file inside belongs to Vault.
+// lockFolder prevents a second core from using the same files, which would silently lose writes. It never closes the
+// descriptor, so the lock is held until the process ends. The lock file lies beside the folder, since every file inside
+// belongs to Vault.
 func lockFolder(path string) error {
 	if path == "" {
 		return errors.New("storage path is missing")

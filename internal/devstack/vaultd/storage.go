@@ -15,21 +15,21 @@ import (
 	"github.com/hashicorp/vault/sdk/physical/file"
 )
 
-// storage is Vault's file storage, except that what is being written lies in another folder until it is whole. Vault's own
-// writes it beside its neighbours: killed while it does, it finds one of them more when it starts again, which is no
-// lease, and shuts down.
+// storage is Vault's file storage, except that it writes each file in a separate folder and then moves it into place.
+// Vault's own storage writes a temporary file beside the other entries. If Vault is killed during that write, it finds the
+// leftover file among the leases at its next start, and shuts down because that file is not a lease.
 //
-// A file that is deleted becomes the next one that is written: file systems take long to make one where many have just been
-// deleted, as a Vault does that ends what it gave. What is written survives a Vault that is killed, not a machine that loses its power.
+// A deleted file is kept and reused for a later write: on some file systems, creating files is slow after many were
+// deleted, which happens when Vault revokes many leases. Writes survive a killed Vault, but not a power failure.
 type storage struct {
 	*file.FileBackend
 	folder, unfinished string
 
-	spares []string // in unfinished; whoever has the lock may take one
-	kept   int      // how many have been spares
+	spares []string // files in unfinished that Put may reuse; guarded by the lock
+	kept   int      // number of files that have ever become spares
 }
 
-// So many files are kept to be written again, of so many bytes each.
+// At most maxSpares files are kept for reuse, and none larger than maxSpare bytes.
 const (
 	maxSpares = 1 << 13
 	maxSpare  = 16 << 10
@@ -84,7 +84,7 @@ func (s *storage) Put(ctx context.Context, entry *physical.Entry) error {
 	return err
 }
 
-// Delete ends an entry, whose file is written again, unless it is large.
+// Delete removes an entry. It keeps the entry's file for reuse unless the file is large.
 func (s *storage) Delete(ctx context.Context, key string) error {
 	s.Lock()
 	defer s.Unlock()
@@ -100,8 +100,8 @@ func (s *storage) Delete(ctx context.Context, key string) error {
 	return s.DeleteInternal(ctx, key)
 }
 
-// blank is a file that no entry has, for its owner alone. It is not emptied: file systems write out at once what was emptied and written
-// anew.
+// blank opens a file that holds no entry and that only its owner can access. It does not truncate a spare file: file
+// systems flush a file to disk at once if it was truncated and then written again.
 func (s *storage) blank() (*os.File, error) {
 	if last := len(s.spares) - 1; last >= 0 {
 		name := s.spares[last]
@@ -113,7 +113,7 @@ func (s *storage) blank() (*os.File, error) {
 	return os.CreateTemp(s.unfinished, "entry-")
 }
 
-// path is the file that the file storage reads an entry from.
+// path returns the file that the file storage reads an entry from.
 func (s *storage) path(key string) string {
 	path := filepath.Join(s.folder, key)
 	return filepath.Join(filepath.Dir(path), "_"+filepath.Base(path))
