@@ -16,16 +16,16 @@ import (
 //go:embed fill.sql
 var fillSQL string
 
-// Fill writes the issuances with entry indexes from first up to beyond, of two trust domains, acme.test and other.test, for
-// whoever measures what a ledger of that size does, the last now and one each three seconds before. The url is the owner's.
-// It makes the indexes after that, as a restore would; nobody else may use the schema meanwhile. They have no entries:
-// FillEntries gives them some, and until then nothing can be asked of such a ledger but searches. It tells progress how far
-// it is.
+// Fill writes the issuances with entry indexes from first up to beyond, for measurements of a ledger of that size. They
+// belong to two trust domains, acme.test and other.test. The last one is dated now, and each earlier one three seconds
+// before the next. The url must be the schema owner's. Fill drops the indexes of issuances and creates them again at the
+// end, as a restore does; nothing else may use the schema during that time. The issuances have no entries, so only
+// searches work on such a ledger until FillEntries adds them. Fill reports its progress to progress.
 func Fill(ctx context.Context, url string, first, beyond int64, progress func(format string, args ...any)) error {
 	return FillAt(ctx, 3*time.Second, url, first, beyond, progress)
 }
 
-// FillAt is Fill at another pace: with little time between two issuances, many are alive.
+// FillAt is like Fill with another interval between issuances: a short one leaves many of them live.
 func FillAt(ctx context.Context, pace time.Duration, url string, first, beyond int64, progress func(format string, args ...any)) error {
 	conn, err := filler(ctx, url)
 	if err != nil {
@@ -67,13 +67,13 @@ func FillAt(ctx context.Context, pace time.Duration, url string, first, beyond i
 		}
 		progress("%d of %d indexes made", n+1, len(indexes))
 	}
-	// A database of this size has the memory for its tables. What is timed is not the disk.
+	// A real database of this size has enough memory for its tables. Load them, so that tests do not time the disk.
 	return do(ctx, conn, `VACUUM ANALYZE issuances`, `VACUUM ANALYZE votes`, `CREATE EXTENSION IF NOT EXISTS pg_prewarm`, `
 		SELECT pg_prewarm(oid, 'read') FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')`)
 }
 
-// FillEntries writes an entry for each issuance from first up to beyond, so that the ledger can go on from there. Its
-// checkpoints have to catch up first.
+// FillEntries writes an entry for each issuance from first up to beyond, so that the ledger can append after them. The
+// ledger's checkpoints have to catch up first.
 func FillEntries(ctx context.Context, url string, first, beyond int64, progress func(format string, args ...any)) error {
 	conn, err := filler(ctx, url)
 	if err != nil {
@@ -102,7 +102,7 @@ func FillEntries(ctx context.Context, url string, first, beyond int64, progress 
 	return do(ctx, conn, `VACUUM ANALYZE entries`)
 }
 
-// filler is a connection that no trigger and no foreign key holds up.
+// filler opens a connection that skips triggers and foreign keys.
 func filler(ctx context.Context, url string) (*pgx.Conn, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -124,7 +124,7 @@ func do(ctx context.Context, conn *pgx.Conn, statements ...string) error {
 	return nil
 }
 
-// inChunks runs a statement for each part of the indexes, over several connections.
+// inChunks runs a statement once for each chunk of the indexes, over several connections.
 func inChunks(ctx context.Context, url, sql string, args pgx.NamedArgs, first, beyond int64, progress func(format string, args ...any)) error {
 	const chunk, connections = 50000, 3
 	var next, done atomic.Int64

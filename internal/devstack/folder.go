@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// folderLock is held by the kernel for as long as this process lives, so that it cannot outlast a crash.
+// folderLock is a kernel lock that ends with this process, so it cannot outlast a crash.
 type folderLock struct{ file *os.File }
 
 func lockFolder(dir string) (*folderLock, error) {
@@ -39,7 +39,7 @@ func writeAt(file *os.File, text string) error {
 	return err
 }
 
-// holder reads the process id that the lock's owner wrote; it may not have come to that yet.
+// holder reads the process id that the lock's owner wrote. The owner may not have written it yet.
 func holder(file *os.File) string {
 	text := make([]byte, 20)
 	n, _ := file.ReadAt(text, 0)
@@ -49,10 +49,10 @@ func holder(file *os.File) string {
 	return "(unknown)"
 }
 
-// release leaves the file: to remove it would let two processes lock two files of the same name.
+// release keeps the file: if it were removed, two processes could lock two different files of the same name.
 func (l *folderLock) release() error { return l.file.Close() }
 
-// writePrivate replaces a file as a whole, so that a crash leaves the old or the new one, readable by its owner only.
+// writePrivate replaces a file atomically, so that a crash leaves the old or the new one. Only its owner can read it.
 func writePrivate(path string, data []byte) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
 	if err != nil {
@@ -68,8 +68,9 @@ func writePrivate(path string, data []byte) error {
 	return err
 }
 
-// onFreePort starts a server on the port that the file names, or on another. Between the choice of a port and its use
-// somebody else may take it, and may give it free again to do so once more: then the next try is on a new one.
+// onFreePort starts a server on the port that the file names, or on another free one. Another program may take the port
+// between the choice and its use. Then onFreePort tries a new port, because that program could free the old one and take
+// it again. It makes three attempts.
 func onFreePort(note string, start func(port int) error) error {
 	for tries := 3; ; tries-- {
 		port, err := keepPort(note)
@@ -85,7 +86,7 @@ func onFreePort(note string, start func(port int) error) error {
 	}
 }
 
-// keepPort answers with the port that the file names if it is still free, else with another, which it writes down.
+// keepPort returns the port that the file names if it is still free. Otherwise it chooses another and writes it to the file.
 func keepPort(path string) (int, error) {
 	if text, err := os.ReadFile(path); err == nil {
 		if port, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && portIsFree(port) {
@@ -95,8 +96,8 @@ func keepPort(path string) (int, error) {
 	for range 100 {
 		var draw [2]byte
 		_, _ = rand.Read(draw[:]) // never fails
-		// Below the range that systems lend to outgoing connections: a server that a fault test has stopped must find
-		// its port free again.
+		// Stay below the range that systems use for outgoing connections: a server that a fault test has stopped must find its
+		// port still free.
 		port := 20000 + int(binary.BigEndian.Uint16(draw[:])%12000)
 		if portIsFree(port) {
 			return port, writePrivate(path, []byte(strconv.Itoa(port)+"\n"))

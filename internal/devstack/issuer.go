@@ -20,25 +20,26 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// IssuerConfig says whose identities an Issuer issues.
+// IssuerConfig configures an Issuer.
 type IssuerConfig struct {
 	TrustDomain spiffeid.TrustDomain
-	// Dir keeps the authorities' private keys, so that identities outlive a restart; "" keeps them in memory.
+	// Dir holds the authorities' private keys, so that identities outlive a restart. If it is "", they stay in memory.
 	Dir string
-	// Now is the clock; nil is the system's.
+	// Now is the clock; nil is the system's clock.
 	Now func() time.Time
-	// X509TTL and JWTTTL are how long SVIDs live; zero means one hour and five minutes.
+	// X509TTL and JWTTTL are the lifetimes of SVIDs; zero means one hour and five minutes.
 	X509TTL, JWTTTL time.Duration
-	// Hosts are the host names and IP addresses that a workload's X.509-SVIDs have beside its SPIFFE ID, for clients that
-	// know no SPIFFE. A registration entry of SPIRE has such names too.
+	// Hosts holds the host names and IP addresses that a workload's X.509-SVIDs contain in addition to its SPIFFE ID, for
+	// clients that do not support SPIFFE. A registration entry of SPIRE can have such names too.
 	Hosts map[spiffeid.ID][]string
-	// RefreshHint is how often whoever federates with us is told to fetch our bundle; zero means each minute, which is often,
-	// since a developer who rotates wants to see it happen.
+	// RefreshHint tells federated trust domains how often to fetch our bundle. Zero means every minute, which is often, so
+	// that a developer who rotates sees the effect soon.
 	RefreshHint time.Duration
 }
 
-// Issuer issues X.509-SVIDs and JWT-SVIDs of one trust domain, as the SPIFFE standards define them. It attests
-// nobody: whoever can call it, or open a socket that it serves, gets the identity. It is safe for concurrent use.
+// Issuer issues X.509-SVIDs and JWT-SVIDs of one trust domain, as the SPIFFE standards define them. It does not attest
+// workloads: any caller, and any process that can open a socket that it serves, gets the identity. It is safe for
+// concurrent use.
 type Issuer struct {
 	cfg IssuerConfig
 
@@ -48,7 +49,7 @@ type Issuer struct {
 	changed   chan struct{} // closed, and replaced, at each change of any bundle
 }
 
-// NewIssuer creates an issuer, or resumes the one that Dir holds.
+// NewIssuer creates an issuer, or resumes the one that is stored in Dir.
 func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	if cfg.TrustDomain.IsZero() {
 		return nil, fmt.Errorf("creating an issuer: the trust domain is empty")
@@ -80,10 +81,10 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	return i, nil
 }
 
-// TrustDomain is the one whose identities are issued.
+// TrustDomain returns the trust domain whose identities the issuer issues.
 func (i *Issuer) TrustDomain() spiffeid.TrustDomain { return i.cfg.TrustDomain }
 
-// Bundle is what verifies the SVIDs: all X.509 and JWT authorities, with sequence number and refresh hint.
+// Bundle returns the bundle that verifies the SVIDs: all X.509 and JWT authorities, with sequence number and refresh hint.
 func (i *Issuer) Bundle() *spiffebundle.Bundle {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -94,7 +95,7 @@ func (i *Issuer) bundle() *spiffebundle.Bundle {
 	bundle := spiffebundle.New(i.cfg.TrustDomain)
 	for _, authority := range i.state.authorities {
 		bundle.AddX509Authority(authority.cert)
-		// Fails on an empty kid only, which a thumbprint never is.
+		// AddJWTAuthority fails only on an empty kid, and a thumbprint is never empty.
 		_ = bundle.AddJWTAuthority(authority.kid, authority.jwt.Public())
 	}
 	bundle.SetSequenceNumber(i.state.sequence)
@@ -102,7 +103,8 @@ func (i *Issuer) bundle() *spiffebundle.Bundle {
 	return bundle
 }
 
-// X509SVID issues a certificate for a workload and makes its key.
+// X509SVID creates a key for a workload and issues a certificate for it. It returns ErrForeignID if id is not an identity
+// of the trust domain.
 func (i *Issuer) X509SVID(id spiffeid.ID) (*x509svid.SVID, error) {
 	if err := i.check(id); err != nil {
 		return nil, fmt.Errorf("issuing an X.509-SVID: %w", err)
@@ -127,8 +129,9 @@ func (i *Issuer) X509SVID(id spiffeid.ID) (*x509svid.SVID, error) {
 	return &x509svid.SVID{ID: id, Certificates: []*x509.Certificate{cert}, PrivateKey: key}, nil
 }
 
-// JWTSVID issues a token for a workload that is meant for the audience, of which there must be at least one. It is
-// signed with ES256; its header holds alg, kid and typ, its claims are sub, aud, exp and iat.
+// JWTSVID issues a token for a workload. There must be at least one audience. The token is signed with ES256; its header
+// holds alg, kid and typ, its claims are sub, aud, exp and iat. It returns ErrForeignID if id is not an identity of the
+// trust domain.
 func (i *Issuer) JWTSVID(id spiffeid.ID, audience ...string) (string, error) {
 	if err := i.check(id); err != nil {
 		return "", fmt.Errorf("issuing a JWT-SVID: %w", err)
@@ -161,15 +164,14 @@ func (i *Issuer) check(id spiffeid.ID) error {
 	return nil
 }
 
-// CA hands out the current X.509 authority with its key, so that tests can forge what the issuer itself would not
+// CA returns the current X.509 authority with its key, so that tests can forge certificates that the issuer would not
 // sign.
 func (i *Issuer) CA() (*x509.Certificate, crypto.Signer) {
 	current := i.current()
 	return current.cert, current.ca
 }
 
-// JWTKey hands out the current JWT authority with its key, so that tests can forge what the issuer itself would not
-// sign.
+// JWTKey returns the current JWT authority with its key, so that tests can forge tokens that the issuer would not sign.
 func (i *Issuer) JWTKey() (kid string, signer crypto.Signer) {
 	current := i.current()
 	return current.kid, current.jwt
@@ -181,14 +183,14 @@ func (i *Issuer) current() authority {
 	return i.state.authorities[i.state.active]
 }
 
-// Rotate makes a new X.509 and a new JWT authority, which sign from now on. What the old ones signed stays valid
+// Rotate creates a new X.509 and a new JWT authority, which sign from now on. SVIDs of the old authorities stay valid
 // until Prune.
 func (i *Issuer) Rotate() error { return i.add((*issuerState).activateLast) }
 
-// Prepare adds a new X.509 and a new JWT authority to the bundle, so that everybody knows them before they sign.
+// Prepare adds a new X.509 and a new JWT authority to the bundle, so that verifiers have them before they sign.
 func (i *Issuer) Prepare() error { return i.add(func(*issuerState) {}) }
 
-// Activate has the authorities that were prepared last sign from now on. Workloads get new SVIDs at once.
+// Activate makes the authorities that were prepared last sign from now on. Workloads get new SVIDs at once.
 func (i *Issuer) Activate() error { return i.change((*issuerState).activateLast) }
 
 func (i *Issuer) add(then func(*issuerState)) error {
@@ -202,14 +204,15 @@ func (i *Issuer) add(then func(*issuerState)) error {
 	})
 }
 
-// Prune drops all authorities but the active ones from the bundle: what the others signed is void.
+// Prune removes all authorities but the active ones from the bundle. SVIDs of the removed ones are no longer valid.
 func (i *Issuer) Prune() error {
 	return i.change(func(state *issuerState) {
 		state.authorities, state.active = state.authorities[state.active:state.active+1:state.active+1], 0
 	})
 }
 
-// RotateEvery prepares, activates and prunes authorities until ctx ends, as a SPIRE server does: each signs for that long.
+// RotateEvery prepares, activates and prunes authorities until ctx ends, as a SPIRE server does. Each authority signs for
+// the given lifetime.
 func (i *Issuer) RotateEvery(ctx context.Context, lifetime time.Duration) error {
 	tick := time.NewTicker(lifetime / 3)
 	defer tick.Stop()
@@ -227,7 +230,7 @@ func (i *Issuer) RotateEvery(ctx context.Context, lifetime time.Duration) error 
 	}
 }
 
-// change stores the next state before anybody sees it.
+// change stores the next state before it takes effect.
 func (i *Issuer) change(next func(*issuerState)) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -242,7 +245,7 @@ func (i *Issuer) change(next func(*issuerState)) error {
 	return nil
 }
 
-// Announce has every workload given its SVIDs anew.
+// Announce makes the Workload API send every workload its SVIDs again.
 func (i *Issuer) Announce() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -254,8 +257,8 @@ func (i *Issuer) announce() {
 	i.changed = make(chan struct{})
 }
 
-// Federate serves another trust domain's bundle to our workloads too, in place of an earlier one of that domain.
-// A bundle of our own domain is ignored: ours is never merged with anything.
+// Federate also serves another trust domain's bundle to our workloads. It replaces an earlier bundle of that domain and
+// ignores a bundle of our own domain, which is never merged with another.
 func (i *Issuer) Federate(b *spiffebundle.Bundle) {
 	if b.TrustDomain() == i.cfg.TrustDomain {
 		return
@@ -266,7 +269,7 @@ func (i *Issuer) Federate(b *spiffebundle.Bundle) {
 	i.announce()
 }
 
-// Unfederate withdraws another trust domain's bundle.
+// Unfederate stops serving another trust domain's bundle.
 func (i *Issuer) Unfederate(td spiffeid.TrustDomain) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -274,7 +277,7 @@ func (i *Issuer) Unfederate(td spiffeid.TrustDomain) {
 	i.announce()
 }
 
-// bundles is what workloads may verify with at this moment, and a channel that closes when that is no longer true.
+// bundles returns the bundles that workloads may verify with now, and a channel that closes when one of them changes.
 func (i *Issuer) bundles() (own *spiffebundle.Bundle, federated []*spiffebundle.Bundle, changed <-chan struct{}) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -284,8 +287,8 @@ func (i *Issuer) bundles() (own *spiffebundle.Bundle, federated []*spiffebundle.
 	return i.bundle(), federated, i.changed
 }
 
-// BundleHandler is a SPIFFE bundle endpoint: it answers GET with the current bundle as a JWKS document. Which TLS
-// profile it has, https_web or https_spiffe, is a matter of the server around it.
+// BundleHandler returns a SPIFFE bundle endpoint: it answers GET with the current bundle as a JWKS document. The server
+// around it decides which TLS profile it has, https_web or https_spiffe.
 func (i *Issuer) BundleHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -299,6 +302,6 @@ func (i *Issuer) BundleHandler() http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(text) // a client that has gone is nobody's error
+		_, _ = w.Write(text) // an error means that the client has gone
 	})
 }

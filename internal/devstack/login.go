@@ -1,16 +1,17 @@
 package devstack
 
-// The statements of the database role reporting. Vault runs those of a revocation in one transaction, while nobody
-// else gets a login at that database, and takes an error for a login that still lives. A login is in the hands of
-// whoever asked for it, and may be held against its own end and that of others: so each step that matters is committed
-// before the next, and none waits for long.
+// These are the statements of the database role reporting. Vault runs the revocation statements in one transaction, and
+// that database issues no other login during it. On an error, Vault assumes that the login still exists. The holder of a
+// login controls it, and may use it to block its own revocation and that of other logins. So each step that matters is
+// committed before the next, and no step waits for long.
 
-// makeLogin gives a login nothing but a membership. A GRANT on the table itself would wait for any login that has an
-// open transaction with another GRANT on it, even one that has no right to grant.
+// makeLogin gives a login only a membership. A GRANT on the table itself would wait for any login that has an open
+// transaction with another GRANT on that table, even if that login has no right to grant.
 const makeLogin = `CREATE ROLE "{{name}}" LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}' IN ROLE ` + reader
 
-// closeLogin lets nobody in any more. Sessions end first, and again at each try: in an open transaction, a login can
-// hold its own row, by changing its own password. pg_stat_activity does not change within a transaction by itself.
+// closeLogin prevents further logins. It ends the sessions first, and again at each try: in an open transaction, a login
+// can lock its own row by changing its own password. Without clearing the snapshot, pg_stat_activity would stay the same
+// within a transaction.
 const closeLogin = `DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{{name}}') THEN RETURN; END IF;
 	PERFORM set_config('lock_timeout', '300ms', true);
@@ -26,7 +27,7 @@ const closeLogin = `DO $$ BEGIN
 	END LOOP;
 END $$`
 
-// endSessions ends those that were let in before, and takes what the login was given.
+// endSessions revokes the login's membership and ends the sessions that began before closeLogin.
 const endSessions = `DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{{name}}') THEN RETURN; END IF;
 	REVOKE ` + reader + ` FROM "{{name}}";
@@ -39,9 +40,9 @@ const endSessions = `DO $$ BEGIN
 	RAISE EXCEPTION 'a session goes on';
 END $$`
 
-// dropLogin tries to leave nothing. It may fail: what the login made in another database keeps it, and so does an open
-// transaction in which another login has granted it something. Then a role stays that cannot log in and may do nothing.
-// To drop what a login owns, Vault's own has to be a member of it.
+// dropLogin tries to remove the role. It may fail if the login owns something in another database, or if another login
+// has granted it something in an open transaction. Then a role stays that cannot log in and has no rights. To drop what
+// a login owns, Vault's role has to be a member of it.
 const dropLogin = `DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{{name}}') THEN RETURN; END IF;
 	PERFORM set_config('lock_timeout', '300ms', true);

@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// trusted answers with the true path of a file or folder that nobody but root and us can change or exchange: all
-// folders above must be ours and closed to others too. Those may be sticky, as /tmp is, since what is ours in there
-// stays ours; the path itself may not, since others could add to it.
+// trusted resolves the path of a file or folder and returns it if only root and the current user can change or replace
+// it. The folders above must belong to root or the current user and be closed to others too. They may be sticky, as /tmp
+// is, because others cannot replace our files there. The path itself may not be sticky, because others could add to it.
 func trusted(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func trusted(path string) (string, error) {
 	return path, nil
 }
 
-// trustedTree is as trusted, and everything inside the folder is as closed as the folder, and inside it.
+// trustedTree is like trusted, and also requires that everything inside the folder is closed to others and not a link.
 func trustedTree(dir string) (string, error) {
 	dir, err := trusted(dir)
 	if err != nil {
@@ -91,8 +91,8 @@ func ours(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// isPrivateGroup reports whether nobody but the file's owner is in the file's group. Where each user has such a group,
-// the umask is often 002, as on Ubuntu, and everything is group-writable.
+// isPrivateGroup reports whether the file's owner is the only member of the file's group. Where each user has such a
+// group, as on Ubuntu, the umask is often 002 and everything is group-writable.
 func isPrivateGroup(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -113,8 +113,8 @@ func isPrivateGroup(info fs.FileInfo) bool {
 	return privateGroup(owner.Username, strconv.Itoa(int(stat.Gid)), string(groups), string(users))
 }
 
-// privateGroup takes /etc/group and /etc/passwd. A group that is not there, or does not bear its owner's name, may
-// have members that only a directory service knows.
+// privateGroup takes the contents of /etc/group and /etc/passwd. It returns false for a group that is missing there or
+// does not have its owner's name, because such a group may have members that only a directory service knows.
 func privateGroup(owner, gid, groups, users string) bool {
 	found := false
 	for line := range strings.Lines(groups) {

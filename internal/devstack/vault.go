@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Vault is a real Vault or OpenBao on a port of 127.0.0.1, initialised with one key share and unsealed. The share and the root token lie in a file of mode 0600 beside the data: this protects nothing but a developer's
-// machine from other users.
+// Vault is a real Vault or OpenBao on a port of 127.0.0.1, initialised with one key share and unsealed. The share and the
+// root token lie in a file of mode 0600 beside the data. This only protects a developer's machine from other users.
 type Vault struct {
 	dir      string
 	audited  bool
@@ -36,23 +36,23 @@ type vaultKeys struct {
 	RootToken string `json:"root_token"`
 }
 
-// Addr is the base URL of the API. It stays the same in later starts unless somebody else has taken the port.
+// Addr returns the base URL of the API. It stays the same in later starts unless another program has taken the port.
 func (v *Vault) Addr() string { return "http://" + loopback(v.port) }
 
-// RootToken may do everything and never expires.
+// RootToken returns a token that may do everything and never expires.
 func (v *Vault) RootToken() string { return v.keys.RootToken }
 
-// AuditFile takes a line for each request and each response, if [Config] asks for that.
+// AuditFile returns the file that gets a line for each request and each response, if [Config] enables the audit.
 func (v *Vault) AuditFile() string { return v.path("audit.log") }
 
-// Seal makes Vault forget its key: it answers 503 to everything until Unseal.
+// Seal makes Vault forget its key. It then answers 503 to every request until Unseal.
 func (v *Vault) Seal(ctx context.Context) error {
 	run := v.current()
 	run.token = v.keys.RootToken
 	return run.call(ctx, "PUT", "sys/seal", nil, nil)
 }
 
-// Unseal gives Vault its key. On an unsealed one it does nothing.
+// Unseal gives Vault its key. If Vault is unsealed, it does nothing.
 func (v *Vault) Unseal(ctx context.Context) error { return v.unseal(ctx, v.current()) }
 
 func (v *Vault) unseal(ctx context.Context, run vaultRun) error {
@@ -72,11 +72,11 @@ func (v *Vault) current() vaultRun {
 	return v.run()
 }
 
-// run is for those that hold the mutex.
+// run requires that the caller holds the mutex.
 func (v *Vault) run() vaultRun { return vaultRun{proc: v.proc, port: v.port} }
 
-// Start runs Vault again after Stop, at the same address and with the same data, and unseals it. On a running one it
-// does nothing.
+// Start runs Vault again after Stop, at the same address and with the same data, and unseals it. If Vault is running,
+// Start does nothing. After the stack is closed, it returns ErrClosed.
 func (v *Vault) Start(ctx context.Context) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,7 +92,7 @@ func (v *Vault) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the process; what it had stored is kept.
+// Stop ends the process. Stored data is kept.
 func (v *Vault) Stop() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,11 +100,11 @@ func (v *Vault) Stop() error {
 	return nil
 }
 
-// Kill ends the process as a crash does: what it was about to store is lost. Start runs it again.
+// Kill ends the process as a crash does. Writes that are not stored yet are lost. Start runs it again.
 func (v *Vault) Kill() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.proc.stop(0) // no signal before the last one
+	v.proc.stop(0) // no signal before SIGKILL
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (v *Vault) shut() error {
 	return v.Stop()
 }
 
-// open is the start of a stack: it finds or builds the binary and chooses a port.
+// open finds or builds the binary, chooses a port and starts the server.
 func (v *Vault) open(ctx context.Context) error {
 	var err error
 	if v.bin, err = vaultBinary(ctx, v.progress); err != nil {
@@ -133,16 +133,16 @@ func (v *Vault) open(ctx context.Context) error {
 	})
 }
 
-// The folders of Vault's storage and of OpenBao's. Neither reads the other's.
+// These are the storage folders of Vault and of OpenBao. Neither can read the other's.
 const fileStorage, raftStorage = "data", "raft"
 
-// makeStorage creates the folder of the server's storage, unless the other server has stored something.
+// makeStorage creates the server's storage folder. It returns an error if the other server has stored data here.
 func (v *Vault) makeStorage() error {
 	own, other, maker := fileStorage, raftStorage, "OpenBao"
 	if v.openBao {
 		own, other, maker = raftStorage, fileStorage, "Vault"
 	}
-	if stored, _ := os.ReadDir(v.path(other)); len(stored) > 0 { // no folder, nothing stored
+	if stored, _ := os.ReadDir(v.path(other)); len(stored) > 0 { // an error means no folder, so no data
 		return fmt.Errorf("%s holds data in the format of %s, and %s is another server: set BREVET_VAULT_BIN to one of %s, or remove %s to start over",
 			v.path(other), maker, v.bin, maker, v.dir)
 	}
@@ -187,7 +187,7 @@ func (v *Vault) launch(ctx context.Context) error {
 
 const auditDevice = "devstack"
 
-// enableAudit is for Vault, which knows no audit device in its configuration.
+// enableAudit is for Vault, which cannot declare an audit device in its configuration.
 func (v *Vault) enableAudit(ctx context.Context) error {
 	run := v.run()
 	run.token = v.keys.RootToken
@@ -229,8 +229,8 @@ storage "file" {
 `, v.path(fileStorage))
 }
 
-// openBaoConfig has the one storage that is supported without another server. A single node waits for an election of its own: the
-// multiplier keeps that to a second or two.
+// openBaoConfig uses the only storage that OpenBao supports without another server. Even a single node waits for its own
+// election: the multiplier keeps that to a second or two.
 func (v *Vault) openBaoConfig() string {
 	config := fmt.Sprintf(`cluster_addr = "https://127.0.0.1:0"
 storage "raft" {
@@ -262,8 +262,8 @@ func (v *Vault) clearLeftovers(ctx context.Context) error {
 	return endOrphan(ctx, pid, v.path(""), syscall.SIGTERM)
 }
 
-// initialise creates the keys on the first start and reads them on later ones. A note says while keys may exist that
-// nobody has yet: a Vault that was interrupted there holds nothing and is thrown away at the next start.
+// initialise creates the keys on the first start and reads them on later ones. A marker file exists while Vault may have
+// keys that are not stored yet. If Vault is interrupted during that time, it holds no data, and the next start discards it.
 func (v *Vault) initialise(ctx context.Context) error {
 	if v.keys.RootToken != "" { // a restart; others may be reading the token now
 		return nil
@@ -300,7 +300,8 @@ func (v *Vault) initialise(ctx context.Context) error {
 	return errors.Join(err, os.Remove(note))
 }
 
-// orphaned deals with a Vault whose keys were lost: started over if they never reached us, an error otherwise.
+// orphaned handles an initialised Vault without a keys file. If the marker shows that the keys were never stored, it
+// starts over. Otherwise it returns an error.
 func (v *Vault) orphaned(ctx context.Context, note string) error {
 	if _, err := os.Stat(note); err != nil {
 		return fmt.Errorf("%s is missing, and without it the stored data cannot be opened: remove %s to start over",

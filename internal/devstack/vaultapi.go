@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// vaultRun is one run of Vault, as its API is called. Other users may listen on its port before it does, or after it
-// has ended; they get no request, and so no key.
+// vaultRun calls the API of one run of Vault. Another user's program may listen on the port before Vault starts or after
+// it has ended. Such a program gets no request, and so no key.
 type vaultRun struct {
 	proc *process
 	port int
-	// token is sent with each call if there is one. What starts Vault needs none.
+	// token is sent with each call unless it is empty. The calls that start Vault need no token.
 	token string
 }
 
-// client knows no proxy and follows nothing. Vault's own client would read VAULT_ADDR, VAULT_TOKEN and a dozen more
-// from the environment, and here it must be this Vault and no other.
+// client uses no proxy and follows no redirect. Vault's own client would read VAULT_ADDR, VAULT_TOKEN and a dozen more
+// variables from the environment, but these calls must reach this Vault and no other.
 func (r vaultRun) client() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true, DialContext: r.dial},
@@ -31,8 +31,8 @@ func (r vaultRun) client() *http.Client {
 	}
 }
 
-// dial looks after it has connected: a process takes its port once and keeps it, so that one which has it now, and was
-// seen to have it before, had it in between.
+// dial checks the owner of the port after it has connected. A process binds its port once and keeps it. If this process
+// owns the port now, and an earlier check found that it did, it owned the port when the connection was made.
 func (r vaultRun) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -64,7 +64,7 @@ func (r vaultRun) awaitActive(ctx context.Context) error {
 	return nil
 }
 
-// call makes one request to Vault's API under /v1/; in and out may be nil.
+// call sends one request to Vault's API under /v1/; in and out may be nil.
 func (r vaultRun) call(ctx context.Context, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {

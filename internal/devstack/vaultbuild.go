@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// vaultBinary answers with a program that understands `server -config=FILE`: the one that BREVET_VAULT_BIN names, a
-// vault or bao on PATH, or our own small core, built from source once per version of its source.
+// vaultBinary returns the path of a program that understands `server -config=FILE`: the one that BREVET_VAULT_BIN names,
+// a vault or bao on PATH, or our own small core, built from source once per version of its source.
 func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
 	if bin := os.Getenv("BREVET_VAULT_BIN"); bin != "" {
 		path, err := exec.LookPath(bin)
@@ -43,7 +43,7 @@ func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
 	return builtVault(ctx, source, progress)
 }
 
-// isOpenBao asks the program what it is: the two take different configurations.
+// isOpenBao reports whether the program is OpenBao. Vault and OpenBao take different configurations.
 func isOpenBao(ctx context.Context, bin string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -56,8 +56,8 @@ func isOpenBao(ctx context.Context, bin string) (bool, error) {
 	return bytes.HasPrefix(said, []byte("OpenBao")), nil
 }
 
-// builtVault answers with the program that was built from the source, now or earlier. What lies in the cache is run
-// without another look inside, and a cache that others can write to is as dangerous as such a source.
+// builtVault returns the program that was built from the source, now or earlier. It runs a cached program without
+// inspecting it, so a cache that others can write to is as dangerous as a source that they can write to.
 func builtVault(ctx context.Context, source string, progress func(string)) (string, error) {
 	key, err := sourceKey(source)
 	if err != nil {
@@ -85,8 +85,8 @@ func builtVault(ctx context.Context, source string, progress func(string)) (stri
 	return target, nil
 }
 
-// sourceRoots are the checkouts that this program comes from. The working directory is none: what lies in it or above
-// it may be anybody's, and building and running it would hand our rights to whoever put it there.
+// sourceRoots returns the checkouts that this program may come from. The working directory is not one of them: other users
+// may have written what lies in it or above it, and building and running that would give them our rights.
 func sourceRoots() []string {
 	var roots []string
 	if program, err := os.Executable(); err == nil {
@@ -103,8 +103,8 @@ func sourceRoots() []string {
 	return roots
 }
 
-// testedRoot is for tests under -trimpath. The go command runs a test in its package's folder, so that code from there
-// is running already.
+// testedRoot finds the checkout for tests under -trimpath. The go command runs a test in its package's folder, so code
+// from that folder is running already.
 func testedRoot() (string, bool) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -119,8 +119,9 @@ func testedRoot() (string, bool) {
 	return strings.CutSuffix(dir, filepath.FromSlash(folder))
 }
 
-// vaultSource finds the nested module in one of the checkouts. A nested module is never part of a released one, so that
-// there may be none. The roots may be stale, as after a clone in /tmp was removed: then others may have filled them.
+// vaultSource finds the nested module in one of the checkouts. It may find none, because a released module never contains
+// a nested one. The roots may be stale, for example after a clone in /tmp was removed, and other users may have filled
+// them since.
 func vaultSource(roots []string) (string, error) {
 	var refused []error
 	for _, root := range roots {
@@ -148,7 +149,7 @@ func isVaultSource(dir string) bool {
 	return err == nil && strings.HasPrefix(string(text), "module github.com/brevet-dev/brevet/internal/devstack/vaultd\n")
 }
 
-// sourceKey names a build by everything that goes into it: the files of the module and its stubs, and the compiler.
+// sourceKey hashes everything that goes into a build: the files of the module and its stubs, and the compiler.
 func sourceKey(source string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -170,7 +171,7 @@ type vaultBuild struct {
 	progress       func(string)
 }
 
-// ensure builds unless that has been done. Of several processes that find nothing, one builds and the others wait.
+// ensure builds the program unless it exists. If several processes find none, one builds and the others wait.
 func (b vaultBuild) ensure(ctx context.Context) error {
 	if b.exists() {
 		return nil
@@ -201,8 +202,7 @@ func (b vaultBuild) exists() bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// build compiles beside the target and renames, so that a target is always whole. cgo stays off: no C compiler is
-// needed.
+// build compiles to a temporary name and renames, so the target is always complete. cgo is off, so no C compiler is needed.
 func (b vaultBuild) build(ctx context.Context) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("%w: install vault or bao, or the go command to build one: %w", ErrNoVault, err)
@@ -233,8 +233,8 @@ func (b vaultBuild) build(ctx context.Context) error {
 	return errors.Join(os.Rename(b.target+".new", b.target), os.Remove(log))
 }
 
-// follow reports how far the build is until it ends. The go command names each package as it compiles it; those that
-// it still has from an earlier build it does not name.
+// follow reports the progress of the build until it ends. The go command names each package that it compiles, but not
+// packages that it takes from its build cache.
 func (b vaultBuild) follow(ctx context.Context, proc *process) error {
 	begin := time.Now()
 	tick := time.NewTicker(5 * time.Second)

@@ -21,17 +21,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Endpoint is a Workload API on a Unix socket, for one workload.
+// Endpoint serves the Workload API on a Unix socket, for one workload.
 type Endpoint struct {
 	socket string
 	server *grpc.Server
 	done   chan struct{}
 }
 
-// ServeWorkload serves the standard SPIFFE Workload API on a Unix socket: whoever can open the socket is the
-// workload. (SPIRE would look at the process instead.) The socket has mode 0600; one that a dead process left behind
-// is replaced, one that answers is an error. Streams get a message at each rotation and federation, and a new
-// X.509-SVID at half of the old one's life.
+// ServeWorkload serves the standard SPIFFE Workload API on a Unix socket. Any process that can open the socket counts as
+// the workload; SPIRE would check the process instead. The socket has mode 0600. ServeWorkload replaces a socket that a
+// dead process left behind, and returns an error if another process serves it. Streams get a message at each rotation and
+// federation, and a new X.509-SVID after half of the old one's lifetime.
 func (i *Issuer) ServeWorkload(socket string, id spiffeid.ID) (*Endpoint, error) {
 	return i.ServeIdentities(socket, func() []WorkloadIdentity { return []WorkloadIdentity{{ID: id}} })
 }
@@ -39,12 +39,13 @@ func (i *Issuer) ServeWorkload(socket string, id spiffeid.ID) (*Endpoint, error)
 // WorkloadIdentity is one of the identities of a workload.
 type WorkloadIdentity struct {
 	ID spiffeid.ID
-	// Hint is what the operator calls it, such as "internal"; it may be empty.
+	// Hint is the operator's name for the identity, such as "internal"; it may be empty.
 	Hint string
 }
 
-// ServeIdentities is ServeWorkload for a workload that has several identities, or none: then it is answered as SPIRE answers a workload
-// without an entry. They may change: Announce has clients told.
+// ServeIdentities is like ServeWorkload for a workload that has several identities, or none. A workload without identities
+// gets the response that SPIRE gives to a workload without an entry. The identities may change; Announce then notifies
+// clients.
 func (i *Issuer) ServeIdentities(socket string, identities func() []WorkloadIdentity) (*Endpoint, error) {
 	for _, one := range identities() {
 		if err := i.check(one.ID); err != nil {
@@ -60,15 +61,15 @@ func (i *Issuer) ServeIdentities(socket string, identities func() []WorkloadIden
 	e := &Endpoint{socket: socket, server: server, done: make(chan struct{})}
 	go func() {
 		defer close(e.done)
-		_ = server.Serve(listener) // ends with Close only
+		_ = server.Serve(listener) // returns only after Close
 	}()
 	return e, nil
 }
 
-// Addr is what SPIFFE_ENDPOINT_SOCKET takes.
+// Addr returns the socket's address in the form that SPIFFE_ENDPOINT_SOCKET takes.
 func (e *Endpoint) Addr() string { return "unix://" + e.socket }
 
-// Close cuts all streams and removes the socket.
+// Close closes all streams and removes the socket.
 func (e *Endpoint) Close() error {
 	select {
 	case <-e.done:
@@ -83,7 +84,7 @@ func (e *Endpoint) Close() error {
 	return nil
 }
 
-// listenPrivate narrows the socket's mode before it has the name that clients know.
+// listenPrivate restricts the socket's mode before the socket gets the name that clients know.
 func listenPrivate(socket string) (net.Listener, error) {
 	fresh := socket + ".new"
 	if len(fresh) > maxSocketPath {
@@ -99,7 +100,7 @@ func listenPrivate(socket string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener.SetUnlinkOnClose(false) // it would unlink the first name
+	listener.SetUnlinkOnClose(false) // it would unlink the temporary name
 	err = os.Chmod(fresh, 0o600)
 	if err == nil {
 		err = os.Rename(fresh, socket)
@@ -110,7 +111,7 @@ func listenPrivate(socket string) (net.Listener, error) {
 	return listener, nil
 }
 
-// requireHeader refuses what a tricked browser or proxy could send (SPIFFE Workload Endpoint, section 5).
+// requireHeader refuses requests that a tricked browser or proxy could send (SPIFFE Workload Endpoint, section 5).
 func requireHeader(ctx context.Context) error {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	if values := incoming.Get("workload.spiffe.io"); len(values) != 1 || values[0] != "true" {
@@ -133,8 +134,8 @@ func requireHeaderStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServer
 	return next(srv, stream)
 }
 
-// workloadAPI answers for one workload. The WIT-SVID profile is not served: clients get Unimplemented, as the
-// standard provides.
+// workloadAPI serves one workload. It does not serve the WIT-SVID profile: clients get Unimplemented, as the standard
+// provides.
 type workloadAPI struct {
 	workload.UnimplementedSpiffeWorkloadAPIServer
 
@@ -142,13 +143,13 @@ type workloadAPI struct {
 	identities func() []WorkloadIdentity
 }
 
-// errNoIdentity is what SPIRE's agent answers to a workload that no entry is about.
+// errNoIdentity is the error that SPIRE's agent returns to a workload without an entry.
 var errNoIdentity = status.Error(codes.PermissionDenied, "no identity issued")
 
-// sendFunc sends one message of a stream, and says after which time it needs renewal; zero is never.
+// sendFunc sends one message of a stream and returns the time until that message needs renewal; zero means never.
 type sendFunc func(own *spiffebundle.Bundle, federated []*spiffebundle.Bundle) (renewal time.Duration, err error)
 
-// push sends a message now, at each change of a bundle, and when the last message needs renewal.
+// push sends a message immediately, at each change of a bundle, and when the last message needs renewal.
 func push(ctx context.Context, issuer *Issuer, send sendFunc) error {
 	for {
 		own, federated, changed := issuer.bundles()
@@ -257,7 +258,7 @@ func (w *workloadAPI) ValidateJWTSVID(
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if !svid.Expiry.After(w.issuer.cfg.Now()) { // go-spiffe lets a minute pass
+	if !svid.Expiry.After(w.issuer.cfg.Now()) { // go-spiffe tolerates a minute
 		return nil, status.Error(codes.InvalidArgument, "token has expired")
 	}
 	claims, err := structpb.NewStruct(svid.Claims)
@@ -267,7 +268,7 @@ func (w *workloadAPI) ValidateJWTSVID(
 	return &workload.ValidateJWTSVIDResponse{SpiffeId: svid.ID.String(), Claims: claims}, nil
 }
 
-// x509Bundles leaves out domains without X.509 authorities: an empty bundle is no bundle.
+// x509Bundles leaves out trust domains without X.509 authorities: an empty bundle is not valid.
 func x509Bundles(bundles []*spiffebundle.Bundle) map[string][]byte {
 	found := make(map[string][]byte)
 	for _, bundle := range bundles {
