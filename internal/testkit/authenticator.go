@@ -20,28 +20,28 @@ import (
 	"github.com/go-webauthn/webauthn/protocol/webauthncbor"
 )
 
-// The flags of what an authenticator says: its user was there, was verified, and a key comes with it.
+// These are the flags in an authenticator's data: the user was present, the user was verified, and a public key is attached.
 const (
 	UserPresent  = 0x01
 	UserVerified = 0x04
 	attestedKey  = 0x40
 )
 
-// Authenticator is a WebAuthn authenticator with one passkey, and the browser that it is used by. What the two say can be
-// changed.
+// Authenticator is a WebAuthn authenticator with one passkey, together with the browser that uses it. Tests can change
+// the fields to change its answers.
 type Authenticator struct {
 	ID           []byte
 	RPID, Origin string
 	Flags        byte
-	Count        uint32 // it counts each use; an authenticator that does not has zero, for good
-	Create, Get  string // the types of its answers
-	Framed       bool   // the page is in a frame of another one
+	Count        uint32 // the signature counter; zero means that the authenticator does not count
+	Create, Get  string // the types of the client data for registration and for assertion
+	Framed       bool   // the page is in a frame of another page
 
 	signer crypto.Signer
-	key    []byte // as COSE_Key
+	key    []byte // the public key as COSE_Key
 }
 
-// NewAuthenticator makes one with a new key of P-256.
+// NewAuthenticator creates an authenticator with a new P-256 key.
 func NewAuthenticator(t testing.TB, rpID, origin string) *Authenticator {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -55,7 +55,7 @@ func NewAuthenticator(t testing.TB, rpID, origin string) *Authenticator {
 	return newAuthenticator(t, rpID, origin, private, map[int]any{1: 2, 3: -7, -1: 1, -2: point[1:33], -3: point[33:]})
 }
 
-// NewEd25519Authenticator makes one with a new key of Ed25519.
+// NewEd25519Authenticator creates an authenticator with a new Ed25519 key.
 func NewEd25519Authenticator(t testing.TB, rpID, origin string) *Authenticator {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -65,7 +65,7 @@ func NewEd25519Authenticator(t testing.TB, rpID, origin string) *Authenticator {
 	return newAuthenticator(t, rpID, origin, private, map[int]any{1: 1, 3: -8, -1: 6, -2: []byte(public)})
 }
 
-// NewRSAAuthenticator makes what makes authenticators with new RSA keys of so many bits.
+// NewRSAAuthenticator returns a function that creates authenticators with new RSA keys of the given size in bits.
 func NewRSAAuthenticator(bits int) func(t testing.TB, rpID, origin string) *Authenticator {
 	return func(t testing.TB, rpID, origin string) *Authenticator {
 		t.Helper()
@@ -91,11 +91,11 @@ func newAuthenticator(t testing.TB, rpID, origin string, signer crypto.Signer, k
 	return a
 }
 
-// Register answers to the creation of the key, as a browser's toJSON does.
+// Register returns the response to the creation of the key, in the form of a browser's toJSON.
 func (a *Authenticator) Register(t testing.TB, challenge []byte) []byte {
 	t.Helper()
 	data := a.says(a.Flags | attestedKey)
-	data = append(data, make([]byte, 16)...) // who made the authenticator is nobody's business
+	data = append(data, make([]byte, 16)...) // a zero AAGUID does not reveal the authenticator's maker
 	data = binary.BigEndian.AppendUint16(data, uint16(len(a.ID)))
 	data = append(append(data, a.ID...), a.key...)
 	object := inCBOR(t, map[string]any{"fmt": "none", "attStmt": map[string]any{}, "authData": data})
@@ -105,7 +105,7 @@ func (a *Authenticator) Register(t testing.TB, challenge []byte) []byte {
 	})
 }
 
-// Assert signs a challenge, as a browser's toJSON tells it.
+// Assert signs a challenge and returns the response in the form of a browser's toJSON.
 func (a *Authenticator) Assert(t testing.TB, challenge []byte) []byte {
 	t.Helper()
 	if a.Count > 0 {
@@ -128,13 +128,13 @@ func (a *Authenticator) Assert(t testing.TB, challenge []byte) []byte {
 	})
 }
 
-// says is the authenticator's data: for which site, what it did, and how often.
+// says returns the authenticator's data: the hash of the site's id, the flags, and the counter.
 func (a *Authenticator) says(flags byte) []byte {
 	site := sha256.Sum256([]byte(a.RPID))
 	return binary.BigEndian.AppendUint32(append(site[:], flags), a.Count)
 }
 
-// client is what the browser says, of which the authenticator signs the digest.
+// client returns the browser's client data. The authenticator signs its digest.
 func (a *Authenticator) client(t testing.TB, kind string, challenge []byte) []byte {
 	t.Helper()
 	return inJSON(t, map[string]any{"type": kind, "challenge": base64URL(challenge), "origin": a.Origin, "crossOrigin": a.Framed})
@@ -168,16 +168,16 @@ func inJSON(t testing.TB, value any) []byte {
 
 func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// Site is the relying party of a Stack: its host, and the one page on it.
+// Site is the relying party of a Stack: its host, and the only origin on it.
 var Site = passkey.RelyingParty{ID: "brevet.test", Origins: []string{Audience}}
 
-// Passkey registers a new authenticator of somebody.
+// Passkey registers a new authenticator for a person.
 func (s *Stack) Passkey(t testing.TB, username string) *Authenticator {
 	t.Helper()
 	return s.PasskeyOf(t, username, NewAuthenticator(t, Site.ID, Site.Origins[0]))
 }
 
-// PasskeyOf registers an authenticator as somebody's.
+// PasskeyOf registers the given authenticator for a person.
 func (s *Stack) PasskeyOf(t testing.TB, username string, a *Authenticator) *Authenticator {
 	t.Helper()
 	challenge := make([]byte, 32)
@@ -198,7 +198,7 @@ func (s *Stack) PasskeyOf(t testing.TB, username string, a *Authenticator) *Auth
 	return a
 }
 
-// Somebody is one of the people whom the stack's provider knows, logged in.
+// Somebody returns a logged-in person whom the stack's provider knows.
 func (s *Stack) Somebody(t testing.TB, username string) people.Person {
 	t.Helper()
 	who, err := s.verifier(t).Identify(t.Context(), s.IDToken(t, username))

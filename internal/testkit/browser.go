@@ -11,11 +11,11 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// chromiums are the names that Chromium goes by.
+// chromiums are the program names of Chromium on different systems.
 var chromiums = []string{"chromium", "chromium-browser", "google-chrome"}
 
-// Browser starts a Chromium without a window that ends with the test, and fails where there is none: `make deps` installs it.
-// Each context that chromedp makes of it is a tab.
+// Browser starts a headless Chromium that ends with the test. It fails the test if Chromium is not installed: `make deps`
+// installs it. Each context that chromedp derives from the returned one is a tab.
 func Browser(t testing.TB) context.Context {
 	t.Helper()
 	var program string
@@ -39,20 +39,21 @@ func Browser(t testing.TB) context.Context {
 	return Tab(t, allocator)
 }
 
-// Tab opens a tab of a browser, or a browser of an allocator, that closes with the test.
+// Tab opens a tab in a browser, or starts a browser from an allocator. It closes with the test.
 func Tab(t testing.TB, parent context.Context, options ...chromedp.ContextOption) context.Context {
 	t.Helper()
 	tab, end := chromedp.NewContext(parent, options...)
 	t.Cleanup(func() { inTime(t, "the end of a tab", func() error { end(); return nil }) })
-	// A tab ends with the context of its first action, so that action cannot have a deadline of its own.
+	// A tab ends with the context of its first action, so that action must not have its own deadline.
 	inTime(t, "a tab of the browser", func() error { return chromedp.Do(tab) })
 	return tab
 }
 
-// browserPatience is how long Chromium may take to start or end on a machine that does much else.
+// browserPatience is how long Chromium may take to start or end on a busy machine.
 const browserPatience = time.Minute
 
-// inTime fails the test when something that takes no context fails, or does not end: a Chromium that died under load answers nobody.
+// inTime fails the test if do fails or does not end in time. It is for calls that take no context: a Chromium that died
+// under load never answers.
 func inTime(t testing.TB, what string, do func() error) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -67,7 +68,7 @@ func inTime(t testing.TB, what string, do func() error) {
 	}
 }
 
-// Axe is the script of axe-core, which checks a page for what keeps people from using it.
+// Axe returns the script of axe-core, which checks a page for accessibility.
 func Axe(t testing.TB) string {
 	t.Helper()
 	folder, err := installed(t.Context())

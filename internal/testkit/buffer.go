@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is a log that can be read while it is written.
+// Buffer is a log that may be read while it is written.
 type Buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -17,7 +17,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String is what was written so far.
+// String returns everything written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Entry is one entry of the ledger, as an auditor reads it.
+// Entry is one ledger entry, as an auditor reads it.
 type Entry struct {
 	Index int64
 	Kind  string
@@ -41,7 +41,7 @@ func (db *DB) Check(t testing.TB) {
 	CheckLedger(t, db.AdminURL)
 }
 
-// CheckLedger holds a ledger to its promises, as an auditor does who has no key of it.
+// CheckLedger verifies a ledger as an auditor without its keys would, and reports each finding as a test error.
 func CheckLedger(t testing.TB, adminURL string) {
 	t.Helper()
 	snapshot, err := ledger.OpenSnapshot(t.Context(), adminURL)
@@ -58,8 +58,8 @@ func CheckLedger(t testing.TB, adminURL string) {
 	}
 }
 
-// CheckStates holds a ledger to finishing what it began: by the database's clock, no request may have been in a state
-// that is not final, and that somebody has to bring on, for longer than age.
+// CheckStates checks that the ledger finishes what it began. By the database's clock, no request may have been in an
+// unfinished state (intent, unknown or revoking) for longer than age.
 func CheckStates(t testing.TB, adminURL string, age time.Duration) {
 	t.Helper()
 	rows, err := Connect(t, adminURL).Query(t.Context(), `

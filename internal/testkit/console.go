@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/passkey"
 )
 
-// Pages is an address for Options.Pages.
+// Pages opens a listener for Options.Pages.
 func Pages(t testing.TB) net.Listener {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func originOf(t testing.TB, listener net.Listener) string {
 	return "http://localhost:" + port
 }
 
-// site is what the stack's passkeys are for.
+// site returns the relying party of the stack's passkeys.
 func (s *Stack) site(t testing.TB) passkey.RelyingParty {
 	t.Helper()
 	if s.options.Pages == nil {
@@ -39,7 +39,7 @@ func (s *Stack) site(t testing.TB) passkey.RelyingParty {
 	return passkey.RelyingParty{ID: "localhost", Origins: []string{originOf(t, s.options.Pages)}}
 }
 
-// Console serves the pages of this replica until the test ends, and returns where: http on localhost.
+// Console serves this replica's console until the test ends, and returns its URL: http on localhost.
 func (s *Stack) Console(t testing.TB) string {
 	t.Helper()
 	listener := s.options.Pages

@@ -1,5 +1,5 @@
-// Package testkit is the harness of the tests: real servers, a database of its own for each test, a wired broker,
-// and a checker of what the ledger promises.
+// Package testkit is the test harness: real servers, a separate database for each test, a wired broker, and a checker of
+// the ledger's guarantees.
 //
 // It must never skip a test whose servers are missing, and never leave a server running.
 package testkit
@@ -52,8 +52,8 @@ func Devstack(t testing.TB) *devstack.Stack {
 	return shared.stack
 }
 
-// memory is a folder in memory for the servers' files, which makes syncing them cheap without turning it off; "" is the usual folder
-// for temporary files, where there is none with room for a few packages at a time.
+// memory returns a folder in memory for the servers' files, which makes fsync cheap without turning it off. It returns "",
+// the default folder for temporary files, if there is none with room for several packages that run in parallel.
 func memory() string {
 	const dir, room = "/dev/shm", 8 << 30
 	var fs syscall.Statfs_t
@@ -63,10 +63,10 @@ func memory() string {
 	return dir
 }
 
-// Main runs the tests of a package and then ends the servers. Call it from TestMain.
+// Main runs the tests of a package and then stops the servers. Call it from TestMain.
 func Main(m *testing.M) int {
-	// Tests wait for servers more than they compute, so four run at a time on a single processor too. The command line, which is read
-	// later, takes precedence.
+	// Tests wait for servers more than they compute, so at least four run in parallel, even on a single processor. The
+	// command line is parsed later and takes precedence.
 	if !flag.Parsed() {
 		if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
 			fmt.Fprintln(os.Stderr, "setting -parallel:", err)
@@ -88,14 +88,13 @@ func Main(m *testing.M) int {
 
 // DB is a migrated database that belongs to one test.
 type DB struct {
-	// AdminURL may do everything, BrokerURL what the broker may, AuditorURL what auditors may.
+	// AdminURL has all rights, BrokerURL has the broker's, AuditorURL an auditor's.
 	AdminURL, BrokerURL, AuditorURL string
-	// entries is what Entries reads with, unless nil: a test may read often, and a login takes longer than reading.
+	// entries is the pool that Entries reads with, unless nil. A test may read often, and a login takes longer than a read.
 	entries *pgxpool.Pool
 }
 
-// template is a migrated database without rows, of which copies are made: that takes a tenth of the time that the
-// migrations take.
+// template is a migrated database without rows. Copying it takes a tenth of the time that the migrations take.
 var template struct {
 	sync.Once
 	err error
@@ -103,7 +102,7 @@ var template struct {
 
 const templateName = "template_brevet"
 
-// NewDB makes a database that is dropped when the test ends.
+// NewDB creates a migrated database and drops it when the test ends.
 func NewDB(t testing.TB) *DB {
 	t.Helper()
 	template.Do(func() { template.err = makeTemplate(context.Background(), Devstack(t).Postgres.TCPURL()) })
@@ -123,7 +122,7 @@ func NewDB(t testing.TB) *DB {
 	return db
 }
 
-// newPool connects when it is first used, once, and closes with the test.
+// newPool creates a pool of one connection, which is opened at the first use. It closes with the test.
 func newPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(databaseURL)
@@ -131,7 +130,7 @@ func newPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	cfg.MaxConns = 1
-	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // a test may change what a prepared statement was prepared for
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // a test may change the schema under a prepared statement
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +156,7 @@ func makeTemplate(ctx context.Context, server string) error {
 	return migrations.Up(ctx, u.String(), nil)
 }
 
-// SmallPartitions gives a schema whose ledger is empty as many partitions of 256 entries.
+// SmallPartitions gives a schema with an empty ledger the given number of partitions, with 256 entries each.
 func (db *DB) SmallPartitions(t testing.TB, many int) {
 	t.Helper()
 	conn := Connect(t, db.AdminURL)
@@ -171,8 +170,8 @@ func (db *DB) SmallPartitions(t testing.TB, many int) {
 	}
 }
 
-// AsVersion is a URL of the database by which its server says that it is of another version (server_version_num): a schema
-// that comes before PostgreSQL's own says so.
+// AsVersion returns a URL of the database over which the server reports another version (server_version_num). A schema
+// that precedes pg_catalog in the search path overrides current_setting.
 func (db *DB) AsVersion(t testing.TB, databaseURL string, version int) string {
 	t.Helper()
 	run(t, db.AdminURL, "CREATE SCHEMA disguise", "GRANT USAGE ON SCHEMA disguise TO PUBLIC", fmt.Sprintf(`
@@ -186,7 +185,7 @@ func (db *DB) AsVersion(t testing.TB, databaseURL string, version int) string {
 	return u.String()
 }
 
-// EmptyDB names a schema that does not exist yet, and is dropped when the test ends.
+// EmptyDB names a schema that does not exist yet, and drops it when the test ends.
 func EmptyDB(t testing.TB) *DB {
 	t.Helper()
 	server, schema := mustParse(t, Devstack(t).Postgres.TCPURL()), newName()
@@ -199,7 +198,7 @@ func EmptyDB(t testing.TB) *DB {
 
 func newName() string { return "t_" + strings.ToLower(rand.Text()[:12]) }
 
-// at is the URL of a schema of a database, for whoever may do everything.
+// at returns an admin's URL of a schema in a database.
 func at(t testing.TB, database, schema string) string {
 	t.Helper()
 	u := mustParse(t, Devstack(t).Postgres.TCPURL())
@@ -220,7 +219,7 @@ func (db *DB) login(t testing.TB, user, group string) string {
 	return u.String()
 }
 
-// run executes statements, also when the test is over.
+// run executes statements. It also works after the test has ended.
 func run(t testing.TB, databaseURL string, statements ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
@@ -238,7 +237,7 @@ func run(t testing.TB, databaseURL string, statements ...string) {
 	}
 }
 
-// Ledger opens a ledger on the database as the broker; it closes with the test.
+// Ledger opens a ledger on the database as the broker. It closes with the test.
 func (db *DB) Ledger(t testing.TB) *ledger.Ledger {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), Now: time.Now})
@@ -273,7 +272,7 @@ func mustParse(t testing.TB, raw string) *url.URL {
 	return u
 }
 
-// Folder is where the servers of this test process keep their files and their logs.
+// Folder returns the folder where the servers of this test process keep their files and logs.
 func Folder(t testing.TB) string {
 	t.Helper()
 	Devstack(t)

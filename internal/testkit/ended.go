@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Ended prints what a suite ends with, and returns its exit code. What failed outside of its rows, such as the start of its servers,
-// is one more that failed; and a suite of which nothing ran has failed, unless some of its tests were chosen.
+// Ended prints the totals of a suite and returns its exit code. A failure outside the suite's rows, such as a server that
+// did not start, counts as one more failure. A suite that ran nothing has failed, unless -test.run or -test.list is set.
 func Ended(code, passed, failed int) int {
 	if failed == 0 && (code != 0 || passed == 0 && !chosen()) {
 		failed = 1

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// JoseTask is what jose is asked for: "verify" reads an access token, "prove" makes a DPoP proof with a key of its own,
-// "check" reads one, and "status" looks a token up in its status list.
+// JoseTask is a task for the npm package jose: "verify" reads an access token, "prove" makes a DPoP proof with a new
+// key, "check" reads a DPoP proof, and "status" looks a token up in its status list.
 type JoseTask struct {
 	Task     string          `json:"task"`
 	Token    string          `json:"token,omitempty"`
@@ -24,7 +24,7 @@ type JoseTask struct {
 	List     string          `json:"list,omitempty"`
 }
 
-// JoseAnswer is what jose found, or made.
+// JoseAnswer is the result of a JoseTask.
 type JoseAnswer struct {
 	Claims     map[string]any `json:"claims"`
 	KeyID      string         `json:"kid"`
@@ -33,8 +33,8 @@ type JoseAnswer struct {
 	Status     int            `json:"status"`
 }
 
-// Jose has the npm package of that name do one task: a reader and maker of tokens that is not ours. What it refuses fails
-// the test.
+// Jose runs one task with the npm package jose, an independent implementation that reads and makes tokens. If jose
+// refuses the input, the test fails.
 func Jose(t testing.TB, task JoseTask) JoseAnswer {
 	t.Helper()
 	var answer JoseAnswer
@@ -42,24 +42,24 @@ func Jose(t testing.TB, task JoseTask) JoseAnswer {
 	return answer
 }
 
-// OAuthClientTask is what an OAuth client of another project does: get a token, hand it down unless it is bound to a key, introspect it,
-// revoke it, introspect it again, and meet two errors.
+// OAuthClientTask is a task for an OAuth client of another project: get a token, exchange it unless it is bound to a key,
+// introspect it, revoke it, introspect it again, and provoke two errors.
 type OAuthClientTask struct {
 	Library       string `json:"library"` // oauth4webapi or openid-client
 	Issuer        string `json:"issuer"`
-	Server        string `json:"server"` // where the issuer really is
+	Server        string `json:"server"` // the address to connect to in place of the issuer
 	CA            string `json:"ca"`
 	Cert          string `json:"cert,omitempty"`
 	Key           string `json:"key,omitempty"`
 	ClientID      string `json:"clientID"`
 	Assertion     string `json:"assertion,omitempty"`
 	AssertionType string `json:"assertionType,omitempty"`
-	Alg           string `json:"alg,omitempty"` // of DPoP; "" makes no proof
+	Alg           string `json:"alg,omitempty"` // of DPoP; "" sends no proof
 	Scope         string `json:"scope"`
 	ActorToken    string `json:"actorToken"`
 }
 
-// OAuthClientAnswer is what each step returned.
+// OAuthClientAnswer holds the result of each step.
 type OAuthClientAnswer struct {
 	Token        map[string]any    `json:"token"`
 	Exchanged    map[string]any    `json:"exchanged"`
@@ -69,14 +69,14 @@ type OAuthClientAnswer struct {
 	NoClient     OAuthClientFailed `json:"noClient"`
 }
 
-// OAuthClientFailed is what a library tells its user of an error.
+// OAuthClientFailed is an error as the library reports it to its user.
 type OAuthClientFailed struct {
 	Error       string `json:"error"`
 	Description string `json:"description"`
 	Status      int    `json:"status"`
 }
 
-// OAuthClient has an OAuth client of another project do one task. An error that it does not expect fails the test.
+// OAuthClient runs one task with an OAuth client of another project. An unexpected error fails the test.
 func OAuthClient(t testing.TB, task OAuthClientTask) OAuthClientAnswer {
 	t.Helper()
 	var answer OAuthClientAnswer
@@ -84,7 +84,7 @@ func OAuthClient(t testing.TB, task OAuthClientTask) OAuthClientAnswer {
 	return answer
 }
 
-// NodeModules is the folder with undici, as NODE_PATH has it.
+// NodeModules returns the folder that contains undici, for NODE_PATH.
 func NodeModules(t testing.TB) string {
 	t.Helper()
 	folder, err := installed(t.Context())
@@ -94,7 +94,7 @@ func NodeModules(t testing.TB) string {
 	return filepath.Join(folder, "node_modules")
 }
 
-// runNode gives a script one JSON object on its standard input, and reads its answer.
+// runNode passes a script one JSON object on its standard input and decodes its output into answer.
 func runNode(t testing.TB, script string, task, answer any) {
 	t.Helper()
 	folder, err := installed(t.Context())

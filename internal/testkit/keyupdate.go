@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// KeyUpdates makes the records of RFC 8446, section 4.6.3, each under the keys that the one before announced.
+// KeyUpdates makes KeyUpdate records (RFC 8446, section 4.6.3), each under the keys that the previous one announced.
 type KeyUpdates struct {
 	secret []byte
 	hash   func() hash.Hash
@@ -45,7 +45,7 @@ func NewKeyUpdates(t testing.TB, log string, suite uint16) *KeyUpdates {
 	return nil
 }
 
-// Next is the record of the next update.
+// Next returns the record of the next update.
 func (k *KeyUpdates) Next(t testing.TB) []byte {
 	t.Helper()
 	block, err := aes.NewCipher(k.expand(t, "key", k.keyLen))

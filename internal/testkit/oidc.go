@@ -17,20 +17,20 @@ import (
 )
 
 // OIDC is a running oidc-provider, the certified one from npm. Its people are alice (groups oncall and engineers), bob
-// (oncall), carol (admins), dave (auditors) and erin, who has no groups. Each is known by name to preferred_username
-// and to sub, and logs in without a password.
+// (oncall), carol (admins), dave (auditors) and erin, who has no groups. Each person's name is both the
+// preferred_username and the sub. They log in without a password.
 type OIDC struct {
 	// Issuer is the provider's issuer: an http URL of this machine.
 	Issuer string
-	// ClientID is a public client for the device flow, and for a code with PKCE sent to /callback on any port of
-	// 127.0.0.1. It gets refresh tokens, and ID tokens that live ten minutes.
+	// ClientID is a public client for the device flow and for the code flow with PKCE, which redirects to /callback on any
+	// port of 127.0.0.1. It gets refresh tokens, and ID tokens that live ten minutes.
 	ClientID string
-	// BriefClientID is another, whose ID tokens live twenty seconds.
+	// BriefClientID is like ClientID, but its ID tokens live twenty seconds.
 	BriefClientID string
 }
 
-// Provider starts a provider that ends with the test, or with the test process. It needs node and npm, and installs
-// what is locked in oidcprovider the first time.
+// Provider starts a provider that ends with the test, or with the test process. It needs node and npm. The first call
+// installs the packages that oidcprovider/package-lock.json pins.
 func Provider(t testing.TB) *OIDC {
 	t.Helper()
 	folder, err := installed(t.Context())
@@ -53,7 +53,7 @@ func Provider(t testing.TB) *OIDC {
 		t.Fatalf("starting oidc-provider: %v", err)
 	}
 	t.Cleanup(func() {
-		_ = input.Close() // it ends with its input
+		_ = input.Close() // the server ends when its input ends
 		late := time.AfterFunc(5*time.Second, func() { _ = server.Process.Kill() })
 		defer late.Stop()
 		if err := server.Wait(); err != nil {
@@ -67,14 +67,14 @@ func Provider(t testing.TB) *OIDC {
 	return &OIDC{Issuer: strings.TrimSpace(issuer), ClientID: "brevet", BriefClientID: "brevet-brief"}
 }
 
-// deviceGrant is the device authorization response (RFC 8628, section 3.2), and a token response.
+// deviceGrant holds the fields of a device authorization response (RFC 8628, section 3.2) and of a token response.
 type deviceGrant struct {
 	DeviceCode string `json:"device_code"`
 	Complete   string `json:"verification_uri_complete"`
 	IDToken    string `json:"id_token"`
 }
 
-// IDToken walks the device flow as username and returns the ID token.
+// IDToken runs the device flow as username and returns the ID token.
 func (o *OIDC) IDToken(t testing.TB, username string) string {
 	t.Helper()
 	var device, tokens deviceGrant
@@ -98,8 +98,8 @@ func (o *OIDC) post(t testing.TB, path string, form url.Values, into any) {
 	}
 }
 
-// Approve is what username does in the browser: opens a verification URI that holds the user code,
-// confirms the code, logs in, and consents.
+// Approve does what username does in the browser: it opens a verification URI that holds the user code, confirms the
+// code, logs in, and consents.
 func (o *OIDC) Approve(t testing.TB, verificationURI, username string) {
 	t.Helper()
 	browser, page := o.confirm(t, verificationURI, url.Values{"confirm": {"yes"}})
@@ -108,13 +108,13 @@ func (o *OIDC) Approve(t testing.TB, verificationURI, username string) {
 	}
 }
 
-// LogIn is what username does who is sent here from elsewhere. The browser keeps cookies.
+// LogIn logs username in after another site redirected the browser here. The browser keeps cookies.
 func (o *OIDC) LogIn(t testing.TB, browser *http.Client, address, username string) (page string) {
 	t.Helper()
 	return logIn(t, browser, visit(t, browser, address, nil), username)
 }
 
-// logIn fills in the forms of the login and the consent.
+// logIn submits the forms of the login and of the consent.
 func logIn(t testing.TB, browser *http.Client, page, username string) string {
 	t.Helper()
 	for range 2 {
@@ -131,13 +131,13 @@ func logIn(t testing.TB, browser *http.Client, page, username string) string {
 	return page
 }
 
-// Decline is what somebody does in the browser who has not asked for the code.
+// Decline denies the login in the browser, as a person does who has not asked for the code.
 func (o *OIDC) Decline(t testing.TB, verificationURI string) {
 	t.Helper()
 	o.confirm(t, verificationURI, url.Values{"abort": {"yes"}})
 }
 
-// confirm sends the form of the verification page, and returns the browser and the page that follows.
+// confirm submits the form of the verification page, and returns the browser and the next page.
 func (o *OIDC) confirm(t testing.TB, verificationURI string, form url.Values) (*http.Client, string) {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -157,7 +157,7 @@ var (
 	formField  = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)"`)
 )
 
-// visit gets a page, or sends a form to it, and returns what the browser shows in the end.
+// visit gets a page, or posts a form to it, and returns the page that the browser ends on.
 func visit(t testing.TB, browser *http.Client, address string, form url.Values) string {
 	t.Helper()
 	method, body := http.MethodGet, io.Reader(http.NoBody)

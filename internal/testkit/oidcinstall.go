@@ -22,8 +22,8 @@ var providerFiles embed.FS
 
 const installTimeout = 5 * time.Minute
 
-// installed returns a folder with the provider and all that it needs. It is filled once for each state of
-// providerFiles: of several test processes that find none, one installs and the others wait.
+// installed returns a folder with the provider and everything that it needs. It installs once for each version of
+// providerFiles: if several test processes find no installation, one installs and the others wait.
 func installed(ctx context.Context) (string, error) {
 	files, err := fs.Sub(providerFiles, "oidcprovider")
 	if err != nil {
@@ -61,7 +61,7 @@ func installed(ctx context.Context) (string, error) {
 	return target, install(ctx, files, target)
 }
 
-// install works beside the target and renames, so that a target is always whole. It runs no script of any package.
+// install fills a temporary folder and renames it, so the target is always complete. It runs no package's scripts.
 func install(ctx context.Context, files fs.FS, target string) error {
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()

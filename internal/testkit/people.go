@@ -11,7 +11,7 @@ import (
 
 const clientID = "brevet"
 
-// DelegationAudience is of ID tokens by which a sandbox may ask on behalf of a person.
+// DelegationAudience is the audience of ID tokens that let a sandbox make requests on behalf of a person.
 const DelegationAudience = "https://agents.test"
 
 func (s *Stack) openProvider(t testing.TB) {
@@ -29,7 +29,7 @@ func (s *Stack) openProvider(t testing.TB) {
 	t.Cleanup(func() { _ = s.provider.Close() })
 }
 
-// verifier is nil when the stack knows nobody.
+// verifier returns nil if the stack has no people.
 func (s *Stack) verifier(t testing.TB) *people.Verifier {
 	t.Helper()
 	if s.options.OIDC != nil {
@@ -62,7 +62,7 @@ func (s *Stack) approvalPolicy(t testing.TB) broker.ApprovalPolicy {
 	return broker.ApprovalPolicy{Rules: rules, Owners: owners}
 }
 
-// Person calls as somebody whom the stack's provider knows.
+// Person returns a client that calls as a person whom the stack's provider knows.
 func (s *Stack) Person(t testing.TB, username string) *client.Client {
 	t.Helper()
 	anyone, err := client.New(client.Config{BaseURL: s.URL}, client.WithServer(s.bundles, s.IsBrevet()))
@@ -77,19 +77,19 @@ func (s *Stack) Person(t testing.TB, username string) *client.Client {
 	return person
 }
 
-// Know has the stack's provider know somebody, or say something else of them from now on.
+// Know adds a person to the stack's provider, or changes the claims of later tokens.
 func (s *Stack) Know(person devstack.DevPerson) { s.provider.Know(person) }
 
-// Issuer is that of the people whom the stack's provider knows.
+// Issuer returns the issuer of the stack's provider of people.
 func (s *Stack) Issuer() string { return s.provider.Issuer() }
 
-// IDToken is a login of somebody whom the stack's provider knows.
+// IDToken returns an ID token of a person whom the stack's provider knows.
 func (s *Stack) IDToken(t testing.TB, username string) string {
 	t.Helper()
 	return s.IDTokenFor(t, clientID, username)
 }
 
-// IDTokenFor is an ID token of that somebody for an audience.
+// IDTokenFor is like IDToken, but for the given audience.
 func (s *Stack) IDTokenFor(t testing.TB, audience, username string) string {
 	t.Helper()
 	token, err := s.provider.IDTokenFor(audience, username)

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Relay stands between two parties on loopback, who both keep their addresses whatever happens to the other.
+// Relay relays connections on loopback. Either side may restart elsewhere, and the other side keeps using the same address.
 type Relay struct {
 	listener net.Listener
 
 	mu     sync.Mutex
 	target string
 	shut   bool
-	delay  time.Duration // of each piece of an answer
-	hushed chan struct{} // closed when answers go on; nil while they do
+	delay  time.Duration // of each chunk of a response
+	hushed chan struct{} // closed when responses resume; nil unless they are held back
 	conns  map[net.Conn]bool
 }
 
-// RelayTo makes a relay to the host of a URL, and returns the URL of the way through it too.
+// RelayTo makes a relay to the host of a URL, and also returns that URL with the relay's address.
 func RelayTo(t testing.TB, of string) (relay *Relay, through string) {
 	t.Helper()
 	u, err := url.Parse(of)
@@ -33,7 +33,7 @@ func RelayTo(t testing.TB, of string) (relay *Relay, through string) {
 	return relay, u.String()
 }
 
-// NewRelay carries connections to target, a host:port, until the test ends.
+// NewRelay relays connections to target, a host:port, until the test ends.
 func NewRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -59,42 +59,42 @@ func NewRelay(t testing.TB, target string) *Relay {
 	return r
 }
 
-// Addr is where it listens, as host:port.
+// Addr returns the address that the relay listens on, as host:port.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// Lead has connections from now on go elsewhere.
+// Lead makes later connections go to another target.
 func (r *Relay) Lead(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.target = target
 }
 
-// Cut ends all connections and lets none through until Restore.
+// Cut closes all connections and refuses new ones until Restore.
 func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shut = true
-	r.speak() // to nobody
+	r.speak() // wakes the connections that wait; they are closed
 	for c := range r.conns {
 		_ = c.Close()
 	}
 }
 
-// Slow has each piece of an answer come so much later.
+// Slow delays each chunk of a response by the given time.
 func (r *Relay) Slow(by time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.delay = by
 }
 
-// Hush holds all answers back until Restore. Connections stay.
+// Hush holds all responses back until Restore. Connections stay open.
 func (r *Relay) Hush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hushed = make(chan struct{})
 }
 
-// Restore has it carry everything at once again.
+// Restore ends the effects of Cut, Slow and Hush.
 func (r *Relay) Restore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *Relay) Restore() {
 	r.speak()
 }
 
-// speak lets answers go on. The lock is held.
+// speak resumes responses. The caller holds the lock.
 func (r *Relay) speak() {
 	if r.hushed != nil {
 		close(r.hushed)
@@ -110,7 +110,7 @@ func (r *Relay) speak() {
 	}
 }
 
-// enter takes connections in, unless it is shut.
+// enter registers connections. It returns false if the relay is shut.
 func (r *Relay) enter(conns ...net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *Relay) carry(near net.Conn) {
 	forth.Wait()
 }
 
-// back carries answers.
+// back copies responses.
 func (r *Relay) back(near, far net.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Schema describes everything in the schema of conn, one line each.
+// Schema describes every object in the current schema of conn, one line each.
 func Schema(t testing.TB, conn *pgx.Conn) []string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `

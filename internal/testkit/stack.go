@@ -28,29 +28,29 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// Audience is the issuer of a Stack's tokens, and the one audience of JWT-SVIDs for it.
+// Audience is the issuer of a Stack's tokens, and the only audience that its JWT-SVIDs may have.
 const Audience = "https://brevet.test"
 
 // LogName is the name of a Stack's log in its checkpoints.
 const LogName = "brevet.test/ledger"
 
-// Stack is a whole Brevet on real parts: a server behind real TLS, a ledger in a schema of its own, a Vault that
-// signs with a key of its own, and two trust domains.
+// Stack is a complete Brevet on real parts: a server behind real TLS, a ledger in its own schema, a Vault with a separate
+// signing key, and two trust domains.
 type Stack struct {
 	// Acme and Other are the trust domains acme.test and other.test; both are accepted.
 	Acme, Other *devstack.Issuer
 	// Addr is the host:port of the API, URL its base URL.
 	Addr, URL string
 	Server    *httpapi.Server
-	// SVID is what the server proves itself with.
+	// SVID is the server's own X.509-SVID.
 	SVID *x509svid.SVID
-	// CloseServer ends the server before the test does.
+	// CloseServer stops the server before the test ends.
 	CloseServer func()
-	// Config is what Server was made from.
+	// Config is the configuration of Server.
 	Config  httpapi.Config
 	Broker  *broker.Broker
 	Minter  *mint.Minter
-	vouches map[string]*Authenticator // the last passkey of each person, which adds the next
+	vouches map[string]*Authenticator // the last passkey of each person, which authorizes the next
 	// LogKey signs the checkpoints of the ledger, as LogName.
 	LogKey *mint.LogKey
 	// DB is the schema that the ledger writes to.
@@ -66,47 +66,48 @@ type Stack struct {
 	provider *devstack.Provider
 	options  Options
 	log      *slog.Logger
-	// catalogue is what the stack began with.
+	// catalogue is the initial catalogue.
 	catalogue *scopes.Catalogue
 }
 
-// Options change a Stack from what NewStack makes of itself.
+// Options change the defaults of a Stack.
 type Options struct {
-	// DB, if set, is the schema, which may hold something already; nil is a new one.
+	// DB, if set, is the schema to use, which may already hold data; nil creates a new one.
 	DB        *DB
 	Catalogue []scopes.File
-	// Applied puts Catalogue in force in the ledger, as `brevet serve` does, and has replicas follow what is. SecondAdmin
-	// is as in broker.Config.
+	// Applied applies Catalogue through the ledger, as `brevet serve` does, and makes replicas follow the applied catalogue.
+	// SecondAdmin is as in broker.Config.
 	Applied, SecondAdmin bool
-	// Auditors are workloads that may read all of acme.test; Admins may revoke and quarantine there, and Orchestrators
-	// may end its tasks.
+	// Auditors are workloads that may read all of acme.test. Admins may revoke and quarantine there. Orchestrators may end
+	// its tasks.
 	Auditors, Admins, Orchestrators []string
-	// ResourceServers may ask about tokens: SPIFFE IDs, each with its audiences.
+	// ResourceServers may introspect tokens: SPIFFE IDs, each with its audiences.
 	ResourceServers map[string][]string
 	// CatalogueAdmins are admins of both trust domains, and CatalogueAuditors auditors of both.
 	CatalogueAdmins, CatalogueAuditors []string
-	// Within limits what a workload has of these to SPIFFE IDs and below them, instead of acme.test.
+	// Within limits a workload's roles of the above kinds to SPIFFE IDs and the IDs below them, in place of all of acme.test.
 	Within map[string][]string
-	// People are those that the stack's provider knows; Rules give them roles, and Owners tell their sandboxes.
+	// People are the people whom the stack's provider knows. Rules give them roles. Owners define who owns their sandboxes.
 	People []devstack.DevPerson
 	Rules  []people.Rule
 	Owners []string
-	// OIDC, unless nil, is the provider of people in place of the stack's own.
+	// OIDC, unless nil, replaces the stack's own provider of people.
 	OIDC *OIDC
-	// Delegations are the audiences of ID tokens by which a sandbox may ask on behalf of a person.
+	// Delegations are the audiences of ID tokens that let a sandbox make requests on behalf of a person.
 	Delegations []string
-	// BootstrapAdmin is the one of People who is it, if anybody is.
+	// BootstrapAdmin is the username of the one of People who is the bootstrap admin; "" is none.
 	BootstrapAdmin string
 	// Ledger and Minter, if set, wrap the real ones, to inject faults.
 	Ledger func(broker.Ledger) broker.Ledger
 	Minter func(broker.Minter) broker.Minter
-	// VaultVia, if set, is given Vault's address, and returns the one at which the broker reaches it.
+	// VaultVia, if set, maps Vault's address to the address that the broker uses for it.
 	VaultVia func(addr string) string
 	// OnUnrevoked is as in broker.Config.
 	OnUnrevoked func(n int)
-	// Pages is where Console serves, if that is to be known before: passkeys are for those pages then, and else for Site.
+	// Pages is the listener that Console serves on, if a test has to know its address earlier. Passkeys then belong to that
+	// origin, and otherwise to Site.
 	Pages net.Listener
-	// Now is the clock of the server; nil is the system's.
+	// Now is the server's clock; nil is the system's clock.
 	Now func() time.Time
 }
 
@@ -133,13 +134,13 @@ func NewStack(t testing.TB, o Options) *Stack {
 	return s
 }
 
-// Replica is a second broker and server on the same Postgres and Vault, with a registry of its own.
+// Replica starts a second broker and server on the same Postgres and Vault, with a separate metrics registry.
 func (s *Stack) Replica(t testing.TB) *Stack {
 	t.Helper()
 	return s.ReplicaWith(t, s.options)
 }
 
-// ReplicaWith is a Replica to which other rules and roles apply. Its people and its catalogue are the same.
+// ReplicaWith is like Replica, with other rules and roles. The people and the catalogue are the same.
 func (s *Stack) ReplicaWith(t testing.TB, o Options) *Stack {
 	t.Helper()
 	r := *s
@@ -162,7 +163,7 @@ func (s *Stack) issuer(t testing.TB, name string) *devstack.Issuer {
 	return issuer
 }
 
-// runInBackground runs until the test ends, and waits for the end.
+// runInBackground runs until the test ends, and waits until run returns.
 func runInBackground(t testing.TB, run func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -205,7 +206,7 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	}
 }
 
-// openCatalogue is the catalogue to begin with.
+// openCatalogue returns the initial catalogue.
 func (s *Stack) openCatalogue(t testing.TB, o Options, catalogue *scopes.Catalogue) *scopes.Catalogue {
 	t.Helper()
 	if !o.Applied {
@@ -267,7 +268,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	})
 }
 
-// roles gives a role to each id: in acme.test, or where it is limited to.
+// roles gives a role to each id: in acme.test, or within the limits that Options.Within sets for the id.
 func (s *Stack) roles(ids []string) []httpapi.Role {
 	var all []httpapi.Role
 	for _, id := range ids {
@@ -283,7 +284,7 @@ func (s *Stack) roles(ids []string) []httpapi.Role {
 	return all
 }
 
-// rolesOverAll gives a role in both trust domains to each id.
+// rolesOverAll gives each id a role in both trust domains.
 func (s *Stack) rolesOverAll(ids []string) []httpapi.Role {
 	var all []httpapi.Role
 	for _, role := range s.roles(ids) {
@@ -300,17 +301,17 @@ func (s *Stack) bundlesReady(context.Context) error {
 	return nil
 }
 
-// Remembers tells whether this replica answers without asking the record for a token, known by its id and the SHA-256 of its
-// claims.
+// Remembers reports whether this replica has the status of a token in its cache, and so answers without a query to the
+// ledger. The token is known by its id and the SHA-256 of its claims.
 func (s *Stack) Remembers(id string, claims [32]byte) bool {
 	_, ok := s.ledger.Cached(id, claims)
 	return ok
 }
 
-// Trust puts a bundle in the place of the server's keys of that trust domain.
+// Trust replaces the server's keys of the bundle's trust domain.
 func (s *Stack) Trust(bundle *spiffebundle.Bundle) { s.bundles.Add(bundle) }
 
-// DropBundle takes the keys of a trust domain away from the server.
+// DropBundle removes a trust domain's keys from the server.
 func (s *Stack) DropBundle(td spiffeid.TrustDomain) { s.bundles.Remove(td) }
 
 // X509 issues an X.509-SVID.
@@ -342,7 +343,7 @@ func (s *Stack) issuerOf(id spiffeid.ID) *devstack.Issuer {
 	return s.Acme
 }
 
-// ClientTLS is the TLS of a caller with svid, or without a certificate when svid is nil.
+// ClientTLS returns the TLS configuration of a caller with svid, or without a certificate if svid is nil.
 func (s *Stack) ClientTLS(svid x509svid.Source) *tls.Config {
 	if svid == nil {
 		return tlsconfig.TLSClientConfig(s.bundles, s.IsBrevet())
@@ -350,18 +351,18 @@ func (s *Stack) ClientTLS(svid x509svid.Source) *tls.Config {
 	return tlsconfig.MTLSClientConfig(svid, s.bundles, s.IsBrevet())
 }
 
-// IsBrevet accepts the server's own SVID.
+// IsBrevet returns an authorizer that accepts the server's own SVID.
 func (s *Stack) IsBrevet() tlsconfig.Authorizer {
 	return tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://acme.test/brevet"))
 }
 
-// Client calls as id, over mutual TLS.
+// Client returns a client that calls as id, over mutual TLS.
 func (s *Stack) Client(t testing.TB, id string) *client.Client {
 	t.Helper()
 	return s.ClientWith(t, s.X509(t, id))
 }
 
-// ClientWith calls over mutual TLS with that SVID.
+// ClientWith returns a client that calls over mutual TLS with the given SVID.
 func (s *Stack) ClientWith(t testing.TB, svid *x509svid.SVID) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{BaseURL: s.URL}, client.WithX509(svid, s.bundles, s.IsBrevet()))
@@ -372,7 +373,7 @@ func (s *Stack) ClientWith(t testing.TB, svid *x509svid.SVID) *client.Client {
 	return c
 }
 
-// JWTClient calls as id, with a JWT-SVID for each call.
+// JWTClient returns a client that calls as id, with a new JWT-SVID for each call.
 func (s *Stack) JWTClient(t testing.TB, id string) *client.Client {
 	t.Helper()
 	source := jwtSource{issuer: s.issuerOf(spiffeid.RequireFromString(id)), id: spiffeid.RequireFromString(id)}
@@ -397,7 +398,7 @@ func (s jwtSource) FetchJWTSVID(_ context.Context, params jwtsvid.Params) (*jwts
 	return jwtsvid.ParseInsecure(token, []string{params.Audience})
 }
 
-// HTTP returns a plain HTTP client with that TLS, which follows no redirect.
+// HTTP returns a plain HTTP client with the TLS of svid. It follows no redirect.
 func (s *Stack) HTTP(t testing.TB, svid x509svid.Source) *http.Client {
 	t.Helper()
 	transport := &http.Transport{TLSClientConfig: s.ClientTLS(svid), ForceAttemptHTTP2: true}
@@ -408,7 +409,7 @@ func (s *Stack) HTTP(t testing.TB, svid x509svid.Source) *http.Client {
 	}
 }
 
-// CAPool holds the X.509 authorities of acme.test, for clients that know no SPIFFE.
+// CAPool holds the X.509 authorities of acme.test, for clients that do not support SPIFFE.
 func (s *Stack) CAPool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, authority := range s.Acme.Bundle().X509Authorities() {

@@ -17,24 +17,24 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// VaultAccess is how the broker of a Stack reaches Vault, for one more replica of it.
+// VaultAccess describes how the broker of a Stack reaches Vault, so that a test can start another replica of it.
 type VaultAccess struct {
 	Addr, SigningKey, TokenRole string
 	RoleID, SecretIDFile        string
-	// AuditFile is written by the audit device of this test process. It records the calls of everybody to this Vault.
+	// AuditFile is the file of the audit device of this test process. It records all callers' requests to this Vault.
 	AuditFile string
 }
 
 // VaultAccess returns how the stack's broker reaches Vault.
 func (s *Stack) VaultAccess() VaultAccess { return s.access }
 
-// engines are mounted once, by the first stack whose catalogue needs them.
+// engines are mounted once, by the first stack with a catalogue that needs them.
 var engines struct {
 	sync.Once
 	err error
 }
 
-// openVault makes a signing key and a login for this stack alone, and what its catalogue needs.
+// openVault creates a signing key and a login for this stack alone, and the engines and policies that its catalogue needs.
 func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.Logger) {
 	t.Helper()
 	s.vault = Devstack(t).Vault
@@ -85,7 +85,7 @@ func (s *Stack) openMinter(t testing.TB, log *slog.Logger) *mint.Minter {
 	return minter
 }
 
-// Vault returns a client that may do everything in Vault.
+// Vault returns a client that has all rights in Vault.
 func (s *Stack) Vault(t testing.TB) *api.Client {
 	t.Helper()
 	cfg := api.DefaultConfig()
@@ -98,21 +98,21 @@ func (s *Stack) Vault(t testing.TB) *api.Client {
 	return admin
 }
 
-// TargetURL leads, as its administrator, to the database that Vault makes logins for.
+// TargetURL returns the administrator's URL of the database that Vault creates logins for.
 func (s *Stack) TargetURL(t testing.TB) string {
 	t.Helper()
 	return Devstack(t).Postgres.TargetURL()
 }
 
-// auditLog is what was read so far of the audit log of this test process's Vault: requests by path. One log is enough: a stack knows its
-// calls by its key.
+// auditLog holds the parts of this test process's Vault audit log that were read so far: requests by path. All stacks
+// share it, because each stack recognises its calls by its key.
 var auditLog = struct {
 	sync.Mutex
 	read  int64
 	lines map[string][]string
 }{lines: map[string][]string{}}
 
-// Asked counts the calls of anybody to Vault whose path begins so, by Vault's own audit log.
+// Asked counts the requests of all callers to Vault whose path begins with prefix, by Vault's own audit log.
 func (s *Stack) Asked(t testing.TB, prefix string) int {
 	t.Helper()
 	calls := 0
@@ -126,7 +126,7 @@ func (s *Stack) Asked(t testing.TB, prefix string) int {
 	return calls
 }
 
-// Signings counts the texts that Vault was asked to sign for this stack: one request can hold several.
+// Signings counts the texts that this stack asked Vault to sign. One request can hold several texts.
 func (s *Stack) Signings(t testing.TB) int {
 	t.Helper()
 	texts := 0
@@ -140,7 +140,7 @@ func (s *Stack) Signings(t testing.TB) int {
 
 var requestPath = regexp.MustCompile(`"path":"([^"]*)"`)
 
-// readAudit shows the lines of Vault's audit log about requests, by path. Vault writes the line of a request before it answers.
+// readAudit passes the request lines of Vault's audit log to show, by path. Vault writes a request's line before it answers.
 func readAudit(t testing.TB, show func(requests map[string][]string)) {
 	t.Helper()
 	auditLog.Lock()
@@ -157,7 +157,7 @@ func readAudit(t testing.TB, show func(requests map[string][]string)) {
 	if err != nil {
 		t.Fatalf("reading Vault's audit log: %v", err)
 	}
-	added = added[:bytes.LastIndexByte(added, '\n')+1] // the last line may be half written
+	added = added[:bytes.LastIndexByte(added, '\n')+1] // the last line may be incomplete
 	auditLog.read += int64(len(added))
 	for line := range strings.Lines(string(added)) {
 		if path := requestPath.FindStringSubmatch(line); path != nil && strings.Contains(line, `"type":"request"`) {

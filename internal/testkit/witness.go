@@ -23,10 +23,10 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Witness is a witness (c2sp.org/tlog-witness) of one log, behind real TLS. It is written from the specification, and
-// shares no code of ours with what it is there to test.
+// Witness is a witness (c2sp.org/tlog-witness) of one log, behind real TLS. It is written from the specification and
+// shares no code with the implementation that it tests.
 type Witness struct {
-	// Key is its public key.
+	// Key is the witness's public key.
 	Key string
 
 	server  *httptest.Server
@@ -42,7 +42,7 @@ type Witness struct {
 	broken http.HandlerFunc
 }
 
-// NewWitness starts a witness, which knows the log by its name and its keys and has seen nothing of it.
+// NewWitness starts a witness that knows the log by its name and its keys and has seen no checkpoint of it.
 func NewWitness(t testing.TB, name, origin string, keys ...string) *Witness {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)
@@ -71,7 +71,7 @@ func NewWitness(t testing.TB, name, origin string, keys ...string) *Witness {
 	return w
 }
 
-// Target is where the witness is, for callers that may call loopback.
+// Target returns the address of the witness, for callers that may call loopback.
 func (w *Witness) Target() safehttp.Target {
 	roots := x509.NewCertPool()
 	roots.AddCert(w.server.Certificate())
@@ -80,33 +80,33 @@ func (w *Witness) Target() safehttp.Target {
 	}
 }
 
-// CA is the PEM certificate that vouches for the witness.
+// CA returns the PEM certificate that callers must trust to reach the witness.
 func (w *Witness) CA() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw})
 }
 
-// Seen is the size that the witness has cosigned last.
+// Seen returns the tree size that the witness has cosigned last.
 func (w *Witness) Seen() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seen.N
 }
 
-// Calls is how often the witness was asked.
+// Calls returns how often the witness was called.
 func (w *Witness) Calls() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.calls
 }
 
-// Break has somebody else answer instead, until it is given nil.
+// Break makes another handler answer instead of the witness, until Break(nil).
 func (w *Witness) Break(instead http.HandlerFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.broken = instead
 }
 
-// ServeHTTP answers as the witness does.
+// ServeHTTP handles a request as a witness does, or as the handler of Break does.
 func (w *Witness) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	broken := w.broken
@@ -162,7 +162,7 @@ func (w *Witness) addCheckpoint(body string) (status int, answer string) {
 	return w.advance(old, next, proof, opened.Text)
 }
 
-// advance does in one step what has to be one.
+// advance checks and updates the seen tree in one critical section.
 func (w *Witness) advance(old int64, next tlog.Tree, proof tlog.TreeProof, text string) (status int, answer string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
