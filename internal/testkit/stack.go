@@ -87,7 +87,8 @@ type Options struct {
 	CatalogueAdmins, CatalogueAuditors []string
 	// Within limits a workload's roles of the above kinds to SPIFFE IDs and the IDs below them, in place of all of acme.test.
 	Within map[string][]string
-	// People are the people whom the stack's provider knows. Rules give them roles. Owners define who owns their sandboxes.
+	// People are the people whom the stack's provider knows. Rules give them roles. Owners are the templates that map sandboxes
+	// to their owners.
 	People []devstack.DevPerson
 	Rules  []people.Rule
 	Owners []string
