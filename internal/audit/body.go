@@ -8,7 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// body is what entries say. Each kind has some of it.
+// body is an entry's body. Each kind of entry has some of the fields.
 type body struct {
 	Version int     `json:"version"`
 	Kind    string  `json:"kind"`
@@ -28,7 +28,8 @@ type body struct {
 	Intent   *intent   `json:"intent"`
 	Minted   minted    `json:"minted"`
 
-	// Actor is, of an outcome, a SPIFFE ID or a person's id, of a command a subject or a person, of a vote a person.
+	// Actor depends on the kind: in an outcome it is a SPIFFE ID or a person's id, in a command a subject or a person, in a
+	// vote a person.
 	Actor jsontext.Value `json:"actor"`
 
 	Person  person `json:"person"`
@@ -41,7 +42,7 @@ type body struct {
 	Was     string `json:"was"`
 	Votes   int64  `json:"votes"`
 
-	// What the holder of a credential says of it.
+	// Calls and LastUsedAt are what a credential's holder reports about its use.
 	Calls      int64   `json:"calls"`
 	LastUsedAt *string `json:"last_used_at"`
 
@@ -56,7 +57,7 @@ type body struct {
 
 	Target target `json:"target"`
 	Reason string `json:"reason"`
-	Lifts  string `json:"lifts"` // which entries did not always say
+	Lifts  string `json:"lifts"` // older entries lack it
 
 	Digest   string `json:"digest"`
 	Base     string `json:"base"`
@@ -147,14 +148,14 @@ type (
 	}
 )
 
-// readBody reads a body that is in canonical form, where no name stands twice.
+// readBody reads a body. The caller checks separately that it is in canonical form, in which no name occurs twice.
 func readBody(text []byte) (*body, error) {
 	var b body
 	err := json.Unmarshal(text, &b, jsontext.AllowDuplicateNames(true))
 	return &b, err
 }
 
-// actor is who did it: of a person their id, of a workload its SPIFFE ID; Null where nobody is named.
+// actor returns the id of the person or the SPIFFE ID of the workload that acted, or Null if the entry names neither.
 func (b *body) actor() string {
 	if len(b.Actor) == 0 {
 		return Null
@@ -175,12 +176,12 @@ func (b *body) actor() string {
 	return orNull(who.ID)
 }
 
-// begins tells whether a body is that of an entry that begins a record.
+// begins reports whether the entry begins a record.
 func (b *body) begins() bool {
 	return b.Kind == "request.denied" || b.Kind == "request.pending" || b.Kind == "issuance.intent"
 }
 
-// beginsRightly tells whether the kind of an entry and the state are those that its decision leads to.
+// beginsRightly reports whether the entry's kind and state are the ones that its decision leads to.
 func (b *body) beginsRightly() bool {
 	switch b.Decision.Outcome {
 	case "deny":
@@ -208,10 +209,10 @@ func pointed(s *string) string {
 	return *s
 }
 
-// instant is a time as rows and bodies write it.
+// instant formats a time as rows and bodies do.
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// within tells whether a SPIFFE ID is one that is named, or below it.
+// within reports whether a SPIFFE ID is a named one or lies below one.
 func within(id string, named func(string) bool) bool {
 	for end := len("spiffe://"); end < len(id); end++ {
 		next := strings.IndexByte(id[end:], '/')

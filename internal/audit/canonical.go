@@ -9,8 +9,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// canonical tells whether a text is JSON as in RFC 8785, except that integers keep all their digits. To walk over it takes
-// a fraction of the time that it takes to write it again, which is left to the rare texts that hold fractions.
+// canonical reports whether a text is JSON as in RFC 8785, except that integers keep all their digits. It walks over the
+// text, which takes a fraction of the time of rewriting it. It rewrites a text only if the walk does not accept it, such as
+// the rare texts with fractions.
 func canonical(text []byte) bool {
 	w := walk{text: text}
 	if w.value(0) && w.at == len(text) {
@@ -20,7 +21,7 @@ func canonical(text []byte) bool {
 	return value.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && bytes.Equal(value, text)
 }
 
-// walk goes over a text that is canonical beyond doubt, and stops where it is not.
+// walk accepts only text that is certainly canonical. It stops at the first part that may not be.
 type walk struct {
 	text []byte
 	at   int
@@ -65,7 +66,7 @@ func (w *walk) value(depth int) bool {
 	return false
 }
 
-// object has its names in the order of their UTF-16 code units, each once.
+// object requires names in the order of their UTF-16 code units, each once.
 func (w *walk) object(depth int) bool {
 	w.at++
 	if w.take('}') {
@@ -103,7 +104,7 @@ func (w *walk) array(depth int) bool {
 	}
 }
 
-// integer leaves out fractions, exponents and zeros with a sign.
+// integer does not accept fractions, exponents and negative zeros.
 func (w *walk) integer() bool {
 	negative := w.take('-')
 	begin := w.at
@@ -118,7 +119,7 @@ func (w *walk) integer() bool {
 	return c != '.' && c != 'e' && c != 'E'
 }
 
-// quoted escapes what has to be, in the shortest way, and nothing else.
+// quoted accepts a string that escapes only what must be escaped, in the shortest way.
 func (w *walk) quoted() bool {
 	if !w.take('"') {
 		return false
@@ -147,7 +148,7 @@ func (w *walk) quoted() bool {
 	return false
 }
 
-// escape takes those of one letter, and of other control characters that of four lowercase digits.
+// escape accepts the escapes of one letter, and for other control characters the escape of four lowercase digits.
 func (w *walk) escape() bool {
 	rest := w.text[w.at:]
 	if len(rest) > 1 && bytes.IndexByte([]byte(`"\bfnrt`), rest[1]) >= 0 {
@@ -163,7 +164,7 @@ func (w *walk) escape() bool {
 	return low >= 0 && (rest[4] == '1' || bytes.IndexByte([]byte("\b\f\n\r\t"), byte(low)) < 0)
 }
 
-// ordered tells whether a name comes before another. Names with escapes are left to the slow way.
+// ordered reports whether a name comes before another. It returns false for names with escapes, which need the slow way.
 func ordered(a, b []byte) bool {
 	if bytes.IndexByte(a, '\\') >= 0 || bytes.IndexByte(b, '\\') >= 0 {
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// changeCatalogue takes a step of a catalogue, or says why it cannot be.
+// changeCatalogue applies a step of a catalogue, and reports why the step is impossible if it is.
 func (s *state) changeCatalogue(b *body, index int64) {
 	if b.Number != s.version+1 || b.Base != s.catalogue {
 		s.impossible(index, "it does not follow on the catalogue in force")
@@ -42,8 +42,8 @@ func (s *state) changeCatalogue(b *body, index int64) {
 	}
 }
 
-// files holds the files of a catalogue to its digest. Files that no entry names do no harm: they were kept for a step that
-// was refused.
+// files checks the files of a catalogue against its digest. Files that no entry names do no harm: they were kept for a
+// step that was refused.
 func (s *state) files(row Row) {
 	index, known := s.catalogues[row.Values[0]]
 	if !known {
@@ -64,7 +64,7 @@ func (s *state) files(row Row) {
 	})
 }
 
-// catalogueDigest is the SHA-256 of a line for each file: its own SHA-256 and its name.
+// catalogueDigest returns the SHA-256 of a text with one line for each file: the file's SHA-256 and its name.
 func catalogueDigest(names, contents []string) string {
 	if len(names) != len(contents) {
 		return ""
@@ -84,7 +84,7 @@ func catalogueDigest(names, contents []string) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(strings.Join(lines, ""))))
 }
 
-// filesLeft tells of catalogues without files.
+// filesLeft reports the catalogues whose files are missing.
 func (s *state) filesLeft() {
 	for digest, index := range s.catalogues {
 		s.projections.add(Finding{

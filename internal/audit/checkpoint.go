@@ -11,27 +11,27 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Checkpoint is the size of a log at some time, and the root of the tree over so many entries.
+// Checkpoint is the size of a log at some time, and the root of the tree over that many entries.
 type Checkpoint struct {
-	// Origin names the log, for good: no two logs have the same.
+	// Origin names the log permanently: no two logs have the same origin.
 	Origin string
 	tlog.Tree
 }
 
 var (
-	// ErrCheckpoint is of a text that is no checkpoint.
+	// ErrCheckpoint means that a text is not a checkpoint.
 	ErrCheckpoint = errors.New("no checkpoint as in c2sp.org/tlog-checkpoint")
-	// ErrUnsigned is of a checkpoint that no known key has signed.
+	// ErrUnsigned means that no known key has signed the checkpoint.
 	ErrUnsigned = errors.New("no known key of the log has signed the checkpoint")
 )
 
-// String is the text that is signed. Without an origin, or with one of several lines, it is not one that can be read back.
+// String returns the text that is signed. If the origin is empty or has several lines, the text cannot be parsed back.
 func (c Checkpoint) String() string {
 	return fmt.Sprintf("%s\n%d\n%s\n", c.Origin, c.N, base64.StdEncoding.EncodeToString(c.Hash[:]))
 }
 
-// ParseCheckpoint reads the text of a checkpoint. Lines after the third are extensions: this log has none, so it takes
-// none.
+// ParseCheckpoint reads the text of a checkpoint. Lines after the third are extensions. This log has none, so
+// ParseCheckpoint returns ErrCheckpoint for a text with extensions.
 func ParseCheckpoint(text string) (Checkpoint, error) {
 	lines := strings.Split(text, "\n")
 	if len(lines) != 4 || lines[0] == "" || lines[3] != "" {
@@ -46,14 +46,14 @@ func ParseCheckpoint(text string) (Checkpoint, error) {
 		return Checkpoint{}, ErrCheckpoint
 	}
 	c := Checkpoint{lines[0], tlog.Tree{N: size, Hash: root}}
-	if c.String() != text { // a size or a root has one spelling
+	if c.String() != text { // a size or a root has only one spelling
 		return Checkpoint{}, ErrCheckpoint
 	}
 	return c, nil
 }
 
-// OpenCheckpoint reads a signed checkpoint of the log that origin names. The error is ErrUnsigned unless one of the
-// keys has signed it.
+// OpenCheckpoint reads a signed checkpoint of the log that origin names. It returns ErrUnsigned unless one of the keys has
+// signed the checkpoint.
 func OpenCheckpoint(signed []byte, origin string, keys note.Verifiers) (Checkpoint, error) {
 	opened, err := note.Open(signed, keys)
 	var unverified *note.UnverifiedNoteError

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// cosignatureV1 is the type of an Ed25519 key that cosigns (c2sp.org/tlog-cosignature).
+	// cosignatureV1 is the type of an Ed25519 key for cosignatures (c2sp.org/tlog-cosignature).
 	cosignatureV1 = 0x04
-	// idSize and timeSize are what precedes a signature, in bytes.
+	// idSize and timeSize are the lengths of the parts before a signature, in bytes.
 	idSize, timeSize = 4, 8
 )
 
 var (
-	// ErrCosigner is of a text that is no key of a witness.
+	// ErrCosigner means that a text is not a witness's key.
 	ErrCosigner = errors.New("no Ed25519 key of a witness as in c2sp.org/tlog-cosignature")
-	// ErrCosignature is of a note with a cosignature that its witness has not made.
+	// ErrCosignature means that a note has a cosignature that its witness did not make.
 	ErrCosignature = errors.New("a cosignature is not what its witness would have made")
 )
 
@@ -62,7 +62,7 @@ func (c *Cosigner) Name() string { return c.name }
 // KeyHash implements [note.Verifier].
 func (c *Cosigner) KeyHash() uint32 { return c.id }
 
-// Verify implements [note.Verifier]. The signature begins with the time that it was made at, in seconds.
+// Verify implements [note.Verifier]. The signature begins with the time when it was made, in seconds.
 func (c *Cosigner) Verify(msg, signature []byte) bool {
 	if len(signature) != timeSize+ed25519.SignatureSize {
 		return false
@@ -72,8 +72,8 @@ func (c *Cosigner) Verify(msg, signature []byte) bool {
 	return made <= math.MaxInt64 && ed25519.Verify(c.key, signed, signature[timeSize:])
 }
 
-// Cosigned returns which of the witnesses have cosigned a checkpoint, by the names of their keys, and when the last of them
-// did. It does not look at the signature of the log: [OpenCheckpoint] does.
+// Cosigned returns the names of the keys of the witnesses that have cosigned a checkpoint, and the time of the last
+// cosignature. It does not check the log's own signature: [OpenCheckpoint] does.
 func Cosigned(signed []byte, witnesses ...*Cosigner) (names []string, last time.Time, err error) {
 	var known []note.Verifier
 	for _, w := range witnesses {
@@ -99,7 +99,7 @@ func Cosigned(signed []byte, witnesses ...*Cosigner) (names []string, last time.
 	return names, last, nil
 }
 
-// madeAt is the time in a cosignature that was verified.
+// madeAt returns the time in a verified cosignature.
 func madeAt(s note.Signature) time.Time {
 	raw, err := base64.StdEncoding.DecodeString(s.Base64)
 	if err != nil || len(raw) < idSize+timeSize {
@@ -108,8 +108,8 @@ func madeAt(s note.Signature) time.Time {
 	return time.Unix(int64(binary.BigEndian.Uint64(raw[idSize:])), 0).UTC()
 }
 
-// Cosignature is the line that a witness has made for a checkpoint, out of lines of which others may be anybody's. The
-// error is ErrCosignature unless there is one.
+// Cosignature returns the line that the witness has made for a checkpoint. The other lines may come from anybody. It
+// returns ErrCosignature if lines contains no valid one.
 func (c *Cosigner) Cosignature(signed, lines []byte) (string, error) {
 	whole := append(bytes.Clone(signed), lines...)
 	opened, err := note.Open(whole, note.VerifierList(c))

@@ -10,40 +10,42 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// maxDoubts bounds how many entries are kept, between two checkpoints, whose hashes do not agree.
+// maxDoubts bounds the number of doubts that are kept between two checkpoints.
 const maxDoubts = 4096
 
-// evidence holds the entries to their hashes: those beside the entries, those in tiles, and the roots that are signed.
+// evidence checks the entries against their hashes: the leaf hashes beside the entries, the hashes in tiles, and the
+// signed roots.
 //
-// It grows two trees, over the hashes that the bodies have and over those that are kept beside them: in a tile, or else in
-// the entry's row. They are one until a hash differs. The next checkpoint then tells which of them is the true one.
+// It grows two trees: one over the hashes of the bodies, and one over the stored hashes. A stored hash comes from a tile if
+// there is one, or else from the entry's row. Both are one tree until a hash differs. The next checkpoint then shows which
+// one is true.
 type evidence struct {
 	cfg    Config
 	bodies *frontier
-	kept   *frontier // nil while it is the same
-	next   int64     // the index of the entry that should come
-	good   int64     // the size up to which a signature vouches
-	last   int64     // the size of the last checkpoint that is signed
-	holds  int64     // the number of checkpoints that hold
-	// lost tells that no root can be computed any more.
+	kept   *frontier // nil while it equals bodies
+	next   int64     // the index of the entry that should come next
+	good   int64     // the number of entries that a signature covers
+	last   int64     // the size of the last signed checkpoint
+	holds  int64     // the number of checkpoints whose signature and root hold
+	// lost is true once no more roots can be computed.
 	lost    bool
 	doubts  []doubt
 	moved   movement
 	trusted []Checkpoint
-	agreed  int64        // the size of the last trusted one that holds
-	denied  []Checkpoint // those of which the entries do not have the root
+	agreed  int64        // the size of the last trusted checkpoint that holds
+	denied  []Checkpoint // the trusted checkpoints whose root the entries do not have
 	tiles   *tiles
 	prunes  *prunes
 	entries findings
 	others  findings
 }
 
-// doubt is an entry whose hashes do not agree.
+// doubt is an entry whose hashes disagree.
 type doubt struct {
 	index          int64
 	body, kept     tlog.Hash
-	column, inTile bool // whether the one beside the entry, or the one in the tile, is another than the body's
-	certain        bool // a checkpoint has told that what was kept is true
+	column, inTile bool // whether the hash beside the entry, or the one in the tile, differs from the body's
+	certain        bool // a checkpoint has shown that the stored hash is true
 }
 
 func newEvidence(cfg Config) *evidence {
@@ -52,7 +54,7 @@ func newEvidence(cfg Config) *evidence {
 	return &evidence{cfg: cfg, bodies: &frontier{}, trusted: trusted, tiles: newTiles(), prunes: newPrunes()}
 }
 
-// entry takes the next entry. It returns false for one that stands where none should.
+// entry takes the next entry. It returns false if the entry's index is lower than the next one.
 func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 	v.absent(e.Index)
 	if e.Index < v.next {
@@ -74,7 +76,7 @@ func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 	return true
 }
 
-// absent goes on over entries that were pruned, with what tiles kept of them. The others stay missing.
+// absent passes over pruned entries, with the hashes that tiles keep of them. It ends before entries that were not pruned.
 func (v *evidence) absent(to int64) {
 	for v.next < min(to, v.prunes.beyond) {
 		hash, ok := v.tiles.leaf(v.next)
@@ -86,7 +88,7 @@ func (v *evidence) absent(to int64) {
 	}
 }
 
-// tile takes a tile that the ledger keeps.
+// tile takes a tile that the ledger stores.
 func (v *evidence) tile(t Tile) {
 	if t.Level == 0 {
 		v.absent(t.first())
@@ -94,7 +96,7 @@ func (v *evidence) tile(t Tile) {
 	v.tiles.add(t)
 }
 
-// gap goes on where entries are missing, with what tiles kept of them.
+// gap reports missing entries and passes over them, with the hashes that tiles keep of them.
 func (v *evidence) gap(to int64) {
 	v.entries.add(Finding{
 		Code: EntryMissing, Index: v.next, Through: to - 1, What: "after it comes entry " + fmt.Sprint(to),
@@ -146,7 +148,7 @@ func (v *evidence) doubt(d doubt) {
 	v.doubts = append(v.doubts, d)
 }
 
-// checkpoint takes a checkpoint that the ledger keeps.
+// checkpoint takes a checkpoint that the ledger stores.
 func (v *evidence) checkpoint(c SignedCheckpoint) {
 	v.absent(c.Size)
 	where := fmt.Sprintf("checkpoints of size %d", c.Size)
@@ -175,7 +177,7 @@ func (v *evidence) checkpoint(c SignedCheckpoint) {
 	v.lose()
 }
 
-// settle decides by a checkpoint which of the trees is the true one, and what is wrong with the other.
+// settle uses a checkpoint to decide which tree is true, and judges the doubts. It returns false if neither is.
 func (v *evidence) settle(c Checkpoint) bool {
 	var verdict verdict
 	switch {
@@ -193,13 +195,13 @@ func (v *evidence) settle(c Checkpoint) bool {
 	return true
 }
 
-// lose gives up computing roots.
+// lose stops the computation of roots.
 func (v *evidence) lose() {
 	v.judge(v.doubts, undecided, -1)
 	v.lost, v.doubts = true, nil
 }
 
-// end looks at what should have come and has not.
+// end reports what should have come and did not.
 func (v *evidence) end(size int64) {
 	v.judge(v.doubts, undecided, -1)
 	v.doubts = nil
@@ -232,7 +234,7 @@ func (v *evidence) end(size int64) {
 	v.entries.add(v.prunes.found.all...)
 }
 
-// deny tells what it means that a checkpoint that the auditor kept is not of these entries.
+// deny reports a checkpoint that the auditor kept and that does not match these entries.
 func (v *evidence) deny(c Checkpoint) {
 	f := Finding{
 		Code: CheckpointRoot, Index: v.good, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
@@ -245,8 +247,8 @@ func (v *evidence) deny(c Checkpoint) {
 	v.entries.add(f)
 }
 
-// Open reads the signed note of a checkpoint. One of the keys that name the log as it does has to have signed it; without
-// keys it is read as it is.
+// Open reads the signed note of a checkpoint. The note must be signed by one of the keys that have the note's name for the
+// log. Without keys, Open does not check the signature.
 func (cfg Config) Open(signed string) (Checkpoint, error) {
 	if cfg.Keys != nil {
 		name, _, _ := strings.Cut(signed, "\n")
@@ -256,7 +258,7 @@ func (cfg Config) Open(signed string) (Checkpoint, error) {
 	return ParseCheckpoint(text + "\n")
 }
 
-// ofLog are the keys that a log had under one name.
+// ofLog holds the keys that a log had under one name.
 type ofLog struct {
 	note.Verifiers
 	name string

@@ -14,19 +14,19 @@ import (
 )
 
 var (
-	// ErrSnapshot is of a file that is no snapshot, or one that this program does not know, or one that has been damaged.
+	// ErrSnapshot means that a file is not a snapshot, has a version or tables that this program does not know, or is damaged.
 	ErrSnapshot = errors.New("no snapshot of a ledger, or a damaged one")
-	// ErrCutOff is of a snapshot that ends before its end.
+	// ErrCutOff means that a snapshot is incomplete: its end is missing.
 	ErrCutOff = errors.New("the snapshot has been cut off")
 )
 
 const (
 	snapshotVersion = 1
-	// maxLine bounds a line. The largest that there is holds an entry of 64 KiB, each byte of it escaped.
+	// maxLine bounds a line, in bytes. The longest possible line holds an entry of 64 KiB with each byte escaped.
 	maxLine = 1 << 20
 )
 
-// line is one line of a snapshot: one of its members.
+// line is one line of a snapshot. Exactly one of its fields is set.
 type line struct {
 	Snapshot   *header           `json:"snapshot,omitempty"`
 	Head       *Head             `json:"head,omitempty"`
@@ -38,13 +38,13 @@ type line struct {
 	End        *trailer          `json:"end,omitempty"`
 }
 
-// header is the first line, and says what the values of rows are.
+// header is the first line. It names the columns of each table's rows.
 type header struct {
 	Version int                 `json:"version"`
 	Tables  map[string][]string `json:"tables"`
 }
 
-// entryLine has the body as text, or as bytes where it has been changed into what is no text.
+// entryLine holds the body as text, or as bytes if the body was changed into something that is not valid text.
 type entryLine struct {
 	Entry
 	Text  string `json:"body,omitempty"`
@@ -56,13 +56,13 @@ type rowLine struct {
 	Values []*string `json:"values"`
 }
 
-// trailer is the last line: how many there were between it and the first.
+// trailer is the last line. It holds the number of lines between the first line and itself.
 type trailer struct {
 	Lines int64 `json:"lines"`
 }
 
-// WriteSnapshot writes a ledger as lines of JSON, compressed with gzip, in the order in which Verify takes it. Progress is
-// told of each entry; nil for nobody.
+// WriteSnapshot writes a ledger as lines of JSON, compressed with gzip, in the order that Verify expects. It calls progress
+// for each entry; progress may be nil.
 func WriteSnapshot(w io.Writer, items Items, progress func(done, of int64)) error {
 	compressed, lines := gzip.NewWriter(w), int64(0)
 	write := func(l line) error {
@@ -135,8 +135,8 @@ func lineOf(item Item) (l line) {
 	return l
 }
 
-// ReadSnapshot reads what WriteSnapshot wrote, once. What comes out is for Verify to judge; the errors are ErrSnapshot, ErrCutOff
-// and those of reading.
+// ReadSnapshot reads a snapshot that WriteSnapshot wrote. The items can be read once, and it is for Verify to judge them.
+// The errors are ErrSnapshot, ErrCutOff and read errors.
 func ReadSnapshot(r io.Reader) Items {
 	return func(yield func(Item, error) bool) {
 		if err := readSnapshot(r, func(item Item) bool { return yield(item, nil) }); err != nil {
@@ -184,7 +184,7 @@ func readSnapshot(r io.Reader, yield func(Item) bool) error {
 	return ErrCutOff
 }
 
-// wholeLines leaves out what has no end of line.
+// wholeLines drops a last line that has no newline.
 func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	if end := bytes.IndexByte(data, '\n'); end >= 0 {
 		return end + 1, data[:end], nil
@@ -195,7 +195,7 @@ func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	return 0, nil, nil
 }
 
-// ended reads on to the end, where gzip has its checksum.
+// ended reads on to the end of the file, so that gzip verifies its checksum.
 func ended(lines *bufio.Scanner) error {
 	if lines.Scan() {
 		return fmt.Errorf("%w: something follows its end", ErrSnapshot)
@@ -206,7 +206,7 @@ func ended(lines *bufio.Scanner) error {
 	return nil
 }
 
-// named tells apart what is wrong with a compressed file.
+// named maps an error of a compressed file to ErrCutOff, ErrSnapshot or a read error.
 func named(err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
@@ -217,7 +217,7 @@ func named(err error) error {
 	return fmt.Errorf("reading the snapshot: %w", err)
 }
 
-// check tells whether rows mean here what they mean to this program.
+// check verifies that the snapshot's rows have the columns that this program expects.
 func (h *header) check() error {
 	if h == nil || h.Version != snapshotVersion {
 		return fmt.Errorf("%w: it does not begin like one of version %d", ErrSnapshot, snapshotVersion)

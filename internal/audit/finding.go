@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Code names a kind of damage. Codes are stable: programs may look at them.
+// Code names a kind of damage. Codes are stable, so programs may depend on them.
 type Code string
 
-// The kinds of damage. docs/audit.md says what each means and what to do.
+// These are the kinds of damage. docs/audit.md explains what each means and what to do.
 const (
 	EntryMissing   Code = "entry_missing"
 	EntryInserted  Code = "entry_inserted"
@@ -38,7 +38,7 @@ const (
 	ProjectionExtra   Code = "projection_extra"
 )
 
-// Meanings say what each kind of damage means.
+// Meanings explains each kind of damage.
 var Meanings = map[Code]string{
 	EntryMissing:   "an entry that was there has been taken out",
 	EntryInserted:  "an entry has been put in that was not there",
@@ -68,20 +68,20 @@ var Meanings = map[Code]string{
 	ProjectionExtra:   "a table has a row that no entry speaks of: trust the entries",
 }
 
-// Finding is one thing that is wrong.
+// Finding is one defect.
 type Finding struct {
 	Code Code `json:"code"`
-	// Index is the entry that it is about, and Through the last one where it is about several or where evidence does not
-	// tell which of them.
+	// Index is the entry that the finding is about. Through is the last entry if the finding is about several, or if the
+	// evidence does not show which of them is affected.
 	Index   int64 `json:"index"`
 	Through int64 `json:"through"`
-	// Where is the table and the row or column, empty for the entry as a whole. What says what is wrong. Both quote what
-	// they were found in.
+	// Where is the table and the row or column, or empty for the entry as a whole. What describes the defect. Both may quote
+	// data from the ledger.
 	Where string `json:"where,omitempty"`
 	What  string `json:"what"`
 }
 
-// rank puts what is wrong with entries before what is wrong with what is made of them.
+// rank sorts findings about entries first, then those about the tree, then those about tables that follow from the entries.
 func (f Finding) rank() int {
 	switch f.Code {
 	case ProjectionDiffers, ProjectionMissing, ProjectionExtra:
@@ -93,31 +93,31 @@ func (f Finding) rank() int {
 	}
 }
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
-	// Entries is how many there are, with those that were pruned, and Sealed how many of them a checkpoint covers that the log's key has signed. Those
-	// beyond are not signed yet.
+	// Entries is the number of entries, including pruned ones. Sealed is the number of entries that a checkpoint covers and
+	// the log's key has signed. Entries after those are not signed yet.
 	Entries int64 `json:"entries"`
 	Sealed  int64 `json:"sealed"`
-	// Checkpoints is how many there are whose signature and root hold, kept ones included.
+	// Checkpoints is the number of checkpoints whose signature and root hold, including kept ones.
 	Checkpoints int64 `json:"checkpoints"`
-	// Pruned is what the owner of the database has dropped, and has an entry about.
+	// Pruned lists the entries that the database's owner has dropped and that a ledger.pruned entry describes.
 	Pruned []PrunedRange `json:"pruned"`
-	// Signatures tells whether they were looked at: not without a key.
+	// Signatures reports whether signatures were checked. Without a key they are not.
 	Signatures bool `json:"signatures"`
-	// Findings are sorted: what is wrong with entries by index, then with the tree, then with other tables. There are at
-	// most MaxFindings; More is how many there are besides.
+	// Findings are sorted: findings about entries by index, then about the tree, then about other tables. There are at most
+	// MaxFindings; More is the number of further findings.
 	Findings []Finding `json:"findings"`
 	More     int       `json:"more"`
 }
 
-// MaxFindings is how many findings a report holds.
+// MaxFindings is the largest number of findings in a report.
 const MaxFindings = 100
 
-// Whole tells whether nothing is wrong.
+// Whole reports whether Verify found nothing wrong.
 func (r Report) Whole() bool { return len(r.Findings) == 0 }
 
-// findings are those of one kind of check, the first of them.
+// findings holds the first findings of one kind of check. more counts the others.
 type findings struct {
 	all  []Finding
 	more int
@@ -138,7 +138,7 @@ func (f *findings) at(code Code, index int64, format string, args ...any) {
 	f.add(Finding{Code: code, Index: index, What: fmt.Sprintf(format, args...)})
 }
 
-// merge sorts what the checks found.
+// merge sorts the findings of all checks and keeps the first MaxFindings.
 func (r *Report) merge(of ...findings) {
 	r.Findings = []Finding{}
 	for _, f := range of {

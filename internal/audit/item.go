@@ -6,28 +6,29 @@ import (
 	"time"
 )
 
-// Items are a ledger as it is read for Verify, from one snapshot. First comes the head, then the entries that
-// tell of pruned ones, then the tiles above level 0. Then come, by the index of the entry that they go with, each tile of level 0 before its first entry, each entry, the row of
-// issuances with its index, and the checkpoint that it is the last entry of. The rows of the other tables are last.
+// Items is a ledger as Verify reads it, from one snapshot. The head comes first, then the entries that describe pruned
+// ranges, then the tiles above level 0. The items of each entry follow, in the order of the entries' indexes: each tile of
+// level 0 before its first entry, then the entry, its row of issuances, and the checkpoint that covers it last. The rows
+// of the other tables come last.
 //
-// The order is part of what is verified: what comes out of it is taken for damage. An error ends the items.
+// The order is part of what is verified: an item out of order counts as damage. An error ends the items.
 type Items = iter.Seq2[Item, error]
 
 // Item is one of Head, Pruned, Tile, Entry, Row and SignedCheckpoint.
 type Item interface{ item() }
 
-// Head is how many entries the ledger says that it has.
+// Head is the number of entries that the ledger claims to have.
 type Head struct {
 	Size int64 `json:"size"`
 }
 
-// Pruned is an entry of the kind ledger.pruned, which comes in its place too: what it tells has to be known before.
+// Pruned is an entry of the kind ledger.pruned, which also comes at its own place: the entries before it need its data.
 type Pruned struct {
 	Index int64  `json:"index"`
 	Body  []byte `json:"body"`
 }
 
-// Tile is a whole tile of the tree over the entries, as in c2sp.org/tlog-tiles, with the root of what it holds.
+// Tile is a whole tile of the tree over the entries, as in c2sp.org/tlog-tiles, with the root of its hashes.
 type Tile struct {
 	Level  int    `json:"level"`
 	Number int64  `json:"number"`
@@ -35,7 +36,7 @@ type Tile struct {
 	Root   []byte `json:"root"`
 }
 
-// Entry is one event: its body, and the columns beside it.
+// Entry is one event: its body, and the columns that are stored beside it.
 type Entry struct {
 	Index    int64     `json:"index"`
 	ID       string    `json:"id"`
@@ -45,7 +46,7 @@ type Entry struct {
 	LeafHash []byte    `json:"leaf_hash"`
 }
 
-// SignedCheckpoint is a checkpoint as the ledger keeps it: the signed note, and the columns beside it.
+// SignedCheckpoint is a checkpoint as the ledger stores it: the signed note, and the columns that are stored beside it.
 type SignedCheckpoint struct {
 	Size int64     `json:"size"`
 	Root []byte    `json:"root"`
@@ -53,14 +54,14 @@ type SignedCheckpoint struct {
 	Note string    `json:"note"`
 }
 
-// Row is a row of a table that follows from the entries: its values as text, in the order of the table's columns. Times
-// are RFC 3339 in UTC, bytes hexadecimal, arrays JSON.
+// Row is a row of a table that follows from the entries, with its values as text in the order of the table's columns.
+// Times are RFC 3339 in UTC, bytes are hexadecimal, and arrays are JSON.
 type Row struct {
 	Table  *Table
 	Values []string
 }
 
-// Null is the text of a value that there is none of. No text in Postgres holds it.
+// Null stands for a missing value. No text in Postgres can hold it.
 const Null = "\x00"
 
 func (Head) item()             {}
@@ -74,9 +75,9 @@ func (Row) item()              {}
 type Table struct {
 	Name    string
 	Columns []string
-	// Key is how many of the columns, from the first, name a row.
+	// Key is the number of leading columns that identify a row.
 	Key int
-	// index is the place of the column that names the entry, -1 where there is none.
+	// index is the position of the column that names the entry, or -1 if there is none.
 	index int
 }
 
@@ -84,7 +85,7 @@ func table(name string, key int, columns ...string) *Table {
 	return &Table{name, columns, key, slices.Index(columns, "entry_index")}
 }
 
-// The tables that follow from the entries. Of issuances, what can change comes after what cannot.
+// These are the tables that follow from the entries. In issuances, the columns that can change come after the others.
 var (
 	Issuances = table("issuances", 1, slices.Concat(lasting, changing)...)
 	TaskEnds  = table("task_ends", 2, "spiffe_id", "task", "ends_at", "ended", "since", "command", "entry_index")
@@ -101,7 +102,7 @@ var (
 	CatalogueHead = table("catalogue_head", 1, "only_row", "version", "digest", "change")
 	Catalogues    = table("catalogues", 1, "digest", "names", "contents")
 
-	// Tables are those whose rows come last.
+	// Tables are the tables whose rows come last.
 	Tables = []*Table{TaskEnds, Quarantines, People, Passkeys, Votes, Uses, CatalogueChanges, CatalogueHead, Catalogues}
 )
 

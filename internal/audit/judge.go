@@ -2,7 +2,7 @@ package audit
 
 import "fmt"
 
-// verdict is what a checkpoint says of hashes that do not agree.
+// verdict is what a checkpoint shows about hashes that disagree.
 type verdict int
 
 const (
@@ -11,8 +11,8 @@ const (
 	keptAreTrue
 )
 
-// judge says what is wrong with entries whose hashes do not agree. It leaves that of the last entry, which may belong
-// together with the next one.
+// judge reports what is wrong with entries whose hashes disagree. It may return the doubt about the last entry, because
+// that entry may belong together with the next one.
 func (v *evidence) judge(doubts []doubt, of verdict, last int64) (left []doubt) {
 	for len(doubts) > 0 {
 		d, alike := doubts[0], 1
@@ -32,7 +32,7 @@ func (v *evidence) judge(doubts []doubt, of verdict, last int64) (left []doubt) 
 	return nil
 }
 
-// judgeBeside names the hash that is not that of the body.
+// judgeBeside reports the stored hash that does not match the body.
 func (v *evidence) judgeBeside(d doubt, of verdict) {
 	if d.column {
 		v.entries.add(Finding{
@@ -45,8 +45,8 @@ func (v *evidence) judgeBeside(d doubt, of verdict) {
 	}
 }
 
-// judgeBody says what became of an entry that has another body than once, and of how many. What moves the entries after
-// it is told once.
+// judgeBody reports what happened to an entry whose body changed, and returns the number of doubts that this explains. If
+// entries were moved up or down, it reports the cause once.
 func (v *evidence) judgeBody(doubts []doubt) (alike int) {
 	d, before := doubts[0], v.moved
 	v.moved = movement{}
@@ -75,7 +75,7 @@ func (v *evidence) judgeBody(doubts []doubt) (alike int) {
 	return 1
 }
 
-// movement is that of entries that stand elsewhere than once.
+// movement describes entries that now have another index than before.
 type movement struct {
 	last     doubt
 	up, down bool

@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/passkey"
 )
 
-// held is a passkey as its entries say.
+// held is a passkey as the entries describe it.
 type held struct {
 	id, person, site string
 	key              passkey.Key
@@ -20,7 +20,7 @@ type held struct {
 
 var inBase64 = base64.RawURLEncoding.Strict()
 
-// register keeps a passkey.
+// register adds a passkey.
 func (s *state) register(b *body, index int64) {
 	credential, err := inBase64.DecodeString(b.Credential)
 	public, errToo := inBase64.DecodeString(b.PublicKey)
@@ -45,7 +45,7 @@ func (s *state) register(b *body, index int64) {
 	s.passkeys.set(index, h.row...)
 }
 
-// unregister keeps that somebody does not have a passkey any more.
+// unregister marks a passkey as removed.
 func (s *state) unregister(b *body, index int64) {
 	h := s.keys[b.Passkey]
 	if h == nil || h.removed || h.person != b.actor() {
@@ -57,8 +57,9 @@ func (s *state) unregister(b *body, index int64) {
 	s.passkeys.set(h.since, h.row...)
 }
 
-// signs holds a vote to be signed where people were shown that it has to be: by a passkey that its voter has, over exactly
-// what they were shown. On which page that was only the configuration of then could tell, besides the site.
+// signs checks that a vote is signed if the request showed voters that a passkey is required. The passkey must belong to
+// the voter and have signed exactly the text that voters were shown. A denial is never signed. signs checks the relying
+// party's id, but not the page's origin, which only the configuration of that time could tell.
 func (s *state) signs(a *asked, v vote) {
 	if !a.passkey || v.verdict == "deny" {
 		if v.assertion != "" {
@@ -83,7 +84,7 @@ func (s *state) signs(a *asked, v vote) {
 	}
 }
 
-// holds tells whether a voter had the passkey that a vote names when it was cast, and has it still.
+// holds reports whether a voter had the passkey that a vote names when the vote was cast, and still has it.
 func (s *state) holds(v vote) bool {
 	h := s.owns[v.credential]
 	return h != nil && h.person == v.voter && h.since < v.index && !h.removed

@@ -13,24 +13,24 @@ import (
 	"github.com/google/uuid"
 )
 
-// asked is what was asked of people.
+// asked is a request that people were asked to approve.
 type asked struct {
 	id, spiffeID, task, scope, resource, catalogue, digest string
 
-	onBehalfOf string // Null for nobody
+	onBehalfOf string // Null if the request is on nobody's behalf
 
-	group, breakGlass string // who may say yes, and who may in place of them; empty for nobody
+	group, breakGlass string // the group that approves, and the one that may break the glass; empty for none
 
 	params      []byte
 	ttl, quorum int64
-	hash        string // that votes name
-	passkey     bool   // a yes has to be signed by one
+	hash        string // the hash that votes name
+	passkey     bool   // an approval must be signed with a passkey
 }
 
 // vote is one vote that counts for a request.
 type vote struct {
 	voter, verdict, covers, note string
-	// credential is that of the passkey that has signed the assertion; both are empty where none has.
+	// credential is the id of the passkey that signed the assertion. Both are empty if the vote is not signed.
 	credential, assertion string
 	index                 int64 // of the entry
 }
@@ -63,13 +63,13 @@ func askedOf(b *body) *asked {
 	return a
 }
 
-// covers tells whether what was asked before is what is asked now, for no longer.
+// covers reports whether a matches a later request, for at least the same lifetime.
 func (a *asked) covers(now *asked) bool {
 	return a.spiffeID == now.spiffeID && a.task == now.task && a.scope == now.scope && a.resource == now.resource &&
 		a.catalogue == now.catalogue && a.onBehalfOf == now.onBehalfOf && bytes.Equal(a.params, now.params) && now.ttl <= a.ttl
 }
 
-// waiting is a request that people were asked about, nil if there is none.
+// waiting returns the record of a request that people were asked about, or nil.
 func (s *state) waiting(request string) *record {
 	key, _ := id(request)
 	if r := s.records[key]; r != nil && r.asked != nil {
@@ -117,7 +117,7 @@ func (s *state) step(b *body, index int64) {
 	r.settled()
 }
 
-// cast counts a vote.
+// cast counts a vote on a record.
 func (s *state) cast(r *record, b *body, v vote, index int64) {
 	r.now[votes] = strconv.FormatInt(r.number(votes)+1, 10)
 	s.ballots[b.ID] = append(s.ballots[b.ID], v)
@@ -125,7 +125,7 @@ func (s *state) cast(r *record, b *body, v vote, index int64) {
 		orNull(v.credential), orNull(v.assertion))
 }
 
-// remember lets the votes on an earlier request stand for another.
+// remember lets the approvals for a task on an earlier request count for another request.
 func (s *state) remember(b *body, r *record, index int64) {
 	of := s.waiting(b.Of)
 	if of == nil || !of.asked.covers(r.asked) || of.asked.group != r.asked.group || of.asked.quorum != r.asked.quorum {
@@ -140,7 +140,7 @@ func (s *state) remember(b *body, r *record, index int64) {
 	}
 }
 
-// redeem uses up the approval that an entry names.
+// redeem uses the approval that an entry names.
 func (s *state) redeem(b *body, index int64) {
 	if b.Approves == nil {
 		return
@@ -162,13 +162,13 @@ func (s *state) redeem(b *body, index int64) {
 	r.settled()
 }
 
-// rejected tells whether somebody has said no to a request, or to that whose approval it goes by.
+// rejected reports whether somebody has denied a request, or the earlier request whose approval it reuses.
 func (s *state) rejected(r *record) bool {
 	no := func(v vote) bool { return v.verdict == "deny" }
 	return slices.ContainsFunc(s.ballots[r.asked.id], no) || slices.ContainsFunc(s.ballots[r.values()[remembered]], no)
 }
 
-// delivered tells whether an issuance may have reached somebody.
+// delivered reports whether an issuance may have reached a caller.
 func (s *state) delivered(issuance string) bool {
 	key, ok := id(issuance)
 	if !ok || key == uuid.Nil || s.records[key] == nil {
@@ -184,8 +184,8 @@ func (s *state) delivered(issuance string) bool {
 	return true
 }
 
-// approvedBy is the code of what may be issued on the votes on a request: by those who are in its group, or by two in the one
-// that may stand in. It is empty while there are not enough of either.
+// approvedBy returns the decision code that the votes on a request allow: approvals by its group, or by two members of the
+// break-glass group. It returns "" while there are not enough of either.
 func (s *state) approvedBy(a *asked) string {
 	yes, broken := map[string]bool{}, map[string]bool{}
 	for _, v := range s.ballots[a.id] {
@@ -206,7 +206,7 @@ func (s *state) approvedBy(a *asked) string {
 	return ""
 }
 
-// meet keeps who somebody is, as the provider last said.
+// meet records a person's details unless the provider has given newer ones.
 func (s *state) meet(b *body, index int64) {
 	said, err := time.Parse(time.RFC3339Nano, b.SaidAt)
 	if err != nil {

@@ -12,44 +12,44 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// PrunedRange is entries that the owner of the database has dropped because they were old, and an entry that says so. What
-// others rest on is left of them, and the hashes of all.
+// PrunedRange is a range of old entries that the database's owner has dropped, and that a ledger.pruned entry describes.
+// Entries that others depend on remain, and so do the hashes of all entries.
 type PrunedRange struct {
-	// Index is that of the entry that tells, Time when it was made, By the database's login that did it.
+	// Index is the index of that entry, Time the time when it was made, By the database login that pruned.
 	Index int64  `json:"index"`
 	Time  string `json:"time"`
 	By    string `json:"by"`
-	// Before is the date that all entries from First on, up to Beyond, were older than.
+	// Before is the date that all entries from First up to Beyond were older than.
 	Before string `json:"before"`
 	First  int64  `json:"first"`
 	Beyond int64  `json:"beyond"`
-	// Dropped is how many of them are not there.
+	// Dropped is the number of entries in the range that are not there.
 	Dropped int64 `json:"dropped"`
 }
 
-// prunes are what entries say of those that were dropped. They cover what is before beyond, without a gap: those after the
-// first go on where the one before ended.
+// prunes holds the claims of ledger.pruned entries about dropped ones. Together they cover all entries before beyond: each
+// claim begins where the previous one ended.
 type prunes struct {
 	claims []claim
 	beyond int64
-	// left is how many entries are there before beyond, and sum is over their indexes.
+	// left is the number of entries that remain before beyond, and sum is a hash over their indexes.
 	left  int64
 	sum   hash.Hash
 	found findings
 }
 
-// claim is an entry that was announced before its place came.
+// claim is a ledger.pruned entry, read ahead of its place.
 type claim struct {
 	PrunedRange
 	body []byte
-	told bool // its place came, and it was there
+	told bool // the entry was also found at its place
 	left int64
 	sum  string
 }
 
 func newPrunes() *prunes { return &prunes{sum: sha256.New()} }
 
-// add takes the next claim. One that cannot be is none, so that what it names is missing.
+// add takes the next claim. It reports and ignores an impossible claim, so that the entries it names count as missing.
 func (s *prunes) add(item Pruned) {
 	var said struct {
 		Time   string `json:"time"`
@@ -77,7 +77,7 @@ func (s *prunes) add(item Pruned) {
 	})
 }
 
-// drop counts an entry that is not there.
+// drop counts a pruned entry.
 func (s *prunes) drop(index int64) {
 	for i := range s.claims {
 		if index < s.claims[i].Beyond {
@@ -87,7 +87,7 @@ func (s *prunes) drop(index int64) {
 	}
 }
 
-// take looks at an entry that is there.
+// take checks an entry that is there.
 func (s *prunes) take(e Entry, b *body) {
 	for i := range s.claims {
 		if c := &s.claims[i]; c.Index == e.Index && bytes.Equal(c.body, e.Body) {
@@ -104,7 +104,7 @@ func (s *prunes) take(e Entry, b *body) {
 	}
 }
 
-// end tells whether just those entries are left that the last claim names.
+// end checks that exactly the entries remain that the last claim names.
 func (s *prunes) end() {
 	for _, c := range s.claims {
 		if !c.told {
@@ -138,8 +138,8 @@ func (s *prunes) dropped() (n int64) {
 	return n
 }
 
-// lasts tells of requests that were to be dropped with the entries around them: all of such a one lies there, and nothing
-// that is left has to do with it.
+// lasts reports requests that should have been dropped with the entries around them: all their entries lie in the pruned
+// range, and no remaining record depends on them.
 func (s *state) lasts() {
 	idle := map[*record]*record{}
 	for _, r := range s.records {

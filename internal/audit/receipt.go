@@ -9,26 +9,26 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// ErrNotYet is of an entry that is in the log and that no checkpoint covers yet: it will be within a second or two.
+// ErrNotYet means that an entry is in the log but no checkpoint covers it yet. One does within a second or two.
 var ErrNotYet = errors.New("no checkpoint covers it yet")
 
-// ErrTooLarge is of a task with more entries than a receipt holds.
+// ErrTooLarge means that a task has more entries than a receipt can hold.
 var ErrTooLarge = errors.New("it has more entries than a receipt holds")
 
-// ErrReceipt is of a receipt that does not prove what it says.
+// ErrReceipt means that a receipt does not prove what it claims.
 var ErrReceipt = errors.New("the receipt proves nothing")
 
-// Receipt proves that entries of one issuance, or of one task, are in a log, to whoever has the log's public key and
-// nothing else. It does not prove that there are no others, which takes the whole log.
+// Receipt proves that entries of one issuance, or of one task, are in a log. To verify it, the reader needs only the log's
+// public key. It does not prove that there are no other entries: that takes the whole log.
 type Receipt struct {
 	Version int `json:"version"` // 1
-	// Issuance is the id of an issuance, Approves that of the request that people approved for it, if they did.
+	// Issuance is the id of an issuance. Approves is the id of the request that people approved for it, if there is one.
 	Issuance string `json:"issuance,omitempty"`
 	Approves string `json:"approves,omitempty"`
-	// SPIFFEID and Task name a task instead.
+	// SPIFFEID and Task name a task in place of an issuance.
 	SPIFFEID string `json:"spiffe_id,omitempty"`
 	Task     string `json:"task,omitempty"`
-	// Checkpoint is a signed one that covers all the entries.
+	// Checkpoint is a signed checkpoint that covers all the entries.
 	Checkpoint string         `json:"checkpoint"`
 	Entries    []ReceiptEntry `json:"entries"`
 }
@@ -46,8 +46,8 @@ type ReceiptEntry struct {
 	Proof tlog.RecordProof `json:"proof"`
 }
 
-// Verify returns the checkpoint when all that the receipt says is proven by one of the keys of the log, whatever its name
-// was then; else ErrReceipt, or an error as of [OpenCheckpoint].
+// Verify returns the checkpoint if one of the log's keys proves everything that the receipt claims, whatever the log's name
+// was at that time. Otherwise it returns ErrReceipt or an error as of [OpenCheckpoint].
 func (r Receipt) Verify(keys note.Verifiers) (Checkpoint, error) {
 	if keys == nil {
 		return Checkpoint{}, ErrUnsigned
@@ -74,8 +74,8 @@ func (r Receipt) Verify(keys note.Verifiers) (Checkpoint, error) {
 	return c, nil
 }
 
-// concerns tells whether an entry is of what the receipt is of: it has an id that is known to be, or it begins a request
-// of the task, whose id is known from then on, or it ends the task.
+// concerns reports whether an entry belongs to the receipt's issuance or task: it has a known id, it begins a request of
+// the task, or it ends the task. It adds the id of such an entry to known.
 func (r Receipt) concerns(e ReceiptEntry, known map[string]bool) bool {
 	var body struct {
 		ID      string `json:"id"`

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// maxApart bounds how many rows are kept that do not lie with their entries.
+// maxApart bounds the number of rows kept that are not next to their entries.
 const maxApart = 10 * MaxFindings
 
-// The places among what can change of a record.
+// These are the positions of the columns of a record that can change.
 const (
 	status = iota
 	statusDetail
@@ -29,27 +29,27 @@ const (
 	remembered
 )
 
-// record is what is kept of a request while entries pass: there may be millions.
+// record holds the state of one request while Verify reads entries. It is small, because there may be millions.
 type record struct {
 	index          int64
 	last           int64  // the index of the last outcome
 	kind           string // of the credential
 	leased, static bool
 	oneShot        bool
-	held           bool // by another: it was asked of people, or handed on
-	issued         bool // once
+	held           bool // it redeems an approval, or its token was exchanged for another
+	issued         bool // it was issued at some time
 	holder         unique.Handle[string]
-	// status, time and key are what differs between records that only began. now is all that can change once it did, and
-	// row the same as the table has it; nil is as it began.
+	// status, time and key are the values that differ between records with no outcome yet. now holds all values that can
+	// change, once they have; row holds the same values as the table has them. nil means the initial values.
 	status, time, key string
 	now, row          *[13]string
-	// apart tells that its row did not lie with its entry.
+	// apart is true if the record's row was not next to its entry.
 	apart bool
-	// asked is kept of what waits, or waited, for people.
+	// asked is set for a request that waits, or waited, for people.
 	asked *asked
 }
 
-// begin keeps a record, and holds the row that lies with its entry against it. What cannot change is compared at once.
+// begin adds a record. If its row is next to its entry, begin compares the values that can never change at once.
 func (s *state) begin(p *parsed) *record {
 	b := p.body
 	r := &record{
@@ -74,7 +74,7 @@ func (s *state) begin(p *parsed) *record {
 	return r
 }
 
-// table keeps what the table says of what can change.
+// table keeps the table's values of the columns that can change.
 func (r *record) table(row []string) {
 	if slices.Equal(row[len(lasting):], r.begun()) {
 		return
@@ -92,7 +92,7 @@ func (r *record) begun() []string {
 	return begun
 }
 
-// change makes what the record is now ready to be changed.
+// change returns a copy of the current values, which the caller may change.
 func (r *record) change() *[13]string {
 	next := new([13]string)
 	if r.now == nil {
@@ -104,7 +104,7 @@ func (r *record) change() *[13]string {
 	return next
 }
 
-// settled shares what equals the table, so that most of what was moved is kept once.
+// settled drops values that equal the table's, so that most changed records share one copy. It also updates the status.
 func (r *record) settled() {
 	if r.row != nil && r.now != nil && *r.row == *r.now {
 		r.now = r.row
@@ -114,7 +114,7 @@ func (r *record) settled() {
 	}
 }
 
-// values is all that can change, as it is now.
+// values returns the current values of all columns that can change.
 func (r *record) values() []string {
 	if r.now == nil {
 		return r.begun()
@@ -127,7 +127,7 @@ func (r *record) number(place int) int64 {
 	return n
 }
 
-// compare holds the end of a record against the table.
+// compare compares the final values of a record with the table.
 func (r *record) compare(found *findings) {
 	if r.now == r.row {
 		return
@@ -139,8 +139,9 @@ func (r *record) compare(found *findings) {
 	found.add(Issuances.differ(r.index, r.values(), row, len(lasting))...)
 }
 
-// moves are the states that follow from each. What is leased ends through revoking only, or expires; what is not does
-// neither by an entry. Only a JWT fails after it was issued, only a one-shot one is used, and what is static stays.
+// moves lists the states that may follow each state. A leased credential ends only through revoking, or expires. An
+// unleased one does neither through an entry. Only a JWT fails after it was issued, only a one-shot credential is used,
+// and a static one stays issued.
 var moves = map[string][]string{
 	"pending":  {"pending", "approved", "rejected", "withdrawn"},
 	"approved": {"redeemed", "rejected", "withdrawn"},
@@ -168,7 +169,7 @@ func (r *record) mayMove(to string) bool {
 	return !r.leased && !r.static
 }
 
-// move changes a record as its outcome says.
+// move changes a record according to its outcome.
 func (r *record) move(b *body) {
 	now := r.change()
 	now[status], now[statusDetail], now[statusTime] = b.Status, orNull(b.Detail), b.Time
@@ -187,7 +188,7 @@ func (r *record) move(b *body) {
 	r.settled()
 }
 
-// id is the key that records are kept by.
+// id returns the key of a record.
 func id(text string) (uuid.UUID, bool) {
 	parsed, err := uuid.Parse(text)
 	return parsed, err == nil && parsed.String() == text

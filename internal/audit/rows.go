@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// issuance is the row of issuances that an entry stands for, as it begins.
+// issuance returns the row of issuances that an entry creates, with its initial values.
 func (b *body) issuance(index int64) []string {
 	params := b.Request.Params
 	if b.Decision.Params != nil {
@@ -54,7 +54,7 @@ func (b *body) issuance(index int64) []string {
 	}, b.begun()...)
 }
 
-// onBehalfOf is the id of the person on whose behalf it was asked.
+// onBehalfOf returns the id of the person on whose behalf the request was made, or Null.
 func (b *body) onBehalfOf() string {
 	if b.User == nil {
 		return Null
@@ -62,14 +62,14 @@ func (b *body) onBehalfOf() string {
 	return b.User.ID
 }
 
-// begun is what can change of a record, as it begins.
+// begun returns the initial values of the columns that can change.
 func (b *body) begun() []string {
 	return []string{
 		b.Status, Null, b.Time, Null, pointed(b.Request.IdempotencyKey), Null, Null, Null, Null, "0", "0", Null, Null,
 	}
 }
 
-// Array is the text of a row's value that is an array.
+// Array returns the text of a row's value that is an array.
 func Array(values []string) string {
 	text := []byte{'['}
 	for i, v := range values {
@@ -81,7 +81,7 @@ func Array(values []string) string {
 	return string(append(text, ']'))
 }
 
-// differ finds the columns in which a row is not as the entries say, of those from the first one on.
+// differ returns a finding for each value that differs from what the entries imply. The values begin at column first.
 func (t *Table) differ(index int64, want, got []string, first int) (found []Finding) {
 	for i, w := range want {
 		column := t.Columns[first+i]
@@ -96,7 +96,7 @@ func (t *Table) differ(index int64, want, got []string, first int) (found []Find
 	return found
 }
 
-// name is the key of a row, for people; what begins after it has none.
+// name returns a row's key for messages. Values that begin after the key have no name.
 func (t *Table) name(values []string, first int) string {
 	if first > 0 {
 		return "the request"
@@ -104,7 +104,7 @@ func (t *Table) name(values []string, first int) string {
 	return show(strings.Join(values[:t.Key], " "))
 }
 
-// same tells whether texts that differ say the same.
+// same reports whether two different texts mean the same value.
 func same(column, a, b string) bool {
 	switch column {
 	case "params":
@@ -117,7 +117,7 @@ func same(column, a, b string) bool {
 	return false
 }
 
-// sameJSON compares values whatever their spelling: jsonb has one of its own.
+// sameJSON compares values regardless of their spelling, because jsonb has its own.
 func sameJSON(a, b string) bool {
 	spelt := jsontext.Value(b)
 	if spelt.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && string(spelt) == a {
@@ -154,7 +154,7 @@ func exact(value any) any {
 	return value
 }
 
-// show quotes what was found, for people; much of it was written by sandboxes.
+// show quotes a value for messages. Sandboxes wrote much of the text.
 func show(text string) string {
 	if text == Null {
 		return "nothing"
@@ -166,13 +166,13 @@ func show(text string) string {
 	return strconv.QuoteToGraphic(string(runes))
 }
 
-// projection is the rows of a table, as the entries say, by their key.
+// projection holds the rows that the entries imply for a table, by their key.
 type projection struct {
 	table *Table
 	want  map[string]wanted
 }
 
-// wanted is a row and the entry that says so.
+// wanted is a row and the entry that implies it.
 type wanted struct {
 	values []string
 	index  int64
@@ -192,7 +192,7 @@ func (p *projection) get(key ...string) (values []string, ok bool) {
 	return w.values, ok
 }
 
-// compare takes a row off those that are expected.
+// compare compares a row with the expected one, which it removes.
 func (p *projection) compare(row Row, found *findings) {
 	key := p.key(row.Values)
 	w, ok := p.want[key]
@@ -207,7 +207,7 @@ func (p *projection) compare(row Row, found *findings) {
 	delete(p.want, key)
 }
 
-// rest are the rows that should have come.
+// rest reports the expected rows that are missing.
 func (p *projection) rest(found *findings) {
 	for _, w := range sortedBy(p.want, func(w wanted) int64 { return w.index }) {
 		found.add(Finding{
@@ -217,7 +217,7 @@ func (p *projection) rest(found *findings) {
 	}
 }
 
-// index is the entry that a row names, -1 if it names none.
+// index returns the index of the entry that a row names, or -1 if it names none.
 func (r Row) index() int64 {
 	if r.Table.index >= 0 {
 		if n, err := strconv.ParseInt(r.Values[r.Table.index], 10, 64); err == nil {

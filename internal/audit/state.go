@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// state is what the entries up to some index amount to.
+// state is the result of the entries up to some index.
 type state struct {
 	records map[uuid.UUID]*record
-	// unmatched are the rows of issuances that did not lie with their entry, and strays those that lay with another.
+	// unmatched holds the expected rows of issuances that were not next to their entry. strays holds rows that were elsewhere.
 	unmatched *projection
 	strays    []Row
 
@@ -19,18 +19,18 @@ type state struct {
 	catalogue                                                  string
 	version                                                    int64
 	catalogues                                                 map[string]int64
-	decided                                                    map[string]bool   // the proposals that are
+	decided                                                    map[string]bool   // the proposals that are decided
 	ballots                                                    map[string][]vote // by request
 
-	met    map[string]time.Time // when the provider last spoke of somebody
-	groups map[string][]string  // of people, as it said then
+	met    map[string]time.Time // when the provider last described a person
+	groups map[string][]string  // the groups of people at that time
 
 	uses map[uuid.UUID]use // by issuance
 	keys map[string]*held  // by the id of the passkey
 	owns map[string]*held  // by its credential
 	once map[string]bool   // digests of public keys
 
-	pruned int64 // the entries before it were, but for those that are there
+	pruned int64 // entries before this index were pruned, except those that are there
 
 	steps, projections findings
 }
@@ -53,7 +53,7 @@ func newState() *state {
 	return s
 }
 
-// apply brings the state from before an entry to after it, or says why the entry cannot be.
+// apply updates the state with an entry, or reports why the entry is impossible.
 func (s *state) apply(p *parsed) {
 	b, index := p.body, p.entry.Index
 	if b.Version != 1 {
@@ -82,7 +82,7 @@ func (s *state) apply(p *parsed) {
 			s.quarantines.set(index, b.Target.SPIFFEID, b.Time, b.actor(), b.Reason, b.ID, strconv.FormatInt(index, 10))
 		}
 	case "quarantine.remove":
-		const command = 4 // of the columns
+		const command = 4 // index of the column
 		if row, stands := s.quarantines.get(b.Target.SPIFFEID); !stands || b.Lifts != "" && b.Lifts != row[command] {
 			s.impossible(index, "it lifts a quarantine that does not stand")
 		}
@@ -94,7 +94,7 @@ func (s *state) apply(p *parsed) {
 
 func (s *state) impossible(index int64, why string) { s.steps.at(Impossible, index, "%s", why) }
 
-// start begins a record, unless something forbids it.
+// start begins a record, and reports the entry if it is not allowed to.
 func (s *state) start(p *parsed) {
 	b, index := p.body, p.entry.Index
 	key, ok := id(b.ID)
@@ -128,7 +128,7 @@ func (s *state) start(p *parsed) {
 	s.redeem(b, index)
 }
 
-// settle moves a record as its outcome says.
+// settle moves a record according to its outcome.
 func (s *state) settle(b *body, index int64) {
 	key, _ := id(b.ID)
 	r := s.records[key]
@@ -145,8 +145,8 @@ func (s *state) settle(b *body, index int64) {
 	}
 }
 
-// forbids tells whether commands leave nothing to a sandbox and a task. Deadlines are not looked at: they pass by the
-// database's clock, which entries do not tell.
+// forbids reports whether a quarantine or the end of a task forbids requests of a sandbox and a task. It does not check
+// deadlines: they pass by the database's clock, which entries do not record.
 func (s *state) forbids(spiffeID, task string) bool {
 	if s.ends[spiffeID+"\x00"+task].ended {
 		return true
@@ -157,7 +157,7 @@ func (s *state) forbids(spiffeID, task string) bool {
 	})
 }
 
-// endTask brings the end of a task forward.
+// endTask records the end of a task, or moves it to an earlier time.
 func (s *state) endTask(b *body, index int64) {
 	now, err := time.Parse(time.RFC3339Nano, b.Time)
 	at := now
@@ -185,7 +185,7 @@ func (s *state) endTask(b *body, index int64) {
 		strconv.FormatInt(index, 10))
 }
 
-// stray keeps a row of issuances that does not lie with the entry that begins its request.
+// stray keeps a row of issuances that is not next to the entry that begins its request.
 func (s *state) stray(row []string) {
 	if len(s.strays) < maxApart {
 		s.strays = append(s.strays, Row{Issuances, row})
@@ -210,7 +210,7 @@ func (s *state) table(row Row) {
 	}
 }
 
-// end compares what only the end can tell.
+// end makes the comparisons that need all entries.
 func (s *state) end() {
 	for _, w := range s.unmatched.want {
 		if key, ok := id(w.values[0]); ok && s.records[key] != nil {
@@ -237,8 +237,8 @@ func (s *state) end() {
 	s.usesLeft()
 }
 
-// match looks for the entries of rows that did not lie with theirs: by the id of the request, or else by the entry that a
-// row names.
+// match finds the entries of rows that were not next to theirs: by the id of the request, or else by the entry index in
+// the row.
 func (s *state) match() {
 	var nameless []Row
 	for _, row := range s.strays {

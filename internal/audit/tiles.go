@@ -7,11 +7,11 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// tiles are those that the ledger keeps, each held to what is below it. Those of level 0 pass by with their entries.
+// tiles checks each tile that the ledger stores against the level below it. Tiles of level 0 are kept only near their entries.
 type tiles struct {
 	upper  map[place]Tile
 	near   map[int64]Tile // of level 0, by number: those that entries may still need
-	seen   [8]int64       // by level, the number of the tile that should come
+	seen   [8]int64       // by level, the number of the tile that should come next
 	blamed map[place]bool
 	found  findings
 }
@@ -51,7 +51,7 @@ func (s *tiles) add(t Tile) {
 	}
 }
 
-// leaf is the hash of an entry, if a tile has kept it.
+// leaf returns the hash of an entry, if a tile holds it.
 func (s *tiles) leaf(index int64) (tlog.Hash, bool) {
 	t, ok := s.near[index/tileWidth]
 	if !ok {
@@ -60,7 +60,7 @@ func (s *tiles) leaf(index int64) (tlog.Hash, bool) {
 	return t.hash(index % tileWidth), true
 }
 
-// missing tells of the tiles between the last one and number.
+// missing reports the tiles between the last one and number as missing.
 func (s *tiles) missing(level int, number int64) {
 	first := Tile{Level: level, Number: s.seen[level]}
 	s.found.add(Finding{
@@ -69,7 +69,7 @@ func (s *tiles) missing(level int, number int64) {
 	})
 }
 
-// differs blames a tile, once.
+// differs reports a tile once.
 func (s *tiles) differs(level int, number int64, what string) {
 	if s.blamed[place{level, number}] {
 		return
@@ -83,7 +83,7 @@ func (t Tile) name() string {
 	return fmt.Sprintf("tree_tiles of level %d, number %d", t.Level, t.Number)
 }
 
-// end looks at what should have come: all that a checkpoint covers is in whole tiles, as far as it fills them.
+// end reports missing and surplus tiles. The entries that a checkpoint covers are in whole tiles, as far as they fill them.
 func (s *tiles) end(sealed, entries int64) {
 	for level := range s.seen {
 		if due := sealed >> (8 * (level + 1)); s.seen[level] < due {

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// tileWidth is how many hashes a whole tile holds.
+// tileWidth is the number of hashes in a whole tile.
 const tileWidth = 256
 
-// frontier is a tree that grows to the right: the roots of the whole trees that it is made of, the largest first.
+// frontier is a tree that grows to the right. It holds the roots of its complete subtrees, the largest first.
 type frontier struct {
 	size  int64
 	roots []tlog.Hash
@@ -40,7 +40,7 @@ func (f *frontier) clone() *frontier {
 	return &frontier{f.size, append([]tlog.Hash(nil), f.roots...)}
 }
 
-// hash is the nth hash of a tile.
+// hash returns the nth hash of a tile.
 func (t Tile) hash(n int64) (h tlog.Hash) {
 	copy(h[:], t.Hashes[n*tlog.HashSize:])
 	return h
@@ -50,7 +50,7 @@ func (t Tile) whole() bool {
 	return len(t.Hashes) == tileWidth*tlog.HashSize && t.Level >= 0 && t.Level < 8 && t.Number >= 0
 }
 
-// made is the root of what a tile holds.
+// made computes the root of a tile's hashes.
 func (t Tile) made() tlog.Hash {
 	var f frontier
 	for n := range int64(tileWidth) {
@@ -59,6 +59,6 @@ func (t Tile) made() tlog.Hash {
 	return f.root()
 }
 
-// first and last are the entries that a tile is over.
+// first and last return the range of entries that a tile covers.
 func (t Tile) first() int64 { return t.Number << (8 * (t.Level + 1)) }
 func (t Tile) last() int64  { return (t.Number+1)<<(8*(t.Level+1)) - 1 }

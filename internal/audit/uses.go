@@ -7,16 +7,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// mostCalls is how many uses of one credential can be reported.
+// mostCalls is the largest number of uses of one credential that can be reported.
 const mostCalls = 1_000_000_000
 
-// use is what the holder of a credential has said of it. There may be millions.
+// use is the report of a credential's holder. It is small, because there may be millions.
 type use struct {
 	index, began, calls int64
 	last, time          int64 // microseconds
 }
 
-// report keeps what a holder says. That it came in time is not looked at.
+// report records a holder's report of uses. It does not check that the report came in time.
 func (s *state) report(b *body, index int64) {
 	key, _ := id(b.ID)
 	r := s.records[key]
@@ -37,7 +37,7 @@ func (s *state) report(b *body, index int64) {
 	}
 }
 
-// useOf reads what is said of a record.
+// useOf reads a report about a record.
 func useOf(b *body, r *record, index int64) (u use, ok bool) {
 	at, err := time.Parse(time.RFC3339Nano, b.Time)
 	if r == nil || err != nil || b.Calls < 0 || b.Calls > mostCalls || (b.LastUsedAt == nil) != (b.Calls == 0) {
@@ -53,7 +53,7 @@ func useOf(b *body, r *record, index int64) (u use, ok bool) {
 	return u, err == nil && errToo == nil && !last.Before(began) && (!last.After(at) || last.Equal(began))
 }
 
-// row is the row of uses that it stands for.
+// row returns the row of uses for the report.
 func (u use) row(issuance uuid.UUID) []string {
 	last := Null
 	if u.calls > 0 {
@@ -65,7 +65,7 @@ func (u use) row(issuance uuid.UUID) []string {
 	}
 }
 
-// useRow takes a row off those that are expected.
+// useRow compares a row of uses with the expected one, which it removes.
 func (s *state) useRow(row Row) {
 	expected := project(Uses)
 	if key, ok := id(row.Values[0]); ok {
@@ -77,7 +77,7 @@ func (s *state) useRow(row Row) {
 	expected.compare(row, &s.projections)
 }
 
-// usesLeft are the rows that should have come.
+// usesLeft reports the expected rows that are missing.
 func (s *state) usesLeft() {
 	missing := project(Uses)
 	for key, u := range s.uses {

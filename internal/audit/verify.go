@@ -10,21 +10,22 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Config is what an auditor knows of a log from elsewhere.
+// Config holds what an auditor knows about a log from other sources.
 type Config struct {
-	// Keys are those that sign its checkpoints. Each has the log's name, as it was when the key was in use. Without keys no
-	// signature is looked at.
+	// Keys are the keys that sign the log's checkpoints. Each has the name that the log had when the key was in use. Without
+	// keys, Verify checks no signatures.
 	Keys note.Verifiers
-	// Trusted are checkpoints that the auditor has opened before, and kept.
+	// Trusted are checkpoints that the auditor has opened before and kept.
 	Trusted []Checkpoint
-	// Progress is told now and then how many entries are done, and how many there are; nil for nobody.
+	// Progress, unless nil, is called from time to time with the number of entries done and in total.
 	Progress func(done, of int64)
 }
 
-// batchSize is how many items are looked at at a time, about.
+// batchSize is the approximate number of items in a batch.
 const batchSize = 512
 
-// Verify reads a ledger and says what is wrong with it. The error is that of reading, or of ctx: then nothing is said.
+// Verify reads a ledger and reports what is wrong with it. It returns an error only if reading fails or ctx ends, and then
+// no report.
 func Verify(ctx context.Context, items Items, cfg Config) (Report, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	todo, ordered := make(chan *batch), make(chan *batch, 4*runtime.GOMAXPROCS(0))
@@ -61,14 +62,14 @@ func Verify(ctx context.Context, items Items, cfg Config) (Report, error) {
 	return v.report(), nil
 }
 
-// batch is some items in order, and what was made of each entry among them.
+// batch holds some items in order, and the parsed form of each entry among them.
 type batch struct {
 	items  []Item
 	made   []*parsed // by place of the item
 	parsed chan struct{}
 }
 
-// split makes batches that never part an entry from what comes right after it.
+// split makes batches. It never separates an entry from the items that follow it.
 func split(items Items, send func(*batch) error) error {
 	b := &batch{parsed: make(chan struct{})}
 	for item, err := range items {
@@ -86,17 +87,17 @@ func split(items Items, send func(*batch) error) error {
 	return send(b)
 }
 
-// parsed is an entry, what it says, and what is wrong with it by itself.
+// parsed is an entry, its body, and the defects that can be found without other entries.
 type parsed struct {
 	entry   Entry
-	body    *body // nil when it cannot be read
+	body    *body // nil if it cannot be read
 	hash    tlog.Hash
 	flaws   []Finding
-	row     []string // of issuances, that lies with it
+	row     []string // of issuances, next to the entry
 	differs []Finding
 }
 
-// parse does all that can be done without the entries before.
+// parse does the work that does not need earlier entries.
 func (b *batch) parse() {
 	defer close(b.parsed)
 	b.made = make([]*parsed, len(b.items))
@@ -115,13 +116,13 @@ func (b *batch) parse() {
 	}
 }
 
-// owns tells whether a row lies with its entry.
+// owns reports whether a row of issuances belongs to the entry.
 func (p *parsed) owns(row Row) bool {
 	return p != nil && p.row == nil && p.body != nil && p.body.begins() && row.Table == Issuances &&
 		row.Values[0] == p.body.ID && row.index() == p.entry.Index
 }
 
-// compare holds what cannot change of a row to the entry that it lies with.
+// compare compares the columns of a row that cannot change with the row's entry.
 func (p *parsed) compare() {
 	p.differs = Issuances.differ(p.entry.Index, p.body.issuance(p.entry.Index)[:len(lasting)], p.row, 0)
 }
@@ -153,10 +154,10 @@ func (p *parsed) flaw(code Code, where, what string) {
 	p.flaws = append(p.flaws, Finding{Code: code, Index: p.entry.Index, Where: where, What: what})
 }
 
-// verification is what Verify knows so far.
+// verification is the state of Verify.
 type verification struct {
 	cfg      Config
-	size     int64 // that the head says
+	size     int64 // that the head claims
 	count    int64
 	state    *state
 	evidence *evidence
@@ -200,7 +201,7 @@ func (v *verification) entry(p *parsed) {
 
 func (v *verification) row(row Row, with *parsed) {
 	switch {
-	case with != nil: // taken with its entry
+	case with != nil: // already compared with its entry
 	case row.Table == Issuances:
 		v.state.stray(row.Values)
 	default:
