@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TestRun measures for moments only: what is compared gets answers from real servers, each figure is there, and the
-// last line has the form that programs read.
+// TestRun measures for moments only. It checks that the targets answer from real servers, that each figure is present, and
+// that the last line has the form that programs read.
 func TestRun(t *testing.T) {
 	binary, figures := built(t), filepath.Join(t.TempDir(), "figures.json")
 	var out bytes.Buffer
@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: got %+v, want one round of it, with all figures", name, got)
 			continue
 		}
-		// Processor time is told in steps of 10 ms: what did little in so short a round may have taken none.
+		// Processor time has a resolution of 10 ms: a process that did little in so short a round may show none.
 		for _, process := range []string{"generator", "broker", "vault", "postgres"} {
 			took[process] += got[0].Processor[process]
 		}
@@ -75,7 +75,7 @@ func built(t *testing.T) string {
 	return binary
 }
 
-// TestGrow measures small sizes for moments: every series is drawn, and what is turned away under load is answered.
+// TestGrow measures small sizes for moments. It checks that every series is drawn and that the overload figures are present.
 func TestGrow(t *testing.T) {
 	var out bytes.Buffer
 	folder := t.TempDir()
@@ -119,8 +119,8 @@ type figuresRead struct {
 	Processor map[string]int64 `json:"processor_us"`
 }
 
-// TestOpenLoadCountsTheWait: a request's time begins when it should have been sent. At twice what the one caller can do,
-// the last ones wait for half of the time.
+// TestOpenLoadCountsTheWait checks that a request's time begins when it should have been sent. At twice the rate that the
+// single caller can reach, the last requests wait for half of the time.
 func TestOpenLoadCountsTheWait(t *testing.T) {
 	d := &deployment{}
 	slow := func(context.Context) error { time.Sleep(10 * time.Millisecond); return nil }

@@ -29,30 +29,31 @@ var catalog embed.FS
 
 const domain = "bench.example"
 
-// deployment is what a platform team would run, on this machine: PostgreSQL, Vault, and the broker's own binary.
+// deployment is what a platform team would run: PostgreSQL, Vault, and the broker's binary as separate processes, all on
+// this machine.
 type deployment struct {
 	servers *devstack.Stack
 	issuer  *devstack.Issuer
 	socket  *devstack.Endpoint
 	brokers []*replica
-	// url is that of the first broker.
+	// url is the first broker's URL.
 	url    string
 	dir    string
 	binary string
-	// password is the broker's at PostgreSQL.
+	// password is the broker's password for PostgreSQL.
 	password string
-	log      io.Writer // of the brokers
+	log      io.Writer // receives the brokers' logs
 }
 
-// replica is one broker's process, and where it is reached.
+// replica is one broker process and its addresses.
 type replica struct {
 	process *exec.Cmd
 	url     string
 	metrics string // host:port
-	config  string // its file
+	config  string // path of its configuration file
 }
 
-// start brings all of it up, with one broker. Binary is the broker's, and files are its catalogue.
+// start starts a deployment with one broker. Binary is the broker's binary, and files are its catalogue.
 func start(ctx context.Context, binary string, files fs.FS) (*deployment, error) {
 	d, err := prepare(ctx, binary, files)
 	if err != nil {
@@ -64,7 +65,7 @@ func start(ctx context.Context, binary string, files fs.FS) (*deployment, error)
 	return d, nil
 }
 
-// prepare brings up all but the broker.
+// prepare starts everything but the broker.
 func prepare(ctx context.Context, binary string, files fs.FS) (_ *deployment, err error) {
 	d := &deployment{binary: binary, log: os.Stderr}
 	if d.dir, err = os.MkdirTemp("", "bench-"); err != nil {
@@ -107,7 +108,7 @@ func (d *deployment) serveIdentity() (err error) {
 	return err
 }
 
-// configure writes what the broker reads.
+// configure writes the files that bootstrap reads.
 func (d *deployment) configure(files fs.FS) error {
 	d.password = rand.Text()
 	for name, text := range map[string]string{
@@ -120,9 +121,9 @@ func (d *deployment) configure(files fs.FS) error {
 	return os.CopyFS(d.path("catalog"), files)
 }
 
-// asBuilt is the catalogue that most is measured with.
+// asBuilt returns the catalogue that most measurements use.
 func asBuilt() fs.FS {
-	files, _ := fs.Sub(catalog, "catalog") // of which the compiler has seen to it that it is there
+	files, _ := fs.Sub(catalog, "catalog") // the compiler ensures that the folder is embedded
 	return files
 }
 
@@ -148,7 +149,7 @@ func (d *deployment) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// serve starts a broker more, and returns its URL when it is ready.
+// serve starts another broker, waits until it is ready, and returns its URL.
 func (d *deployment) serve(ctx context.Context) (string, error) {
 	r, err := d.serveFrom(ctx, d.servers.Postgres.TCPURL())
 	if err != nil {
@@ -157,7 +158,7 @@ func (d *deployment) serve(ctx context.Context) (string, error) {
 	return r.url, nil
 }
 
-// serveFrom starts a broker more, which reaches PostgreSQL where the URL says, and returns when it is ready.
+// serveFrom starts another broker, which reaches PostgreSQL at the given URL, and waits until it is ready.
 func (d *deployment) serveFrom(ctx context.Context, database string) (*replica, error) {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -183,7 +184,7 @@ func (d *deployment) serveFrom(ctx context.Context, database string) (*replica, 
 	return r, d.launch(ctx, r)
 }
 
-// launch starts the process of a replica, which has none or one that has ended, and returns when it is ready.
+// launch starts the process of a replica and waits until it is ready. The replica's earlier process, if any, has ended.
 func (d *deployment) launch(ctx context.Context, r *replica) error {
 	r.process = exec.CommandContext(ctx, d.binary, "serve", "--config", r.config) //nolint:gosec // the broker's own binary
 	r.process.Stderr = d.log
@@ -194,7 +195,7 @@ func (d *deployment) launch(ctx context.Context, r *replica) error {
 	return d.ready(ctx, r.url)
 }
 
-// freeAddress is one of loopback, as host:port, that nobody listens on now.
+// freeAddress returns a loopback address, as host:port, on which no program listens now.
 func freeAddress(ctx context.Context) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -203,7 +204,7 @@ func freeAddress(ctx context.Context) (string, error) {
 	return listener.Addr().String(), listener.Close()
 }
 
-// end has a replica finish what it is doing, and waits for that.
+// end sends a replica SIGTERM, so that it drains, and waits until it has ended.
 func (r *replica) end() {
 	_ = r.process.Process.Signal(syscall.SIGTERM)
 	_ = r.process.Wait()
@@ -219,7 +220,7 @@ func (d *deployment) stop() {
 	d.brokers = nil
 }
 
-// ready waits until a broker is.
+// ready waits until a broker is ready, for at most a minute.
 func (d *deployment) ready(ctx context.Context, at string) error {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: d.anonymous()}, Timeout: time.Second}
 	defer client.CloseIdleConnections()
@@ -238,12 +239,12 @@ func (d *deployment) ready(ctx context.Context, at string) error {
 	return errors.New("the broker is not ready after a minute")
 }
 
-// anonymous is the TLS of a caller without a certificate.
+// anonymous returns the TLS configuration of a caller without a certificate.
 func (d *deployment) anonymous() *tls.Config {
 	return tlsconfig.TLSClientConfig(d.issuer.Bundle(), tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://"+domain+"/brevet")))
 }
 
-// proved is the TLS of a sandbox.
+// proved returns the TLS configuration of a workload with an X.509-SVID for id.
 func (d *deployment) proved(id spiffeid.ID) (*tls.Config, error) {
 	svid, err := d.issuer.X509SVID(id)
 	if err != nil {
@@ -252,7 +253,7 @@ func (d *deployment) proved(id spiffeid.ID) (*tls.Config, error) {
 	return tlsconfig.MTLSClientConfig(svid, d.issuer.Bundle(), tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://"+domain+"/brevet"))), nil
 }
 
-// close ends all that was started, and leaves nothing.
+// close stops everything that was started and removes all files.
 func (d *deployment) close() error {
 	var errs []error
 	d.stop()

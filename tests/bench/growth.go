@@ -18,23 +18,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// growth is what the cost of an issue does when there is more of something.
+// growth shows how the cost of an issue changes with several sizes.
 type growth struct {
 	Series   []series `json:"series"`
 	Overload overload `json:"overload"`
-	// Lost is what replicas issued and nobody finds on record.
+	// Lost is the number of credentials that replicas issued but that are not on record.
 	Lost int64 `json:"lost"`
-	// Idle is what a connection that nobody uses costs the broker, in bytes.
+	// Idle is the broker's memory for an unused connection, in bytes.
 	Idle int64 `json:"idle_connection_bytes"`
 }
 
-// series is an issue at several sizes of something.
+// series holds the measurements of an issue at several sizes of one thing.
 type series struct {
 	Name   string  `json:"name"`
 	Points []point `json:"points"`
 }
 
-// point is one size: the median of its rounds, of one caller's latency in microseconds, and of the rate of many.
+// point is one size: the medians over its rounds of one caller's latency, of many callers' latency (both in microseconds),
+// and of the rate of many.
 type point struct {
 	Size int64   `json:"size"`
 	P50  int64   `json:"p50_us"`
@@ -42,16 +43,16 @@ type point struct {
 	Rate float64 `json:"rate"`
 }
 
-// variant is one size of what is compared, ready to be asked.
+// variant is one size in a comparison, ready to be measured.
 type variant struct {
 	size    int64
 	d       *deployment
 	callers []call
-	// before and after surround its turns.
+	// before and after, unless nil, run before and after each of its turns.
 	before, after func() error
 }
 
-// compare asks all variants in turn, so that what the machine does meanwhile befalls all alike.
+// compare measures all variants in turn, so that changes in the machine's load affect all of them alike.
 func compare(ctx context.Context, o options, name string, variants []variant) (series, error) {
 	alone, busy := make([][]load, len(variants)), make([][]load, len(variants))
 	for round := range o.rounds + 1 { // the first one warms up
@@ -96,9 +97,10 @@ func middle[T int64 | float64](loads []load, of func(load) T) T {
 	return all[len(all)/2]
 }
 
-// grow measures all of it.
+// grow measures all parts, or the one that o.part names.
 func grow(ctx context.Context, o options, out io.Writer) (err error) {
-	// Replicas are asked by twice as many, which is what one takes at a time on two processors.
+	// Replicas are measured with twice as many callers. 128 is the number of calls that one replica takes in parallel on two
+	// processors.
 	if o.connections > 64 {
 		return fmt.Errorf("%d callers at a time are too many for -growth: 64 at most", o.connections)
 	}
@@ -119,7 +121,7 @@ func grow(ctx context.Context, o options, out io.Writer) (err error) {
 	return errors.Join(save(o.json, g), g.plot(o.plots))
 }
 
-// with starts a deployment for each of several catalogues, and ends them.
+// with starts a deployment for each of several catalogues, calls then, and stops them.
 func with(ctx context.Context, o options, catalogues []fs.FS, then func([]*deployment) error) (err error) {
 	var all []*deployment
 	defer func() {
@@ -137,7 +139,7 @@ func with(ctx context.Context, o options, catalogues []fs.FS, then func([]*deplo
 	return then(all)
 }
 
-// byScopes compares catalogues of more and more scopes, with a policy for each.
+// byScopes compares catalogues with growing numbers of scopes, each with a policy.
 func byScopes(ctx context.Context, o options, g *growth) error {
 	var catalogues []fs.FS
 	for _, n := range o.scopes {
@@ -158,7 +160,7 @@ func byScopes(ctx context.Context, o options, g *growth) error {
 	})
 }
 
-// scopesAnd is a catalogue of n scopes, each with a policy, that which is asked for among them.
+// scopesAnd returns a catalogue of n scopes, each with a policy. One of them is the scope that callers request.
 func scopesAnd(n int64) fs.FS {
 	const each = 100 // in a file
 	files := fstest.MapFS{}
@@ -177,7 +179,7 @@ func scopesAnd(n int64) fs.FS {
 			policies.Reset()
 		}
 	}
-	own, _ := fs.ReadFile(asBuilt(), "scopes.yaml") // of which the compiler has seen to it that they are there
+	own, _ := fs.ReadFile(asBuilt(), "scopes.yaml") // the compiler ensures that the files are embedded
 	policy, _ := fs.ReadFile(asBuilt(), "policy.cedar")
 	asked, _, _ := strings.Cut(string(own), "  - name: bench.database")
 	files["scopes.yaml"] = &fstest.MapFile{Data: []byte(asked), Mode: 0o600}
@@ -185,7 +187,7 @@ func scopesAnd(n int64) fs.FS {
 	return files
 }
 
-// byRows compares ledgers of more and more issuances.
+// byRows compares ledgers with growing numbers of issuances.
 func byRows(ctx context.Context, o options, g *growth) error {
 	return with(ctx, o, slices.Repeat([]fs.FS{asBuilt()}, len(o.rows)), func(all []*deployment) error {
 		var variants []variant
@@ -205,7 +207,7 @@ func byRows(ctx context.Context, o options, g *growth) error {
 	})
 }
 
-// fill puts issuances behind those that there are, and returns when the broker has signed for all of them.
+// fill adds issuances after the existing ones, and returns when the broker has signed a checkpoint over all of them.
 func (d *deployment) fill(ctx context.Context, rows int64) error {
 	d.stop()
 	url := d.database()
@@ -238,7 +240,7 @@ func (d *deployment) fill(ctx context.Context, rows int64) error {
 	return nil
 }
 
-// byUse compares connections and replicas, and overloads one.
+// byUse compares numbers of connections and of replicas, and overloads one replica.
 func byUse(ctx context.Context, o options, g *growth) error {
 	return with(ctx, o, []fs.FS{asBuilt()}, func(all []*deployment) error {
 		d := all[0]
@@ -254,10 +256,10 @@ func byUse(ctx context.Context, o options, g *growth) error {
 	})
 }
 
-// database is the owner's URL of the broker's schema.
+// database returns the owner's URL of the broker's schema.
 func (d *deployment) database() string { return d.servers.Postgres.TCPURL() + "&search_path=brevet" }
 
-// byConnections compares an issue with none and with many connections open besides, which nobody uses.
+// byConnections compares an issue without and with many unused connections open.
 func (d *deployment) byConnections(ctx context.Context, o options, g *growth) error {
 	callers, err := d.sandboxes(o.connections, d.url)
 	if err != nil {
@@ -290,7 +292,7 @@ func (d *deployment) byConnections(ctx context.Context, o options, g *growth) er
 	return err
 }
 
-// idle opens connections over mutual TLS, each of which has asked once.
+// idle opens connections over mutual TLS. Each has sent one request.
 func (d *deployment) idle(ctx context.Context, n int64) ([]io.Closer, error) {
 	const dialers = 16
 	trust, err := d.proved(agent(0))
@@ -319,7 +321,7 @@ func (d *deployment) idle(ctx context.Context, n int64) ([]io.Closer, error) {
 	return all, errors.Join(errs...)
 }
 
-// ask opens a connection, asks whether the broker lives, and leaves it open.
+// ask opens a connection, requests /livez, and leaves it open.
 func ask(ctx context.Context, address string, trust *tls.Config) (io.Closer, error) {
 	conn, err := (&tls.Dialer{Config: trust}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -336,7 +338,7 @@ func ask(ctx context.Context, address string, trust *tls.Config) (io.Closer, err
 	return conn, nil
 }
 
-// print shows each size, and how it compares with the first.
+// print prints each size, and its ratio to the first.
 func (g *growth) print(out io.Writer) {
 	for _, s := range g.Series {
 		first := s.Points[0]

@@ -15,11 +15,11 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// revocations is how many tokens are revoked, one after the other, to see how long that takes.
+// revocations is the number of tokens that are revoked, one after the other, to measure the latency.
 const revocations = 100
 
-// introspection is what it costs to tell a gateway that a token is in force, asked by as many callers as there are; and how
-// long whoever revokes one waits, while nobody asks, and while all do.
+// introspection measures introspections by n callers in parallel, and the latency of revocations without and with that
+// load.
 func (d *deployment) introspection(ctx context.Context, n int, lasts time.Duration, r *report) error {
 	askers, err := d.introspectors(ctx, n)
 	if err != nil {
@@ -45,7 +45,7 @@ func (d *deployment) introspection(ctx context.Context, n int, lasts time.Durati
 	return errors.Join(err, warm.check(), l.check(), asked.check())
 }
 
-// revoked revokes tokens one after the other.
+// revoked measures revocations, one after the other.
 func (d *deployment) revoked(ctx context.Context, held []token) (l load, err error) {
 	officer, err := d.proved(spiffeid.RequireFromString("spiffe://" + domain + "/ops/admin"))
 	if err != nil {
@@ -69,8 +69,8 @@ func (d *deployment) revoked(ctx context.Context, held []token) (l load, err err
 	return l, nil
 }
 
-// introspectors are connections of a gateway, on each of which it asks about one token again and again, as when an agent works
-// through it.
+// introspectors returns n callers of a gateway. Each has its own connection and introspects one token repeatedly, as a
+// gateway does while an agent works through it.
 func (d *deployment) introspectors(ctx context.Context, n int) ([]call, error) {
 	gateway, err := d.proved(spiffeid.RequireFromString("spiffe://" + domain + "/gateway"))
 	if err != nil {

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// call is one request of one caller, and nil when it got what it asked for.
+// call sends one request of one caller. It returns nil if the request succeeds.
 type call func(ctx context.Context) error
 
-// load is what callers did and saw within a time.
+// load holds the results of a group of callers over a period.
 type load struct {
-	took      []time.Duration // of each that succeeded, sorted
+	took      []time.Duration // of each success, sorted
 	failed    int
-	first     error // of the failures
+	first     error // the first error
 	elapsed   time.Duration
 	processor map[string]time.Duration
 }
 
-// rate is in successes a second.
+// rate returns the number of successes per second.
 func (l load) rate() float64 { return float64(len(l.took)) / l.elapsed.Seconds() }
 
-// at is the latency that this part of the successes kept below.
+// at returns the latency at a quantile of the successes.
 func (l load) at(quantile float64) time.Duration {
 	if len(l.took) == 0 {
 		return 0
@@ -31,7 +31,7 @@ func (l load) at(quantile float64) time.Duration {
 	return l.took[min(len(l.took)-1, int(quantile*float64(len(l.took))))]
 }
 
-// each is the processor time per success of a part.
+// each returns the processor time of a part per success.
 func (l load) each(part string) time.Duration {
 	if len(l.took) == 0 {
 		return 0
@@ -39,7 +39,7 @@ func (l load) each(part string) time.Duration {
 	return l.processor[part] / time.Duration(len(l.took))
 }
 
-// closed has every caller ask again as soon as it has its answer.
+// closed makes every caller send the next request as soon as it has a response.
 func (d *deployment) closed(ctx context.Context, callers []call, lasts time.Duration) load {
 	deadline := time.Now().Add(lasts)
 	return d.measure(ctx, callers, func() (time.Time, bool) {
@@ -48,8 +48,8 @@ func (d *deployment) closed(ctx context.Context, callers []call, lasts time.Dura
 	})
 }
 
-// open has requests arrive at a rate, whether or not earlier ones have their answer. A request's time counts from when
-// it should have been sent, so that a wait for a free caller is part of it.
+// open makes requests arrive at a rate, whether or not earlier ones have a response. A request's time counts from when it
+// should have been sent, so a wait for a free caller is part of it.
 func (d *deployment) open(ctx context.Context, callers []call, rate float64, lasts time.Duration) load {
 	began := time.Now()
 	var mu sync.Mutex
@@ -64,7 +64,7 @@ func (d *deployment) open(ctx context.Context, callers []call, rate float64, las
 	})
 }
 
-// measure has each caller ask for as long as next says that there is another, and from when its time counts.
+// measure runs all callers in parallel until next returns false. next also returns the time from which a request counts.
 func (d *deployment) measure(ctx context.Context, callers []call, next func() (time.Time, bool)) load {
 	var mu sync.Mutex
 	var l load
@@ -103,7 +103,7 @@ func (d *deployment) measure(ctx context.Context, callers []call, next func() (t
 	return l
 }
 
-// check is the error of a load in which too much failed to compare it with another.
+// check returns an error if too many requests failed to compare the load with another.
 func (l load) check() error {
 	if len(l.took) == 0 || l.failed > len(l.took)/100 {
 		return errors.Join(errors.New("too many requests failed"), l.first)

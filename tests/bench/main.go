@@ -49,7 +49,7 @@ type options struct {
 	grown
 }
 
-// grown are the sizes that an issue is measured at.
+// grown holds the sizes at which an issue is measured.
 type grown struct {
 	scopes, rows, idle, replicas []int64
 	overload                     time.Duration
@@ -60,8 +60,8 @@ var fully = grown{
 	replicas: []int64{1, 2, 4}, overload: 2 * time.Minute,
 }
 
-// run measures, and writes what it found to out; how far it is goes to standard error. Each part has servers of its own: the
-// tokens of thousands of logins, which Vault keeps in its memory, are not what the others are measured beside.
+// run measures the targets and writes the results to out. It shows its progress on standard error. Each part has separate
+// servers, so that the other measurements do not run beside the tokens of thousands of logins, which Vault keeps in memory.
 func run(ctx context.Context, o options, out io.Writer) error {
 	r := report{Connections: o.connections, Between: map[string]int{}, atFirst: map[string][]load{}, loads: map[string][]load{}}
 	for _, measure := range []func(*deployment, context.Context, options, *report) error{
@@ -83,8 +83,8 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return save(o.json, r.all())
 }
 
-// besideLogins asks for tokens of Brevet and of Vault in turn: of servers that have just begun, and again when many issuances are on
-// record in the one and many logins alive in the other.
+// besideLogins measures tokens of Brevet and of Vault in turn: on servers that have just started, and again when Brevet has
+// many issuances on record and Vault has many live logins.
 func (d *deployment) besideLogins(ctx context.Context, o options, r *report) error {
 	if err := d.prepareVault(ctx); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
@@ -98,7 +98,7 @@ func (d *deployment) besideLogins(ctx context.Context, o options, r *report) err
 	return d.rounds(ctx, o, tokens, r.loads)
 }
 
-// age asks for issues and then for logins for a while, so that what is compared next did not begin just now.
+// age sends issues and then logins for a while, so that the next comparison does not run on fresh servers.
 func (d *deployment) age(ctx context.Context, o options, r *report) error {
 	for _, name := range []string{"issue", "login"} {
 		callers, err := d.targets()[name](o.connections)
@@ -115,7 +115,7 @@ func (d *deployment) age(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-// byItself measures what logins have no part in.
+// byItself measures the targets that involve no logins at Vault.
 func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
 	if err := d.halfLoad(ctx, o, r); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
 	return d.introspection(ctx, o.connections, o.lasts, r)
 }
 
-// callersOf are fewer for what makes logins at a database: each of them is a role that is made there.
+// callersOf returns the number of callers for a target. It is lower for database logins, because each one creates a role.
 func (o options) callersOf(name string) int {
 	switch name {
 	case "dynamic", "dynamic-long", "creds":
@@ -136,7 +136,7 @@ func (o options) callersOf(name string) int {
 	}
 }
 
-// rounds asks for each of these targets in turn.
+// rounds measures each of the named targets in turn.
 func (d *deployment) rounds(ctx context.Context, o options, names []string, loads map[string][]load) error {
 	callers := map[string][]call{}
 	for _, name := range names {
@@ -160,7 +160,7 @@ func (d *deployment) rounds(ctx context.Context, o options, names []string, load
 	return nil
 }
 
-// halfLoad compares the latency of an issue at half of what the broker can do with that of one alone.
+// halfLoad compares the latency of an issue at half of the broker's capacity with the latency for a single caller.
 func (d *deployment) halfLoad(ctx context.Context, o options, r *report) error {
 	callers, err := d.targets()["issue"](o.connections)
 	if err != nil {

@@ -17,23 +17,23 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// overload is what became of the broker when ten times as many sandboxes asked as keep it busy.
+// overload holds the results when ten times as many sandboxes send requests as the broker can serve.
 type overload struct {
-	// Capacity is the rate that is reached without it, Goodput the part of that which was issued meanwhile.
+	// Capacity is the rate without overload. Goodput is the rate of issues under overload, as a fraction of Capacity.
 	Capacity float64 `json:"capacity"`
 	Goodput  float64 `json:"goodput"`
-	// Turned is how many were turned away, and the others are latencies at p99, in microseconds.
+	// Turned is the number of requests that were turned away. The others are latencies at p99, in microseconds.
 	Turned        int   `json:"turned_away"`
 	TurnedP99     int64 `json:"turned_away_p99_us"`
 	IssuedP99     int64 `json:"issued_p99_us"`
 	RevokedP99    int64 `json:"revoked_p99_us"`
 	IntrospectP99 int64 `json:"introspected_p99_us"`
-	// Recovered is how long it took until nine tenths of the capacity were reached again, in milliseconds.
+	// Recovered is the time until the rate is at nine tenths of the capacity again, in milliseconds.
 	Recovered int64 `json:"recovered_ms"`
 	Memory    int64 `json:"memory_bytes"`
 }
 
-// watched are the latencies of one kind of call.
+// watched collects the latencies of one kind of call.
 type watched struct {
 	mu   sync.Mutex
 	took []time.Duration
@@ -50,8 +50,8 @@ func (w *watched) p99() int64 {
 	return load{took: w.took}.at(0.99).Microseconds()
 }
 
-// overloaded has ten times as many sandboxes ask as make the broker's capacity, each of which comes back when it is told to,
-// while somebody revokes and introspects.
+// overloaded runs ten times as many sandboxes as the measured capacity needs. Each retries after the time that Retry-After
+// gives. During that time another caller revokes and introspects tokens.
 func (d *deployment) overloaded(ctx context.Context, connections int, lasts time.Duration) (overload, error) {
 	few, err := d.sandboxes(connections, d.url)
 	if err != nil {
@@ -105,7 +105,7 @@ func (d *deployment) overloaded(ctx context.Context, connections int, lasts time
 	return out, err
 }
 
-// sometime waits, and then for up to a second more: sandboxes do not keep step.
+// sometime waits for d, and then for up to a second more, so that sandboxes do not act in step.
 func sometime(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -113,7 +113,8 @@ func sometime(ctx context.Context, d time.Duration) {
 	}
 }
 
-// patient is a sandbox with a connection, by which it has asked once. It asks until ctx ends, and waits when it is told to.
+// patient returns a sandbox that has a connection and has sent one request. It sends requests until ctx ends, and waits
+// when it is turned away.
 func (d *deployment) patient(ctx context.Context, i int, issued, turned *watched) (call, error) {
 	trust, err := d.proved(agent(i))
 	if err != nil {
@@ -145,10 +146,10 @@ func (d *deployment) patient(ctx context.Context, i int, issued, turned *watched
 	}, err
 }
 
-// endEvery is how often somebody revokes meanwhile.
+// endEvery is the interval between revocations under load.
 const endEvery = 200 * time.Millisecond
 
-// token is a credential that is there to be revoked.
+// token is a credential that exists to be introspected or revoked.
 type token struct{ ID, Token string }
 
 func (d *deployment) tokens(ctx context.Context, n int) ([]token, error) {
@@ -171,7 +172,7 @@ func (d *deployment) tokens(ctx context.Context, n int) ([]token, error) {
 	return all, nil
 }
 
-// end revokes one token after the other until ctx ends, and asks about each before and after that.
+// end revokes one token after the other until ctx ends, and introspects each before and after its revocation.
 func (d *deployment) end(ctx context.Context, held []token, revoked, introspected *watched) error {
 	officer, err := d.proved(spiffeid.RequireFromString("spiffe://" + domain + "/ops/admin"))
 	if err != nil {
@@ -216,7 +217,7 @@ func (d *deployment) end(ctx context.Context, held []token, revoked, introspecte
 	return nil
 }
 
-// recovers tells how long it takes until the rate is nine tenths of what it was.
+// recovers measures the time until the rate is nine tenths of the capacity again.
 func (d *deployment) recovers(ctx context.Context, callers []call, capacity float64) (int64, error) {
 	for began := time.Now(); ctx.Err() == nil && time.Since(began) < time.Minute; {
 		if l := d.closed(ctx, callers, time.Second); l.rate() >= 0.9*capacity {

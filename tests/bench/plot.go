@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// plot draws each series as an SVG into a folder: how the latency of an issue compares with that at the first size.
+// plot draws each series as an SVG into a folder: the latency of an issue as a multiple of the latency at the first size.
 func (g *growth) plot(folder string) error {
 	if folder == "" {
 		return nil
@@ -25,7 +25,7 @@ func (g *growth) plot(folder string) error {
 	return nil
 }
 
-// svg is a chart with a place for each size, readable on light and dark ground.
+// svg returns a chart with one position for each size, readable on light and dark backgrounds.
 func (s series) svg() string {
 	const width, height, left, bottom, top = 640, 300, 60, 250, 40
 	most := 1.5
@@ -71,7 +71,7 @@ func (s series) svg() string {
 
 func (s series) ratio(of, first int64) float64 { return float64(of) / float64(max(first, 1)) }
 
-// short is a number as people write it.
+// short formats a number with a unit of K or M.
 func short(n int64) string {
 	switch {
 	case n >= 1_000_000:

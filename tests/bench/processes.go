@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// parts are whose time is told apart.
+// parts are the processes whose processor time is measured separately.
 var parts = []string{"generator", "broker", "vault", "postgres"}
 
 // tick is the unit of /proc/PID/stat, which is the same on every Linux that Go runs on.
 const tick = 10 * time.Millisecond
 
-// spent is the processor time of each part so far. What a part's ended processes used counts for the one that waited.
+// spent returns the processor time of each part so far. The time of an ended process counts for its parent.
 func (d *deployment) spent() map[string]time.Duration {
 	spent := map[string]time.Duration{}
 	all := statistics()
@@ -27,7 +27,7 @@ func (d *deployment) spent() map[string]time.Duration {
 	return spent
 }
 
-// ours tells a process that this one has started, through whomever.
+// ours reports whether this process started pid, directly or through other processes.
 func ours(all map[int]statistic, pid int) bool {
 	for pid > 1 {
 		if pid == os.Getpid() {
@@ -51,7 +51,7 @@ func statistics() map[int]statistic {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended
 		}
 		before, after, _ := strings.Cut(string(text), "(")
 		name, rest, _ := strings.Cut(after, ") ")
@@ -86,7 +86,7 @@ func (d *deployment) partOf(pid int, s statistic) string {
 	}
 }
 
-// memory is what the first broker holds of the machine's, and the most that it ever held, in bytes.
+// memory returns the first broker's resident memory now and at its peak, in bytes.
 func (d *deployment) memory() (now, most int64) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.brokers[0].process.Process.Pid), "status"))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// byReplicas compares what one broker issues with what several do, on the same PostgreSQL, Vault and processors. What was
-// issued is then on record, all of it.
+// byReplicas compares the rate of one broker with the rate of several on the same PostgreSQL, Vault and processors. It then
+// checks that every issued credential is on record.
 func (d *deployment) byReplicas(ctx context.Context, o options, g *growth) error {
 	conn, err := pgx.Connect(ctx, d.database())
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *deployment) byReplicas(ctx context.Context, o options, g *growth) error
 	return nil
 }
 
-// counting adds up what these callers are given.
+// counting makes each caller count its successes in given.
 func counting(callers []call, given *atomic.Int64) []call {
 	counted := make([]call, len(callers))
 	for i, ask := range callers {

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// report is what a run found.
+// report holds the results of a run.
 type report struct {
 	Connections int
-	// Introspect is what gateways ask about tokens, Revoke the end of a token, and BusyRevoke that while gateways ask.
+	// Introspect is a gateway's introspection, Revoke a revocation, and BusyRevoke a revocation while gateways introspect.
 	Introspect, Revoke, BusyRevoke figures
-	// Memory is the most that the broker held, in bytes.
+	// Memory is the broker's peak memory, in bytes.
 	Memory int64
-	// Between is how many of each were given between the two times that tokens are compared.
+	// Between is the number of issues and logins between the two comparisons of tokens.
 	Between map[string]int
 
-	// atFirst is of tokens while the servers have just begun, and loads of everything later.
+	// atFirst holds the loads of tokens on fresh servers, and loads holds all later ones.
 	atFirst, loads map[string][]load
 }
 
-// The targets of one caller's issues, and of those at half of the highest rate.
+// These are the names for one caller's issues, and for issues at half of the highest rate.
 const alone, half = "issue, one caller", "issue, half load"
 
-// figures are those of one load. Times are in microseconds.
+// figures are the figures of one load. Times are in microseconds.
 type figures struct {
 	Rate      float64          `json:"rate"`
 	P50       int64            `json:"p50_us"`
@@ -47,14 +47,14 @@ func figuresOf(l load) figures {
 	return f
 }
 
-// Those that are compared are asked for in turn. Database logins come last: what is compared with a login of Vault's, which makes
-// three files, does not depend on what they left there, or on what was deleted after them.
+// Targets that are compared run in turn. Database logins come last: what is compared with a login at Vault, which creates
+// three files, must not depend on the files that database logins leave, or on the deletion of those files.
 var (
 	tokens = []string{"issue", "login", "issue-jwt", "sign"}
 	logins = []string{"dynamic-long", "dynamic", "creds"}
 )
 
-// ratio is that of the rates of two targets, round by round, sorted.
+// ratio returns the ratios of the rates of two targets, one for each round, sorted.
 func ratio(loads map[string][]load, ours, theirs string) []float64 {
 	return ratioOf(loads, load.rate, ours, theirs)
 }
@@ -101,7 +101,7 @@ func (r *report) print(out io.Writer) {
 		middle("issue", "login"), middle("issue", "sign"), middle("dynamic", "creds"))
 }
 
-// ratios writes those of what was asked for in these loads.
+// ratios writes the ratios of the targets that these loads contain.
 func (r *report) ratios(out io.Writer, loads map[string][]load, when string) {
 	for _, pair := range ratios {
 		if all := ratio(loads, pair[0], pair[1]); len(all) > 0 {
@@ -119,12 +119,12 @@ func (r *report) row(out io.Writer, name string, f figures) {
 	fmt.Fprintln(out, "\t")
 }
 
-// shown is a time of so many microseconds.
+// shown converts microseconds to a rounded duration.
 func shown(us int64) time.Duration {
 	return (time.Duration(us) * time.Microsecond).Round(10 * time.Microsecond)
 }
 
-// median is the round of a target whose rate is the middle one; or whose p99 is, where the rate was given.
+// median returns the round of a target with the median rate. For the half load, whose rate is fixed, it uses p99.
 func median(loads map[string][]load, name string) load {
 	figure := load.rate
 	if name == half {
@@ -134,7 +134,7 @@ func median(loads map[string][]load, name string) load {
 	return all[len(all)/2]
 }
 
-// all is what is saved: every round of every target.
+// all returns the data to save: every round of every target.
 func (r *report) all() map[string]any {
 	rounds := func(of map[string][]load) map[string][]figures {
 		all := map[string][]figures{}

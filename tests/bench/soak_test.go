@@ -32,32 +32,32 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// soakLoad is the part of what the replicas can do that is asked of them.
+	// soakLoad is the fraction of the replicas' capacity that the test uses.
 	soakLoad    = 0.6
 	soakCallers = 64
 	millis      = "15:04:05.000"
-	// loginEvery is how often a login at the database is asked for, at each replica.
+	// loginEvery is the interval between database logins at each replica.
 	loginEvery = time.Second
-	// grace is how long after something went wrong the last failures may be seen.
+	// grace is the time after a fault during which failures are still excused.
 	grace = 5 * time.Second
 )
 
-// soak is two replicas under load while one thing after the other goes wrong. The first replica is never restarted, so that what
-// it takes can be followed from the beginning to the end.
+// soak runs two replicas under load and injects one fault after the other. The first replica is never restarted, so that
+// its resources can be followed from the beginning to the end.
 type soak struct {
 	*deployment
 	random  *rand.Rand
 	relays  [2]*testkit.Relay // between each replica and Postgres
 	journal journal
-	// handed is what was handed out, and has to be on record.
+	// handed holds the ids of issued credentials, which must be on record.
 	handed handed
 	ended  ended
 	taken  []taken
 }
 
-// TestSoak has two replicas work at three fifths of what they can do while something goes wrong again and again. Afterwards each
-// failure was seen while something was wrong or soon after, nothing was ever said that is not so, what the replica
-// takes has not grown, and the ledger holds (I1, I2, I6, I8, I10, I13). `make soak` does so for an hour.
+// TestSoak runs two replicas at three fifths of their capacity and injects faults repeatedly. It then checks that each
+// failure happened during a fault or soon after, that no response was ever false, that the first replica's resources have
+// not grown, and that the ledger holds (I1, I2, I6, I8, I10, I13). `make soak` runs it for an hour.
 func TestSoak(t *testing.T) {
 	seed := cmp.Or(*soakSeed, rand.Uint64())
 	fmt.Fprintf(os.Stderr, "soak: seed %d\n", seed)
@@ -78,7 +78,7 @@ func TestSoak(t *testing.T) {
 	row(t, "ledger", func(t *testing.T) { testkit.CheckLedger(t, s.database()) })
 }
 
-// row is a line of the result.
+// row runs one row of the suite's result.
 func row(t *testing.T, name string, do func(t *testing.T)) {
 	t.Helper()
 	if t.Run(name, do) {
@@ -117,13 +117,14 @@ func newSoak(t *testing.T, random *rand.Rand) *soak {
 	return s
 }
 
-// wrong is a fault that was there for a while.
+// wrong is a fault with the period during which it lasted.
 type wrong struct {
 	fault
 	from, until time.Time
 }
 
-// round is a while of calm, something that goes wrong, and what follows, until it is time for the next.
+// round runs the load for one period: some time without a fault, then one fault, then the rest until the next period. It
+// fails the test if a call fails without an excuse.
 func (s *soak) round(t *testing.T, callers, logins []call, rate float64, last wrong) wrong {
 	t.Helper()
 	began, over := time.Now(), make(chan struct{})
@@ -131,7 +132,7 @@ func (s *soak) round(t *testing.T, callers, logins []call, rate float64, last wr
 	var acting sync.WaitGroup
 	acting.Go(func() {
 		defer close(over)
-		<-time.After(max(*soakEvery/2, time.Until(last.until.Add(grace)))) // the failures before are over, and calm has been seen
+		<-time.After(max(*soakEvery/2, time.Until(last.until.Add(grace)))) // earlier failures are over, and some time has passed without a fault
 		s.take(t)
 		now = s.goWrong(t)
 		<-time.After(time.Until(began.Add(*soakEvery)))
@@ -161,8 +162,8 @@ func (s *soak) round(t *testing.T, callers, logins []call, rate float64, last wr
 	return now
 }
 
-// steady has calls arrive at a rate until over is closed. What nobody was free to ask for in time is not asked for later: agents do
-// other things meanwhile.
+// steady makes calls arrive at a rate until over is closed. Calls that no caller was free to send within a second are
+// dropped: agents do other things in that time.
 func steady(rate float64, over <-chan struct{}) func() (time.Time, bool) {
 	const patience = time.Second
 	every := time.Duration(float64(time.Second) / rate)
@@ -185,8 +186,8 @@ func steady(rate float64, over <-chan struct{}) func() (time.Time, bool) {
 	}
 }
 
-// flat compares the least that the first replica took in the first third of the run, after its first minutes, with that in the last
-// third: a load that stays the same only adds to what has leaked.
+// flat compares the first replica's lowest use of a resource in the first third of the run, without its first minutes, with
+// the lowest use in the last third. A constant load can only add to what has leaked.
 func (s *soak) flat(t *testing.T, what string, of func(taken) float64, most float64) {
 	t.Helper()
 	values := make([]float64, len(s.taken))
@@ -200,7 +201,7 @@ func (s *soak) flat(t *testing.T, what string, of func(taken) float64, most floa
 	rest := values[min(len(values)/6, len(values)-2*third):]
 	first, last := slices.Min(rest[:third]), slices.Min(rest[len(rest)-third:])
 	fmt.Fprintf(os.Stderr, "%s: %.0f at least in the first third, %.0f in the last one\n", what, first, last)
-	if third < 10 { // few samples are more of the load than of what has leaked
+	if third < 10 { // with few samples, the load outweighs a leak
 		most *= 4
 	}
 	if last-first > most {

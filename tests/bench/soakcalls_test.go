@@ -18,10 +18,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// errFalse is what no fault excuses: the broker has said what is not so, or has met what it did not expect.
+// errFalse marks errors that no fault excuses: the broker gave a false response, or one that is not expected from it.
 var errFalse = errors.New("nothing that goes wrong excuses this")
 
-// unanswered is what a replica did not do. On is which replica that was, from 0.
+// unanswered is a call that a replica did not serve. On is the replica, counted from 0.
 type unanswered struct {
 	op  string
 	on  int
@@ -31,13 +31,13 @@ type unanswered struct {
 func (u *unanswered) Error() string { return fmt.Sprintf("%s at replica %d: %v", u.op, u.on+1, u.err) }
 func (u *unanswered) Unwrap() error { return u.err }
 
-// failure is a call that did not get what it asked for.
+// failure is a call that did not succeed.
 type failure struct {
 	from, to time.Time
 	err      error
 }
 
-// excused tells whether something was wrong during the call, or shortly before, that can keep this replica from doing this.
+// excused reports whether a fault during the call, or shortly before, can make this replica fail such a call.
 func (f failure) excused(by wrong) bool {
 	var u *unanswered
 	if errors.Is(f.err, errFalse) || !errors.As(f.err, &u) {
@@ -65,7 +65,7 @@ func (j *journal) empty() []failure {
 	return all
 }
 
-// handed is the ids of what was handed out.
+// handed holds the ids of issued credentials.
 type handed struct {
 	mu  sync.Mutex
 	ids [][16]byte
@@ -77,14 +77,14 @@ func (h *handed) add(id [16]byte) {
 	h.ids = append(h.ids, id)
 }
 
-// line is a way to one replica, for one kind of call.
+// line is a connection to one replica, for one kind of call.
 type line struct {
 	op string
 	on int
 	do func(context.Context, []byte) (answer, error)
 }
 
-// What is asked of a replica.
+// These are the kinds of calls.
 const (
 	opIssue      = "issue"
 	opIntrospect = "introspect"
@@ -93,7 +93,7 @@ const (
 	opLogout     = "log out"
 )
 
-// caller is lines to both replicas, first to the one that it asks.
+// caller has connections to both replicas. The first of each pair is the replica that it mainly calls.
 type caller struct {
 	*soak
 	sandbox, bearer, gateway, officer [2]line
@@ -101,8 +101,9 @@ type caller struct {
 	since                             time.Time
 }
 
-// callers are half on one replica and half on the other. Of eight one proves itself with a JWT-SVID, two ask about tokens, one ends
-// what it was given, and sees that both replicas know, and the others ask for tokens. Logins are for one caller of each replica.
+// callers returns soakCallers callers, half on each replica. Of eight, one authenticates with a JWT-SVID, two introspect
+// tokens, one revokes its own tokens and checks that both replicas know, and the others request tokens. In addition, one
+// caller of each replica requests logins.
 func (s *soak) callers(t *testing.T) (all, logins []call) {
 	t.Helper()
 	for i := range soakCallers + len(s.brokers) {
@@ -154,7 +155,7 @@ func (s *soak) caller(i int) (*caller, error) {
 	return c, nil
 }
 
-// bearer shows a JWT-SVID, of which it gets a new one in time.
+// bearer sends a JWT-SVID, which it renews before it expires.
 func (s *soak) bearer(i int, at string) func(context.Context, []byte) (answer, error) {
 	var until time.Time
 	header := http.Header{}
@@ -172,7 +173,7 @@ func (s *soak) bearer(i int, at string) func(context.Context, []byte) (answer, e
 	}
 }
 
-// kept writes down what does not succeed. Who got nothing waits a moment, as an agent would.
+// kept records failures in the journal. After a failure it waits a moment, as an agent would.
 func (s *soak) kept(ask call) call {
 	return func(ctx context.Context) error {
 		from := time.Now()
@@ -185,8 +186,8 @@ func (s *soak) kept(ask call) call {
 	}
 }
 
-// wants wants one status. Whoever cannot answer well may say so, with a time to come back at, or not at all; and a login may be
-// revoked before Vault has confirmed it.
+// wants expects one status. A replica that cannot serve the call may say so with Retry-After, or not respond at all. The
+// revocation of a login may also be accepted (202) before Vault has confirmed it.
 func (l line) wants(ctx context.Context, body []byte, want int) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -204,7 +205,7 @@ func (l line) wants(ctx context.Context, body []byte, want int) (answer, error) 
 	return got, &unanswered{l.op, l.on, err}
 }
 
-// issue asks for a credential, and keeps its id.
+// issue requests a credential and records its id.
 func (c *caller) issue(ctx context.Context, l line, what map[string]any) (token, error) {
 	body, err := json.Marshal(what)
 	if err != nil {
@@ -234,7 +235,7 @@ func (c *caller) issueAsBearer(ctx context.Context) error {
 	return err
 }
 
-// introspect asks about a token that is in force for as long as that is asked.
+// introspect introspects a token that stays in force. It requests a new token every 30 seconds.
 func (c *caller) introspect(ctx context.Context) error {
 	if time.Since(c.since) > 30*time.Second {
 		got, err := c.issue(ctx, c.sandbox[0], read)
@@ -246,7 +247,7 @@ func (c *caller) introspect(ctx context.Context) error {
 	return c.stands(ctx, 0, c.held, true)
 }
 
-// stands asks a replica whether a token is in force.
+// stands introspects a token at a replica and checks whether it is in force.
 func (c *caller) stands(ctx context.Context, on int, held token, want bool) error {
 	got, err := c.gateway[on].wants(ctx, []byte(url.Values{"token": {held.Token}}.Encode()), http.StatusOK)
 	if err != nil {
@@ -259,8 +260,8 @@ func (c *caller) stands(ctx context.Context, on int, held token, want bool) erro
 	return nil
 }
 
-// revoke has a token ended, which was in force at the other replica and is at none of them then. And it asks about one that was
-// ended before: a replica that comes back must not remember it as it was (I6).
+// revoke revokes a token that is in force at the other replica, and checks that it is then in force at neither. It also
+// checks a token that was revoked before: a replica that restarts must not have it cached as active (I6).
 func (c *caller) revoke(ctx context.Context) error {
 	if before, found := c.ended.any(); found {
 		if err := errors.Join(c.stands(ctx, 0, before, false), c.stands(ctx, 1, before, false)); err != nil {
@@ -290,7 +291,7 @@ func (c *caller) end(ctx context.Context, by line, held token) error {
 	return err
 }
 
-// login has a sandbox log in at the database, and somebody end that.
+// login requests a database login for a sandbox and revokes it.
 func (c *caller) login(ctx context.Context) error {
 	in, out := c.sandbox[0], c.officer[0]
 	in.op, out.op = opLogin, opLogout
@@ -301,7 +302,7 @@ func (c *caller) login(ctx context.Context) error {
 	return c.end(ctx, out, held)
 }
 
-// ended is the tokens that were ended last, for as long as they would live.
+// ended holds the last revoked tokens. Only tokens that would not have expired yet are checked again.
 type ended struct {
 	mu     sync.Mutex
 	tokens [256]token
@@ -323,10 +324,10 @@ func (e *ended) any() (token, bool) {
 	return e.tokens[i], time.Since(e.since[i]) < 50*time.Second
 }
 
-// each calls again and again until over is closed.
+// each calls do repeatedly until over is closed.
 func each(ctx context.Context, every time.Duration, over <-chan struct{}, do call) {
 	for {
-		_ = do(ctx) // whose failures are kept
+		_ = do(ctx) // do records its failures
 		select {
 		case <-over:
 			return
@@ -335,7 +336,7 @@ func each(ctx context.Context, every time.Duration, over <-chan struct{}, do cal
 	}
 }
 
-// onRecord looks for each credential that was handed out (I1).
+// onRecord checks that each issued credential is on record (I1).
 func (s *soak) onRecord(t *testing.T) {
 	conn := testkit.Connect(t, s.database())
 	if _, err := conn.Exec(t.Context(), `CREATE TEMPORARY TABLE handed (id uuid)`); err != nil {
@@ -355,8 +356,8 @@ func (s *soak) onRecord(t *testing.T) {
 	}
 }
 
-// finished waits until what faults interrupted has been brought to its end, which takes a sweeper a minute at most, and until the
-// database knows no login that is not on record (I2, I13).
+// finished waits until all interrupted requests reach a final state, which takes a sweeper a minute at most, and until the
+// database has no login that is not on record (I2, I13).
 func (s *soak) finished(t *testing.T) {
 	conn := testkit.Connect(t, s.database())
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {

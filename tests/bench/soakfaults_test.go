@@ -19,20 +19,20 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// fault is something that goes wrong for a while, and is mended.
+// fault is something that goes wrong for a while and is then repaired.
 type fault struct {
 	what        string
 	begin, mend func(ctx context.Context) error
-	// excuses tells what a replica may fail to do meanwhile.
+	// excuses reports whether a replica may fail an operation during the fault.
 	excuses func(op string, on int) bool
-	// bites tells that some calls fail meanwhile, or wait: else the fault was none.
+	// bites means that some calls must fail or wait during the fault. Otherwise the fault had no effect.
 	bites bool
 }
 
 func nothing(context.Context) error { return nil }
 
-// What is wrong with one replica, with Vault, or with none of what is needed. No replica confirms a revocation before the other one
-// knows.
+// These report which operations may fail if one replica, Vault, the database, or nothing that calls need is affected. No
+// replica confirms a revocation before the other one knows, so both may fail to revoke.
 func ofReplica(n int) func(string, int) bool {
 	return func(op string, on int) bool { return on == n || op == opRevoke || op == opLogout }
 }
@@ -40,7 +40,7 @@ func ofVault(op string, _ int) bool  { return op == opIssue || op == opLogin || 
 func ofDatabase(string, int) bool    { return true }
 func ofWhatIsSpare(string, int) bool { return false }
 
-// faults are those of which one is drawn. What befalls a process befalls the second replica.
+// faults returns the faults to draw from. Faults of a process affect the second replica.
 func (s *soak) faults() []fault {
 	second, on := s.brokers[1], s.random.IntN(2)
 	relay, by := s.relays[on], time.Duration(20+s.random.IntN(300))*time.Millisecond
@@ -70,7 +70,7 @@ func (s *soak) faults() []fault {
 	}
 }
 
-// terminate ends all connections but its own.
+// terminate ends all connections to Postgres but its own.
 func (s *soak) terminate(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.database())
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *soak) serveAgain(context.Context) (err error) {
 	return err
 }
 
-// goWrong draws what goes wrong and for how long, and mends it.
+// goWrong draws a fault and its duration, injects it, and repairs it.
 func (s *soak) goWrong(t *testing.T) wrong {
 	t.Helper()
 	all := s.faults()
@@ -102,14 +102,14 @@ func (s *soak) goWrong(t *testing.T) wrong {
 	return now
 }
 
-// taken is what a replica holds of the machine's.
+// taken holds a replica's use of resources.
 type taken struct{ memory, goroutines, files float64 }
 
 func (v taken) String() string {
 	return fmt.Sprintf("%.0f MiB, %.0f goroutines, %.0f files", v.memory/(1<<20), v.goroutines, v.files)
 }
 
-// take asks the first replica.
+// take samples the first replica's metrics.
 func (s *soak) take(t *testing.T) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.brokers[0].metrics+"/metrics", nil)

@@ -15,10 +15,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// target makes callers of something that is asked for, each a client with a connection of its own.
+// target creates n callers of something that is measured. Each is a client with a separate connection.
 type target func(n int) ([]call, error)
 
-// targets are what is compared. The first ones are Brevet's, the others are what one would do without it.
+// targets are the things that are compared. The first ones are Brevet's, the others are the alternatives without it.
 func (d *deployment) targets() map[string]target {
 	return map[string]target{
 		"issue":        func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
@@ -31,25 +31,25 @@ func (d *deployment) targets() map[string]target {
 	}
 }
 
-// read asks for what most is measured with.
+// read is the request body that most measurements use.
 var read = map[string]any{"scope": "bench.read", "params": map[string]any{"repo": "acme/api"}, "task": "bench"}
 
 func agent(i int) spiffeid.ID {
 	return spiffeid.RequireFromString(fmt.Sprintf("spiffe://%s/agents/agent-%d", domain, i))
 }
 
-// sandboxes ask for a signed token, of the brokers in turn.
+// sandboxes request a signed token. They are spread over the given brokers.
 func (d *deployment) sandboxes(n int, of ...string) ([]call, error) {
 	return callers(n, func(i int) (call, error) { return d.sandbox(i, of[i%len(of)], read) })
 }
 
-// readers ask for database logins.
+// readers request database logins.
 func (d *deployment) readers(n int, scope string) ([]call, error) {
 	body := map[string]any{"scope": scope, "task": "bench"}
 	return callers(n, func(i int) (call, error) { return d.sandbox(i, d.url, body) })
 }
 
-// sandbox asks a broker over mutual TLS.
+// sandbox calls a broker over mutual TLS.
 func (d *deployment) sandbox(i int, of string, body any) (call, error) {
 	trust, err := d.proved(agent(i))
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *deployment) sandbox(i int, of string, body any) (call, error) {
 	return post(trust, of+"/v1/tokens", http.Header{}, body, http.StatusCreated)
 }
 
-// bearers ask the broker with a JWT-SVID in each request.
+// bearers call the broker with a JWT-SVID in each request.
 func (d *deployment) bearers(n int, body any) ([]call, error) {
 	return callers(n, func(i int) (call, error) {
 		return d.refreshed(i, "https://"+domain, func(token string) (call, error) {
@@ -67,7 +67,7 @@ func (d *deployment) bearers(n int, body any) ([]call, error) {
 	})
 }
 
-// logins are those of Vault's own JWT method, with the same JWT-SVIDs. They get a Vault token.
+// logins log in with Vault's own JWT method, with JWT-SVIDs of the same issuer. They get a Vault token.
 func (d *deployment) logins(n int) ([]call, error) {
 	return callers(n, func(i int) (call, error) {
 		return d.refreshed(i, "vault", func(token string) (call, error) {
@@ -76,7 +76,7 @@ func (d *deployment) logins(n int) ([]call, error) {
 	})
 }
 
-// refreshed is a caller that has a new JWT-SVID each minute, as one has who asks the Workload API for it.
+// refreshed returns a caller that gets a new JWT-SVID each minute, like a client of the Workload API.
 func (d *deployment) refreshed(i int, audience string, with func(token string) (call, error)) (call, error) {
 	var ask call
 	var until time.Time
@@ -95,7 +95,7 @@ func (d *deployment) refreshed(i int, audience string, with func(token string) (
 	}, nil
 }
 
-// signers have Transit sign what a token of Brevet's is as long as.
+// signers make Transit sign input of the length of a Brevet token.
 func (d *deployment) signers(n int) ([]call, error) {
 	input := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", 900)))
 	body := map[string]any{"input": input, "marshaling_algorithm": "jws"}
@@ -104,7 +104,7 @@ func (d *deployment) signers(n int) ([]call, error) {
 	})
 }
 
-// creds are database logins of Vault's, which nothing wraps and nobody records.
+// creds request database logins directly from Vault, which are neither wrapped nor recorded.
 func (d *deployment) creds(n int) ([]call, error) {
 	return callers(n, func(int) (call, error) {
 		return request(nil, http.MethodGet, d.servers.Vault.Addr()+"/v1/database/creds/reporting", d.root(), nil, http.StatusOK), nil
@@ -131,7 +131,7 @@ func post(trust *tls.Config, url string, header http.Header, body any, want int)
 	return request(trust, http.MethodPost, url, header, text, want), err
 }
 
-// request sends the same over and over, and wants one status.
+// request sends the same request on each call and expects one status.
 func request(trust *tls.Config, method, url string, header http.Header, body []byte, want int) call {
 	ask := asking(trust, method, url, header)
 	return func(ctx context.Context) error {
@@ -143,15 +143,15 @@ func request(trust *tls.Config, method, url string, header http.Header, body []b
 	}
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// asking is a client of its own, with one connection that it keeps. Its bodies are JSON unless the header says otherwise, which may be
-// changed between two calls.
+// asking returns a client with one persistent connection. Its bodies are JSON unless the header says otherwise. The caller
+// may change the header between two calls.
 func asking(trust *tls.Config, method, url string, header http.Header) func(context.Context, []byte) (answer, error) {
 	if header.Get("Content-Type") == "" && method == http.MethodPost {
 		header.Set("Content-Type", "application/json")
@@ -174,8 +174,9 @@ func asking(trust *tls.Config, method, url string, header http.Header) func(cont
 	}
 }
 
-// endLogins ends the database logins that have been asked for, those of Brevet through Brevet: else they would be ended, and found
-// to be, while the next is measured. It is not counted; the tokens of its own logins outlive the run.
+// endLogins ends the database logins that were requested, Brevet's through Brevet. Otherwise they would expire, and Brevet
+// would find that out, while the next target is measured. Its time is not counted. Tokens of the login target are not ended:
+// they outlive the run.
 func (d *deployment) endLogins(ctx context.Context) error {
 	officer, err := d.proved(spiffeid.RequireFromString("spiffe://" + domain + "/ops/admin"))
 	if err != nil {
@@ -185,7 +186,7 @@ func (d *deployment) endLogins(ctx context.Context) error {
 	defer cancel()
 	revoke := asking(officer, http.MethodPost, d.url+"/v1/revocations", http.Header{})
 	for _, scope := range []string{"bench.database", "bench.database.long"} {
-		for { // until nothing is left
+		for { // until none is left
 			got, err := revoke(ctx, fmt.Appendf(nil, `{"scope": %q, "reason": "measured"}`, scope))
 			if err != nil {
 				return err
@@ -206,7 +207,7 @@ func (d *deployment) endLogins(ctx context.Context) error {
 	return end(ctx)
 }
 
-// prepareVault gives Vault the login method that one would use without Brevet.
+// prepareVault configures the login method of Vault that one would use without Brevet.
 func (d *deployment) prepareVault(ctx context.Context) error {
 	set := d.issuer.Bundle().JWTBundle()
 	var keys []string
