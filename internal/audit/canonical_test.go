@@ -17,7 +17,7 @@ var spellings = []string{
 	`tru`, `nul`, ``, `{`, `[`, `{"a"}`, `{"a":}`, `{a:1}`, `[[[[]]]]`, `"\uFFFD"`, "\"\ufffd\"",
 }
 
-// A text that is walked over is judged as one that is written again.
+// The walk and the rewrite give the same verdict on any text.
 func FuzzCanonical(f *testing.F) {
 	for _, text := range spellings {
 		f.Add([]byte(text))

@@ -112,7 +112,7 @@ func many(k logKey, n int) []logKey {
 	return all
 }
 
-// A receipt proves exactly the entries that it has.
+// A receipt proves its own entries and nothing else.
 func TestReceipts(t *testing.T) {
 	key := newKey(t, origin)
 	keys := note.VerifierList(key.verifier)

@@ -10,8 +10,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 )
 
-// A checkpoint of a log of certificates in public use, with the cosignatures of four witnesses, and the key that one of
-// them publishes. The specification's own example names no key.
+// publicCheckpoint is a checkpoint of a certificate log in public use, with the cosignatures of four witnesses and the key
+// that one of them publishes. The specification's own example names no key.
 const (
 	publicCheckpoint = `arche2025h1.staging.ct.transparency.dev
 1432088532

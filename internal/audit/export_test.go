@@ -2,10 +2,10 @@ package audit
 
 import "golang.org/x/mod/sumdb/tlog"
 
-// Canonical is canonical, for its tests.
+// Canonical exports canonical for tests.
 var Canonical = canonical
 
-// RootOf is the root of the tree over leaves, as Verify computes it.
+// RootOf returns the root of the tree over leaves, as Verify computes it.
 func RootOf(leaves []tlog.Hash) tlog.Hash {
 	var f frontier
 	for _, leaf := range leaves {

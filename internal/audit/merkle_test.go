@@ -12,7 +12,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// stored is a tree as tlog keeps it.
+// stored is a tree in the form that tlog stores.
 type stored []tlog.Hash
 
 func (s stored) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
@@ -23,7 +23,7 @@ func (s stored) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return found, nil
 }
 
-// treeOf makes the tree over records, and its leaves.
+// treeOf returns the tree over records, and its leaves.
 func treeOf(t *testing.T, records [][]byte) (tree stored, leaves []tlog.Hash) {
 	t.Helper()
 	for n, record := range records {
@@ -36,7 +36,7 @@ func treeOf(t *testing.T, records [][]byte) (tree stored, leaves []tlog.Hash) {
 	return tree, leaves
 }
 
-// The tree is that of RFC 6962, as another implementation has it: its known answers first.
+// The tree is that of RFC 6962. The first check uses the known answers of another implementation.
 func TestRootsAreThoseOfTheStandard(t *testing.T) {
 	_, leaves := treeOf(t, testonly.LeafInputs())
 	for size, want := range append([][]byte{testonly.EmptyRootHash()}, testonly.RootHashes()[1:]...) {
@@ -46,7 +46,7 @@ func TestRootsAreThoseOfTheStandard(t *testing.T) {
 	}
 }
 
-// Each proof that is made here is one that the other implementation takes, and takes for nothing else.
+// Another implementation accepts each proof that is made here, and accepts it for nothing else.
 func TestProofsAreThoseOfTheStandard(t *testing.T) {
 	var records [][]byte
 	for n := range 600 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// refused is an entry of a call that was refused.
+// refused returns an entry for a refused call.
 func refused(n int64) audit.Entry {
 	id := fmt.Sprintf("00000000-0000-7000-8000-%012d", n)
 	body := fmt.Appendf(nil, `{"code":"unauthenticated","detail":"x","id":"%s","kind":"call.refused","operation":"o","remote":"r",`+
@@ -22,7 +22,7 @@ func refused(n int64) audit.Entry {
 	}
 }
 
-// large is a ledger with tiles of two levels, and a checkpoint that nobody has signed.
+// large returns a ledger with tiles of two levels and an unsigned checkpoint.
 func large(t *testing.T) []audit.Item {
 	t.Helper()
 	const size = 1<<16 + 300
@@ -127,7 +127,7 @@ func flipRoot(tile audit.Tile) []audit.Item {
 	return []audit.Item{tile}
 }
 
-// What is wrong with many entries is not told of each, and that is told.
+// The report does not list damage to very many entries one by one, and says how many findings it leaves out.
 func TestFindingsAreBounded(t *testing.T) {
 	items := []audit.Item{audit.Head{Size: 1000}}
 	for n := range int64(1000) {
@@ -142,7 +142,7 @@ func TestFindingsAreBounded(t *testing.T) {
 	}
 }
 
-// Entries that were never the bodies of any are named, and stop nothing.
+// Entries whose body was never valid are reported, and do not stop the verification.
 func TestBodiesThatAreNone(t *testing.T) {
 	for text, want := range map[string]audit.Code{
 		"": audit.Unreadable, "x": audit.Unreadable, "[]": audit.Unreadable, `{"version":"1"}`: audit.Unreadable, "\xff": audit.Unreadable,
@@ -167,7 +167,7 @@ func TestBodiesThatAreNone(t *testing.T) {
 	}
 }
 
-// An error of reading is no finding, wherever it comes.
+// A read error is returned as an error and not as a finding, wherever it occurs.
 func TestNothingIsSaidOfWhatCannotBeRead(t *testing.T) {
 	broken := errors.New("broken")
 	for _, after := range []int{0, 1, 700, 5000} {
@@ -198,7 +198,7 @@ func TestEveryCodeHasAMeaning(t *testing.T) {
 	}
 }
 
-// small is a ledger with one whole tile, and checkpoints that nobody has signed after each 64 entries.
+// small returns a ledger with one whole tile and an unsigned checkpoint after each 64 entries.
 func small(t *testing.T) (entries []audit.Entry, rest func([]audit.Entry) []audit.Item) {
 	t.Helper()
 	var records [][]byte
@@ -227,7 +227,7 @@ func small(t *testing.T) (entries []audit.Entry, rest func([]audit.Entry) []audi
 	}
 }
 
-// What becomes of entries on both sides of a checkpoint is named as elsewhere.
+// Damage on either side of a checkpoint gets the same code as elsewhere.
 func TestDamageAroundCheckpoints(t *testing.T) {
 	whole, made := small(t)
 	for k := 60; k < 70; k++ {
