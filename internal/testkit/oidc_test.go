@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// What a certified provider signs is what people takes.
+// Package people accepts the ID tokens that a certified provider signs.
 func TestProviderProvesPeople(t *testing.T) {
 	provider := testkit.Provider(t)
 	verifier, err := people.New(people.Config{Issuer: provider.Issuer, ClientID: provider.ClientID, Now: time.Now})
