@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What PrepareEngines sets up works, also when it is called again.
+// The engines that PrepareEngines sets up work, also after a second call.
 func TestPreparedEngines(t *testing.T) {
 	stack := shared(t)
 	for range 2 {
@@ -31,7 +31,7 @@ func TestPreparedEngines(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `DELETE FROM orders`); err == nil {
 		t.Error("the login may delete orders")
 	}
-	// The end of the login ends its sessions too.
+	// Revoking the login ends its sessions too.
 	write(t, stack.Vault, "sys/leases/revoke-prefix/database/creds/reporting", map[string]any{"sync": true})
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM orders`).Scan(&orders); err == nil {
 		t.Error("the session goes on after the login was revoked")

@@ -1,6 +1,6 @@
 package devstack
 
-// What the tests of this package see of its inside.
+// These are internals that the tests of this package use.
 var (
 	BuiltVault   = builtVault
 	PrivateGroup = privateGroup

@@ -245,7 +245,7 @@ func TestBundleEndpoint(t *testing.T) {
 	}
 }
 
-// curl looks for the name that it calls, which only the workload that is called so has.
+// curl checks the host name that it calls. Only the workload with that host has it in its SVID.
 func TestHostsAreInTheSVIDsOfTheirWorkload(t *testing.T) {
 	called := spiffeid.RequireFromPath(acme, "/called")
 	issuer := newIssuer(t, devstack.IssuerConfig{
@@ -268,7 +268,7 @@ func TestHostsAreInTheSVIDsOfTheirWorkload(t *testing.T) {
 	}
 }
 
-// An authority that was prepared verifies before it signs, so that nobody meets an SVID of an authority that they do not know.
+// A prepared authority is in the bundle before it signs, so that no verifier meets an SVID of an unknown authority.
 func TestPreparedAuthoritySignsOnceItIsActive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

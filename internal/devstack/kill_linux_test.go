@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Elsewhere than on Linux there is no parent-death signal: the next start ends what was left.
+// Other systems have no parent-death signal: there, the next start ends what was left.
 func TestKilledParentLeavesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// login is one of the database role reporting, in the hands of whoever has its password.
+// login is a login of the database role reporting, as its holder can use it.
 type login struct {
 	name, lease string
 	config      *pgx.ConnConfig
@@ -44,8 +44,8 @@ func (l login) connect(t *testing.T, statements ...string) *pgx.Conn {
 	return conn
 }
 
-// No login holds up the end of its own or of another, or keeps others from getting one; once Vault says that it is
-// revoked it is of no use, whether or not its role could be dropped.
+// No login can delay its own revocation or that of another login, or keep others from getting a login. Once Vault reports a
+// login as revoked it is useless, whether or not its role could be dropped.
 func TestLoginsCannotBeHeldAgainstTheirEnd(t *testing.T) {
 	stack := shared(t)
 	if err := stack.PrepareEngines(t.Context()); err != nil {
@@ -53,7 +53,7 @@ func TestLoginsCannotBeHeldAgainstTheirEnd(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name      string
-		own, his  func(victim, other login) []string // run by the login to be revoked, and by another
+		own, his  func(victim, other login) []string // statements of the login to be revoked, and of another one
 		stays     bool
 		elsewhere string
 	}{
@@ -126,7 +126,7 @@ func (l login) isDead(t *testing.T, stack *devstack.Stack, reader *pgx.Conn, sta
 	}
 }
 
-// A login that comes back as fast as it can, each time to hold its own row, is ended as well.
+// A login that reconnects as fast as it can, each time to lock its own row, is ended as well.
 func TestLoginThatKeepsComingBack(t *testing.T) {
 	stack := shared(t)
 	if err := stack.PrepareEngines(t.Context()); err != nil {
@@ -143,7 +143,7 @@ func TestLoginThatKeepsComingBack(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				// The password stays what it is.
+				// The statement sets the password to its current value.
 				_, _ = conn.Exec(ctx, `BEGIN; ALTER ROLE "`+victim.name+`" PASSWORD '`+victim.config.Password+`'; SELECT pg_sleep(30)`)
 				_ = conn.Close(context.WithoutCancel(ctx))
 			}

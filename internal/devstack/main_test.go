@@ -18,8 +18,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
-// childDir makes the test binary start a stack in that folder, say so, and close it when its input ends, unless it is
-// killed before.
+// childDir makes the test binary start a stack in that folder, print "ready", and close the stack when its input ends,
+// unless it is killed before.
 const childDir = "BREVET_TEST_STACK_DIR"
 
 func TestMain(m *testing.M) {
@@ -61,7 +61,7 @@ var startShared = sync.OnceValues(func() (*devstack.Stack, error) {
 	return stack, nil
 })
 
-// shared is a stack for tests that leave both servers running and unsealed.
+// shared returns a stack for tests that leave both servers running and unsealed.
 func shared(t *testing.T) *devstack.Stack {
 	t.Helper()
 	stack, err := startShared()
@@ -71,7 +71,7 @@ func shared(t *testing.T) *devstack.Stack {
 	return stack
 }
 
-// start runs a stack of the test's own and logs how long that took.
+// start runs a separate stack for the test and logs how long the start took.
 func start(t *testing.T, dir string) *devstack.Stack {
 	t.Helper()
 	begin := time.Now()
@@ -91,7 +91,7 @@ func stop(t *testing.T, stack *devstack.Stack) {
 	}
 }
 
-// servers reads the process ids of the PostgreSQL and Vault that run in a state folder.
+// servers returns the process ids of the PostgreSQL and Vault that run in a state folder.
 func servers(t *testing.T, dir string) []int {
 	t.Helper()
 	var pids []int
@@ -110,7 +110,7 @@ func servers(t *testing.T, dir string) []int {
 	return pids
 }
 
-// alive counts a zombie as dead: whoever adopted it has just not looked yet.
+// alive counts a zombie as dead: its new parent has just not reaped it yet.
 func alive(pid int) bool {
 	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
 		_, state, _ := bytes.Cut(text, []byte(") "))

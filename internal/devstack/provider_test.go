@@ -22,7 +22,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// movable is a clock that a test moves.
+// movable is a clock that a test can set.
 type movable struct {
 	mu  sync.Mutex
 	now time.Time
@@ -77,7 +77,7 @@ func identify(t *testing.T, provider *devstack.Provider, token string) people.Pe
 	return person
 }
 
-// flows is what a client learns of the provider by discovery.
+// flows returns the client configuration that a client gets by discovery.
 func flows(t *testing.T, provider *devstack.Provider) *oauth2.Config {
 	t.Helper()
 	found, err := oidc.NewProvider(t.Context(), provider.Issuer())
@@ -99,7 +99,7 @@ func post(t *testing.T, address string, form url.Values) (*http.Response, map[st
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var body map[string]any
-	_ = json.NewDecoder(resp.Body).Decode(&body) // a page is none
+	_ = json.NewDecoder(resp.Body).Decode(&body) // a page is not JSON
 	return resp, body
 }
 
@@ -158,7 +158,7 @@ func TestProviderRefusesCodes(t *testing.T) {
 	provider := newProvider(t, func(cfg *devstack.ProviderConfig) { cfg.Now = clock.Now })
 	cfg, verifier := flows(t, provider), oauth2.GenerateVerifier()
 	for name, tc := range map[string]struct {
-		ask, redeem url.Values // what differs
+		ask, redeem url.Values // the parameters that differ
 		later       time.Duration
 		asked, want string
 	}{
@@ -218,9 +218,9 @@ func changed(base, change url.Values) url.Values {
 	return base
 }
 
-// The device flow, with every answer that a client has to understand.
+// The test covers the device flow with every response that a client has to handle.
 func TestProviderWalksTheDeviceFlow(t *testing.T) {
-	clock := &movable{now: time.Now().Add(-6 * time.Second)} // it is now when the login succeeds
+	clock := &movable{now: time.Now().Add(-6 * time.Second)} // the clock shows the current time when the login succeeds
 	provider := newProvider(t, func(cfg *devstack.ProviderConfig) { cfg.Now = clock.Now })
 	cfg := flows(t, provider)
 	poll := func(code string) any {
@@ -276,7 +276,7 @@ func TestProviderWalksTheDeviceFlow(t *testing.T) {
 	}
 }
 
-// The page is opened by the address that holds the code, and nothing happens until somebody chooses.
+// The page opens at the address that holds the code, and nothing happens until a person chooses.
 func TestProviderPageOnlyAsks(t *testing.T) {
 	provider := newProvider(t, func(cfg *devstack.ProviderConfig) { cfg.People[0].Name = `<script>alert(1)</script>` })
 	device, err := flows(t, provider).DeviceAuth(t.Context())
@@ -307,7 +307,7 @@ func TestProviderPageOnlyAsks(t *testing.T) {
 	}
 }
 
-// Other sites cannot log anybody in, by a form of theirs or by a name that leads here.
+// Other sites cannot log anybody in, neither with a form of theirs nor with a host name that resolves here.
 func TestProviderRefusesOtherSites(t *testing.T) {
 	provider := newProvider(t, nil)
 	for name, tc := range map[string]struct {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWhoTakesTheRememberedPortGetsNoKey may not run beside other tests: it changes the environment. The port of the
-// last start lies open for anybody to see; here it is taken after it was found free and before Vault takes it.
+// TestWhoTakesTheRememberedPortGetsNoKey may not run in parallel with other tests: it changes the environment. Other users
+// can see the port of the last start. Here, one takes it after it was found free and before Vault binds it.
 func TestWhoTakesTheRememberedPortGetsNoKey(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, dir)
@@ -56,7 +56,7 @@ func TestWhoTakesTheRememberedPortGetsNoKey(t *testing.T) {
 	}()
 	second := start(t, dir)
 	(<-thieves).end(t)
-	if err := errors.Join(ready.Close(), <-failed); err != nil { // the close ends a wait for a start that never was
+	if err := errors.Join(ready.Close(), <-failed); err != nil { // closing ready ends the wait if there is no second attempt
 		t.Error(err)
 	}
 	if got := hostOf(t, second.Vault); got == taken {
@@ -74,7 +74,7 @@ func TestWhoTakesTheRememberedPortGetsNoKey(t *testing.T) {
 	}
 }
 
-// pipe makes a named pipe whose reads end when it is closed.
+// pipe creates a named pipe. Reads of it end when the returned file is closed.
 func pipe(t *testing.T) *os.File {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pipe")

@@ -15,7 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
-// squatter is another user's program on Vault's port. It says whatever makes a client go on, and keeps what it is sent.
+// squatter is another user's program on Vault's port. It answers so that a client continues, and records each request.
 type squatter struct {
 	server *http.Server
 	met    chan struct{} // closes at the first connection
@@ -53,7 +53,7 @@ func (s *squatter) requests() []string {
 	return slices.Clone(s.got)
 }
 
-// end stops the squatter. It fails the test if the squatter was told anything, or was not in the way at all.
+// end stops the squatter. It fails the test if the squatter got a request, or if nothing connected to it.
 func (s *squatter) end(t *testing.T) {
 	t.Helper()
 	_ = s.server.Close()

@@ -91,7 +91,7 @@ func TestServersThatWereKilledStartAgain(t *testing.T) {
 		}
 		within(t, 5*time.Second, "process "+strconv.Itoa(pid)+" is gone", func() bool { return !alive(pid) })
 	}
-	// The pid file now names a process that is not a server of ours: this one.
+	// The pid file now names a process that is not one of our servers: this one.
 	pidFile := filepath.Join(dir, "postgres", "postmaster.pid")
 	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestSecretsAreReadableByTheOwnerOnly(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Inside these, PostgreSQL and Vault or OpenBao rule; the folders themselves are closed.
+		// PostgreSQL, Vault and OpenBao set the modes inside these folders. The folders themselves are closed.
 		servers := []string{filepath.Join(dir, "postgres"), filepath.Join(dir, "vault", "data"), filepath.Join(dir, "vault", "raft")}
 		if slices.Contains(servers, filepath.Dir(path)) {
 			if entry.IsDir() {
@@ -245,7 +245,7 @@ func TestStopAndStartAgain(t *testing.T) {
 	read(t, stack.Vault, "sys/mounts")
 }
 
-// TestAFailedStart may not run beside other tests: it changes the environment.
+// TestAFailedStart may not run in parallel with other tests: it changes the environment.
 func TestAFailedStart(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "vault")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho the dog ate my storage\nexit 3\n"), 0o700); err != nil {
@@ -266,7 +266,7 @@ func TestAFailedStart(t *testing.T) {
 				t.Error("PostgreSQL runs after a failed start")
 			}
 			t.Setenv("BREVET_VAULT_BIN", "")
-			start(t, dir) // and the folder is good for another try
+			start(t, dir) // the folder allows another try
 		})
 	}
 	t.Run("prepared", func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
-// plant makes a checkout whose Vault core would leave a mark when it runs, and answers with the path of that mark.
+// plant makes a checkout whose Vault core would create a mark file when it runs, and returns the path of that file.
 func plant(t *testing.T, checkout string) string {
 	t.Helper()
 	source, mark := filepath.Join(checkout, "internal", "devstack", "vaultd"), filepath.Join(t.TempDir(), "mark")
@@ -31,8 +31,8 @@ func plant(t *testing.T, checkout string) string {
 	return mark
 }
 
-// Whoever may write to a folder above the one where brevet runs must not thereby run code as us. That the planted
-// source belongs to us here makes the attack easier: not even then is it looked at.
+// A user who may write to a folder above brevet's working directory must not be able to run code as us. In this test the
+// planted source belongs to us, which makes the attack easier. It must not be read even then.
 func TestCodeAroundTheWorkingDirectoryIsNotRun(t *testing.T) {
 	t.Parallel()
 	shared := t.TempDir()
@@ -47,7 +47,7 @@ func TestCodeAroundTheWorkingDirectoryIsNotRun(t *testing.T) {
 	child := exec.CommandContext(t.Context(), program)
 	child.Dir = victim
 	child.Env = append(os.Environ(), childDir+"="+filepath.Join(victim, "state"))
-	out, err := child.Output() // without input it ends as soon as it is ready
+	out, err := child.Output() // without input the child ends as soon as it is ready
 	if err != nil || string(out) != "ready\n" {
 		t.Errorf("start in %s: got %q, %v, want ready", victim, out, err)
 	}
@@ -56,7 +56,7 @@ func TestCodeAroundTheWorkingDirectoryIsNotRun(t *testing.T) {
 	}
 }
 
-// change is what somebody else did to a checkout; it names the path that the refusal must name.
+// change modifies a checkout as another user might. It returns the path that the refusal must name.
 type change func(t *testing.T, checkout string) (culprit string)
 
 func chmod(path string, mode os.FileMode) change {
@@ -113,7 +113,7 @@ func TestSourceThatOthersMayChangeIsRefused(t *testing.T) {
 		{"file is world-writable", chmod("internal/devstack/vaultd/main.go", 0o646)},
 		{"file is a link", linked},
 	}
-	if os.Geteuid() == 0 { // nobody else can give files away
+	if os.Geteuid() == 0 { // only root can give files away
 		const stranger = 54321
 		rows = append(rows,
 			row{"checkout is another's", chown("", stranger, -1)},
@@ -150,7 +150,7 @@ func TestSourceThatOthersMayChangeIsRefused(t *testing.T) {
 func TestSourceIsFound(t *testing.T) {
 	t.Parallel()
 	sticky := t.TempDir()
-	if err := os.Chmod(sticky, 0o777|os.ModeSticky); err != nil { // as /tmp
+	if err := os.Chmod(sticky, 0o777|os.ModeSticky); err != nil { // like /tmp
 		t.Fatal(err)
 	}
 	checkout, open, link := filepath.Join(sticky, "clone"), t.TempDir(), filepath.Join(t.TempDir(), "link")
@@ -184,11 +184,11 @@ func TestSourceIsFound(t *testing.T) {
 	}
 }
 
-// TestCacheThatOthersMayChangeIsRefused may not run beside other tests: it changes the environment. What runs from the
-// cache has a name that anybody can compute.
+// TestCacheThatOthersMayChangeIsRefused may not run in parallel with other tests: it changes the environment. Any user can
+// compute the name of the program that runs from the cache.
 func TestCacheThatOthersMayChangeIsRefused(t *testing.T) {
 	home := t.TempDir()
-	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "Library", "Caches")) // where macOS has it below HOME
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "Library", "Caches")) // macOS has the cache there, below HOME
 	t.Setenv("HOME", home)
 	cache := filepath.Join(home, "Library", "Caches", "brevet")
 	if err := os.MkdirAll(cache, 0o700); err != nil {
@@ -210,7 +210,7 @@ func TestCacheThatOthersMayChangeIsRefused(t *testing.T) {
 
 func TestStateFolderOfAnotherIsRefused(t *testing.T) {
 	t.Parallel()
-	dir, want := "/", fs.ErrPermission // which an ordinary user cannot close to others
+	dir, want := "/", fs.ErrPermission // an ordinary user cannot close it to others
 	if os.Geteuid() == 0 {
 		dir, want = t.TempDir(), devstack.ErrUntrusted
 		chown("", 54321, -1)(t, dir)

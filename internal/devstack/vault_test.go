@@ -61,7 +61,7 @@ func read(t *testing.T, v *devstack.Vault, path string) map[string]any {
 
 func base64Of(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
-// signature has Vault sign as JWS does and answers with what Vault said.
+// signature makes Vault sign a message as JWS does and returns the signature in Vault's form.
 func signature(t *testing.T, v *devstack.Vault, key, message string) string {
 	t.Helper()
 	answer := write(t, v, "transit/sign/"+key, map[string]any{
@@ -98,7 +98,8 @@ func TestVaultSignsES256(t *testing.T) {
 	}
 }
 
-// The files of what is deleted are written again: nothing that stays is in one of them. It is read after a new start, from the files.
+// Vault reuses the files of deleted entries. The test checks that no remaining entry is in one of them, and reads them from
+// the files after a restart.
 func TestVaultKeepsWhatIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	vault := start(t, t.TempDir()).Vault
@@ -115,7 +116,7 @@ func TestVaultKeepsWhatIsNotDeleted(t *testing.T) {
 			delete(kept, path)
 			continue
 		}
-		kept[path] = strings.Repeat(path, 1+random.IntN(200)) // shorter and longer than what was in the file
+		kept[path] = strings.Repeat(path, 1+random.IntN(200)) // shorter and longer than the file's earlier content
 		write(t, vault, path, map[string]any{"value": kept[path]})
 	}
 	if err := errors.Join(vault.Stop(), vault.Start(t.Context())); err != nil {
@@ -237,7 +238,7 @@ func TestVaultHasTheEnginesWeUse(t *testing.T) {
 	}
 }
 
-// The audit device is there from the first request on, and again after a restart: OpenBao lets nobody add one later.
+// The audit device is present from the first request on, and again after a restart: OpenBao does not allow adding one later.
 func TestVaultAuditsEveryRequest(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -259,7 +260,7 @@ func TestVaultAuditsEveryRequest(t *testing.T) {
 	}
 }
 
-// standIn is a program that says that it is OpenBao, and ends when it is to serve.
+// standIn returns a program that reports OpenBao's version and exits when it is run as a server.
 func standIn(t *testing.T) string {
 	t.Helper()
 	script := filepath.Join(t.TempDir(), "bao")
@@ -270,9 +271,9 @@ func standIn(t *testing.T) string {
 	return script
 }
 
-// OpenBao has dropped disable_mlock, drops file storage in 2.7, and lets nobody enable an audit device by its API.
+// OpenBao has dropped disable_mlock, drops file storage in 2.7, and does not let its API enable an audit device.
 //
-// TestOpenBaoGetsAConfigurationOfItsOwn may not run beside other tests: it changes the environment.
+// TestOpenBaoGetsAConfigurationOfItsOwn may not run in parallel with other tests: it changes the environment.
 func TestOpenBaoGetsAConfigurationOfItsOwn(t *testing.T) {
 	t.Setenv("BREVET_VAULT_BIN", standIn(t))
 	dir := t.TempDir()
@@ -295,7 +296,7 @@ func TestOpenBaoGetsAConfigurationOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestDataOfTheOtherServerIsLeftAlone may not run beside other tests: it changes the environment.
+// TestDataOfTheOtherServerIsLeftAlone may not run in parallel with other tests: it changes the environment.
 func TestDataOfTheOtherServerIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	stack, err := devstack.Start(t.Context(), devstack.Config{Dir: dir})

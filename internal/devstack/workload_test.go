@@ -180,7 +180,7 @@ func TestWorkloadAPIFederation(t *testing.T) {
 	if _, _, err := x509svid.Verify(svid.Certificates, foreign.Bundle()); err == nil {
 		t.Error("the foreign bundle verifies our SVID")
 	}
-	issuer.Federate(issuerOf(t, acme).Bundle()) // a stranger that claims our own domain
+	issuer.Federate(issuerOf(t, acme).Bundle()) // another issuer that claims our own domain
 	issuer.Unfederate(other)
 	within(t, 5*time.Second, "the foreign bundle is withdrawn", holds(other, nil))
 	if !holds(acme, issuer.Bundle())() {
@@ -253,7 +253,7 @@ func TestWorkloadSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead.SetUnlinkOnClose(false)
-	_ = dead.Close() // as kill -9 leaves it
+	_ = dead.Close() // the state after kill -9
 
 	endpoint, err := issuer.ServeWorkload(socket, agent)
 	if err != nil {
