@@ -97,7 +97,8 @@ func (p *Provider) keepCode(grant codeGrant) string {
 	return code
 }
 
-// forget drops expired grants. If there are still too many, it drops the others too, which is good enough for development.
+// forget drops expired grants, and arbitrary other ones while there are maxPending or more. That is good enough for
+// development.
 func (p *Provider) forget() {
 	now := p.cfg.Now()
 	for code, grant := range p.codes {
