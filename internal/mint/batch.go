@@ -15,11 +15,11 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// mostSigned bounds one request to Vault: its answer stays far below longestAnswer.
+// mostSigned bounds one request to Vault, so that its answer stays far below longestAnswer.
 const mostSigned = 256
 
-// signings are what waits for Vault to sign with one key. What queues while a request is under way goes with the next one, so a busy
-// broker shares requests and an idle one waits for nothing.
+// signings queues the texts that Vault is to sign with one key. Texts that arrive during a request go with the next one, so a
+// busy broker shares requests and an idle one never waits.
 type signings struct {
 	key     string // name in Transit
 	mu      sync.Mutex
@@ -27,11 +27,11 @@ type signings struct {
 	busy    bool
 }
 
-// toSign is one text on its way to Vault and back.
+// toSign is one text that waits for its signature.
 type toSign struct {
 	version version
 	input   string
-	// left is set by a caller that has gone.
+	// left is set when the caller has stopped waiting.
 	left atomic.Bool
 	done chan signed // has room for the one answer
 }
@@ -41,7 +41,7 @@ type signed struct {
 	err       error
 }
 
-// askFor has Vault sign a text with one version of a key, together with what else waits for it. It is asked at most once.
+// askFor asks Vault to sign a text with one version of a key, in one request with the other queued texts. It asks at most once.
 func (m *Minter) askFor(ctx context.Context, of *signings, v version, input string) ([]byte, error) {
 	s := &toSign{version: v, input: input, done: make(chan signed, 1)}
 	of.mu.Lock()
@@ -61,9 +61,10 @@ func (m *Minter) askFor(ctx context.Context, of *signings, v version, input stri
 	}
 }
 
-// signAll asks until nothing waits. It belongs to no caller: each of them may go while the others wait.
+// signAll sends requests until the queue is empty. It runs independently of any caller: each of them may leave while the others
+// wait.
 func (m *Minter) signAll(of *signings) {
-	// The callers of the last request are just waking up: let them queue what they have next.
+	// The callers of the last request are just waking up. Yield so that they can queue their next texts.
 	runtime.Gosched()
 	for batch := of.take(); len(batch) > 0; batch = of.take() {
 		answers, err := m.signBatch(context.Background(), of.key, batch)
@@ -79,8 +80,8 @@ func (m *Minter) signAll(of *signings) {
 	}
 }
 
-// take claims what waits for the version of the one that waits longest. Nothing waits when it is empty, and whoever comes
-// next has to ask anew.
+// take removes from the queue the texts for the key version of the oldest one. If the batch is empty, nothing waits, and the next
+// caller of askFor starts signAll again.
 func (s *signings) take() []*toSign {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,13 +100,13 @@ func (s *signings) take() []*toSign {
 	return batch
 }
 
-// signInput is what Vault signs, in base64: of a text that gets hashed anyway its digest, since Vault reads and checks what it
-// is sent several times. Ed25519 signs the text itself.
+// signInput is one text to sign; JSON encodes it in base64. For an algorithm that hashes the text anyway it is the digest,
+// because Vault reads and checks its input several times. Ed25519 signs the text itself.
 type signInput struct {
 	Input []byte `json:"input"`
 }
 
-// signBatch is one request, whose answer has a result for each.
+// signBatch sends one request and returns one result for each text.
 func (m *Minter) signBatch(ctx context.Context, key string, batch []*toSign) ([]result, error) {
 	of := batch[0].version.key
 	inputs := make([]signInput, len(batch))
@@ -132,7 +133,7 @@ func (m *Minter) signBatch(ctx context.Context, key string, batch []*toSign) ([]
 	return results, err
 }
 
-// result is what Vault says of one text: a signature, or why there is none.
+// result is Vault's answer for one text: a signature, or the reason why there is none.
 type result struct {
 	text    string
 	refusal string
@@ -156,7 +157,7 @@ func resultsOf(data map[string]any, want int) ([]result, error) {
 	return results, nil
 }
 
-// signature takes it out of the text that Vault makes of it. It is not verified yet.
+// signature extracts the signature from the text that Vault wraps it in. It does not verify the signature.
 func (r result) signature(version int) ([]byte, error) {
 	if r.refusal != "" {
 		return nil, unavailable("signing", &answerError{status: http.StatusBadRequest, messages: []string{clip(r.refusal)}})
@@ -165,7 +166,7 @@ func (r result) signature(version int) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, version)
 	}
-	// Even the strict decoder skips line breaks; what encodes to itself again has none.
+	// Even the strict decoder skips line breaks. Only a text without them encodes to itself again.
 	signature, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
 	if err != nil || base64.RawURLEncoding.EncodeToString(signature) != encoded {
 		return nil, fmt.Errorf("%w: the signature is not plain base64url", broker.ErrMintMismatch)

@@ -14,31 +14,31 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// Bootstrap says what a deployment's Vault is to be prepared for. All fields but CAFile, Namespace, TokenRole,
-// Policies and MaxTTL are needed.
+// Bootstrap describes how to prepare Vault for a deployment. All fields but CAFile, Namespace, TokenRole, Policies and MaxTTL are
+// required.
 type Bootstrap struct {
 	Addr, CAFile, Namespace string
-	// Token may mount engines and write policies. It is used for the calls of Run only.
+	// Token may mount engines and write policies. Only Run uses it.
 	Token string
 	// Mount and SigningKey are the Transit engine and key; KeyType is ecdsa-p256 or ed25519.
 	Mount, SigningKey, KeyType string
 	// Role names the AppRole and its policy.
 	Role string
-	// TokenRole names the role of the token store that makes the tokens of dynamic credentials; empty means "brevet".
+	// TokenRole names the role of the token store that creates the tokens of dynamic credentials; empty means "brevet".
 	TokenRole string
-	// Policies are those of the catalogue's scopes. What earlier catalogues needed stays: it may still be in use.
-	// One that reaches the Transit engine is refused: whoever holds it could sign as Brevet does.
+	// Policies are the policies of the catalogue's scopes. Run does not delete policies of earlier catalogues: they may still be
+	// in use. Run rejects a policy that reaches the Transit engine: its holder could sign as Brevet does.
 	Policies []scopes.VaultPolicy
-	// MaxTTL is the longest life that the catalogue gives; zero means 24 hours.
+	// MaxTTL is the longest TTL that the catalogue allows; zero means 24 hours.
 	MaxTTL time.Duration
 }
 
-// Login is what an AppRole logs in with.
+// Login holds the role id and the secret id of an AppRole.
 type Login struct{ RoleID, SecretID string }
 
-// Run enables Transit and AppRole where they are missing, makes a key for credentials and one for the ledger's
-// checkpoints, which cannot leave Vault, a role that may use them, the token role, and the policies of scopes. It may be run again: an existing key stays; the secret id is
-// always a new one.
+// Run enables Transit and AppRole if they are missing. It creates one key for credentials and one for the ledger's checkpoints,
+// neither of which can leave Vault, a role that may use them, the token role, and the policies of scopes. It may be run again: an
+// existing key stays, and the secret id is always a new one.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
 	if err := b.check(); err != nil {
@@ -92,7 +92,7 @@ func (b Bootstrap) check() error {
 	return nil
 }
 
-// client is one for an admin's few calls. It takes answers other than 200, which the guard of minting does not.
+// client returns a client for an admin's few calls. It accepts answers other than 200, which the guard of minting does not.
 func (b Bootstrap) client() (*api.Client, error) {
 	if err := checkAddr(b.Addr); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (b Bootstrap) client() (*api.Client, error) {
 	return client, nil
 }
 
-// noRedirects makes an error of a redirect: the Vault client takes one that has a body for a success.
+// noRedirects turns a redirect into an error: the Vault client takes a redirect with a body for a success.
 type noRedirects struct{ next http.RoundTripper }
 
 func (n noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -156,10 +156,11 @@ func (b Bootstrap) writeRole(ctx context.Context, client *api.Client) error {
 	return err
 }
 
-// longestGrant is the longest life that a catalogue can give. It bounds what a stolen login of the broker could renew.
+// longestGrant is the longest life that a catalogue can grant. It bounds how long a stolen login of the broker could renew
+// credentials.
 const longestGrant = 24 * time.Hour
 
-// writeTokenRole makes a role whose tokens outlive the broker's own, and hold nothing but the policies of scopes.
+// writeTokenRole creates a role whose tokens outlive the broker's own and hold only the policies of scopes.
 func (b Bootstrap) writeTokenRole(ctx context.Context, client *api.Client) error {
 	_, err := client.Logical().WriteWithContext(ctx, "auth/token/roles/"+b.TokenRole, map[string]any{
 		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
@@ -195,7 +196,7 @@ func (b Bootstrap) login(ctx context.Context, client *api.Client) (Login, error)
 	return Login{RoleID: roleID, SecretID: secretID}, nil
 }
 
-// inUse takes it for success that something is mounted there already; a wrong type shows at the next step.
+// inUse treats "path is already in use" as success. If the mounted engine has the wrong type, the next step fails.
 func inUse(err error) error {
 	var answer *api.ResponseError
 	if errors.As(err, &answer) && answer.StatusCode == http.StatusBadRequest &&

@@ -26,7 +26,7 @@ type certificate struct {
 	PrivateKeyType string   `json:"private_key_type,omitempty"`
 }
 
-// certificateOf is an X.509 certificate that says exactly what was asked for.
+// certificateOf returns an X.509 certificate after checking that it matches the request exactly.
 func certificateOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	made, err := read[certificate](answer)
 	if err != nil {
@@ -63,7 +63,7 @@ func checkLeaf(intent broker.Intent, leaf *x509.Certificate) error {
 		return fmt.Errorf("%w: the certificate is an authority's", broker.ErrMintMismatch)
 	case leaf.Subject.CommonName != name:
 		return fmt.Errorf("%w: the certificate has another common name", broker.ErrMintMismatch)
-	// Vault lists the common name among the others, unless the role says not to.
+	// Vault lists the common name among the DNS names, unless the role says not to.
 	case !slices.Equal(without(leaf.DNSNames), without(asked)),
 		slices.Contains(asked, name) && !slices.Contains(leaf.DNSNames, name):
 		return fmt.Errorf("%w: the certificate has other DNS names", broker.ErrMintMismatch)
@@ -75,7 +75,7 @@ func checkLeaf(intent broker.Intent, leaf *x509.Certificate) error {
 	return nil
 }
 
-// checkLeafKey sees that the key is the caller's, or the one that Vault made and gave with it.
+// checkLeafKey checks that the key is the caller's, or the one that Vault made and returned with the certificate.
 func checkLeafKey(intent broker.Intent, leaf *x509.Certificate, made certificate) error {
 	text := intent.Grant.Data["csr"]
 	if text == "" {
@@ -101,7 +101,7 @@ func checkLeafKey(intent broker.Intent, leaf *x509.Certificate, made certificate
 	return nil
 }
 
-// sshOf is an OpenSSH user certificate for exactly the key and the principals that were asked for.
+// sshOf returns an OpenSSH user certificate after checking that it is for exactly the requested key and principals.
 func sshOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	made, err := read[struct {
 		SignedKey    string `json:"signed_key"`
@@ -130,12 +130,12 @@ func checkSSH(intent broker.Intent, cert *ssh.Certificate, asked ssh.PublicKey) 
 	switch {
 	case cert.CertType != ssh.UserCert:
 		return fmt.Errorf("%w: the certificate is not a user's", broker.ErrMintMismatch)
-	// One without principals would be good for everybody.
+	// A certificate without principals would be valid for every user.
 	case len(principals) == 0 || !slices.Equal(unique(cert.ValidPrincipals), principals):
 		return fmt.Errorf("%w: the certificate has other principals", broker.ErrMintMismatch)
 	case !slices.Equal(cert.Key.Marshal(), asked.Marshal()):
 		return fmt.Errorf("%w: the certificate is for another key", broker.ErrMintMismatch)
-	// Vault counts from its own clock.
+	// Vault computes the expiry from its own clock.
 	case cert.ValidBefore > math.MaxInt64 || time.Unix(int64(cert.ValidBefore), 0).After(intent.Expires.Add(leeway)):
 		return fmt.Errorf("%w: the certificate lives too long", broker.ErrMintMismatch)
 	case !strings.Contains(cert.KeyId, intent.ID):
@@ -144,7 +144,7 @@ func checkSSH(intent broker.Intent, cert *ssh.Certificate, asked ssh.PublicKey) 
 	return nil
 }
 
-// list is what commas join.
+// list splits a comma-separated list.
 func list(text string) []string {
 	if text == "" {
 		return nil
@@ -152,7 +152,7 @@ func list(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// unique is a list as a set: sorted, each once.
+// unique returns a sorted list without duplicates.
 func unique(names []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }

@@ -12,11 +12,12 @@ import (
 	"time"
 )
 
-// Config says how to reach Vault, as whom, and with which key to sign.
+// Config holds the address of Vault, the broker's login, and the key to sign with.
 type Config struct {
-	// Addr is Vault's URL. Plain http is accepted for a loopback address only, where an agent may listen.
+	// Addr is Vault's URL. Plain http is accepted only for a loopback address, where an agent may listen.
 	Addr string
-	// CAFile is a PEM file with the only authorities that may vouch for Vault; empty trusts the system's.
+	// CAFile is a PEM file with the only authorities that may sign Vault's certificate. If empty, the system's authorities are
+	// trusted.
 	CAFile string
 	// Namespace is the Vault Enterprise or OpenBao namespace; empty for none.
 	Namespace string
@@ -26,8 +27,8 @@ type Config struct {
 	Mount string
 	// SigningKey is the name of the Transit key, of type ecdsa-p256 or ed25519.
 	SigningKey string
-	// TokenRole is the role of Vault's token store that makes the tokens which dynamic credentials live under; empty
-	// means "brevet".
+	// TokenRole is the role of Vault's token store that creates the tokens under which dynamic credentials live; empty means
+	// "brevet".
 	TokenRole string
 	// JWKSMaxAge is how long verifiers may cache the JWKS; zero means 5 minutes.
 	JWKSMaxAge time.Duration
@@ -39,17 +40,16 @@ type Config struct {
 	Timeout time.Duration
 	// Now is the clock.
 	Now func() time.Time
-	// Log gets what Run meets.
+	// Log receives the warnings and events of Run.
 	Log *slog.Logger
-	// Transport, if set, wraps the connection to Vault: for tracing. It sees each call as it is sent and each answer as
-	// it comes, below all checks. Both hold secrets.
+	// Transport, if set, wraps the connection to Vault, for tracing. It sees each request as it is sent and each answer as it
+	// arrives, before any check. Both hold secrets.
 	Transport func(http.RoundTripper) http.RoundTripper
 }
 
-// Auth is the broker's own login at Vault: exactly one of its fields is set.
+// Auth is the broker's own login at Vault. Exactly one of its fields is set.
 type Auth struct {
-	// TokenFile holds a token that something else, such as Vault Agent, keeps fresh. It is read again when it
-	// changes.
+	// TokenFile holds a token that another program, such as Vault Agent, keeps fresh. It is read again when it changes.
 	TokenFile string
 	AppRole   *AppRole
 	JWT       *JWT
@@ -62,11 +62,11 @@ type AppRole struct {
 	SecretIDFile string // read at each login
 }
 
-// JWT logs in with a token of another issuer at Vault's jwt or kubernetes method, which take the same form.
+// JWT logs in with a token of another issuer, at Vault's jwt or kubernetes method. Both take the same request.
 type JWT struct {
 	Mount string // empty means "jwt"
 	Role  string
-	// TokenFile or Token gives the JWT, freshly for each login.
+	// TokenFile or Token supplies the JWT. It is read for each login.
 	TokenFile string
 	Token     func(ctx context.Context) (string, error)
 }
@@ -139,7 +139,7 @@ func (a Auth) check() error {
 	return nil
 }
 
-// checkAddr refuses plain http across a network: whoever sits between could read the broker's Vault token.
+// checkAddr rejects plain http across a network: an eavesdropper could read the broker's Vault token.
 func checkAddr(addr string) error {
 	u, err := url.Parse(addr)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

@@ -14,10 +14,10 @@ import (
 )
 
 var (
-	// ErrConfig: the configuration is wrong. Trying again does not help.
+	// ErrConfig means that the configuration is wrong. A retry does not help.
 	ErrConfig = errors.New("mint configuration")
-	// ErrKeyUnfit: Vault has the signing key, but it must not or cannot be used: of another type, derived, or
-	// able to leave Vault.
+	// ErrKeyUnfit means that Vault has the signing key but Brevet must not or cannot use it: it has another type, is derived, or
+	// can leave Vault.
 	ErrKeyUnfit = errors.New("signing key is unfit")
 
 	errTooLarge      = errors.New("answer is too large")
@@ -27,10 +27,10 @@ var (
 	errStillThere    = errors.New("it revoked, and what was revoked is still there")
 )
 
-// answerError is an answer of Vault other than 200.
+// answerError is an error status in an answer of Vault.
 type answerError struct {
 	status   int
-	messages []string // Vault's own, clipped
+	messages []string // Vault's messages, clipped
 }
 
 func (e *answerError) Error() string {
@@ -40,9 +40,8 @@ func (e *answerError) Error() string {
 	return fmt.Sprintf("status %d (%s)", e.status, strings.Join(e.messages, "; "))
 }
 
-// unavailable makes the error that callers see of what went wrong in a call. Only causes that are known to
-// carry no text of the other side are kept as they are: an error text ends up in logs, and a hostile server may
-// echo the token in any part of its answer.
+// unavailable builds the error that callers see when a call to Vault fails. It keeps a cause only if that cause is known to hold
+// no text of the server: error texts end up in logs, and a hostile server may echo the token in any part of its answer.
 func unavailable(doing string, err error) error {
 	var answer *answerError
 	var network *net.OpError
@@ -76,8 +75,8 @@ const (
 	longestWord    = 24
 )
 
-// clip shortens a text of the other side and takes out what could be a secret (tokens, secret ids and JWTs are
-// longer than any word of Vault's messages) or could steer a terminal.
+// clip shortens a text of the server. It removes words that could be secrets (tokens, secret ids and JWTs are longer than any
+// word of Vault's messages) and characters that could steer a terminal.
 func clip(text string) string {
 	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 	var b strings.Builder

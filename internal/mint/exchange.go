@@ -14,16 +14,16 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// bearer is whose token a call carries, which decides what a 403 means.
+// bearer says whose token a call carries. That decides what a 403 means.
 type bearer int
 
 const (
-	ownToken     bearer = iota // the broker's: its login is no longer good
-	wrapperToken               // of one credential: its policy is not in Vault
+	ownToken     bearer = iota // the broker's: a 403 means that its login is no longer good
+	wrapperToken               // one credential's: a 403 means that its policy is not in Vault
 )
 
-// exchange makes one call to Vault within the timeout. Unlike call it says nothing about Vault's health: what lies
-// behind an engine may be down, or a scope badly set up, while everything else works.
+// exchange makes one call to Vault within the timeout. Unlike call, it does not record Vault's health: the system behind an
+// engine may be down, or a scope misconfigured, while everything else works.
 func (m *Minter) exchange(
 	ctx context.Context, doing string, whose bearer, do func(context.Context) (*api.Secret, error),
 ) (*api.Secret, error) {
@@ -44,7 +44,7 @@ func (m *Minter) exchange(
 	return nil, unavailable(doing, err)
 }
 
-// loginRefused has Run log in again, unless it has since the refused call began.
+// loginRefused makes Run log in again, unless Run has done so since the refused call began.
 func (m *Minter) loginRefused(login int64) {
 	if login != m.logins.Load() {
 		return
@@ -55,7 +55,7 @@ func (m *Minter) loginRefused(login int64) {
 	}
 }
 
-// statusOf is the status of an answer that is an error, and 0 for what is no answer.
+// statusOf returns the status of an error answer, and 0 if the error is not an answer.
 func statusOf(err error) int {
 	var answer *answerError
 	if errors.As(err, &answer) {
@@ -64,8 +64,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// refuses tells whether Vault will say the same again until somebody changes its configuration. A 403 is not for
-// here to judge, and what says "later" or "elsewhere" is none.
+// refuses reports whether Vault will give the same answer until its configuration changes. It leaves a 403 to the caller. A
+// status that means "later" or "elsewhere" is not a refusal.
 func refuses(status int) bool {
 	switch status {
 	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusPreconditionFailed:
@@ -83,11 +83,12 @@ func refusedBy(doing string, err error) error {
 	return fmt.Errorf("%w: %s: %w", broker.ErrVaultRefused, doing, answer)
 }
 
-// unmounted tells whether Vault answered that no engine is mounted where it was asked.
+// unmounted reports whether Vault answered that no engine is mounted at the path.
 func unmounted(err error) bool { return says(err, "no handler for route") }
 
-// engineOf is the mount that an intent's credential comes from. The scope names one for the kinds whose path Brevet makes of mount, verb
-// and role; for others only Vault knows which part of the path is the mount.
+// engineOf returns the mount that an intent's credential comes from. For the kinds whose path Brevet builds from mount, verb and
+// role, the scope names the mount. For other kinds it returns the whole path, because only Vault knows which part of it is the
+// mount.
 func engineOf(intent broker.Intent) string {
 	switch intent.Kind {
 	case scopes.KindDatabase, scopes.KindPKI, scopes.KindSSH:
@@ -97,7 +98,7 @@ func engineOf(intent broker.Intent) string {
 	}
 }
 
-// nothingDone tells whether a failed call certainly made nothing: Vault refused it, or was not reached.
+// nothingDone reports whether a failed call certainly made nothing: Vault refused it, or was never reached.
 func nothingDone(err error) bool {
 	var network *net.OpError
 	var untrusted *tls.CertificateVerificationError

@@ -17,10 +17,10 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// abandonTimeout bounds the one try to end what was minted and is not delivered.
+// abandonTimeout bounds the attempt to revoke a minted credential that is not delivered.
 const abandonTimeout = 3 * time.Second
 
-// mintGrant has Vault make a dynamic credential under a token of its own, which dies unless Renew is called.
+// mintGrant asks Vault to make a dynamic credential under a separate token. That token expires soon unless Renew is called.
 func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Credential, error) {
 	if err := m.mintable(intent); err != nil {
 		return broker.Credential{}, err
@@ -49,19 +49,19 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	}, nil
 }
 
-// wrapped is a credential on its way out of Vault, and what is known of it so far.
+// wrapped is a credential that is being minted, with what is known of it so far.
 type wrapped struct {
 	intent broker.Intent
 	token  string
 	lease  broker.VaultLease
-	// unseen tells that Vault may have made something whose lease nobody knows.
+	// unseen means that Vault may have made something whose lease is unknown.
 	unseen bool
-	// whole tells that its token lives to the end as it is, and short that its lease has to be renewed with its token.
+	// whole means that the token lives to the end without renewal. short means that the lease has to be renewed with the token.
 	whole, short bool
 	mintedSecret
 }
 
-// mintable refuses an intent that could only be half carried out.
+// mintable rejects an intent that could be carried out only in part.
 func (m *Minter) mintable(intent broker.Intent) error {
 	g := intent.Grant
 	bare := intent.Kind == scopes.KindVaultToken
@@ -70,7 +70,7 @@ func (m *Minter) mintable(intent broker.Intent) error {
 		return fmt.Errorf("%w: the intent names no issuance or no policy", broker.ErrMintMismatch)
 	case bare && g.Path == "" && g.Method == "" && g.Leased:
 		return nil
-	// The client would clean the path, and ask for another one.
+	// The client would clean the path and request another one.
 	case bare || g.Path == "" || path.Clean("/"+g.Path) != "/"+g.Path:
 		return fmt.Errorf("%w: the path is not plain", broker.ErrMintMismatch)
 	case mayReach(g.Path, m.cfg.Mount):
@@ -82,7 +82,8 @@ func (m *Minter) mintable(intent broker.Intent) error {
 	}
 }
 
-// wrap creates the token that the credential will live under. A token besides an error is one that is to be revoked.
+// wrap creates the token that the credential will live under. If it returns both a token and an error, the caller must revoke the
+// token.
 func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAuth, error) {
 	left := m.left(intent)
 	if left < 1 || ctx.Err() != nil {
@@ -115,7 +116,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	return answer.Auth, checkWrapper(answer.Auth, intent.Grant.Policy, ttl, uses)
 }
 
-// checkWrapper holds a new token against what was ordered (I7).
+// checkWrapper checks a new token against the order (I7).
 func checkWrapper(auth *api.SecretAuth, policy string, ttl, uses int) error {
 	only := []string{policy}
 	switch {
@@ -133,7 +134,7 @@ func checkWrapper(auth *api.SecretAuth, policy string, ttl, uses int) error {
 	return nil
 }
 
-// draw asks Vault with the wrapper's token, once, and takes the credential out of the answer.
+// draw makes one call to Vault with the wrapper's token, and takes the credential out of the answer.
 func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if w.intent.Kind == scopes.KindVaultToken {
 		var err error
@@ -145,7 +146,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if err != nil {
 		return err
 	}
-	// A copy of a client that is never used itself: it can be copied while others are at work.
+	// Copy a client that is never used itself: it can be copied while other goroutines are at work.
 	client := m.childClient.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = w.token })
 	answer, err := m.exchange(ctx, doing, wrapperToken, func(ctx context.Context) (*api.Secret, error) {
 		if w.intent.Grant.Method == scopes.MethodRead {
@@ -156,11 +157,11 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if unmounted(err) {
 		return fmt.Errorf("%s: %w", doing, &broker.NotMounted{Mount: engineOf(w.intent)})
 	}
-	// The client takes any JSON for data; what Vault answers has an id.
+	// The client accepts any JSON as data, but every answer of Vault has an id.
 	if err == nil && (answer == nil || answer.RequestID == "" || len(answer.Data) == 0) {
 		err = unavailable(doing, errNotUnderstood)
 	}
-	if answer != nil && answer.RequestID != "" && ofOrder(w.intent, answer) { // another's lease is not ours to end
+	if answer != nil && answer.RequestID != "" && ofOrder(w.intent, answer) { // a lease of something else is not ours to revoke
 		w.lease.Lease, w.short = answer.LeaseID, m.shortLease(w.intent, answer)
 	}
 	if err == nil {
@@ -174,7 +175,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	return err
 }
 
-// dataFor is what is written: what the scope says, and until when.
+// dataFor returns the body of the request: the data of the scope, and the expiry.
 func (m *Minter) dataFor(intent broker.Intent) (map[string]any, error) {
 	left := m.left(intent)
 	if left < 1 {
@@ -193,14 +194,14 @@ func (m *Minter) dataFor(intent broker.Intent) (map[string]any, error) {
 	return data, nil
 }
 
-// abandon ends what will not be delivered, whether or not the caller is still there. It returns the cause, as a
-// *broker.Lost unless Vault has confirmed that nothing is alive.
+// abandon revokes a credential that will not be delivered, even if the caller is gone. It returns the cause, as a *broker.Lost
+// unless Vault has confirmed that nothing is alive.
 func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
 	err := m.Revoke(ctx, w.lease)
 	for err != nil && wait.For(ctx, 50*time.Millisecond) {
-		err = m.Revoke(ctx, w.lease) // Vault ends a token that has made its last call in its own time
+		err = m.Revoke(ctx, w.lease) // Vault revokes a token after its last call asynchronously
 	}
 	if err != nil || w.unseen {
 		return &broker.Lost{VaultLease: w.lease, Err: cause}
@@ -208,7 +209,7 @@ func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	return cause
 }
 
-// left is how many whole seconds the credential may still live.
+// left returns how many whole seconds the credential may still live.
 func (m *Minter) left(intent broker.Intent) int {
 	return int(intent.Expires.Sub(m.cfg.Now()) / time.Second)
 }

@@ -23,17 +23,17 @@ import (
 	"github.com/brevet-dev/brevet/internal/jws"
 )
 
-// The types of Transit keys that sign, and the JWS algorithm of each.
+// algorithms maps the types of Transit keys that sign to their JWS algorithms.
 var algorithms = map[string]string{"ecdsa-p256": "ES256", "ed25519": "EdDSA"}
 
-// keyring is what one reading of the signing key told.
+// keyring is the result of reading a signing key once.
 type keyring struct {
 	versions []version // ascending
 	floor    int       // versions below it may not sign
 	read     time.Time
 }
 
-// keyAnswer is Vault's answer to reading a Transit key, as far as it matters here.
+// keyAnswer holds the members of Vault's answer for a Transit key that matter here.
 type keyAnswer struct {
 	Type                 string                     `json:"type"`
 	Derived              bool                       `json:"derived"`
@@ -50,7 +50,7 @@ type versionAnswer struct {
 	Public  string    `json:"public_key"`
 }
 
-// readKeys asks Vault for the versions of a key that signs.
+// readKeys asks Vault for the versions of a signing key.
 func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	const doing = "reading the signing key"
 	at := m.cfg.Now()
@@ -60,7 +60,7 @@ func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The client hands out a map; going through JSON again is how it becomes a checked struct.
+	// The client returns a map. A round trip through JSON turns it into a checked struct.
 	raw, err := json.Marshal(data)
 	if err != nil {
 		return nil, unavailable(doing, err)
@@ -127,7 +127,7 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	}, nil
 }
 
-// parsePublic reads a public key as Transit writes it: ed25519 as raw base64, others as PEM.
+// parsePublic parses a public key as Transit writes it: ed25519 as raw base64, others as PEM.
 func parsePublic(algorithm, text string) (crypto.PublicKey, error) {
 	if algorithm == "EdDSA" {
 		raw, err := base64.StdEncoding.Strict().DecodeString(text)
@@ -151,7 +151,7 @@ func parsePublic(algorithm, text string) (crypto.PublicKey, error) {
 	return public, nil
 }
 
-// find returns the version that a key names, when it still is that very key.
+// find returns the version that key names, if it is still the same key and may sign.
 func (r *keyring) find(key broker.Key) (version, bool) {
 	for _, v := range r.versions {
 		if v.key == key && v.key.Version >= r.floor {
@@ -161,7 +161,7 @@ func (r *keyring) find(key broker.Key) (version, bool) {
 	return version{}, false
 }
 
-// silenced is the same keyring with no version that may sign.
+// silenced returns a copy of the keyring in which no version may sign.
 func (r *keyring) silenced() *keyring {
 	return &keyring{versions: r.versions, floor: math.MaxInt, read: r.read}
 }

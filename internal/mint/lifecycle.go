@@ -13,14 +13,14 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// renewSlack is by how much a renewal may fall short of what was asked for: Vault counts whole seconds, from when the
-// call reaches it.
+// renewSlack is the number of seconds by which a renewal may fall short of the requested time: Vault counts whole seconds, from
+// when the call reaches it.
 const renewSlack = 2
 
-// Renew lets the token of a credential, and with it the credential, live until its time. See broker.Minter.
+// Renew extends the token of a credential, and with it the credential, until minted.Until. See broker.Minter.
 func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	if minted.Accessor == "" || minted.Whole {
-		return nil // it lives under nothing, or to its end
+		return nil // no token stands behind it, or the token already lives to the end
 	}
 	const doing = "renewing the token"
 	wanted := m.wanted(minted.Until)
@@ -45,13 +45,13 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	return m.renewLease(ctx, minted.Lease, m.wanted(minted.Until))
 }
 
-// shortLease tells of a lease that would end before its credential, and can be renewed. Vault ends it with the token in any
-// case, so that one which lives longer by itself, or cannot be renewed, is fine.
+// shortLease reports whether a lease would end before its credential and can be renewed. Vault ends the lease with the token in
+// any case, so a lease that lives longer, or cannot be renewed, needs no renewal.
 func (m *Minter) shortLease(intent broker.Intent, answer *api.Secret) bool {
 	return answer.LeaseID != "" && answer.Renewable && answer.LeaseDuration < m.left(intent)-renewSlack
 }
 
-// renewLease lets a lease live as long as its token.
+// renewLease extends a lease to the life of its token.
 func (m *Minter) renewLease(ctx context.Context, lease string, wanted int) error {
 	const doing = "renewing the lease"
 	answer, err := m.write(ctx, doing, "sys/leases/renew", map[string]any{"lease_id": lease, "increment": wanted})
@@ -67,13 +67,13 @@ func (m *Minter) renewLease(ctx context.Context, lease string, wanted int) error
 	return nil
 }
 
-// wanted is how many whole seconds are left, at least one: zero would mean whatever is usual.
+// wanted returns the whole seconds that are left, at least one: to Vault, zero means the default.
 func (m *Minter) wanted(until time.Time) int {
 	return max(1, int(until.Sub(m.cfg.Now())/time.Second))
 }
 
-// Revoke ends the lease, which is over only when the far side has confirmed it, and then the token. While the lease
-// cannot be ended the token stays: with it gone, nobody would be left to ask. See broker.Minter.
+// Revoke ends the lease and then the token. The lease has ended only when the target system has confirmed it. While the lease
+// cannot be ended, the token stays: without it, nothing could revoke the lease later. See broker.Minter.
 func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
 	if h.Lease != "" {
 		_, err := m.write(ctx, "revoking the lease", "sys/leases/revoke", map[string]any{"lease_id": h.Lease, "sync": true})
@@ -91,7 +91,7 @@ func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
 	if err != nil && !errors.Is(err, broker.ErrVaultRefused) && !gone(err, tokenGone) {
 		return err
 	}
-	// What Vault refuses to revoke may be gone already. That is for the lookup to say.
+	// If Vault refuses to revoke the token, the token may be gone already. The lookup finds out.
 	return confirmGone(m.tokenAlive(ctx, h.Accessor))
 }
 
@@ -105,7 +105,7 @@ func confirmGone(alive bool, err error) error {
 	return nil
 }
 
-// Alive tells whether Vault still holds the token or the lease of a credential. See broker.Minter.
+// Alive reports whether Vault still holds the token or the lease of a credential. See broker.Minter.
 func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
 	if h.Accessor != "" {
 		if alive, err := m.tokenAlive(ctx, h.Accessor); alive || err != nil {
@@ -118,7 +118,7 @@ func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
 	return m.leaseAlive(ctx, h.Lease)
 }
 
-// What Vault answers when it does not have what it is asked about.
+// Vault's messages for a token or a lease that it does not have.
 var (
 	tokenGone = []string{"invalid accessor", "bad token"}
 	leaseGone = []string{"invalid lease"}
@@ -148,8 +148,8 @@ func (m *Minter) leaseAlive(ctx context.Context, lease string) (bool, error) {
 	return err == nil, err
 }
 
-// gone tells whether Vault says that there is no such thing: with a status that it says so with, and in its words. A
-// 404 of a path that does not exist, or a 403 of our own login, would else pass for the end of a credential.
+// gone reports whether Vault says that the token or lease does not exist, by both the status and the words of its answer. With
+// the status alone, a 404 for an unknown path or a 403 for our own login would pass for the end of a credential.
 func gone(err error, words []string) bool {
 	var answer *answerError
 	if !errors.As(err, &answer) {
@@ -163,7 +163,7 @@ func gone(err error, words []string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return says(err, word) })
 }
 
-// says tells whether an answer that is an error holds these words of Vault's.
+// says reports whether an error answer of Vault contains these words.
 func says(err error, words string) bool {
 	var answer *answerError
 	return errors.As(err, &answer) && slices.ContainsFunc(answer.messages, func(message string) bool {

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// longestLogin is how long a login should live at most without being renewed: what a stolen token is worth.
+// longestLogin is the longest time that a login should live without renewal. It bounds the use of a stolen token.
 const longestLogin = time.Hour
 
 // login gets a fresh token and switches to it.
@@ -39,7 +39,7 @@ func (m *Minter) login(ctx context.Context) error {
 	return nil
 }
 
-// enter gets a token the way the configuration says.
+// enter gets a token in the configured way.
 func (m *Minter) enter(ctx context.Context) (*api.Secret, error) {
 	const doing = "logging in"
 	if m.cfg.Auth.TokenFile != "" {
@@ -59,7 +59,7 @@ func (m *Minter) enter(ctx context.Context) (*api.Secret, error) {
 	return session, nil
 }
 
-// proof is what the login methods want to see, and where.
+// proof returns the path and the body of a login request.
 func (m *Minter) proof(ctx context.Context) (path string, body map[string]any, err error) {
 	if role := m.cfg.Auth.AppRole; role != nil {
 		secret, err := readSecret(role.SecretIDFile)
@@ -77,14 +77,14 @@ func (m *Minter) proof(ctx context.Context) (path string, body map[string]any, e
 	return "auth/" + method.Mount + "/login", map[string]any{"role": method.Role, "jwt": token}, err
 }
 
-// adopt takes the token from a file and asks Vault how long it lives.
+// adopt reads the token from a file and asks Vault how long it lives.
 func (m *Minter) adopt(ctx context.Context, file string) (*api.Secret, error) {
 	const doing = "taking the token from its file"
 	token, err := readSecret(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)
 	}
-	// A client of its own: a token that turns out bad must not push out one that still works.
+	// Use a separate client: a bad token must not replace one that still works.
 	client, err := newClient(m.cfg, m.guarded)
 	if err != nil {
 		return nil, err

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// logKeyName is the Transit key that signs the ledger's checkpoints, beside the one that signs credentials: whoever may
-// ask for a credential must not be able to have a checkpoint signed.
+// logKeyName returns the name of the Transit key that signs the ledger's checkpoints. It differs from the key that signs
+// credentials: a caller who may request a credential must not be able to get a checkpoint signed.
 func logKeyName(signingKey string) string { return signingKey + "-log" }
 
-// LogKey signs the checkpoints of a ledger, as notes (c2sp.org/signed-note) with an ed25519 key of Transit that is used
-// for nothing else. It is safe for concurrent use.
+// LogKey signs the checkpoints of a ledger as notes (c2sp.org/signed-note), with an ed25519 key in Transit that is used for
+// nothing else. It is safe for concurrent use.
 type LogKey struct {
 	minter *Minter
 	origin string
@@ -24,19 +24,20 @@ type LogKey struct {
 	mu   sync.Mutex
 	ring *keyring
 
-	// signings are its own: a checkpoint never waits for credentials.
+	// signings is a separate queue: a checkpoint never waits for credentials.
 	signings signings
 }
 
-// LogKey reads the log's key. Origin is the name of the log in its checkpoints. Errors are as for Open.
+// LogKey reads the log's key and returns a signer for it. origin is the name of the log in its checkpoints. Errors are as for
+// Open.
 func (m *Minter) LogKey(ctx context.Context, origin string) (*LogKey, error) {
 	k := &LogKey{minter: m, origin: origin, signings: signings{key: logKeyName(m.cfg.SigningKey)}}
 	_, err := k.Keys(ctx)
 	return k, err
 }
 
-// read is the keyring, read anew when that was longer ago than the refresh. While Vault is away it stays as it was: its
-// public halves do.
+// read returns the keyring. It reads the key again if the last reading is older than Refresh. While Vault is unavailable it
+// returns the old keyring: the public keys do not change.
 func (k *LogKey) read(ctx context.Context) (*keyring, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,10 +58,10 @@ func (k *LogKey) read(ctx context.Context) (*keyring, error) {
 	return ring, nil
 }
 
-// Origin is the name of the log.
+// Origin returns the name of the log.
 func (k *LogKey) Origin() string { return k.origin }
 
-// Keys are the public keys that checkpoints may be signed with, oldest first, in the form of c2sp.org/signed-note.
+// Keys returns the public keys that checkpoints may be signed with, oldest first, in the form of c2sp.org/signed-note.
 func (k *LogKey) Keys(ctx context.Context) ([]string, error) {
 	ring, err := k.read(ctx)
 	if err != nil {
@@ -77,7 +78,7 @@ func (k *LogKey) Keys(ctx context.Context) ([]string, error) {
 	return keys, nil
 }
 
-// Sign has Vault sign a text with the newest version of the key. Errors are as for Mint.
+// Sign asks Vault to sign a text with the newest version of the key. Errors are as for Mint.
 func (k *LogKey) Sign(ctx context.Context, text string) ([]byte, error) {
 	ring, err := k.read(ctx)
 	if err != nil {
@@ -97,7 +98,7 @@ func (k *LogKey) Sign(ctx context.Context, text string) ([]byte, error) {
 	}})
 }
 
-// public is the public key of a version, as text and to verify with.
+// public returns the public key of a version, as text and as a verifier.
 func (k *LogKey) public(v version) (string, note.Verifier, error) {
 	text, err := note.NewEd25519VerifierKey(k.origin, v.public.(ed25519.PublicKey))
 	if err != nil {
@@ -110,7 +111,7 @@ func (k *LogKey) public(v version) (string, note.Verifier, error) {
 	return text, verifier, nil
 }
 
-// noteSigner is a [note.Signer] whose key is elsewhere.
+// noteSigner is a [note.Signer] whose key is in Vault.
 type noteSigner struct {
 	note.Verifier
 	sign func(msg []byte) ([]byte, error)

@@ -25,15 +25,15 @@ type Minter struct {
 	cfg         Config
 	wait        overlap
 	transport   *http.Transport
-	guarded     guard       // what all clients speak through
+	guarded     guard       // all clients send through it
 	client      *api.Client // holds the login
-	loginClient *api.Client // holds no token ever: it logs in
-	childClient *api.Client // is never used itself: copies of it carry a credential's own token
+	loginClient *api.Client // never holds a token: it logs in
+	childClient *api.Client // never used itself: copies of it carry a credential's own token
 
 	ring     atomic.Pointer[keyring]
 	signings signings
 
-	// logins counts successful logins, so that a refusal of an older token asks for none.
+	// logins counts successful logins, so that a refusal of an older token does not cause another login.
 	logins  atomic.Int64
 	refused chan struct{}
 
@@ -42,14 +42,14 @@ type Minter struct {
 	health  health
 }
 
-// health is what the last calls to Vault told.
+// health is the outcome of the last calls to Vault.
 type health struct {
-	worked time.Time // when Vault last answered as it should
+	worked time.Time // when Vault last answered correctly
 	fault  error     // of the last call; nil when it worked
 }
 
-// Open logs in and reads the signing key. The error is ErrConfig or ErrKeyUnfit when trying again cannot help,
-// and broker.ErrVaultUnavailable otherwise. Files that the configuration names are read here, and again by Run.
+// Open logs in and reads the signing key. It returns ErrConfig or ErrKeyUnfit if a retry cannot help, and
+// broker.ErrVaultUnavailable otherwise. It reads the files that the configuration names, and Run reads them again.
 func Open(ctx context.Context, cfg Config) (*Minter, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
@@ -85,8 +85,8 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 	return m, nil
 }
 
-// refresh reads the signing key anew. A key that has become unfit signs no more at once, while what it signed
-// before stays verifiable.
+// refresh reads the signing key again. A key that has become unfit stops signing at once, but tokens that it signed before stay
+// verifiable.
 func (m *Minter) refresh(ctx context.Context) error {
 	ring, err := m.readKeys(ctx, m.cfg.SigningKey)
 	switch {
@@ -101,8 +101,8 @@ func (m *Minter) refresh(ctx context.Context) error {
 	return err
 }
 
-// Key returns the version to sign with now. When the versions have not been read for so long that a rotation
-// may have passed unseen there is none, so no replica signs with a version that the others take for replaced.
+// Key returns the version to sign with now. It returns an error if the versions were last read so long ago that a rotation may
+// have passed unseen. Without this check, a replica could sign with a version that the others consider replaced.
 func (m *Minter) Key() (broker.Key, error) {
 	ring, now := m.ring.Load(), m.cfg.Now()
 	if now.Sub(ring.read) > m.cfg.Refresh+m.cfg.JWKSMaxAge {
@@ -115,8 +115,8 @@ func (m *Minter) Key() (broker.Key, error) {
 	return chosen.key, nil
 }
 
-// JWKS returns the RFC 7517 document of the versions that verifiers need now. It goes on answering while Vault
-// is away: the public keys stay what they were.
+// JWKS returns the RFC 7517 document of the versions that verifiers need now. It keeps answering while Vault is unavailable,
+// because the public keys do not change.
 func (m *Minter) JWKS() ([]byte, error) {
 	ring := m.ring.Load()
 	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
@@ -132,9 +132,9 @@ func (m *Minter) JWKS() ([]byte, error) {
 	return document, nil
 }
 
-// Ready tells whether a credential could be minted now. It asks nobody: the last call to Vault worked, and was
-// not long ago. Run reads the key each Refresh, and more often after a fault, with the same token and through
-// the same policy as minting, so a seal, a lost login and a broken line all show here.
+// Ready returns nil if a credential could be minted now. It makes no call: it checks that the last call to Vault succeeded and
+// was recent. Run reads the key each Refresh, and more often after an error, with the same token and policy as minting. So a
+// sealed Vault, a lost login and a broken connection all show here.
 func (m *Minter) Ready(context.Context) error {
 	m.mu.Lock()
 	last := m.health
@@ -149,8 +149,8 @@ func (m *Minter) Ready(context.Context) error {
 	return err
 }
 
-// call runs one call to Vault within the timeout, and keeps account of what it told about Vault's health. A
-// refused token has Run log in again; the call itself has failed.
+// call makes one call to Vault within the timeout and records what it shows about Vault's health. If Vault refuses the token, Run
+// logs in again; the call itself has failed.
 func (m *Minter) call(ctx context.Context, doing string, do func(context.Context) (map[string]any, error)) (map[string]any, error) {
 	login := m.logins.Load()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
@@ -165,7 +165,7 @@ func (m *Minter) call(ctx context.Context, doing string, do func(context.Context
 	}
 	err = unavailable(doing, err)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, err // our caller went away, which says nothing about Vault
+		return nil, err // our caller canceled, which says nothing about Vault
 	}
 	m.note(err)
 	if statusOf(err) == http.StatusForbidden {
@@ -183,7 +183,7 @@ func (m *Minter) note(fault error) {
 	}
 }
 
-// dataOf takes the data out of an answer. The client gives no error for an answer without any.
+// dataOf returns the data of an answer. The Vault client returns no error for an answer without data, so dataOf does.
 func dataOf(secret *api.Secret, err error) (map[string]any, error) {
 	if err != nil {
 		return nil, err

@@ -12,14 +12,14 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// mintedSecret is a credential as it is handed over, and what the record keeps of it.
+// mintedSecret is a credential in the form that the caller gets, with the parts that the record keeps.
 type mintedSecret struct {
 	secret string // a JSON object
 	name   string
 	digest [32]byte
 }
 
-// decode takes a credential out of Vault's answer and holds it against the intent (I7).
+// decode takes a credential out of Vault's answer and checks it against the intent (I7).
 func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	switch leased := answer.LeaseID != ""; {
 	case leased && !ofOrder(intent, answer):
@@ -47,12 +47,12 @@ func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	}
 }
 
-// ofOrder tells whether a lease is of what was asked for: Vault names it after the path.
+// ofOrder reports whether a lease belongs to the requested path: Vault names a lease after its path.
 func ofOrder(intent broker.Intent, answer *api.Secret) bool {
 	return strings.HasPrefix(answer.LeaseID, intent.Grant.Path+"/")
 }
 
-// read takes the members of an answer that T names.
+// read decodes the members of an answer that T names.
 func read[T any](answer *api.Secret) (T, error) {
 	var out T
 	raw, err := json.Marshal(answer.Data)
@@ -66,7 +66,7 @@ func read[T any](answer *api.Secret) (T, error) {
 	return out, nil
 }
 
-// handOver is the credential in the form in which it leaves.
+// handOver encodes a credential as the JSON that the caller gets.
 func handOver(object any, name string, digest [32]byte) (mintedSecret, error) {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -76,7 +76,7 @@ func handOver(object any, name string, digest [32]byte) (mintedSecret, error) {
 }
 
 func tokenOf(w *wrapped) (mintedSecret, error) {
-	// Vault puts this in front of a token's display name.
+	// Vault puts "token-" in front of a token's display name.
 	return handOver(struct {
 		Token    string `json:"token"`
 		Accessor string `json:"accessor"`
@@ -99,8 +99,8 @@ func databaseOf(answer *api.Secret) (mintedSecret, error) {
 	return handOver(made, made.Username, sha256.Sum256([]byte(made.Password)))
 }
 
-// storedOf is a secret that somebody stored, with its version where the engine keeps any. Its digest is left out:
-// the secret could be guessed from it.
+// storedOf returns a secret that somebody stored, with its version if the engine keeps versions. It sets no digest, because the
+// secret could be guessed from it.
 func storedOf(answer *api.Secret) (mintedSecret, error) {
 	out := struct {
 		Data    map[string]any `json:"data"`
@@ -116,7 +116,8 @@ func storedOf(answer *api.Secret) (mintedSecret, error) {
 	return handOver(out, name, [32]byte{})
 }
 
-// anyOf is whatever an engine answers with. The far side knows it by the first of the usual names that it has.
+// anyOf returns the answer of an arbitrary engine. The credential's name in the target system is the first of the usual members
+// that is present.
 func anyOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	name := path.Base(answer.LeaseID)
 	if answer.LeaseID == "" {
@@ -135,7 +136,8 @@ func anyOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	return handOver(object, name, digest)
 }
 
-// digestOf is that of what a finder would hold, or else of all of it.
+// digestOf returns the digest of the secret member, which is what a finder would hold. Without a known member it is the digest of
+// the whole data.
 func digestOf(data map[string]any) [32]byte {
 	text := firstText(data, "password", "secret_key", "client_secret", "private_key_data", "private_key", "token")
 	if text == "" {

@@ -9,9 +9,9 @@ import (
 //go:embed policy.hcl
 var policyText string
 
-// Policy is the Vault policy that the broker's login needs, and no more, for a Transit mount and key, the log's key beside
-// it, and a role of the token store. A name that is not plain gives an empty policy, which grants nothing: in a path, a star would grant a
-// great deal.
+// Policy returns the Vault policy with exactly the rights that the broker's login needs, for a Transit mount and key, the log's
+// key next to it, and a role of the token store. If a name is not plain, the policy is empty and grants nothing: a star in a path
+// would grant a great deal.
 func Policy(mount, key, tokenRole string) string {
 	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {
 		return ""
@@ -19,17 +19,17 @@ func Policy(mount, key, tokenRole string) string {
 	return strings.NewReplacer("{{mount}}", mount, "{{key}}", key, "{{role}}", tokenRole).Replace(policyText)
 }
 
-// scopePolicies is what the names of the policies of scopes begin with: the only ones that the token role gives.
+// scopePolicies is the prefix of the names of scope policies, the only policies that the token role may assign.
 const scopePolicies = "brevet-scope."
 
-// scopePolicy is all that the policy of a scope may be, and policyPath finds its paths.
+// scopePolicy matches every text that is allowed as a scope's policy, and policyPath finds the paths in it.
 var (
 	scopePolicy = regexp.MustCompile(`^(?:path "[A-Za-z0-9][A-Za-z0-9_.+*/-]*" \{[^{}"]*(?:"[a-z]+"[^{}"]*)+\}\s*)+$`)
 	policyPath  = regexp.MustCompile(`(?m)^path "([^"]*)" \{`)
 )
 
-// mayReach tells whether a path of a policy could match anything below a mount: a + stands for any one segment, and a
-// * at its end for any rest.
+// mayReach reports whether a path of a policy could match anything below a mount. A + stands for any one segment, and a * at the
+// end for any rest.
 func mayReach(path, mount string) bool {
 	segments := strings.Split(path, "/")
 	for i, name := range strings.Split(mount, "/") {

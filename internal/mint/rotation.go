@@ -14,16 +14,16 @@ type version struct {
 	created time.Time
 }
 
-// slack covers clocks that differ between Vault and the replicas, and a signature under way.
+// slack covers clock differences between Vault and the replicas, and signatures in progress.
 const slack = 15 * time.Second
 
-// overlap holds the two waits of a rotation. They depend on configuration alone, so replicas that see the same
-// versions agree without talking to each other.
+// overlap holds the two waiting times of a rotation. They depend on configuration alone, so replicas that see the same versions
+// agree without talking to each other.
 type overlap struct {
-	// settle is the time from a version's creation until every verifier must have seen it: each replica reads
-	// the versions within Refresh, each verifier caches what it was served for JWKSMaxAge.
+	// settle is the time from a version's creation until every verifier must have seen it: each replica reads the versions within
+	// Refresh, and each verifier caches the JWKS for JWKSMaxAge.
 	settle time.Duration
-	// keep is how long a replaced version stays published: the longest life of what it signed.
+	// keep is how long a replaced version stays published: the longest life of a token that it signed.
 	keep time.Duration
 }
 
@@ -31,8 +31,8 @@ func overlapOf(cfg Config) overlap {
 	return overlap{settle: cfg.Refresh + cfg.JWKSMaxAge + slack, keep: cfg.MaxTTL + slack}
 }
 
-// signing picks the version to sign with: the newest that every verifier must have seen, or, when there is
-// none, the oldest. Versions are in ascending order; those below floor may not sign.
+// signing picks the version to sign with: the newest one that every verifier must have seen or, if there is none, the oldest.
+// Versions are in ascending order. Versions below floor may not sign.
 func signing(versions []version, floor int, now time.Time, wait overlap) (version, bool) {
 	var chosen version
 	var found bool
@@ -47,8 +47,8 @@ func signing(versions []version, floor int, now time.Time, wait overlap) (versio
 	return chosen, found
 }
 
-// published picks the versions that verifiers need: the signing one, those to come, and each replaced one for
-// as long as something that it signed may live. A version is replaced when the first newer one has settled.
+// published picks the versions that verifiers need: the signing version, newer ones, and each replaced version for as long as a
+// token that it signed may live. A version is replaced when the first newer one has settled.
 func published(versions []version, now time.Time, wait overlap) []version {
 	var out []version
 	for i, v := range versions {

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// Run keeps the login alive and the key's versions fresh until ctx ends; then it returns nil. It is called once.
+// Run keeps the login alive and the key's versions fresh until ctx ends, and then returns nil. It must be called only once.
 func (m *Minter) Run(ctx context.Context) error {
 	defer m.transport.CloseIdleConnections()
 	var loops sync.WaitGroup
@@ -20,9 +20,9 @@ func (m *Minter) Run(ctx context.Context) error {
 	return nil
 }
 
-// keepLogin renews the login for as long as Vault allows, and then, or when Vault refuses the token, logs in
-// anew. Refusals soon after a login are answered more and more slowly: a policy that forbids what we do is not
-// mended by one more token.
+// keepLogin renews the login for as long as Vault allows. When Vault allows no more, or refuses the token, it logs in again. It
+// waits longer and longer after refusals that follow soon after a login: a new token does not fix a policy that forbids what
+// Brevet does.
 func (m *Minter) keepLogin(ctx context.Context) {
 	pause := newPause(100*time.Millisecond, 30*time.Second)
 	since := m.cfg.Now()
@@ -43,7 +43,7 @@ func (m *Minter) keepLogin(ctx context.Context) {
 	}
 }
 
-// relogin tries until it is logged in, and returns false when ctx ends before.
+// relogin retries until it is logged in. It returns false if ctx ends first.
 func (m *Minter) relogin(ctx context.Context, pause *backoff.ExponentialBackOff, patient bool) bool {
 	for {
 		if patient && !wait.For(ctx, pause.NextBackOff()) {
@@ -61,16 +61,16 @@ func (m *Minter) relogin(ctx context.Context, pause *backoff.ExponentialBackOff,
 	}
 }
 
-// reason is why a login is no longer looked after.
+// reason says why keepLogin stops using a login.
 type reason int
 
 const (
-	ended      reason = iota // ctx has
-	spent                    // it cannot be renewed any further, or another token took its place
-	turnedAway               // Vault refused it
+	ended      reason = iota // ctx has ended
+	spent                    // the login cannot be renewed any further, or the token file holds another token
+	turnedAway               // Vault refused the token
 )
 
-// await returns when a new login is due, or ctx has ended.
+// await blocks until a new login is due or ctx has ended.
 func (m *Minter) await(ctx context.Context) reason {
 	m.mu.Lock()
 	session := m.session
@@ -95,21 +95,21 @@ func (m *Minter) await(ctx context.Context) reason {
 	}
 }
 
-// renew keeps a login alive in the background; the channel tells when that has come to its end.
+// renew keeps a login alive in the background. It sends to the channel when the login can no longer be renewed.
 func (m *Minter) renew(session *api.Secret) (over <-chan error, stop func()) {
 	if session.Auth.LeaseDuration == 0 {
-		return nil, func() {} // it never ends
+		return nil, func() {} // the token never expires
 	}
 	watcher, err := m.loginClient.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: session})
 	if err != nil {
-		// Only a missing input gives an error, and there is one.
+		// The only possible error is a missing input, and the input is present.
 		panic("mint: " + err.Error())
 	}
 	go watcher.Start()
 	return watcher.DoneCh(), watcher.Stop
 }
 
-// replaced tells whether the token's file, if it comes from one, now holds another token than the session's.
+// replaced reports whether the login's token file, if there is one, now holds another token than the session's.
 func (m *Minter) replaced(session *api.Secret) bool {
 	if m.cfg.Auth.TokenFile == "" {
 		return false
@@ -118,7 +118,7 @@ func (m *Minter) replaced(session *api.Secret) bool {
 	return err == nil && token != session.Auth.ClientToken
 }
 
-// keepKeys reads the key's versions each Refresh, and sooner after a fault.
+// keepKeys reads the key's versions each Refresh, and sooner after an error.
 func (m *Minter) keepKeys(ctx context.Context) {
 	retry := newPause(min(time.Second, m.cfg.Refresh), m.cfg.Refresh)
 	next := m.cfg.Refresh
@@ -137,7 +137,7 @@ func (m *Minter) keepKeys(ctx context.Context) {
 	}
 }
 
-// newPause makes growing, jittered pauses, so that replicas do not come back all at once.
+// newPause makes growing pauses with jitter, so that replicas do not retry all at once.
 func newPause(first, longest time.Duration) *backoff.ExponentialBackOff {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = first, longest

@@ -14,7 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// leeway is how far the clocks of the replica that fixed the claims and of this one may differ.
+// leeway is how far the clock of the replica that fixed the claims and the clock of this one may differ.
 const leeway = 5 * time.Second
 
 // header is the whole JOSE header of a credential.
@@ -24,8 +24,8 @@ type header struct {
 	Type      string `json:"typ"`
 }
 
-// Mint redeems the order: it has Vault sign the claims of a JWT, or make a dynamic credential, once. See broker.Minter
-// for the errors.
+// Mint redeems the order once: it asks Vault to sign the claims of a JWT or to make a dynamic credential. See broker.Minter for
+// the errors.
 func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
 	intent, key, err := order.Spend()
 	if err != nil {
@@ -49,8 +49,8 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	return broker.Credential{Secret: secret.New(token)}, nil
 }
 
-// Sign has Vault sign a JWS signing input with exactly the version that key names, verifies what came back, and
-// returns the third part of the JWS. It asks at most once. Errors are as for Mint.
+// Sign asks Vault to sign a JWS signing input with exactly the version that key names. It verifies the signature and returns the
+// third part of the JWS. It asks at most once. Errors are as for Mint.
 func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) (string, error) {
 	v, signature, err := m.ask(ctx, key, signingInput)
 	if err != nil {
@@ -62,7 +62,7 @@ func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) 
 	return base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
-// ask sends one request to sign and takes the signature out of the answer. It is not verified yet.
+// ask requests one signature and returns it unverified.
 func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version, []byte, error) {
 	v, ok := m.ring.Load().find(key)
 	if !ok {
@@ -72,7 +72,7 @@ func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version
 	return v, signature, err
 }
 
-// signingInput is the part of the JWS that gets signed. The claims go in byte for byte as the intent has them.
+// signingInput returns the part of the JWS that gets signed. It takes the claims byte for byte from the intent.
 func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 	switch {
 	case intent.Kind != "jwt":
@@ -89,8 +89,8 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(intent.Claims), nil
 }
 
-// verify holds the signature against what was to be signed, which is what will be delivered, and its claims against the
-// intent and the clock, as a resource server would.
+// verify checks the signature over the input, which is what will be delivered. It checks the claims against the intent and the
+// clock, as a resource server would.
 func (m *Minter) verify(input string, signature []byte, v version, intent broker.Intent) error {
 	if err := v.verify(input, signature); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (m *Minter) verify(input string, signature []byte, v version, intent broker
 	case errors.Is(err, jwt.ErrTokenExpired):
 		return fmt.Errorf("%w: it signed when the token had expired already", broker.ErrVaultUnavailable)
 	case err != nil:
-		// The validator's texts are its own; they repeat nothing of the token but a claim's name.
+		// The validator's own messages repeat nothing of the token but the name of a claim.
 		return fmt.Errorf("%w: %w", broker.ErrMintMismatch, err)
 	}
 	return nil

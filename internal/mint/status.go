@@ -8,8 +8,8 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// Status asks Vault how it is doing, and for how long the broker's login lives on. An error tells why the rest is not known:
-// a Vault that is sealed has an answer, and knows of no login.
+// Status asks Vault for its status and for the remaining life of the broker's login. An error says why the rest of the result is
+// unknown. A sealed Vault answers without an error, but reports no login.
 func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
 	m.mu.Lock()
 	s := broker.VaultStatus{Worked: m.health.worked}
@@ -29,7 +29,7 @@ func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
 	return s, err
 }
 
-// lifeLeft asks for how long the broker's token lives on. Zero is for ever.
+// lifeLeft asks for the remaining life of the broker's token. Zero means that it never expires.
 func (m *Minter) lifeLeft(ctx context.Context) (time.Duration, error) {
 	const doing = "looking up the login"
 	data, err := dataOf(m.client.Logical().ReadWithContext(ctx, "auth/token/lookup-self"))
@@ -44,8 +44,8 @@ func (m *Minter) lifeLeft(ctx context.Context) (time.Duration, error) {
 	return time.Duration(left) * time.Second, nil
 }
 
-// SigningKeys are the versions of the signing key, oldest first, as they were read last. The one that signs next is the
-// first that is yet to settle.
+// SigningKeys returns the versions of the signing key as last read, oldest first. The next version to sign is the first one that
+// has not settled yet.
 func (m *Minter) SigningKeys() []broker.SigningKey {
 	ring, now := m.ring.Load(), m.cfg.Now()
 	signs, _ := m.Key()

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	// longestAnswer bounds what is read of one answer. A key with a thousand versions fits.
+	// longestAnswer bounds how much of an answer is read. A key with a thousand versions fits.
 	longestAnswer = 1 << 20
-	// longestRefusal bounds what is read of an answer that is an error.
+	// longestRefusal bounds how much of an error answer is read.
 	longestRefusal = 8 << 10
 	mostMessages   = 3
 )
 
-// guard lets an answer through only when it is a 200 of bounded size, or, where there is nothing to say, a 204. The
-// Vault client would take a 3xx with a body for a success, and a 404 with data too.
+// guard lets an answer through only if it is a 200 of bounded size, or a 204 from one of the silent paths. The Vault client would
+// take a 3xx with a body for a success, and a 404 with data too.
 type guard struct {
 	next http.RoundTripper
 }
 
-// silent is where Vault answers a success with nothing. Nowhere else is that one.
+// silent lists the only paths where Vault answers a success without content.
 var silent = []string{"/v1/sys/leases/revoke", "/v1/auth/token/revoke-accessor"}
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -53,23 +53,23 @@ func mayBeSilent(path string) bool {
 	return slices.ContainsFunc(silent, func(end string) bool { return strings.HasSuffix(path, end) })
 }
 
-// once keeps Go's transport from sending a request again by itself, which it does with a GET whose connection ends
-// before the answer. In Vault a GET makes logins: a lost answer must never become a second one.
+// once keeps Go's transport from sending a request again by itself. The transport does so with a GET whose connection ends before
+// the answer. In Vault a GET creates logins, so a lost answer must never cause a second one.
 func once(req *http.Request) *http.Request {
 	if req.Body != nil && req.Body != http.NoBody {
-		return req // what has a body is never repeated once it was sent
+		return req // a request with a body is never repeated once it was sent
 	}
 	copied := *req
 	copied.Body, copied.GetBody = io.NopCloser(strings.NewReader("")), nil
 	return &copied
 }
 
-// refusal reads what Vault says about an error, as far as it may be repeated.
+// refusal reads the parts of Vault's error answer that may be repeated.
 func refusal(resp *http.Response) error {
 	defer resp.Body.Close()
 	out := &answerError{status: resp.StatusCode}
 	var answer api.ErrorResponse
-	// An answer that is no JSON still is an answer with a status, which says enough.
+	// An answer that is not JSON still has a status, which says enough.
 	if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) != nil {
 		return out
 	}
@@ -106,7 +106,7 @@ func newTransport(cfg Config) (*http.Transport, error) {
 		}
 	}
 	return &http.Transport{
-		// No Proxy: the environment must not put anything between us and Vault.
+		// No Proxy: the environment must not put a proxy between Brevet and Vault.
 		DialContext:            (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
 		TLSClientConfig:        trust,
 		TLSHandshakeTimeout:    cfg.Timeout,
@@ -115,15 +115,15 @@ func newTransport(cfg Config) (*http.Transport, error) {
 		IdleConnTimeout:        90 * time.Second,
 		MaxIdleConns:           128,
 		MaxIdleConnsPerHost:    128,
-		DisableCompression:     true, // else a small answer could unfold into a large one
+		DisableCompression:     true, // otherwise a small answer could expand to a large one
 		ForceAttemptHTTP2:      true,
-		// A dead connection under HTTP/2 would else swallow call after call.
+		// Without pings, a dead HTTP/2 connection would swallow call after call.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: cfg.Timeout},
 	}, nil
 }
 
-// newClient makes a Vault client that takes nothing from the environment and holds no token yet. The client's
-// own Clone and WithNamespace must not be used on it: they read the environment again.
+// newClient makes a Vault client that takes nothing from the environment and holds no token yet. Do not use the client's Clone
+// and WithNamespace methods: they read the environment again.
 func newClient(cfg Config, transport http.RoundTripper) (*api.Client, error) {
 	client, err := api.NewClient(&api.Config{
 		Address: cfg.Addr,
@@ -137,8 +137,8 @@ func newClient(cfg Config, transport http.RoundTripper) (*api.Client, error) {
 		DisableRedirects: true,
 	})
 	if err != nil {
-		// The only way the environment still shows: a VAULT_* variable that does not parse stops the client.
-		// The text may repeat the variable's value, so it is not passed on.
+		// The environment can still have one effect: a malformed VAULT_* variable makes NewClient fail. The error may repeat the
+		// variable's value, so it is not passed on.
 		return nil, fmt.Errorf("%w: the Vault client refuses to start: is a VAULT_* variable malformed?", ErrConfig)
 	}
 	client.ClearToken()
