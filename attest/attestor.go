@@ -21,34 +21,34 @@ const (
 	defaultLeeway     = 5 * time.Second
 	maxLeeway         = time.Minute
 
-	// No JWT-SVID that was made to live longer than this is accepted, however little of its life remains.
+	// A JWT-SVID with a longer total life than this is rejected, however little of its life remains.
 	maxJWTTotalLife = time.Hour
 )
 
-// Bundles gives the bundle of one trust domain at a time. It returns an error when it has none for it, and must be
-// safe for concurrent use. [Sources] is one.
+// Bundles returns the bundle of a trust domain, or an error if it has none. It must be safe for concurrent use. [Sources]
+// implements it.
 type Bundles interface {
 	x509bundle.Source
 	jwtbundle.Source
 }
 
-// Config is what an Attestor needs. Bundles, TrustDomains, Audience and Now have no default.
+// Config holds the settings of an Attestor. Bundles, TrustDomains, Audience and Now have no default.
 type Config struct {
 	// Bundles holds the keys of the accepted trust domains.
 	Bundles Bundles
-	// TrustDomains are the ones whose SVIDs are accepted. A bundle for any other domain is not looked at.
+	// TrustDomains are the domains whose SVIDs are accepted. A bundle for any other domain is ignored.
 	TrustDomains []spiffeid.TrustDomain
-	// Audience is the one audience that a JWT-SVID must have: our own issuer URL.
+	// Audience is the only audience that a JWT-SVID may have: our own issuer URL.
 	Audience string
-	// Now is the clock. go-spiffe looks at the system's clock as well, with a minute of leeway, so that a clock that
-	// is further off accepts no JWT-SVID at all.
+	// Now is the clock. go-spiffe also checks the system's clock, with a minute of leeway. If the two clocks differ by more, no
+	// JWT-SVID is accepted.
 	Now func() time.Time
 	// MaxJWTLife is the longest remaining life of a JWT-SVID, 5 minutes by default and an hour at most.
 	MaxJWTLife time.Duration
-	// Leeway is how far another clock may be off when it signs a JWT-SVID, 5 seconds by default.
+	// Leeway is how far the clock of a JWT-SVID's signer may differ from ours, 5 seconds by default.
 	Leeway time.Duration
-	// OnRefusal, if set, is told of every handshake that failed because of the client's certificate: there is no
-	// request yet that could be refused and recorded. It is called on the connection's goroutine.
+	// OnRefusal, if set, is called for every handshake that failed because of the client's certificate: at that point there is no
+	// request yet to refuse and record. It is called on the connection's goroutine.
 	OnRefusal func(remote net.Addr, err error)
 }
 
@@ -63,11 +63,11 @@ type Attestor struct {
 	onRefusal  func(net.Addr, error)
 
 	chains jws.Verified[trusted]
-	tokens jws.Verified[crypto.PublicKey] // that verified them
+	tokens jws.Verified[crypto.PublicKey] // the key that verified the token
 }
 
-// New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: to go-spiffe, an
-// empty audience means that any will do.
+// New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: go-spiffe accepts any audience
+// if none is given.
 func New(cfg Config) (*Attestor, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -119,13 +119,13 @@ func (cfg Config) check() error {
 	return nil
 }
 
-// TrustDomains are the accepted ones, by name.
+// TrustDomains returns the accepted trust domains, sorted by name.
 func (a *Attestor) TrustDomains() []spiffeid.TrustDomain {
 	return slices.SortedFunc(maps.Keys(a.domains), spiffeid.TrustDomain.Compare)
 }
 
-// Identify verifies whatever the client presented: a certificate, a bearer token, or both. Both must be of the same
-// SPIFFE ID, since otherwise a token stolen from B would make A's connection speak for B. Neither is ErrNoIdentity.
+// Identify verifies what the client presented: a certificate, a bearer token, or both. Both must have the same SPIFFE ID:
+// otherwise a token stolen from B would let A's connection act as B. If the client presented neither, the error is ErrNoIdentity.
 func (a *Attestor) Identify(state *tls.ConnectionState, bearer string) (Identity, error) {
 	withCert := state != nil && len(state.PeerCertificates) > 0
 	switch {
@@ -157,7 +157,7 @@ func (a *Attestor) identifyBoth(state *tls.ConnectionState, bearer string) (Iden
 	return id, nil
 }
 
-// acceptDomain refuses an ID of a trust domain that is not configured, whatever the bundles hold.
+// acceptDomain rejects an ID of a trust domain that is not configured, whatever the bundles hold.
 func (a *Attestor) acceptDomain(id spiffeid.ID) error {
 	if !a.domains[id.TrustDomain()] {
 		return fmt.Errorf("%w: %s", ErrTrustDomain, id.TrustDomain())

@@ -12,14 +12,14 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// maxBundleBytes is some thousand keys.
+// maxBundleBytes leaves room for some thousand keys.
 const maxBundleBytes = 4 << 20
 
-// parseBundle reads a document in the SPIFFE bundle format. An empty list of keys is a bundle: the specification has
-// a trust domain revoke all its keys that way, so that to keep the old ones would be to trust what was revoked. A
-// list of which no key can be used is an error: it is more likely another kind of document.
+// parseBundle parses a document in the SPIFFE bundle format. An empty list of keys is a valid bundle: by the specification, a
+// trust domain revokes all its keys that way, so keeping the old keys would trust revoked ones. A list without any usable key is
+// an error: it is more likely another kind of document.
 func parseBundle(td spiffeid.TrustDomain, doc []byte) (*spiffebundle.Bundle, error) {
-	// encoding/json, which go-spiffe uses, takes the last of two members of one name. This refuses them.
+	// encoding/json, which go-spiffe uses, takes the last of two members with the same name. This parser rejects them.
 	var strict struct {
 		Keys []jsontext.Value `json:"keys"`
 	}

@@ -21,26 +21,27 @@ const (
 
 const (
 	fetchTimeout   = 10 * time.Second
-	defaultRefresh = 5 * time.Minute // as the specification suggests where there is no hint
+	defaultRefresh = 5 * time.Minute // as the specification suggests for a bundle without a hint
 	minRefresh     = time.Second
 	maxRefresh     = time.Hour
 	firstRetry     = time.Second
 	maxRetry       = time.Minute
 )
 
-// EndpointSpec is a bundle endpoint and how to know that it is the right one. An operator gives it; none of it is
-// ever taken from the network.
+// EndpointSpec is a bundle endpoint and how to authenticate it. An operator configures it; no part of it is ever taken from the
+// network.
 type EndpointSpec struct {
 	// URL is an https URL without userinfo.
 	URL string
 	// Profile is ProfileHTTPSWeb or ProfileHTTPSSPIFFE.
 	Profile string
-	// CAFile is a PEM file with the authorities that may vouch for the server in https_web. The system's if empty.
+	// CAFile is a PEM file with the authorities that may sign the server's certificate in https_web. If empty, the system's
+	// authorities are trusted.
 	CAFile string
 	// SPIFFEID is the server's ID in https_spiffe. It is in the trust domain that the endpoint serves.
 	SPIFFEID spiffeid.ID
-	// BundleFile is the initial bundle in https_spiffe. It authenticates the first fetch, and after that the
-	// fetched bundle does. It is not used to verify SVIDs.
+	// BundleFile is the initial bundle in https_spiffe. It authenticates the server at the first fetch; after that, the fetched
+	// bundle does. It never verifies SVIDs.
 	BundleFile string
 }
 
@@ -101,8 +102,8 @@ func (e *endpoint) run(ctx context.Context, started func()) {
 	}
 }
 
-// refresh fetches once and returns how long to wait for the next time. While an endpoint is down the last good bundle
-// stays in use, up to MaxStale.
+// refresh fetches once and returns the delay until the next fetch. While an endpoint is down, the last good bundle stays in use,
+// up to MaxStale.
 func (e *endpoint) refresh(ctx context.Context) time.Duration {
 	bundle, err := e.fetch(ctx)
 	if err == nil {
@@ -129,7 +130,7 @@ func (e *endpoint) fetch(ctx context.Context) (*spiffebundle.Bundle, error) {
 	return parseBundle(e.domain, doc)
 }
 
-// trusted is the newest bundle that is known, however stale: it authenticates the server in https_spiffe.
+// trusted returns the newest known bundle, however stale. It authenticates the server in https_spiffe.
 func (e *endpoint) trusted() *spiffebundle.Bundle {
 	if b := e.last(); b != nil {
 		return b
@@ -137,8 +138,8 @@ func (e *endpoint) trusted() *spiffebundle.Bundle {
 	return e.initial
 }
 
-// notOlder refuses a bundle that goes back in spiffe_sequence, since whoever replays an old one brings back keys that
-// were removed. A bundle that drops the number altogether goes back too.
+// notOlder rejects a bundle whose spiffe_sequence is lower than before: an attacker who replays an old bundle brings back removed
+// keys. A bundle that drops the number altogether is rejected too.
 func (e *endpoint) notOlder(next *spiffebundle.Bundle) error {
 	known := e.trusted()
 	if known == nil {
@@ -154,7 +155,7 @@ func (e *endpoint) notOlder(next *spiffebundle.Bundle) error {
 	return nil
 }
 
-// refreshAfter bounds what the bundle suggests, so that nobody can have us hammer a server or never come back.
+// refreshAfter bounds the bundle's refresh hint, so that a hint can make Brevet neither overload a server nor stop refreshing.
 func refreshAfter(b *spiffebundle.Bundle) time.Duration {
 	hint, ok := b.RefreshHint()
 	if !ok {

@@ -12,9 +12,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// newFetchClient returns a client that goes nowhere but where it is told. It follows no redirect, since the server
-// that was authenticated would then choose who speaks for the domain; it uses no proxy from the environment; it does
-// not unpack, so that the size cap is one on what arrives; and it authenticates the server anew each time.
+// newFetchClient returns a client that connects only to the configured endpoint. It follows no redirect: otherwise the
+// authenticated server could choose who speaks for the domain. It uses no proxy from the environment. It does not decompress, so
+// the size cap applies to the received bytes. It authenticates the server again for each fetch.
 func newFetchClient(tlsConfig *tls.Config) *http.Client {
 	return &http.Client{
 		Timeout: fetchTimeout,
@@ -58,7 +58,7 @@ func (e *endpoint) tlsConfig() (*tls.Config, error) {
 		e.initial = initial
 		return &tls.Config{
 			MinVersion: tls.VersionTLS12,
-			// The server is known by its SPIFFE ID and not by a host name: verifyServer does all the checking.
+			// The server's identity is its SPIFFE ID, not a host name: verifyServer does all the checks.
 			InsecureSkipVerify: true, //nolint:gosec // see above
 			VerifyConnection:   e.verifyServer,
 		}, nil
@@ -78,8 +78,8 @@ func (e *endpoint) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// verifyServer authenticates an https_spiffe server: its SVID must verify against the domain's own bundle and be of
-// exactly the configured ID.
+// verifyServer authenticates an https_spiffe server: its SVID must verify against the domain's own bundle and have exactly the
+// configured ID.
 func (e *endpoint) verifyServer(state tls.ConnectionState) error {
 	if err := checkChain(state.PeerCertificates); err != nil {
 		return err

@@ -11,24 +11,24 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
-// filePoll is how often a file is looked at, and so how long a new one takes to count.
+// filePoll is the shortest interval between two checks of a file, and so the delay until a new file is used.
 const filePoll = time.Second
 
-// file is a bundle in a file. It is looked at when it is used, so there is no goroutine and nothing to stop.
+// file is a bundle in a file. It is checked when it is used, so there is no goroutine and nothing to stop.
 //
-// A new file that cannot be read or parsed leaves the last good bundle in use, up to MaxStale, and shows in the
-// status: it is most likely half written, and a typo should not lock everybody out. A file that was removed
-// withdraws the bundle at once: that is how an operator says that a domain is not trusted any more.
+// If a new file cannot be read or parsed, the last good bundle stays in use, up to MaxStale, and the status shows the error: the
+// file is most likely half written, and a typo should not lock every workload out. If the file is removed, the bundle is
+// withdrawn at once: that is how an operator ends trust in a domain.
 type file struct {
 	*held
 	path string
 
 	mu      sync.Mutex
 	checked time.Time
-	seen    os.FileInfo // of what was last read, nil to read again
+	seen    os.FileInfo // of the last file read; nil forces a read
 }
 
-// newFile reads the file once. At the start, an error is a mistake in the configuration.
+// newFile reads the file once. An error at startup is a mistake in the configuration.
 func newFile(path string, h *held) (*file, error) {
 	f := &file{held: h, path: path}
 	f.poll()
@@ -48,7 +48,7 @@ func (f *file) status() BundleStatus {
 	return f.held.status()
 }
 
-// poll reads the file if it was not looked at in the last second and is not the one that was last read.
+// poll reads the file if it was last checked more than a second ago and differs from the last one read.
 func (f *file) poll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +70,7 @@ func (f *file) poll() {
 	if f.unchanged(info) {
 		return
 	}
-	// Taken before reading: if the file changes meanwhile, the next poll sees a difference.
+	// Set seen before reading: if the file changes during the read, the next poll sees a difference.
 	f.seen = info
 	if !info.Mode().IsRegular() {
 		f.fail(fmt.Errorf("%s is not a regular file", f.path))

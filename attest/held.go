@@ -13,8 +13,8 @@ import (
 
 var errNotFetched = errors.New("not fetched yet")
 
-// held is the last good bundle of one trust domain and how its source is doing. Sources write it, requests read it.
-// A bundle is never changed once it is here, only replaced.
+// held is the last good bundle of one trust domain and the state of its source. Sources write it, requests read it. A stored
+// bundle is never modified, only replaced.
 type held struct {
 	domain spiffeid.TrustDomain
 	name   string
@@ -24,8 +24,8 @@ type held struct {
 	mu      sync.Mutex
 	current *spiffebundle.Bundle
 	fetched time.Time
-	err     error     // what is wrong now
-	since   time.Time // when it began
+	err     error     // the current error of the source
+	since   time.Time // when the source began to fail
 }
 
 func newHeld(td spiffeid.TrustDomain, name string, log *slog.Logger, now func() time.Time) *held {
@@ -43,14 +43,14 @@ func (h *held) set(b *spiffebundle.Bundle) {
 	h.current, h.fetched, h.err = b, h.now(), nil
 }
 
-// fail keeps the bundle for as long as MaxStale allows.
+// fail records an error and keeps the bundle for as long as MaxStale allows.
 func (h *held) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failLocked(err)
 }
 
-// withdraw drops the bundle: its source says that there is none any more.
+// withdraw drops the bundle, because its source no longer has one.
 func (h *held) withdraw(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,7 +58,7 @@ func (h *held) withdraw(err error) {
 	h.failLocked(err)
 }
 
-// failLocked logs the first failure only, since some sources try again each second.
+// failLocked logs only the first failure, because some sources retry each second.
 func (h *held) failLocked(err error) {
 	if h.err == nil {
 		h.since = h.now()
@@ -69,7 +69,7 @@ func (h *held) failLocked(err error) {
 	h.err = err
 }
 
-// last returns the last good bundle however old it is, nil if there is none.
+// last returns the last good bundle, however old it is, or nil if there is none.
 func (h *held) last() *spiffebundle.Bundle {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,7 +92,7 @@ func (h *held) bundleLocked() (*spiffebundle.Bundle, error) {
 	return h.current, nil
 }
 
-// failing returns for how long the source has been failing, 0 if it works.
+// failing returns how long the source has been failing, or 0 if it works.
 func (h *held) failing() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,8 +12,8 @@ const (
 	maxDomainBytes = 255
 )
 
-// ParseID parses the SPIFFE ID of a workload: as spiffeid.FromString does, and it must have a path, be at most 2048
-// bytes long and name a trust domain of at most 255 bytes. Errors are ErrID.
+// ParseID parses the SPIFFE ID of a workload, as spiffeid.FromString does. The ID must also have a path, be at most 2048 bytes
+// long and name a trust domain of at most 255 bytes. Errors are ErrID.
 func ParseID(s string) (spiffeid.ID, error) {
 	if len(s) > maxIDBytes {
 		return spiffeid.ID{}, fmt.Errorf("%w: longer than %d bytes", ErrID, maxIDBytes)

@@ -14,18 +14,17 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )
 
-// JWT returns the identity that a JWT-SVID in compact serialisation proves. The cheap checks come first, so that junk
-// costs no signature; nothing of the token is believed before its signature is verified.
+// JWT verifies a JWT-SVID in compact serialisation and returns its identity. The cheap checks come first, so that a junk token
+// costs no signature check. No claim is trusted before the signature is verified.
 //
-// A jti is neither demanded nor remembered: workloads use one cached SVID many times. What resists replay is mutual
-// TLS or DPoP.
+// A jti is neither required nor remembered: workloads use one cached SVID many times. Mutual TLS and DPoP protect against replay.
 func (a *Attestor) JWT(token string) (Identity, error) { return a.jwt(token, a.audience) }
 
-// ActorAudience is the audience of the JWT-SVID by which a workload lets another one hand something down to it. It is one
-// of its own, so that whoever is given such an SVID cannot call as that workload.
+// ActorAudience returns the audience of the JWT-SVID by which a workload consents to receive a token that another workload hands
+// down to it. It is a separate audience, so that the holder of such an SVID cannot call as that workload.
 func ActorAudience(issuer string) string { return issuer + "/actor" }
 
-// Actor is JWT for an SVID of that audience, which proves nothing anywhere else.
+// Actor is like JWT, for an SVID with the audience ActorAudience. Such an SVID proves nothing anywhere else.
 func (a *Attestor) Actor(token string) (Identity, error) {
 	return a.jwt(token, ActorAudience(a.audience))
 }
@@ -49,7 +48,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	// After all that a stranger gets wrong or right by himself: what is found there says nothing of the trust domains.
+	// This comes after all checks that need no knowledge of the trust domains, so that their results reveal nothing about those.
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
@@ -77,13 +76,14 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
 }
 
-// saltFits tells whether the salt of an RSASSA-PSS signature is as long as its hash, as RFC 7518, section 3.5, has it. go-spiffe takes any.
+// saltFits reports whether the salt of an RSASSA-PSS signature is as long as its hash, as RFC 7518, section 3.5, requires.
+// go-spiffe accepts any length.
 func saltFits(token, algorithm string, key crypto.PublicKey) bool {
 	parts, err := jws.Split(token, maxTokenBytes)
 	return err == nil && jws.Verify(token, parts, algorithm, key) == nil
 }
 
-// checkTimes returns the end of the token's life. A time may be off by the leeway, in the direction that clocks err.
+// checkTimes returns the end of the token's life. It allows each time to be off by the leeway, in the token's favour.
 func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
 	now := a.now()
 	expires, err := jws.Seconds(claims.Expires)
@@ -115,7 +115,7 @@ func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
 	return expires, nil
 }
 
-// jwtKey returns the key that the header names, of the trust domain that the subject is in.
+// jwtKey returns the key that the header names, from the bundle of the subject's trust domain.
 func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.PublicKey, error) {
 	bundle, err := a.bundles.GetJWTBundleForTrustDomain(td)
 	if err != nil {
@@ -137,8 +137,8 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 	return key, nil
 }
 
-// keyFits is the list of algorithms of JWT-SVID, section 2.1, with the keys that each may be used with. EdDSA is not
-// on it, and neither is anything symmetric.
+// keyFits lists the algorithms of JWT-SVID, section 2.1, with the keys that each may be used with. EdDSA is not on the list, and
+// neither is any symmetric algorithm.
 var keyFits = map[string]func(crypto.PublicKey) bool{
 	"RS256": jws.IsRSA, "RS384": jws.IsRSA, "RS512": jws.IsRSA,
 	"PS256": jws.IsRSA, "PS384": jws.IsRSA, "PS512": jws.IsRSA,

@@ -9,18 +9,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxTokenBytes is far above any real JWT-SVID and far below what would make parsing one an attack.
+// maxTokenBytes is far above the size of any real JWT-SVID and far below a size that makes parsing a denial of service.
 const maxTokenBytes = 8 << 10
 
-// tokenHeader is all that a JWT-SVID may have in its header (JWT-SVID, section 2). Anything else, such as jku, jwk,
-// x5c or crit, asks a verifier to trust what the token's sender says about keys.
+// tokenHeader has the only members that a JWT-SVID may have in its header (JWT-SVID, section 2). Any other, such as jku, jwk, x5c
+// or crit, asks a verifier to trust what the token's sender says about keys.
 type tokenHeader struct {
 	Algorithm string         `json:"alg"`
 	KeyID     string         `json:"kid"`
 	Type      jsontext.Value `json:"typ"`
 }
 
-// tokenClaims are the claims that are looked at. Times are kept as text until it is known that they are integers.
+// tokenClaims are the claims that are checked. Times stay text until they are known to be integers.
 type tokenClaims struct {
 	Subject   string         `json:"sub"`
 	Audience  jsontext.Value `json:"aud"`
@@ -29,7 +29,7 @@ type tokenClaims struct {
 	IssuedAt  jsontext.Value `json:"iat"`
 }
 
-// parseToken reads a token strictly, without verifying anything.
+// parseToken parses a token strictly, without verifying it.
 func parseToken(token string) (tokenHeader, tokenClaims, error) {
 	var header tokenHeader
 	var claims tokenClaims
@@ -40,7 +40,7 @@ func parseToken(token string) (tokenHeader, tokenClaims, error) {
 	case err != nil:
 		return header, claims, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	// Both calls refuse duplicate members, invalid UTF-8 and trailing data; names are matched with their case.
+	// Both calls reject duplicate members, invalid UTF-8 and trailing data, and match names case-sensitively.
 	if err := json.Unmarshal(parts[0], &header, json.RejectUnknownMembers(true)); err != nil {
 		return header, claims, fmt.Errorf("%w: header", ErrMalformed)
 	}

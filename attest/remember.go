@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// trusted is a chain that ends at one of the authorities, and when all of its certificates are valid.
+// trusted is the validity period common to all certificates of a verified chain, with the authorities that it was verified
+// against.
 type trusted struct {
 	authorities []*x509.Certificate
 	from, until time.Time
 }
 
-// holds tells whether it would verify again: with the same authorities, the very objects, and at a time at which all of
-// the chain is valid.
+// holds reports whether the chain would verify again: the authorities are the same objects, and all certificates of the chain are
+// valid at that time.
 func (t trusted) holds(authorities []*x509.Certificate, now time.Time) bool {
 	return !now.Before(t.from) && !now.After(t.until) && slices.Equal(t.authorities, authorities)
 }
 
-// trustedBy is what there is to remember of a chain that has just verified.
+// trustedBy returns the entry to cache for a chain that was just verified.
 func trustedBy(authorities, chain []*x509.Certificate) trusted {
 	t := trusted{authorities: authorities, from: chain[0].NotBefore, until: chain[0].NotAfter}
 	for _, cert := range chain[1:] {
@@ -33,11 +34,11 @@ func trustedBy(authorities, chain []*x509.Certificate) trusted {
 	return t
 }
 
-// digestOf names a chain.
+// digestOf returns the key of a chain in the cache.
 func digestOf(chain []*x509.Certificate) (digest [sha256.Size]byte) {
 	h := sha256.New()
 	for _, cert := range chain {
-		h.Write(cert.Raw) // DER tells its own length
+		h.Write(cert.Raw) // DER encodes its own length, so two chains cannot collide
 	}
 	h.Sum(digest[:0])
 	return digest

@@ -15,11 +15,12 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// MaxStale is how long the last good bundle stays in use after its source began to fail. Longer would let whoever
-// blocks a source keep a removed authority alive; much shorter would make a broken endpoint an outage of the domain.
+// MaxStale is how long the last good bundle stays in use after its source begins to fail. If it were longer, an attacker who
+// blocks a source could keep a removed authority alive. If it were much shorter, a broken endpoint would cause an outage of the
+// domain.
 const MaxStale = 24 * time.Hour
 
-// startWait is how long Open waits for sources that are slow to answer. They go on trying after it.
+// startWait is how long Open waits for slow sources. They keep trying after that.
 const startWait = 5 * time.Second
 
 // BundleSpec says where the bundle of one trust domain comes from. Exactly one of the sources is set.
@@ -33,25 +34,26 @@ type BundleSpec struct {
 	Endpoint *EndpointSpec
 }
 
-// BundleStatus is how one source is doing.
+// BundleStatus is the state of one source.
 type BundleStatus struct {
 	TrustDomain spiffeid.TrustDomain
 	// Source names the source, as in "file /etc/brevet/acme.json".
 	Source string
-	// Available tells whether SVIDs of the trust domain can be verified now.
+	// Available reports whether SVIDs of the trust domain can be verified now.
 	Available bool
 	// Sequence is the bundle's spiffe_sequence, 0 if it has none.
 	Sequence uint64
-	// Fetched is when the source last gave a bundle; the zero time if never.
+	// Fetched is when the source last supplied a bundle; the zero time if never.
 	Fetched time.Time
-	// X509Authorities and JWTAuthorities are how many keys the bundle has of each kind.
+	// X509Authorities and JWTAuthorities are the numbers of keys of each kind in the bundle.
 	X509Authorities, JWTAuthorities int
-	// Expires is when the last of the X.509 authorities does; the zero time if there is none.
+	// Expires is when the last of the X.509 authorities expires; the zero time if there is none.
 	Expires time.Time
-	// Err is what is wrong with the source now, and "" if nothing is; Since is when that began, else the zero time.
+	// Err is the current error of the source, and "" if it works. Since is when the source began to fail; the zero time if it
+	// works.
 	Err   string
 	Since time.Time
-	// Until is when the bundle is no longer gone by unless the source works again; the zero time while it does.
+	// Until is when the bundle expires unless the source works again; the zero time while the source works.
 	Until time.Time
 }
 
@@ -61,8 +63,8 @@ type source interface {
 	status() BundleStatus
 }
 
-// Sources is the set of bundles of the configured trust domains. Each source is asked for its own domain only: a
-// Workload API that also hands out the bundles of federated domains cannot speak for one that is configured elsewhere.
+// Sources holds the bundles of the configured trust domains. Each source supplies only its own domain: a Workload API that also
+// returns the bundles of federated domains cannot speak for a domain that is configured elsewhere.
 type Sources struct {
 	byDomain map[spiffeid.TrustDomain]source
 	domains  []spiffeid.TrustDomain
@@ -72,9 +74,8 @@ type Sources struct {
 
 var _ Bundles = (*Sources)(nil)
 
-// Open starts a source for each spec. It fails on what is wrong here, such as a file that cannot be read, and not on
-// what is wrong elsewhere: one trust domain whose endpoint is down must not stop the others. ctx bounds the start
-// only; the sources run until Close.
+// Open starts a source for each spec. A local error, such as a file that cannot be read, makes it fail. A remote error does not:
+// one trust domain whose endpoint is down must not stop the others. ctx bounds the start only; the sources run until Close.
 func Open(ctx context.Context, specs []BundleSpec, log *slog.Logger, now func() time.Time) (*Sources, error) {
 	if err := checkSpecs(specs); err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func Open(ctx context.Context, specs []BundleSpec, log *slog.Logger, now func() 
 	return s, nil
 }
 
-// runner is the loop of a source. It calls started once its first attempt has ended, well or badly.
+// runner is the loop of a source. It calls started after its first attempt, whether or not that succeeded.
 type runner func(ctx context.Context, started func())
 
 func (s *Sources) build(specs []BundleSpec, log *slog.Logger, now func() time.Time) ([]runner, error) {
@@ -180,8 +181,8 @@ func await(ctx context.Context, started []chan struct{}) error {
 	return nil
 }
 
-// GetX509BundleForTrustDomain returns the X.509 authorities of td, or an error when td is not configured or has no
-// bundle at the moment.
+// GetX509BundleForTrustDomain returns the X.509 authorities of td. It returns an error if td is not configured or has no bundle
+// now.
 func (s *Sources) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
 	bundle, err := s.bundle(td)
 	if err != nil {
@@ -190,8 +191,7 @@ func (s *Sources) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bun
 	return bundle.X509Bundle(), nil
 }
 
-// GetJWTBundleForTrustDomain returns the JWT authorities of td, or an error when td is not configured or has no
-// bundle at the moment.
+// GetJWTBundleForTrustDomain returns the JWT authorities of td. It returns an error if td is not configured or has no bundle now.
 func (s *Sources) GetJWTBundleForTrustDomain(td spiffeid.TrustDomain) (*jwtbundle.Bundle, error) {
 	bundle, err := s.bundle(td)
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *Sources) bundle(td spiffeid.TrustDomain) (*spiffebundle.Bundle, error) 
 	return src.bundle()
 }
 
-// Status tells how each source is doing, in the order of the specs.
+// Status returns the state of each source, in the order of the specs.
 func (s *Sources) Status() []BundleStatus {
 	all := make([]BundleStatus, 0, len(s.domains))
 	for _, td := range s.domains {
@@ -217,7 +217,7 @@ func (s *Sources) Status() []BundleStatus {
 	return all
 }
 
-// Close stops the sources and waits for them. Bundles that were fetched stay readable.
+// Close stops the sources and waits for them. Fetched bundles stay readable.
 func (s *Sources) Close() error {
 	s.stop()
 	s.running.Wait()

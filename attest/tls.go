@@ -5,11 +5,12 @@ import (
 	"net"
 )
 
-// TLSConfig returns the configuration of a server that asks its clients for an X.509-SVID. A client may present none
-// and send a JWT-SVID instead, but what it presents must verify, or the handshake fails. It speaks TLS 1.3 only.
+// TLSConfig returns the configuration of a server that requests an X.509-SVID from its clients. A client may present none and
+// send a JWT-SVID instead. If it presents a certificate that does not verify, the handshake fails. The server speaks TLS 1.3
+// only.
 //
-// There are no session tickets: Go does not verify the peer's certificate again on a resumed session, so a ticket
-// would outlive the SVID and even its authority. Verification sits in VerifyConnection for the same reason.
+// Session tickets are disabled: Go does not verify the peer's certificate again on a resumed session, so a ticket would outlive
+// the SVID and even its authority. For the same reason VerifyConnection does the verification.
 func (a *Attestor) TLSConfig(getCert func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	base := &tls.Config{
 		MinVersion:             tls.VersionTLS13,

@@ -14,13 +14,13 @@ import (
 const (
 	workloadRetry = 5 * time.Second
 
-	// After this long without a good update the connection is made anew: go-spiffe gives up a stream for good on
-	// some answers, and would then serve what it last had for ever.
+	// After this long without a good update, the connection is made again: on some answers go-spiffe gives up a stream
+	// permanently, and would then serve its last bundle for ever.
 	workloadRenew = 2 * time.Minute
 )
 
-// workload is one Workload API, and the trust domains that are configured to come from it. It hands out the bundles
-// of federated domains too; of those only the members are read.
+// workload is one Workload API, with the trust domains that are configured to come from it. The API also returns the bundles of
+// federated domains; only the bundles of the members are read.
 type workload struct {
 	addr    string
 	members []*held
@@ -41,14 +41,14 @@ func (w *workload) run(ctx context.Context, started func()) {
 	}
 }
 
-// watch follows one connection until ctx ends or the connection is no good.
+// watch follows one connection until ctx ends or the connection fails.
 func (w *workload) watch(ctx context.Context) error {
 	options := workloadapi.WithClientOptions(workloadapi.WithAddr(w.addr), workloadapi.WithLogger(w))
 	src, err := workloadapi.NewBundleSource(ctx, options)
 	if err != nil {
 		return fmt.Errorf("connecting to the Workload API: %w", err)
 	}
-	defer func() { _ = src.Close() }() // it closes a connection that is only read from
+	defer func() { _ = src.Close() }() // the connection is only read from
 	tick := time.NewTicker(workloadRenew)
 	defer tick.Stop()
 	w.update(src)
@@ -66,11 +66,11 @@ func (w *workload) watch(ctx context.Context) error {
 	}
 }
 
-// update copies what the Workload API has now. A bundle that is no longer there is withdrawn.
+// update copies the current bundles of the Workload API. It withdraws a bundle that the API no longer has.
 func (w *workload) update(src *workloadapi.BundleSource) {
 	defer w.started()
 	for _, h := range w.members {
-		// X.509 and JWT authorities come in two streams. While only those for JWTs are here, nobody knows whether a certificate is good.
+		// X.509 and JWT authorities arrive in two streams. With the JWT authorities alone, no certificate can be verified.
 		_, err := src.GetX509BundleForTrustDomain(h.domain)
 		var bundle *spiffebundle.Bundle
 		if err == nil {
@@ -84,7 +84,7 @@ func (w *workload) update(src *workloadapi.BundleSource) {
 	}
 }
 
-// Errorf makes workload a go-spiffe logger, which is the only way to hear that a stream broke.
+// Errorf makes workload a go-spiffe logger. That is the only way to learn that a stream broke.
 func (w *workload) Errorf(format string, args ...any) {
 	defer w.started()
 	for _, h := range w.members {
@@ -92,11 +92,11 @@ func (w *workload) Errorf(format string, args ...any) {
 	}
 }
 
-// Warnf is not of interest.
+// Warnf does nothing.
 func (w *workload) Warnf(string, ...any) {}
 
-// Infof is not of interest.
+// Infof does nothing.
 func (w *workload) Infof(string, ...any) {}
 
-// Debugf is not of interest.
+// Debugf does nothing.
 func (w *workload) Debugf(string, ...any) {}

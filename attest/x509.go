@@ -17,19 +17,19 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// What a client may present, checked before anything is verified, so that a hostile chain costs little. Real chains
-// have one to three certificates of about a kilobyte.
+// The limits on what a client may present. They are checked before any signature, so that a hostile chain costs little. Real
+// chains have one to three certificates of about a kilobyte.
 const (
 	maxChain     = 8
 	maxCertBytes = 16 << 10
 	maxSANs      = 64
 )
 
-// RSA keys shorter than this are refused, in an SVID as well as in a bundle.
+// minRSABits is the shortest RSA key that is accepted, in an SVID as well as in a bundle.
 const minRSABits = 2048
 
-// X509 returns the identity of the client at the other end of a finished TLS handshake. It verifies the certificate
-// again, at each call: a connection may outlive its SVID, and the bundle may have dropped the authority since.
+// X509 returns the identity of the client at the other end of a finished TLS handshake. It verifies the certificate again on each
+// call: a connection may outlive its SVID, and the bundle may have dropped the authority since.
 func (a *Attestor) X509(state *tls.ConnectionState) (Identity, error) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return Identity{}, ErrNoIdentity
@@ -69,7 +69,8 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}, nil
 }
 
-// verifyChain holds a chain to the bundle at this time. The signatures of one that did verify are not computed again.
+// verifyChain verifies a chain against the bundle at the current time. For a chain in the cache it does not compute the
+// signatures again.
 func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle *x509bundle.Bundle) error {
 	now, authorities, digest := a.now(), bundle.X509Authorities(), digestOf(chain)
 	if known, ok := a.chains.Get(digest); ok && known.holds(authorities, now) {
@@ -86,7 +87,7 @@ func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle
 	return nil
 }
 
-// checkChain bounds what is presented. It looks at every certificate, since the client chooses them all.
+// checkChain bounds the presented chain. It checks every certificate, because the client chooses them all.
 func checkChain(chain []*x509.Certificate) error {
 	if len(chain) > maxChain {
 		return fmt.Errorf("%w: a chain of %d certificates", ErrTooLarge, len(chain))
@@ -105,7 +106,7 @@ func checkChain(chain []*x509.Certificate) error {
 	return nil
 }
 
-// checkProfile holds a leaf to X509-SVID, sections 4.1 to 4.4. x509svid.Verify checks some of it again.
+// checkProfile checks a leaf against X509-SVID, sections 4.1 to 4.4. x509svid.Verify checks some of it again.
 func checkProfile(leaf *x509.Certificate) error {
 	const signing = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	switch {
@@ -137,7 +138,7 @@ func strongKey(key any) bool {
 	return false
 }
 
-// x509Bundle returns the authorities of one trust domain, without those whose key is too weak to vouch for anything.
+// x509Bundle returns the authorities of one trust domain, without those whose key is too weak.
 func (a *Attestor) x509Bundle(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
 	bundle, err := a.bundles.GetX509BundleForTrustDomain(td)
 	if err != nil {
@@ -150,7 +151,8 @@ func (a *Attestor) x509Bundle(td spiffeid.TrustDomain) (*x509bundle.Bundle, erro
 	return x509bundle.FromX509Authorities(td, strong), nil
 }
 
-// verifyError names what is wrong with a chain. Time is told apart from trust, because the remedy differs.
+// verifyError returns the error for a chain that did not verify. It separates expiry from lack of trust, because the remedy
+// differs.
 func (a *Attestor) verifyError(err error, leaf *x509.Certificate) error {
 	var invalid x509.CertificateInvalidError
 	if !errors.As(err, &invalid) || invalid.Reason != x509.Expired {

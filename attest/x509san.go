@@ -16,9 +16,9 @@ var (
 
 const tagURI = 6 // uniformResourceIdentifier, RFC 5280, 4.2.1.6
 
-// workloadID reads the one URI name of a leaf. It takes the bytes that were signed: crypto/x509 hands out a parsed
-// URL, and printing that one again drops an empty fragment and lowers the scheme, so that an ID which the
-// specification forbids would look like one that it allows.
+// workloadID returns the ID in the one URI name of a leaf. It reads the signed bytes: crypto/x509 returns a parsed URL, and
+// printing that drops an empty fragment and lowers the case of the scheme. An ID that the specification forbids would then look
+// like an allowed one.
 func workloadID(leaf *x509.Certificate) (spiffeid.ID, error) {
 	uris, err := uriNames(leaf)
 	if err != nil {
@@ -53,7 +53,7 @@ func keyUsageCritical(leaf *x509.Certificate) bool {
 	return ok && ext.Critical
 }
 
-// extension finds an extension. crypto/x509 refuses a certificate that has one twice.
+// extension finds an extension. crypto/x509 rejects a certificate that has one twice.
 func extension(leaf *x509.Certificate, oid asn1.ObjectIdentifier) (pkix.Extension, bool) {
 	for _, ext := range leaf.Extensions {
 		if ext.Id.Equal(oid) {
