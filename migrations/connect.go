@@ -14,7 +14,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// ParseURL reads a connection's URL; without a search_path the connection uses Schema. The error is ErrURL.
+// ParseURL parses a connection URL. Without a search_path the connection uses Schema. The error is ErrURL.
 func ParseURL(databaseURL string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
@@ -54,7 +54,7 @@ func ensureSchema(ctx context.Context, cfg *pgx.ConnConfig) error {
 	}
 	_, err = conn.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{wanted}.Sanitize())
 	if exists(err) {
-		return nil // somebody else created it at the same instant
+		return nil // another process created it at the same instant
 	}
 	if err != nil {
 		return fmt.Errorf("creating the schema %s: %w", wanted, err)
@@ -62,8 +62,8 @@ func ensureSchema(ctx context.Context, cfg *pgx.ConnConfig) error {
 	return nil
 }
 
-// exists tells whether what was to be created is there already: duplicate_schema, duplicate_object, or the unique
-// index of the catalogue when two create it at once.
+// exists reports whether the object to create already exists. The codes are duplicate_schema, duplicate_object, and
+// unique_violation in the catalogue when two processes create it at once.
 func exists(err error) bool {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) {
@@ -72,7 +72,7 @@ func exists(err error) bool {
 	return refused.Code == "42P06" || refused.Code == "42710" || refused.Code == "23505"
 }
 
-// withProvider runs f on a provider whose lock is the schema's own: schemas do not wait for each other.
+// withProvider runs f on a provider whose lock is specific to the schema: schemas do not wait for each other.
 func withProvider(cfg *pgx.ConnConfig, f func(*goose.Provider) error) error {
 	locker, err := lock.NewPostgresSessionLocker(
 		lock.WithLockID(int64(crc32.ChecksumIEEE([]byte("brevet/"+cfg.RuntimeParams["search_path"])))),

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The group roles that the migrations grant rights to. A login gets its rights by being a member.
+// The group roles that the migrations grant rights to. A login gets its rights through membership.
 const (
 	BrokerRole  = "brevet_broker"  // appends entries and moves requests forward
 	AuditorRole = "brevet_auditor" // reads
 )
 
-// EnsureLogin creates the user when it is absent, sets its password and makes it a member of the group. The
-// password does not reach the server, only its SCRAM verifier does: statements end up in logs.
+// EnsureLogin creates the user if it is absent, sets its password and makes it a member of the group. It sends the server only
+// the SCRAM verifier, not the password: statements end up in logs.
 func EnsureLogin(ctx context.Context, databaseURL, user, group, password string) error {
 	cfg, err := ParseURL(databaseURL)
 	if err != nil {
@@ -55,7 +55,7 @@ func EnsureLogin(ctx context.Context, databaseURL, user, group, password string)
 	return nil
 }
 
-// refusePrivileged keeps the owner or a superuser from becoming the broker's login.
+// refusePrivileged returns ErrPrivileged if the user is the owner or a superuser, neither of which may become the broker's login.
 func refusePrivileged(ctx context.Context, conn *pgx.Conn, user string) error {
 	var privileged bool
 	err := conn.QueryRow(ctx, `
@@ -71,9 +71,9 @@ func refusePrivileged(ctx context.Context, conn *pgx.Conn, user string) error {
 	return nil
 }
 
-// scramVerifier is what Postgres stores for a password (RFC 5803). Printable ASCII is its own SASLprep form.
+// scramVerifier returns what Postgres stores for a password (RFC 5803). Printable ASCII is its own SASLprep form.
 func scramVerifier(password string) (string, error) {
-	const iterations = 4096 // as Postgres itself
+	const iterations = 4096 // as in Postgres itself
 	if password == "" {
 		return "", ErrPassword
 	}

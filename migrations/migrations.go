@@ -1,8 +1,8 @@
-// Package migrations brings a Postgres schema to the shape that this version of Brevet needs: tables, triggers,
-// roles and grants, as numbered SQL that is part of the binary.
+// Package migrations brings a Postgres schema to the shape that this version of Brevet needs: tables, triggers, roles and grants,
+// as numbered SQL that is embedded in the binary.
 //
-// It must never run as a side effect of serving: the owner's connection belongs to `brevet migrate` alone, and the
-// server only checks. It must never put a connection's URL or password into an error.
+// It must never run as a side effect of serving: only `brevet migrate` uses the owner's connection, and the server only checks
+// the version. It must never put a connection's URL or password into an error.
 package migrations
 
 import (
@@ -31,8 +31,8 @@ type Migration struct {
 	AppliedAt time.Time `json:"applied_at,omitzero"`
 }
 
-// Up creates the schema when it is absent and applies what is missing. Several at once wait for each other. report,
-// which may be nil, is told of each step.
+// Up creates the schema if it is absent and applies the missing migrations. Concurrent calls wait for each other. report, which
+// may be nil, is called for each step.
 func Up(ctx context.Context, databaseURL string, report func(line string)) error {
 	if report == nil {
 		report = func(string) {}
@@ -69,15 +69,15 @@ func Up(ctx context.Context, databaseURL string, report func(line string)) error
 }
 
 const (
-	// lockPatience is how long a migration waits for a table. Two who wait for each other are found out after a second
-	// (deadlock_timeout), and one of them fails: by then it was the migration that has given way, and not somebody's call. Those
-	// who come meanwhile wait behind it.
+	// lockPatience is how long a migration waits for a table. PostgreSQL detects a deadlock after a second (deadlock_timeout) and
+	// makes one side fail. By then the migration has given way, so a request does not fail. Requests that arrive during the wait
+	// queue behind it.
 	lockPatience = "500ms"
 	lockTries    = 100
 	lockEvery    = time.Second
 )
 
-// patiently does again what had to wait for others for too long, of which nothing is left.
+// patiently retries a migration that waited too long for a lock. The failed attempt leaves nothing behind.
 func patiently(ctx context.Context, report func(line string), do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
@@ -98,7 +98,7 @@ func patiently(ctx context.Context, report func(line string), do func() error) e
 	}
 }
 
-// Down takes back the newest applied migration. Without one it returns ErrNothingApplied.
+// Down takes back the newest applied migration. If none is applied, it returns ErrNothingApplied.
 func Down(ctx context.Context, databaseURL string) error {
 	cfg, err := ParseURL(databaseURL)
 	if err != nil {
@@ -147,8 +147,8 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check returns ErrOutdated when the schema lacks a migration that this binary knows. A newer schema passes:
-// during a rolling upgrade the database goes first.
+// Check returns ErrOutdated if the schema lacks a migration that this binary has. A newer schema passes: during a rolling upgrade
+// the database is migrated first.
 func Check(ctx context.Context, on Querier) error {
 	names, err := files.ReadDir(".")
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CheckServer refuses releases of PostgreSQL that must not be written to, with ErrServer: those that are too old, and the minor ones
-// where the rows of a MERGE beside another command are not in the transition tables of a statement's triggers
-// (PostgreSQL's bug 19380). 14 has no MERGE.
+// CheckServer returns ErrServer for releases of PostgreSQL that must not be written to. These are releases that are too old, and
+// minor releases where the rows of a MERGE beside another command are missing from the transition tables of a statement's
+// triggers (PostgreSQL's bug 19380). 14 has no MERGE.
 func CheckServer(ctx context.Context, on Querier) error {
 	var version int
 	err := on.QueryRow(ctx, `SELECT current_setting('server_version_num')::int`, pgx.QueryExecModeExec).Scan(&version)
