@@ -60,7 +60,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if known, ok := a.tokens.Get(digest); ok && jws.SameKey(known, key) {
 		return Identity{id: id, kind: KindJWT, expires: expires}, nil
 	}
-	// A bundle of exactly one key: whatever go-spiffe does with it, no other key can verify the token.
+	// The bundle has exactly one key: whatever go-spiffe does with it, no other key can verify the token.
 	bundle := jwtbundle.FromJWTAuthorities(id.TrustDomain(), map[string]crypto.PublicKey{header.KeyID: key})
 	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{audience})
 	if err != nil {
