@@ -45,12 +45,12 @@ var approvalRows = []row{
 	{h: "H95", sent: "a flood of requests, and of calls of a person", then: "429", apart: true, tries: []try{{"over both replicas", flood}}},
 }
 
-// writing is an ask that one person of oncall has to agree to.
+// writing is a request that one person of oncall has to approve.
 func writing(task string) client.Ask {
 	return client.Ask{Scope: "git.issues.write", Params: map[string]any{"repo": "acme/api"}, Task: task, Reason: "because"}
 }
 
-// waiting asks for something that people have to agree to, and returns the request.
+// waiting sends a request that needs approval, and returns its ID.
 func waiting(t *testing.T, c *client.Client, ask client.Ask) string {
 	t.Helper()
 	got, err := c.Request(t.Context(), ask)
@@ -60,7 +60,7 @@ func waiting(t *testing.T, c *client.Client, ask client.Ask) string {
 	return got.Pending.ID
 }
 
-// vote looks at a request and says yes or no to what it shows.
+// vote fetches a request and votes on what it shows.
 func vote(t *testing.T, c *client.Client, id string, verdict openapi.Verdict) (openapi.ApprovalCase, error) {
 	t.Helper()
 	shown, err := c.Approval(t.Context(), id)
@@ -70,8 +70,8 @@ func vote(t *testing.T, c *client.Client, id string, verdict openapi.Verdict) (o
 	return c.Vote(t.Context(), shown, verdict, "")
 }
 
-// wants is a problem of that status and code. The client takes nothing for one that has not its code's type and the answer's
-// own status.
+// wants checks that err is a problem with that status and code. The client accepts a problem only if its type matches its code
+// and its status matches the HTTP status.
 func wants(t *testing.T, what string, err error, status int, code openapi.ProblemCode) *client.Problem {
 	t.Helper()
 	var p *client.Problem
@@ -82,7 +82,7 @@ func wants(t *testing.T, what string, err error, status int, code openapi.Proble
 	return p
 }
 
-// changedFiles is a catalogue with one text in the place of another.
+// changedFiles returns a copy of the catalogue with one text replaced by another.
 func changedFiles(t *testing.T, files []scopes.File, from, to string) []scopes.File {
 	t.Helper()
 	out, found := slices.Clone(files), false
@@ -97,20 +97,20 @@ func changedFiles(t *testing.T, files []scopes.File, from, to string) []scopes.F
 	return out
 }
 
-// sandbox is one that nobody has asked as before, below a path that may write.
+// sandbox returns an ID that no test has used yet, below a path that may write.
 func (w *world) sandbox(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf("spiffe://acme.test/agents/a/%d", w.tried.Add(2))
 }
 
-// pending asks as a new sandbox for what one person has to agree to.
+// pending sends, as a new sandbox, a request that needs one approval.
 func (w *world) pending(t *testing.T) (id string, sandbox *client.Client) {
 	t.Helper()
 	sandbox = w.s[0].Client(t, w.sandbox(t))
 	return waiting(t, sandbox, writing("t-1")), sandbox
 }
 
-// meet has the replicas see somebody for the first time, which is recorded, before it counts what is.
+// meet makes the replicas record their first sight of a person, before the test counts entries.
 func (w *world) meet(t *testing.T, username string) {
 	t.Helper()
 	if _, err := w.s[0].Person(t, username).Approvals(t.Context(), 1); err != nil {
@@ -118,7 +118,7 @@ func (w *world) meet(t *testing.T, username string) {
 	}
 }
 
-// fruitless holds what came of a vote, or of what it was for, to a refusal: Vault not asked, and one entry that says so.
+// fruitless checks that do fails with that problem, that Vault gets no call, and that the ledger gets one entry for the refusal.
 func (w *world) fruitless(t *testing.T, status int, code openapi.ProblemCode, do func() error) {
 	t.Helper()
 	w.added(t)
@@ -171,14 +171,14 @@ func left(t *testing.T, w *world) {
 	}
 	bob := devstack.DevPerson{Username: "bob", Name: "Bob"}
 	w.s[0].Know(bob)
-	w.later() // what an ID token says counts by the second it was made in
+	w.later() // ID tokens have a resolution of one second
 	t.Cleanup(func() {
 		bob.Groups = []string{"oncall"}
 		w.s[0].Know(bob)
 		w.later()
 		_, _ = w.s[0].Person(t, "bob").Approvals(t.Context(), 1)
 	})
-	if _, err := w.s[1].Person(t, "bob").Approvals(t.Context(), 1); err != nil { // looks at what waits, and is nobody now
+	if _, err := w.s[1].Person(t, "bob").Approvals(t.Context(), 1); err != nil { // lists the pending requests, and no longer has a role
 		t.Fatal(err)
 	}
 	for range w.s {
@@ -208,7 +208,7 @@ func stale(t *testing.T, w *world) {
 	})
 }
 
-// afterwards votes on what is decided already.
+// afterwards votes on a request that is already decided.
 func afterwards(decide func(t *testing.T, w *world, id string, sandbox *client.Client)) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
 		id, sandbox := w.pending(t)
@@ -228,7 +228,7 @@ func afterwards(decide func(t *testing.T, w *world, id string, sandbox *client.C
 	}
 }
 
-// afterItsTime moves the clock, so it takes replicas of its own.
+// afterItsTime moves the clock, so it needs its own replicas.
 func afterItsTime(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	afterwards(func(*testing.T, *world, string, *client.Client) { w.ahead.Store(int64(11 * time.Minute)) })(t, w)
@@ -260,7 +260,7 @@ func lateNo(t *testing.T, w *world) {
 	}
 }
 
-// prefetched is what mail programs and chats do with a link.
+// prefetched does what mail programs and chats do with a link.
 func prefetched(t *testing.T, w *world) {
 	w.meet(t, "bob")
 	id, _ := w.pending(t)
@@ -272,14 +272,14 @@ func prefetched(t *testing.T, w *world) {
 			s := w.next()
 			c := call{method: method, target: target, auth: "Bearer " + s.IDToken(t, "bob")}
 			switch {
-			case method == http.MethodHead: // of which the answer has no body
+			case method == http.MethodHead: // an answer to HEAD has no body
 				got := c.send(t, s)
 				givesNothingAway(t, fmt.Sprint(got.header))
 				if got.status != http.StatusMethodNotAllowed || got.text != "" {
 					t.Errorf("%s %s: got %d %q, want 405 and nothing", method, target, got.status, got.text)
 				}
 				refusal{405, "method_not_allowed", "method"}.recorded(t, w.added(t))
-			case method == http.MethodGet && target == page: // what it is for
+			case method == http.MethodGet && target == page: // the one allowed call
 				got := c.send(t, s)
 				givesNothingAway(t, got.text)
 				if entries := w.added(t); got.status != http.StatusOK || len(entries) != 0 {
@@ -302,7 +302,7 @@ func prefetched(t *testing.T, w *world) {
 	}
 }
 
-// crossings are votes that a browser sends for a page of somebody else.
+// crossings are votes that a browser sends for a page of another origin.
 func crossings() []try {
 	crossing := refusal{403, "not_allowed", "cross_origin"}
 	voting := func(name string, want refusal, headers ...string) try {
@@ -361,7 +361,7 @@ func foreignID(t *testing.T, w *world) {
 	}
 }
 
-// hundredVotes has a hundred people vote at once, while the sandbox redeems as often.
+// hundredVotes lets a hundred people vote at once, while the sandbox redeems as often.
 func hundredVotes(t *testing.T, _ *world) {
 	o := staffed
 	o.People = nil
@@ -387,7 +387,7 @@ func hundredVotes(t *testing.T, _ *world) {
 	w.check(t)
 }
 
-// votesAtOnce has each one vote on one replica, while the sandbox redeems on the other. It returns what was issued, and how
+// votesAtOnce lets each person vote on one replica while the sandbox redeems on the other. It returns what was issued, and how
 // many votes counted.
 func votesAtOnce(t *testing.T, w *world, voters []devstack.DevPerson, shown openapi.ApprovalCase, ask client.Ask) (issued map[string]bool, counted int) {
 	t.Helper()
@@ -436,7 +436,7 @@ func voteBySVID(t *testing.T, w *world) {
 	}
 }
 
-// flood asks people more than they can read, and calls more than people do.
+// flood sends people more requests than they can read, and more calls than people make.
 func flood(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	for i := range 20 {
@@ -449,10 +449,10 @@ func flood(t *testing.T, _ *world) {
 	}
 	decided(t, w.added(t), agent, "deny", "limited")
 	waiting(t, w.s[0].Client(t, "spiffe://acme.test/agents/a/b"), writing("t-1"))
-	w.stop() // a busy machine is no flood
+	w.stop() // stop the clock: on a busy machine the calls are too slow to be a flood
 	for n, s := range w.s {
 		bob := s.Person(t, "bob")
-		_, err := bob.Approvals(t.Context(), 1) // which records once that bob was seen
+		_, err := bob.Approvals(t.Context(), 1) // records the first sight of bob, once
 		w.added(t)
 		for n := 1; n < 400 && err == nil; n++ {
 			_, err = bob.Approvals(t.Context(), 1)

@@ -20,7 +20,7 @@ const (
 	gitServer = "spiffe://acme.test/services/git"
 )
 
-// catalogue has a scope for each kind of parameter and credential. The pattern of any.thing is of an admin who took no care.
+// catalogue has a scope for each kind of parameter and credential. The pattern of any.thing is that of a careless admin.
 var catalogue = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: git.issues.read
     title: Read issues
@@ -136,7 +136,7 @@ forbid (principal, action == Action::"db.rows.read", resource)
 when { context.params.rows > 5000 && context.params.rows * 9223372036854775807 > 0 };
 `)}}
 
-// staffed has people and workloads with roles, and a catalogue in force that two admins change.
+// staffed has people and workloads with roles, and an applied catalogue that two admins change.
 var staffed = testkit.Options{
 	Catalogue: catalogue, Applied: true, SecondAdmin: true,
 	Auditors: []string{auditor}, Admins: []string{admin}, CatalogueAdmins: []string{chief, deputy},

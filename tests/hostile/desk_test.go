@@ -27,23 +27,23 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// desk is a deployment with all that people look at: a command line on which alice is logged in, a workload of an auditor,
+// desk is a deployment with every surface that people read: a command line on which alice is logged in, a workload of an auditor,
 // webhooks, and the console in a browser in which alice is logged in.
 type desk struct {
 	*world
 
 	oidc         *testkit.OIDC
 	program      string
-	env, auditor []string // of alice, and of a workload that audits
+	env, auditor []string // of alice, and of an auditor's workload
 	idToken      string   // of alice
 	hooks        *receiver
 	chat         chan string
-	told, said   map[string]string // by request
+	told, said   map[string]string // by request ID
 	console      string
 	browser      context.Context //nolint:containedctx // of chromedp, for which it is a tab
 }
 
-// surface is a place where a sandbox's words are shown, or are not.
+// surface is a place that shows a sandbox's words, or must not show them.
 type surface struct {
 	name  string
 	check func(t *testing.T, d *desk, s sight)
@@ -62,7 +62,7 @@ var surfaces = []surface{
 	{"the list of the console", onInbox},
 }
 
-// openDesk opens it when the first row needs it, until the last row is over.
+// openDesk opens the desk for the first row that needs it. The desk stays open until the last row ends.
 func (w *world) openDesk(t *testing.T) *desk {
 	t.Helper()
 	w.deskOnce.Do(func() { w.desk = newDesk(w.root) })
@@ -89,7 +89,7 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// logIn has alice log in on the command line, and gives the auditor's workload a socket.
+// logIn logs alice in on the command line, and gives the auditor's workload a socket.
 func (d *desk) logIn(t *testing.T, oidc *testkit.OIDC) {
 	t.Helper()
 	home := t.TempDir()
@@ -146,7 +146,7 @@ func (d *desk) run(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// overAPI reads it as a program does: what it says is data of one member.
+// overAPI reads the request as a program does: the reason is the value of one member.
 func overAPI(t *testing.T, d *desk, s sight) {
 	got := call{method: "GET", target: "/v1/approvals/" + s.id, auth: "Bearer " + d.idToken}.send(t, d.next())
 	var shown struct {
@@ -164,7 +164,7 @@ func overAPI(t *testing.T, d *desk, s sight) {
 	}
 }
 
-// onScreen looks at one request on a terminal.
+// onScreen shows one request on a terminal.
 func onScreen(t *testing.T, d *desk, s sight) {
 	cmd := exec.CommandContext(t.Context(), d.program, "approvals", "show", s.id)
 	cmd.Env = d.env
@@ -189,7 +189,7 @@ func onScreen(t *testing.T, d *desk, s sight) {
 	}
 }
 
-// listed looks at all that waits.
+// listed lists all pending requests on a terminal.
 func listed(t *testing.T, d *desk, s sight) {
 	cmd := exec.CommandContext(t.Context(), d.program, "approvals", "list")
 	cmd.Env = d.env
@@ -219,7 +219,7 @@ func inCSV(t *testing.T, d *desk, s sight) {
 	}
 }
 
-// inLines reads the entry as programs do that take a line for an event.
+// inLines reads the entry as programs do that parse one event per line.
 func inLines(t *testing.T, d *desk, s sight) {
 	for _, format := range []string{"ndjson", "ocsf"} {
 		text := d.run(t, d.auditor, "audit", "export", "--format", format, "--from", strconv.FormatInt(s.index, 10))
@@ -235,7 +235,7 @@ func inLines(t *testing.T, d *desk, s sight) {
 	}
 }
 
-// inLog holds the log of the replicas to saying nothing of a sandbox's words.
+// inLog checks that the log of the replicas holds none of a sandbox's words.
 func inLog(t *testing.T, d *desk, s sight) {
 	for line := range strings.Lines(d.s[0].Log.String()) {
 		if !strings.HasPrefix(line, "time=") || strings.Contains(line, "forged") || strings.ContainsAny(strings.TrimSuffix(line, "\n"), "\x1b\r") {
@@ -247,7 +247,7 @@ func inLog(t *testing.T, d *desk, s sight) {
 	}
 }
 
-// longest is the longest word of a text, by which it would be found.
+// longest returns the longest word of a text, which is the easiest to find.
 func longest(text string) (word string) {
 	for w := range strings.FieldsSeq(text) {
 		if len(w) > len(word) {
@@ -271,7 +271,7 @@ func (d *desk) chatSpec(t *testing.T) webhook.Spec {
 	return spec
 }
 
-// inWebhook waits for what systems of others are told.
+// inWebhook waits for the webhook and checks its body.
 func inWebhook(t *testing.T, d *desk, s sight) {
 	eventually(t, "the webhook", func() bool {
 		for len(d.hooks.took) > 0 {
@@ -283,7 +283,7 @@ func inWebhook(t *testing.T, d *desk, s sight) {
 	wordless(t, d.told[s.id], s)
 }
 
-// inChat waits for what a chat is told.
+// inChat waits for the chat message and checks it.
 func inChat(t *testing.T, d *desk, s sight) {
 	eventually(t, "the message", func() bool {
 		for len(d.chat) > 0 {
@@ -305,7 +305,7 @@ func requestOf(body string) string {
 	return told.Data.ID
 }
 
-// wordless holds what is told to being the facts, without a sandbox's words.
+// wordless checks that a message holds the facts and none of the sandbox's words.
 func wordless(t *testing.T, body string, s sight) {
 	t.Helper()
 	encoded, _ := json.Marshal(longest(s.reason))
@@ -345,7 +345,7 @@ func (d *desk) steps(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// look is what a script finds on the page.
+// look runs a script on the page and returns its result.
 func look[T any](t *testing.T, d *desk, script string) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(d.browser, patience)
@@ -357,19 +357,19 @@ func look[T any](t *testing.T, d *desk, script string) T {
 	return found
 }
 
-// onPage looks at one request in the console.
+// onPage opens one request in the console.
 func onPage(t *testing.T, d *desk, s sight) {
 	d.steps(t, chromedp.Navigate(d.console+"/approvals/"+s.id), chromedp.WaitVisible("main#main"))
 	d.inert(t, "", s)
 }
 
-// onInbox looks at all that waits there.
+// onInbox opens the list of pending requests in the console.
 func onInbox(t *testing.T, d *desk, s sight) {
 	d.steps(t, chromedp.Navigate(d.console+"/approvals"), chromedp.WaitVisible("main#main"))
 	d.inert(t, "#ask-"+s.id+" ", s)
 }
 
-// inert holds a page to showing the facts first, and a sandbox's words as one text behind a fence.
+// inert checks that a page shows the facts first, and a sandbox's words as one plain text in a separate pane.
 func (d *desk) inert(t *testing.T, within string, s sight) {
 	t.Helper()
 	pane := within + "figure.words"

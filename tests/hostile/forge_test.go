@@ -7,7 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	_ "crypto/sha512" // for ES384 and its like
+	_ "crypto/sha512" // for ES384 and similar
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -81,7 +81,7 @@ func keyOn(t *testing.T, curve elliptic.Curve) *ecdsa.PrivateKey {
 	return key
 }
 
-// rsaKeys are made once each: they take longer than all that is tried with them.
+// rsaKeys holds one key of each size: generating one takes longer than all tests with it.
 var rsaKeys sync.Map
 
 func rsaKey(t *testing.T, bits int) *rsa.PrivateKey {
@@ -96,13 +96,13 @@ func rsaKey(t *testing.T, bits int) *rsa.PrivateKey {
 	return key
 }
 
-// forgery is an authority of acme.test that the replicas trust and that signs whatever it is asked to.
+// forgery is an authority of acme.test that the replicas trust and that signs any certificate.
 type forgery struct {
 	root *x509.Certificate
 	key  crypto.Signer
 }
 
-// forge has a replica's trust domain acme.test get one more authority.
+// forge adds an authority to the bundle of a replica's trust domain acme.test.
 func forge(t *testing.T, s *testkit.Stack, key crypto.Signer) forgery {
 	t.Helper()
 	f := forgery{key: key}
@@ -122,7 +122,7 @@ func authority(domain string) *x509.Certificate {
 	}
 }
 
-// leaf is the template of a good X.509-SVID of agent, to be spoiled.
+// leaf is the template of a valid X.509-SVID of agent, for tests to spoil.
 func leaf() *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
@@ -142,7 +142,7 @@ func certify(t *testing.T, template, parent *x509.Certificate, public crypto.Pub
 	if err != nil {
 		t.Fatalf("signing a certificate: %v", err)
 	}
-	// What crypto/x509 does not parse is shown all the same.
+	// A certificate that crypto/x509 cannot parse is presented all the same.
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		return &x509.Certificate{Raw: der}
@@ -158,14 +158,14 @@ func keyPair(key crypto.Signer, chain ...*x509.Certificate) tls.Certificate {
 	return pair
 }
 
-// svid signs a template with a key of its own.
+// svid signs a template for a new key.
 func (f forgery) svid(t *testing.T, template *x509.Certificate) tls.Certificate {
 	t.Helper()
 	key := ecKey(t)
 	return keyPair(key, certify(t, template, f.root, key.Public(), f.key))
 }
 
-// uriSAN is a subject alternative name extension with exactly these texts, which url.URL could not express.
+// uriSAN returns a subject alternative name extension with exactly these texts, which url.URL cannot express.
 func uriSAN(t *testing.T, uris ...string) pkix.Extension {
 	t.Helper()
 	var names []asn1.RawValue
@@ -179,7 +179,7 @@ func uriSAN(t *testing.T, uris ...string) pkix.Extension {
 	return pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: value}
 }
 
-// showing is the TLS of a caller who shows a certificate, even where the server would not take it.
+// showing returns the TLS configuration of a client that presents a certificate even if the server would not accept it.
 func showing(s *testkit.Stack, pair tls.Certificate) *tls.Config {
 	cfg := s.ClientTLS(nil)
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }

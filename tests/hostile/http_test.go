@@ -18,17 +18,17 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// asking is a body with further members.
+// asking returns a request body with additional members.
 func asking(members string) string {
 	return `{"scope":"git.issues.read","params":{"repo":"acme/api"},"task":"` + marker + `"` + members + `}`
 }
 
-// params is a body with these parameters.
+// params returns a request body with these parameters.
 func params(text string) string {
 	return `{"scope":"git.issues.read","params":` + text + `,"task":"` + marker + `"}`
 }
 
-// unread is a body that is not read.
+// unread is a call whose body cannot be parsed: 400.
 func unread(name, body, detail string) try {
 	return refused(name, call{body: body}, refusal{400, "malformed_body", detail})
 }
@@ -164,16 +164,16 @@ func gzipped(text string) string {
 	return b.String()
 }
 
-// smuggled sends one call whose body is another one: there is one answer.
+// smuggled sends one call whose body is another call. It must get exactly one answer.
 func smuggled(t *testing.T, w *world) {
 	s := w.next()
 	inner := call{}.bytes(t, s)
 	c := call{headers: []string{"Transfer-Encoding: chunked"}, length: fmt.Sprint(len(inner)), body: "0\r\n\r\n" + inner}
-	refusal{400, "malformed_body", "transfer_encoding"}.of(t, w, c, s) // Vault is asked, should the inner call be taken for one
+	refusal{400, "malformed_body", "transfer_encoding"}.of(t, w, c, s) // a call to Vault would show that the inner call was executed
 	w.hush(t)
 }
 
-// slowly stops in the middle of a call, at three places at once.
+// slowly stops in the middle of a call, at three places in parallel.
 func slowly(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	s := w.s[0]
@@ -212,7 +212,7 @@ func connect(t *testing.T, s *testkit.Stack, protocol string) *tls.Conn {
 	return conn.(*tls.Conn)
 }
 
-// rapidReset opens and resets streams as fast as it can, while others are served.
+// rapidReset opens and resets streams as fast as it can, while other clients are served.
 func rapidReset(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	s := w.s[0]
@@ -247,7 +247,7 @@ func rapidReset(t *testing.T, _ *world) {
 	}
 }
 
-// reset opens and resets streams until the connection ends, and counts them.
+// reset opens and resets streams until the connection ends, and returns how many.
 func reset(framer *http2.Framer, host string) int {
 	if framer.WriteSettings() != nil {
 		return 0

@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// badIDs are texts that are no SPIFFE ID.
+// badIDs are texts that are not valid SPIFFE IDs.
 var badIDs = []struct{ name, text string }{
 	{"uppercase domain", "spiffe://ACME.test/" + marker},
 	{"uppercase scheme", "SPIFFE://acme.test/" + marker},
@@ -56,7 +56,7 @@ var idRows = []row{
 func idTries() []try {
 	var all []try
 	for _, bad := range badIDs {
-		// What is no SPIFFE ID could be the subject of a person, and is looked at as such.
+		// A text that is not a SPIFFE ID could be the subject of a person, and is checked as such.
 		all = append(all,
 			unproven(bad.name, "id_token_issuer", with("sub", bad.text)),
 			unshaken(bad.name+" in a certificate", "spiffe_id_invalid", named(bad.text)),
@@ -65,8 +65,8 @@ func idTries() []try {
 	return all
 }
 
-// uncatalogued has an admin apply a catalogue with a policy about a principal, which is refused. What is wrong with their own
-// files is told to them, so that nothing of it is marked.
+// uncatalogued lets an admin apply a catalogue with a policy about an invalid principal, which is refused. The answer quotes
+// errors in the admin's own files, so the files hold no marker.
 func uncatalogued(name, principal string) try {
 	return refusedBy(name, func(t *testing.T, w *world, s *testkit.Stack) call {
 		return proposing(t, s, append(catalogue[:1:1], scopes.File{Name: "policies.cedar", Data: []byte(
@@ -74,7 +74,7 @@ func uncatalogued(name, principal string) try {
 	}, refusal{422, "invalid_catalogue", "catalogue"})
 }
 
-// proposing is a call by which an admin puts files in the place of what is in force.
+// proposing is a call by which an admin replaces the applied catalogue.
 func proposing(t *testing.T, s *testkit.Stack, files []scopes.File) call {
 	t.Helper()
 	order := openapi.CatalogueOrder{Reason: "because"}
@@ -96,7 +96,7 @@ func digest(t *testing.T, files []scopes.File) string {
 	return c.Digest()
 }
 
-// denied is what policy says no to: 403, one record of it, and nothing of Vault.
+// denied is a request that policy denies: 403, one entry, and no call to Vault.
 func denied(name, who, scope, reason string) try {
 	return deniedAsk(name, who, `{"scope":"`+scope+`","params":{"repo":"acme/api"},"task":"t-1"}`, reason)
 }
@@ -119,7 +119,7 @@ func deniedAsk(name, who, body, reason string) try {
 	}}
 }
 
-// decided holds the ledger to one record of a decision.
+// decided checks that the ledger got one entry with that decision.
 func decided(t *testing.T, entries []testkit.Entry, who, outcome, reason string) {
 	t.Helper()
 	if len(entries) != 1 {

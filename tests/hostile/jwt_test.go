@@ -24,10 +24,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
-// tokenMaker makes what is sent as a JWT-SVID of agent.
+// tokenMaker makes a token to send as a JWT-SVID of agent.
 type tokenMaker func(t *testing.T, w *world) string
 
-// unproven is a call with that token, by which nobody is proven.
+// unproven is a call with that token, which must not authenticate.
 func unproven(name, detail string, token tokenMaker) try {
 	return refusedBy(name, func(t *testing.T, w *world, _ *testkit.Stack) call {
 		return call{auth: "Bearer " + token(t, w)}
@@ -44,7 +44,7 @@ func header(w *world) map[string]any {
 	return map[string]any{"alg": "ES256", "kid": kid, "typ": "JWT"}
 }
 
-// changed is a map with some members changed; a nil value removes one.
+// changed returns a copy of a map with some members changed. A nil value removes a member.
 func changed(base, change map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for name, value := range change {
@@ -57,7 +57,7 @@ func changed(base, change map[string]any) map[string]any {
 	return out
 }
 
-// with signs the good claims with one changed.
+// with signs valid claims with one changed.
 func with(name string, value any) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -65,7 +65,7 @@ func with(name string, value any) tokenMaker {
 	}
 }
 
-// under signs good claims under a header with one member changed.
+// under signs valid claims under a header with one member changed.
 func under(name string, value any) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -79,7 +79,7 @@ func signed(t *testing.T, w *world, head, body map[string]any) string {
 	return jws(t, key, string(marshal(t, changed(header(w), head))), string(marshal(t, changed(claims(w), body))))
 }
 
-// at moves one time of good claims, in seconds from the replicas' clock.
+// at sets one time of valid claims, in seconds from the replicas' clock.
 func at(claim string, seconds int64) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -87,7 +87,7 @@ func at(claim string, seconds int64) tokenMaker {
 	}
 }
 
-// raw signs claims that no map could express. %EXP stands for a good time.
+// raw signs claims that a map cannot express. %EXP stands for a valid expiry.
 func raw(members string) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -102,7 +102,7 @@ const (
 	aud = `"aud":"` + testkit.Audience + `",`
 )
 
-// text changes the text of a good token.
+// text changes the text of a valid token.
 func text(change func(string) string) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -112,7 +112,7 @@ func text(change func(string) string) tokenMaker {
 
 func always(token string) tokenMaker { return func(*testing.T, *world) string { return token } }
 
-// byKey signs with a key that is put into the keys of acme.test, for this one token.
+// byKey signs with a key that is added to the bundle of acme.test for this one token.
 func byKey(alg string, make func(*testing.T) crypto.Signer) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -127,7 +127,7 @@ func byKey(alg string, make func(*testing.T) crypto.Signer) tokenMaker {
 	}
 }
 
-// trust puts a bundle in place until the test ends.
+// trust installs a bundle until the test ends.
 func (w *world) trust(t *testing.T, bundle *spiffebundle.Bundle) {
 	t.Helper()
 	w.s[0].Trust(bundle)
@@ -218,7 +218,7 @@ var jwtRows = []row{
 	{h: "H8", sent: "an access token that Brevet issued itself", then: "401", tries: []try{
 		unproven("a real one", malformed, func(t *testing.T, w *world) string {
 			token := w.token(t, agent, issues).Secret.Reveal()
-			w.added(t) // its own
+			w.added(t) // skip the entries of its own issuance
 			return token
 		}),
 		unproven("its typ", malformed, under("typ", "at+jwt")),
@@ -243,7 +243,7 @@ var jwtRows = []row{
 		unproven("two hours in all", "svid_lifetime", at("iat", -7200)),
 	}},
 	{h: "H11", sent: "not valid for another 6 seconds", then: "401", tries: []try{
-		// A second more, since numbers of seconds are cut.
+		// One second more, because times are truncated to seconds.
 		unproven("nbf", "svid_not_yet_valid", at("nbf", 7)),
 		unproven("iat", "svid_not_yet_valid", at("iat", 7)),
 		unproven("nbf as text", malformed, with("nbf", "0")),
@@ -336,7 +336,7 @@ func hmacWith(secret func(der []byte) []byte) tokenMaker {
 	}
 }
 
-// fetched names keys at a server of somebody's, whom nobody may ask.
+// fetched names keys on a foreign server that Brevet must not call.
 func fetched(name string) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -366,14 +366,14 @@ func x509Key(t *testing.T, w *world) string {
 	return jws(t, key, `{"alg":"ES256","kid":"x"}`, string(marshal(t, claims(w))))
 }
 
-// strayBits changes the last character to one that a lax decoder takes for the same.
+// strayBits changes the last character to another that a lax decoder decodes to the same bytes.
 func strayBits(s string) string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	last := strings.IndexByte(alphabet, s[len(s)-1])
 	return s[:len(s)-1] + string(alphabet[last|1])
 }
 
-// proofTwice sends one DPoP proof to the one replica and then to the other.
+// proofTwice sends one DPoP proof to one replica and then to the other.
 func proofTwice(t *testing.T, w *world) {
 	signer, err := dpop.NewSigner(ecKey(t), w.now)
 	if err != nil {
@@ -407,7 +407,7 @@ func proofTwice(t *testing.T, w *world) {
 	}
 }
 
-// tokenTwice has a service ask about a token for one use, at the one replica and then at the other.
+// tokenTwice lets a service introspect a single-use token, at one replica and then at the other.
 func tokenTwice(t *testing.T, w *world) {
 	token := w.token(t, agent, client.Ask{Scope: "git.issues.once", Task: "t-1"}).Secret.Reveal()
 	if got := w.introspect(t, 0, token); !strings.Contains(got, `"active":true`) {
@@ -422,7 +422,7 @@ func tokenTwice(t *testing.T, w *world) {
 
 const inactive = `{"active":false}`
 
-// introspect has the git server ask a replica about a token.
+// introspect sends a token to a replica's introspection endpoint as the git server.
 func (w *world) introspect(t *testing.T, replica int, token string) string {
 	t.Helper()
 	s := w.s[replica]

@@ -1,7 +1,7 @@
 // Package hostile_test sends everything that docs/hostile-inputs.md numbers, H1 to H107, to a real deployment: two replicas
 // behind TLS, on one Postgres and one Vault, with two trust domains and people who log in. `make hostile` runs it.
 //
-// A row is never skipped: what cannot be tried has failed.
+// A row is never skipped: a row that cannot be tried has failed.
 package hostile_test
 
 import (
@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the table of docs/hostile-inputs.
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// On a machine that has never built Vault this takes minutes, which belong to no test.
+	// On a machine that has never built Vault this takes minutes, which must not count towards a test's time.
 	if err := devstack.Prepare(context.Background(), func(line string) { fmt.Fprintln(os.Stderr, line) }); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testkit.Ended(code, passed, failed))
 }
 
-// results are the rows of this run.
+// results counts the rows of this run.
 var results board
 
 type board struct {

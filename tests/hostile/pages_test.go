@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// insecure sends cookies to localhost as browsers do, though they are for secure places only.
+// insecure sends Secure cookies to http://localhost, as browsers do.
 type insecure struct{ http.CookieJar }
 
 func (j insecure) SetCookies(u *url.URL, cookies []*http.Cookie) {
@@ -22,7 +22,7 @@ func (j insecure) SetCookies(u *url.URL, cookies []*http.Cookie) {
 	j.CookieJar.SetCookies(u, cookies)
 }
 
-// alice is a browser without scripts in which she is logged in to the console. It follows no redirect.
+// alice returns a browser without scripts in which alice is logged in to the console. It follows no redirect.
 func (d *desk) alice(t *testing.T) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -37,7 +37,7 @@ func (d *desk) alice(t *testing.T) *http.Client {
 	return browser
 }
 
-// visits sends one call, with headers in pairs. A form is posted.
+// visits sends one call, with headers in pairs. It posts the form if there is one.
 func (d *desk) visits(t *testing.T, browser *http.Client, path string, form url.Values, headers ...string) (*http.Response, string) {
 	t.Helper()
 	method, body := http.MethodGet, io.Reader(http.NoBody)
@@ -64,7 +64,7 @@ func (d *desk) visits(t *testing.T, browser *http.Client, path string, form url.
 	return resp, string(text)
 }
 
-// ballot is the form that votes for a request.
+// ballot returns the form that votes for a request.
 func (d *desk) ballot(t *testing.T, id string) url.Values {
 	t.Helper()
 	var shown struct{ Hash string }
@@ -84,7 +84,7 @@ func (d *desk) status(t *testing.T, id string) string {
 	return status
 }
 
-// prefetchedPage fetches what a page of the console leads to.
+// prefetchedPage fetches the links of a console page.
 func prefetchedPage(t *testing.T, w *world) {
 	d := w.openDesk(t)
 	id, sandbox := d.pending(t)
@@ -114,7 +114,7 @@ func prefetchedPage(t *testing.T, w *world) {
 	}
 }
 
-// crossingForms posts a ballot as pages of others would have a browser do, and then as the console's own page does.
+// crossingForms posts a ballot as a browser would for pages of other origins, and then as the console's own page does.
 func crossingForms(t *testing.T, w *world) {
 	d := w.openDesk(t)
 	id, _ := d.pending(t)

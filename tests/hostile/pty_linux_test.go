@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onTerminal runs a command on a terminal of its own, and returns its exit code and every byte that the terminal was sent.
+// onTerminal runs a command on a new terminal. It returns the exit code and every byte that the terminal received.
 func onTerminal(t *testing.T, cmd *exec.Cmd) (code int, screen string) {
 	t.Helper()
 	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -37,7 +37,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) (code int, screen string) {
 	if err != nil {
 		t.Fatalf("starting %v: %v", cmd.Args, err)
 	}
-	shown, _ := io.ReadAll(control) // ends with EIO when nobody has the terminal any more
+	shown, _ := io.ReadAll(control) // ends with EIO when no process has the terminal open any more
 	_ = cmd.Wait()
 	return cmd.ProcessState.ExitCode(), string(shown)
 }

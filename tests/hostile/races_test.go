@@ -39,7 +39,7 @@ func oneKey(t *testing.T, _ *world) {
 			case got.status == http.StatusConflict && got.code == "already_issued":
 				told.Add(1)
 			case got.status == http.StatusTooManyRequests || got.status == http.StatusServiceUnavailable && got.code == "overloaded":
-				told.Add(1) // too many at a time
+				told.Add(1) // too many calls in flight
 			default:
 				t.Errorf("got %d %s %s", got.status, got.code, got.text)
 			}
@@ -55,7 +55,7 @@ func oneKey(t *testing.T, _ *world) {
 	if asked := w.vault.since(0); created.Load() != 1 || intents != 1 || len(asked) != 1 {
 		t.Errorf("got %d tokens, %d issuances recorded and %v asked of Vault, want one of each; %d were told so", created.Load(), intents, asked, told.Load())
 	}
-	w.later() // of those above, a replica records fifty a second
+	w.later() // the calls above may have used up the fifty refusals that a replica records per second
 	for _, s := range w.s {
 		c := call{headers: []string{"Idempotency-Key: k-1"}, body: params(`{"repo":"acme/web"}`)}
 		refusal{422, "idempotency_mismatch", plain}.of(t, w, c, s)
@@ -63,7 +63,7 @@ func oneKey(t *testing.T, _ *world) {
 	w.check(t)
 }
 
-// endedMeanwhile ends on the one replica what the other one is minting.
+// endedMeanwhile revokes on one replica what the other replica is minting.
 func endedMeanwhile(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	var given int
@@ -95,7 +95,7 @@ func endedMeanwhile(t *testing.T, _ *world) {
 			if err != nil && !errors.Is(err, client.ErrNotFound) {
 				t.Errorf("ending: %v", err)
 			}
-			if err != nil { // nothing was there yet
+			if err != nil { // there was nothing to end yet
 				_, _ = w.s[0].Client(t, admin).Quarantine(t.Context(), who, "test")
 			}
 		})
@@ -124,7 +124,7 @@ func endedMeanwhile(t *testing.T, _ *world) {
 	w.check(t)
 }
 
-// takenAway applies a catalogue without what two replicas are busy with.
+// takenAway applies a catalogue that removes what two replicas are busy issuing.
 func takenAway(t *testing.T, _ *world) {
 	o := staffed
 	o.SecondAdmin = false
@@ -135,7 +135,7 @@ func takenAway(t *testing.T, _ *world) {
 		`permit (principal in Path::"spiffe://acme.test/agents/nobody", action in Action::"git.*"`)
 	ctx, stop := context.WithCancel(t.Context())
 	callers, callCtx := errgroup.WithContext(ctx)
-	var closed atomic.Bool // once the apply is answered
+	var closed atomic.Bool // set when the apply is answered
 	var issued, refused atomic.Int64
 	for n := range 8 {
 		c := w.s[n%2].Client(t, agent)
@@ -172,7 +172,7 @@ func takenAway(t *testing.T, _ *world) {
 	if err := callers.Wait(); err != nil {
 		t.Error(err)
 	}
-	w.check(t) // holds every decision to the catalogue that was in force by the entries before it
+	w.check(t) // checks every decision against the catalogue that was applied according to earlier entries
 }
 
 func endedElsewhere(t *testing.T, _ *world) {
@@ -185,7 +185,7 @@ func endedElsewhere(t *testing.T, _ *world) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 		raw := got.Token.Secret.Reveal()
-		for range 3 { // so that it may be answered from memory
+		for range 3 { // so that it may be answered from the cache
 			if seen := w.introspect(t, there, raw); !strings.Contains(seen, `"active":true`) {
 				t.Fatalf("before: got %s", seen)
 			}
@@ -210,7 +210,7 @@ func endedElsewhere(t *testing.T, _ *world) {
 	w.check(t)
 }
 
-// quorums has two people agree at the same moment, each at a replica of their own, while the sandbox redeems at both.
+// quorums lets two people approve at the same moment, each at another replica, while the sandbox redeems at both.
 func quorums(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	for round := range 10 {

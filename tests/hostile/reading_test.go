@@ -51,7 +51,7 @@ var readingRows = []row{
 	{h: "H102", sent: "an admin who widens their own reach", then: "403; it waits for a second admin", tries: []try{{"proposed and approved by one", ownProposal}}},
 }
 
-// unknownIssuer signs an ID token of alice by an issuer that is there, and is to be left alone.
+// unknownIssuer signs an ID token of alice for an issuer that exists and that Brevet must not call.
 func unknownIssuer(aud string) tokenMaker {
 	return func(t *testing.T, w *world) string {
 		t.Helper()
@@ -60,7 +60,7 @@ func unknownIssuer(aud string) tokenMaker {
 	}
 }
 
-// page is the first page of what an auditor may read, and the cursor behind it.
+// page reads the first page that an auditor may read, and returns the cursor to the next page.
 func page(t *testing.T, w *world, who string) string {
 	t.Helper()
 	for range 2 {
@@ -126,14 +126,14 @@ func foreignRecord(t *testing.T, w *world) {
 	}
 }
 
-// person asks for a credential with an ID token.
+// person requests a credential with an ID token.
 func person(name, username string) try {
 	return refusedBy(name, func(t *testing.T, _ *world, s *testkit.Stack) call {
 		return call{auth: "Bearer " + s.IDToken(t, username)}
 	}, refusal{403, "not_allowed", "person"})
 }
 
-// ownProposal has an admin give themselves what nobody has given them.
+// ownProposal lets an admin propose a wider grant and try to approve the proposal alone.
 func ownProposal(t *testing.T, w *world) {
 	wider := changedFiles(t, catalogue, `permit (principal in Path::"spiffe://acme.test/agents/a", action in Action::"authority:read", resource);`,
 		`permit (principal, action, resource);`)

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// row is one kind of hostile input. It passes when all ways of trying it do.
+// row is one kind of hostile input. It passes if all its tries pass.
 type row struct {
 	h string
-	// sent is what is tried, and then what is to come of it, in words for the documentation.
+	// sent is the input, and then is the expected outcome, in words for the documentation.
 	sent, then string
-	// apart is a row that takes a deployment of its own, beside the others.
+	// apart marks a row that uses a separate deployment, in parallel with the others.
 	apart bool
 	tries []try
 }
@@ -24,7 +24,7 @@ type try struct {
 	do   func(t *testing.T, w *world)
 }
 
-// group is a part of the table, in the file that has its rows.
+// group is a part of the table, with the file that holds its rows.
 type group struct {
 	title, file string
 	rows        []row
@@ -76,7 +76,7 @@ func (r row) run(t *testing.T, w *world) {
 	}
 }
 
-// The numbers are those of the list, each once and in order.
+// The rows have the numbers of the list, each once and in order.
 func TestRowsAreAll(t *testing.T) {
 	var got, want []string
 	for _, g := range groups() {
@@ -98,7 +98,7 @@ const (
 	end   = "<!-- end of rows -->\n"
 )
 
-// The documentation has the rows as they are tried.
+// The documentation lists the rows that the test tries.
 func TestDocumentation(t *testing.T) {
 	text, err := os.ReadFile(doc)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// valued asks for what is at a path, or in a name, that a sandbox gives; each value as it stands in a text.
+// valued requests a scope with a path, or a name, as a sandbox gives it. Each value is encoded as a JSON string.
 func valued(values ...string) []try {
 	var all []try
 	for _, v := range values {
@@ -39,7 +39,7 @@ func must(b []byte, err error) []byte {
 	return b
 }
 
-// undecidable is an ask that cannot be decided on: 422.
+// undecidable is a request that cannot be decided: 422.
 func undecidable(name, body, detail string) try {
 	return refused(name, call{body: body}, refusal{422, "invalid_request", detail})
 }
@@ -52,7 +52,7 @@ func lookAlike(scope string) try {
 	return undecidable(scope, `{"scope":"`+scope+`","task":"`+marker+`"}`, "scope")
 }
 
-// granting is a grant by authorization_details.
+// granting is a request with authorization_details.
 func granting(name, form string, want refusal) try {
 	return refusedBy(name, func(t *testing.T, _ *world, s *testkit.Stack) call {
 		return call{
@@ -133,7 +133,7 @@ var scopeRows = []row{
 	}},
 }
 
-// fileOutside has an admin apply a file that lies elsewhere.
+// fileOutside lets an admin apply a catalogue file whose path lies elsewhere.
 func fileOutside(name string) try {
 	return refusedBy(name+" of a catalogue", func(t *testing.T, _ *world, s *testkit.Stack) call {
 		c := proposing(t, s, nil)
@@ -160,7 +160,7 @@ func signing(name string, template *x509.CertificateRequest) try {
 	}, refusal{422, "invalid_request", "csr"})
 }
 
-// spoiltSignature is a request that is signed by another key than it holds.
+// spoiltSignature is a certificate request signed by another key than the one that it holds.
 func spoiltSignature(t *testing.T, der []byte) string {
 	t.Helper()
 	parsed, err := x509.ParseCertificateRequest(der)
@@ -198,7 +198,7 @@ func shortened(t *testing.T, w *world) {
 	}
 }
 
-// outdated redeems what people have agreed to before another catalogue was put in force.
+// outdated redeems an approval that was given before another catalogue was applied.
 func outdated(t *testing.T, _ *world) {
 	o := staffed
 	o.SecondAdmin = false

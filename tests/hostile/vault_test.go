@@ -35,8 +35,8 @@ const (
 	loginBody = `{"scope":"db.login.read","task":"` + marker + `"}`
 )
 
-// withoutVault has a sandbox ask while Vault lies, and holds what comes of it to an answer without a credential and a
-// record of the failure.
+// withoutVault sends a sandbox's request while Vault lies. It checks that the answer holds no credential and that the failure is
+// recorded.
 func withoutVault(t *testing.T, w *world, name, prefix, body string, lie http.HandlerFunc, codes ...string) {
 	t.Helper()
 	w.vault.lie(prefix, lie)
@@ -76,8 +76,8 @@ func withoutVault(t *testing.T, w *world, name, prefix, body string, lie http.Ha
 	}
 }
 
-// withheld holds what is recorded of one ask to its intent, and to why nothing came of it. Meanwhile the sweeper goes on with
-// what was lost before.
+// withheld checks that a request left its intent and the reason for its failure in the ledger. In the same period the sweeper
+// continues with what was lost before.
 func withheld(t *testing.T, name, code string, entries []testkit.Entry) {
 	t.Helper()
 	begun := slices.IndexFunc(entries, func(e testkit.Entry) bool { return e.Kind == "issuance.intent" })
@@ -90,10 +90,10 @@ func withheld(t *testing.T, name, code string, entries []testkit.Entry) {
 	}
 }
 
-// unassisted is well below the half minute after which Vault ends by itself what is not renewed.
+// unassisted is well below the half minute after which Vault itself ends a token that is not renewed.
 const unassisted = 20 * time.Second
 
-// revoked holds Vault to knowing no more of what it made, so soon after start that somebody has had it revoked.
+// revoked checks that Vault no longer holds the grants. It checks so soon after start that only a revocation can explain it.
 func (w *world) revoked(t *testing.T, name string, grants []grant, start time.Time) {
 	t.Helper()
 	vault := w.s[0].Vault(t)
@@ -109,8 +109,8 @@ func (w *world) revoked(t *testing.T, name string, grants []grant, start time.Ti
 	}
 }
 
-// nothingLives holds the ledger and the database to having ended what was made, once the sweeper has been around. Of a token
-// that may be there and that nobody knows, only its own half minute is the end.
+// nothingLives checks that the ledger and the database show everything ended, once the sweeper has run. A token that may exist
+// and that nobody knows ends only after its own half minute.
 func nothingLives(t *testing.T, w *world) {
 	t.Helper()
 	eventuallyWithin(t, 80*time.Second, "the end of what was made", func() bool {
@@ -142,7 +142,7 @@ func nothingLives(t *testing.T, w *world) {
 	w.check(t)
 }
 
-// swept is a world whose sweeper runs.
+// swept returns a world whose sweeper runs.
 func swept(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t, staffed)
@@ -184,7 +184,7 @@ func nonsense(t *testing.T, _ *world) {
 		"no content": says(204, ""), "errors": says(200, `{"errors":["hvs.CAESIJ0123456789abcdefghij"]}`),
 	} {
 		withoutVault(t, w, name+" for a signature", signatures, jwtBody, lie, "vault_unavailable")
-		// The real Vault makes it, and its answer is lost.
+		// The real Vault creates it, and its answer is lost.
 		withoutVault(t, w, name+" for a login", logins, loginBody, func(rw http.ResponseWriter, r *http.Request) {
 			w.vault.proxy.ServeHTTP(httptest.NewRecorder(), r)
 			lie(rw, r)
@@ -257,7 +257,7 @@ func disordered(t *testing.T, _ *world) {
 	nothingLives(t, w)
 }
 
-// lives counts what is recorded as issued and not ended.
+// lives counts the issuances recorded as issued and not ended.
 func (w *world) lives(t *testing.T) (n int) {
 	t.Helper()
 	err := w.conn.QueryRow(t.Context(), `SELECT count(*) FROM issuances WHERE status = $1`, openapi.StatusIssued).Scan(&n)
@@ -267,7 +267,7 @@ func (w *world) lives(t *testing.T) (n int) {
 	return n
 }
 
-// flipped changes the first character of base64url.
+// flipped changes the first character of a base64url text.
 func flipped(s string) string {
 	if s[0] == 'A' {
 		return "B" + s[1:]

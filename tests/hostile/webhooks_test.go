@@ -34,7 +34,7 @@ type delivered struct {
 	body   []byte
 }
 
-// receiver is somebody's server that takes webhooks as the documentation says: it verifies, and does nothing twice.
+// receiver is a server that takes webhooks as the documentation says: it verifies each, and processes none twice.
 type receiver struct {
 	*httptest.Server
 	took chan delivered
@@ -124,7 +124,7 @@ func (w *world) deliver(t *testing.T, specs ...webhook.Spec) {
 	}
 }
 
-// replayedWebhook takes a real one, and sends what somebody could make of it.
+// replayedWebhook receives a real webhook, and sends altered and repeated copies of it.
 func replayedWebhook(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	r := newReceiver(t)
@@ -175,7 +175,7 @@ func replayedWebhook(t *testing.T, _ *world) {
 	}
 }
 
-// resolver is one whose answer changes: a public address first, then loopback.
+// resolver returns a resolver whose answer changes: a public address first, then loopback.
 func resolver(t *testing.T, asked *atomic.Int32) *net.Resolver {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
@@ -214,7 +214,7 @@ func resolver(t *testing.T, asked *atomic.Int32) *net.Resolver {
 	}}
 }
 
-// undialled has webhooks lead to where nobody may be called. Numbers for a host are refused before anything is sent.
+// undialled configures webhooks with addresses that must not be called. Numeric hosts are refused before anything is sent.
 func undialled(t *testing.T, _ *world) {
 	w := newWorld(t, staffed)
 	var reached atomic.Int32

@@ -18,10 +18,10 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// marker is in the input of every call, and must be nowhere in the answer nor in what is recorded of it.
+// marker is in the input of every call. It must appear neither in the answer nor in the ledger.
 const marker = "zqmarker"
 
-// call is one call, byte for byte as a hostile caller would send it. Zero fields make one that succeeds.
+// call is one call, byte for byte as a hostile caller would send it. The zero value is a call that succeeds.
 type call struct {
 	method, target, host string
 	// auth is the Authorization header; "" sends agent's JWT-SVID and "none" sends none.
@@ -29,15 +29,15 @@ type call struct {
 	// cert, if set, is presented in the handshake.
 	cert    *tls.Certificate
 	headers []string
-	// body is sent with POST and PUT; "" is a good one.
+	// body is sent with POST and PUT; "" stands for a valid one.
 	body string
-	// length is the value of Content-Length, "" for the true one and "none" for none.
+	// length is the value of Content-Length; "" stands for the true one and "none" for no header.
 	length string
 }
 
 const goodBody = `{"scope":"git.issues.read","params":{"repo":"acme/api"},"task":"` + marker + `"}`
 
-// nothing is the body of a call that has none.
+// nothing stands for an empty body.
 const nothing = "\x00"
 
 func or(v, otherwise string) string {
@@ -74,13 +74,13 @@ func (c call) bytes(t *testing.T, s *testkit.Stack) string {
 	return b.String() + "\r\n" + body
 }
 
-// answer is what came back.
+// answer is the response to a call.
 type answer struct {
 	status       int
 	header       http.Header
 	text         string
 	code, detail string
-	// target is what was called, and problem what the answer says of itself as one.
+	// target is the URL that was called, and problem is the body parsed as a problem document.
 	target  string
 	problem openapi.Problem
 }
@@ -100,7 +100,7 @@ func (c call) send(t *testing.T, s *testkit.Stack) answer {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	// The server may answer and close before it has read everything, which is an error here and no failure.
+	// The server may answer and close before it has read everything. The write error that this causes is not a failure.
 	_, _ = io.WriteString(conn, c.bytes(t, s))
 	got := read(t, conn, or(c.method, "POST"))
 	got.target = c.target
@@ -131,8 +131,8 @@ func read(t *testing.T, conn io.Reader, method string) answer {
 	return a
 }
 
-// isProblem holds a failure to RFC 9457: its type is that of its code, and its status is the answer's. OAuth's errors are of
-// another media type, and hold one.
+// isProblem checks an error answer against RFC 9457: its type matches its code, and its status matches the HTTP status. OAuth's
+// errors have another media type, and hold the same members.
 func (a answer) isProblem(t *testing.T) {
 	t.Helper()
 	media := "application/problem+json"
@@ -145,23 +145,23 @@ func (a answer) isProblem(t *testing.T) {
 	}
 }
 
-// refusal is what is to come of a call that nothing is decided about: an answer of fixed text and one entry.
+// refusal is the expected outcome of a call that reaches no decision: an answer of fixed text and one entry.
 type refusal struct {
 	status int
 	code   string
-	// detail is what the entry says was wrong; "" when Go's server answers by itself, without a record.
+	// detail is what the entry names as wrong. It is "" if Go's server answers by itself, without an entry.
 	detail string
 }
 
-// plain is the detail of an entry that needs none, since its code says it all.
+// plain marks an entry without a detail, because its code says it all.
 const plain = "-"
 
-// refused sends a call and holds the answer, Vault and the ledger to the refusal.
+// refused sends a call and checks the answer, Vault and the ledger against the refusal.
 func refused(name string, c call, want refusal) try {
 	return refusedBy(name, func(*testing.T, *world, *testkit.Stack) call { return c }, want)
 }
 
-// refusedBy is refused for a call that is made for the world it is sent to.
+// refusedBy is like refused, for a call that depends on the world that it is sent to.
 func refusedBy(name string, build func(*testing.T, *world, *testkit.Stack) call, want refusal) try {
 	return try{name, func(t *testing.T, w *world) {
 		s := w.next()
@@ -170,7 +170,7 @@ func refusedBy(name string, build func(*testing.T, *world, *testkit.Stack) call,
 	}}
 }
 
-// of sends a call and holds the answer, Vault and the ledger to the refusal.
+// of sends a call and checks the answer, Vault and the ledger against the refusal.
 func (r refusal) of(t *testing.T, w *world, c call, s *testkit.Stack) answer {
 	t.Helper()
 	w.added(t)
@@ -191,7 +191,7 @@ func (r refusal) check(t *testing.T, got answer) {
 	}
 	givesNothingAway(t, got.text+fmt.Sprint(got.header))
 	if r.detail == "" {
-		return // of Go's server
+		return // Go's server answered
 	}
 	got.isProblem(t)
 	texts.saw(got.code, got.detail)
@@ -201,7 +201,7 @@ func (r refusal) check(t *testing.T, got answer) {
 	}
 }
 
-// innards are words of SQL, of Go's errors, and of what lies behind the API.
+// innards matches words of SQL, of Go's errors, and of the systems behind the API.
 var innards = regexp.MustCompile(`(?i)sqlstate|pgx|postgres|select |insert into|goroutine|runtime error|\.go:\d|json:|x509:|tls: |unmarshal|strconv|syscall|invalid character|hvs\.|transit/`)
 
 func givesNothingAway(t *testing.T, text string) {
@@ -233,7 +233,7 @@ func (r refusal) recorded(t *testing.T, entries []testkit.Entry) {
 	}
 }
 
-// texts are those of all refusals, by code: they are few, so none is made of what was sent.
+// texts collects the texts of all refusals, by code. There are few of them, so none is built from the input.
 var texts = seen{of: map[string]map[string]bool{}}
 
 type seen struct {
@@ -250,7 +250,7 @@ func (s *seen) saw(code, text string) {
 	s.of[code][text] = true
 }
 
-// most is how many texts one code has, for the kinds of call that it answers.
+// most is the largest number of texts per code, one for each kind of call that it answers.
 const most = 3
 
 func (s *seen) check(t *testing.T) {

@@ -7,8 +7,7 @@ import (
 	"unicode"
 )
 
-// words are reasons that a sandbox gives, each of which is accepted, recorded as it is, and nothing but words wherever it is
-// shown.
+// words are reasons that a sandbox gives. Each is accepted, recorded unchanged, and shown as plain text everywhere.
 func words(reasons ...string) []try {
 	var all []try
 	for n, reason := range reasons {
@@ -47,12 +46,12 @@ var wordRows = []row{
 
 const inertly = "accepted, recorded, and nothing but words"
 
-// secretly asks with a reason that holds a secret.
+// secretly sends a request whose reason holds a secret.
 func secretly(name, text string) try {
 	return refused(name, call{body: asking(`,"reason":"` + marker + " " + text + `"`)}, refusal{422, "invalid_request", "reason_secret"})
 }
 
-// shows asks with a reason, and holds every surface to showing it as words. It is no vote, whoever looks at it.
+// shows sends a request with a reason, and checks that every surface shows it as plain text. Reading it never counts as a vote.
 func (d *desk) shows(t *testing.T, n int, reason string) {
 	t.Helper()
 	d.added(t)
@@ -82,20 +81,20 @@ func (d *desk) shows(t *testing.T, n int, reason string) {
 	d.added(t)
 }
 
-// sight is a request that somebody looks at.
+// sight is a request as a reader sees it.
 type sight struct {
 	id, reason string
 	index      int64
 }
 
-// hidden tells of a character that does not show as what it is.
+// hidden reports whether a character does not show as what it is.
 func hidden(r rune) bool {
 	const blankBraille, hangulFiller = 0x2800, 0x3164
 	return !unicode.IsGraphic(r) || r == blankBraille || r == hangulFiller ||
 		unicode.In(r, unicode.Cf, unicode.Cc, unicode.Zl, unicode.Zp, unicode.Variation_Selector)
 }
 
-// showsAll fails on what hides, but for the ends of lines.
+// showsAll fails if the text holds a hidden character other than the given line ends.
 func showsAll(t *testing.T, text, ends string) {
 	t.Helper()
 	for _, r := range text {
@@ -106,7 +105,7 @@ func showsAll(t *testing.T, text, ends string) {
 	}
 }
 
-// mixes tells of Latin letters beside some that look like them.
+// mixes reports whether a text holds Cyrillic or Greek letters, which look like Latin ones.
 func mixes(text string) bool {
 	return strings.ContainsFunc(text, func(r rune) bool { return unicode.In(r, unicode.Cyrillic, unicode.Greek) })
 }

@@ -24,30 +24,30 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// world is a deployment of two replicas, with what is needed to see what it did.
+// world is a deployment of two replicas, with the means to observe it.
 type world struct {
-	// s are the replicas: they have Postgres, Vault and the people in common.
+	// s are the replicas. They share Postgres, Vault and the people.
 	s     [2]*testkit.Stack
 	vault *gate
 
-	// ahead is how far the clock of the replicas is, and floor what it is not behind, in nanoseconds.
+	// ahead is how far the clock of the replicas is ahead, and floor is the earliest time that it may show, in nanoseconds.
 	ahead, floor atomic.Int64
 	tried        atomic.Int64
-	// stopped is when the clock was stopped, in nanoseconds, if it was.
+	// stopped is the time at which the clock was stopped, in nanoseconds, or 0 while it runs.
 	stopped atomic.Int64
 	conn    *pgx.Conn
 	last    int64
 
-	// hushed is the try after which nothing more is to come, and heard how often Vault had been asked by then.
+	// hushed is the name of the last try that must have no later effect, and heard is the number of calls to Vault by then.
 	hushed string
 	heard  int
 
-	// root is the test of all rows, and desk what it opens for those of words.
+	// root is the test of all rows. desk is opened for the rows about words.
 	root     *testing.T
 	deskOnce sync.Once
 	desk     *desk
 
-	// forged is an authority of acme.test that signs anything, and bundle are its keys with it.
+	// forged is an authority of acme.test that signs anything, and bundle is the bundle that includes it.
 	forged forgery
 	bundle *spiffebundle.Bundle
 }
@@ -71,10 +71,10 @@ func (w *world) domains() []spiffeid.TrustDomain {
 	return []spiffeid.TrustDomain{w.s[0].Acme.TrustDomain(), w.s[0].Other.TrustDomain()}
 }
 
-// issues is an ask that succeeds.
+// issues is a request that succeeds.
 var issues = client.Ask{Scope: "git.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "triage-1"}
 
-// token asks for what is given at once.
+// token sends a request that is issued at once.
 func (w *world) token(t *testing.T, who string, ask client.Ask) *client.Token {
 	t.Helper()
 	got, err := w.next().Client(t, who).Request(t.Context(), ask)
@@ -84,7 +84,7 @@ func (w *world) token(t *testing.T, who string, ask client.Ask) *client.Token {
 	return got.Token
 }
 
-// unvisited is the address of a server that nobody may call.
+// unvisited returns the address of a server that must not be called.
 func unvisited(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("somebody called %s", r.URL) }))
@@ -92,7 +92,7 @@ func unvisited(t *testing.T) string {
 	return server.URL
 }
 
-// pace is how much time passes for the replicas with each try, at least: of what is refused, each records 50 a second.
+// pace is the shortest time that passes on the replicas' clock with each try: a replica records 50 refusals a second.
 const pace = 12 * time.Millisecond
 
 func (w *world) now() time.Time {
@@ -106,24 +106,24 @@ func (w *world) now() time.Time {
 	return now.Add(time.Duration(w.ahead.Load()))
 }
 
-// pass has time pass for the replicas.
+// pass moves the replicas' clock forward.
 func (w *world) pass(by time.Duration) {
 	w.floor.Store(max(w.floor.Load(), time.Now().UnixNano()) + int64(by))
 }
 
-// stop has no more time pass for the replicas.
+// stop stops the replicas' clock.
 func (w *world) stop() { w.stopped.Store(w.now().UnixNano()) }
 
-// later has two seconds pass for the replicas.
+// later moves the replicas' clock forward by two seconds.
 func (w *world) later() { w.pass(2 * time.Second) }
 
-// next is the replica whose turn it is.
+// next returns the replicas in turn.
 func (w *world) next() *testkit.Stack {
 	w.pass(pace)
 	return w.s[w.tried.Add(1)%2]
 }
 
-// added are the entries since it was asked last.
+// added returns the entries since its last call.
 func (w *world) added(t *testing.T) []testkit.Entry {
 	t.Helper()
 	rows, err := w.conn.Query(t.Context(), `
@@ -141,13 +141,13 @@ func (w *world) added(t *testing.T) []testkit.Entry {
 	return entries
 }
 
-// hush is the end of a try whose call has had all its consequences.
+// hush marks the end of a try. After it, the try's call must have no further effect.
 func (w *world) hush(t *testing.T) {
 	t.Helper()
 	w.hushed, w.heard = t.Name(), len(w.vault.since(0))
 }
 
-// still holds the last try to having had no consequence since, should it have been one that hushed.
+// still checks that the last try that called hush has had no effect since.
 func (w *world) still(t *testing.T) {
 	t.Helper()
 	if w == nil || w.hushed == "" {
@@ -159,23 +159,23 @@ func (w *world) still(t *testing.T) {
 	w.hushed = ""
 }
 
-// check holds the ledger to its promises.
+// check verifies the ledger's invariants.
 func (w *world) check(t *testing.T) {
 	t.Helper()
 	w.s[0].DB.Check(t)
 }
 
-// gate is the way by which the replicas reach Vault. It counts what they ask, and lies where it is told to.
+// gate is the proxy between the replicas and Vault. It counts their calls, and lies for chosen paths.
 type gate struct {
 	proxy *httputil.ReverseProxy
 
 	mu    sync.Mutex
 	asked []string
-	lies  map[string]http.HandlerFunc // by the beginning of a path
+	lies  map[string]http.HandlerFunc // by path prefix
 	made  []grant
 }
 
-// grant is what Vault made, as it says itself: a token by its accessor, or a lease.
+// grant is a credential that Vault says it made: a token by its accessor, or a lease.
 type grant struct{ accessor, lease string }
 
 func (g *gate) open(t testing.TB, addr string) string {
@@ -194,7 +194,7 @@ func (g *gate) open(t testing.TB, addr string) string {
 	return front.URL
 }
 
-// note keeps what Vault has made, whatever becomes of its answer.
+// note records what Vault has made, even if its answer never arrives.
 func (g *gate) note(resp *http.Response) error {
 	path := strings.TrimPrefix(resp.Request.URL.Path, "/v1/")
 	if !strings.HasPrefix(path, wrapping) && !strings.HasPrefix(path, logins) {
@@ -238,27 +238,27 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.proxy.ServeHTTP(w, r)
 }
 
-// unasked tells what a replica asks of Vault by itself: its login, its keys, and the signatures of checkpoints.
+// unasked reports whether a replica makes this call by itself, for its login, its keys or the signatures of checkpoints.
 func unasked(path string) bool {
 	return strings.HasPrefix(path, "auth/approle/login") || strings.HasPrefix(path, "auth/token/renew-self") ||
 		strings.HasPrefix(path, "transit/keys/") || strings.HasPrefix(path, "transit/sign/") && strings.HasSuffix(path, "-log")
 }
 
-// since are the calls to Vault from the nth on.
+// since returns the calls to Vault from the nth on.
 func (g *gate) since(n int) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string{}, g.asked[n:]...)
 }
 
-// grants are what Vault made, from the nth on.
+// grants returns what Vault made, from the nth on.
 func (g *gate) grants(n int) []grant {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]grant{}, g.made[n:]...)
 }
 
-// lie has one answer instead of Vault, below a path; nil ends that.
+// lie installs an answer that replaces Vault's for paths with a prefix. A nil answer removes it.
 func (g *gate) lie(prefix string, answer http.HandlerFunc) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -268,7 +268,7 @@ func (g *gate) lie(prefix string, answer http.HandlerFunc) {
 	}
 }
 
-// eventually waits for what others do meanwhile.
+// eventually waits for a condition that other goroutines bring about.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	eventuallyWithin(t, patience, what, ok)

@@ -21,10 +21,10 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// certMaker makes what is shown in a handshake.
+// certMaker makes a certificate to present in a handshake.
 type certMaker func(t *testing.T, w *world) tls.Certificate
 
-// unshaken is a handshake that fails with one entry, or with none where detail is "": Go's TLS refuses by itself then.
+// unshaken is a handshake that fails and leaves one entry, or none if detail is "": in that case Go's TLS refuses by itself.
 func unshaken(name, detail string, make certMaker) try {
 	return try{name, func(t *testing.T, w *world) {
 		_ = w.fails(t, detail, func(s *testkit.Stack) *tls.Config { return showing(s, make(t, w)) })
@@ -32,7 +32,7 @@ func unshaken(name, detail string, make certMaker) try {
 	}}
 }
 
-// fails holds a handshake to failing, and Vault and the ledger to what is to come of it. It returns what the client was told.
+// fails checks that a handshake fails, and checks Vault and the ledger. It returns the error that the client got.
 func (w *world) fails(t *testing.T, detail string, cfg func(*testkit.Stack) *tls.Config) error {
 	t.Helper()
 	s := w.next()
@@ -46,7 +46,7 @@ func (w *world) fails(t *testing.T, detail string, cfg func(*testkit.Stack) *tls
 		t.Errorf("Vault was asked for %v, want nothing", calls)
 	}
 	entries := w.added(t)
-	if detail != "" && len(entries) == 0 { // a client may give up before the replica has
+	if detail != "" && len(entries) == 0 { // a client may give up before the replica does
 		eventually(t, "the entry", func() bool { entries = w.added(t); return len(entries) > 0 })
 	}
 	refusal{0, "unauthenticated", detail}.recorded(t, entries)
@@ -58,7 +58,7 @@ func (w *world) fails(t *testing.T, detail string, cfg func(*testkit.Stack) *tls
 	return failure
 }
 
-// shake connects and reads: in TLS 1.3 a client learns only so that it was refused.
+// shake connects and reads: in TLS 1.3 only a read shows the client that it was refused.
 func shake(t *testing.T, s *testkit.Stack, cfg *tls.Config) error {
 	t.Helper()
 	cfg.NextProtos = []string{"http/1.1"}
@@ -68,13 +68,13 @@ func shake(t *testing.T, s *testkit.Stack, cfg *tls.Config) error {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	// What is refused ends with an alert. What is accepted would get an answer.
+	// A refused connection ends with an alert. An accepted one would get an answer.
 	_, _ = io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: "+s.Addr+"\r\nConnection: close\r\n\r\n")
 	_, err = io.ReadAll(conn)
 	return err
 }
 
-// spoiled signs a leaf of agent that was changed in one way.
+// spoiled signs a leaf of agent with one change.
 func spoiled(change func(*x509.Certificate)) certMaker {
 	return func(t *testing.T, w *world) tls.Certificate {
 		t.Helper()
@@ -92,7 +92,7 @@ func named(uris ...string) certMaker {
 	}
 }
 
-// through signs a leaf by an intermediate that was changed in one way.
+// through signs a leaf by an intermediate with one change.
 func through(change func(*x509.Certificate)) certMaker {
 	return func(t *testing.T, w *world) tls.Certificate {
 		t.Helper()
@@ -105,7 +105,7 @@ func through(change func(*x509.Certificate)) certMaker {
 	}
 }
 
-// keyOf signs a leaf with a key of some kind.
+// keyOf signs a leaf for a key of some kind.
 func keyOf(make func(*testing.T) crypto.Signer) certMaker {
 	return func(t *testing.T, w *world) tls.Certificate {
 		t.Helper()
@@ -236,7 +236,7 @@ func names(n int) []string {
 	return all
 }
 
-// shown is an SVID of somebody, for a raw call.
+// shown returns an SVID of that ID, for a raw call.
 func shown(t *testing.T, s *testkit.Stack, id string) *tls.Certificate {
 	t.Helper()
 	svid := s.X509(t, id)
@@ -244,7 +244,7 @@ func shown(t *testing.T, s *testkit.Stack, id string) *tls.Certificate {
 	return &pair
 }
 
-// resumption tries with all that a client may keep of earlier connections, when its authority is no longer trusted.
+// resumption uses everything that a client may keep from earlier connections, after its authority is no longer trusted.
 func resumption(t *testing.T, w *world) {
 	cfg := func(s *testkit.Stack) *tls.Config {
 		c := showing(s, w.forged.svid(t, leaf()))
@@ -259,13 +259,13 @@ func resumption(t *testing.T, w *world) {
 	if session, ok := cfg.ClientSessionCache.Get(w.s[0].Addr); ok || session != nil {
 		t.Error("got a session ticket, want none")
 	}
-	w.trust(t, w.s[0].Acme.Bundle()) // without what was forged
+	w.trust(t, w.s[0].Acme.Bundle()) // without the forged authority
 	w.tried.Add(w.tried.Load() % 2)
-	w.tried.Add(1) // the next is the replica that the client has been at
+	w.tried.Add(1) // makes next return the replica that the client has connected to
 	_ = w.fails(t, unverified, func(*testkit.Stack) *tls.Config { return cfg })
 }
 
-// liveConnection calls twice over one connection, of which the SVID expires in between.
+// liveConnection sends two calls over one connection, whose SVID expires between them.
 func liveConnection(protocol string) func(*testing.T, *world) {
 	return func(t *testing.T, _ *world) {
 		w := newWorld(t, staffed)
@@ -309,14 +309,14 @@ func oldVersion(version uint16) func(*testing.T, *world) {
 			cfg.MinVersion, cfg.MaxVersion = version, version
 			return cfg
 		})
-		var said *net.OpError // an alert of the replica; what the client refuses by itself is none
+		var said *net.OpError // an alert of the replica; a refusal by the client itself is none
 		if !errors.As(err, &said) || said.Op != "remote error" || !strings.Contains(said.Err.Error(), "protocol version") {
 			t.Errorf("got %v, want the replica to refuse the version", err)
 		}
 	}
 }
 
-// keyUpdates floods a replica with records that do nothing but change keys.
+// keyUpdates floods a replica with records that only change keys.
 func keyUpdates(t *testing.T, w *world) {
 	s := w.next()
 	raw, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", s.Addr)
@@ -332,7 +332,7 @@ func keyUpdates(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	flood := testkit.NewKeyUpdates(t, log.String(), conn.ConnectionState().CipherSuite)
-	// A connection without a call would be closed after some seconds by itself.
+	// A connection without a call would be closed by the server after some seconds.
 	_ = raw.SetDeadline(time.Now().Add(3 * time.Second))
 	for range 100 {
 		if _, err := raw.Write(flood.Next(t)); err != nil {
@@ -349,7 +349,7 @@ func keyUpdates(t *testing.T, w *world) {
 	}
 }
 
-// claiming are the headers of those who terminate TLS for others.
+// claiming returns the headers that TLS-terminating proxies add.
 func claiming(id string) []string {
 	return []string{
 		"X-Forwarded-Client-Cert: By=" + marker + ";URI=" + id, "X-SPIFFE-ID: " + id, "X-Real-IP: 10.0.0.1",
@@ -357,7 +357,7 @@ func claiming(id string) []string {
 	}
 }
 
-// headersOfAnother holds what is issued to the SVID, whatever the headers say.
+// headersOfAnother checks that the credential is issued to the SVID, whatever the headers say.
 func headersOfAnother(t *testing.T, w *world) {
 	got := call{headers: claiming(admin)}.send(t, w.next())
 	if got.status != http.StatusCreated {
