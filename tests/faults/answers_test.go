@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// mintingPaths are what a database login is made by.
+// mintingPaths are the paths of the calls that make a database login.
 var mintingPaths = []string{"auth/token/create/", "database/creds/"}
 
-// wrongStatus has Vault answer as a standby, an overloaded or a broken one does, after it has done what it was asked
-// for. What it made is nobody's, and dies.
+// wrongStatus makes Vault carry out a call and then answer as a standby, an overloaded or a broken server does. The credential
+// that Vault made is never delivered, and expires.
 func (w *world) wrongStatus(t *testing.T) string {
 	s, k, tried := w.sandbox(t), kindCalled("database"), 0
 	statuses := []int{429, 473, 500, 502, 503}
@@ -34,7 +34,7 @@ func (w *world) wrongStatus(t *testing.T) string {
 	return fmt.Sprintf("%d answers, 503 each time", tried)
 }
 
-// cutAnswers cuts the answers that hold a token or a secret, after each byte of them, until all of one gets through.
+// cutAnswers cuts the answers that hold a token or a secret, after each number of bytes, until a whole answer gets through.
 func (w *world) cutAnswers(t *testing.T) string {
 	s, k, cut := w.sandbox(t), kindCalled("database"), 0
 	most := 20

@@ -25,10 +25,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// childVariable holds the settings of a replica that runs as a process of its own, so that it can be killed.
+// childVariable holds the settings of a replica that runs as a separate process, so that it can be killed.
 const childVariable = "BREVET_FAULTS_REPLICA"
 
-// settings is all that a replica needs to know.
+// settings holds everything that a replica needs to start.
 type settings struct {
 	Fault        fault
 	Sweeps       bool
@@ -45,7 +45,7 @@ type settings struct {
 	Admin        string // SPIFFE ID that may revoke
 }
 
-// serveChild is the process: it prints its address, and serves until its standard input ends.
+// serveChild is the main function of the process: it prints its address, and serves until its standard input ends.
 func serveChild(text string) error {
 	var s settings
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -85,7 +85,7 @@ func serveChild(text string) error {
 	return err
 }
 
-// build is what `brevet serve` does, with the fault in between.
+// build does what `brevet serve` does, with the fault in between.
 func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *broker.Broker, broker.Election, error) {
 	catalogue, err := scopes.Load(s.Catalogue)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	return srv, core, book, err
 }
 
-// keys are those of Vault.
+// keys implements both signers with Vault.
 type keys struct {
 	*mint.Minter
 	log *mint.LogKey

@@ -20,10 +20,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// grace is how long anything may be alive that nobody knows of.
+// grace is how long a credential without a record may stay alive.
 const grace = 60 * time.Second
 
-// row is one record, as the database has it now.
+// row is the current state of one record in the database.
 type row struct {
 	ID, Status, Kind string
 	Leased           bool
@@ -36,7 +36,7 @@ type row struct {
 
 func (r row) begun() time.Time { return begunAt(r.ID) }
 
-// mayLive tells whether something of the record may be alive in Vault.
+// mayLive reports whether a credential of the record may be alive in Vault.
 func (r row) mayLive() bool { return r.Status == "issued" || r.Status == "revoking" }
 
 func begunAt(id string) time.Time {
@@ -47,12 +47,11 @@ func begunAt(id string) time.Time {
 	return time.Unix(parsed.Time().UnixTime())
 }
 
-// estate compares the record with Vault and with the target database. It holds the tests' knowledge of what was
-// delivered.
+// estate compares the record with Vault and with the target database. It also knows which credentials were delivered.
 type estate struct {
 	stack *testkit.Stack
 	vault *api.Client
-	// target is the database that logins are made for.
+	// target is the database that logins are created in.
 	target string
 
 	mu        sync.Mutex
@@ -71,7 +70,7 @@ func (e *estate) wasDelivered(id string) bool {
 	return e.delivered[id]
 }
 
-// rows reads the records of one sandbox, or all.
+// rows reads the records of one sandbox, or of all if subject is empty.
 func (e *estate) rows(ctx context.Context, t testing.TB, subject string) []row {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, e.stack.DB.AdminURL)
@@ -94,9 +93,9 @@ func (e *estate) rows(ctx context.Context, t testing.TB, subject string) []row {
 	return rows
 }
 
-// check is the invariant checker: the ledger is whole (I8, I13), nothing is unfinished for longer than the grace, and
-// nothing older than that is alive without a record of its delivery (I2), nor dead with one (I6). What is returned
-// are the violations.
+// check is the invariant checker. It checks that the ledger is whole (I8, I13), and that nothing is unfinished for longer than
+// the grace. Of what is older than that, nothing may be alive without a record of its delivery (I2), nor dead with one (I6). It
+// returns the violations.
 func (e *estate) check(t testing.TB) []string {
 	t.Helper()
 	ctx := t.Context()
@@ -156,7 +155,7 @@ func (e *estate) checkRows(rows []row, tokens []living) []string {
 	return wrong
 }
 
-// living is something of ours that Vault or the target database holds.
+// living is a credential issued by Brevet that Vault or the target database holds.
 type living struct {
 	name     string
 	issuance string
@@ -181,7 +180,7 @@ func (e *estate) tokens(ctx context.Context, t testing.TB) []living {
 	return found
 }
 
-// token is what Vault knows of a token, nil when it has ended.
+// token returns what Vault knows of a token, or nil if it has ended.
 func (e *estate) token(ctx context.Context, t testing.TB, accessor string) *api.Secret {
 	t.Helper()
 	return told(ctx, t, "token "+accessor, func() (*api.Secret, error) {
@@ -208,7 +207,7 @@ func (e *estate) leases(ctx context.Context, t testing.TB) []living {
 			t.Errorf("lease %s: from %q until %q", id, text, until)
 		}
 		if time.Now().After(expires) {
-			continue // Vault tries again, later and later, to take it back; whether it still opens something, its login tells
+			continue // Vault retries the revocation with growing delays; the check of logins finds out whether it still works
 		}
 		found = append(found, living{prefix + id, "", since})
 	}
@@ -217,7 +216,7 @@ func (e *estate) leases(ctx context.Context, t testing.TB) []living {
 
 var issuanceID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// logins are the database users of ours that could log in now.
+// logins returns the database users created for Brevet that could log in now.
 func (e *estate) logins(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, e.target)
@@ -242,7 +241,7 @@ func (e *estate) logins(ctx context.Context, t testing.TB) []living {
 	return logins
 }
 
-// certificates are those of the web role that nobody has revoked.
+// certificates returns the certificates of the web role that are not revoked.
 func (e *estate) certificates(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
@@ -273,8 +272,8 @@ func (e *estate) certificates(ctx context.Context, t testing.TB) []living {
 	return found
 }
 
-// told is what Vault says of something, nil when that is no more. A Vault that is busy or down says nothing about it: it is asked
-// again, and the test fails where that does not help.
+// told returns Vault's answer about an object, or nil if the object is gone. If Vault is busy or down, told asks again, and fails
+// the test after a while.
 func told(ctx context.Context, t testing.TB, what string, ask func() (*api.Secret, error)) *api.Secret {
 	t.Helper()
 	for began := time.Now(); ; pauseFor(ctx, 200*time.Millisecond) {
@@ -289,7 +288,7 @@ func told(ctx context.Context, t testing.TB, what string, ask func() (*api.Secre
 	}
 }
 
-// gone tells whether Vault has said that what it was asked for is not there, or not for who asks.
+// gone reports whether Vault answered that the object does not exist, or that the caller may not see it.
 func gone(err error) bool {
 	said, ok := errors.AsType[*api.ResponseError](err)
 	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound}, said.StatusCode)

@@ -15,7 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// action is what happens at a crash point.
+// action is the failure at a crash point.
 type action string
 
 // The actions.
@@ -28,7 +28,7 @@ const (
 
 var actions = []action{kill, crash, stall, fail}
 
-// point is a place in the way of one credential where a replica can come to grief.
+// point is a place on the path of one credential where a replica can fail.
 type point string
 
 // The crash points.
@@ -41,17 +41,17 @@ const (
 	afterIssued     point = "C6"  // recorded, neither delivered nor renewed
 	beforeRenewal   point = "C6r" // recorded and written, not renewed
 	writing         point = "C7"  // the answer cannot be written
-	afterRevoking   point = "C8"  // inactive here, Vault not asked yet
+	afterRevoking   point = "C8"  // inactive here, Vault not called yet
 	afterRevocation point = "C8r" // dead in Vault, which is not recorded
 	afterQuorum     point = "C9"  // people have approved it, and its intent is not committed
 )
 
-// fault is what befalls a replica, once.
+// fault is a failure that a replica meets once.
 type fault struct {
 	Point  point
 	Action action
 
-	// Spoils is a path in Vault whose answers come with the status Says; or, when that is zero, the first of them cut off
+	// Spoils is a path in Vault whose answers are spoiled. They get the status Says. If Says is zero, the first answer is cut off
 	// before its first byte, the next one before its second, and so on.
 	Spoils string
 	Says   int
@@ -60,12 +60,12 @@ type fault struct {
 	cuts   atomic.Int64
 }
 
-// struckLine is how a replica says that its fault has struck.
+// struckLine is the line that a replica logs when its fault strikes.
 const struckLine = "the fault strikes"
 
 var errInjected = errors.New("injected")
 
-// at is called where the replica passes a crash point. What it returns is the error to go on with.
+// at is called where the replica passes a crash point. The replica continues with the error that it returns.
 func (f *fault) at(p point) error {
 	if f.Point != p || f.struck.Swap(true) {
 		return nil
@@ -122,7 +122,7 @@ func (l faultyLedger) RecordOutcome(ctx context.Context, out broker.Outcome) err
 	return nil
 }
 
-// settlePoints are the crash points around the commit of an outcome.
+// settlePoints returns the crash points around the commit of an outcome.
 func settlePoints(to broker.Status) (before, after point) {
 	switch to {
 	case broker.StatusIssued:
@@ -155,7 +155,7 @@ func (f *fault) transport(next http.RoundTripper) http.RoundTripper {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasSuffix(req.URL.Path, "-log") { // of a checkpoint: the fault is for who asks for a credential
+		if strings.HasSuffix(req.URL.Path, "-log") { // skip checkpoints: the fault is for requests for credentials
 			return resp, nil
 		}
 		if f.Spoils != "" && strings.HasPrefix(req.URL.Path, "/v1/"+f.Spoils) {
@@ -179,7 +179,7 @@ func (f *fault) spoil(resp *http.Response) *http.Response {
 	return resp
 }
 
-// cutOff is an answer whose connection breaks after some of its bytes.
+// cutOff is the body of an answer whose connection breaks after some bytes.
 type cutOff struct {
 	io.ReadCloser
 	left int
@@ -194,7 +194,7 @@ func (c *cutOff) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answerOf is the crash point at which the answer to a call to Vault arrives.
+// answerOf returns the crash point at which the answer to a call to Vault arrives.
 func answerOf(req *http.Request) point {
 	path := strings.TrimPrefix(req.URL.Path, "/v1/")
 	switch {
@@ -231,7 +231,7 @@ func (w *faultyWriter) WriteHeader(status int) {
 	}
 }
 
-// Write keeps the header back until it is known that the body follows, as a socket does that breaks.
+// Write delays the header until the body follows, as a breaking socket does.
 func (w *faultyWriter) Write(p []byte) (int, error) {
 	if w.status == http.StatusCreated {
 		if err := w.fault.at(writing); err != nil {

@@ -27,7 +27,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// catalogue has one scope of each kind, named after it.
+// catalogue has one scope of each kind, with the kind as its name.
 var catalogue = []scopes.File{
 	{Name: "scopes.yaml", Data: []byte(openScopes)},
 	{Name: "gated.yaml", Data: []byte(gatedScopes)},
@@ -35,7 +35,7 @@ var catalogue = []scopes.File{
 @id("people") forbid (principal, action in Action::"gated.*", resource) unless { context.approved };`)},
 }
 
-// gatedScopes are the same, behind a person.
+// gatedScopes are the same scopes, with approval by a person.
 var gatedScopes = strings.NewReplacer("- name: test.", "- name: gated.",
 	"ttl: {default: 10m, max: 10m}", "ttl: {default: 10m, max: 10m}\n    approval: {group: oncall}").Replace(openScopes)
 
@@ -90,18 +90,18 @@ scopes:
     credential: {kind: vault, method: read, path: 'database/creds/{role}'}
 `
 
-// kind is how one kind of credential is asked for, and how it shows whether it opens anything.
+// kind says how to request one kind of credential, and how to find out whether it works.
 type kind struct {
 	name string
 	body func() map[string]any
-	// works tells whether the credential opens what it is for, and an error that this cannot be told. Nil where only its own time
-	// ends it.
+	// works reports whether the credential opens its target. It returns an error if it cannot find out. It is nil for a kind that
+	// only expires.
 	works func(ctx context.Context, e *estate, a answer) (bool, error)
 }
 
 func (k kind) leased() bool { return k.works != nil }
 
-// opens is works, asked again while it cannot be told: a server that is down lets nobody in either.
+// opens calls works until it returns no error: a server that is down rejects valid credentials too.
 func (k kind) opens(t *testing.T, e *estate, a answer) bool {
 	t.Helper()
 	for began := time.Now(); ; pauseFor(t.Context(), 200*time.Millisecond) {
@@ -164,7 +164,7 @@ func withPublicKey() map[string]any {
 	}
 }
 
-// answer is what a sandbox received.
+// answer is the response that a sandbox received.
 type answer struct {
 	status     int
 	ID         string         `json:"id"`
@@ -184,7 +184,7 @@ func (a answer) text(name string) string {
 	return text
 }
 
-// call sends one request and never a second: a broken connection is an answer too.
+// call sends one request and never a second: a broken connection is an outcome too.
 func call(ctx context.Context, client *http.Client, target string, body map[string]any) (answer, error) {
 	encoded, err := json.Marshal(body)
 	if err != nil {
@@ -202,7 +202,7 @@ func call(ctx context.Context, client *http.Client, target string, body map[stri
 	defer func() { _ = resp.Body.Close() }()
 	text, broken := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	a := answer{status: resp.StatusCode}
-	// Who has the whole body has the credential, even where the connection broke right after it.
+	// A caller with the whole body has the credential, even if the connection broke right after it.
 	if err := json.Unmarshal(text, &a); err != nil {
 		return answer{}, errors.Join(broken, fmt.Errorf("status %d with a body that is no JSON: %w", resp.StatusCode, err))
 	}
@@ -233,8 +233,8 @@ func dataLoginWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 	return login(ctx, e.target, user, password)
 }
 
-// noLogin are what Postgres says of a login that is none: invalid_password, of a role that is gone too, and
-// invalid_authorization_specification, of one that may not log in.
+// noLogin are the codes that Postgres returns for a login that does not work: invalid_password, also for a role that is gone, and
+// invalid_authorization_specification, for a role that may not log in.
 var noLogin = []string{"28P01", "28000"}
 
 func login(ctx context.Context, target, user, password string) (bool, error) {
@@ -255,7 +255,7 @@ func login(ctx context.Context, target, user, password string) (bool, error) {
 	defer func() { _ = conn.Close(ctx) }()
 	var orders int
 	if err := conn.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&orders); err != nil {
-		return false, err // of a login that ends right now: it is asked again
+		return false, err // of a login that is ending at this moment: opens tries again
 	}
 	if orders == 0 {
 		return false, errors.New("there are no orders to see")

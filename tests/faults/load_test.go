@@ -20,12 +20,12 @@ var (
 	seed      = flag.Uint64("seed", 0, "seed of who is killed when; 0 takes one from the clock")
 )
 
-// fewestKills make it a test.
+// fewestKills is the least number of kills that makes the test meaningful.
 const fewestKills = 2
 
-// killsUnderLoad issues credentials of all kinds through two replicas, while at random one of them or Vault is
-// killed and started again. Nothing may be delivered without a record, and a minute after the last one nothing may be
-// alive that no record answers for.
+// killsUnderLoad issues credentials of all kinds through two replicas. During that time, at random, one of them or Vault is
+// killed and started again. Nothing may be delivered without a record. A minute after the last kill, nothing may be alive without
+// a record.
 func (w *world) killsUnderLoad(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
@@ -58,7 +58,7 @@ type load struct {
 	*world
 	mu       sync.RWMutex
 	replicas [2]*replica
-	// random is the killer's alone.
+	// random belongs to the killer alone.
 	random *rand.Rand
 
 	delivered, refused, kills atomic.Int64
@@ -101,8 +101,8 @@ func (l *load) killAtRandom(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// issueAll asks until so many credentials were delivered, and servers killed meanwhile. Each caller is a sandbox of its own, with a task for every
-// ten asks, most of which it leaves to die by themselves.
+// issueAll sends requests until enough credentials were delivered and enough servers were killed. Each caller is a separate
+// sandbox with one task for every ten requests. It leaves most credentials to expire.
 func (l *load) issueAll(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
@@ -149,7 +149,7 @@ func pauseFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// unrecorded counts what was delivered and has no record that says so.
+// unrecorded counts the delivered credentials without a record of their delivery.
 func (l *load) unrecorded(t *testing.T) int {
 	t.Helper()
 	recorded := map[string]bool{}

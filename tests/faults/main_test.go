@@ -1,7 +1,7 @@
-// Package faults_test breaks Brevet at every point where a credential could get lost, on real servers, and looks a
-// minute later whether anything is alive that nobody answers for. `make faults` runs all of it.
+// Package faults_test breaks Brevet at every point where a credential could get lost, on real servers. A minute later it checks
+// whether anything is alive without a record. `make faults` runs all of it.
 //
-// It must never take a fault that did not strike for one that was survived.
+// It must never count a fault that did not strike as survived.
 package faults_test
 
 import (
@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 	os.Exit(testkit.Ended(code, passed, failed))
 }
 
-// results are the cases of this run.
+// results counts the cases of this run.
 var results = &board{cells: map[string][]bool{}}
 
-// board counts cases by kind, crash point and action; faults of other kinds have rows of their own.
+// board counts cases by kind, crash point and action. Faults of other kinds have separate rows.
 type board struct {
 	mu     sync.Mutex
 	cells  map[string][]bool // by "column|row"
@@ -65,7 +65,7 @@ func (b *board) add(column, row string, ok bool) {
 	b.cells[key] = append(b.cells[key], ok)
 }
 
-// other adds a case that is not in the matrix, with what was seen.
+// other adds a case that is not in the matrix, with the observed result.
 func (b *board) other(fault, seen string, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,7 +88,7 @@ func verdict(ok bool) string {
 	return "**failed**"
 }
 
-// preface says what the matrix shows.
+// preface explains the matrix.
 const preface = `# Faults
 
 Written by ` + "`make faults`" + `. A cell counts the cases that passed: a replica was killed, panicked, was stalled for five
@@ -98,7 +98,7 @@ comparison of the ledger with Vault's tokens and leases, the users of the target
 
 `
 
-// write makes the matrix: a cell counts the actions that were survived, of those that were tried.
+// write writes the matrix: a cell counts the actions that were survived, of those that were tried.
 func (b *board) write(file string) error {
 	if file == "" {
 		return nil

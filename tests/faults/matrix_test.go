@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// points are where a credential of this kind can come to grief. A JWT has no wrapper token, no second record and
-// nothing to revoke in Vault; what has no lease is not renewed; a Vault token is its own wrapper.
+// points returns the crash points of this kind of credential. A JWT has no wrapper token, no second record and nothing to revoke
+// in Vault. A credential without a lease is not renewed. A Vault token is its own wrapper.
 func (k kind) points() []point {
 	points := []point{beforeIntent, afterIntent}
 	if k.dynamic() {
@@ -39,8 +39,8 @@ var allPoints = []point{
 	afterQuorum,
 }
 
-// TestFaults breaks things, and looks what is left of them (I1, I2, I10). One world goes through all of it, so that every later
-// check looks at what every earlier fault has left behind.
+// TestFaults breaks things, and checks what is left of them (I1, I2, I10). One world goes through all faults, so that each check
+// also sees what every earlier fault has left behind.
 func TestFaults(t *testing.T) {
 	w := newWorld(t)
 	t.Run("crash points", w.crashPoints)
@@ -50,14 +50,14 @@ func TestFaults(t *testing.T) {
 	w.checkLater(t)
 }
 
-// crashPoints kills, panics, stalls and fails a replica at each crash point, for each kind of credential. Another
-// replica lives on. A minute later nothing is alive that was not delivered, and the record says what became of it.
+// crashPoints kills, panics, stalls and fails a replica at each crash point, for each kind of credential. Another replica lives
+// on. A minute later nothing is alive that was not delivered, and the record shows how each issuance ended.
 func (w *world) crashPoints(t *testing.T) {
 	for _, k := range kinds {
 		for _, p := range k.points() {
 			for _, a := range actions {
 				if !*all && (k.name != "database" || a != kill) {
-					continue // the whole matrix is a run of its own
+					continue // only a full run tries the whole matrix
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", k.name, p, a), func(t *testing.T) {
 					t.Parallel()
@@ -69,28 +69,28 @@ func (w *world) crashPoints(t *testing.T) {
 	}
 }
 
-// crashCase is one cell of the matrix and one action.
+// crashCase is one cell of the matrix with one action.
 type crashCase struct {
 	kind
 	at      point
 	by      action
-	subject string // the sandbox that it is about
+	subject string // the sandbox of this case
 }
 
-// revoking tells whether the point is on the way to the end of a credential.
+// revoking reports whether the crash point is on the way to the end of a credential.
 func (c crashCase) revoking() bool { return c.at == afterRevoking || c.at == afterRevocation }
 
-// died tells whether the replica, or the call in it, did not go on.
+// died reports whether the replica, or its call, ended at the crash point.
 func (c crashCase) died() bool { return c.by == kill || c.by == crash }
 
-// unrenewed tells whether a credential was delivered that nobody renews.
+// unrenewed reports whether a credential was delivered that no replica renews.
 func (c crashCase) unrenewed() bool { return c.at == beforeRenewal && c.died() }
 
 // strike runs one case.
 func (w *world) strike(t *testing.T, k kind, p point, a action) {
 	c := crashCase{kind: k, at: p, by: a}
 	c.subject = "spiffe://acme.test/faults/" + strings.NewReplacer(" ", "", "-", "").Replace(fmt.Sprintf("%s/%s/%s", k.name, p, a))
-	w.crowd <- struct{}{} // few replicas start at a time
+	w.crowd <- struct{}{} // few replicas start at the same time
 	leave := sync.OnceFunc(func() { <-w.crowd })
 	defer leave()
 	r := w.startReplica(t, &fault{Point: p, Action: a})
@@ -119,7 +119,7 @@ func (w *world) strike(t *testing.T, k kind, p point, a action) {
 	}
 }
 
-// judge holds what came of a case to what the caller was told.
+// judge checks the records of a case against the answer that the caller got.
 func (w *world) judge(t *testing.T, c crashCase, got answer, rows []row) {
 	t.Helper()
 	if (c.at == beforeIntent && c.by != stall) != (len(rows) == 0) {
@@ -142,7 +142,7 @@ func (w *world) judge(t *testing.T, c crashCase, got answer, rows []row) {
 	if !got.has() {
 		return
 	}
-	// I1: what was delivered has its record.
+	// I1: a delivered credential has a record.
 	if !slices.ContainsFunc(rows, func(r row) bool { return r.ID == got.ID }) {
 		t.Errorf("%s was delivered and is not recorded", got.ID)
 	}
@@ -151,7 +151,8 @@ func (w *world) judge(t *testing.T, c crashCase, got answer, rows []row) {
 	}
 }
 
-// judgeLife uses what was delivered: it works unless it was revoked or not renewed, and not after its task.
+// judgeLife uses the delivered credential. It must work unless it was revoked or not renewed, and must stop working after its
+// task ends.
 func (w *world) judgeLife(t *testing.T, c crashCase, got answer) {
 	t.Helper()
 	dead := c.revoking() || c.unrenewed()
@@ -165,7 +166,7 @@ func (w *world) judgeLife(t *testing.T, c crashCase, got answer) {
 	if err != nil || ended.status != http.StatusOK && ended.status != http.StatusAccepted {
 		t.Errorf("revoking: %v, status %d %s %+v", err, ended.status, ended.Code, ended.Ended)
 	}
-	// A Vault that is busy may take longer than the answer.
+	// A busy Vault may take longer to revoke than Brevet to answer.
 	w.awaitEnd(t, c.subject, time.Now().Add(grace), func(r row) bool { return r.ID == got.ID })
 	if c.opens(t, w.estate, got) {
 		t.Error("the credential works after its revocation was acknowledged")

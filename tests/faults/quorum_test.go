@@ -25,13 +25,13 @@ func approvalPolicy() (broker.ApprovalPolicy, error) {
 	return broker.ApprovalPolicy{Rules: rules}, err
 }
 
-// quorumPoints has a replica come to grief when people have approved a request, before the intent is committed (C9). The
-// approval is not used up by that, and good for one credential all the same.
+// quorumPoints makes a replica fail after people have approved a request and before the intent is committed (C9). The failure
+// does not use up the approval, which is still good for exactly one credential.
 func (w *world) quorumPoints(t *testing.T) {
 	for _, k := range kinds {
 		for _, a := range actions {
 			if !*all && (k.name != "database" || a != kill) {
-				continue // the whole matrix is a run of its own
+				continue // only a full run tries the whole matrix
 			}
 			t.Run(fmt.Sprintf("%s/%s", k.name, a), func(t *testing.T) {
 				t.Parallel()
@@ -58,7 +58,7 @@ func (w *world) strikeApproved(t *testing.T, k kind, a action) {
 		t.Fatalf("asking: got %+v, %v, want it pending", asked, err)
 	}
 	w.approve(t, asked.ID)
-	w.crowd <- struct{}{} // few replicas start at a time
+	w.crowd <- struct{}{} // few replicas start at the same time
 	leave := sync.OnceFunc(func() { <-w.crowd })
 	defer leave()
 	r := w.startReplica(t, &fault{Point: afterQuorum, Action: a})
@@ -102,7 +102,7 @@ func (w *world) strikeApproved(t *testing.T, k kind, a action) {
 	}
 }
 
-// approve has Bob say yes.
+// approve casts Bob's vote to approve.
 func (w *world) approve(t *testing.T, id string) {
 	t.Helper()
 	bob := w.stack.Person(t, "bob")

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// patience is how long something may take that is to take no longer than most. Only a run of its own has the machine to
-// itself.
+// patience returns the longest time that an operation may take. Only a full run has the machine to itself and keeps the strict
+// limit.
 func patience(most time.Duration) time.Duration {
 	if *all {
 		return most
@@ -24,10 +24,10 @@ func patience(most time.Duration) time.Duration {
 	return 10 * most
 }
 
-// back is how long a replica may need after its servers are there again.
+// back is how long a replica may need to recover after its servers are back.
 const back = 5 * time.Second
 
-// servers takes away what a replica depends on, one thing after the other.
+// servers takes away the servers that a replica depends on, one after the other.
 func (w *world) servers(t *testing.T) {
 	for _, tc := range []struct {
 		fault string
@@ -55,7 +55,7 @@ func (w *world) servers(t *testing.T) {
 	}
 }
 
-// sandbox is a caller of the replica that lives on.
+// sandbox is a caller of the surviving replica.
 type sandbox struct {
 	*world
 	client *http.Client
@@ -79,7 +79,7 @@ func (s *sandbox) ask(ctx context.Context, k kind) answer {
 	return got
 }
 
-// must asks for a credential that has to be issued.
+// must requests a credential that has to be issued.
 func (s *sandbox) must(t *testing.T, k kind) answer {
 	t.Helper()
 	got := s.ask(t.Context(), k)
@@ -92,7 +92,7 @@ func (s *sandbox) must(t *testing.T, k kind) answer {
 	return got
 }
 
-// cannotTell holds the tests themselves to taking nothing for dead that nobody is there to let in.
+// cannotTell checks the tests themselves: works must return an error when the server that would accept the credential is down.
 func (s *sandbox) cannotTell(t *testing.T, k kind, a answer) {
 	t.Helper()
 	if works, err := k.works(t.Context(), s.estate, a); err == nil {
@@ -109,7 +109,7 @@ func (s *sandbox) endTask(t *testing.T) answer {
 	return got
 }
 
-// refusedOf asks for every kind and wants 503 each time.
+// refusedOf requests every kind and expects 503 each time.
 func (s *sandbox) refusedOf(t *testing.T) {
 	t.Helper()
 	for _, k := range kinds {
@@ -119,7 +119,7 @@ func (s *sandbox) refusedOf(t *testing.T) {
 	}
 }
 
-// backAfter asks until every kind is issued again.
+// backAfter sends requests until every kind is issued again.
 func (s *sandbox) backAfter(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -175,8 +175,8 @@ func (w *world) vaultDown(t *testing.T) string {
 	return fmt.Sprintf("503; revoking meanwhile, revoked %s after Vault was back", time.Since(began).Round(100*time.Millisecond))
 }
 
-// vaultKilledWhileMinting leaves logins in the target database that Vault knows nothing of. The check at the end of all
-// finds any that can be used.
+// vaultKilledWhileMinting leaves logins in the target database that Vault has lost. The final check finds any login that still
+// works.
 func (w *world) vaultKilledWhileMinting(t *testing.T) string {
 	s, k := w.sandbox(t), kindCalled("database")
 	const rounds = 8
@@ -226,8 +226,8 @@ func (w *world) targetDown(t *testing.T) string {
 	return fmt.Sprintf("revoking and an alarm meanwhile, revoked %s after the database was back", time.Since(began).Round(100*time.Millisecond))
 }
 
-// resistingLogins has two logins of one sandbox make it hard to drop them: one owns an object, the other holds a lock
-// that dropping the first waits for.
+// resistingLogins makes two logins of one sandbox hard to drop: one owns an object, the other holds a lock that dropping the
+// first waits for.
 func (w *world) resistingLogins(t *testing.T) string {
 	s, k := w.sandbox(t), kindCalled("database")
 	first, second := s.must(t, k), s.must(t, k)
@@ -247,7 +247,7 @@ func (w *world) resistingLogins(t *testing.T) string {
 	return fmt.Sprintf("both dead %s after the end of their task, others get logins", took.Round(10*time.Millisecond))
 }
 
-// as runs statements with a login, in a session that stays open until it is ended from elsewhere.
+// as runs statements with a login, in a session that stays open until another session ends it.
 func (w *world) as(t *testing.T, login answer, statements ...string) {
 	t.Helper()
 	u, err := url.Parse(w.estate.target)
@@ -263,7 +263,7 @@ func (w *world) as(t *testing.T, login answer, statements ...string) {
 	}
 }
 
-// lockVaultOut keeps Vault from logging in to the target database, as if that were down.
+// lockVaultOut prevents Vault from logging in to the target database, as if the database were down.
 func (w *world) lockVaultOut(t *testing.T) (restore func()) {
 	t.Helper()
 	run := func(statements ...string) {
@@ -284,7 +284,7 @@ func (w *world) lockVaultOut(t *testing.T) (restore func()) {
 	return restore
 }
 
-// tokenRevoked takes the login of every replica away.
+// tokenRevoked revokes the login of every replica.
 func (w *world) tokenRevoked(t *testing.T) string {
 	s := w.sandbox(t)
 	ended := 0
@@ -322,7 +322,7 @@ func (w *world) postgresStopped(t *testing.T) string {
 	return fmt.Sprintf("503 for every kind, Vault not asked; back after %s", s.backAfter(t).Round(10*time.Millisecond))
 }
 
-// postgresSlow puts half a second before every answer of Postgres.
+// postgresSlow delays every answer of Postgres by half a second.
 func (w *world) postgresSlow(t *testing.T) string {
 	relay, through := testkit.RelayTo(t, w.stack.DB.BrokerURL)
 	relay.Slow(500 * time.Millisecond)

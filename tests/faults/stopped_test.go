@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// replicaStopped stops a replica that answers for a token from memory, ends the token elsewhere, and has it go on with the
-// question before it.
+// replicaStopped stops a replica that answers introspection of a token from its cache and revokes the token at another replica.
+// Then it resumes the stopped replica, which has an introspection request waiting.
 func (w *world) replicaStopped(t *testing.T) string {
 	const rounds = 5
 	s, k := w.sandbox(t), kindCalled("jwt")
@@ -20,7 +20,7 @@ func (w *world) replicaStopped(t *testing.T) string {
 	var slowest time.Duration
 	for range rounds {
 		got := s.must(t, k)
-		for range 200 { // so that it is remembered
+		for range 200 { // so that the replica caches it
 			if !s.active(t, r, got) {
 				t.Fatal("not active before its end")
 			}
@@ -37,7 +37,7 @@ func (w *world) replicaStopped(t *testing.T) string {
 			t.Errorf("revoking: status %d after %s, %v", ended.status, took, err)
 		}
 		go func() { answer <- s.active(t, r, got) }()
-		pauseFor(t.Context(), 50*time.Millisecond) // it waits at the door
+		pauseFor(t.Context(), 50*time.Millisecond) // the request waits at the stopped replica
 		if err := r.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func (w *world) replicaStopped(t *testing.T) string {
 	return fmt.Sprintf("ends confirmed without it after %s at most; inactive by whatever it was asked when it went on", slowest.Round(10*time.Millisecond))
 }
 
-// active asks a replica whether a token is in force, as its holder.
+// active introspects a token at a replica, as its holder.
 func (s *sandbox) active(t *testing.T, r *replica, token answer) bool {
 	t.Helper()
 	resp, err := s.client.PostForm(r.url+"/oauth2/introspect", url.Values{"token": {token.Token}})

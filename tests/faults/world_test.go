@@ -21,16 +21,16 @@ import (
 // task is the task of every request here.
 const task = "t-1"
 
-// adminID may revoke.
+// adminID is the workload that may revoke.
 const adminID = "spiffe://acme.test/ops/admin"
 
-// world is a Brevet that lives on while its other replicas come to grief.
+// world is a Brevet deployment that keeps running while its other replicas fail.
 type world struct {
 	stack  *testkit.Stack
 	estate *estate
 	admin  *http.Client
 	crowd  chan struct{}
-	// unrevoked is what the sweeper last said.
+	// unrevoked is the number that the sweeper last reported.
 	unrevoked atomic.Int64
 	checking  sync.Mutex
 }
@@ -60,7 +60,7 @@ func (w *world) client(t *testing.T, id string) *http.Client {
 	return w.stack.HTTP(t, w.stack.X509(t, id))
 }
 
-// replica is a broker in a process of its own.
+// replica is a broker in a separate process.
 type replica struct {
 	url   string
 	cmd   *exec.Cmd
@@ -73,7 +73,7 @@ type replica struct {
 // sweeping makes a replica a candidate for the sweep.
 func sweeping(s map[string]any) { s["Sweeps"] = true }
 
-// startReplica runs this very program as a broker, and waits until it serves.
+// startReplica runs this test binary as a broker, and waits until it serves.
 func (w *world) startReplica(t *testing.T, f *fault, options ...func(map[string]any)) *replica {
 	t.Helper()
 	settings := w.settings(t, f)
@@ -84,7 +84,7 @@ func (w *world) startReplica(t *testing.T, f *fault, options ...func(map[string]
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{cmd: exec.Command(os.Args[0]), log: &bytes.Buffer{}, ended: make(chan struct{})} // it ends by itself with our end of the pipe
+	r := &replica{cmd: exec.Command(os.Args[0]), log: &bytes.Buffer{}, ended: make(chan struct{})} // it ends when our end of the pipe closes
 	r.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	r.cmd.Stderr = r.log
 	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
@@ -173,8 +173,7 @@ func (w *world) ask(t *testing.T, r *replica, subject string, k kind) answer {
 	return got
 }
 
-// awaitEnd waits until every record of the sandbox is in an end state, or issued and not open for a reason that the
-// caller knows.
+// awaitEnd waits until every record of the sandbox is in an end state, or is issued and not open by the caller's stillOpen.
 func (w *world) awaitEnd(t *testing.T, subject string, deadline time.Time, stillOpen func(row) bool) []row {
 	t.Helper()
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -200,7 +199,7 @@ func (w *world) awaitEnd(t *testing.T, subject string, deadline time.Time, still
 	}
 }
 
-// renewed tells that a credential has outlived what it has without renewal.
+// renewed reports whether a credential has lived longer than it could without renewal.
 func renewed(r row) bool { return time.Since(r.begun()) > 40*time.Second }
 
 // check runs the invariant checker over everything.
@@ -213,7 +212,7 @@ func (w *world) check(t *testing.T) {
 	}
 }
 
-// checkLater is check, a minute after the last fault.
+// checkLater runs check, a minute after the last fault.
 func (w *world) checkLater(t *testing.T) {
 	t.Helper()
 	pauseFor(t.Context(), grace+time.Second)
