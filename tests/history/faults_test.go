@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// fault is something that goes wrong for a while.
+// fault is a failure that lasts for a while.
 type fault struct {
 	what string
 	on   int // the replica
@@ -14,11 +14,11 @@ type fault struct {
 	by   time.Duration
 }
 
-// A silent Postgres comes more often: a replica that hears nothing, and does not know, is the one that could say what is not so
-// any more.
+// A silent Postgres is drawn more often: a replica that receives nothing and does not notice is the one that could give outdated
+// answers.
 var whats = []string{"killed", "cut from Postgres", "slow Postgres", "silent Postgres", "silent Postgres", "cut from callers", "restarted", "Vault"}
 
-// calm is the time before a fault, in which replicas learn what they are asked about.
+// calm is the time before a fault. During it the replicas fill their caches.
 const calm = 300 * time.Millisecond
 
 // plan draws the faults of a seed.
@@ -30,13 +30,13 @@ func plan(random *rand.Rand, many int) []fault {
 			last: time.Duration(150+random.IntN(600)) * time.Millisecond, by: time.Duration(20+random.IntN(300)) * time.Millisecond,
 		}
 		if faults[i].what == "silent Postgres" {
-			faults[i].last += 600 * time.Millisecond // longer than anybody waits for it
+			faults[i].last += 600 * time.Millisecond // longer than any replica waits for it
 		}
 	}
 	return faults
 }
 
-// strike has one fault after the other begin and end.
+// strike begins and ends the faults, one after the other.
 func (w *world) strike(t *testing.T, faults []fault) {
 	t.Helper()
 	defer close(w.over)

@@ -1,12 +1,12 @@
-// Package history_test has many callers work on a few tokens, requests and keys at two replicas at once while connections,
-// replicas and Vault fail, writes down every call with when it began and when its answer came, and holds what was written down
-// to small models: whether there is an order, in which each call happens between its beginning and its answer, that the model
+// Package history_test runs many callers that work on a few tokens, requests and keys at two replicas at once, while connections,
+// replicas and Vault fail. It records every call with the times of its start and of its answer. Then it checks the history
+// against small models: there must be an order, in which each call takes effect between its start and its answer, that the model
 // allows. `make history` runs many seeds.
 //
-// It must never take a call without an answer for one that did nothing: it may have happened at any time later.
+// It must never treat a call without an answer as one without an effect: the call may take effect at any later time.
 //
-// What callers do, on which replica and during which fault, and the faults themselves, follow from a seed. How their calls
-// interleave does not: a failing seed is likely to fail again, and not certain to.
+// The calls, the replicas and the faults during which they happen, and the faults themselves follow from a seed. The interleaving
+// of the calls does not: a failing seed is likely to fail again, but not certain to.
 package history_test
 
 import (

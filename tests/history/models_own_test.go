@@ -8,8 +8,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// revived fails the test unless the model refuses calls of which one that began after an end was confirmed tells of an active
-// token. Where there is none there is nothing to try.
+// revived takes a call that began after an end was confirmed, and fails the test unless the model rejects the history in which
+// that call reports an active token. If there is no such call, there is nothing to try.
 func revived(t *testing.T, calls []call) {
 	t.Helper()
 	issue := calls[slices.IndexFunc(calls, func(c call) bool { return c.does == "issue" })]
@@ -27,8 +27,8 @@ func revived(t *testing.T, calls []call) {
 	}
 }
 
-// parsed reads calls, one after the other: "does by who at replica: got", the replica being a or b, and a where there is none. Those in brackets are at the same time, and others long
-// after the one before unless they come soon.
+// parsed parses calls, one after the other: "does by who at replica: got". The replica is a or b; without one it is a. Calls in
+// brackets are concurrent. Any other call comes long after the one before, unless it is marked "soon".
 func parsed(text string) []call {
 	var calls []call
 	now, within := int64(0), false
@@ -50,7 +50,7 @@ func parsed(text string) []call {
 	return calls
 }
 
-// What each model must take, and what it must not: a checker that takes everything has checked nothing.
+// Each model must accept the valid histories and reject the invalid ones: a checker that accepts everything checks nothing.
 func TestModels(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -11,18 +11,18 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A call is one operation on one thing. What it does has a name, and what came of it another one.
+// A call is one operation on one object. does names the operation and got names its outcome.
 type call struct {
 	does string
-	who  string // the voter, or what an ask differs in
+	who  string // the voter, or what distinguishes one request from another
 	got  string
 	on   int // the replica
-	nth  int // of the orders about a token
+	nth  int // the number of the order to end a token
 	from int64
 	to   int64
 }
 
-// unknown is what came of a call whose answer is an error that does not say that nothing happened.
+// unknown is the outcome of a call that failed with an error that does not rule out an effect.
 const unknown = "unknown"
 
 func (c call) String() string {
@@ -31,7 +31,7 @@ func (c call) String() string {
 
 func seconds(ns int64) float64 { return time.Duration(ns).Seconds() }
 
-// step tells whether c may happen in a state, and what that becomes. States are compared by ==.
+// step reports whether c may happen in a state, and returns the state after it. States are compared by ==.
 type step func(state any, c call) (bool, any)
 
 func model(initial any, next step) porcupine.Model {
@@ -41,7 +41,7 @@ func model(initial any, next step) porcupine.Model {
 	}
 }
 
-// held tells whether calls are what the model allows.
+// held returns whether the model allows the calls.
 func held(m porcupine.Model, calls []call) porcupine.CheckResult {
 	last := int64(0)
 	for _, c := range calls {
@@ -51,14 +51,14 @@ func held(m porcupine.Model, calls []call) porcupine.CheckResult {
 	for _, c := range calls {
 		to := c.to
 		if c.got == unknown {
-			to = last + 1 // at any time later, which may be never: it is the last one then, and models let it be
+			to = last + 1 // it may take effect at any later time, or never: then it comes last, and models ignore it
 		}
 		ops = append(ops, porcupine.Operation{Input: c, Call: c.from, Return: to})
 	}
 	return porcupine.CheckOperationsTimeout(m, ops, 30*time.Second)
 }
 
-// holds fails the test unless they are.
+// holds fails the test unless the model allows the calls.
 func holds(t *testing.T, what string, m porcupine.Model, calls []call) {
 	t.Helper()
 	got := held(m, calls)
@@ -79,24 +79,24 @@ func written(calls []call) string {
 	return strings.Join(lines, "\n")
 }
 
-// A token is active from its issue on. From when its end was ordered until that is confirmed, replicas may differ in what they
-// say; then it is inactive on each of them (I6), for good (I13). What was ordered before its issue is not about it.
+// A token is active from its issue on. From the order to end it until the confirmation, replicas may differ in their answers;
+// after that it is inactive on each of them (I6), for good (I13). An order from before the issue does not affect the token.
 //
-// None takes its own word back: one that has said inactive has read of an end that is committed, whether anybody was told so or
-// not. One that was restarted since has forgotten only which tokens it took for active, and reads that end again.
+// No replica goes back from inactive to active: one that has answered inactive has read a committed end, whether or not anyone
+// got a confirmation. A replica restarted since has lost only its cache of active tokens, and reads that end again.
 type tokenState struct {
 	issued, ending, ended bool
 	begun                 uint64 // a bit for each order
 	dead                  uint8  // a bit for each replica that has said inactive
 }
 
-// longestLease is more than replicas may differ for once one of them has read of an end, whether anybody confirms it or not.
+// longestLease is longer than replicas may differ after one of them has read of an end, whether or not the end is confirmed.
 const longestLease = time.Second
 
-// phases are the calls of a token as its model knows them: an end has a beginning and, between it and the answer, an effect on
-// every replica. When the first is told inactive, an end was recorded, and for good: who lifts a quarantine carries it out before,
-// whether anybody was told of it or not. What is unknown may have begun, and one of that is as much as any number of it: more
-// would only be more orders to look through.
+// phases translates the calls about a token for its model: an end becomes a beginning and, between that and the answer, an effect
+// on every replica. The first answer "inactive" shows that an end is recorded, for good: lifting a quarantine first carries out
+// its ends, whether or not anyone got a confirmation. An unknown order may have begun. One of these is equivalent to any number
+// of them; more would only enlarge the search.
 func phases(calls []call) []call {
 	var out []call
 	var known, lost *call
@@ -107,7 +107,7 @@ func phases(calls []call) []call {
 		switch {
 		case c.does == "issue", c.does == "ask":
 			out = append(out, c)
-		case c.does == "lift": // which brings nothing back
+		case c.does == "lift": // restores no token
 		case c.got != unknown:
 			out = append(out, begun, done)
 			n++
@@ -127,7 +127,7 @@ func phases(calls []call) []call {
 	return out
 }
 
-// never is the number of an order that nobody confirms.
+// never is the number of an order that is never confirmed.
 const never = 63
 
 var token = model(tokenState{}, func(state any, c call) (bool, any) {
@@ -151,7 +151,7 @@ var token = model(tokenState{}, func(state any, c call) (bool, any) {
 	return true, s
 })
 
-// A task of a sandbox takes asks until it has ended, and while there is no quarantine. It takes none after that.
+// A task of a sandbox accepts requests until it has ended, except during a quarantine. It accepts none after that.
 type gateState struct{ ended, quarantined bool }
 
 var gate = model(gateState{}, func(state any, c call) (bool, any) {
@@ -174,17 +174,17 @@ var gate = model(gateState{}, func(state any, c call) (bool, any) {
 	return true, s
 })
 
-// quorum is of the requests here.
+// quorum is the number of approvals that the requests here need.
 const quorum = 2
 
-// A request waits until as many people as it takes said yes, or one said no, and is redeemed once at most (I4, I5). It never goes
-// back (I13), whatever is unknown: each such call has done what it does where it stands, or it stands at the end, where nobody
-// sees that it did nothing.
+// A request waits until enough people have approved it or one has denied it, and is redeemed at most once (I4, I5). It never goes
+// back (I13). A call with an unknown outcome takes effect where the checker places it. If it had no effect, the checker places it
+// last, where no answer can show that.
 type requestState struct {
 	status string
-	yes    string // of whom, in order
+	yes    string // who approved, in order
 	no     string
-	again  bool // what it was redeemed by may have come to nothing, and then it may be redeemed again
+	again  bool // the redemption may have failed, and then the request may be redeemed again
 }
 
 func with(set, who string) string {
@@ -219,14 +219,14 @@ var request = model(requestState{status: "pending"}, func(state any, c call) (bo
 
 func (s requestState) open() bool { return s.status == "pending" || s.status == "approved" }
 
-// voted is what a vote makes of it, and what the voter is told.
+// voted returns the state after a vote, and the answer that the voter gets.
 func (s requestState) voted(c call) (requestState, string) {
 	switch {
 	case c.does == "deny" && s.status == "redeemed":
-		s.again = false // what was issued has ended all the same, and nothing else will be
+		s.again = false // an issued credential has ended, and no other will be issued
 		return s, "decided"
 	case c.does == "approve" && has(s.yes, c.who), c.does == "deny" && has(s.no, c.who):
-		return s, s.status // it counts already
+		return s, s.status // the vote counts already
 	case c.does == "deny" && s.open():
 		s.status, s.no = "rejected", with(s.no, c.who)
 		return s, s.status
@@ -239,7 +239,7 @@ func (s requestState) voted(c call) (requestState, string) {
 	return s, "decided"
 }
 
-// redeemed is what trying to redeem it makes of it.
+// redeemed reports whether a redemption may have this outcome, and returns the state after it.
 func (s requestState) redeemed(got string) (bool, any) {
 	is := s
 	switch got {
@@ -257,7 +257,7 @@ func (s requestState) redeemed(got string) (bool, any) {
 	return true, s
 }
 
-// An idempotency key is good for one issue, of one thing (H103). What has failed may have left it free for another.
+// An idempotency key is good for one issue, of one thing (H103). A failed request may have left it free for another.
 type keyState struct{ tried, issued string }
 
 var key = model(keyState{}, func(state any, c call) (bool, any) {
@@ -277,7 +277,7 @@ var key = model(keyState{}, func(state any, c call) (bool, any) {
 	return true, s
 })
 
-// A one-shot token is active for the first who asks.
+// A one-shot token is active for the first introspection only.
 var shot = model(false, func(state any, c call) (bool, any) {
 	used := state.(bool)
 	switch c.got {

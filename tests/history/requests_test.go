@@ -10,14 +10,14 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// turn is a call of somebody on a request at some time.
+// turn is one person's call on a request during one fault.
 type turn struct {
 	does, who string
 	on        int
 	during    int
 }
 
-// requests has people vote on a request while its sandbox tries to redeem it, at both replicas.
+// requests lets people vote on a request while its sandbox tries to redeem it, at both replicas.
 func (w *world) requests(t *testing.T, random *rand.Rand, name string) func(*testing.T) {
 	s := &requestStory{world: w, sandbox: w.clients(t, "spiffe://acme.test/h/"+name), people: map[string][2]*client.Client{}}
 	for _, who := range []string{"alice", "bob", "carol", "mallory"} {
@@ -55,7 +55,7 @@ func (s *requestStory) run(t *testing.T) {
 	ask := client.Ask{Scope: "git.issues.write", Task: "a"}
 	id := s.request(ask)
 	if id == "" {
-		<-s.over // then nothing keeps anybody from taking it
+		<-s.over // after the faults, nothing can prevent a redemption
 		id = s.request(ask)
 	}
 	if id == "" {
@@ -81,7 +81,7 @@ func (s *requestStory) run(t *testing.T) {
 	holds(t, "request "+id, request, s.history.all())
 }
 
-// request makes the request, and returns its id: empty when nobody has taken it.
+// request creates the request and returns its id, or "" if no replica accepted it.
 func (s *requestStory) request(ask client.Ask) (id string) {
 	for n := 0; id == "" && n < tries; n++ {
 		s.make("request", "", n%2, func(ctx context.Context) string {

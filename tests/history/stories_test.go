@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	// faultsEach and pause are of one seed: how many faults, and the time between two asks of one caller.
+	// faultsEach is the number of faults of one seed, and pause is the time between two calls of one caller.
 	faultsEach = 4
 	pause      = 5 * time.Millisecond
-	// hasty is how long those wait who go on asking: what is not answered from memory may take longer than the faults.
+	// hasty is the timeout of callers that introspect all the time: an answer that does not come from a cache may take longer
+	// than the faults last.
 	hasty = 300 * time.Millisecond
-	// tries bounds how often a caller does again what has no answer yet.
+	// tries bounds how often a caller repeats a call without an answer.
 	tries = 5
 )
 
@@ -43,7 +44,7 @@ func play(t *testing.T, seed uint64) {
 	w.stack.DB.Check(t)
 }
 
-// wait returns when a fault has begun.
+// wait blocks until a fault has begun.
 func (w *world) wait(during int) { <-w.during[during] }
 
 // busy calls do, with pauses, until the faults are over.
@@ -60,17 +61,17 @@ func (w *world) busy(do func(n int)) {
 	}
 }
 
-// slot is a token that a story issues at some time.
+// slot is a token that a story issues during one fault.
 type slot struct {
 	task   string
 	on     int
 	during int
-	issued chan struct{} // closed when it is, or never will be
+	issued chan struct{} // closed when it is issued, or will never be
 	token  *client.Token
 	calls  *history
 }
 
-// ending is an order that a story gives at some time.
+// ending is an order that a story gives during one fault.
 type ending struct {
 	does   string
 	slot   int
@@ -78,8 +79,8 @@ type ending struct {
 	during int
 }
 
-// tokens has a sandbox get tokens for two tasks, which are released, revoked, end with a task or go into quarantine, while a
-// service asks both replicas about all of them.
+// tokens lets a sandbox get tokens for two tasks. The tokens are released, revoked, end with a task or go into quarantine, while
+// a service introspects all of them at both replicas.
 func (w *world) tokens(t *testing.T, random *rand.Rand, name string) func(*testing.T) {
 	s := &tokenStory{world: w, id: "spiffe://acme.test/h/" + name, gates: map[string]*history{"a": {}, "b": {}}}
 	s.sandbox, s.admin, s.service = w.clients(t, s.id), w.clients(t, admin), w.asker(t)
@@ -107,7 +108,7 @@ type tokenStory struct {
 	slots   []*slot
 	endings []ending
 	gates   map[string]*history // by task
-	seeds   [6]uint64           // of who asks: the first at one replica, the next at the other, and so on
+	seeds   [6]uint64           // of the introspecting callers: the first one at one replica, the next one at the other, and so on
 }
 
 func (s *tokenStory) run(t *testing.T) {
@@ -152,13 +153,13 @@ func (s *tokenStory) issueAll() {
 			one.calls.add(c)
 		}
 		close(one.issued)
-		if n == 0 { // before anything fails or ends: on a busy machine those who ask in haste may not find any token active
+		if n == 0 { // before anything fails or ends: on a busy machine the hasty callers may never see an active token
 			s.ask(one, one.on, patience)
 		}
 	}
 }
 
-// ask asks about a token, if it has been issued.
+// ask introspects a token, if it has been issued.
 func (s *tokenStory) ask(one *slot, on int, most time.Duration) {
 	select {
 	case <-one.issued:
@@ -178,7 +179,7 @@ func (s *tokenStory) ask(one *slot, on int, most time.Duration) {
 	}
 }
 
-// give gives an order until it is confirmed. What is in quarantine is let out of it then.
+// give repeats an order until it is confirmed. Then it lifts a quarantine.
 func (s *tokenStory) give(e ending) {
 	s.wait(e.during)
 	one := s.slots[e.slot]
@@ -206,7 +207,7 @@ func (s *tokenStory) until(e ending, one *slot) bool {
 	return false
 }
 
-// write writes an order down for all that it is about.
+// write adds an order to the history of everything that it affects.
 func (s *tokenStory) write(c call, one *slot) {
 	for task, h := range s.gates {
 		if c.does == "quarantine" || c.does == "lift" || c.does == "end task" && task == one.task {
@@ -237,7 +238,7 @@ func (s *tokenStory) order(ctx context.Context, does string, one *slot, on int) 
 	return answered(err, "done", nil)
 }
 
-// keys has a sandbox ask with one key again and again, and once in a while for something else.
+// keys lets a sandbox repeat requests with one idempotency key, and sometimes use the key for another request.
 func (w *world) keys(t *testing.T, random *rand.Rand, name string) func(*testing.T) {
 	sandbox := w.clients(t, "spiffe://acme.test/h/"+name)
 	seeds := []uint64{random.Uint64(), random.Uint64(), random.Uint64()}
@@ -272,7 +273,7 @@ func (w *world) keys(t *testing.T, random *rand.Rand, name string) func(*testing
 	}
 }
 
-// shots has two of a service's callers show one-shot tokens to both replicas.
+// shots lets two callers of a service introspect one-shot tokens at both replicas.
 func (w *world) shots(t *testing.T, random *rand.Rand, name string) func(*testing.T) {
 	sandbox, service := w.clients(t, "spiffe://acme.test/h/"+name), w.asker(t)
 	seeds := []uint64{random.Uint64(), random.Uint64(), random.Uint64()}

@@ -72,19 +72,21 @@ var options = testkit.Options{
 	Rules: []people.Rule{{Role: people.RoleApprover, Group: "oncall"}, {Role: people.RoleApprover, Group: "staff"}},
 }
 
-// world is two replicas, each behind a relay, and with a relay between it and Postgres. A third one keeps out of all of it.
+// world is two replicas, each behind a relay, and with a relay between it and Postgres. A third replica is not affected by any
+// fault.
 type world struct {
 	stack *testkit.Stack
 	front [2]*testkit.Relay
 	back  [2]*testkit.Relay
 	// database is Postgres's URL through the relay.
 	database [2]string
-	vault    [2]atomic.Int64   // how many calls to it fail from now on
-	now      [2]*testkit.Stack // who serves
+	vault    [2]atomic.Int64   // how many more calls to Vault fail
+	now      [2]*testkit.Stack // the serving replicas
 	admin    *pgx.Conn
 	start    time.Time
 	tally    tally
-	// before tells when the time before each fault begins, during when the fault does, and over when the last one has ended.
+	// The channel in before closes when the calm before a fault begins, the one in during when the fault begins, and over when
+	// the last fault has ended.
 	before, during []chan struct{}
 	over           chan struct{}
 }
@@ -113,7 +115,7 @@ func (w *world) serve(t *testing.T, i int) string {
 	return w.now[i].Addr
 }
 
-// at is the replica as its callers reach it, whoever serves then.
+// at returns the replica as its callers reach it, whichever process serves.
 func (w *world) at(i int) *testkit.Stack {
 	s := *w.stack
 	s.Addr, s.URL = w.front[i].Addr(), "https://"+w.front[i].Addr()
@@ -131,7 +133,7 @@ func (w *world) people(t *testing.T, name string) [2]*client.Client {
 	return [2]*client.Client{w.at(0).Person(t, name), w.at(1).Person(t, name)}
 }
 
-// faultyMinter fails some calls to Vault: every other of them after it was carried out.
+// faultyMinter makes some calls to Vault fail: every other one of them after it was carried out.
 type faultyMinter struct {
 	broker.Minter
 	left *atomic.Int64
@@ -149,7 +151,7 @@ func (m *faultyMinter) Mint(ctx context.Context, order *broker.Order) (broker.Cr
 	return credential, err
 }
 
-// history is what was called on one thing.
+// history is the list of calls on one object.
 type history struct {
 	mu    sync.Mutex
 	calls []call
@@ -161,15 +163,15 @@ func (h *history) add(c call) {
 	h.calls = append(h.calls, c)
 }
 
-// all is the calls so far.
+// all returns the calls so far.
 func (h *history) all() []call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.calls)
 }
 
-// make makes a call that tells what came of it, and returns it with its times. Empty is what has done nothing for sure and
-// tells nothing.
+// make runs a call that returns its outcome, and returns it with its times. An empty outcome means that the call certainly had no
+// effect and shows nothing.
 func (w *world) make(does, who string, on int, do func(ctx context.Context) string) call {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -180,7 +182,8 @@ func (w *world) make(does, who string, on int, do func(ctx context.Context) stri
 	return c
 }
 
-// answered is ok without an error, refused when the server has said that nothing happened, and else unknown.
+// answered returns ok if there was no error, the mapped outcome if the server's answer rules out an effect, and unknown
+// otherwise.
 func answered(err error, ok string, refused map[openapi.ProblemCode]string) string {
 	var problem *client.Problem
 	switch {
@@ -191,12 +194,12 @@ func answered(err error, ok string, refused map[openapi.ProblemCode]string) stri
 	case refused[problem.Code] != "":
 		return refused[problem.Code]
 	case problem.Status < http.StatusInternalServerError:
-		return "" // too many calls at once, say
+		return "" // for example, too many calls at once
 	}
 	return unknown
 }
 
-// asker is the service that is shown tokens.
+// asker is the service that introspects tokens.
 type asker struct {
 	http *http.Client
 	url  [2]string
@@ -207,7 +210,7 @@ func (w *world) asker(t *testing.T) asker {
 	return asker{w.stack.HTTP(t, w.stack.X509(t, service)), [2]string{w.at(0).URL + "/oauth2/introspect", w.at(1).URL + "/oauth2/introspect"}}
 }
 
-// active asks a replica about a token.
+// active introspects a token at a replica.
 func (a asker) active(ctx context.Context, on int, raw string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url[on], strings.NewReader(url.Values{"token": {raw}}.Encode()))
 	if err != nil {
@@ -231,7 +234,7 @@ func (a asker) active(ctx context.Context, on int, raw string) string {
 	return "inactive"
 }
 
-// tally counts what came of calls, so that a run tells whether it has tried anything.
+// tally counts the outcomes of calls, so that a run shows whether it has tried anything.
 type tally struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -246,8 +249,8 @@ func (t *tally) add(c call) {
 	t.calls[c.does+" "+cmp.Or(c.got, "turned away")]++
 }
 
-// inEach is what comes of calls in each seed, and inSome in some of enough seeds, whatever the faults: one of those in a line. A
-// history is held to its model only if it has something in it, and what every call was turned away from is none.
+// Each line lists alternatives. inEach are the outcomes that every seed must have. inSome are those that some of enough seeds
+// must have, whatever the faults. A model checks something only if the history has calls that took effect.
 var (
 	inEach = [][]string{
 		{"issue issued"},
@@ -279,14 +282,14 @@ var (
 		{"redeem unknown"},
 		{"look redeemed"},
 	}
-	// together is what came of the calls of all seeds.
+	// together counts the outcomes of the calls of all seeds.
 	together tally
 )
 
-// enough seeds have each of inSome.
+// enough is a number of seeds that have each outcome of inSome.
 const enough = 20
 
-// tried fails the test where none of what belongs there has come of any call.
+// tried fails the test for each line of want with no outcome among the calls.
 func tried(t *testing.T, calls *tally, want [][]string) {
 	t.Helper()
 	for _, one := range want {
@@ -296,7 +299,7 @@ func tried(t *testing.T, calls *tally, want [][]string) {
 	}
 }
 
-// join adds what came of other calls.
+// join adds the counts of another tally.
 func (t *tally) join(other *tally) {
 	if t.calls == nil {
 		t.calls = map[string]int{}
