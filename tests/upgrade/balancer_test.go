@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// lookEvery is how often the balancer asks /readyz. Others look every few seconds, and replicas have to announce as much earlier
-// that they go.
+// lookEvery is how often the balancer polls /readyz. Other balancers poll every few seconds, and replicas have to announce their
+// end earlier by as much.
 const lookEvery = 100 * time.Millisecond
 
-// balancer does what balancers do at layer 4: it passes TLS through, and leads each new connection to the replica with the fewest,
-// of those that say they are ready.
+// balancer works like balancers at layer 4: it passes TLS through, and sends each new connection to the ready replica with the
+// fewest connections.
 type balancer struct {
 	listener net.Listener
 	looks    *http.Client
 
 	mu       sync.Mutex
 	backends [2]backend
-	refused  int // connections that a replica did not take which was said to be ready
+	refused  int // connections that a replica refused although it had said that it was ready
 	changed  chan struct{}
 }
 
@@ -31,7 +31,7 @@ type backend struct {
 	addr  string
 	ready bool
 	open  int
-	led   int // connections since it was put here
+	led   int // connections since the replica was put here
 }
 
 func newBalancer(t *testing.T, trust *tls.Config) *balancer {
@@ -68,14 +68,14 @@ func newBalancer(t *testing.T, trust *tls.Config) *balancer {
 
 func (b *balancer) url() string { return "https://" + b.listener.Addr().String() }
 
-// put puts a replica in the place of another, which has gone.
+// put replaces a replica that has gone.
 func (b *balancer) put(i int, addr string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.backends[i] = backend{addr: addr}
 }
 
-// turnedAway is how many connections were led to a replica in vain since it was last asked.
+// turnedAway returns how many connections failed to reach a replica since its last call.
 func (b *balancer) turnedAway() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,12 +84,12 @@ func (b *balancer) turnedAway() int {
 	return n
 }
 
-// await returns when a replica has said that it is ready.
+// await blocks until a replica has said that it is ready.
 func (b *balancer) await(ctx context.Context, i int) error {
 	return b.until(ctx, func() bool { return b.backends[i].ready })
 }
 
-// leads returns when callers have been led to both replicas.
+// leads blocks until both replicas have received connections.
 func (b *balancer) leads(ctx context.Context) error {
 	return b.until(ctx, func() bool { return b.backends[0].led > 0 && b.backends[1].led > 0 })
 }
@@ -110,7 +110,7 @@ func (b *balancer) until(ctx context.Context, so func() bool) error {
 	}
 }
 
-// tell wakes who waits. The lock is held.
+// tell wakes the waiting callers. The caller holds the lock.
 func (b *balancer) tell() {
 	close(b.changed)
 	b.changed = make(chan struct{})
@@ -154,7 +154,7 @@ func (b *balancer) look(ctx context.Context, addr string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// reach connects to a replica. One that turns out to have gone is out, and the other has its turn.
+// reach connects to a replica. If that replica has gone, it is taken out, and reach tries the other.
 func (b *balancer) reach(ctx context.Context) (net.Conn, int) {
 	for range len(b.backends) {
 		i, addr := b.choose()
@@ -213,7 +213,7 @@ func (b *balancer) carry(ctx context.Context, near net.Conn) {
 		_ = far.(*net.TCPConn).CloseWrite()
 	})
 	_, _ = io.Copy(near, far)
-	// What the replica said last is not to be lost to what the caller is just saying.
+	// The replica's last bytes must not be lost because the caller is still sending.
 	_ = near.(*net.TCPConn).CloseWrite()
 	_ = near.SetReadDeadline(time.Now().Add(time.Second))
 	forth.Wait()

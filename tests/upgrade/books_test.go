@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// balance holds what callers were given to the record, and the record to its promises. Lost is how many calls were cut, of which
-// nobody can say whether there was something for them.
+// balance checks the credentials that callers got against the record, and the record against its invariants. lost is how many
+// calls were cut: for these, a credential may or may not exist.
 func (w *world) balance(t *testing.T, lost int) {
 	t.Helper()
 	conn := testkit.Connect(t, w.owner(t))
@@ -47,7 +47,7 @@ func (w *world) balance(t *testing.T, lost int) {
 	testkit.CheckStates(t, w.owner(t), 5*time.Second)
 }
 
-// alive holds what both replicas say of every token to what was done with it.
+// alive checks that both replicas report the right state of every token.
 func (w *world) alive(t *testing.T) error {
 	t.Helper()
 	for i := range w.replicas {
@@ -76,8 +76,8 @@ func (w *world) alive(t *testing.T) error {
 	return nil
 }
 
-// loginsGo waits until the target database has no login left, of whom all were released: of a call that was cut Vault ends what
-// nobody has renewed, within half a minute.
+// loginsGo waits until the target database has no login left. All delivered logins were released. For a call that was cut, Vault
+// ends the unrenewed login within half a minute.
 func (w *world) loginsGo(t *testing.T) {
 	t.Helper()
 	conn := testkit.Connect(t, w.owner(t))

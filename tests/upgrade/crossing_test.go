@@ -6,16 +6,16 @@ import (
 	"github.com/brevet-dev/brevet/client"
 )
 
-// crossing is work that begins at one replica and goes on at the other, and work that one step leaves to the next: whatever
-// version they are of, each has to go on with what the other has begun.
+// crossing is work that begins at one replica and continues at the other, and work that one step leaves to the next. Whatever
+// their versions, each replica has to continue what the other has begun.
 type crossing struct {
 	*world
-	tokens   []*client.Token // that nobody has ended yet
-	waiting  []string        // requests that nobody has voted on
-	approved []string        // requests that nobody has redeemed
+	tokens   []*client.Token // not ended yet
+	waiting  []string        // requests without a vote
+	approved []string        // requests that are not redeemed
 }
 
-// cross has both replicas go on with what the other one begins, and with what was left.
+// cross lets each replica continue what the other one begins, and what earlier steps left.
 func (c *crossing) cross(t *testing.T) error {
 	t.Helper()
 	var at [2]*party
@@ -37,7 +37,7 @@ func (c *crossing) cross(t *testing.T) error {
 	return nil
 }
 
-// seen has both replicas say of a token whether it is in force.
+// seen checks that replicas report a token as active or not.
 func seen(token *client.Token, want bool, by ...*party) error {
 	for _, p := range by {
 		if err := p.introspect(token, want); err != nil {
@@ -47,7 +47,7 @@ func seen(token *client.Token, want bool, by ...*party) error {
 	return nil
 }
 
-// end: a token of here is revoked there.
+// end revokes at one replica a token that the other issued.
 func (c *crossing) end(here, there *party) error {
 	token, err := here.ask("issued", "git.issues.read")
 	if err == nil {
@@ -62,7 +62,7 @@ func (c *crossing) end(here, there *party) error {
 	return err
 }
 
-// login: a login of here is released there.
+// login releases at one replica a login that the other issued.
 func (c *crossing) login(here, there *party) error {
 	token, err := here.ask("logins", "shop.orders.read")
 	if err == nil {
@@ -77,7 +77,7 @@ func (c *crossing) login(here, there *party) error {
 	return err
 }
 
-// approval: a request of here is approved there, and redeemed here.
+// approval approves at one replica a request that was made at the other, where it is then redeemed.
 func (c *crossing) approval(here, there *party) error {
 	id, err := here.request()
 	if err == nil {
@@ -93,7 +93,7 @@ func (c *crossing) approval(here, there *party) error {
 	return err
 }
 
-// goOn: what was left is as it was, and can be ended, voted on and redeemed.
+// goOn checks that what earlier steps left is unchanged, and ends it, votes on it and redeems it.
 func (c *crossing) goOn(here, there *party) error {
 	for _, token := range c.tokens {
 		if err := seen(token, true, here, there); err != nil {
@@ -129,7 +129,7 @@ func (c *crossing) goOn(here, there *party) error {
 	return nil
 }
 
-// leave begins what the next steps go on with.
+// leave begins the work that the next steps continue.
 func (c *crossing) leave(here, _ *party) error {
 	for range 2 {
 		token, err := here.ask("issued", "git.issues.read")

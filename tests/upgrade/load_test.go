@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// patience is how long a caller waits for one answer, and insistence how long it asks again what is shed.
+	// patience is how long a caller waits for one answer, and insistence is how long it retries calls that are shed.
 	patience   = 15 * time.Second
 	insistence = time.Minute
 )
 
-// kinds are what callers do, in the order of the rows.
+// kinds are the kinds of calls, in the order of the rows.
 var kinds = []string{"issued", "by JWT", "logins", "approved", "released", "revoked", "active", "inactive", "checked", "searched"}
 
-// tally counts what came of calls.
+// tally counts the outcomes of calls.
 type tally struct {
 	mu      sync.Mutex
 	done    map[string]int
@@ -33,7 +33,7 @@ type tally struct {
 	changed chan struct{} // closed and replaced at each call
 }
 
-// counts is a tally at some time.
+// counts is a snapshot of a tally.
 type counts struct {
 	done   map[string]int
 	shed   int
@@ -43,7 +43,7 @@ type counts struct {
 
 func newTally() *tally { return &tally{done: map[string]int{}, changed: make(chan struct{})} }
 
-// take returns what was counted since it was last taken.
+// take returns the counts since its last call.
 func (c *tally) take() counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *tally) note(kind string, err error) {
 	}
 }
 
-// atLeast returns once each kind of call has succeeded so often more, or one has failed.
+// atLeast blocks until each kind of call has succeeded that many more times, or one has failed.
 func (c *tally) atLeast(ctx context.Context, least int) error {
 	c.mu.Lock()
 	before := maps.Clone(c.done)
@@ -82,7 +82,7 @@ func (c *tally) atLeast(ctx context.Context, least int) error {
 		rare := slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return c.done[kind] >= before[kind]+least })
 		c.mu.Unlock()
 		if len(rare) == 0 || broken {
-			return nil // what has failed is told with the rest
+			return nil // row reports failures with the rest
 		}
 		select {
 		case <-changed:
@@ -92,7 +92,7 @@ func (c *tally) atLeast(ctx context.Context, least int) error {
 	}
 }
 
-// answerError is what else was answered than what was asked for.
+// answerError is an HTTP answer other than the expected one.
 type answerError struct {
 	status     int
 	retryAfter time.Duration
@@ -101,12 +101,12 @@ type answerError struct {
 
 func (e *answerError) Error() string { return fmt.Sprintf("status %d: %.300s", e.status, e.body) }
 
-// wrongError is an answer that is not so.
+// wrongError is an answer whose content is wrong.
 type wrongError struct{ what string }
 
 func (e *wrongError) Error() string { return e.what }
 
-// shed is how long to wait until what was turned away may be asked again; zero for what was not turned away.
+// shed returns how long to wait before repeating a call that was shed, or zero if it was not shed.
 func shed(err error) time.Duration {
 	var problem *client.Problem
 	var answer *answerError
@@ -123,7 +123,7 @@ func shed(err error) time.Duration {
 	return after
 }
 
-// answered tells that it was the server who has said so.
+// answered reports whether the error comes from the server's answer.
 func answered(err error) bool {
 	var problem *client.Problem
 	var answer *answerError
@@ -131,7 +131,7 @@ func answered(err error) bool {
 	return errors.As(err, &problem) || errors.As(err, &answer) || errors.As(err, &wrong) || errors.Is(err, client.ErrAnswer)
 }
 
-// call makes a call, again after a while when it is shed, and counts what came of it.
+// call makes a call, repeats it after a while if it is shed, and counts the outcome.
 func (c *tally) call(kind string, do func(ctx context.Context) error) error {
 	began := time.Now()
 	for {
@@ -152,14 +152,14 @@ func (c *tally) call(kind string, do func(ctx context.Context) error) error {
 	}
 }
 
-// load is callers that tell their stories again and again.
+// load is a set of callers that repeat their stories.
 type load struct {
 	*tally
 	stop    context.CancelFunc
 	callers sync.WaitGroup
 }
 
-// caller tells its nth story. It ends with the first call that fails, which has been counted.
+// caller runs its nth story. The story ends with the first call that fails, which has been counted.
 type caller func(n int) error
 
 func begin(t *testing.T, c *tally, pause time.Duration, callers ...caller) *load {
@@ -175,7 +175,7 @@ func begin(t *testing.T, c *tally, pause time.Duration, callers ...caller) *load
 				case <-ctx.Done():
 					return
 				case <-tick.C:
-					_ = tell(n) // what failed is in the tally
+					_ = tell(n) // the tally counts failures
 				}
 			}
 		})
@@ -184,7 +184,7 @@ func begin(t *testing.T, c *tally, pause time.Duration, callers ...caller) *load
 	return l
 }
 
-// end has all callers finish their stories.
+// end waits until all callers have finished their stories.
 func (l *load) end() {
 	l.stop()
 	l.callers.Wait()

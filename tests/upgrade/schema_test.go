@@ -8,10 +8,10 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// aPartition is in whatever is said of a partition: those come with the entries.
+// aPartition matches every line about a partition: partitions come with the entries.
 var aPartition = regexp.MustCompile(`\bentries_\d+`)
 
-// shape is all that a schema is made of, a line for each thing, but for partitions.
+// shape describes a schema without its partitions, one line for each object.
 func shape(t *testing.T, ownerURL string) []string {
 	t.Helper()
 	conn := testkit.Connect(t, ownerURL)
@@ -23,7 +23,7 @@ func shape(t *testing.T, ownerURL string) []string {
 	return lines
 }
 
-// differ tells what one schema has that the other one does not.
+// differ reports the lines that only one of two schemas has.
 func differ(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	for _, line := range got {
@@ -38,7 +38,7 @@ func differ(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// applied is how many migrations a schema has had.
+// applied returns how many migrations were applied to the schema.
 func (w *world) applied(t *testing.T) (n int) {
 	t.Helper()
 	conn := testkit.Connect(t, w.owner(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )
 
-// svids gives a sandbox a JWT-SVID for each call.
+// svids makes a new JWT-SVID of a sandbox for each call.
 type svids struct {
 	issuer *devstack.Issuer
 	id     string
@@ -60,7 +60,7 @@ func (a *asker) send(req *http.Request) (string, error) {
 	return string(text), nil
 }
 
-// introspect holds what is said of a token to what is so.
+// introspect checks that a token is reported as active or not.
 func (a *asker) introspect(ctx context.Context, token string, want bool) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.at+"/oauth2/introspect", strings.NewReader(url.Values{"token": {token}}.Encode()))
 	if err != nil {
@@ -88,7 +88,7 @@ func (a *asker) check(ctx context.Context, token string) error {
 	return err
 }
 
-// books are what callers were given, to be held against the record.
+// books are the credentials that callers got, to be checked against the record.
 type books struct {
 	mu     sync.Mutex
 	handed map[string]string // the kind of credential, by the id of its issuance
@@ -114,7 +114,7 @@ func (b *books) end(token *client.Token) {
 	b.over[token.ID] = token
 }
 
-// party is who takes part in a story: all at the balancer, or each at a replica.
+// party holds the participants of a story: all at the balancer, or all at one replica.
 type party struct {
 	*tally
 	*books
@@ -122,10 +122,10 @@ type party struct {
 	officer  *client.Client
 	person   *client.Client
 	asker    *asker
-	database string // of the logins, as its administrator reaches it
+	database string // where the logins are valid, as its administrator reaches it
 }
 
-// hangUp has everybody connect anew with the next call, as after a while they would anyway.
+// hangUp makes everybody use a new connection for the next call, as they would after a while anyway.
 func (p *party) hangUp() {
 	p.sandbox.Close()
 	p.officer.Close()
@@ -133,7 +133,7 @@ func (p *party) hangUp() {
 	p.asker.http.CloseIdleConnections()
 }
 
-// ask has the sandbox ask for something that policy allows.
+// ask lets the sandbox request something that policy allows.
 func (p *party) ask(kind, scope string) (token *client.Token, err error) {
 	err = p.call(kind, func(ctx context.Context) error {
 		answer, err := p.sandbox.Request(ctx, client.Ask{Scope: scope, Task: "t-1", Reason: "upgrade"})
@@ -176,8 +176,8 @@ func (p *party) revoke(token *client.Token) error {
 	return err
 }
 
-// tokens has a sandbox get a token that a gateway is asked about while it is in force and after somebody has ended it. Every
-// fourth goes on.
+// tokens lets a sandbox get a token. A gateway introspects it while it is active and after it has ended. Every fourth token is
+// not ended.
 func (p *party) tokens(kind string) caller {
 	return func(n int) error {
 		if n%8 == 7 {
@@ -205,7 +205,7 @@ func (p *party) tokens(kind string) caller {
 	}
 }
 
-// logins has a sandbox get a login, which opens the database until it is released.
+// logins lets a sandbox get a login, which opens the database until it is released.
 func (p *party) logins(int) error {
 	token, err := p.ask("logins", "shop.orders.read")
 	if err != nil {
@@ -221,7 +221,7 @@ func (p *party) logins(int) error {
 	return err
 }
 
-// opening holds a login to opening the database, or to doing so no more.
+// opening checks that a login opens the database, or no longer does.
 func (p *party) opening(token *client.Token, want bool) error {
 	opens, err := p.opens(token)
 	if err == nil && opens != want {
@@ -233,7 +233,7 @@ func (p *party) opening(token *client.Token, want bool) error {
 	return err
 }
 
-// opens logs in.
+// opens reports whether a login works.
 func (p *party) opens(token *client.Token) (bool, error) {
 	config, err := pgx.ParseConfig(p.database)
 	if err != nil {
@@ -249,7 +249,7 @@ func (p *party) opens(token *client.Token) (bool, error) {
 	return true, conn.Close(ctx)
 }
 
-// request has the sandbox ask for what takes a person.
+// request lets the sandbox request something that needs approval.
 func (p *party) request() (id string, err error) {
 	err = p.call("asked", func(ctx context.Context) error {
 		answer, err := p.sandbox.Request(ctx, client.Ask{Scope: "git.issues.write", Task: "t-1", Reason: "upgrade"})
@@ -264,7 +264,7 @@ func (p *party) request() (id string, err error) {
 	return id, err
 }
 
-// vote has a person look, and say yes.
+// vote shows a person the request, and votes to approve it.
 func (p *party) vote(id string) error {
 	var shown openapi.ApprovalCase
 	err := p.call("shown", func(ctx context.Context) (err error) {
@@ -295,8 +295,8 @@ func (p *party) redeem(id string) (token *client.Token, err error) {
 	return token, err
 }
 
-// approvals has a sandbox wait for a person, and get what was approved. It is another one each time, over a connection of its
-// own: one may not ask people that often.
+// approvals lets a sandbox wait for approval, and get the approved credential. It uses a new sandbox each time, over a separate
+// connection: one sandbox may not send that many requests for approval.
 func (p *party) approvals(w *world, of string) caller {
 	return func(n int) (err error) {
 		q := *p
@@ -330,7 +330,7 @@ func (p *party) approvals(w *world, of string) caller {
 	}
 }
 
-// checks has a gateway ask about one token for each call that it holds, and searches has an auditor look.
+// checks lets a gateway check one token for each call that it forwards, and searches lets an auditor search.
 func (p *party) checks(token *client.Token) caller {
 	return func(int) error {
 		return p.call("checked", func(ctx context.Context) error { return p.asker.check(ctx, token.Secret.Reveal()) })

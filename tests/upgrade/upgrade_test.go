@@ -16,17 +16,18 @@ import (
 // passed and failed count the steps.
 var passed, failed int
 
-// journey is what a deployment goes through, step by step, while the load goes on.
+// journey is the sequence of steps of a deployment while the load continues.
 type journey struct {
 	*world
 	crossing *crossing
 	least    int // how often each kind of call has to succeed after each step
-	lost     int // calls that were cut off by a version that does not say that it goes
+	lost     int // calls cut by a version that does not announce its end
 	leaving  bool
 }
 
-// Replicas go to another version and back, and nobody notices: every call is answered, what is handed out is on record (I1), what is
-// released or of a call that was cut is gone (I2), what is revoked is in force nowhere from then on (I6), and the ledger holds (I8, I13).
+// Replicas go to another version and back, and no caller notices. Every call is answered, and everything handed out is on record
+// (I1). What is released, or belongs to a call that was cut, is gone (I2). What is revoked is active nowhere from then on (I6),
+// and the ledger holds (I8, I13).
 func TestUpgrade(t *testing.T) {
 	w := newWorld(t)
 	now := w.versionAt(t, "this version", this)
@@ -67,7 +68,7 @@ func TestUpgrade(t *testing.T) {
 		for i := range w.replicas {
 			w.gone(t, i)
 		}
-		w.bootstrap(t, now) // of which this test reads the record
+		w.bootstrap(t, now) // the test reads this version's record
 		w.balance(t, j.lost)
 	})
 }
@@ -83,7 +84,7 @@ func (j *journey) roll(t *testing.T, to version) {
 	}
 }
 
-// takeBack undoes what the upgrade has added to the schema, which the version before leaves alone.
+// takeBack undoes what the upgrade has added to the schema. The version before leaves that alone.
 func (j *journey) takeBack(t *testing.T, old, now version, before []string, had int) {
 	t.Helper()
 	upgraded := shape(t, j.owner(t))
@@ -95,7 +96,7 @@ func (j *journey) takeBack(t *testing.T, old, now version, before []string, had 
 	differ(t, "the schema that was taken back", shape(t, j.owner(t)), before)
 }
 
-// load has everybody begin to call, with a pause between two stories.
+// load starts all callers, with a pause between two stories.
 func (j *journey) load(t *testing.T, pause time.Duration) *load {
 	t.Helper()
 	at := j.balancer.url()
@@ -141,7 +142,7 @@ func (j *journey) load(t *testing.T, pause time.Duration) *load {
 	return begin(t, j.tally, pause, append(callers, holder.searches(looks))...)
 }
 
-// step does one thing, and has every kind of call succeed afterwards.
+// step does one thing, and then waits until every kind of call succeeds.
 func (j *journey) step(t *testing.T, name string, do func(t *testing.T)) {
 	t.Helper()
 	j.count(t, name, func(t *testing.T) {
@@ -152,7 +153,7 @@ func (j *journey) step(t *testing.T, name string, do func(t *testing.T)) {
 	})
 }
 
-// count does one thing, and fails unless all calls were answered meanwhile.
+// count does one thing, and fails unless all calls were answered in the meantime.
 func (j *journey) count(t *testing.T, name string, do func(t *testing.T)) {
 	t.Helper()
 	began := time.Now()
@@ -168,8 +169,8 @@ func (j *journey) count(t *testing.T, name string, do func(t *testing.T)) {
 	passed++
 }
 
-// goesOn returns when callers have been led to both replicas, and had what they came for, and each replica has gone on with what
-// the other one has begun.
+// goesOn blocks until callers were sent to both replicas and succeeded, and each replica has continued what the other one has
+// begun.
 func (j *journey) goesOn(t *testing.T) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stepsWithin)
@@ -188,7 +189,7 @@ func header() {
 	fmt.Printf(" %6s %6s %6s %8s\n", "shed", "turned", "cut", "")
 }
 
-// row prints what came of all calls of a step, and fails it for what should not have come of any.
+// row prints the outcomes of all calls of a step, and fails the step if there are outcomes that must not occur.
 func (j *journey) row(t *testing.T, name string, began time.Time) {
 	t.Helper()
 	got, turned := j.tally.take(), j.balancer.turnedAway()

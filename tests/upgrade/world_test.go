@@ -32,9 +32,9 @@ const (
 	gateway  = "spiffe://acme.test/gateways/git"
 	person   = "alice"
 	clientID = "brevet"
-	// stepsWithin is more than a migration tries to get through.
+	// stepsWithin is longer than a migration keeps trying.
 	stepsWithin = 3 * time.Minute
-	// stopsWithin is more than a replica may take to go.
+	// stopsWithin is longer than a replica may take to stop.
 	stopsWithin = 40 * time.Second
 )
 
@@ -85,16 +85,16 @@ vault: {address: "VAULT", approle: {role_id_file: approle/role_id, secret_id_fil
 log: {level: warn}
 `
 
-// announced is how long replicas say that they go before they do, and the key for it.
+// announced is the configuration key for how long replicas announce their end before they stop.
 const announced = "lame_duck: 2s\n"
 
 // version is a build of brevet.
 type version struct {
 	name, binary string
-	announces    bool // its replicas can say that they go before they do
+	announces    bool // its replicas can announce their end
 }
 
-// versionAt finds out what a binary can do: it refuses keys that it does not know, by name.
+// versionAt finds out what a binary supports: it rejects unknown configuration keys by name.
 func (w *world) versionAt(t *testing.T, name, binary string) version {
 	t.Helper()
 	file := w.path("announced.yaml")
@@ -119,7 +119,7 @@ type replica struct {
 
 // world is a deployment: PostgreSQL, Vault, identities, people, and replicas behind a balancer.
 type world struct {
-	t        *testing.T // whose end is the deployment's
+	t        *testing.T // the deployment ends with it
 	dir      string
 	servers  *devstack.Stack
 	issuer   *devstack.Issuer
@@ -161,7 +161,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 
-// write writes what brevet reads.
+// write writes the files that brevet reads.
 func (w *world) write(t *testing.T) {
 	t.Helper()
 	broker, err := url.Parse(w.servers.Postgres.TCPURL())
@@ -183,7 +183,7 @@ func (w *world) write(t *testing.T) {
 	}
 }
 
-// owner is the owner's connection to the ledger.
+// owner returns the URL of the owner's connection to the ledger.
 func (w *world) owner(t *testing.T) string {
 	t.Helper()
 	u, err := url.Parse(w.servers.Postgres.TCPURL())
@@ -196,7 +196,7 @@ func (w *world) owner(t *testing.T) string {
 	return u.String()
 }
 
-// run runs brevet to its end, and returns what it printed.
+// run runs brevet to its end, and returns its output.
 func (w *world) run(t *testing.T, v version, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stepsWithin)
@@ -208,7 +208,7 @@ func (w *world) run(t *testing.T, v version, args ...string) string {
 	return string(out)
 }
 
-// bootstrap prepares database and Vault for a version, as docs/deploy.md has it done before that version starts.
+// bootstrap prepares the database and Vault for a version, as docs/deploy.md says to do before that version starts.
 func (w *world) bootstrap(t *testing.T, v version) {
 	t.Helper()
 	w.run(t, v, "bootstrap", "--database-url-file", w.path("owner-url"), "--broker-password-file", w.path("password"),
@@ -251,7 +251,7 @@ func (w *world) serve(t *testing.T, i int, v version) {
 	w.balancer.put(i, r.addr)
 }
 
-// comes returns when a replica is behind the balancer.
+// comes blocks until a replica is behind the balancer.
 func (w *world) comes(t *testing.T, i int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stepsWithin)
@@ -268,7 +268,7 @@ func (w *world) comes(t *testing.T, i int) {
 	}
 }
 
-// tell tells a replica to stop, as an orchestrator does.
+// tell signals a replica to stop, as an orchestrator does.
 func (w *world) tell(t *testing.T, i int) {
 	t.Helper()
 	if err := w.replicas[i].cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -276,7 +276,7 @@ func (w *world) tell(t *testing.T, i int) {
 	}
 }
 
-// gone holds a replica that was told to stop to going in peace.
+// gone checks that a replica that was signalled to stop exits cleanly.
 func (w *world) gone(t *testing.T, i int) {
 	t.Helper()
 	r := w.replicas[i]
@@ -293,7 +293,7 @@ func (w *world) gone(t *testing.T, i int) {
 	}
 }
 
-// replace ends a replica and starts one of another version in its place.
+// replace stops a replica and starts one of another version in its place.
 func (w *world) replace(t *testing.T, i int, v version) {
 	t.Helper()
 	w.tell(t, i)
@@ -302,10 +302,10 @@ func (w *world) replace(t *testing.T, i int, v version) {
 	w.comes(t, i)
 }
 
-// direct is the address of one replica.
+// direct returns the address of one replica.
 func (w *world) direct(i int) string { return "https://" + w.replicas[i].addr }
 
-// proved is a caller with a certificate, at the balancer or at one replica.
+// proved returns a client with a certificate, at the balancer or at one replica.
 func (w *world) proved(id, at string) (*client.Client, error) {
 	svid, err := w.issuer.X509SVID(spiffeid.RequireFromString(id))
 	if err != nil {
@@ -314,12 +314,12 @@ func (w *world) proved(id, at string) (*client.Client, error) {
 	return client.New(client.Config{BaseURL: at}, client.WithX509(svid, w.issuer.Bundle(), isBrevet))
 }
 
-// bearer is a sandbox that proves itself with a JWT-SVID.
+// bearer returns a sandbox's client that authenticates with JWT-SVIDs.
 func (w *world) bearer(id, at string) (*client.Client, error) {
 	return client.New(client.Config{BaseURL: at}, client.WithServer(w.issuer.Bundle(), isBrevet), client.WithJWT(svids{w.issuer, id}, issuer))
 }
 
-// asker is the gateway, by a version of HTTP.
+// asker returns the gateway, using a version of HTTP.
 func (w *world) asker(at string, protocols http.Protocols) (*asker, error) {
 	svid, err := w.issuer.X509SVID(spiffeid.RequireFromString(gateway))
 	if err != nil {
@@ -329,7 +329,7 @@ func (w *world) asker(at string, protocols http.Protocols) (*asker, error) {
 	return &asker{at, &http.Client{Transport: &http.Transport{TLSClientConfig: trust, Protocols: &protocols}, Timeout: patience}}, nil
 }
 
-// party is a sandbox, and everybody else whom its story takes, at the balancer or at one replica.
+// party returns a sandbox with the other participants of its story, at the balancer or at one replica.
 func (w *world) party(t *testing.T, sandbox *client.Client, at string) *party {
 	t.Helper()
 	officer, err1 := w.proved(admin, at)
