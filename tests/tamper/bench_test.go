@@ -17,7 +17,7 @@ import (
 
 var entries = flag.Int64("entries", 1_000_000, "how many entries the benchmark verifies")
 
-// BenchmarkVerify times the verification of a large ledger, reading included.
+// BenchmarkVerify measures the verification of a large ledger, including the reading.
 func BenchmarkVerify(b *testing.B) {
 	w := grown(b, *entries)
 	cfg := audit.Config{Keys: note.VerifierList(w.log.verifier)}
@@ -46,7 +46,7 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// grown is a ledger of so many entries: the real one makes the first, and all others are their like under other ids.
+// grown returns a ledger of that many entries. The real ledger makes the first ones; the others are copies under other ids.
 func grown(b *testing.B, size int64) *world {
 	b.Helper()
 	db := testkit.NewDB(b)
@@ -55,14 +55,14 @@ func grown(b *testing.B, size int64) *world {
 		begun: time.Now().UTC().Truncate(time.Second).Add(-time.Minute), digest: "sha256:c0ffee", keys: map[string]*testkit.Authenticator{},
 	}
 	for n := 0; w.log.size(b, w.conn) < worldSize; n++ {
-		if n%kinds != 0 && n%kinds != 6 && n%kinds != 9 { // what concerns one request only
+		if n%kinds != 0 && n%kinds != 6 && n%kinds != 9 { // keep the kinds that concern one request only
 			w.story(n)
 		}
 	}
 	first := w.log.size(b, w.conn)
 	copies := (size + first - 1) / first
 	w = w.copy()
-	var prefixes []string // of the ids, which are of the same minute
+	var prefixes []string // of the ids, which come from the same minute
 	w.must(w.conn.QueryRow(b.Context(), `SELECT array_agg(DISTINCT left(id::text, 8)) FROM entries`).Scan(&prefixes))
 	renamed := func(text string) string {
 		for i, prefix := range prefixes {

@@ -7,11 +7,11 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 )
 
-// tiled is how many entries are in whole tiles, which keep their hashes. Of the others only the roots are kept, so that
-// what becomes of several at once is found between two checkpoints.
+// tiled is the number of entries in whole tiles, which keep their hashes. For the other entries only the roots are kept, so a
+// change of several entries is located only between two checkpoints.
 const tiled = worldSize / 256 * 256
 
-// step is which entries are tampered with.
+// step is the distance between the entries that are tampered with.
 func step() int64 {
 	if *all {
 		return 1
@@ -37,7 +37,7 @@ func ofEntries(w *world) (todo []tampering) {
 	return todo
 }
 
-// columns change a column of entries that are found each for itself.
+// columns changes a column of several entries at once. Each change must be found separately.
 func columns(from int64, column, to string, code audit.Code) tampering {
 	one := tampering{
 		name: fmt.Sprintf("entries.%s, %d rows from %d", column, atATime, from),
@@ -62,7 +62,7 @@ func moved(k int64) tampering {
 	}
 }
 
-// corrupted changes a bit of a body.
+// corrupted flips a bit of a body.
 func corrupted(k int64) tampering {
 	const bit = "($1 * 7919 % (octet_length(body) * 8))::integer"
 	return tampering{
@@ -83,7 +83,7 @@ func removed(k int64) tampering {
 	return one
 }
 
-// renumbered removes an entry and moves up those after it.
+// renumbered removes an entry and closes the gap.
 func renumbered(k int64) tampering {
 	one := tampering{
 		name: fmt.Sprintf("entry %d removed and its gap closed", k),
@@ -98,7 +98,7 @@ func renumbered(k int64) tampering {
 	switch {
 	case k < tiled:
 		one.want = either(first(audit.EntryMissing, k), one.want)
-	case k >= worldSize-2*sealEvery: // the last checkpoint is of more entries than are left
+	case k >= worldSize-2*sealEvery: // the last checkpoint covers more entries than are left
 		one.want = among(audit.Truncated, worldSize-1)
 	}
 	return one
@@ -116,7 +116,7 @@ func swapped(k int64) tampering {
 	return one
 }
 
-// inserted puts in an entry that is right by itself, and moves down those after it.
+// inserted adds an entry that is valid by itself, and moves the entries after it.
 func inserted(w *world, k int64) tampering {
 	one := tampering{
 		name: fmt.Sprintf("an entry inserted at %d", k),
@@ -138,7 +138,8 @@ func inserted(w *world, k int64) tampering {
 	return one
 }
 
-// either wants what happens where tiles end between two checkpoints: those in tiles are found, or else all between the two.
+// either accepts one of two results if the tiles end between two checkpoints: the change is located in the tiles, or only between
+// the two checkpoints.
 func either(one, other func(*world, audit.Report) string) func(*world, audit.Report) string {
 	return func(w *world, r audit.Report) string {
 		problem := one(w, r)
@@ -149,7 +150,7 @@ func either(one, other func(*world, audit.Report) string) func(*world, audit.Rep
 	}
 }
 
-// among wants a finding, before or after others.
+// among wants a finding at any position.
 func among(code audit.Code, index int64) func(*world, audit.Report) string {
 	return func(_ *world, r audit.Report) string {
 		if !slices.ContainsFunc(r.Findings, func(f audit.Finding) bool { return f.Code == code && f.Index == index }) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// TestSnapshotFile verifies from a file what was verified from the database, and names what became of files.
+// TestSnapshotFile verifies from a file what was verified from the database, and names the damage of damaged files.
 func TestSnapshotFile(t *testing.T) {
 	w := newWorld(t)
 	all := w.items()
@@ -43,7 +43,7 @@ func TestSnapshotFile(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
 	}
-	// A line that is left out and not counted is found by what it said.
+	// An entry that is left out of both the lines and the count is found through what other lines say about it.
 	for n, item := range all {
 		entry, ok := item.(audit.Entry)
 		if !ok || entry.Index != 400 {
@@ -84,7 +84,7 @@ func compressed(t *testing.T, text []byte) []byte {
 	return file.Bytes()
 }
 
-// without is the text of a snapshot without a line; -1 is the last one.
+// without returns the text of a snapshot without one line; -1 stands for the last one.
 func without(t *testing.T, file []byte, line int) []byte {
 	t.Helper()
 	r, err := gzip.NewReader(bytes.NewReader(file))
@@ -96,14 +96,14 @@ func without(t *testing.T, file []byte, line int) []byte {
 		t.Fatal(err)
 	}
 	lines := bytes.SplitAfter(text, []byte("\n"))
-	lines = lines[:len(lines)-1] // nothing comes after the last
+	lines = lines[:len(lines)-1] // nothing follows the last newline
 	if line < 0 {
 		line += len(lines)
 	}
 	return bytes.Join(append(lines[:line:line], lines[line+1:]...), nil)
 }
 
-// flipped changes a bit in the middle.
+// flipped flips a bit in the middle.
 func flipped(file []byte) []byte {
 	changed := bytes.Clone(file)
 	changed[len(changed)/2] ^= 4

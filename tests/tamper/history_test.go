@@ -10,7 +10,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// ofHistory cuts off, rewrites and brings back what was.
+// ofHistory cuts off, rewrites and restores earlier states of the ledger.
 func ofHistory(w *world) (todo []tampering) {
 	for k := int64(0); k < worldSize; k += step() {
 		todo = append(todo, cut(k)...)
@@ -27,7 +27,7 @@ func ofHistory(w *world) (todo []tampering) {
 	return todo
 }
 
-// cut removes the entries from k on, and more and more of what else tells that they were there.
+// cut removes the entries from k on, and step by step the other traces of them.
 func cut(k int64) []tampering {
 	entries := statement(`DELETE FROM entries WHERE index >= $1`, k)
 	head := statement(`UPDATE ledger_head SET size = $1`, k)
@@ -45,7 +45,7 @@ func cut(k int64) []tampering {
 	return todo
 }
 
-// rewritten changes entry k as nothing but its hash can tell, and more and more of what is made of it.
+// rewritten changes entry k, keeping it valid except for its hash, and step by step everything derived from it.
 func rewritten(k int64) []tampering {
 	body := statement(`
 		UPDATE entries AS e SET body = n.body, leaf_hash = sha256('\x00'::bytea || n.body)
@@ -71,7 +71,7 @@ func rewritten(k int64) []tampering {
 	return todo
 }
 
-// signing is how a history that was rewritten is signed.
+// signing signs a checkpoint of a rewritten history.
 type signing func(w *world, c audit.Checkpoint, old string) string
 
 func own(w *world, c audit.Checkpoint, _ string) string { return w.log.sign(w.t, c) }
@@ -81,7 +81,7 @@ func unsigned(_ *world, c audit.Checkpoint, old string) string {
 	return c.String() + "\n" + signature
 }
 
-// foreign signs with a key of the same name.
+// foreign signs with another key of the same name.
 func foreign(w *world, c audit.Checkpoint, _ string) string {
 	return newLog(w.t, w.log.name).sign(w.t, c)
 }
@@ -119,7 +119,7 @@ func again(sign signing, k int64) func(*world, tx) error {
 	}
 }
 
-// broughtBack is an older copy of the database. All of it is right: only who kept a checkpoint can tell.
+// broughtBack verifies an older copy of the database. The copy is valid, so only an auditor who kept a checkpoint can detect it.
 func broughtBack(t *testing.T, w *world) {
 	t.Helper()
 	for name, tc := range map[string]struct {
@@ -139,7 +139,7 @@ func broughtBack(t *testing.T, w *world) {
 	}
 }
 
-// shownTwice are two histories that the log's key has signed, and that two auditors are shown.
+// shownTwice makes two histories signed by the log's key, and shows each to another auditor.
 func shownTwice(t *testing.T, one *world) {
 	t.Helper()
 	other := newWorld(t)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// log keeps and signs the tree over a ledger, by other means than those that verify it.
+// log keeps and signs the tree over a ledger. It does not share code with the verifier.
 type log struct {
 	name     string
 	signer   note.Signer
@@ -58,7 +58,7 @@ func (l *log) size(t testing.TB, on querier) (size int64) {
 	return size
 }
 
-// sealUpTo signs when there are as many new entries, and returns how many there are.
+// sealUpTo signs a checkpoint if there are at least every new entries. It returns the number of entries.
 func (l *log) sealUpTo(t testing.TB, conn *pgx.Conn, every int64) int64 {
 	t.Helper()
 	size := l.size(t, conn)
@@ -81,7 +81,7 @@ func (l *log) sealUpTo(t testing.TB, conn *pgx.Conn, every int64) int64 {
 	return size
 }
 
-// grow reads the entries that are new.
+// grow reads the new entries.
 func (l *log) grow(t testing.TB, on querier) {
 	t.Helper()
 	rows, err := on.Query(t.Context(), `SELECT leaf_hash FROM entries WHERE index >= $1 ORDER BY index`, l.last.N)
@@ -103,7 +103,7 @@ func (l *log) grow(t testing.TB, on querier) {
 	l.last = l.at(t, l.last.N)
 }
 
-// at is the checkpoint of a size.
+// at returns the checkpoint of a size.
 func (l *log) at(t testing.TB, size int64) audit.Checkpoint {
 	t.Helper()
 	root, err := tlog.TreeHash(size, l)

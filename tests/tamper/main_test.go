@@ -1,7 +1,7 @@
-// Package tamper_test changes ledgers as only somebody can who owns the database, one thing at a time, and looks whether
-// an auditor finds it and names it rightly. `make tamper` runs all of it.
+// Package tamper_test changes ledgers as only the owner of the database can, one change at a time, and checks that an auditor
+// finds each change and names it correctly. `make tamper` runs all of it.
 //
-// It must never take another finding for the one that was to be made.
+// It must never accept another finding in place of the expected one.
 package tamper_test
 
 import (

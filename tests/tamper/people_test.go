@@ -17,13 +17,13 @@ var voters = []broker.Voter{
 	{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}},
 }
 
-// approval is what people make of a request.
+// approval is a story of people who vote on a request.
 func (w *world) approval(n int) {
 	w.t.Helper()
 	asked := w.record(n, pending)
 	w.begin(asked)
 	switch n / kinds % 5 {
-	case 0: // both agree, for the task, so that they need not be asked again
+	case 0: // both approve, for the task, so that no further approval is needed
 		w.vote(asked, voters[0], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending})
 		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved})
 		w.begin(w.redeeming(n, asked, scopes.ReasonApproved))
@@ -32,10 +32,10 @@ func (w *world) approval(n int) {
 		w.cast(broker.Transition{
 			Request: again.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Remembered: asked.ID, Actor: again.Subject.ID.String(),
 		})
-	case 1: // one agrees, and then one does not
+	case 1: // one approves, and then one denies
 		w.vote(asked, voters[0], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending})
 		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusRejected})
-	case 2: // two of another group stand in
+	case 2: // two of another group break glass
 		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Verdict: broker.BreakGlass}})
 		w.vote(asked, voters[2], broker.Transition{
 			Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved, Vote: &broker.Vote{Verdict: broker.BreakGlass},
@@ -72,7 +72,7 @@ func (w *world) signing(n int) {
 	w.begin(w.redeeming(n, asked, scopes.ReasonApproved))
 }
 
-// registered is a passkey of somebody, who has it from then on.
+// registered returns a person's passkey, and registers it first if the person has none.
 func (w *world) registered(who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
 	w.t.Helper()
 	if has, err := w.l.Passkeys(w.t.Context(), who.ID); err != nil || len(has) > 0 {
@@ -93,14 +93,14 @@ func (w *world) registered(who broker.Voter) (broker.Passkey, *testkit.Authentic
 	return p, a
 }
 
-// removed registers a passkey of somebody, and removes it.
+// removed registers a passkey, and removes it.
 func (w *world) removed(who broker.Voter) {
 	w.t.Helper()
 	p, _ := w.registered(who)
 	w.must(w.l.RemovePasskey(w.t.Context(), p.ID, who, w.begun.Add(time.Second)))
 }
 
-// redeeming is what is issued on the word of those whom the code names.
+// redeeming returns the record of a credential issued for the reason in code.
 func (w *world) redeeming(n int, asked broker.Record, code string) broker.Record {
 	return w.record(n, func(rec *broker.Record) {
 		rec.Subject, rec.Request, rec.Approves, rec.Canonical = asked.Subject, asked.Request, asked.ID, asked.Canonical
@@ -133,7 +133,7 @@ func (w *world) cast(step broker.Transition) {
 	w.must(w.l.Apply(w.t.Context(), step))
 }
 
-// catalogue puts another one in force: the first that there is by itself, later ones by two people.
+// catalogue applies another catalogue: the first one directly, later ones by two people.
 func (w *world) catalogue(n int) {
 	w.t.Helper()
 	if n == 0 || n%48 != 0 {

@@ -18,7 +18,7 @@ import (
 // prunedUpTo is how many entries were old enough to be dropped.
 const prunedUpTo = 512
 
-// prunedWorld is a world whose owner has dropped old entries, as one may.
+// prunedWorld is a world whose owner has legitimately dropped old entries.
 func prunedWorld(t *testing.T) *world {
 	t.Helper()
 	db := testkit.NewDB(t)
@@ -36,13 +36,14 @@ func prunedWorld(t *testing.T) *world {
 		}
 	}
 	w.log.sealUpTo(t, w.conn, 1)
-	w.refuse() // which is not signed yet
+	w.refuse() // an entry that is not signed yet
 	db.Check(t)
 	disarm(t, w.conn)
 	return w
 }
 
-// reportLate has somebody say now how often a credential was used that is old enough to be dropped: it has to stay.
+// reportLate reports the use of a credential that is old enough to be dropped. The report keeps the credential's entry from being
+// dropped.
 func (w *world) reportLate() {
 	w.t.Helper()
 	var id, holder string
@@ -80,7 +81,7 @@ func TestPrunedLedger(t *testing.T) {
 	}
 }
 
-// ofPruned damages what is left of dropped entries, and what tells of them.
+// ofPruned damages the entries left in the dropped range, and the entries that record the drop.
 func ofPruned(w *world) (todo []tampering) {
 	add := func(name string, do func(*world, tx) error, want func(*world, audit.Report) string) {
 		todo = append(todo, tampering{name: "pruned: " + name, do: do, want: want, keeps: kept})
@@ -122,7 +123,7 @@ func (w *world) number(sql string) (n int64) {
 	return n
 }
 
-// feigned drops one entry, and appends one by which all around it were to be dropped.
+// feigned drops one entry, and appends a forged entry that claims to drop the range around it.
 func feigned(k int64) func(*world, tx) error {
 	return statements(
 		statement(`DELETE FROM entries WHERE index = $1`, k),

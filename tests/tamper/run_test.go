@@ -17,18 +17,19 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// tampering is one thing that somebody does, and what has to be found.
+// tampering is one attack, with the expected finding.
 type tampering struct {
 	name string
 	do   func(w *world, tx pgx.Tx) error
 	want func(w *world, r audit.Report) (problem string)
-	// cases is how many things it does at once that are found each for itself; 0 is one.
+	// cases is the number of separately found changes that it makes at once; 0 stands for one.
 	cases int
-	// keeps are the checkpoints that the auditor has.
+	// keeps returns the checkpoints that the auditor has kept.
 	keeps func(w *world) []audit.Checkpoint
 }
 
-// TestTampering is I8 and T3: it does everything to a world, and to as many copies of it as there are processors.
+// TestTampering is I8 and T3: it applies every attack to a world. It spreads them over as many copies of the world as there are
+// processors.
 func TestTampering(t *testing.T) {
 	worlds := []*world{newWorld(t)}
 	for len(worlds) < runtime.GOMAXPROCS(0) {
@@ -70,7 +71,7 @@ func count(t *testing.T, one tampering, problem string) {
 	passed.Add(cases)
 }
 
-// try tampers in a transaction that is rolled back.
+// try applies one attack in a transaction that is rolled back.
 func (w *world) try(ctx context.Context, one tampering) (problem string) {
 	tx, err := w.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -96,7 +97,7 @@ func (w *world) try(ctx context.Context, one tampering) (problem string) {
 
 func kept(w *world) []audit.Checkpoint { return []audit.Checkpoint{w.kept} }
 
-// statement is SQL that has to change something.
+// statement is SQL that must change at least one row.
 func statement(sql string, args ...any) func(*world, pgx.Tx) error {
 	return func(w *world, tx pgx.Tx) error {
 		done, err := tx.Exec(w.t.Context(), sql, args...)
@@ -135,7 +136,7 @@ func first(code audit.Code, index int64) func(*world, audit.Report) string {
 	}
 }
 
-// ranged wants a finding before all others that names few entries, an index among them.
+// ranged wants a finding before all others that names few entries, including this index.
 func ranged(code audit.Code, index int64) func(*world, audit.Report) string {
 	return func(_ *world, r audit.Report) string {
 		if r.Whole() || r.Findings[0].Code != code || r.Findings[0].Index > index || r.Findings[0].Through < index ||

@@ -13,10 +13,10 @@ import (
 
 type tx = pgx.Tx
 
-// atATime is how many rows are edited at once: each has to be found.
+// atATime is how many rows are edited at once. Each edit must be found.
 const atATime = 40
 
-// edits is how a value of a type is changed.
+// edits has an expression that changes a value of each type.
 var edits = map[string]string{
 	"text": "coalesce(%s, '') || 'x'", "uuid": "gen_random_uuid()", "boolean": "NOT %s",
 	"smallint": "coalesce(%s, 0) + 1", "integer": "coalesce(%s, 0) + 1", "bigint": "coalesce(%s, 0) + 1",
@@ -24,7 +24,7 @@ var edits = map[string]string{
 	"jsonb": `%s || '{"depth": 1}'`, "_text": "array_append(%s, 'x')", "_bytea": `array_append(%s, '\x00')`,
 }
 
-// ofTables edits every column of every row that follows from entries, and removes and repeats the rows.
+// ofTables edits every column of every row that is derived from entries, and removes and duplicates the rows.
 func ofTables(w *world) (todo []tampering) {
 	w.knowsTables()
 	for _, table := range append([]*audit.Table{audit.Issuances}, audit.Tables...) {
@@ -44,7 +44,7 @@ func ofTables(w *world) (todo []tampering) {
 				todo = append(todo, edited(s, column, w.kindOf(table, column)))
 			}
 			todo = append(todo, rowsRemoved(s))
-			if table != audit.Catalogues { // the same files twice are the same files
+			if table != audit.Catalogues { // a duplicate of the files makes no difference
 				todo = append(todo, rowsRepeated(s), rowsInvented(s, w.kindOf(table, table.Columns[0])))
 			}
 		}
@@ -52,13 +52,13 @@ func ofTables(w *world) (todo []tampering) {
 	return todo
 }
 
-// noRecord are the tables that auditors do not read: they are for the work of the broker, or signed by who is not the broker.
+// noRecord are the tables that auditors do not read: they serve the broker's operation, or another party signs them.
 var noRecord = []string{
 	"cosignatures", "deployment", "dpop_seen", "goose_db_version", "rate_limits", "replicas", "sessions", "sweeper_term",
 	"webhook_notices", "webhooks",
 }
 
-// knowsTables ends the test when there is a table that nobody has said of whether it is a record.
+// knowsTables fails the test if there is a table that neither list names.
 func (w *world) knowsTables() {
 	w.t.Helper()
 	known := slices.Clone(noRecord)
@@ -72,7 +72,7 @@ func (w *world) knowsTables() {
 	}
 }
 
-// knowsColumns ends the test when the table has a column that auditors do not read: it could say anything.
+// knowsColumns fails the test if the table has a column that auditors do not read, since such a column could hold anything.
 func (w *world) knowsColumns(table *audit.Table) {
 	w.t.Helper()
 	got := w.names(`SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = $1`, table.Name)
@@ -91,7 +91,7 @@ func (w *world) names(sql string, args ...any) []string {
 	return names
 }
 
-// kindOf is the type of a column.
+// kindOf returns the type of a column.
 func (w *world) kindOf(table *audit.Table, column string) (kind string) {
 	w.t.Helper()
 	w.must(w.conn.QueryRow(w.t.Context(), `
@@ -103,7 +103,7 @@ func (w *world) kindOf(table *audit.Table, column string) (kind string) {
 	return kind
 }
 
-// some are rows of a table, by their place.
+// some selects rows of a table by position.
 type some struct {
 	table      *audit.Table
 	from, many int
@@ -124,7 +124,7 @@ func (s some) order() string {
 
 func (s some) named() bool { return slices.Contains(s.table.Columns, "entry_index") }
 
-// entries are those that the rows name now.
+// entries returns the entries that the rows name now.
 func (s some) entries(w *world, tx pgx.Tx) (all []int64, err error) {
 	name := "-1"
 	switch {
@@ -142,7 +142,7 @@ func (s some) entries(w *world, tx pgx.Tx) (all []int64, err error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// act runs a statement on the rows, and remembers what has to be found of each.
+// act runs a statement on the rows, and computes the expected findings for each.
 func (s some) act(name, sql string, of func(index int64) []audit.Finding) tampering {
 	wanted := sync.Map{} // by world
 	return tampering{
@@ -166,7 +166,7 @@ func (s some) act(name, sql string, of func(index int64) []audit.Finding) tamper
 	}
 }
 
-// edited changes a column, whose type is kind.
+// edited changes a column of type kind.
 func edited(s some, column, kind string) tampering {
 	name := s.table.Name + "." + column
 	to := strings.ReplaceAll(edits[kind], "%s", column)
@@ -206,7 +206,7 @@ func rowsRepeated(s some) tampering {
 	})
 }
 
-// rowsInvented adds rows like those that are there, of something else: kind is the type of what names them.
+// rowsInvented adds copies of existing rows under another name. kind is the type of the column that names them.
 func rowsInvented(s some, kind string) tampering {
 	columns := strings.Join(s.table.Columns, ", ")
 	values := slices.Clone(s.table.Columns)
@@ -220,7 +220,7 @@ func rowsInvented(s some, kind string) tampering {
 	})
 }
 
-// exactly wants these findings, and no others.
+// exactly wants these findings and no others.
 func exactly(got, want []audit.Finding) string {
 	brief := func(all []audit.Finding) (lines []string) {
 		for _, f := range all {

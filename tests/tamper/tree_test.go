@@ -6,7 +6,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 )
 
-// ofTree changes what is made of the entries to prove them: tiles, checkpoints and the head.
+// ofTree changes the data that proves the entries: tiles, checkpoints and the head.
 func ofTree(w *world) (todo []tampering) {
 	add := func(name string, sql string, want func(*world, audit.Report) string) {
 		todo = append(todo, tampering{name: name, do: statement(sql), want: want})
@@ -39,7 +39,7 @@ func ofTree(w *world) (todo []tampering) {
 	return todo
 }
 
-// has wants a finding, and nothing said of entries that are whole.
+// has wants this one finding, and none about the entries, which are intact.
 func has(code audit.Code) func(*world, audit.Report) string {
 	return func(_ *world, r audit.Report) string {
 		if len(r.Findings) != 1 || r.Findings[0].Code != code {

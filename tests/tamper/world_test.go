@@ -23,12 +23,12 @@ import (
 const (
 	worldSize = 1000
 	sealEvery = 40
-	// keptSize is that of the checkpoint that the auditor has kept, and backupSize how much there was when somebody else
-	// made a copy of the database.
+	// keptSize is the size of the checkpoint that the auditor has kept. backupSize is the size of the ledger when its database
+	// was copied.
 	keptSize, backupSize = 880, 600
 )
 
-// world is a ledger of everything that ledgers hold, made by the real one, with the log's key and what an auditor keeps.
+// world is a ledger with every kind of content, made by the real code, with the log's key and the auditor's checkpoint.
 type world struct {
 	t      testing.TB
 	l      *ledger.Ledger
@@ -36,13 +36,13 @@ type world struct {
 	conn   *pgx.Conn
 	log    *log
 	begun  time.Time
-	digest string // of the catalogue that decides
+	digest string // of the deciding catalogue
 	kept   audit.Checkpoint
 	backup []audit.Item
-	keys   map[string]*testkit.Authenticator // by whose they are
+	keys   map[string]*testkit.Authenticator // by person
 }
 
-// newWorld fills a schema, and takes away what would keep its owner from changing it.
+// newWorld fills a schema, and removes the rules that would stop its owner from changing it.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := grownWorld(t, testkit.NewDB(t))
@@ -77,7 +77,7 @@ func grownWorld(t testing.TB, db *testkit.DB) *world {
 	return w
 }
 
-// disarm drops every constraint of the schema, and puts all entries into one table: whoever owns a database can.
+// disarm drops every constraint of the schema, and moves all entries into one table, as a database owner can.
 func disarm(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `
@@ -104,11 +104,11 @@ func disarm(t testing.TB, conn *pgx.Conn) {
 	}
 }
 
-// copied are the tables that are read.
+// copied are the tables that auditors read.
 var copied = append([]*audit.Table{{Name: "entries"}, {Name: "ledger_head"}, {Name: "tree_tiles"}, {Name: "checkpoints"}, audit.Issuances},
 	audit.Tables...)
 
-// copy is the same world in a schema of its own, so that it can be tampered with side by side.
+// copy returns the same world in another schema, so that attacks can run in parallel.
 func (w *world) copy() *world {
 	w.t.Helper()
 	other, schema := *w, "copy_"+strings.ToLower(rand.Text())
@@ -140,7 +140,7 @@ func (w *world) items() (all []audit.Item) {
 	return all
 }
 
-// must ends the test where the ledger does not take what it should.
+// must fails the test if the ledger returns an error.
 func (w *world) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -148,10 +148,10 @@ func (w *world) must(err error) {
 	}
 }
 
-// kinds is how many kinds of stories there are.
+// kinds is the number of kinds of stories.
 const kinds = 12
 
-// stories are one of each kind, which happen side by side after what becomes of the catalogue.
+// stories runs one story of each kind: first the one about the catalogue, then the others in parallel.
 func (w *world) stories(n int) {
 	w.t.Helper()
 	w.story(n)
@@ -165,7 +165,7 @@ func (w *world) stories(n int) {
 	}
 }
 
-// story is what happens to one sandbox.
+// story is the history of one sandbox.
 func (w *world) story(n int) {
 	w.t.Helper()
 	switch n % kinds {
@@ -208,7 +208,7 @@ func subject(n int) broker.Subject {
 	return broker.Subject{ID: id, Kind: attest.KindX509, Thumbprint: "dGh1bWI"}
 }
 
-// record is one of a JWT; change makes it another.
+// record returns the record of a JWT, after change has modified it.
 func (w *world) record(n int, change func(*broker.Record)) broker.Record {
 	params := map[string]any{"repo": "acme/api", "depth": int64(n) << 40, "share": 0.25, "paths": []any{"a", "b"}}
 	at := w.begun.Add(time.Duration(n) * time.Millisecond)
@@ -293,7 +293,7 @@ func (w *world) end(rec broker.Record, states ...broker.Status) {
 	}
 }
 
-// report has the holder of a credential say how often it was used.
+// report reports, as the holder of a credential, how often it was used.
 func (w *world) report(rec broker.Record, calls int64) {
 	w.t.Helper()
 	use := broker.Use{Issuance: rec.ID, Holder: broker.Actor{Workload: rec.Subject}, Time: rec.Time.Add(3 * time.Second), Calls: calls}
@@ -311,7 +311,7 @@ func (w *world) refuse() {
 	}))
 }
 
-// commands end tasks, and put sandboxes into quarantine.
+// commands end tasks and quarantine sandboxes.
 func (w *world) commands(n int) {
 	w.t.Helper()
 	id := subject(n).ID.String()
