@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 )
 
-// No secret that a broker makes or takes is in what is left of its work: 0 hits, and what was put there is found.
+// No secret that a broker makes or takes is in the traces of its work: 0 hits, and the planted marker is found.
 func TestCanaries(t *testing.T) {
 	traces := &testkit.Buffer{}
 	flush := export(t, traces)
@@ -59,7 +59,7 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
-// export sends traces to a receiver that keeps what it gets, until the test ends.
+// export sends traces to a receiver that keeps them, until the test ends.
 func export(t *testing.T, to io.Writer) (flush func()) {
 	t.Helper()
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(to, r.Body) }))
@@ -78,7 +78,7 @@ func export(t *testing.T, to io.Writer) (flush func()) {
 	}
 }
 
-// logAll has Postgres write down all statements with their arguments.
+// logAll makes Postgres log all statements with their arguments.
 func logAll(t *testing.T) {
 	t.Helper()
 	conn := testkit.Connect(t, testkit.Devstack(t).Postgres.AdminURL())
@@ -89,7 +89,7 @@ func logAll(t *testing.T) {
 	}
 }
 
-// plant puts the marker, in every spelling, wherever secrets are looked for.
+// plant puts the marker, in every spelling, in each place that is searched.
 func (w *world) plant(t *testing.T, marker string) {
 	t.Helper()
 	text := written(marker)
@@ -122,7 +122,7 @@ func (w *world) plant(t *testing.T, marker string) {
 	}
 }
 
-// places are where secrets are looked for, each with what it has.
+// places are the places that are searched for secrets, each with a function that reads it.
 func (w *world) places(t *testing.T, traces *testkit.Buffer) map[string]func(*testing.T) [][]byte {
 	folder := testkit.Folder(t)
 	said := func(b *testkit.Buffer, must string) func(*testing.T) [][]byte {
@@ -158,8 +158,8 @@ func (w *world) metrics(t *testing.T) [][]byte {
 	return [][]byte{[]byte(text)}
 }
 
-// unpaged is files of the write-ahead log without what Postgres puts at the head of each page (access/xlog_internal.h), which would cut
-// in two what goes on from one page to the next.
+// unpaged returns the files of the write-ahead log without the page headers of Postgres (access/xlog_internal.h), which would
+// split a record that continues on the next page.
 func unpaged(files func(*testing.T) [][]byte) func(*testing.T) [][]byte {
 	const page, short, long, isLong = 8192, 24, 40, 0x2
 	return func(t *testing.T) [][]byte {
@@ -180,7 +180,7 @@ func unpaged(files func(*testing.T) [][]byte) func(*testing.T) [][]byte {
 	}
 }
 
-// tree is the files below a folder that are meant. What ends while it is read is left out.
+// tree returns the selected files below a folder. It skips files that disappear while it reads.
 func tree(root string, meant func(path string) bool) func(*testing.T) [][]byte {
 	return func(t *testing.T) [][]byte {
 		t.Helper()

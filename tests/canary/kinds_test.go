@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// kindsYAML are scopes of the kinds that Vault has more than a token for.
+// kindsYAML has scopes of the kinds that need a Vault engine.
 const kindsYAML = `scopes:
   - name: kinds.stored
     title: A stored secret
@@ -41,7 +41,7 @@ const kindsYAML = `scopes:
     credential: {kind: ssh, mount: ssh, role: deploy, principals: [deploy]}
 `
 
-// kinds asks for one of each. What certifies a key is public: only the key is not, which the broker never has.
+// kinds requests one credential of each kind. A certificate is public. Only its key is secret, and the broker never has that.
 func (w *world) kinds(t *testing.T, sandbox *client.Client) {
 	t.Helper()
 	stored := rand.Text()
@@ -74,7 +74,7 @@ func (w *world) kinds(t *testing.T, sandbox *client.Client) {
 	w.issue(t, sandbox, client.Ask{Scope: "kinds.ssh", PublicKey: string(ssh.MarshalAuthorizedKey(public))})
 }
 
-// field is a member of what Vault has at a path.
+// field returns a member of the data that Vault returned for a path.
 func (w *world) field(t *testing.T, token *client.Token, name string) string {
 	t.Helper()
 	var data map[string]any

@@ -1,7 +1,7 @@
-// Package canary_test has a broker make and take secrets of every kind, while everything that keeps a trace of its work is set to
-// keep the most it can, and then looks for each secret, in each spelling, in all of that (I9). `make canary` runs it.
+// Package canary_test makes a broker create and receive secrets of every kind, while everything that keeps a trace of its work
+// keeps as much as it can. Then it searches all traces for each secret, in each spelling (I9). `make canary` runs it.
 //
-// It must never take a place for clean in which it would not have found what it has put there itself.
+// It must never call a place clean unless it finds there the marker that it planted itself.
 package canary_test
 
 import (

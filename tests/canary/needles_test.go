@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// spellings are how a secret may have been written: as it is, in base64 wherever it began in what was encoded, in hex, as in a
-// URL, and as Go prints keys and bytes: %v as decimal numbers, slog in quotes.
+// spellings are the forms in which a secret may have been written: as it is, in base64 at any offset of the encoded text, in hex,
+// URL-encoded, and as Go prints keys and bytes (%v as decimal numbers, slog in quotes).
 func spellings(secret string) map[string]string {
 	all := map[string]string{
 		"as it is": secret, "hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
@@ -35,7 +35,7 @@ func spellings(secret string) map[string]string {
 	return all
 }
 
-// decimal is the number of a private key.
+// decimal returns a private key's number in decimal.
 func decimal(secret string) string { return new(big.Int).SetBytes([]byte(secret)).String() }
 
 func listed(secret string) string { return strings.Trim(fmt.Sprintf("%d", []byte(secret)), "[]") }
@@ -53,13 +53,13 @@ func percent(secret string) string {
 	return out.String()
 }
 
-// inside is what the secret alone decides of an encoding of something longer, in which so many bytes come before it.
+// inside returns the part of a base64 encoding that depends only on the secret, when the secret comes after that many bytes.
 func inside(encoding *base64.Encoding, secret string, before int) string {
 	encoded := encoding.EncodeToString([]byte(strings.Repeat("\x00", before) + secret))
 	return encoded[(before*8+5)/6 : (before+len(secret))*8/6]
 }
 
-// written is a text in which the secret is in every spelling, in the midst of other things.
+// written returns a text that holds the secret in every spelling, between other text.
 func written(secret string) string {
 	longer := "-" + secret + "-"
 	parts := []string{secret, hex.EncodeToString([]byte(longer)), strings.ToUpper(hex.EncodeToString([]byte(longer))), url.QueryEscape(longer), percent(secret)}
@@ -71,7 +71,7 @@ func written(secret string) string {
 	return strings.Join(parts, " ")
 }
 
-// hay looks for many needles at once: at each place by two bytes first, and then by six.
+// hay searches for many needles at once. At each position it compares two bytes first, and then six.
 type hay struct {
 	starts [1 << 16]bool
 	by     map[[6]byte][]needle
@@ -91,7 +91,7 @@ func lookFor(secrets map[string]string) *hay {
 	return h
 }
 
-// in adds to found what is in a text, and returns it.
+// in adds to found the needles in a text, and returns found.
 func (h *hay) in(text []byte, found map[needle]bool) map[needle]bool {
 	for i := 0; i+6 <= len(text); i++ {
 		if !h.starts[int(text[i])<<8|int(text[i+1])] {
@@ -106,7 +106,7 @@ func (h *hay) in(text []byte, found map[needle]bool) map[needle]bool {
 	return found
 }
 
-// Every spelling of a secret is found wherever it stands, and nothing is in a text without it.
+// Every spelling of a secret is found wherever it stands, and nothing is found in a text without it.
 func TestSpellings(t *testing.T) {
 	for secret, other := range map[string]string{
 		"correct/horse+battery=staple":   "correct/horse+battery=stable",
@@ -125,7 +125,7 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// What Go itself prints of a private key is found.
+// A private key is found in the form in which Go itself prints it.
 func TestPrintedKeys(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// gate is the way by which the broker reaches Vault. It remembers each token that goes over it, and by what it was given away.
+// gate is the proxy between the broker and Vault. It remembers each token that passes, with the call that returned it.
 type gate struct {
 	mu     sync.Mutex
 	tokens map[string]string
@@ -33,7 +33,7 @@ func (g *gate) open(t *testing.T, addr string) string {
 	front := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
-			r.Out.Header.Del("Accept-Encoding") // so that answers are text here
+			r.Out.Header.Del("Accept-Encoding") // so that answers arrive as plain text
 			g.remember("header", r.In.Header.Get("X-Vault-Token"))
 		},
 		ModifyResponse: g.read,
@@ -51,7 +51,7 @@ func (g *gate) remember(from, token string) {
 	}
 }
 
-// read remembers the tokens of an answer, and passes it on as it is.
+// read remembers the tokens of an answer, and passes the answer on unchanged.
 func (g *gate) read(resp *http.Response) error {
 	text, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
@@ -74,7 +74,7 @@ func (g *gate) read(resp *http.Response) error {
 	return nil
 }
 
-// ownTokens are the broker's login, and the token that each credential was drawn with.
+// ownTokens adds the broker's login, and the token that each credential was made with, to the secrets.
 func (w *world) ownTokens(t *testing.T) {
 	t.Helper()
 	w.gate.mu.Lock()
@@ -82,13 +82,14 @@ func (w *world) ownTokens(t *testing.T) {
 	for token, from := range w.gate.tokens {
 		w.secrets[fmt.Sprintf("broker's Vault token %d (%s)", len(w.secrets), from)] = token
 	}
-	// The broker's login, and a token for each of: two database logins, the Vault token, and one credential of each of the four kinds.
+	// There are at least: the broker's login, and tokens for two database logins, the Vault token, and one credential of each of
+	// the four kinds.
 	if got := len(w.gate.tokens); got < 8 {
 		t.Errorf("%d tokens went to Vault and back, want at least 8", got)
 	}
 }
 
-// logVault has Vault write down all that it can.
+// logVault makes Vault log everything it can.
 func (w *world) logVault(t *testing.T) {
 	t.Helper()
 	if _, err := w.Vault(t).Logical().WriteWithContext(t.Context(), "sys/loggers", map[string]any{"level": "trace"}); err != nil {
@@ -96,7 +97,7 @@ func (w *world) logVault(t *testing.T) {
 	}
 }
 
-// appendTo writes at the end of Vault's log, as Vault does.
+// appendTo appends to Vault's log, as Vault does.
 func appendTo(t *testing.T, text string) {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(testkit.Folder(t), "vault.log"), os.O_APPEND|os.O_WRONLY, 0)

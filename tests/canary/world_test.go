@@ -73,18 +73,18 @@ var options = testkit.Options{
 	Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall"}},
 }
 
-// world is a broker, and what is secret in it.
+// world is a broker with its secrets.
 type world struct {
 	*testkit.Stack
 	secrets map[string]string
-	// answers are all bodies that came with an error.
+	// answers holds the bodies of all error answers.
 	answers testkit.Buffer
-	// told is what webhooks were sent.
+	// told holds what webhooks received.
 	told testkit.Buffer
 	gate gate
 }
 
-// work has the broker make and take secrets of every kind.
+// work makes the broker create and receive secrets of every kind.
 func (w *world) work(t *testing.T) {
 	t.Helper()
 	svid := w.X509(t, agent)
@@ -123,12 +123,12 @@ func (w *world) work(t *testing.T) {
 	w.ownTokens(t)
 }
 
-// svidToken names what it is.
+// svidToken is a type for JWT-SVIDs, so that a call cannot mix them up with other strings.
 type svidToken string
 
 func signature(token string) string { return token[strings.LastIndexByte(token, '.')+1:] }
 
-// keep remembers a private key: its number, and as it would be in a file.
+// keep remembers a private key, as a number and in its file format.
 func (w *world) keep(t *testing.T, name string, key *ecdsa.PrivateKey) {
 	t.Helper()
 	number, err := key.Bytes()
@@ -153,7 +153,7 @@ func (w *world) issue(t *testing.T, sandbox *client.Client, ask client.Ask) *cli
 	return got.Token
 }
 
-// approved is a login that a person has said yes to, of which a webhook has told.
+// approved returns a login that a person has approved, after a webhook was notified of the request.
 func (w *world) approved(t *testing.T, sandbox *client.Client) *client.Token {
 	t.Helper()
 	told := w.subscribe(t)
@@ -177,14 +177,14 @@ func (w *world) approved(t *testing.T, sandbox *client.Client) *client.Token {
 	return got.Token
 }
 
-// subscribe has a webhook told of what waits. Its first call fails, so that there is an error to write down.
+// subscribe registers a webhook for pending requests. Its first call fails, so that an error is logged.
 func (w *world) subscribe(t *testing.T) <-chan struct{} {
 	t.Helper()
 	told, calls := make(chan struct{}), 0
 	receiver := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_ = r.Header.Write(&w.told)
 		_, _ = io.Copy(&w.told, r.Body)
-		calls++ // one after the other
+		calls++ // calls come one after the other
 		switch calls {
 		case 1:
 			rw.WriteHeader(http.StatusInternalServerError)
@@ -225,7 +225,7 @@ func (w *world) subscribe(t *testing.T) <-chan struct{} {
 	return told
 }
 
-// misplace sends secrets where they do not belong, besides using those that prove who calls.
+// misplace sends secrets in places where they do not belong, in addition to valid authentication.
 func (w *world) misplace(t *testing.T, svid svidToken, login string) {
 	t.Helper()
 	w.secrets["signature of the JWT-SVID"], w.secrets["signature of the ID token"] = signature(string(svid)), signature(login)
@@ -235,12 +235,12 @@ func (w *world) misplace(t *testing.T, svid svidToken, login string) {
 	w.call(t, anyone, "GET", "/v1/issuances", "Bearer "+login, "", 0)
 	for of, text := range w.secrets {
 		if strings.Contains(of, "private key of") && !strings.HasSuffix(of, "PEM") || of == "key of the webhook" {
-			continue // no text
+			continue // not text
 		}
 		escaped := url.QueryEscape(text)
 		w.call(t, anyone, "GET", "/v1/scopes", "Bearer "+escaped, "", 0)
 		w.call(t, known, "GET", "/v1/"+escaped, "", "", 0)
-		if of != "secret id of the AppRole" { // which has the form of an id, and is looked for like one
+		if of != "secret id of the AppRole" { // which has the form of an issuance id, so it would be looked up
 			w.call(t, known, "GET", "/v1/issuances/"+escaped, "", "", 0)
 		}
 		w.call(t, known, "GET", "/v1/issuances?"+escaped+"="+escaped, "", "", 0)
@@ -250,7 +250,7 @@ func (w *world) misplace(t *testing.T, svid svidToken, login string) {
 	}
 }
 
-// call makes a call whose status is given unless it is any failure, zero.
+// call makes a call and checks its status. Zero stands for any error status.
 func (w *world) call(t *testing.T, as *http.Client, method, path, authorization, body string, status int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, w.URL+path, strings.NewReader(body))
