@@ -1,7 +1,7 @@
-// Package rotation_test keeps long-lived clients at work while SVIDs of ten seconds and the authorities that sign them rotate, as they
-// do under SPIRE every day. `make rotation` runs it for three minutes.
+// Package rotation_test keeps long-lived clients working while SVIDs that live for ten seconds and the authorities that sign them
+// rotate, as they do under SPIRE every day. `make rotation` runs it for three minutes.
 //
-// It must never count a call as good that a single retry did not make good.
+// It must never count a call as successful if it still failed after one retry.
 package rotation_test
 
 import (
@@ -33,7 +33,7 @@ var (
 	authorityTTL = flag.Duration("authority-ttl", 6*time.Second, "how long an authority signs before the next one takes over")
 )
 
-// All clients work at the same time, however few processors there are.
+// All clients work at the same time, even on few processors.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
@@ -41,10 +41,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// repository is what tokens of this suite are for.
+// repository is the resource of this suite's tokens.
 const repository = "acme/api"
 
-// Every kind of client that runs for long goes on through rotations of its SVID, of the broker's, and of the authorities.
+// Every kind of long-running client keeps working through rotations of its SVID, of the broker's SVID, and of the authorities.
 func TestClientsOutliveRotations(t *testing.T) {
 	host := newHost(t)
 	s := startStack(t, host)
@@ -64,7 +64,7 @@ func TestClientsOutliveRotations(t *testing.T) {
 	}
 }
 
-// repeat calls do until the load ends. A failure may be hidden by one retry; a second one in a row fails the test.
+// repeat calls do until the load ends. One retry may hide a failure. A second failure in a row fails the test.
 func repeat(t *testing.T, do func(context.Context) error) {
 	t.Helper()
 	calls, retried := 0, 0
@@ -134,7 +134,7 @@ func issue(t *testing.T, c *client.Client, task string) {
 	})
 }
 
-// loop is a program that works until the load ends, and fails when a command fails twice in a row.
+// loop returns a shell program that runs a command until the load ends. It fails if the command fails twice in a row.
 func loop(command string) string {
 	return fmt.Sprintf(`end=$(($(date +%%s) + %d)); calls=0; retried=0
 while [ "$(date +%%s)" -lt "$end" ]; do
@@ -147,7 +147,7 @@ done
 echo "$calls calls, $retried of them retried"; test "$calls" -gt 5`, int(load.Seconds()), command)
 }
 
-// curl fails on any status but success.
+// curl returns a command that fails on any status but success.
 func (h *webHost) curl(flags string) string {
 	return "curl -sS --fail-with-body --noproxy '' " + flags + " https://" + h.name + "/repos/" + repository
 }
@@ -172,7 +172,7 @@ func egressPostgres(t *testing.T, s *stack, h *webHost) {
 	s.throughGateway(t, h, "t-egress-pg", "psql -XAtc 'SELECT count(*) FROM orders' -d target -U anybody")
 }
 
-// throughGateway runs a loop whose way out is a `brevet egress` of its own, and stops that.
+// throughGateway runs a loop whose traffic goes through a separate `brevet egress`, and then stops that gateway.
 func (s *stack) throughGateway(t *testing.T, h *webHost, task, command string) {
 	dir := t.TempDir()
 	gateway := s.start(t, append([]string{"egress", "--task", task, "--listen", "127.0.0.1:0", "--dir", dir}, h.reach()...)...)
@@ -218,7 +218,7 @@ func mcpSession(t *testing.T, s *stack, _ *webHost) {
 	s.nothingLeft(t, "t-mcp")
 }
 
-// webHost is a server of others, which takes any token, by a name in a certificate of its own authority.
+// webHost is a foreign server that accepts any token. Its certificate comes from its own authority.
 type webHost struct {
 	name, ca string
 	calls    atomic.Int64
@@ -249,7 +249,7 @@ func newHost(t *testing.T) *webHost {
 	return h
 }
 
-// reach lets a gateway call the host.
+// reach returns the flags that let a gateway call the host.
 func (h *webHost) reach() []string {
 	return []string{"--host-ca", h.ca, "--allow-private", "127.0.0.1/32"}
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/brevet-dev/brevet/examples"
 )
 
-// patience is how long anything may take that is not the load itself.
+// patience is how long anything but the load itself may take.
 const patience = 2 * time.Minute
 
 // stack is a `brevet dev` whose SVIDs and authorities rotate all the time.
@@ -53,7 +53,7 @@ func startStack(t *testing.T, h *webHost) *stack {
 	return s
 }
 
-// seed writes a catalogue whose scopes open the host, and the database that Vault makes logins for.
+// seed writes a catalogue whose scopes open the host, and the database that Vault creates logins for.
 func (s *stack) seed(t *testing.T, h *webHost) {
 	t.Helper()
 	if err := os.CopyFS(s.state, examples.Catalog); err != nil {
@@ -88,7 +88,7 @@ func (s *stack) seed(t *testing.T, h *webHost) {
 	}
 }
 
-// variables are what `brevet dev env` exports for a workload; "" is a sandbox.
+// variables returns what `brevet dev env` exports for a workload; "" stands for a sandbox.
 func (s *stack) variables(t *testing.T, workload string) map[string]string {
 	t.Helper()
 	args := []string{"dev", "env", "--state", s.state, "-o", "json"}
@@ -116,7 +116,7 @@ func environ(variables map[string]string) []string {
 	return all
 }
 
-// run runs brevet as the sandbox until it ends by itself, well.
+// run runs brevet as the sandbox until it exits, and fails the test on an error.
 func (s *stack) run(t *testing.T, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), *load+patience)
@@ -130,7 +130,8 @@ func (s *stack) run(t *testing.T, args ...string) {
 	t.Logf("%s", out)
 }
 
-// nothingLeft fails the test when a credential of a task stays alive. One that a newer one replaced may live on for its few seconds.
+// nothingLeft fails the test if a credential of a task stays alive. A credential that a newer one replaced may live on for its
+// few seconds.
 func (s *stack) nothingLeft(t *testing.T, task string) {
 	t.Helper()
 	auditor := environ(s.variables(t, "auditor"))
@@ -148,7 +149,7 @@ func (s *stack) nothingLeft(t *testing.T, task string) {
 	})
 }
 
-// process is a brevet that runs until it is asked to stop.
+// process is a brevet that runs until it is signalled to stop.
 type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -216,7 +217,7 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// selfSigned is the TLS of a host by the name localhost, and its certificate.
+// selfSigned returns the TLS configuration of a host named localhost, and its certificate.
 func selfSigned(t *testing.T) (*tls.Config, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
