@@ -8,7 +8,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// sound is a deployment that no rule minds. Each case below breaks it in one way.
+// sound is a deployment that breaks no rule. Each case below breaks it in one way.
 const sound = `
 name: sound
 services:
@@ -51,7 +51,7 @@ func TestSoundDeploymentPassesEveryRule(t *testing.T) {
 	}
 }
 
-// broken are the ways to break it, each with the rule that must mind and what it must say.
+// broken are the ways to break it, each with the rule that must find it and what that rule must say.
 var broken = []struct {
 	name, rule, old, new, want string
 }{
@@ -150,7 +150,7 @@ func TestBrokenDockerfilesAreCaught(t *testing.T) {
 	}
 }
 
-// The loader itself must be strict: a key that it does not know is a typo, and a typo is a missing protection.
+// The loader itself must be strict: an unknown key is a typo, and a typo is a missing protection.
 func TestUnknownKeysAreRefused(t *testing.T) {
 	for _, typo := range []string{"readonly: true", "cap-drop: [ALL]", "health_check: {}"} {
 		broken := strings.Replace(sound, "restart: unless-stopped", "restart: unless-stopped\n    "+typo, 1)
@@ -169,7 +169,7 @@ func parse(t *testing.T, text string) *types.Project {
 	return p
 }
 
-// load reads a compose file as `docker compose` does, with nothing from this machine's environment.
+// load reads a compose file as `docker compose` does, without this machine's environment.
 func load(t *testing.T, file string, text []byte, profiles ...string) (*types.Project, error) {
 	t.Helper()
 	return loader.LoadWithContext(t.Context(), types.ConfigDetails{

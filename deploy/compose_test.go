@@ -1,5 +1,5 @@
-// Package deploy_test holds the deployment to what it promises: pinned, confined, with no secret in a file that git
-// keeps. Every rule is also shown to catch a deployment that breaks it.
+// Package deploy_test checks the deployment: images are pinned, containers are confined, and no file in git holds a secret. A
+// test also shows that every rule finds a deployment that breaks it.
 package deploy_test
 
 import (
@@ -71,8 +71,8 @@ func TestServicesWaitForWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// With audit_log_enabled the SPIRE server resolves the process that calls its admin socket. A caller in another pid namespace has the
-// process id 0 there, and every call of it fails.
+// With audit_log_enabled the SPIRE server resolves the process that calls its admin socket. A caller in another pid namespace has
+// the process id 0 there, and all its calls fail.
 func TestCallersOfTheSPIREServerShareItsProcesses(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^\s*audit_log_enabled\s*=\s*true$`).Match(read(t, "spire/server.conf")) {
 		t.Fatal("the SPIRE server keeps no audit log")
@@ -116,7 +116,7 @@ func TestEachServiceSeesOnlyItsOwnSecrets(t *testing.T) {
 	}
 }
 
-// mounts are the places in a service's container that hold something of ours.
+// mounts returns the paths in a service's container at which our files are mounted.
 func mounts(p *types.Project, service string) []string {
 	s := p.Services[service]
 	var places []string
@@ -138,7 +138,7 @@ func mounts(p *types.Project, service string) []string {
 
 var absolutePath = regexp.MustCompile(`(?:^|[\s"'=:])(?:unix://|file://)?(/(?:etc|run|var|tmp|openbao)/[^\s"',?]+)`)
 
-// A path in a configuration that nothing is mounted at is found here, and not at the first start.
+// A configured path without a mount is found here, and not at the first start.
 func TestConfiguredPathsAreMounted(t *testing.T) {
 	p := deployment(t, "setup")
 	for service, files := range map[string][]string{
@@ -179,7 +179,7 @@ func TestMountedFilesAreInTheRepository(t *testing.T) {
 	}
 }
 
-// SPIRE knows brevet by the user it runs as: the entry, the image and the deployment must mean the same one.
+// SPIRE identifies brevet by the user it runs as: the entry, the image and the deployment must name the same one.
 func TestBrevetIsAttestedAsTheUserItRunsAs(t *testing.T) {
 	var data struct {
 		Entries []struct {

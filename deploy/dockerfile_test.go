@@ -14,7 +14,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// The builder is sent nothing that could hold a secret or a state.
+// The builder receives nothing that could hold a secret or state.
 func TestBuildContextHoldsNoSecrets(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(string(read(t, "Dockerfile.dockerignore"))) {
@@ -25,7 +25,7 @@ func TestBuildContextHoldsNoSecrets(t *testing.T) {
 	if len(lines) == 0 || lines[0] != "*" {
 		t.Fatalf("the build context is not empty to begin with: %v", lines)
 	}
-	// The last pattern that matches wins, so what must stay out comes after everything that is let in.
+	// The last matching pattern wins, so the patterns that exclude files must come after those that include them.
 	if out, in := slices.Index(lines, "deploy/"), lastLetIn(lines); out < in {
 		t.Errorf("deploy/ is left out in line %d, but line %d lets files in again", out, in)
 	}
@@ -40,7 +40,7 @@ func lastLetIn(lines []string) (last int) {
 	return last
 }
 
-// What the binary embeds has to reach the builder, or the image cannot be built.
+// The files that the binary embeds must reach the builder, or the image cannot be built.
 func TestBuildContextHoldsWhatIsEmbedded(t *testing.T) {
 	ignore := string(read(t, "Dockerfile.dockerignore"))
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
@@ -76,7 +76,7 @@ func TestImageIsBuiltLikeTheBinary(t *testing.T) {
 	}
 }
 
-// instructions are the lines of a Dockerfile, joined where they continue, without comments.
+// instructions returns the instructions of a Dockerfile, with continued lines joined and without comments.
 func instructions(text string) (all [][2]string) {
 	var kept []string
 	for line := range strings.Lines(text) {
@@ -92,7 +92,7 @@ func instructions(text string) (all [][2]string) {
 	return all
 }
 
-// dockerfileUser is whom the last stage runs as.
+// dockerfileUser returns the user that the last stage runs as.
 func dockerfileUser(text string) (user string) {
 	for _, in := range instructions(text) {
 		switch in[0] {

@@ -12,7 +12,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// A rule looks at a whole deployment and says what is wrong with it, one sentence each.
+// A rule checks a whole deployment and returns one sentence for each fault.
 type rule func(*types.Project) []string
 
 var rules = map[string]rule{
@@ -29,7 +29,7 @@ var (
 	digest   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// checkImage says what is wrong with an image reference. Only an exact version or a digest names one image.
+// checkImage returns an error for an image reference that is not pinned. Only an exact version or a digest names one image.
 func checkImage(image string) error {
 	name, sum, pinned := strings.Cut(image, "@")
 	if pinned {
@@ -63,10 +63,10 @@ func pinnedImages(p *types.Project) (found []string) {
 	return found
 }
 
-// once tells a job from a service.
+// once reports whether a service is a job that runs once.
 func once(s types.ServiceConfig) bool { return s.Restart == "no" }
 
-// cannotFail are commands that succeed whatever state a service is in.
+// cannotFail matches commands that succeed whatever state a service is in.
 var cannotFail = regexp.MustCompile(`^(true|:|echo\b.*|exit 0|.*\b(version|--version|-v|help|--help)|.*\|\| *true)$`)
 
 func healthChecks(p *types.Project) (found []string) {
@@ -143,7 +143,7 @@ func noSecrets(p *types.Project) (found []string) {
 	return found
 }
 
-// words are all the texts of a service that its commands are made of, and those that anyone can inspect.
+// words returns all texts of a service's commands and those that anyone can inspect.
 func words(s types.ServiceConfig) []string {
 	all := slices.Concat([]string(s.Entrypoint), []string(s.Command))
 	if s.HealthCheck != nil {
@@ -160,7 +160,7 @@ func words(s types.ServiceConfig) []string {
 	return all
 }
 
-// namesFile tells a flag that names a file, or a key by its name, from one that holds the secret itself.
+// namesFile reports whether a flag names a file, or a key by its name, and does not hold the secret itself.
 func namesFile(flag string) bool {
 	name, _, _ := strings.Cut(flag, "=")
 	return strings.HasSuffix(name, "-file") || name == "--signing-key" || name == "--key-type"

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// makeSecrets runs the script into dir and returns what it printed.
+// makeSecrets runs the script into dir and returns its output.
 func makeSecrets(t *testing.T, dir string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "sh", "make-secrets.sh", dir).CombinedOutput()
@@ -107,7 +107,7 @@ func TestScriptPrintsNoSecret(t *testing.T) {
 
 func TestSecretsAreOutOfOthersReach(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
-	if err := os.Mkdir(dir, 0o755); err != nil { // a folder that was there before is closed too
+	if err := os.Mkdir(dir, 0o755); err != nil { // an existing folder is closed too
 		t.Fatal(err)
 	}
 	makeSecrets(t, dir)
@@ -124,7 +124,7 @@ func TestSecretsAreOutOfOthersReach(t *testing.T) {
 	}
 }
 
-// OpenBao takes a file as it is: a line end would become part of the key, the token or the password.
+// OpenBao takes a file as it is: a newline would become part of the key, the token or the password.
 func TestSecretsHaveTheFormTheirReadersTake(t *testing.T) {
 	dir := t.TempDir()
 	makeSecrets(t, dir)
