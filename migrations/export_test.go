@@ -1,4 +1,4 @@
 package migrations
 
-// CheckVersion is CheckServer of a server that says so: there is only one here.
+// CheckVersion lets tests check versions of servers that are not installed here.
 var CheckVersion = checkVersion

@@ -74,11 +74,11 @@ func TestUpDownUp(t *testing.T) {
 	}
 }
 
-// A migration that finds a table in use gives way, whatever else it has locked: a broker that has the one table and comes to need
-// the other goes on, and is not ended for a deadlock.
+// A migration that finds a table in use gives way, whatever else it has locked: a broker that holds the one table and needs the
+// other one continues, and is not ended for a deadlock.
 func TestUpGivesWay(t *testing.T) {
 	db := testkit.NewDB(t)
-	for done := 25; done >= 25; done, _ = applied(t, db.AdminURL) { // the one that changes passkeys, then indexes entries
+	for done := 25; done >= 25; done, _ = applied(t, db.AdminURL) { // migration 25 changes passkeys, then indexes entries
 		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestUpGivesWay(t *testing.T) {
 	}
 }
 
-// holds returns when somebody has the lock on a table that nobody else can read.
+// holds blocks until a session holds the lock on a table that excludes all readers.
 func holds(t *testing.T, conn *pgx.Conn, table string) {
 	t.Helper()
 	for held := false; !held; {
@@ -140,7 +140,7 @@ func TestUpAtOnce(t *testing.T) {
 		schema := schemaOf(t, db.AdminURL)
 		for i := range lines {
 			lines[i] = strings.ReplaceAll(lines[i], schema, "SCHEMA")
-			// Of two sessions that make goose's table at once, one may see the other's sequence and name its own after it.
+			// If two sessions create goose's table at once, one may see the other's sequence and choose another name.
 			lines[i] = strings.ReplaceAll(lines[i], "goose_db_version_id_seq1", "goose_db_version_id_seq")
 		}
 		dumps = append(dumps, lines)
