@@ -13,7 +13,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// held keeps the first request to sign until it is let go, so that a test knows what queues meanwhile.
+// held holds the first request to sign until the test releases it, so that the test controls what queues in the meantime.
 type held struct {
 	arrived, open chan struct{}
 	once          sync.Once
@@ -73,7 +73,7 @@ func TestWhatQueuesSharesARequest(t *testing.T) {
 	}
 }
 
-// TestOneRefusedTextHarmsNoOther, and neither do signatures in another order than the texts: nobody gets a wrong one.
+// TestOneRefusedTextHarmsNoOther, and neither do signatures in another order than the texts: no caller gets a wrong one.
 func TestOneRefusedTextHarmsNoOther(t *testing.T) {
 	private := p256(t)
 	good := func(digest string) map[string]any {
@@ -130,7 +130,7 @@ func TestOneRefusedTextHarmsNoOther(t *testing.T) {
 	}
 }
 
-// TestWhoHasGoneIsNotSigned: what its caller has given up on while it queued never reaches Vault.
+// TestWhoHasGoneIsNotSigned: a text whose caller has given up while it was queued never reaches Vault.
 func TestWhoHasGoneIsNotSigned(t *testing.T) {
 	private := p256(t)
 	v := newImpostor(t, private)

@@ -17,7 +17,7 @@ func bootstrap(addr, token string) mint.Bootstrap {
 	}
 }
 
-// What Run prepares is what the minter needs and no more (T4), also when it is run on top of itself.
+// Run prepares exactly what the minter needs (T4), also when it runs a second time.
 func TestBootstrapMakesALoginThatCanSign(t *testing.T) {
 	a := realVault(t)
 	for _, name := range []string{"first", "again"} {
@@ -75,7 +75,7 @@ func TestBootstrapRefuses(t *testing.T) {
 	}
 }
 
-// An admin's token follows no redirect, and a redirect with a body is no success (H68).
+// A call with an admin's token follows no redirect, and a redirect with a body is not a success (H68).
 func TestBootstrapFollowsNoRedirect(t *testing.T) {
 	visited := false
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { visited = true }))
@@ -91,7 +91,7 @@ func TestBootstrapFollowsNoRedirect(t *testing.T) {
 	}
 }
 
-// Whoever may use the engine that signs tokens could sign as Brevet does.
+// A caller that may use the engine that signs tokens could sign as Brevet does.
 func TestBootstrapRefusesPoliciesThatReachItsEngine(t *testing.T) {
 	for path, allowed := range map[string]bool{
 		"engines/transit/sign/boot": false, "engines/transit/sign/+": false, "engines/transit/*": false, "engines/*": false,

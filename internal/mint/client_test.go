@@ -16,7 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/mint"
 )
 
-// TestEnvironmentHasNoSay sets every variable that Vault's client knows to something that would show.
+// TestEnvironmentHasNoSay sets every variable that Vault's client knows to a value that would show.
 func TestEnvironmentHasNoSay(t *testing.T) {
 	other := newImpostor(t, p256(t))
 	const planted = "hvs.planted"
@@ -61,7 +61,7 @@ func TestEnvironmentHasNoSay(t *testing.T) {
 	}
 }
 
-// The one effect left: what does not parse stops the start, and its value is not repeated.
+// The one remaining effect: a malformed variable stops the start, and the error does not repeat its value.
 func TestMalformedEnvironmentStopsTheStart(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	for name, value := range map[string]string{
@@ -130,7 +130,7 @@ func TestVaultIsTrustedByThePinnedAuthorityAlone(t *testing.T) {
 	}
 }
 
-// strangersCA is the certificate of another server.
+// strangersCA returns the certificate of another server.
 func strangersCA(t *testing.T) string {
 	t.Helper()
 	key := p256(t)
@@ -190,7 +190,7 @@ func TestConfigThatCannotWork(t *testing.T) {
 	}
 }
 
-// What may pass by itself is told apart from what may not, so that a caller knows when to go on trying.
+// Temporary errors differ from permanent ones, so that a caller knows when a retry can help.
 func TestLoginsThatMayWorkLater(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc

@@ -7,19 +7,19 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// What the external tests look at inside: the pure functions that signing rests on.
+// The pure functions inside the package that the external tests check.
 var (
 	SigningInput = signingInput
 	Clip         = clip
 )
 
-// MintGrant mints what an order for this intent would: orders come from broker alone, and there only for what a
-// catalogue can say.
+// MintGrant mints what an order for this intent would mint. Only broker creates orders, and only for intents that a catalogue can
+// express.
 func MintGrant(ctx context.Context, m *Minter, intent broker.Intent) (broker.Credential, error) {
 	return m.mintGrant(ctx, intent)
 }
 
-// Born is a key version by its number and time of creation.
+// Born is the number and the creation time of a key version.
 type Born struct {
 	Version int
 	At      time.Time
@@ -33,13 +33,13 @@ func versionsOf(born []Born) []version {
 	return out
 }
 
-// SigningVersion is the number of the version that signs, 0 for none.
+// SigningVersion returns the number of the version that signs, or 0 if there is none.
 func SigningVersion(born []Born, floor int, now time.Time, cfg Config) int {
 	v, _ := signing(versionsOf(born), floor, now, overlapOf(cfg))
 	return v.key.Version
 }
 
-// PublishedVersions are the numbers of the versions in the JWKS.
+// PublishedVersions returns the numbers of the versions in the JWKS.
 func PublishedVersions(born []Born, now time.Time, cfg Config) []int {
 	var out []int
 	for _, v := range published(versionsOf(born), now, overlapOf(cfg)) {
@@ -48,7 +48,7 @@ func PublishedVersions(born []Born, now time.Time, cfg Config) []int {
 	return out
 }
 
-// Queued counts the texts that wait for Vault to sign them.
+// Queued returns the number of texts that wait for Vault to sign them.
 func (m *Minter) Queued() int {
 	m.signings.mu.Lock()
 	defer m.signings.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// within waits for something that takes Vault that long.
+// within waits for something that takes Vault up to limit.
 func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -33,7 +33,7 @@ func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	}
 }
 
-// one is something that was minted in a test, with what it takes to use it.
+// one is a credential that a test minted, with what is needed to use it.
 type one struct {
 	name   string
 	ware   ware
@@ -42,7 +42,7 @@ type one struct {
 	secret map[string]any
 }
 
-// oneEach mints one of each kind that Vault can end. All wait together for what takes its time.
+// oneEach mints one of each kind that Vault can revoke, so that a test can wait for all of them together.
 func (e *estate) oneEach(t *testing.T, life time.Duration) []one {
 	t.Helper()
 	var all []one
@@ -60,7 +60,7 @@ func (e *estate) dead(t *testing.T, o one) bool {
 	return err == nil && !alive && !e.works(t, o.ware, o.secret)
 }
 
-// TestUnrenewedCredentialsDie has each kind left alone after its mint, beside one that is renewed (C3 to C6).
+// TestUnrenewedCredentialsDie mints two of each kind and renews only one (C3 to C6).
 func TestUnrenewedCredentialsDie(t *testing.T) {
 	t.Parallel()
 	e := realLive(t)
@@ -75,7 +75,7 @@ func TestUnrenewedCredentialsDie(t *testing.T) {
 		within(t, broker.Unrenewed+30*time.Second, o.name+" is dead", func() bool { return e.dead(t, o) })
 		t.Logf("%s: dead after %v", o.name, time.Since(began).Round(time.Second))
 	}
-	// Also past the end that a login would have had without a renewal.
+	// This also passes the time at which a login would have ended without a renewal.
 	within(t, time.Minute, "40 seconds", func() bool { return time.Since(began) > 40*time.Second })
 	for _, o := range kept {
 		if alive, err := e.minter.Alive(t.Context(), o.minted.VaultLease); err != nil || !alive || !e.works(t, o.ware, o.secret) {
@@ -87,7 +87,7 @@ func TestUnrenewedCredentialsDie(t *testing.T) {
 	}
 }
 
-// TestRenewedCredentialsEnd has each kind end at its time, which no later renewal moves (I3).
+// TestRenewedCredentialsEnd lets each kind expire. No later renewal moves that time (I3).
 func TestRenewedCredentialsEnd(t *testing.T) {
 	t.Parallel()
 	e := realLive(t)
@@ -107,8 +107,8 @@ func TestRenewedCredentialsEnd(t *testing.T) {
 	}
 }
 
-// TestVaultKilledWhileMintingLogins kills Vault while it makes logins, and starts it again: within a minute no login
-// is left that nobody can end (I2).
+// TestVaultKilledWhileMintingLogins kills Vault while it creates logins, and starts it again. Within a minute there is no login
+// left that nothing can end (I2).
 func TestVaultKilledWhileMintingLogins(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -166,13 +166,13 @@ func (e *estate) mintUntilKilled(t *testing.T, pidFile string) int64 {
 	return made.Load()
 }
 
-// TestTargetDownAtRevocation takes the database away from a login's revocation: it is not confirmed, and stays within
-// reach until it is.
+// TestTargetDownAtRevocation takes the database away during the revocation of a login. The revocation is not confirmed, and the
+// login stays revocable until it is.
 func TestTargetDownAtRevocation(t *testing.T) {
 	e := realLive(t)
 	w := wares(t)["database"]
 	_, minted, secret := e.made(t, w, time.Minute)
-	// Vault's login at the target is taken away; the target itself is needed by others.
+	// Take away Vault's login at the target. The target itself must stay, because other tests use it.
 	conn := testkit.Connect(t, e.stack.Postgres.TargetURL())
 	lock := func(sql string) {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {

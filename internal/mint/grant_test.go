@@ -63,7 +63,7 @@ func liveOf(t *testing.T, stack *devstack.Stack) *estate {
 	return e
 }
 
-// ware is one kind of credential, as a catalogue would have it.
+// ware is one kind of credential, as a catalogue would define it.
 type ware struct {
 	kind   string
 	grant  scopes.Grant
@@ -83,7 +83,7 @@ func request(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// wares is one of each kind, by name.
+// wares returns one of each kind, by name.
 func wares(t *testing.T) map[string]ware {
 	t.Helper()
 	out := map[string]ware{}
@@ -125,7 +125,7 @@ func (w ware) intent(life time.Duration) broker.Intent {
 	}
 }
 
-// made mints and takes the credential apart.
+// made mints a credential and returns its parts.
 func (e *estate) made(t *testing.T, w ware, life time.Duration) (broker.Intent, broker.Minted, map[string]any) {
 	t.Helper()
 	intent := w.intent(life)
@@ -158,7 +158,7 @@ func (e *estate) connects(t *testing.T, login map[string]any) (*pgx.Conn, error)
 	return pgx.ConnectConfig(t.Context(), cfg)
 }
 
-// works tells whether what was minted can be used.
+// works reports whether a minted credential can be used.
 func (e *estate) works(t *testing.T, w ware, secret map[string]any) bool {
 	t.Helper()
 	switch w.kind {
@@ -186,7 +186,7 @@ func (e *estate) works(t *testing.T, w ware, secret map[string]any) bool {
 	}
 }
 
-// leased are the names of the wares that Vault can end.
+// leased are the names of the wares that Vault can revoke.
 var leased = []string{"token", "database", "pki", "pki-key", "vault"}
 
 // TestLeasedCredentials follows each kind from the mint to its revocation.
@@ -235,7 +235,7 @@ func TestLeasedCredentials(t *testing.T) {
 	}
 }
 
-// What is for half a minute at most lives no longer than what nobody has renewed: so it is not renewed, and dies on time.
+// A credential for at most half a minute lives no longer than an unrenewed one. So it is not renewed, and ends on time.
 func TestBriefCredentialsAreNotRenewed(t *testing.T) {
 	e := realLive(t)
 	for _, name := range leased {
@@ -270,7 +270,7 @@ func TestBriefCredentialsAreNotRenewed(t *testing.T) {
 	}
 }
 
-// livesUnder looks at the token of a credential as Vault describes it.
+// livesUnder checks the token of a credential as Vault describes it.
 func (e *estate) livesUnder(t *testing.T, accessor string, intent broker.Intent) {
 	t.Helper()
 	data := e.write(t, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
@@ -299,8 +299,8 @@ func (e *estate) life(t *testing.T, accessor string) time.Duration {
 	return time.Duration(left) * time.Second
 }
 
-// TestCertificateIsWhatWasAskedFor has an X.509 library look at it that had no part in making it, and OpenSSH's form
-// likewise. What the signing request says about names is nothing that was asked for (H56).
+// TestCertificateIsWhatWasAskedFor checks certificates with an X.509 library that had no part in making them, and OpenSSH
+// certificates in the same way. Names in the signing request are not part of what was asked for (H56).
 func TestCertificateIsWhatWasAskedFor(t *testing.T) {
 	e := realLive(t)
 	for _, name := range []string{"pki", "pki-key"} {
@@ -375,7 +375,7 @@ func TestCredentialsThatLiveUnderNothing(t *testing.T) {
 	}
 }
 
-// TestVaultRefuses has everything that Vault would refuse again: nothing stays behind.
+// TestVaultRefuses tries everything that Vault would refuse again: nothing stays behind.
 func TestVaultRefuses(t *testing.T) {
 	e := realLive(t)
 	e.write(t, "sys/policies/acl/brevet-scope.test.nowhere", map[string]any{"policy": `path "database/creds/nowhere" { capabilities = ["read"] }`})
@@ -420,7 +420,7 @@ func TestVaultRefuses(t *testing.T) {
 			tc.change(&intent)
 			credential, err := mint.MintGrant(t.Context(), e.minter, intent)
 			var lost *broker.Lost
-			mayLinger := strings.Contains(tc.name, "lease that was to be none") // Vault ends it in its own time
+			mayLinger := strings.Contains(tc.name, "lease that was to be none") // Vault ends it asynchronously
 			if !errors.Is(err, tc.want) || errors.As(err, &lost) != mayLinger || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v, want %v that says %q, with nothing lost", err, tc.want, tc.says)
 			}
@@ -435,7 +435,7 @@ func TestVaultRefuses(t *testing.T) {
 	}
 }
 
-// An admin can only mount an engine that the error names.
+// The error names the engine, because an admin can only mount an engine that it names.
 func TestMissingEngineIsNamed(t *testing.T) {
 	e := realLive(t)
 	e.write(t, "sys/policies/acl/brevet-scope.test.unmounted", map[string]any{"policy": `
@@ -462,7 +462,7 @@ func TestMissingEngineIsNamed(t *testing.T) {
 	}
 }
 
-// A Transit engine that is not mounted is named when the broker starts.
+// If the Transit engine is not mounted, the error at startup names it.
 func TestMissingTransitEngineIsNamed(t *testing.T) {
 	a := realVault(t)
 	a.write(t, "sys/policies/acl/unmounted-transit", map[string]any{"policy": mint.Policy("team/transit-of-the-whole-company", "k", "brevet")})
@@ -475,7 +475,7 @@ func TestMissingTransitEngineIsNamed(t *testing.T) {
 	}
 }
 
-// roles counts the database roles whose name holds a text and that can still log in.
+// roles counts the database roles whose name contains a text and that can still log in.
 func (e *estate) roles(t *testing.T, text string) int {
 	t.Helper()
 	conn := testkit.Connect(t, e.stack.Postgres.TargetURL())

@@ -26,7 +26,7 @@ const (
 	password   = "pAss-word-that-must-never-be-seen"
 )
 
-// wrapper is the answer to the creation of a token, as it should be.
+// wrapper is a correct answer to the creation of a token.
 func wrapper() map[string]any {
 	return map[string]any{
 		"client_token": grantTok, "accessor": accessor, "policies": []string{"brevet-scope.test.database"},
@@ -35,14 +35,14 @@ func wrapper() map[string]any {
 	}
 }
 
-// grants has the impostor make logins of a database as Vault would, and end them.
+// grants makes the impostor create database logins as Vault would, and end them.
 func (v *impostor) grants() {
 	v.lie(createPath, func(w http.ResponseWriter, _ *http.Request) { reply(w, map[string]any{"auth": wrapper()}) })
 	v.lie(drawPath, func(w http.ResponseWriter, _ *http.Request) { reply(w, loginAnswer()) })
 	v.ends()
 }
 
-// ends has it confirm the end of whatever it is asked about.
+// ends makes the impostor confirm the end of any token or lease.
 func (v *impostor) ends() {
 	v.lie("sys/leases/revoke", says(204, ""))
 	v.lie("auth/token/revoke-accessor", says(204, ""))
@@ -64,7 +64,7 @@ func databaseIntent(t *testing.T) broker.Intent {
 	return intent
 }
 
-// outcome is what is known after a mint that did not work.
+// outcome returns what is known after a failed mint.
 func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.Lost, error) {
 	t.Helper()
 	credential, err := mint.MintGrant(t.Context(), m, intent)
@@ -81,8 +81,8 @@ func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.Lost, 
 	return lost, err
 }
 
-// TestTokensThatWereNotOrdered is H70 for the token that a credential lives under (I7): it is revoked, and nothing is
-// read with it.
+// TestTokensThatWereNotOrdered is H70 for the token that a credential lives under (I7): it is revoked, and never used to read
+// anything.
 func TestTokensThatWereNotOrdered(t *testing.T) {
 	for name, change := range map[string]map[string]any{
 		"another policy":    {"policies": []string{"brevet-scope.test.other"}},
@@ -119,7 +119,7 @@ func TestTokensThatWereNotOrdered(t *testing.T) {
 	}
 }
 
-// TestAnswersToAGrant is H69 at both calls of a mint: what was made is revoked, or said to be lost.
+// TestAnswersToAGrant is H69 at both calls of a mint: what was made is revoked, or reported as lost.
 func TestAnswersToAGrant(t *testing.T) {
 	lies := map[string]http.HandlerFunc{
 		"sealed":           says(503, `{"errors":["Vault is sealed"]}`),
@@ -168,7 +168,7 @@ func TestAnswersToAGrant(t *testing.T) {
 	}
 }
 
-// TestGrantCutAtEachByte has the connection end after many a byte of a good answer.
+// TestGrantCutAtEachByte ends the connection after various bytes of a good answer.
 func TestGrantCutAtEachByte(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
@@ -213,7 +213,7 @@ func TestLoginsThatWereNotOrdered(t *testing.T) {
 			}
 			want := 1
 			if name == "no lease" || name == "of another" {
-				want = 0 // its token is all that is known of it
+				want = 0 // only its token is known
 			}
 			if got := v.called("sys/leases/revoke"); got != want {
 				t.Errorf("got %d revocations of the lease, want %d", got, want)
@@ -222,7 +222,7 @@ func TestLoginsThatWereNotOrdered(t *testing.T) {
 	}
 }
 
-// The caller's going away does not keep what was minted from being ended.
+// A minted credential is revoked even if the caller has gone.
 func TestCancelledMintIsEnded(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
@@ -240,7 +240,7 @@ func TestCancelledMintIsEnded(t *testing.T) {
 	}
 }
 
-// TestRefusedLoginOfTheBroker is about a 403 for the broker's own token, which a new login mends.
+// TestRefusedLoginOfTheBroker is about a 403 for the broker's own token, which a new login repairs.
 func TestRefusedLoginOfTheBroker(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
@@ -279,7 +279,7 @@ func TestNothingIsDeadUntilVaultSaysSo(t *testing.T) {
 		for _, path := range paths {
 			revokes := strings.Contains(path, "revoke")
 			if revokes && (name == "still there" || name == "about another" || strings.HasPrefix(name, "no such path")) {
-				continue // what the revocation says does not count: the lookup does
+				continue // the answer to the revocation does not count: the lookup does
 			}
 			t.Run(name+" at "+path, func(t *testing.T) {
 				v := newImpostor(t, p256(t))
@@ -307,7 +307,7 @@ func TestNothingIsDeadUntilVaultSaysSo(t *testing.T) {
 	}
 }
 
-// While its lease cannot be ended, the token stays: it is the last hold on it.
+// While its lease cannot be revoked, the token stays: nothing else could end the lease.
 func TestTokenOutlivesItsLease(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
@@ -321,7 +321,7 @@ func TestTokenOutlivesItsLease(t *testing.T) {
 	}
 }
 
-// TestRenewalsThatWereNotOrdered has Vault answer a renewal with something else (I3).
+// TestRenewalsThatWereNotOrdered makes Vault answer a renewal with something else (I3).
 func TestRenewalsThatWereNotOrdered(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token, lease int
@@ -360,7 +360,7 @@ func TestRenewalsThatWereNotOrdered(t *testing.T) {
 	}
 }
 
-// The transport of the configuration sees every call, and no check of ours is above it.
+// The transport of the configuration sees every call, before any of our checks.
 func TestTransportSeesEveryCall(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	cfg := knock(t, v.URL)
@@ -391,7 +391,7 @@ type through func(*http.Request) (*http.Response, error)
 
 func (f through) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A kind that nobody here makes, or an intent that lacks a part, asks Vault for nothing.
+// An intent of an unknown kind, or without a required part, causes no call to Vault.
 func TestIntentsThatAskForNothing(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))

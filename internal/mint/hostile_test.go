@@ -26,7 +26,7 @@ const (
 	keyPath  = "transit/keys/brevet"
 )
 
-// answers with a fixed status and body.
+// says answers with a fixed status and body.
 func says(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -47,7 +47,7 @@ func hangsUp(raw string) http.HandlerFunc {
 	}
 }
 
-// echoes sends back whatever secret the request carries, everywhere that an error text could come from.
+// echoes sends back the secrets of the request, in every place that an error text could come from.
 func echoes(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -57,8 +57,8 @@ func echoes(status int) http.HandlerFunc {
 	}
 }
 
-// TestSignAnswersThatAreNoSignature is H69 and the rows of Vault being away: each is asked once, and nothing
-// but the sentinel's meaning comes of it.
+// TestSignAnswersThatAreNoSignature is H69 and the cases of an unavailable Vault: each request is sent once, and the error holds
+// nothing but the sentinel's meaning.
 func TestSignAnswersThatAreNoSignature(t *testing.T) {
 	rawEcho := func(w http.ResponseWriter, r *http.Request) {
 		hangsUp("HTTP/1.1 "+r.Header.Get("X-Vault-Token")+"\r\n"+r.Header.Get("X-Vault-Token")+"\r\n\r\n")(w, r)
@@ -204,8 +204,8 @@ func TestSignaturesThatWereNotOrdered(t *testing.T) {
 	}
 }
 
-// nonCanonical is a base64url digit that decodes to the same bytes at the end of 64 bytes, where four bits of
-// the last digit are not used.
+// nonCanonical returns a base64url digit that decodes to the same bytes at the end of 64 bytes, where four bits of the last digit
+// are unused.
 func nonCanonical(last byte) string {
 	const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	return string(digits[strings.IndexByte(digits, last)|1])
@@ -220,7 +220,7 @@ func flip(signature string) string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// TestAnswerCutAtEachByte has the connection end after every possible byte of a good answer.
+// TestAnswerCutAtEachByte ends the connection after every possible byte of a good answer.
 func TestAnswerCutAtEachByte(t *testing.T) {
 	key := edward(t)
 	v := newImpostor(t, key)
@@ -264,7 +264,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 				v := newImpostor(t, p256(t))
 				redirect := func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Location", elsewhere.URL+r.URL.Path)
-					// With a body that would do, were the status not looked at.
+					// The body would pass if the status were not checked.
 					says(status, `{"auth":{"client_token":"hvs.other","lease_duration":60},"data":{"batch_results":[{"signature":"vault:v1:AAAA"}]}}`)(w, r)
 				}
 				var err error
@@ -319,7 +319,7 @@ func TestNothingIsAskedForAVersionThatIsGone(t *testing.T) {
 	}
 }
 
-// An order that only its own package could fill is empty here: it must come to nothing, and be spent by it.
+// Only broker can fill an order, so this one is empty: it must mint nothing, and must be spent afterwards.
 func TestEmptyOrderMintsNothing(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
@@ -382,7 +382,7 @@ func pemOf(text string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte(text)}))
 }
 
-// Vault's answers may not hold anything up for longer than the timeout.
+// No call waits for Vault's answer longer than the timeout.
 func TestSilenceEndsAtTheTimeout(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	cfg := knock(t, v.URL)

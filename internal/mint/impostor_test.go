@@ -33,8 +33,8 @@ const (
 	vaultTok = "hvs.CAESIImpostorTokenThatMustNeverBeSeen"
 )
 
-// impostor answers as Vault would, until a test makes it lie: real servers do not lie on demand. How the real one
-// answers is tested against the real one.
+// impostor answers as Vault would, until a test makes it lie: real servers do not lie on demand. Other tests check the answers of
+// a real Vault.
 type impostor struct {
 	*httptest.Server
 	keys map[int]crypto.Signer // by version
@@ -130,7 +130,7 @@ func (v *impostor) sign(w http.ResponseWriter, r *http.Request) {
 	reply(w, signed(version, signatures...))
 }
 
-// asked is what a request is to have signed, digests for ES256, and the version of the key.
+// asked returns the texts that a request wants signed (digests for ES256), and the key version.
 func asked(r *http.Request) (inputs []string, version int) {
 	var ask struct {
 		Batch []struct {
@@ -153,7 +153,7 @@ func signed(version int, signatures ...string) map[string]any {
 	return map[string]any{"data": map[string]any{"batch_results": results}}
 }
 
-// signWith makes a JWS signature of a text.
+// signWith returns a JWS signature of a text.
 func signWith(key crypto.Signer, text []byte) []byte {
 	if _, ok := key.(*ecdsa.PrivateKey); ok {
 		text = digestOf(text)
@@ -166,7 +166,7 @@ func digestOf(text []byte) []byte {
 	return sum[:]
 }
 
-// signSent makes a JWS signature of what Vault is sent.
+// signSent returns a JWS signature of the input that Vault receives.
 func signSent(key crypto.Signer, input []byte) []byte {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
@@ -181,7 +181,7 @@ func signSent(key crypto.Signer, input []byte) []byte {
 	panic("no such key")
 }
 
-// lie has the impostor answer one path otherwise; nil ends that.
+// lie replaces the impostor's answer for one path. A nil answer restores it.
 func (v *impostor) lie(path string, answer http.HandlerFunc) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -212,7 +212,7 @@ func edward(t *testing.T) ed25519.PrivateKey {
 	return key
 }
 
-// clock is one that tests turn.
+// clock is a clock that tests set.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -252,7 +252,7 @@ func (j *journal) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true}))
 }
 
-// knock is a configuration for the impostor, with an AppRole login.
+// knock returns a configuration for the impostor, with an AppRole login.
 func knock(t *testing.T, addr string) mint.Config {
 	t.Helper()
 	return mint.Config{

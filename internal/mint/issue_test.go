@@ -24,13 +24,13 @@ const (
 	gateway   = "https://gateway.acme.example"
 )
 
-// notebook is a ledger that accepts everything, and keeps the last record: minting is what is tested here, and
-// orders come from broker alone.
+// notebook is a ledger that accepts everything and keeps the last record. These tests are about minting, but only broker creates
+// orders.
 type notebook struct {
 	last broker.Record
 }
 
-// nobodyVotes is asked nothing here.
+// nobodyVotes is never called in these tests.
 type nobodyVotes struct{ broker.Approvals }
 
 func (n *notebook) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
@@ -84,7 +84,7 @@ const onePolicy = `
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.read", resource);
 `
 
-// issue drives a minter as the broker does.
+// issue calls a minter as the broker does.
 func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, *notebook, error) {
 	t.Helper()
 	catalogue, err := scopes.Load([]scopes.File{
@@ -109,7 +109,7 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 	return result, book, err
 }
 
-// sandbox proves itself with a JWT-SVID.
+// sandbox authenticates with a JWT-SVID.
 func sandbox(t *testing.T) attest.Identity {
 	t.Helper()
 	domain := spiffeid.RequireTrustDomainFromString("acme.example")
@@ -134,7 +134,7 @@ func sandbox(t *testing.T) attest.Identity {
 	return who
 }
 
-// TestMintedTokenIsTheIntent has a real order signed by the real Vault, with each algorithm.
+// TestMintedTokenIsTheIntent signs a real order with the real Vault, with each algorithm.
 func TestMintedTokenIsTheIntent(t *testing.T) {
 	a := realVault(t)
 	for _, kind := range []string{"ecdsa-p256", "ed25519"} {

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// TestLogKeySignsCheckpoints has Vault sign, before and after a rotation, and a library of others verify.
+// TestLogKeySignsCheckpoints signs with Vault, before and after a rotation, and verifies with another library.
 func TestLogKeySignsCheckpoints(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "witnessed", "ecdsa-p256")
 	a.write(t, "transit/keys/witnessed-log", map[string]any{"type": "ed25519"})
 	auth, _ := a.role(t, "witnessed", nil)
 	cfg := dial(t, a, "witnessed", auth)
-	cfg.Refresh = 1 // so that each look at the key is a new one
+	cfg.Refresh = 1 // so that each use reads the key again
 	k, err := open(t, cfg).LogKey(t.Context(), "log.test/ledger")
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestLogKeySignsCheckpoints(t *testing.T) {
 	}
 }
 
-// While Vault is away nothing is signed, and what was signed can still be checked.
+// While Vault is unavailable nothing is signed, and existing signatures can still be verified.
 func TestLogKeyWhileVaultIsAway(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "away", "ecdsa-p256")

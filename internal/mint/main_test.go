@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
-// admin is the real Vault, prepared by its root.
+// admin is the real Vault, with its root token.
 type admin struct {
 	*devstack.Vault
 	root *api.Client
@@ -57,14 +57,14 @@ func (a *admin) write(t *testing.T, path string, data map[string]any) map[string
 	return secret.Data
 }
 
-// key makes a signing key, and a policy of the same name that is exactly Policy.
+// key creates a signing key, and a policy of the same name that is exactly Policy.
 func (a *admin) key(t *testing.T, name, kind string) {
 	t.Helper()
 	a.write(t, "transit/keys/"+name, map[string]any{"type": kind})
 	a.write(t, "sys/policies/acl/"+name, map[string]any{"policy": mint.Policy("transit", name, "brevet")})
 }
 
-// role makes an AppRole for a key's policy, and returns a login for it and its secret id.
+// role creates an AppRole for a key's policy, and returns a login for it and its secret id.
 func (a *admin) role(t *testing.T, name string, settings map[string]any) (mint.Auth, string) {
 	t.Helper()
 	role := map[string]any{"token_policies": name, "token_no_default_policy": true, "token_ttl": "20m", "token_max_ttl": "1h"}
@@ -79,7 +79,7 @@ func (a *admin) role(t *testing.T, name string, settings map[string]any) (mint.A
 	return mint.Auth{AppRole: &mint.AppRole{RoleID: id.Data["role_id"].(string), SecretIDFile: file(t, secret)}}, secret
 }
 
-// token is one with exactly a key's policy.
+// token returns a token with exactly a key's policy.
 func (a *admin) token(t *testing.T, policy, ttl string) string {
 	t.Helper()
 	secret, err := a.root.Auth().Token().CreateWithContext(t.Context(), &api.TokenCreateRequest{

@@ -11,8 +11,8 @@ import (
 
 var (
 	epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	// With these, a version settles 5m45s after its creation (30s + 5m + 15s of slack), and a replaced one
-	// stays for 15m15s more.
+	// With these values, a version settles 5m45s after its creation (30s + 5m + 15s of slack), and a replaced one stays for
+	// another 15m15s.
 	waits   = mint.Config{Refresh: 30 * time.Second, JWKSMaxAge: 5 * time.Minute, MaxTTL: 15 * time.Minute}
 	settled = 5*time.Minute + 45*time.Second
 	gone    = settled + 15*time.Minute + 15*time.Second
@@ -62,9 +62,9 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestRotationNeverStrandsAToken plays rotations at every spacing, with replicas that lag by as much as Refresh
-// and verifiers that cache for as long as they may: whatever any replica signs, at any time, must verify with
-// any of those caches until it expires.
+// TestRotationNeverStrandsAToken simulates rotations at every spacing, with replicas that lag by as much as Refresh and verifiers
+// that cache for as long as they may. Whatever any replica signs, at any time, must verify with any of those caches until it
+// expires.
 func TestRotationNeverStrandsAToken(t *testing.T) {
 	const step = 15 * time.Second
 	for gap := time.Duration(0); gap <= 30*time.Minute; gap += 5 * time.Minute {

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// run runs the minter until the test ends, and sees that it then stops.
+// run runs the minter until the test ends, and checks that it then stops.
 func run(t *testing.T, m *mint.Minter) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -36,7 +36,7 @@ func run(t *testing.T, m *mint.Minter) {
 	})
 }
 
-// until waits for something that Run does in its own time.
+// until waits for something that Run does in the background.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -51,7 +51,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// gate has the impostor refuse every token but the one that the next login gives.
+// gate makes the impostor refuse every token but the one that the next login returns.
 func (v *impostor) gate(token string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,7 +102,7 @@ func TestRefusedTokenLogsInOnce(t *testing.T) {
 	}
 }
 
-// A policy that forbids signing is not mended by logging in: the logins must not become a flood.
+// A login does not repair a policy that forbids signing: it must not cause a flood of logins.
 func TestRefusalsThatALoginDoesNotMend(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
@@ -163,7 +163,7 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "a signature with the new token", func() bool { _, err := m.Sign(t.Context(), key, input); return err == nil })
-	// A token that Vault does not know must not take the place of one that works.
+	// A token that Vault does not know must not replace one that works.
 	v.lie("auth/token/lookup-self", says(403, `{"errors":["permission denied"]}`))
 	before := v.called("auth/token/lookup-self")
 	if err := os.WriteFile(cfg.Auth.TokenFile, []byte("hvs.bad"), 0o600); err != nil {
@@ -272,7 +272,7 @@ func TestFaultShowsAtOnceAndEndsByItself(t *testing.T) {
 	until(t, "ready again", func() bool { return m.Ready(t.Context()) == nil })
 }
 
-// A caller that goes away says nothing about Vault.
+// A caller that cancels says nothing about Vault.
 func TestCancelledCallIsNoFault(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))

@@ -23,7 +23,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// dial is a configuration for the real Vault.
+// dial returns a configuration for the real Vault.
 func dial(t *testing.T, a *admin, key string, auth mint.Auth) mint.Config {
 	t.Helper()
 	cfg := knock(t, a.Addr())
@@ -31,7 +31,7 @@ func dial(t *testing.T, a *admin, key string, auth mint.Auth) mint.Config {
 	return cfg
 }
 
-// TestSignWithVault has each algorithm's signature checked by a library that had no part in making it.
+// TestSignWithVault checks each algorithm's signature with a library that had no part in making it.
 func TestSignWithVault(t *testing.T) {
 	a := realVault(t)
 	for algorithm, kind := range map[string]string{"ES256": "ecdsa-p256", "EdDSA": "ed25519"} {
@@ -80,7 +80,7 @@ func independently(t *testing.T, m *mint.Minter, token string) string {
 	return string(payload)
 }
 
-// TestPolicyIsAllThatTheBrokerMayDo walks Vault with a token that holds exactly Policy (T4).
+// TestPolicyIsAllThatTheBrokerMayDo tries Vault's API with a token that holds exactly Policy (T4).
 func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "walk", "ecdsa-p256")
@@ -204,7 +204,7 @@ func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
 		{"PUT", "cubbyhole/mine", map[string]any{"a": "b"}, false},
 	} {
 		status := statusOf(t, a, token, tc.method, tc.path, tc.body)
-		// What is allowed may still find nothing there.
+		// An allowed call may still find nothing.
 		if tc.allowed && !slices.Contains([]int{http.StatusOK, http.StatusNoContent, http.StatusBadRequest}, status) {
 			t.Errorf("%s %s: got %d, want it to be allowed", tc.method, tc.path, status)
 		}
@@ -280,7 +280,7 @@ func TestLoginWithJWTSVID(t *testing.T) {
 	}
 }
 
-// signs has the minter sign with its key of the moment.
+// signs checks that the minter signs with its current key.
 func signs(t *testing.T, m *mint.Minter) {
 	t.Helper()
 	if err := trySign(t, m); err != nil {
@@ -298,7 +298,7 @@ func trySign(t *testing.T, m *mint.Minter) error {
 	return err
 }
 
-// TestLoginOutlivesItsTokens gives the broker tokens that live for two seconds, three with renewals.
+// TestLoginOutlivesItsTokens gives the broker tokens that live for two seconds, or three with renewals.
 func TestLoginOutlivesItsTokens(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "brief", "ed25519")
@@ -390,7 +390,7 @@ func TestSealedAndStoppedVault(t *testing.T) {
 	}
 }
 
-// TestRotationInVault walks one rotation from end to end, with our clock running ahead of Vault's.
+// TestRotationInVault follows one rotation from end to end, with our clock ahead of Vault's.
 func TestRotationInVault(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "turn", "ecdsa-p256")
@@ -436,7 +436,7 @@ func TestRotationInVault(t *testing.T) {
 	signs(t, m)
 }
 
-// wantKeys holds what is shown of the versions to what they do.
+// wantKeys checks the reported state of the key versions.
 func wantKeys(t *testing.T, m *mint.Minter, when string, want ...string) {
 	t.Helper()
 	var got []string
@@ -458,7 +458,7 @@ func wantKeys(t *testing.T, m *mint.Minter, when string, want ...string) {
 	}
 }
 
-// TestStatusOfVault asks a Vault that works, that is sealed, and that is not there.
+// TestStatusOfVault queries a Vault that works, one that is sealed, and one that is down.
 func TestStatusOfVault(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "status", "ecdsa-p256")
