@@ -78,7 +78,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// What both documents prove ends with the one that ends first.
+// An identity with two documents ends with the document that ends first.
 func TestIdentifyBothExpires(t *testing.T) {
 	w := newWorld(t)
 	for name, left := range map[string]time.Duration{"token first": time.Hour, "certificate first": time.Minute} {
@@ -96,7 +96,7 @@ func TestIdentifyBothExpires(t *testing.T) {
 	}
 }
 
-// wrongBundles answers with the bundle of another trust domain, or with none and no error.
+// wrongBundles returns the bundle of another trust domain, or no bundle and no error.
 type wrongBundles struct{ with *domain }
 
 func (b wrongBundles) GetX509BundleForTrustDomain(spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
@@ -113,7 +113,7 @@ func (b wrongBundles) GetJWTBundleForTrustDomain(spiffeid.TrustDomain) (*jwtbund
 	return b.with.bundle().JWTBundle(), nil
 }
 
-// A trust domain is verified by its own bundle, whatever a source says.
+// A trust domain is verified by its own bundle, whatever a source returns.
 func TestBundleOfAnotherDomain(t *testing.T) {
 	w := newWorld(t)
 	forged := stateOf(t, w.evil.svid(t, w.acme.leaf("/agents/a")))

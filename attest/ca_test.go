@@ -7,7 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	_ "crypto/sha512" // for ES384, RS512 and their like
+	_ "crypto/sha512" // for ES384, RS512 and similar
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -26,7 +26,7 @@ import (
 
 const audience = "https://brevet.test"
 
-// domain is a trust domain with a CA that signs whatever it is asked to.
+// domain is a trust domain with a CA that signs any certificate.
 type domain struct {
 	td      spiffeid.TrustDomain
 	caKey   crypto.Signer
@@ -64,7 +64,7 @@ func (d *domain) caTemplate() *x509.Certificate {
 	}
 }
 
-// bundle is what the domain publishes.
+// bundle returns the bundle that the domain publishes.
 func (d *domain) bundle() *spiffebundle.Bundle {
 	b := spiffebundle.New(d.td)
 	b.AddX509Authority(d.ca)
@@ -72,7 +72,7 @@ func (d *domain) bundle() *spiffebundle.Bundle {
 	return b
 }
 
-// bundleDoc is the domain's bundle in the SPIFFE bundle format, with spiffe_sequence set.
+// bundleDoc returns the domain's bundle in the SPIFFE bundle format, with spiffe_sequence set.
 func (d *domain) bundleDoc(t testing.TB, sequence uint64) []byte {
 	t.Helper()
 	b := d.bundle()
@@ -84,7 +84,7 @@ func (d *domain) bundleDoc(t testing.TB, sequence uint64) []byte {
 	return doc
 }
 
-// leaf is the template of a good X.509-SVID, for a test to spoil.
+// leaf returns the template of a valid X.509-SVID, for a test to spoil.
 func (d *domain) leaf(path string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber:          big.NewInt(2),
@@ -129,7 +129,7 @@ func sign(t testing.TB, template, parent *x509.Certificate, pub crypto.PublicKey
 	return cert
 }
 
-// uriSAN is a subject alternative name extension with exactly these texts, which url.URL could not express.
+// uriSAN returns a subject alternative name extension with exactly these texts, which url.URL cannot express.
 func uriSAN(t testing.TB, uris ...string) pkix.Extension {
 	t.Helper()
 	var names []asn1.RawValue
@@ -143,7 +143,7 @@ func uriSAN(t testing.TB, uris ...string) pkix.Extension {
 	return pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: value}
 }
 
-// claims of a good JWT-SVID, for a test to spoil.
+// claims returns the claims of a valid JWT-SVID, for a test to spoil.
 func (d *domain) claims(path string, now time.Time) map[string]any {
 	return map[string]any{
 		"sub": d.td.IDString() + path,
@@ -162,7 +162,7 @@ func (d *domain) token(t testing.TB, claims map[string]any) string {
 	return jws(t, d.jwtKey, marshal(t, d.header()), marshal(t, claims))
 }
 
-// jws signs any header and payload by the algorithm that fits the key.
+// jws signs any header and payload with the algorithm that fits the key.
 func jws(t testing.TB, key crypto.Signer, header, payload []byte) string {
 	t.Helper()
 	input := b64(header) + "." + b64(payload)
@@ -221,7 +221,7 @@ func ecKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// rsaKeys are made once each: they take longer than all that is tested with them.
+// rsaKeys holds one key of each size: generating one takes longer than all tests with it.
 var rsaKeys sync.Map
 
 func rsaKey(t testing.TB, bits int) *rsa.PrivateKey {

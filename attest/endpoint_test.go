@@ -16,7 +16,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// publisher is a federation endpoint that answers what a test wants.
+// publisher is a federation endpoint whose answer a test sets.
 type publisher struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ func (p *publisher) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.answer(w, r)
 }
 
-// requests is how often it was asked.
+// requests returns how many requests it has received.
 func (p *publisher) requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +62,7 @@ func document(doc []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(doc) }
 }
 
-// webSpec trusts the endpoint by its own certificate, which httptest made.
+// webSpec trusts the endpoint through the endpoint's own certificate, which httptest made.
 func webSpec(t *testing.T, p *publisher, td spiffeid.TrustDomain) attest.BundleSpec {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ca.pem")
@@ -72,7 +72,7 @@ func webSpec(t *testing.T, p *publisher, td spiffeid.TrustDomain) attest.BundleS
 	}}
 }
 
-// hinted is the domain's bundle with a refresh hint of an hour, so that only the test fetches again.
+// hinted returns the domain's bundle with a refresh hint of an hour, so that only the test fetches again.
 func hinted(t *testing.T, d *domain, sequence uint64) []byte {
 	t.Helper()
 	b := d.bundle()
@@ -151,7 +151,8 @@ func cutOff(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(`{"keys":[`))
 }
 
-// gzipped claims a coding that was not asked for. It is not unpacked: a small answer could fill the memory.
+// gzipped claims a content coding that the request did not accept. The client must not decompress it: a small answer could fill
+// the memory.
 func gzipped(t *testing.T, doc []byte) http.HandlerFunc {
 	t.Helper()
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -163,7 +164,7 @@ func gzipped(t *testing.T, doc []byte) http.HandlerFunc {
 	}
 }
 
-// An endpoint that is down neither stops the start nor the other domains, and its last bundle is used for a while.
+// An endpoint that is down stops neither the start nor the other domains, and its last bundle stays in use for a while.
 func TestEndpointDown(t *testing.T) {
 	clock := newClock()
 	up, down := newDomain(t, "up.test", clock.Now()), newDomain(t, "down.test", clock.Now())
@@ -235,7 +236,7 @@ func TestEndpointRefreshIsBounded(t *testing.T) {
 	}
 }
 
-// The loop comes back by itself, after the second that the hint says.
+// The loop fetches again by itself, after the second that the hint asks for.
 func TestEndpointLoop(t *testing.T) {
 	clock := newClock()
 	d := newDomain(t, "acme.test", clock.Now())
@@ -293,7 +294,7 @@ func TestEndpointSPIFFE(t *testing.T) {
 	}
 }
 
-// The initial bundle authenticates the first fetch only: after that the fetched one does, and nothing older counts.
+// The initial bundle authenticates the first fetch only. After that the fetched bundle does, and older bundles are rejected.
 func TestEndpointSPIFFEFollowsTheBundle(t *testing.T) {
 	clock := newClock()
 	d := newDomain(t, "acme.test", clock.Now())

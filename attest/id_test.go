@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
-// badIDs are H32, H34 and what standards ask beyond spiffeid.FromString.
+// badIDs are H32, H34 and other IDs that the standards forbid and spiffeid.FromString accepts.
 var badIDs = map[string]string{
 	"H32 uppercase domain":   "spiffe://ACME.test/a",
 	"H32 uppercase scheme":   "SPIFFE://acme.test/a",
@@ -75,7 +75,7 @@ func TestParseIDAccepts(t *testing.T) {
 	}
 }
 
-// Whatever is accepted is printed as it was read, so that two texts are never one identity.
+// An accepted ID prints as it was read, so that two texts are never one identity.
 func FuzzParseID(f *testing.F) {
 	f.Add("spiffe://acme.test/agents/a")
 	for _, text := range badIDs {

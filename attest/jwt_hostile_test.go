@@ -17,13 +17,13 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
-// badToken is a token that must be refused, with the reason.
+// badToken is a token that must be rejected, with the reason.
 type badToken struct {
 	make   func(t testing.TB, w *world) string
 	reason string
 }
 
-// with signs the good claims with some changed; a nil value removes one.
+// with signs valid claims with some changed; a nil value removes one.
 func with(change map[string]any) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -31,7 +31,7 @@ func with(change map[string]any) func(testing.TB, *world) string {
 	}
 }
 
-// head signs good claims under a header with some members changed.
+// head signs valid claims under a header with some members changed.
 func head(change map[string]any) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -52,7 +52,7 @@ func merged(base, change map[string]any) map[string]any {
 	return out
 }
 
-// at signs good claims with one time moved, in seconds from now.
+// at signs valid claims with one time moved, in seconds from now.
 func at(claim string, seconds int64) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -60,7 +60,7 @@ func at(claim string, seconds int64) func(testing.TB, *world) string {
 	}
 }
 
-// raw signs a payload that no map could express: %NOW and %EXP stand for good times.
+// raw signs a payload that a map cannot express: %NOW and %EXP stand for valid times.
 func raw(payload string) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -70,7 +70,7 @@ func raw(payload string) func(testing.TB, *world) string {
 	}
 }
 
-// rawHeader signs good claims under a header that no map could express.
+// rawHeader signs valid claims under a header that a map cannot express.
 func rawHeader(header string) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -78,7 +78,7 @@ func rawHeader(header string) func(testing.TB, *world) string {
 	}
 }
 
-// text changes the text of a good token.
+// text changes the text of a valid token.
 func text(change func(string) string) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -86,7 +86,7 @@ func text(change func(string) string) func(testing.TB, *world) string {
 	}
 }
 
-// underKey puts a key into the bundle of acme.test and signs good claims with it, under any alg.
+// underKey adds a key to the bundle of acme.test and signs valid claims with it, under any alg.
 func underKey(alg string, hash crypto.Hash, make func(testing.TB) crypto.Signer) func(testing.TB, *world) string {
 	return func(t testing.TB, w *world) string {
 		t.Helper()
@@ -287,7 +287,7 @@ func flattened(t testing.TB, w *world) string {
 	return string(marshal(t, map[string]any{"protected": parts[0], "payload": parts[1], "signature": parts[2]}))
 }
 
-// straySignatureBits changes the last character to one that decodes to the same bytes in a lax decoder.
+// straySignatureBits changes the last character to one that a lax decoder decodes to the same bytes.
 func straySignatureBits(s string) string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	last := strings.IndexByte(alphabet, s[len(s)-1])

@@ -93,7 +93,7 @@ func pssToken(t testing.TB, w *world) string {
 	return input + "." + b64(sig)
 }
 
-// The same token works many times, until its key leaves the bundle. Replay is not what a JWT-SVID resists.
+// The same token works many times, until its key leaves the bundle. A JWT-SVID does not protect against replay.
 func TestJWTIsVerifiedAgain(t *testing.T) {
 	w := newWorld(t)
 	token := with(nil)(t, w)
@@ -111,7 +111,7 @@ func TestJWTIsVerifiedAgain(t *testing.T) {
 	wantReason(t, id, err, "bundle_unavailable")
 }
 
-// Only what was signed is ever accepted, and nothing panics.
+// Only a signed token is ever accepted, and nothing panics.
 func FuzzJWT(f *testing.F) {
 	w := newWorld(f)
 	signed := map[string]bool{}
@@ -125,7 +125,7 @@ func FuzzJWT(f *testing.F) {
 			f.Add(bad.make(f, w))
 		}
 	}
-	w.bundles.Add(w.acme.bundle()) // without what the rows above added
+	w.bundles.Add(w.acme.bundle()) // without the keys that the rows above added
 	f.Fuzz(func(t *testing.T, token string) {
 		id, err := w.JWT(token)
 		if err != nil {

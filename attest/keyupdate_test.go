@@ -13,8 +13,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// H28: a client that does nothing but update its keys is cut off. crypto/tls has no call for that, so the records
-// are made here, with the secret from the key log.
+// H28: a client that only updates its keys is cut off. crypto/tls has no call for that, so the test builds the records itself,
+// with the secret from the key log.
 func TestKeyUpdateFlood(t *testing.T) {
 	w := newWorld(t)
 	pair, roots := serverPair(t, w)

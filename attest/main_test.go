@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Sources that were closed, and servers that stopped, leave no goroutine behind.
+// Closed sources and stopped servers leave no goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,8 +10,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
-// TestWhatIsRememberedChangesNoAnswer: after SVIDs were found good, the world changes. An attestor that has seen them
-// says the same as one that has not.
+// TestWhatIsRememberedChangesNoAnswer: after SVIDs were verified, something changes. An attestor that has cached them gives the
+// same answer as one that has not.
 func TestWhatIsRememberedChangesNoAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change     func(t *testing.T, w *world)
@@ -72,7 +72,7 @@ func besides(t *testing.T, w *world) {
 	w.bundles.Add(bundle)
 }
 
-// TestAnIntermediateEndsWhatIsRemembered: the chain is good for as long as all of it is, not for as long as its leaf.
+// TestAnIntermediateEndsWhatIsRemembered: the chain is valid only while all its certificates are, not for as long as its leaf.
 func TestAnIntermediateEndsWhatIsRemembered(t *testing.T) {
 	w := newWorld(t)
 	key, leafKey := ecKey(t), ecKey(t)
@@ -89,8 +89,7 @@ func TestAnIntermediateEndsWhatIsRemembered(t *testing.T) {
 	wantReason(t, id, err, "svid_expired")
 }
 
-// TestOnlyTheWholeChainIsRemembered: another leaf beside the same name, and the same leaf behind another chain, have to
-// verify for themselves.
+// TestOnlyTheWholeChainIsRemembered: another leaf with the same name, and the same leaf behind another chain, are verified again.
 func TestOnlyTheWholeChainIsRemembered(t *testing.T) {
 	w := newWorld(t)
 	good := w.acme.svid(t, w.acme.leaf("/agents/a"))
@@ -98,7 +97,7 @@ func TestOnlyTheWholeChainIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	forged := *w.acme
-	forged.rotate(t) // an authority that nobody knows
+	forged.rotate(t) // an authority that is not in the bundle
 	id, err := w.X509(stateOf(t, forged.svid(t, w.acme.leaf("/agents/a"))))
 	wantReason(t, id, err, "svid_signature")
 	token := with(nil)(t, w)
@@ -109,7 +108,7 @@ func TestOnlyTheWholeChainIsRemembered(t *testing.T) {
 	wantReason(t, id, err, "svid_signature")
 }
 
-// flipped is another text of two base64url digits, of which the first counts whole.
+// flipped changes the first of two base64url digits, all of whose bits count.
 func flipped(digits string) string {
 	if digits[0] == 'A' {
 		return "B" + digits[1:]

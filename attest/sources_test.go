@@ -31,7 +31,7 @@ func open(t *testing.T, now func() time.Time, specs ...attest.BundleSpec) *attes
 	return s
 }
 
-// holds tells which X.509 authority and JWT key of a domain a source has: it must have both or neither.
+// holds reports whether a source has the X.509 authority and the JWT key of a domain: it must have both or neither.
 func holds(t *testing.T, s *attest.Sources, d *domain) bool {
 	t.Helper()
 	x509, err := s.GetX509BundleForTrustDomain(d.td)
@@ -50,7 +50,7 @@ func holds(t *testing.T, s *attest.Sources, d *domain) bool {
 
 func write(t *testing.T, path string, doc []byte) {
 	t.Helper()
-	// Renamed into place, as a careful operator does it.
+	// Rename the file into place, as a careful operator does.
 	if err := os.WriteFile(path+".new", doc, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// testdata/spire was issued by a SPIRE 1.14.7 server and fetched through its agent's Workload API: the bundle as
+// testdata/spire was issued by a SPIRE 1.14.7 server and fetched through its agent's Workload API. It holds the bundle as
 // `spire-server bundle show -format spiffe` prints it, an X.509-SVID and a JWT-SVID.
 var spireIssued = time.Date(2026, time.November, 21, 4, 45, 0, 0, time.UTC)
 
-// What SPIRE issues is accepted unchanged, at the time when it was valid, and not an hour later.
+// SVIDs from SPIRE are accepted unchanged at the time when they were valid, and not an hour later.
 func TestAcceptsWhatSPIREIssues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(spireIssued)) // the bubble's clock, which go-spiffe reads too

@@ -63,7 +63,7 @@ func answer(conn *tls.Conn) error {
 	return err
 }
 
-// serverPair is a certificate for localhost and the pool to trust it by. Clients do not know the server by an SVID.
+// serverPair returns a certificate for localhost and a pool that trusts it. Clients do not authenticate the server by an SVID.
 func serverPair(t *testing.T, w *world) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	template := w.acme.leaf("/brevet")
@@ -76,13 +76,13 @@ func serverPair(t *testing.T, w *world) (tls.Certificate, *x509.CertPool) {
 func (s *server) client(pair *tls.Certificate) *tls.Config {
 	cfg := &tls.Config{RootCAs: s.roots, ServerName: "localhost", NextProtos: []string{"http/1.1"}}
 	if pair != nil {
-		// Unlike Certificates, this sends what it is given even where the server would not take it.
+		// Unlike Certificates, this sends the certificate even if the server would not accept it.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair, nil }
 	}
 	return cfg
 }
 
-// greet connects and waits for the server's byte: in TLS 1.3 a client learns only by reading that it was refused.
+// greet connects and waits for the server's byte: in TLS 1.3 only a read shows the client that it was refused.
 func (s *server) greet(cfg *tls.Config) (tls.ConnectionState, error) {
 	dialer := &net.Dialer{Timeout: patience}
 	conn, err := tls.DialWithDialer(dialer, "tcp", s.addr, cfg)
@@ -166,7 +166,7 @@ func TestHandshakeOldVersions(t *testing.T) {
 	}
 }
 
-// H25: there is nothing to resume, so that each connection is verified in full.
+// H25: there is nothing to resume, so each connection is verified in full.
 func TestNoResumption(t *testing.T) {
 	w := newWorld(t)
 	s := serve(t, w)
@@ -185,7 +185,7 @@ func TestNoResumption(t *testing.T) {
 	if session, ok := cfg.ClientSessionCache.Get("localhost"); ok || session != nil {
 		t.Error("got a session ticket, want none")
 	}
-	// The authority goes, and the client tries with all it kept.
+	// The authority leaves the bundle, and the client uses everything that it has kept.
 	w.acme.rotate(t)
 	w.bundles.Add(w.acme.bundle())
 	if _, err := s.greet(cfg); err == nil {

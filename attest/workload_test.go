@@ -55,7 +55,7 @@ func startAgent(t *testing.T, own *domain, federated ...*domain) *agent {
 	return a
 }
 
-// serve changes what is served, and tells everybody who listens.
+// serve changes what is served, and notifies all streams.
 func (a *agent) serve(t *testing.T, own *domain, federated ...*domain) {
 	t.Helper()
 	pair := own.svid(t, own.leaf("/brevet"))
@@ -134,7 +134,7 @@ func (a *agent) FetchJWTBundles(
 	}
 }
 
-// eventually waits for what a stream brings. There is no event to wait for: the sources are asked, they do not tell.
+// eventually polls for a change that a stream brings: the sources offer no event to wait for.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -149,7 +149,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// has tells whether both kinds of keys of d are there. The two come by two streams.
+// has reports whether both kinds of keys of d are present. They arrive in two streams.
 func has(s *attest.Sources, d *domain) bool {
 	x, err := s.GetX509BundleForTrustDomain(d.td)
 	if err != nil || !x.HasX509Authority(d.ca) {
@@ -211,7 +211,7 @@ func TestWorkloadAPISpeaksForItsOwnDomainOnly(t *testing.T) {
 	}
 }
 
-// A Workload API that is not there, or that has nothing for us, leaves its domain without a bundle and no other.
+// A Workload API that is down, or that has nothing for us, leaves only its own domain without a bundle.
 func TestWorkloadAPIUnavailable(t *testing.T) {
 	clock := newClock()
 	own, filed := newDomain(t, "acme.test", clock.Now()), newDomain(t, "other.test", clock.Now())
@@ -246,7 +246,7 @@ func TestWorkloadAPIUnavailable(t *testing.T) {
 	}
 }
 
-// When the agent dies its last bundles stay in use, until they are stale.
+// After the agent dies, its last bundles stay in use until they are stale.
 func TestWorkloadAPIDies(t *testing.T) {
 	clock := newClock()
 	own := newDomain(t, "acme.test", clock.Now())

@@ -14,13 +14,13 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// clock is one that a test moves.
+// clock is a clock that a test sets.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-// newClock starts at the system's time, which go-spiffe looks at too.
+// newClock starts at the system's time, which go-spiffe checks too.
 func newClock() *clock { return &clock{now: time.Now().Truncate(time.Second)} }
 
 func (c *clock) Now() time.Time {
@@ -35,7 +35,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// world has two accepted trust domains that federate, and one that has a bundle and is not accepted.
+// world has two accepted trust domains that federate, and one that has a bundle but is not accepted.
 type world struct {
 	*attest.Attestor
 	clock             *clock
@@ -86,7 +86,7 @@ func (w *world) refused() []string {
 	return w.refusals
 }
 
-// stateOf is the state of a finished handshake in which the client presented a chain.
+// stateOf returns the state of a finished handshake in which the client presented a chain.
 func stateOf(t testing.TB, pair tls.Certificate) *tls.ConnectionState {
 	t.Helper()
 	state := &tls.ConnectionState{Version: tls.VersionTLS13, HandshakeComplete: true}
@@ -100,7 +100,7 @@ func stateOf(t testing.TB, pair tls.Certificate) *tls.ConnectionState {
 	return state
 }
 
-// wantReason checks that err is a refusal with this reason and that nobody was identified.
+// wantReason checks that err is a refusal with this reason and that no identity was returned.
 func wantReason(t testing.TB, id attest.Identity, err error, want string) {
 	t.Helper()
 	if got := refusal.Reason(err); got != want {

@@ -17,13 +17,13 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 )
 
-// badCert is a certificate that must be refused, with the reason.
+// badCert is a certificate that must be rejected, with the reason.
 type badCert struct {
 	make   func(t *testing.T, w *world) tls.Certificate
 	reason string
 }
 
-// spoiled signs a leaf of acme.test that was changed in one way.
+// spoiled signs a leaf of acme.test with one change.
 func spoiled(change func(*x509.Certificate)) func(*testing.T, *world) tls.Certificate {
 	return func(t *testing.T, w *world) tls.Certificate {
 		t.Helper()
@@ -43,7 +43,7 @@ func named(uris ...string) func(*testing.T, *world) tls.Certificate {
 	}
 }
 
-// keyUsage is the extension with any value and criticality.
+// keyUsage returns the extension with any criticality and the value digitalSignature.
 func keyUsage(critical bool) pkix.Extension {
 	return pkix.Extension{
 		Id:       asn1.ObjectIdentifier{2, 5, 29, 15},
@@ -52,7 +52,7 @@ func keyUsage(critical bool) pkix.Extension {
 	}
 }
 
-// intermediate signs a leaf of acme.test through an intermediate that was changed in one way.
+// intermediate signs a leaf of acme.test through an intermediate with one change.
 func intermediate(change func(*x509.Certificate)) func(*testing.T, *world) tls.Certificate {
 	return func(t *testing.T, w *world) tls.Certificate {
 		t.Helper()
@@ -199,13 +199,13 @@ func TestX509Refuses(t *testing.T) {
 	}
 }
 
-// unparsable are the bad IDs that crypto/x509 does not let into a certificate that it parses.
+// unparsable are the bad IDs that make crypto/x509 reject the whole certificate.
 var unparsable = map[string]bool{
 	"newline": true, "path letter not ASCII": true, "leading space": true, "H34 IDN twin": true,
 	"backslash": true, "NUL": true,
 }
 
-// badlyNamed is good but for the text of its URI name.
+// badlyNamed is valid but for the text of its URI name.
 func badlyNamed(t *testing.T, w *world, text string) tls.Certificate {
 	t.Helper()
 	template := w.acme.leaf("/agents/a")
@@ -266,7 +266,7 @@ func wantIdentity(t *testing.T, id attest.Identity, want string, kind attest.Kin
 	}
 }
 
-// Time and bundle are looked at again at each request.
+// Time and bundle are checked again on each request.
 func TestX509IsVerifiedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, w *world)
