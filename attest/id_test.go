@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
-// badIDs are H32, H34 and other IDs that the standards forbid and spiffeid.FromString accepts.
+// badIDs are H32, H34 and other IDs that ParseID must reject.
 var badIDs = map[string]string{
 	"H32 uppercase domain":   "spiffe://ACME.test/a",
 	"H32 uppercase scheme":   "SPIFFE://acme.test/a",
