@@ -84,7 +84,7 @@ func (w *world) startReplica(t *testing.T, f *fault, options ...func(map[string]
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{cmd: exec.Command(os.Args[0]), log: &bytes.Buffer{}, ended: make(chan struct{})} // it ends when our end of the pipe closes
+	r := &replica{cmd: exec.Command(os.Args[0]), log: &bytes.Buffer{}, ended: make(chan struct{})} // it ends when our pipe closes
 	r.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	r.cmd.Stderr = r.log
 	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
