@@ -110,7 +110,7 @@ func (w *world) revoked(t *testing.T, name string, grants []grant, start time.Ti
 }
 
 // nothingLives checks that the ledger and the database show everything ended, once the sweeper has run. A token that may exist
-// and that nobody knows ends only after its own half minute.
+// without a known accessor ends only after its own half minute.
 func nothingLives(t *testing.T, w *world) {
 	t.Helper()
 	eventuallyWithin(t, 80*time.Second, "the end of what was made", func() bool {
