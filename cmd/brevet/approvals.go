@@ -29,13 +29,13 @@ type ApprovalsCmd struct {
 	Watch   ApprovalsWatchCmd   `cmd:"" help:"Show new pending approvals until Ctrl-C."`
 }
 
-// mostApprovals is how many requests are listed.
+// mostApprovals is the largest number of requests that one call lists.
 const mostApprovals = 500
 
 // ApprovalsListCmd is `brevet approvals list`.
 type ApprovalsListCmd struct{ PersonFlags }
 
-// Run prints a table, or one JSON document a line.
+// Run prints a table, or one JSON document per line.
 func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -52,8 +52,8 @@ func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 	return printApprovals(con, list.Approvals)
 }
 
-// printApprovals lists the same ask of sibling sandboxes once, with how many there are. One for which somebody has broken the
-// glass is never hidden behind one that is whole.
+// printApprovals lists identical requests of sibling sandboxes once, with their number. A break-glass request is never
+// hidden behind one without break-glass.
 func printApprovals(con *console, list []openapi.ApprovalCase) error {
 	if con.json {
 		for _, one := range list {
@@ -89,7 +89,7 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 	return table.Flush()
 }
 
-// alarm marks a request for which somebody has broken the glass.
+// alarm marks a request for which somebody has broken glass.
 func alarm(one openapi.ApprovalCase) string {
 	if !one.Approval.Broken {
 		return ""
@@ -97,7 +97,7 @@ func alarm(one openapi.ApprovalCase) string {
 	return "  BREAK GLASS"
 }
 
-// standIn says in words who may break the glass.
+// standIn describes who may break glass.
 func standIn(group string) string {
 	if group == "" {
 		return ""
@@ -105,7 +105,7 @@ func standIn(group string) string {
 	return fmt.Sprintf(", or %d of %s in an emergency", scopes.BreakGlassQuorum, group)
 }
 
-// signedText says that a yes needs a passkey.
+// signedText says that an approval must be signed by a passkey.
 func signedText(passkey string) string {
 	if passkey != scopes.PasskeyRequired {
 		return ""
@@ -123,7 +123,7 @@ type ApprovalsShowCmd struct {
 	ID string `arg:"" help:"The request."`
 }
 
-// Run prints what a vote would agree to.
+// Run prints the facts that a vote would approve.
 func (c *ApprovalsShowCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *ApprovalsShowCmd) Run(ctx context.Context, con *console) error {
 	return printCase(con.out, one)
 }
 
-// agreed is what a vote agrees to. It is read from the very bytes whose hash the vote names.
+// agreed holds the facts that a vote approves. It is decoded from the exact bytes whose hash the vote names.
 type agreed struct {
 	SPIFFEID   string         `json:"spiffe_id"`
 	Thumbprint string         `json:"thumbprint"`
@@ -170,7 +170,8 @@ func agreedIn(one openapi.ApprovalCase) (agreed, error) {
 	return a, nil
 }
 
-// printCase shows the facts first, and what others wrote last and apart: nothing in it can look like a fact.
+// printCase prints the facts first. It prints text from other people last and set apart, so that such text cannot look like
+// a fact.
 func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	a, err := agreedIn(one)
 	if err != nil {
@@ -209,7 +210,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	return nil
 }
 
-// brokenText says that somebody has broken the glass, and what that means.
+// brokenText says that somebody has broken glass, and what that means.
 func brokenText(a agreed, one openapi.ApprovalCase) string {
 	if !one.Approval.Broken {
 		return ""
@@ -217,7 +218,8 @@ func brokenText(a agreed, one openapi.ApprovalCase) string {
 	return fmt.Sprintf("BREAK GLASS: a member of %s approves this in place of %s", a.BreakGlass, a.Group)
 }
 
-// coverText says whether a yes may stand for the task, and how often it has.
+// coverText says which approval covers the request, or whether its own approval may cover identical requests of the task
+// and how many it has covered so far.
 func coverText(a agreed, one openapi.ApprovalCase) string {
 	switch {
 	case one.Remembered != "":
@@ -241,7 +243,7 @@ func paramsText(params map[string]any) string {
 	return strings.Join(parts, " ")
 }
 
-// printUntrusted shows somebody's words behind a bar that they cannot leave.
+// printUntrusted prints text from other people behind a bar on each line, so that no line of it can look like other output.
 func printUntrusted(out io.Writer, whose, text string) {
 	if text == "" {
 		return
@@ -262,7 +264,7 @@ type ApprovalsWatchCmd struct {
 	Every time.Duration `help:"Polling interval, if the broker cannot push events." default:"2s"`
 }
 
-// Run prints what comes. What has been printed is not printed again.
+// Run prints new requests until ctx ends. It prints a request once, and once more if somebody breaks glass for it.
 func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 	if c.Every < time.Second {
 		return errors.New("--every: must be at least 1s")
@@ -298,7 +300,7 @@ func (c *ApprovalsWatchCmd) Run(ctx context.Context, con *console) error {
 	}
 }
 
-// passes tells whether it may be better in a moment.
+// passes reports whether a retry may succeed.
 func passes(err error) bool {
 	var refused *client.Problem
 	var unreachable *net.OpError
@@ -306,7 +308,8 @@ func passes(err error) bool {
 		errors.As(err, &unreachable) && !errors.As(err, &refused)
 }
 
-// follow shows what comes as the broker tells it, or looks once where the broker, or what is between, tells nothing.
+// follow prints requests as the broker pushes them. If the broker, or a proxy in between, cannot push events, follow lists
+// the pending requests once.
 func (c *ApprovalsWatchCmd) follow(
 	ctx context.Context, broker *client.Client, watch *client.ApprovalWatch, con *console, show func(openapi.ApprovalCase) error,
 ) error {
@@ -325,7 +328,7 @@ func (c *ApprovalsWatchCmd) follow(
 	return err
 }
 
-// look shows what waits, once.
+// look prints the pending requests once.
 func (c *ApprovalsWatchCmd) look(ctx context.Context, broker *client.Client, show func(openapi.ApprovalCase) error) error {
 	list, err := broker.Approvals(ctx, mostApprovals)
 	for _, one := range list.Approvals {

@@ -38,7 +38,7 @@ type AuditListCmd struct {
 	URL   bool `help:"Print the search as a URL instead." name:"url"`
 }
 
-// SearchFlags say what is searched for. All that is given has to match.
+// SearchFlags are the search criteria. A record must match all that are set.
 type SearchFlags struct {
 	SPIFFEID    string            `help:"Only records of this sandbox." name:"spiffe-id"`
 	Prefix      string            `help:"Only records of sandboxes at or below this SPIFFE ID."`
@@ -61,7 +61,7 @@ type SearchFlags struct {
 	KeyID       string            `help:"Only credentials signed by this key." name:"key-id"`
 }
 
-// Run prints a table, or one JSON document a line.
+// Run prints a table, or one JSON document per line.
 func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 	if c.Limit < 1 {
 		return errors.New("--limit: at least 1")

@@ -39,7 +39,7 @@ It proves that these entries are in the log that the keys have signed. It does n
 task: that takes the whole log.
 `
 
-// Run writes the evidence of one task into a file that stands by itself.
+// Run writes the evidence of one task to a self-contained file.
 func (c *AuditEvidenceCmd) Run(ctx context.Context, con *console) error {
 	return c.consult(ctx, con, func(broker *client.Client) error {
 		files, err := c.collect(ctx, con, broker)
@@ -54,7 +54,7 @@ func (c *AuditEvidenceCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
-// evidence is a file of it.
+// evidence is one file of the evidence archive.
 type evidence struct {
 	name string
 	text []byte
@@ -123,12 +123,12 @@ func catalogueFiles(ctx context.Context, broker *client.Client, digest string) (
 	return all, nil
 }
 
-// localName tells whether a name stays in its folder, wherever the file is unpacked.
+// localName reports whether a name stays inside its folder on every system where the archive may be unpacked.
 func localName(name string) bool {
 	return name != "" && !strings.ContainsAny(name, "\\:") && !strings.HasPrefix(name, "/") && !strings.Contains("/"+name+"/", "/../")
 }
 
-// writeZip writes a file that is whole or not there.
+// writeZip packs the files in memory, so that a packing error leaves no file behind. It fails if path exists.
 func writeZip(path string, files []evidence) error {
 	var packed bytes.Buffer
 	w := zip.NewWriter(&packed)

@@ -25,19 +25,19 @@ type AuditExportCmd struct {
 	Follow bool          `help:"Continue with new entries until Ctrl-C."`
 }
 
-// exportPage is how many entries go in one batch.
+// exportPage is the largest number of entries in one batch.
 const exportPage = 1000
 
-// pollEvery is how often it is looked for new entries.
+// pollEvery is the interval between checks for new entries.
 const pollEvery = time.Second
 
-// sink takes batches of events. What take has returned nil for is there for good.
+// sink receives batches of events. A batch for which take has returned nil is delivered for good.
 type sink interface {
 	take(ctx context.Context, batch []export.Event) error
 	close() error
 }
 
-// Run writes entries in order, from where it left off.
+// Run exports entries in order, starting where an earlier run stopped.
 func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// pass hands on entries until there are no more, or ctx ends where that is what is waited for.
+// pass exports entries until none are left. With --follow it waits for new ones until ctx ends.
 func (c *AuditExportCmd) pass(ctx context.Context, broker *client.Client, out sink, at *exported) error {
 	for {
 		page, err := broker.Entries(ctx, at.From, exportPage)
@@ -92,7 +92,7 @@ func (c *AuditExportCmd) pass(ctx context.Context, broker *client.Client, out si
 	}
 }
 
-// hand gives one page to the sink, and then keeps how far that is.
+// hand gives one page to the sink, and then stores the new position of the export.
 func (c *AuditExportCmd) hand(ctx context.Context, page openapi.EntryPage, out sink, at *exported) error {
 	batch := make([]export.Event, len(page.Entries))
 	for i, entry := range page.Entries {
@@ -128,7 +128,7 @@ func (c *AuditExportCmd) sink(con *console, form exportForm, at *exported) (sink
 	return newExportStream(con.out, form)
 }
 
-// openFile goes on with a file that an earlier run has written, or begins one.
+// openFile opens the file of an earlier run to append to it, or creates a new file.
 func (c *AuditExportCmd) openFile(form exportForm, at *exported) (sink, error) {
 	flags := os.O_RDWR | os.O_CREATE
 	if at.Size == 0 {

@@ -20,7 +20,7 @@ type AuditCheckpointCmd struct {
 	Witnesses int `help:"Latest checkpoint that at least this many witnesses have cosigned."`
 }
 
-// Run prints the last signed checkpoint as it is, to be kept.
+// Run prints the latest signed checkpoint unchanged, so that it can be stored elsewhere.
 func (c *AuditCheckpointCmd) Run(ctx context.Context, con *console) error {
 	return c.consult(ctx, con, func(broker *client.Client) error {
 		signed, err := broker.CosignedCheckpoint(ctx, c.Witnesses)
@@ -64,7 +64,7 @@ type AuditReceiptCmd struct {
 	ID string `arg:"" help:"Id of the issuance."`
 }
 
-// Run prints the proof that an issuance is in the log: JSON either way, for a file.
+// Run prints the proof that an issuance is in the log. The output is always JSON, because it usually goes to a file.
 func (c *AuditReceiptCmd) Run(ctx context.Context, con *console) error {
 	return c.consult(ctx, con, func(broker *client.Client) error {
 		receipt, err := broker.LogReceipt(ctx, c.ID)
@@ -80,7 +80,7 @@ func (c *AuditReceiptCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
-// consult calls the broker as an official.
+// consult calls do with a client for an admin or auditor, and explains its error.
 func (f OfficialFlags) consult(ctx context.Context, con *console, do func(*client.Client) error) error {
 	broker, done, err := f.open(ctx)
 	if err != nil {
@@ -93,7 +93,8 @@ func (f OfficialFlags) consult(ctx context.Context, con *console, do func(*clien
 	return nil
 }
 
-// verifyReceipt says whether a receipt proves what it says, and prints its entries when it does: they are what is proven.
+// verifyReceipt verifies a receipt. If the receipt is valid, verifyReceipt prints its entries, because they are what it
+// proves.
 func (c *AuditVerifyCmd) verifyReceipt(con *console) error {
 	unsaid := func(err error) error {
 		fmt.Fprintf(con.err, "brevet: %v\n", err)
@@ -144,7 +145,8 @@ func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) e
 	return nil
 }
 
-// logVerifiers reads public keys of a log, oldest first. Its name of today stands in the last.
+// logVerifiers parses the public keys of a log, oldest first. The returned name is the log's current one, from the last
+// key.
 func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error) {
 	var all []signednote.Verifier
 	for _, key := range keys {

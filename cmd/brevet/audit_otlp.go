@@ -20,7 +20,8 @@ type otlp struct {
 	records  *collected
 }
 
-// collected is the processor that keeps records until they are exported: a batch is taken or not, as a whole.
+// collected is a log processor that keeps records until take exports them, so that a batch is accepted or rejected as a
+// whole.
 type collected struct{ batch []sdk.Record }
 
 func (c *collected) OnEmit(_ context.Context, r *sdk.Record) error {
@@ -63,7 +64,7 @@ func (o *otlp) take(ctx context.Context, batch []export.Event) error {
 	return nil
 }
 
-// logRecord is an entry as a log record: its body is the entry, and what people filter by is in its attributes.
+// logRecord converts an entry to a log record. Its body is the entry. Its attributes hold the fields that people filter by.
 func logRecord(e export.Event) log.Record {
 	var r log.Record
 	r.SetTimestamp(e.Time)

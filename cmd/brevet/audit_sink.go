@@ -19,17 +19,17 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// exported is how far an export got.
+// exported is the position of an export.
 type exported struct {
 	From int64 `json:"from"` // index of the next entry
 	Size int64 `json:"size"` // of the file, in bytes
 
-	next atomic.Int64 // is From, for whoever looks on
+	next atomic.Int64 // copy of From for the progress line, which reads it concurrently
 }
 
 func (at *exported) advance(to int64) { at.From = to; at.next.Store(to) }
 
-// resume reads how far an earlier run got.
+// resume reads the position at which an earlier run stopped.
 func (c *AuditExportCmd) resume() (at *exported, err error) {
 	at = &exported{From: c.From}
 	defer func() { at.next.Store(at.From) }()
@@ -60,7 +60,7 @@ func (at *exported) keep(path string) error {
 	return nil
 }
 
-// exportForm is the form of what is written, and the name of the log that it is from.
+// exportForm is the output format, and the name of the log that the entries come from.
 type exportForm struct {
 	format export.Format
 	source string
@@ -85,7 +85,8 @@ func (s exportStream) take(_ context.Context, batch []export.Event) error {
 
 func (s exportStream) close() error { return s.Close() }
 
-// exportFile writes to a file, durably, and cuts off what a run that died has left behind the last batch.
+// exportFile writes to a file and syncs each batch. It truncates whatever an interrupted run wrote after its last stored
+// batch.
 type exportFile struct {
 	exportStream
 	out *os.File
@@ -134,7 +135,8 @@ func headerOf(file *os.File) ([]byte, error) {
 	return bufio.NewReader(io.NewSectionReader(file, 0, 1<<16)).ReadBytes('\n')
 }
 
-// headless drops the first line: the file has its header already, which must be the same.
+// headless drops the first line, because the file already has a header. It returns errOtherColumns if the two headers
+// differ.
 type headless struct {
 	w      io.Writer
 	header []byte
@@ -158,7 +160,7 @@ func (h *headless) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// push POSTs each batch, again until it is taken.
+// push POSTs each batch. It retries for up to pushPatience until the receiver accepts the batch.
 type push struct {
 	url    string
 	header [2]string
@@ -166,7 +168,7 @@ type push struct {
 	client *http.Client
 }
 
-// errNotTaken is of a batch that trying again does not help.
+// errNotTaken means that the receiver rejected a batch and that a retry would not help.
 var errNotTaken = errors.New("the receiver rejects it")
 
 func newPush(target, headerFile string, form exportForm) (sink, error) {
@@ -189,7 +191,7 @@ func loopback(u *url.URL) bool {
 	return u.Hostname() == "127.0.0.1" || u.Hostname() == "localhost" || u.Hostname() == "::1"
 }
 
-// readHeader reads a header to send along, which may hold a secret.
+// readHeader reads from a file an HTTP header to send with each request. The header may hold a secret.
 func readHeader(path string) (header [2]string, err error) {
 	if path == "" {
 		return header, nil
@@ -218,7 +220,8 @@ func (p *push) take(ctx context.Context, batch []export.Event) error {
 	return again(ctx, func() error { return p.post(ctx, mediaType, text) })
 }
 
-// packed is a batch as the receiver expects it. CloudEvents come as a JSON array (JSON Event Format 1.0, 4).
+// packed returns a batch in the form that the receiver expects. CloudEvents are sent as a JSON array (JSON Event Format
+// 1.0, section 4).
 func (p *push) packed(lines []byte) (mediaType string, text []byte) {
 	switch p.form.format {
 	case export.CSV:
@@ -257,10 +260,10 @@ func (p *push) post(ctx context.Context, mediaType string, text []byte) error {
 
 func (p *push) close() error { return nil }
 
-// pushPatience is how long a receiver may be away.
+// pushPatience is how long a receiver may be unavailable before the export fails.
 const pushPatience = 5 * time.Minute
 
-// again tries until it works, or cannot.
+// again retries do until it succeeds, fails permanently, or pushPatience has passed.
 func again(ctx context.Context, do func() error) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.MaxInterval = 15 * time.Second

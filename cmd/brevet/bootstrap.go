@@ -13,7 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// BootstrapCmd is `brevet bootstrap`: what needs admin rights, done once, so that the broker never has them.
+// BootstrapCmd is `brevet bootstrap`. It does everything that needs admin rights, so that the broker never has them.
 type BootstrapCmd struct {
 	DatabaseFlag
 	BrokerUser          string `help:"Database user to create for the broker, with append access to the record." default:"brevet"`
@@ -33,7 +33,7 @@ type BootstrapCmd struct {
 	Catalogue       string `help:"Folder with the catalogue whose Vault policies to write. Run bootstrap again after each change to it." type:"existingdir"`
 }
 
-// Run prepares the database and Vault. It may be run again.
+// Run prepares the database and Vault. It can be run again.
 func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 	databaseURL, err := c.url()
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *BootstrapCmd) vault(ctx context.Context) error {
 	return writeAppRole(ctx, c.VaultAppRoleDir, b)
 }
 
-// writeAppRole prepares Vault and leaves the broker's login in dir.
+// writeAppRole prepares Vault and writes the broker's login to dir.
 func writeAppRole(ctx context.Context, dir string, b mint.Bootstrap) error {
 	login, err := b.Run(ctx)
 	if err != nil {
@@ -108,8 +108,8 @@ func writeAppRole(ctx context.Context, dir string, b mint.Bootstrap) error {
 	return nil
 }
 
-// replaceFile writes a file that only its owner may read. Whoever reads it meanwhile sees the old or the new text
-// whole, and what was in its place before, a link or a file that others may read, is gone.
+// replaceFile writes a file that only its owner may read. A concurrent reader sees either the whole old text or the whole
+// new text. If path was a link or a file that others may read, the new file takes its place.
 func replaceFile(path, text string) error {
 	fresh, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {

@@ -25,10 +25,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// workloadTimeout bounds the wait for the first SVID: an agent that knows the workload answers at once.
+// workloadTimeout bounds the wait for the first SVID. An agent that knows the workload responds at once.
 const workloadTimeout = 10 * time.Second
 
-// CallerFlags say which broker to call, and how to prove who is calling.
+// CallerFlags say which broker to call, and how to authenticate the caller.
 type CallerFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
@@ -39,9 +39,9 @@ type CallerFlags struct {
 	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 }
 
-// open returns a client and what ends it.
+// open returns a client and a function that closes it.
 func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
-	// A socket that is not there yet would be waited for. Whoever typed this command wants to know at once.
+	// go-spiffe would wait for a socket that does not exist yet. The user of a command wants to know at once.
 	if socket, ok := strings.CutPrefix(f.WorkloadAPI, "unix://"); ok {
 		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, fmt.Errorf("there is no Workload API at %s: is the agent, or brevet dev, running?", f.WorkloadAPI)
@@ -80,7 +80,7 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	return c, closeAll, nil
 }
 
-// withOption adds to an [client.IdentityError] the option that makes the choice, when there are SVIDs to choose from.
+// withOption adds to a [client.IdentityError] the option that chooses an SVID, if there are SVIDs to choose from.
 func withOption(err error, option string) error {
 	if chosen, ok := errors.AsType[*client.IdentityError](err); ok && len(chosen.Given) > 0 {
 		return fmt.Errorf("%w: set %s", err, option)
@@ -88,10 +88,10 @@ func withOption(err error, option string) error {
 	return err
 }
 
-// registeredWithin is how long a new entry may take to reach the agent.
+// registeredWithin is how long a new registration entry may take to reach the agent.
 const registeredWithin = 2 * time.Second
 
-// firstSVID asks for the SVIDs once, so that whoever typed the command is told at once what the agent says: that there is no entry for this
+// firstSVID fetches the SVIDs once, so that the user sees the agent's answer at once: that there is no entry for this
 // workload, or that there are several SVIDs to choose from.
 func (f CallerFlags) firstSVID(ctx context.Context, identity *client.Identity) error {
 	for began := time.Now(); ; {
@@ -139,7 +139,8 @@ func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Sourc
 	return client.New(client.Config{BaseURL: f.Server}, options...)
 }
 
-// clientAs is a client that calls by the X.509-SVIDs of one source, and knows the broker by the bundles of another.
+// clientAs returns a client that authenticates with the X.509-SVIDs of one source. With --server-id, it verifies the broker
+// with the bundles of the other source.
 func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source) (*client.Client, error) {
 	if f.ServerID == "" {
 		roots, err := f.roots()
@@ -155,7 +156,7 @@ func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source) 
 	return client.New(client.Config{BaseURL: f.Server}, client.WithX509(svids, bundles, tlsconfig.AuthorizeID(id)))
 }
 
-// audience is that of JWT-SVIDs: the broker's issuer, which is its URL unless the flag says another.
+// audience returns the audience of JWT-SVIDs: the broker's issuer, which is its URL unless --audience is set.
 func (f CallerFlags) audience() string {
 	if f.Audience != "" {
 		return f.Audience
@@ -163,7 +164,8 @@ func (f CallerFlags) audience() string {
 	return strings.TrimSuffix(f.Server, "/")
 }
 
-// roots are those of --ca-file, nil for the system's. A broker that proves a SPIFFE ID is not checked by roots of the web.
+// roots returns the certificates of --ca-file, or nil for the system's. With --server-id it returns nil, because Web PKI
+// roots do not verify a broker that proves a SPIFFE ID.
 func (f CallerFlags) roots() (*x509.CertPool, error) {
 	if f.CAFile == "" || f.ServerID != "" {
 		return nil, nil //nolint:nilnil // the system's
@@ -192,7 +194,7 @@ func (f CallerFlags) noSVID(err error) error {
 		f.WorkloadAPI, workloadTimeout, err)
 }
 
-// hint says what to try when the broker's certificate is none of the web's.
+// hint adds advice if the Web PKI does not verify the broker's certificate.
 func (f CallerFlags) hint(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	if f.ServerID != "" || !errors.As(err, &untrusted) {
@@ -201,8 +203,8 @@ func (f CallerFlags) hint(err error) error {
 	return fmt.Errorf("%w\nIf the broker serves with an SVID, set --server-id or BREVET_SERVER_ID", err)
 }
 
-// explain turns a problem of the server into what a person reads, or a program with --output json, and into an exit
-// code. task is what the ask was for.
+// explain prints a problem that the server returned, for people or as JSON, and returns an error with its exit code. It
+// returns any other error unchanged. task is the task of the request.
 func explain(con *console, err error, task string) error {
 	var problem *client.Problem
 	if !errors.As(err, &problem) {
@@ -240,8 +242,8 @@ func explain(con *console, err error, task string) error {
 	return explained
 }
 
-// The exit codes of commands that call the broker, for scripts. 1 is any other failure, 2 a command line that makes no
-// sense, and pending is an ask that waits for a person as well as an end that Vault has not confirmed.
+// The exit codes of commands that call the broker, for scripts. 1 is any other failure, and 2 is an invalid command line.
+// exitPending means that a request waits for approval, or that Vault has not confirmed a revocation.
 const (
 	exitDenied      = 3
 	exitPending     = 4

@@ -19,7 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 )
 
-// cast is who plays in the demo: each with an identity of its own.
+// cast holds the actors of the demo, each with a separate identity.
 type cast struct {
 	local    *localStack
 	cfg      Config
@@ -57,7 +57,7 @@ func assemble(ctx context.Context, local *localStack, cfg Config) (*cast, error)
 	return c, nil
 }
 
-// person is somebody whom the stack's provider vouches for.
+// person returns a client for a person whom the stack's OpenID provider knows.
 func (c *cast) person(username string) (*client.Client, error) {
 	anyone, err := client.New(client.Config{BaseURL: c.cfg.Issuer},
 		client.WithServer(c.local.issuer.Bundle(), tlsconfig.AuthorizeID(c.brokerID())))
@@ -75,7 +75,7 @@ func (c *cast) brokerID() spiffeid.ID {
 	return spiffeid.RequireFromString("spiffe://" + localDomain + localWorkloads["brevet"])
 }
 
-// forger is a caller whose proof names the research agent, signed by an authority that the broker does not know.
+// forger returns a client whose SVID names the research agent, but is signed by an authority that the broker does not know.
 func (c *cast) forger(proof func(forge *devstack.Issuer, server tlsconfig.Authorizer) ([]client.Option, error)) (*client.Client, error) {
 	forge, err := devstack.NewIssuer(devstack.IssuerConfig{
 		TrustDomain: spiffeid.RequireTrustDomainFromString(localDomain), Now: time.Now,
@@ -90,7 +90,7 @@ func (c *cast) forger(proof func(forge *devstack.Issuer, server tlsconfig.Author
 	return client.New(client.Config{BaseURL: c.cfg.Issuer}, options...)
 }
 
-// forgedTokens are JWT-SVIDs of one subject, from whichever issuer.
+// forgedTokens issues JWT-SVIDs for one subject, signed by any issuer.
 type forgedTokens struct {
 	issuer  *devstack.Issuer
 	subject spiffeid.ID
@@ -105,7 +105,7 @@ func (f forgedTokens) FetchJWTSVID(_ context.Context, params jwtsvid.Params) (*j
 	return jwtsvid.ParseInsecure(token, []string{params.Audience})
 }
 
-// jwks fetches the public keys as a resource server does: with no identity at all.
+// jwks fetches the public keys as a resource server does, without any client identity.
 func (c *cast) jwks(ctx context.Context) (*jose.JSONWebKeySet, error) {
 	anyone := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: tlsconfig.TLSClientConfig(c.local.issuer.Bundle(), tlsconfig.AuthorizeID(c.brokerID())),
@@ -128,7 +128,7 @@ func (c *cast) jwks(ctx context.Context) (*jose.JSONWebKeySet, error) {
 	return &keys, json.Unmarshal(body, &keys)
 }
 
-// checkToken is all a resource server has to do.
+// checkToken does everything that a resource server must do to verify a token.
 func checkToken(keys *jose.JSONWebKeySet, token, issuer, audience string) (jwt.MapClaims, error) {
 	claims := jwt.MapClaims{}
 	_, err := jwt.ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
@@ -153,8 +153,8 @@ func reachable(ctx context.Context, address string) bool {
 	return true
 }
 
-// refusedHandshake says whether the server hung up without an answer, as it does on a certificate that it refuses. What
-// the caller sees of that, an alert, an end or a reset, depends on what reaches it first.
+// refusedHandshake reports whether the server closed the connection without a response, as it does if it refuses a
+// certificate. The caller sees an alert, EOF or a reset, depending on which arrives first.
 func refusedHandshake(err error) bool {
 	var answered *client.Problem
 	return err != nil && !errors.As(err, &answered) && !errors.Is(err, client.ErrAnswer)

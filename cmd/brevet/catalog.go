@@ -137,7 +137,8 @@ func loadFolder(folder string) (*scopes.Catalogue, error) {
 	return catalogue, nil
 }
 
-// folderError says everything that is wrong in a folder, a line for each. Whoever reviews a catalogue has not written it.
+// folderError lists every problem in a folder, one per line. Reviewers of a catalogue need the details, because they did
+// not write it.
 func folderError(doing, folder string, err error) error {
 	var problems scopes.Problems
 	if !errors.As(err, &problems) {

@@ -34,7 +34,7 @@ type exampleReport struct {
 	Failures  []string       `json:"failures,omitempty"`
 }
 
-// Run decides every example. One that is not answered as it says is a failure.
+// Run decides every example. It fails if one has a result other than the expected one.
 func (c *CatalogTestCmd) Run(con *console) error {
 	catalogue, err := loadFolder(c.Folder)
 	if err != nil {

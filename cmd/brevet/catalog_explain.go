@@ -25,7 +25,7 @@ type CatalogExplainCmd struct {
 	Groups []string      `help:"Groups of --user, separated by commas." name:"user-groups"`
 }
 
-// longSVID is how long the SVID of an explained ask lives: longer than any credential, so that it bounds none.
+// longSVID is the lifetime of the SVID in an explained request. It is longer than any credential's, so it never limits one.
 const longSVID = 48 * time.Hour
 
 type explainReport struct {
@@ -61,7 +61,7 @@ type explainApproval struct {
 	Passkey string `json:"passkey,omitzero"` // "required"
 }
 
-// Run decides, and prints by what. A denial is an answer too.
+// Run decides the request and prints the policies that determined the decision. A denial is not an error.
 func (c *CatalogExplainCmd) Run(con *console) error {
 	catalogue, err := loadFolder(c.Folder)
 	if err != nil {

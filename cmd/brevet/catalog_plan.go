@@ -20,10 +20,10 @@ type CatalogPlanCmd struct {
 	Detailed bool   `help:"Exit with 2 if there are changes." name:"detailed-exitcode"`
 }
 
-// exitChanges is the code of a plan with changes, when it was asked for.
+// exitChanges is the exit code if there are changes and --detailed-exitcode is set.
 const exitChanges = 2
 
-// Run compares a folder with another, or with what is in force.
+// Run compares a folder with another folder, or with the catalogue in force on the server.
 func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 	to, err := loadFolder(c.Folder)
 	if err != nil {
@@ -64,10 +64,10 @@ func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (*scopes.Catalo
 	return from, nil
 }
 
-// signs are what a change begins with.
+// signs are the prefixes of changes.
 var signs = map[scopes.Change]string{scopes.Added: "+", scopes.Removed: "-", scopes.Modified: "~"}
 
-// marks say what a change does to what can be had. The one to look at is the one in capitals.
+// marks say how a change affects reach. Capitals draw attention to the changes that need a review.
 var marks = map[scopes.Reach]string{
 	scopes.Widened: "  <- WIDENS REACH", scopes.Narrowed: "  (narrows reach)", scopes.Changed: "  <- CHANGES REACH, look closely",
 }
@@ -78,7 +78,7 @@ type diffReport struct {
 	scopes.Diff
 }
 
-// printDiff prints what a catalogue would change.
+// printDiff prints the changes between two catalogues.
 func printDiff(con *console, diff scopes.Diff) error {
 	if con.json {
 		return con.encode(diffReport{Changes: !diff.Empty(), Summary: diff.Summary(), Diff: diff})

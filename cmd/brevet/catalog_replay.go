@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// maxReaders bounds the connections to a database that has other work to do.
+// maxReaders limits the connections to the database, which also serves other work.
 const maxReaders = 8
 
 // CatalogReplayCmd is `brevet catalog replay`.
@@ -28,10 +28,10 @@ type CatalogReplayCmd struct {
 	Detailed        bool     `help:"Exit with 2 if a decision would change." name:"detailed-exitcode"`
 }
 
-// lookback is a duration in the past, in days too.
+// lookback is a period before now, which may be written in days.
 type lookback time.Duration
 
-// UnmarshalText reads days (7d) and what Go reads as a duration (24h, 90m). It has to be more than nothing.
+// UnmarshalText accepts days (7d) and Go durations (24h, 90m). The duration must be positive.
 func (l *lookback) UnmarshalText(text []byte) error {
 	const day = 24 * time.Hour
 	var d time.Duration
@@ -53,7 +53,7 @@ func (l *lookback) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Run decides again what was decided, by the folder.
+// Run decides recorded requests again with the catalogue in the folder.
 func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	if c.Top < 0 {
 		return errors.New("--top: must be at least 0")
@@ -82,13 +82,13 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// past is where decisions are read, and from when on.
+// past says in which database the recorded decisions are, and when the period begins.
 type past struct {
 	databaseURL string
 	since       time.Time
 }
 
-// replay decides everything again, on all processors.
+// replay decides all recorded requests again, in parallel with up to maxReaders readers.
 func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, from past) (*scopes.Replayer, error) {
 	var at replayProgress
 	stop := p.follow(at.line)
@@ -120,7 +120,7 @@ func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, from past
 	return all[0], nil
 }
 
-// replayProgress is how far a replay is.
+// replayProgress is the progress of a replay.
 type replayProgress struct {
 	done  atomic.Int64
 	whole atomic.Pointer[replayWhole]

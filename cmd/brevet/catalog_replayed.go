@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// shifts are in the order in which people should look at them: what would be had more easily comes first.
+// shifts are in the order in which people should review them. Those that give more access come first.
 var shifts = []struct {
 	shift         scopes.Shift
 	name, meaning string
@@ -38,7 +38,7 @@ type replayReport struct {
 	scopes.Replay
 }
 
-// changed is how many decisions would be others.
+// changed returns how many decisions would change.
 func (r replayReport) changed() int64 {
 	return r.Decisions - r.Counts[scopes.Unchanged] - r.Counts[scopes.NotByPolicies]
 }

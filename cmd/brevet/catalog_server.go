@@ -31,7 +31,7 @@ type CatalogRollbackCmd struct {
 	consent
 }
 
-// consent is what every change of the catalogue takes.
+// consent holds the flags of every command that changes the catalogue.
 type consent struct {
 	Reason string `help:"Reason for the record, in one sentence." required:""`
 	Yes    bool   `help:"Do not ask for confirmation." short:"y"`
@@ -59,7 +59,7 @@ func (c *CatalogApplyCmd) Run(ctx context.Context, con *console) error {
 	return explainCatalogue(con, c.hint(err))
 }
 
-// Run shows what going back would change, and does it.
+// Run shows what the rollback would change, and applies it.
 func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -77,13 +77,13 @@ func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
 	return explainCatalogue(con, c.hint(err))
 }
 
-// swap is one catalogue in the place of another.
+// swap is the replacement of one catalogue by another.
 type swap struct {
 	from, to *scopes.Catalogue
 	files    []openapi.CatalogueFile // of to
 }
 
-// replace applies a catalogue once whoever calls has seen what it changes and wants that.
+// replace applies a catalogue after the user has seen and confirmed its changes.
 func (c consent) replace(ctx context.Context, con *console, broker *client.Client, s swap) error {
 	diff := scopes.Plan(s.from, s.to)
 	if diff.Empty() && !con.json {
@@ -100,7 +100,7 @@ func (c consent) replace(ctx context.Context, con *console, broker *client.Clien
 	return printChange(con, change)
 }
 
-// lost says what is known when the answer to a change is lost: it may have been carried out.
+// lost describes a change whose response was lost. The server may have applied it.
 func lost(ctx context.Context, broker *client.Client, digest string, err error) error {
 	var problem *client.Problem
 	if errors.As(err, &problem) {
@@ -112,7 +112,7 @@ func lost(ctx context.Context, broker *client.Client, digest string, err error) 
 	return fmt.Errorf("the outcome is unknown; see brevet catalog history: %w", err)
 }
 
-// ask shows what changes, and has whoever calls say so again.
+// ask prints the changes and asks the user to confirm them.
 func (c consent) ask(con *console, s swap, doing string) error {
 	if c.Yes && con.json {
 		return nil
@@ -147,12 +147,12 @@ type catalogVerdict struct {
 	consent
 }
 
-// Run shows what was proposed, and has it applied.
+// Run shows what was proposed, and approves it.
 func (c *CatalogApproveCmd) Run(ctx context.Context, con *console) error {
 	return c.decide(ctx, con, openapi.CatalogueApprove, "Approve")
 }
 
-// Run shows what was proposed, and turns it down.
+// Run shows what was proposed, and rejects it.
 func (c *CatalogRejectCmd) Run(ctx context.Context, con *console) error {
 	return c.decide(ctx, con, openapi.CatalogueReject, "Reject")
 }
@@ -187,7 +187,7 @@ type CatalogHistoryCmd struct {
 	Limit int `help:"Maximum number of results." default:"20"`
 }
 
-// Run prints a table, or one JSON document a line.
+// Run prints a table, or one JSON document per line.
 func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -223,7 +223,7 @@ func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
 	return table.Flush()
 }
 
-// catalogueInForce loads what the server says is in force.
+// catalogueInForce loads the catalogue that is in force on the server.
 func catalogueInForce(ctx context.Context, broker *client.Client) (*scopes.Catalogue, error) {
 	now, err := broker.Catalogue(ctx)
 	if err != nil {
@@ -241,8 +241,8 @@ func keptCatalogue(ctx context.Context, broker *client.Client, digest string) (*
 	return catalogue, files, err
 }
 
-// loadServed loads files that came from the server, and holds them to their name: it is by that name that they are
-// applied.
+// loadServed loads files that came from the server. It returns an error if they do not have the given digest, because the
+// server applies a catalogue by its digest.
 func loadServed(digest string, files []openapi.CatalogueFile) (*scopes.Catalogue, error) {
 	var all []scopes.File
 	for _, f := range files {
@@ -266,7 +266,7 @@ func filesOf(files []scopes.File) []openapi.CatalogueFile {
 	return out
 }
 
-// newPolicies are the names of Vault's policies that one catalogue needs and the other did not.
+// newPolicies returns the names of the Vault policies that one catalogue needs and the other did not.
 func newPolicies(from, to *scopes.Catalogue) []string {
 	had, needs := map[string]bool{}, []string(nil)
 	for _, p := range from.VaultPolicies() {
@@ -280,7 +280,7 @@ func newPolicies(from, to *scopes.Catalogue) []string {
 	return needs
 }
 
-// sayPolicies says what has to be done before a catalogue is applied.
+// sayPolicies says which Vault policies must be created before the catalogue is applied.
 func sayPolicies(con *console, policies []string) {
 	if len(policies) == 0 || con.json {
 		return
@@ -292,7 +292,8 @@ func sayPolicies(con *console, policies []string) {
 	}
 }
 
-// printChange prints what became of a change. One that waits for another admin is no success yet.
+// printChange prints the result of a change. A change that waits for another admin is not a success yet: it exits with
+// exitPending.
 func printChange(con *console, change openapi.CatalogueChange) error {
 	waits := change.State == openapi.CatalogueProposed
 	if con.json {
@@ -318,7 +319,7 @@ func printChange(con *console, change openapi.CatalogueChange) error {
 	return nil
 }
 
-// explainCatalogue is explain, with what is wrong with the files.
+// explainCatalogue does what explain does, and also prints the problems in the files.
 func explainCatalogue(con *console, err error) error {
 	var problem *client.Problem
 	explained := explain(con, err, "")

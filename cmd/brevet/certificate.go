@@ -15,26 +15,28 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// rereadCertificate is how often files with a certificate are read: whoever renews it does so days before it ends.
+// rereadCertificate is the interval at which certificate files are read. Certificates are usually renewed days before they
+// expire.
 const rereadCertificate = 30 * time.Second
 
-// servedCertificate is what the server proves itself with, and what may be wrong with it.
+// servedCertificate provides the server's current certificate and reports problems with it.
 type servedCertificate struct {
 	get  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	leaf func() *x509.Certificate
-	// identity says why the Workload API does not give the broker's SVID at the moment; nil for files.
+	// identity returns an error while the Workload API does not give the broker's SVID. It always returns nil for files.
 	identity func() error
 	now      func() time.Time
 }
 
-// openCertificate returns the current certificate: SVIDs are replaced many times a day, and files when somebody renews what is in them.
+// openCertificate opens the configured certificate and keeps it current. SVIDs rotate many times a day, and certificate
+// files change when somebody renews them.
 func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (*servedCertificate, error) {
 	if cfg.CertFile != "" {
 		c := &certificateFiles{cert: cfg.CertFile, key: cfg.KeyFile, log: s.log}
 		if err := c.read(ctx); err != nil {
 			return nil, fmt.Errorf("tls.cert_file: %w", err)
 		}
-		go c.follow(ctx, rereadCertificate) // nobody waits for a file that cannot be read
+		go c.follow(ctx, rereadCertificate) // a file that cannot be read is no reason to stop
 		return &servedCertificate{get: c.certificate, leaf: c.leaf, identity: func() error { return nil }, now: time.Now}, nil
 	}
 	identity := client.NewIdentity(cfg.SVID)
@@ -49,7 +51,8 @@ func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (*servedCe
 	return &servedCertificate{get: tlsconfig.GetCertificate(source), leaf: identity.Leaf, identity: identity.Err, now: time.Now}, nil
 }
 
-// ready fails when clients would refuse the certificate, or when it is about to expire because the Workload API no longer gives this identity.
+// ready returns an error if the certificate has expired, or if the Workload API no longer gives this identity, so that the
+// certificate is about to expire.
 func (c *servedCertificate) ready(context.Context) error {
 	if err := c.identity(); err != nil {
 		return err
@@ -69,9 +72,10 @@ func (c *servedCertificate) expires() time.Time {
 }
 
 const (
-	// watchCertificate is how often the certificate is looked at for the log.
+	// watchCertificate is how often watch checks the certificate.
 	watchCertificate = 10 * time.Second
-	// lastFifth of a certificate's life is when one that was not renewed is worth a warning. SPIRE renews at half of it.
+	// lastFifth defines when watch warns about a certificate that was not renewed: in the last fifth of its lifetime. SPIRE
+	// renews after half of it.
 	lastFifth = 5
 )
 
@@ -105,7 +109,7 @@ func (c *servedCertificate) watch(ctx context.Context, log *slog.Logger, every t
 
 const certificateExpiring = "expires soon"
 
-// problem is what is wrong with the certificate; empty when nothing is.
+// problem describes what is wrong with the certificate. It is empty if nothing is wrong.
 func (c *servedCertificate) problem(leaf *x509.Certificate) string {
 	if err := c.ready(context.Background()); err != nil {
 		return err.Error()
@@ -116,7 +120,7 @@ func (c *servedCertificate) problem(leaf *x509.Certificate) string {
 	return ""
 }
 
-// nameOf is the SPIFFE ID of a certificate, or its first DNS name.
+// nameOf returns a certificate's SPIFFE ID, its first DNS name, or its subject.
 func nameOf(leaf *x509.Certificate) string {
 	if len(leaf.URIs) > 0 {
 		return leaf.URIs[0].String()
@@ -140,7 +144,8 @@ func (c *certificateFiles) certificate(*tls.ClientHelloInfo) (*tls.Certificate, 
 
 func (c *certificateFiles) leaf() *x509.Certificate { return c.current.Load().Leaf }
 
-// read takes what is in the files, if it is a certificate with its key.
+// read loads the files if they hold a certificate and its key. It refuses a new certificate that has expired or is not
+// valid yet.
 func (c *certificateFiles) read(ctx context.Context) error {
 	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
 	if err != nil {
@@ -165,8 +170,8 @@ func (c *certificateFiles) read(ctx context.Context) error {
 	return nil
 }
 
-// follow reads the files again and again until ctx ends. What cannot be read, such as a certificate whose key has not been
-// written yet, changes nothing, and neither does one whose time is over.
+// follow reads the files periodically until ctx ends. It keeps the current certificate if it cannot read the new one, for
+// example because the new key has not been written yet, or if the new one is not valid now.
 func (c *certificateFiles) follow(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

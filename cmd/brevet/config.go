@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Config is the whole configuration of `brevet serve`: one YAML file. Unknown keys stop the start.
-// Relative paths are taken from the folder of the file. Secrets are never in it, only paths to them.
+// Config is the whole configuration of `brevet serve`: one YAML file. An unknown key prevents the start. Relative paths are
+// relative to the folder of the file. The file never contains secrets, only paths to them.
 type Config struct {
 	// Address to serve HTTPS on, as host:port.
 	Listen string `yaml:"listen"`
@@ -57,7 +57,7 @@ type Config struct {
 	Log LogConfig `yaml:"log,omitempty"`
 }
 
-// TLSConfig says where the server's certificate comes from: either of the two.
+// TLSConfig says where the server's certificate comes from: the Workload API or files.
 type TLSConfig struct {
 	// Workload API socket (unix:///path) that gives the broker's own X.509-SVID.
 	WorkloadAPI string `yaml:"workload_api,omitempty"`
@@ -87,7 +87,7 @@ type TrustDomainConfig struct {
 	Orchestrators []WorkloadRoleConfig `yaml:"orchestrators,omitempty"`
 }
 
-// WorkloadRoleConfig gives a role to a workload: {id: ..., within: [...]}, or a SPIFFE ID by itself for all of the trust
+// WorkloadRoleConfig gives a role to a workload. It is {id: ..., within: [...]}, or just a SPIFFE ID for the whole trust
 // domain.
 type WorkloadRoleConfig struct {
 	// SPIFFE ID of the workload. An entry that is just a SPIFFE ID gives the role in all of the trust domain.
@@ -96,7 +96,7 @@ type WorkloadRoleConfig struct {
 	Within []string `yaml:"within,omitempty"`
 }
 
-// ResourceServerConfig lets a workload ask about tokens.
+// ResourceServerConfig allows a workload to introspect tokens.
 type ResourceServerConfig struct {
 	// SPIFFE ID of the workload.
 	ID string `yaml:"id"`
@@ -104,7 +104,7 @@ type ResourceServerConfig struct {
 	Audiences []string `yaml:"audiences"`
 }
 
-// PeopleConfig is an OpenID Connect provider and what its people may do.
+// PeopleConfig is an OpenID Connect provider and the roles of its people.
 type PeopleConfig struct {
 	// Issuer of the provider, exactly as its ID tokens have it.
 	Issuer string `yaml:"issuer"`
@@ -136,7 +136,7 @@ type PeopleRoleConfig struct {
 	Within []string `yaml:"within,omitempty"`
 }
 
-// ConsoleConfig is the web pages for people, on an address of their own.
+// ConsoleConfig is the console: the web pages for people, on a separate address.
 type ConsoleConfig struct {
 	// Address to serve them on, as host:port. Without cert_file it has to be of loopback: for a proxy beside it that ends TLS.
 	Listen string `yaml:"listen"`
@@ -150,7 +150,7 @@ type ConsoleConfig struct {
 	ClientSecretFile string `yaml:"client_secret_file,omitempty"`
 }
 
-// WebhookConfig is one system of others that is told by signed calls (Standard Webhooks), or a channel of Slack.
+// WebhookConfig is one external system that Brevet notifies by signed calls (Standard Webhooks), or a Slack channel.
 type WebhookConfig struct {
 	// Lower-case letters, digits, - and _. It stands for the webhook in the record of what it was told: one that is renamed begins anew.
 	Name string `yaml:"name"`
@@ -169,7 +169,8 @@ type WebhookConfig struct {
 	ReachConfig `yaml:",inline"`
 }
 
-// WitnessConfig is somebody who cosigns checkpoints of the ledger, and only such as continue what they cosigned before (c2sp.org/tlog-witness).
+// WitnessConfig is a witness that cosigns checkpoints of the ledger. It cosigns only checkpoints that continue those it
+// cosigned before (c2sp.org/tlog-witness).
 type WitnessConfig struct {
 	// Lower-case letters, digits, - and _. It stands for the witness beside its cosignatures: with another key, give it another name.
 	Name string `yaml:"name"`
@@ -180,7 +181,7 @@ type WitnessConfig struct {
 	ReachConfig `yaml:",inline"`
 }
 
-// AnchorConfig is a place where copies of checkpoints are put. Exactly one of file, url and git is set.
+// AnchorConfig is a place where copies of checkpoints are stored. Exactly one of file, url and git is set.
 type AnchorConfig struct {
 	// Lower-case letters, digits, - and _.
 	Name string `yaml:"name"`
@@ -195,7 +196,7 @@ type AnchorConfig struct {
 	ReachConfig `yaml:",inline"`
 }
 
-// ReachConfig says what may be called to reach a URL.
+// ReachConfig says which certificates and addresses are accepted in calls to a URL.
 type ReachConfig struct {
 	// PEM roots for the receiver's certificate, instead of the system's.
 	CAFile string `yaml:"ca_file,omitempty"`

@@ -14,7 +14,7 @@ import (
 
 const longestLameDuck = 5 * time.Minute
 
-// check reports everything that is wrong at once, so that one edit mends it.
+// check reports every problem at once, so that one edit can fix them all.
 func (c *Config) check() error {
 	errs := []error{
 		checkAddress("listen", c.Listen),
@@ -99,7 +99,7 @@ func required(key, value string) error {
 	return nil
 }
 
-// choice is one of several keys of which exactly one is to be set.
+// choice is one of several keys. Exactly one of them must be set.
 type choice struct {
 	key string
 	set bool
