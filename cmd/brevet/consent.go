@@ -10,10 +10,10 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// proceedsWithin is how long after the vote a sandbox may still wait for its credential.
+// proceedsWithin bounds how long a sandbox may wait for its credential after the vote.
 const proceedsWithin = time.Second
 
-// approved shows a write that waits for a person, and goes on once she has agreed.
+// approved shows a write that needs approval, and continues after Alice has approved it.
 func (s *story) approved(ctx context.Context, c *chapter) error {
 	ask := demoAsk("github.issues.write", 0)
 	answer, err := s.ask(ctx, c, ask)
@@ -58,7 +58,7 @@ func (s *story) approved(ctx context.Context, c *chapter) error {
 	return nil
 }
 
-// onlyPeople shows that a sandbox cannot approve what it asks for.
+// onlyPeople shows that a sandbox cannot approve its own request.
 func (s *story) onlyPeople(ctx context.Context, id string) error {
 	_, err := s.cast.research.Vote(ctx, openapi.ApprovalCase{ID: id, Hash: fmt.Sprintf("%064d", 0)}, openapi.VerdictApprove, "")
 	if !errors.Is(err, client.ErrNotAllowed) {
@@ -67,7 +67,7 @@ func (s *story) onlyPeople(ctx context.Context, id string) error {
 	return nil
 }
 
-// redeem is what `brevet request --wait` does.
+// redeem does what `brevet request --wait` does.
 func (s *story) redeem(ctx context.Context, id string, ask client.Ask) (*client.Token, error) {
 	state, err := s.cast.research.Wait(ctx, id)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *story) redeem(ctx context.Context, id string, ask client.Ask) (*client.
 	return answer.Token, nil
 }
 
-// vote is what Alice does, and returns when she had done it.
+// vote approves the request as Alice, and returns the time of her vote.
 func (s *story) vote(ctx context.Context, c *chapter, id string) (time.Time, error) {
 	shown, err := s.cast.alice.Approval(ctx, id)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// mostConsoleConnections leaves files to be opened for everybody else.
+// mostConsoleConnections limits connections to the console, so that file descriptors are left for everything else.
 const mostConsoleConnections = 2048
 
 func (c *ConsoleConfig) check() error {
@@ -42,7 +42,8 @@ func onLoopback(listen string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
-// serveConsole serves the pages, where the configuration has any. Of is what they are of; the rest is in the configuration.
+// serveConsole serves the console if it is configured. of holds the console's dependencies; the other settings come from
+// the configuration.
 func (s *service) serveConsole(ctx context.Context, cfg Config, of pages.Config) error {
 	if cfg.Console == nil {
 		return nil
@@ -97,7 +98,7 @@ func (s *service) openConsole(cfg Config, of pages.Config) (*pages.Console, erro
 	return pages.New(of)
 }
 
-// bundlesFor tells the console how the keys are by which SVIDs are verified.
+// bundlesFor returns a function that reports to the console the state of the bundles that verify SVIDs.
 func bundlesFor(sources *attest.Sources) func() []pages.Bundle {
 	return func() []pages.Bundle {
 		var all []pages.Bundle

@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
-// HelperFlags are for commands that other programs run to get a credential.
+// HelperFlags are the flags of commands that other programs run to get a credential.
 type HelperFlags struct {
 	CallerFlags
 	Task   string        `help:"Task of the credential." required:"" env:"BREVET_TASK"`
@@ -18,7 +18,7 @@ type HelperFlags struct {
 	Reason string        `help:"Reason for the record, in one sentence."`
 }
 
-// obtain asks with these parameters, and waits for people where they have to agree.
+// obtain requests a credential with these parameters, and waits for approval if the request needs it.
 func (f HelperFlags) obtain(ctx context.Context, con *console, broker *client.Client, params []string) (*client.Token, error) {
 	parsed, err := parseParams(params)
 	if err != nil {

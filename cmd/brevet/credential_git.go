@@ -23,7 +23,8 @@ type GitCredentialCmd struct {
 	Operation string `arg:"" help:"Operation of git: get, store or erase."`
 }
 
-// Run does what git wants. In --param, {host} and {path} stand for what git names.
+// Run performs the operation that git requests. In --param, {host} and {path} stand for the host and the path that git
+// names.
 func (c *GitCredentialCmd) Run(ctx context.Context, con *console) error {
 	var do func(context.Context, *console, gitAttributes) error
 	switch c.Operation {
@@ -32,20 +33,20 @@ func (c *GitCredentialCmd) Run(ctx context.Context, con *console) error {
 	case "erase":
 		do = c.erase
 	default:
-		// There is nothing to store: a credential is asked for whenever it is needed. What git may invent later is not
-		// for us.
+		// There is nothing to store, because a credential is requested whenever it is needed. Ignore operations that git
+		// may add later.
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	}
 	asked, err := readGitAttributes(os.Stdin)
 	if err == nil && asked["host"] != c.Host {
-		return nil // another helper may know it
+		return nil // another helper may have a credential for it
 	}
 	if err == nil {
 		err = do(ctx, &console{out: con.out, err: con.err}, asked)
 	}
 	if err != nil && c.Operation == "get" {
-		// Without this git would ask the next helper, and then whoever sits there.
+		// Without this, git would ask the next helper, and then the user.
 		fmt.Fprintln(con.out, "quit=1")
 	}
 	return err
@@ -79,7 +80,8 @@ func (c *GitCredentialCmd) get(ctx context.Context, con *console, asked gitAttri
 	return err
 }
 
-// erase releases what git was refused with. Of what the record does not know there is nothing to release.
+// erase releases a credential with which git was refused. If the record does not know the credential, there is nothing to
+// release.
 func (c *GitCredentialCmd) erase(ctx context.Context, con *console, asked gitAttributes) error {
 	if asked["password"] == "" {
 		return nil
@@ -103,16 +105,16 @@ func (c *GitCredentialCmd) erase(ctx context.Context, con *console, asked gitAtt
 	return errors.Join(errs...)
 }
 
-// gitAttributes is what git says of a credential.
+// gitAttributes are the attributes of a credential, as git sends them.
 type gitAttributes map[string]string
 
-// maxGitInput is more than git ever says, in bytes.
+// maxGitInput is more than git ever sends, in bytes.
 const maxGitInput = 64 << 10
 
 var errGitInput = errors.New("standard input is not a request of git to a credential helper")
 
-// readGitAttributes reads lines of name=value, to the end or an empty line. The names in it come from URLs that anybody
-// may have written: what could be read in two ways is refused.
+// readGitAttributes reads lines of name=value until an empty line or the end. The values come from URLs that anybody may
+// have written, so it refuses ambiguous input with errGitInput.
 func readGitAttributes(in io.Reader) (gitAttributes, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxGitInput+1))
 	if err != nil {
@@ -138,7 +140,8 @@ func readGitAttributes(in io.Reader) (gitAttributes, error) {
 	return asked, nil
 }
 
-// fill puts the host and the path of the repository into parameters. The broker holds them to the scope's patterns.
+// fill replaces {host} and {path} in parameters by the host and the path of the repository. The broker checks the results
+// against the scope's patterns.
 func (g gitAttributes) fill(params []string) ([]string, error) {
 	path := strings.TrimSuffix(strings.Trim(g["path"], "/"), ".git")
 	out := make([]string, 0, len(params))

@@ -15,7 +15,7 @@ import (
 // KubeCredentialCmd is `brevet kube-credential`, a client-go credential plugin.
 type KubeCredentialCmd struct{ HelperFlags }
 
-// execCredential is the answer of a credential plugin (client.authentication.k8s.io).
+// execCredential is the response of a credential plugin (client.authentication.k8s.io).
 type execCredential struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
@@ -29,7 +29,7 @@ type kubeStatus struct {
 	ClientKeyData         string    `json:"clientKeyData,omitempty"`
 }
 
-// kubeVersions of the interface differ in nothing that is said here.
+// kubeVersions are the supported versions of the interface. The fields that are used here are the same in both.
 var kubeVersions = []string{"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"}
 
 // Run prints a token, or a certificate with its key, for kubectl to read.
@@ -55,7 +55,7 @@ func (c *KubeCredentialCmd) Run(ctx context.Context, con *console) error {
 	return json.NewEncoder(con.out).Encode(execCredential{APIVersion: version, Kind: "ExecCredential", Status: status})
 }
 
-// kubeVersion is the version that kubectl asks in, as its environment says.
+// kubeVersion returns the version that kubectl requests in KUBERNETES_EXEC_INFO, whose value is info.
 func kubeVersion(info string) (string, error) {
 	if info == "" {
 		return kubeVersions[0], nil

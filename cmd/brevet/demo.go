@@ -16,7 +16,7 @@ import (
 // DemoCmd is `brevet demo`.
 type DemoCmd struct{}
 
-// chapter is one part of the story: a title and what was seen.
+// chapter is one part of the demo: a title and the observed facts.
 type chapter struct {
 	Title string `json:"title"`
 	Facts []fact `json:"facts"`
@@ -42,7 +42,7 @@ type story struct {
 	shown    []string
 }
 
-// Run tells the story on a stack of its own and leaves nothing behind.
+// Run plays the demo on a private stack and removes the stack afterwards.
 func (*DemoCmd) Run(ctx context.Context, con *console) (err error) {
 	dir, err := os.MkdirTemp("", "brevet-demo-")
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *story) play(ctx context.Context, dir string) error {
 	return s.gone(local)
 }
 
-// serveInBackground runs the broker as `brevet serve` would, from the stack's own configuration file.
+// serveInBackground runs the broker as `brevet serve` does, with the stack's configuration file.
 func serveInBackground(ctx context.Context, local *localStack) (cfg Config, stop func(), err error) {
 	cfg, err = loadConfig(local.config)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *story) tell(ctx context.Context, title string, tell func(context.Contex
 	return tell(ctx, c)
 }
 
-// gone shows that the stack has left nothing running.
+// gone stops the stack and shows that no server still runs.
 func (s *story) gone(local *localStack) error {
 	return s.tell(context.Background(), "The stack stops", func(ctx context.Context, c *chapter) error {
 		addresses := []string{local.Postgres.Addr(), strings.TrimPrefix(local.Vault.Addr(), "http://")}
@@ -151,7 +151,7 @@ func (s *story) gone(local *localStack) error {
 	})
 }
 
-// say prints for people: on standard output, or nothing there when that carries JSON.
+// say prints for people on standard output. It prints nothing if standard output carries JSON.
 func (s *story) say(format string, args ...any) {
 	if !s.con.json {
 		fmt.Fprintf(s.con.out, format+"\n", args...)
@@ -165,7 +165,7 @@ func (s *story) bold(text string) string {
 	return "\x1b[1m" + text + "\x1b[0m"
 }
 
-// colourful honours NO_COLOR (no-color.org) and files.
+// colourful reports whether w is a terminal that may show colours. It honours NO_COLOR (no-color.org).
 func colourful(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(file.Fd()))

@@ -20,7 +20,7 @@ type DevCmd struct {
 	Login DevLoginCmd `cmd:"" help:"Log in as a person of a running stack, without a browser."`
 }
 
-// DevState is the folder of a stack.
+// DevState names the state folder of a stack.
 type DevState struct {
 	State string `help:"State folder; remove it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
 }
@@ -44,7 +44,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return ended(ctx, err)
 	}
-	local.removeEnvironments() // of a run that was killed
+	local.removeEnvironments() // left by a run that was killed
 	defer func() {
 		local.removeEnvironments()
 		closeErr := local.close()
@@ -72,7 +72,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	if c.AuthorityTTL > 0 {
-		go func() { _ = local.issuer.RotateEvery(serving, c.AuthorityTTL) }() // it fails with the state folder, as everything does
+		go func() { _ = local.issuer.RotateEvery(serving, c.AuthorityTTL) }() // it fails only if the state folder does, and then everything fails
 	}
 	var announced error
 	err = serve(serving, cfg, log, func(string) {
@@ -85,7 +85,8 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	return errors.Join(err, announced)
 }
 
-// notOnPath is the folder of this program when its name alone would not start it, as after `make dev`.
+// notOnPath returns the folder of this program if its name alone would not start it, as after `make dev`. Otherwise it
+// returns an empty string.
 func notOnPath() string {
 	self, err := os.Executable()
 	if err != nil {

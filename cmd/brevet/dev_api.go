@@ -16,10 +16,11 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// localAudience is the audience of the tokens that the dev stack's API takes.
+// localAudience is the audience of the tokens that the dev stack's API accepts.
 const localAudience = "https://github-gateway.acme.example"
 
-// chooseAPI chooses the address of the API: that of an earlier run if it is free, because the catalogue names it.
+// chooseAPI chooses the address of the API. It reuses the address of an earlier run if that is free, because the catalogue
+// names it.
 func (l *localStack) chooseAPI(ctx context.Context) error {
 	note := l.path("api.address")
 	earlier, err := os.ReadFile(note)
@@ -32,14 +33,14 @@ func (l *localStack) chooseAPI(ctx context.Context) error {
 	return replaceFile(note, l.api+"\n")
 }
 
-// apiHost is the API as clients and the catalogue call it: its certificate is for this name.
+// apiHost returns the host and port of the API as clients and the catalogue name it. Its certificate is for this host.
 func (l *localStack) apiHost() string {
-	_, port, _ := net.SplitHostPort(l.api) // freeAddress has joined them
+	_, port, _ := net.SplitHostPort(l.api) // freeAddress returns host:port
 	return "localhost:" + port
 }
 
-// serveAPI serves the issues of repositories, as a gateway to GitHub would, to whoever brings a token of github.issues.read for
-// the repository. It is there to call with what Brevet issues.
+// serveAPI serves the issues of repositories, as a gateway to GitHub would, to callers with a token of github.issues.read
+// for the repository. It gives developers something to call with the credentials that Brevet issues.
 func (l *localStack) serveAPI(ctx context.Context, cfg Config) error {
 	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(l.socket("gateway"))...))
 	if err != nil {
@@ -63,12 +64,12 @@ func (l *localStack) serveAPI(ctx context.Context, cfg Config) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /repos/{owner}/{name}/issues", guard.Handler(http.HandlerFunc(listIssues)))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, TLSConfig: tlsconfig.TLSServerConfig(source)}
-	go func() { _ = server.ServeTLS(listener, "", "") }() // ends with Close only
+	go func() { _ = server.ServeTLS(listener, "", "") }() // returns only after Close
 	l.closers = append(l.closers, server.Close)
 	return nil
 }
 
-// listIssues looks at what the token was issued for, as every resource server has to.
+// listIssues checks what the token was issued for, as every resource server must.
 func listIssues(w http.ResponseWriter, r *http.Request) {
 	repo := r.PathValue("owner") + "/" + r.PathValue("name")
 	claims, ok := resourceserver.FromContext(r.Context())

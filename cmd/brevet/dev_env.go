@@ -17,10 +17,10 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// devEnvironments is the file in which a running stack says how to be one of its workloads, for `brevet dev env`.
+// devEnvironments is the file in which a running stack writes how to act as each of its workloads, for `brevet dev env`.
 const devEnvironments = "env.json"
 
-// variables are in the order in which they are printed.
+// variables are environment variables in the order in which they are printed.
 type variables [][2]string
 
 // devVariables are the names of all variables that environment sets.
@@ -29,9 +29,9 @@ var devVariables = []string{
 	"SVID_DIR", "PGHOST", "PGPORT", "PGDATABASE",
 }
 
-// environment is what a client of this stack needs, as one of its workloads.
+// environment returns the variables that a client of this stack needs to act as one of its workloads.
 func (l *localStack) environment(cfg Config, workload string) variables {
-	host, port, _ := net.SplitHostPort(l.Postgres.Addr()) // it is one of both
+	host, port, _ := net.SplitHostPort(l.Postgres.Addr()) // Addr returns host:port
 	return variables{
 		{"BREVET_SERVER", cfg.Issuer},
 		{"BREVET_SERVER_ID", "spiffe://" + localDomain + localWorkloads["brevet"]},
@@ -41,14 +41,14 @@ func (l *localStack) environment(cfg Config, workload string) variables {
 		{"BREVET_DEV_STATE", l.dir},
 		{"BREVET_DEV_API", "https://" + l.apiHost()},
 		{"SVID_DIR", l.identityFolder(workload)},
-		// Where the logins of scopes such as reports.orders.read are for.
+		// The database for the logins of scopes such as reports.orders.read.
 		{"PGHOST", host},
 		{"PGPORT", port},
 		{"PGDATABASE", devstack.TargetDatabase},
 	}
 }
 
-// writeEnvironments is called once the broker answers: whoever waits for the file can go on.
+// writeEnvironments is called once the broker serves, so that programs that wait for the file can continue.
 func (l *localStack) writeEnvironments(cfg Config) error {
 	all := map[string]variables{}
 	for workload := range localWorkloads {
@@ -61,10 +61,10 @@ func (l *localStack) writeEnvironments(cfg Config) error {
 	return replaceFile(l.path(devEnvironments), string(text)+"\n")
 }
 
-// removeEnvironments ignores errors, because `brevet dev env` finds out that nothing runs when the file stays, too.
+// removeEnvironments ignores errors, because `brevet dev env` also detects that no stack runs if the file stays.
 func (l *localStack) removeEnvironments() { _ = os.Remove(l.path(devEnvironments)) }
 
-// runningStack reads how to be a workload of the stack that runs in a folder.
+// runningStack returns the variables with which to act as a workload of the stack that runs in a folder.
 func (s DevState) runningStack(ctx context.Context, workload string) (variables, error) {
 	text, err := os.ReadFile(filepath.Join(s.State, devEnvironments))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,13 +81,13 @@ func (s DevState) runningStack(ctx context.Context, workload string) (variables,
 	if !ok {
 		return nil, fmt.Errorf("there is no workload %s: it is one of %s", quote(workload), strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
-	// A shell evaluates what is printed of them, and the folder may be one that somebody else has made, such as that of a repository.
+	// A shell evaluates the printed names, and somebody else may have made the folder, for example as part of a repository.
 	for _, pair := range found {
 		if !slices.Contains(devVariables, pair[0]) {
 			return nil, fmt.Errorf("reading %s: it was not written by brevet dev", filepath.Join(s.State, devEnvironments))
 		}
 	}
-	// A stack that was killed leaves the file.
+	// A killed stack leaves the file behind.
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(found.get("SPIFFE_ENDPOINT_SOCKET"), "unix://"))
 	if err != nil {
 		return nil, s.notRunning()
@@ -142,8 +142,8 @@ type DevLoginCmd struct {
 	Person string `arg:"" help:"Person to log in as: alice, bob, carol or dave."`
 }
 
-// Run goes through the same device flow as `brevet login`, and agrees on the provider's page by itself. That takes the
-// provider of a dev stack, where anybody can be anybody.
+// Run uses the same device flow as `brevet login`, and approves the login on the provider's page by itself. That only works
+// with the provider of a dev stack, where anybody can log in as anybody.
 func (c *DevLoginCmd) Run(ctx context.Context, con *console) error {
 	env, err := c.runningStack(ctx, "research")
 	if err != nil {

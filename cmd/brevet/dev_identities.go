@@ -12,24 +12,25 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// The files of a workload, for programs that know no Workload API. The first three have the names that spiffe-helper gives them.
+// The identity files of a workload, for programs that do not use the Workload API. The first three have the names that
+// spiffe-helper gives them.
 const (
 	svidFile       = "svid.pem"
 	svidKeyFile    = "svid_key.pem"
 	svidBundleFile = "bundle.pem"
 	jwtSVIDFile    = "jwt_svid.token"   // for the broker's issuer
-	actorSVIDFile  = "actor_svid.token" // for who is handed a token
+	actorSVIDFile  = "actor_svid.token" // for the actor of a token exchange
 )
 
-// rewriteTokens is how often files with tokens are written: often enough that what is read lives for some minutes.
+// rewriteTokens is how often files with tokens are written. A token in a file stays valid for some minutes.
 const rewriteTokens = time.Minute
 
 func (l *localStack) identityFolder(workload string) string {
 	return filepath.Join(l.path("svid"), workload)
 }
 
-// writeIdentities puts the SVIDs of each workload, and an ID token of each person, into files that only this user can read,
-// and keeps them fresh until the stack is closed.
+// writeIdentities writes the SVIDs of each workload, and an ID token of each person, to files that only this user can read.
+// It keeps them fresh until the stack is closed.
 func (l *localStack) writeIdentities(ctx context.Context, cfg Config, say func(string)) error {
 	ctx, stop := context.WithCancel(ctx)
 	var writers sync.WaitGroup
@@ -41,7 +42,7 @@ func (l *localStack) writeIdentities(ctx context.Context, cfg Config, say func(s
 	}
 	for name, path := range localWorkloads {
 		if name == "brevet" {
-			continue // the broker itself asks its Workload API
+			continue // the broker uses the Workload API
 		}
 		w := &identityWriter{stack: l, folder: l.identityFolder(name), issuer: cfg.Issuer}
 		var err error
@@ -62,7 +63,7 @@ func (l *localStack) writeIdentities(ctx context.Context, cfg Config, say func(s
 	return keep(nil, l.writePeople)
 }
 
-// keepWriting writes when something has changed, and at least each minute, until ctx ends.
+// keepWriting writes after each change, and at least each minute, until ctx ends.
 func keepWriting(ctx context.Context, changed <-chan struct{}, say func(string), write func() error) {
 	tick := time.NewTicker(rewriteTokens)
 	defer tick.Stop()
@@ -126,7 +127,7 @@ func (w *identityWriter) write() error {
 	return nil
 }
 
-// writePeople gives each person an ID token to hand to a sandbox that works for them.
+// writePeople writes an ID token of each person, to give to a sandbox that works for that person.
 func (l *localStack) writePeople() error {
 	for _, person := range localPeople {
 		token, err := l.people.IDTokenFor(localDelegation, person.Username)

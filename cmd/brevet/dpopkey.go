@@ -11,12 +11,12 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
-// KeyFlags name the key that tokens are bound to.
+// KeyFlags name the key to which tokens are bound.
 type KeyFlags struct {
 	DPoPKey string `help:"File with a private key (PEM, P-256) to bind the token to by DPoP (RFC 9449): it works with proofs by that key only." name:"dpop-key" type:"path"`
 }
 
-// signer returns what proves the key; nil when none is named.
+// signer returns a DPoP signer for the key, or nil if no key is named.
 func (f KeyFlags) signer() (*dpop.Signer, error) {
 	if f.DPoPKey == "" {
 		return nil, nil
@@ -36,7 +36,8 @@ func (f KeyFlags) signer() (*dpop.Signer, error) {
 	return signer, nil
 }
 
-// parsePrivateKey reads the first private key of a PEM file. OpenSSL writes the name of the curve before it.
+// parsePrivateKey reads the first private key of a PEM file. It skips other blocks, because OpenSSL writes the name of the
+// curve before the key.
 func parsePrivateKey(rest []byte) (crypto.Signer, error) {
 	for {
 		var block *pem.Block
@@ -55,7 +56,7 @@ func parsePrivateKey(rest []byte) (crypto.Signer, error) {
 		}
 		signer, ok := key.(crypto.Signer)
 		if err != nil || !ok {
-			return nil, errors.New("holds a private key that cannot be read") // the cause may quote it
+			return nil, errors.New("holds a private key that cannot be read") // the cause may quote the key
 		}
 		return signer, nil
 	}

@@ -24,7 +24,7 @@ type EgressCmd struct {
 	Env   EgressEnvCmd   `cmd:"" help:"Print the environment variables that route common programs through a gateway."`
 }
 
-// OutFlags say what a gateway may call.
+// OutFlags say which addresses a gateway may call, and how often.
 type OutFlags struct {
 	HostCA         string   `help:"PEM roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
 	CallsPerSecond int      `help:"Rate limit of calls to one host; bursts may be twice as large." default:"500" name:"calls-per-second"`
@@ -45,7 +45,7 @@ type EgressServeCmd struct {
 	Dir    string  `help:"Folder for the gateway's certificate, address and password, which brevet egress env reads." default:".brevet-egress" type:"path"`
 }
 
-// releaseWithin bounds the release of what a gateway holds.
+// releaseWithin bounds the release of a gateway's credentials.
 const releaseWithin = 10 * time.Second
 
 // Run serves until ctx ends.
@@ -94,14 +94,14 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	return ended(ctx, tasks.Wait())
 }
 
-// closeGateway releases what the gateway holds, and reports its last uses.
+// closeGateway releases the gateway's credentials and reports their last uses.
 func closeGateway(ctx context.Context, gateway *egress.Gateway) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
 	gateway.Close(ctx)
 }
 
-// open begins to listen for the one sandbox.
+// open starts the listeners for the gateway's own sandbox.
 func (c *EgressServeCmd) open(ctx context.Context, tasks *errgroup.Group, gateway *egress.Gateway, own *egress.Sandbox) error {
 	proxy, err := openEndpoint(ctx, c.Listen)
 	if err != nil {
@@ -146,8 +146,8 @@ const (
 	egressDatabase = ".s.PGSQL.5432" // where libpq looks for it
 )
 
-// describe writes what leads programs here, and opens the socket for PostgreSQL beside it. The password opens nothing else, and
-// ends with the gateway.
+// describe writes the files with which programs find the gateway, and opens the PostgreSQL socket beside them. The password
+// gives access to nothing else, and ends with the gateway.
 func (d *endpoint) describe(dir string, ca []byte) (database net.Listener, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the gateway's folder: %w", err)
@@ -160,7 +160,8 @@ func (d *endpoint) describe(dir string, ca []byte) (database net.Listener, err e
 	return listenPrivately(filepath.Join(dir, egressDatabase))
 }
 
-// gateway makes one that calls what the flags open. What it holds is not for the sandbox, which often is of the same user.
+// gateway returns a gateway that may call what the flags allow. It first protects the memory of this process, because the
+// sandbox must not read the gateway's credentials and often runs as the same user.
 func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	if err := unreadable(); err != nil {
 		return nil, fmt.Errorf("closing the gateway's memory to others: %w", err)
@@ -172,8 +173,8 @@ func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	return egress.New(egress.Config{Roots: reach.Roots, AllowPrivate: reach.AllowPrivate, CallsPerSecond: f.CallsPerSecond, Log: log, Now: time.Now})
 }
 
-// sandbox has a gateway serve the sandbox that this runs as. The returned function closes the gateway and then the connection to the
-// broker, in that order: the gateway releases over that connection what it holds.
+// sandbox registers with the gateway the sandbox as which this process runs. The returned function closes the gateway
+// before the connection to the broker, because the gateway releases its credentials over that connection.
 func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (*egress.Sandbox, func(), error) {
 	broker, disconnect, err := f.open(ctx)
 	if err != nil {
@@ -190,7 +191,7 @@ func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg e
 	return nil, nil, err
 }
 
-// self is who the broker says that this is.
+// self returns the caller's identity according to the broker.
 func (f CallerFlags) self(ctx context.Context, broker *client.Client) (string, error) {
 	me, err := broker.WhoAmI(ctx)
 	if err != nil {
@@ -199,7 +200,7 @@ func (f CallerFlags) self(ctx context.Context, broker *client.Client) (string, e
 	return me.ID, nil
 }
 
-// scopesInOrder is each scope with the parameters that were given after it; nil when no scope is named.
+// scopesInOrder returns each scope with the parameters that follow it, or nil if no scope is named.
 func scopesInOrder(names, params inOrder) (map[string]map[string]any, error) {
 	if len(names) == 0 && len(params) == 0 {
 		return nil, nil //nolint:nilnil // all of them
@@ -222,7 +223,7 @@ func scopesInOrder(names, params inOrder) (map[string]map[string]any, error) {
 	return scopes, nil
 }
 
-// between are the parameters after a scope and before the next one.
+// between returns the parameters after a scope and before the next one.
 func between(name placed, next, params inOrder) []string {
 	var texts []string
 	for _, p := range params {

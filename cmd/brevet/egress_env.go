@@ -19,7 +19,7 @@ type EgressEnvCmd struct {
 	Dir string `help:"The gateway's folder." default:".brevet-egress" type:"path"`
 }
 
-// Run prints lines for a shell, or one JSON object, of a gateway that answers.
+// Run prints lines for a shell, or one JSON object, for a gateway that responds.
 func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
 	endpoint, err := c.endpoint()
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// endpoint is what the folder says of its gateway.
+// endpoint reads the gateway's address and password from its folder.
 func (c *EgressEnvCmd) endpoint() (egress.Endpoint, error) {
 	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (c *EgressEnvCmd) endpoint() (egress.Endpoint, error) {
 	return egress.Endpoint{Address: string(address), Password: secret.New(string(password)), CA: filepath.Join(c.Dir, egressCA), Databases: c.Dir}, nil
 }
 
-// answers tells what became of a gateway that does not answer, and what to do.
+// answers returns an error if the gateway does not respond. The error says what happened to the gateway, and what to do.
 func (c *EgressEnvCmd) answers(ctx context.Context, endpoint egress.Endpoint) error {
 	switch err := endpoint.Check(ctx); {
 	case errors.Is(err, egress.ErrNoGateway):
@@ -78,5 +78,5 @@ func (c *EgressEnvCmd) answers(ctx context.Context, endpoint egress.Endpoint) er
 	}
 }
 
-// start is the command that starts a gateway with this folder.
+// start returns the command that starts a gateway with this folder.
 func (c *EgressEnvCmd) start() string { return "brevet egress --task TASK --dir " + quote(c.Dir) }

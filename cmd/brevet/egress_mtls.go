@@ -17,7 +17,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// serveProven takes calls of all sandboxes whose identities the Workload API gives to the gateway as well.
+// serveProven serves all sandboxes whose identities the Workload API also gives to the gateway. They authenticate with
+// their SVIDs.
 func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) error {
 	identity := client.NewIdentity(c.SVID)
 	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(c.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
@@ -33,7 +34,7 @@ func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gatewa
 		return fmt.Errorf("listening on %s: %w", c.MTLS, err)
 	}
 	secured := tlsconfig.MTLSServerConfig(source, source, tlsconfig.AuthorizeAny())
-	// Whoever resumed a session would not be verified.
+	// The certificate of a client that resumes a session would not be verified.
 	secured.SessionTicketsDisabled, secured.MinVersion = true, tls.VersionTLS12
 	all := &sandboxes{gateway: gateway, cfg: cfg, flags: c.CallerFlags, source: source, byID: map[string]*holder{}}
 	defer all.close()
@@ -43,7 +44,7 @@ func (c *EgressServeCmd) serveProven(ctx context.Context, gateway *egress.Gatewa
 	return errors.Join(err, ended(ctx, <-watched))
 }
 
-// sandboxes are those whose identities the gateway holds, as the Workload API says at any time.
+// sandboxes are the sandboxes whose identities the Workload API currently gives to the gateway.
 type sandboxes struct {
 	gateway *egress.Gateway
 	cfg     egress.SandboxConfig
@@ -54,7 +55,7 @@ type sandboxes struct {
 	byID map[string]*holder
 }
 
-// holder is one sandbox, and asks as it.
+// holder is one sandbox, with a broker client that authenticates as it.
 type holder struct {
 	svid    atomic.Pointer[x509svid.SVID]
 	broker  *client.Client
@@ -73,7 +74,8 @@ func (s *sandboxes) lookup(id string) *egress.Sandbox {
 	return nil
 }
 
-// OnX509ContextUpdate implements [workloadapi.X509ContextWatcher]. An identity that is not given any more is not served.
+// OnX509ContextUpdate implements [workloadapi.X509ContextWatcher]. It stops serving identities that the Workload API no
+// longer gives.
 func (s *sandboxes) OnX509ContextUpdate(now *workloadapi.X509Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +99,7 @@ func (s *sandboxes) OnX509ContextUpdate(now *workloadapi.X509Context) {
 	}
 }
 
-// OnX509ContextWatchError implements [workloadapi.X509ContextWatcher]. What was given last stays until it expires.
+// OnX509ContextWatchError implements [workloadapi.X509ContextWatcher]. The last identities stay in use until they expire.
 func (s *sandboxes) OnX509ContextWatchError(error) {}
 
 func (s *sandboxes) hold(svid *x509svid.SVID) (*holder, error) {

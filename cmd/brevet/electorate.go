@@ -15,7 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// electors are the people of a configuration: how they are recognised, and what they may do.
+// electors are the configured people: how they authenticate, and what they may do.
 type electors struct {
 	verifier *people.Verifier
 	policy   broker.ApprovalPolicy
@@ -23,7 +23,8 @@ type electors struct {
 	bootstrap string
 }
 
-// open turns the configuration into what the broker and the server need. Nobody configured is nobody recognised.
+// open turns the configuration into what the broker and the server need. If no people are configured, nobody can
+// authenticate as a person.
 func (p *PeopleConfig) open() (electors, error) {
 	if p == nil {
 		return electors{}, nil
@@ -51,7 +52,7 @@ func (p *PeopleConfig) open() (electors, error) {
 	return e, nil
 }
 
-// openElectors also says whether somebody is an admin by no group.
+// openElectors opens the configured people, and logs whether the bootstrap admin is on.
 func (s *service) openElectors(ctx context.Context, cfg *PeopleConfig, book *ledger.Ledger) (electors, error) {
 	e, err := cfg.open()
 	if err != nil || e.bootstrap == "" {
@@ -69,7 +70,8 @@ func (s *service) openElectors(ctx context.Context, cfg *PeopleConfig, book *led
 	return e, nil
 }
 
-// carrier trusts the roots that the operator named, and no others.
+// carrier returns an HTTP client that trusts the configured roots and no others. Without configured roots it returns nil,
+// for the system's.
 func (p *PeopleConfig) carrier() (*http.Client, error) {
 	if p.CAFile == "" {
 		return nil, nil //nolint:nilnil // the system's roots

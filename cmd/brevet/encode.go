@@ -7,8 +7,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
-// encode prints one JSON document on a line of its own. It is for programs, but people look at it too: what is not
-// visible is written as JSON escapes, which mean the same.
+// encode prints one JSON document on one line. People may read it as well as programs, so invisible characters are written
+// as JSON escapes, which mean the same.
 func (c *console) encode(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

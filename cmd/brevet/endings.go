@@ -15,11 +15,11 @@ import (
 
 const (
 	reportTask = "demo-2"
-	// deadWithin is how long a login may go on working after its task has ended.
+	// deadWithin bounds how long a login may keep working after its task has ended.
 	deadWithin = time.Second
 )
 
-// login shows a database login that works for as long as its task runs.
+// login shows a database login that works while its task runs.
 func (s *story) login(ctx context.Context, c *chapter) error {
 	ask := client.Ask{Scope: "reports.orders.read", Task: reportTask, Reason: "weekly report"}
 	c.fact("asks", "%s for the task %s", ask.Scope, reportTask)
@@ -48,7 +48,7 @@ func (s *story) login(ctx context.Context, c *chapter) error {
 	return s.endReport(ctx, c, token)
 }
 
-// endReport ends the task and shows that its login is gone.
+// endReport ends the task and shows that its login no longer works.
 func (s *story) endReport(ctx context.Context, c *chapter, token *client.Token) error {
 	began := time.Now()
 	receipt, err := s.cast.research.EndTask(ctx, reportTask, client.TaskEnd{})
@@ -80,7 +80,7 @@ func (s *story) endReport(ctx context.Context, c *chapter, token *client.Token) 
 	return nil
 }
 
-// orders reads the target database with a credential.
+// orders logs in to the target database with a credential, and counts the orders.
 func (s *story) orders(ctx context.Context, token *client.Token) (int, error) {
 	target, err := url.Parse(s.cast.local.Postgres.TargetURL())
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *story) orders(ctx context.Context, token *client.Token) (int, error) {
 	return n, conn.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&n)
 }
 
-// quarantined shows an admin stopping a sandbox.
+// quarantined shows how an admin stops a sandbox.
 func (s *story) quarantined(ctx context.Context, c *chapter) error {
 	agent := "spiffe://" + localDomain + localWorkloads["research"]
 	receipt, err := s.cast.admin.Quarantine(ctx, agent, "it behaves oddly")

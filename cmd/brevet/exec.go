@@ -32,17 +32,18 @@ type ExecCmd struct {
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
 }
 
-// The exit codes of a shell for programs that cannot be started, and what it adds to the signal that ended one.
+// The exit codes that a shell uses for programs that cannot be started, and the number that it adds to the signal that
+// ended a program.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 	exitSignal        = 128
 )
 
-// passedOn are the signals that the program gets when brevet does.
+// passedOn are the signals that brevet forwards to the program.
 var passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 
-// Run runs the program with its credentials, and ends them with it. Standard output is the program's alone.
+// Run runs the program with its credentials, and ends them with the program. Only the program writes to standard output.
 func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	con = &console{out: con.err, err: con.err}
 	if len(c.Program) > 0 && c.Program[0] == "--" {
@@ -60,7 +61,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	outliveReaders()
-	// What comes from now on is for the program; as long as that does not run, it ends the wait for its credentials.
+	// Signals are for the program from now on. Until the program runs, they end the wait for its credentials.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, passedOn...)
 	defer signal.Stop(signals)
@@ -99,7 +100,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	return runProgram(con, program, signals)
 }
 
-// findProgram looks for it as a shell does, before anything is asked for.
+// findProgram finds a program as a shell does, before any credential is requested.
 func findProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
@@ -112,16 +113,16 @@ func findProgram(name string) (string, error) {
 	}
 }
 
-// endWithin bounds the release of everything, once the program has ended.
+// endWithin bounds the release of all credentials after the program has ended.
 const endWithin = 15 * time.Second
 
-// execution is the credentials of one program.
+// execution holds the credentials of one program.
 type execution struct {
 	con    *console
 	broker *client.Client
 	task   string
-	madeUp bool // the task is this execution's own
-	used   bool // there may be something in it
+	madeUp bool // the task was generated for this execution
+	used   bool // the task may have credentials
 	parts  []*part
 }
 
@@ -141,11 +142,11 @@ func (c *ExecCmd) newRun(con *console, broker *client.Client, parts []*part) *ex
 	return x
 }
 
-// obtain gets each credential and puts it into its places.
+// obtain gets each credential and delivers it to its places.
 func (x *execution) obtain(ctx context.Context) error {
 	for _, p := range x.parts {
 		err := p.obtain(ctx, x.con, x.broker)
-		// Whoever was told no holds nothing. A call that was not answered may have been.
+		// A refused request issued nothing. A call without a response may have issued a credential.
 		if problem := new(client.Problem); !errors.As(err, &problem) {
 			x.used = true
 		}
@@ -166,7 +167,7 @@ func (x *execution) environ() []string {
 	return all
 }
 
-// end takes everything back. What it cannot reach ends by itself, and that is said.
+// end releases all credentials. It says so if some could not be released; these expire.
 func (x *execution) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
@@ -176,7 +177,7 @@ func (x *execution) end(ctx context.Context) {
 		errs = append(errs, p.release(ctx, x.broker))
 	}
 	if x.madeUp && x.used {
-		// It ends what was issued and never arrived, too.
+		// This also ends credentials that were issued but never arrived.
 		_, err := x.broker.EndTask(ctx, x.task, client.TaskEnd{Reason: "the program has ended"})
 		errs = append(errs, err)
 	}

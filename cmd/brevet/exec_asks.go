@@ -18,10 +18,10 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
-// inOrder is a flag that is given many times, and whose place among others says what it is about.
+// inOrder is a repeatable flag. Its position among other flags says what it applies to.
 type inOrder []placed
 
-// placed is one value of a flag, and how many words of the command line came after it.
+// placed is one value of a flag, and the number of words after it on the command line.
 type placed struct {
 	after int
 	text  string
@@ -38,26 +38,26 @@ func (f *inOrder) Decode(ctx *kong.DecodeContext) error {
 	return nil
 }
 
-// newTask makes a name up. It begins with what made it, for whoever reads the record.
+// newTask generates the name of a task. It begins with the command that generated it, to inform readers of the record.
 func newTask(by string) string { return by + "-" + strings.ToLower(rand.Text()) }
 
-// longestAsk is the longest life that can be asked for: the scope's own bound makes it shorter.
+// longestAsk is the longest TTL that can be requested. The scope's maximum shortens it.
 const longestAsk = 365 * 24 * time.Hour
 
-// part is one credential of the program: what is asked for, and where it goes.
+// part is one credential of the program: what is requested, and where the credential goes.
 type part struct {
 	ask    client.Ask
 	params []string
 	places []place
 
 	mu    sync.Mutex
-	ended bool // nothing is put anywhere any more
+	ended bool // nothing is delivered any more
 
-	hold *client.Hold  // what keeps it renewed; nil while there is none, or when it cannot be renewed
-	once *client.Token // what is not renewed
+	hold *client.Hold  // renews the credential; nil before the first one, or if it cannot be renewed
+	once *client.Token // the credential that is not renewed
 }
 
-// parts reads the flags in the order in which they were given.
+// parts reads the flags in command-line order.
 func (c *ExecCmd) parts(folder *privateFolder) ([]*part, error) {
 	type word struct {
 		placed
@@ -128,7 +128,7 @@ func (p *part) add(flag, text string, folder *privateFolder) (err error) {
 	return nil
 }
 
-// inEnv tells whether it is in the environment, where nothing can be renewed while the program runs.
+// inEnv reports whether the credential goes into the environment, where it cannot be renewed while the program runs.
 func (p *part) inEnv() bool { return slices.ContainsFunc(p.places, isEnv) }
 
 func isEnv(to place) bool {
@@ -136,7 +136,7 @@ func isEnv(to place) bool {
 	return env
 }
 
-// obtain gets the credential, keeps it renewed where that is of use, and puts it where it goes.
+// obtain gets the credential, keeps it renewed unless it goes into the environment, and delivers it to its places.
 func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) error {
 	news := &partNews{con: con, scope: safetext.Text(p.ask.Scope)}
 	defer news.settle()
@@ -150,7 +150,7 @@ func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) 
 		return p.put(token)
 	}
 	var started bool
-	var failed error // of the first: without it there is nothing to start the program with
+	var failed error // error of the first delivery, without which the program cannot start
 	hold, err := broker.Hold(ctx, client.HoldConfig{
 		Ask: p.ask, Waiting: news.waits,
 		Obtained: func(token *client.Token) {
@@ -170,7 +170,7 @@ func (p *part) obtain(ctx context.Context, con *console, broker *client.Client) 
 	return failed
 }
 
-// longest asks for as long as the scope, or else policy, lets it live, unless a time was given.
+// longest requests the longest TTL that the scope, or else policy, allows, unless a TTL was given.
 func (p *part) longest(ctx context.Context, broker *client.Client, waiting func(client.Pending)) (*client.Token, error) {
 	if p.ask.TTL != 0 {
 		return broker.Obtain(ctx, p.ask, waiting)
@@ -182,7 +182,7 @@ func (p *part) longest(ctx context.Context, broker *client.Client, waiting func(
 	if !errors.As(err, &problem) || !errors.Is(err, client.ErrDenied) {
 		return token, err
 	}
-	// The nearest ask that would pass may be this one, for a shorter time.
+	// The nearest permitted request may be this one with a shorter TTL.
 	if near := problem.Narrowest; near.Scope == ask.Scope && near.TTL > 0 && sameParams(near.Params, ask.Params) {
 		ask.TTL = seconds(near.TTL)
 		return broker.Obtain(ctx, ask, waiting)
@@ -215,7 +215,7 @@ func (p *part) put(token *client.Token) error {
 	return errors.Join(errs...)
 }
 
-// remove takes away what it has put anywhere.
+// remove removes the credential from all places, and stops later deliveries.
 func (p *part) remove() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,7 +225,7 @@ func (p *part) remove() {
 	}
 }
 
-// release ends what is alive of it.
+// release ends the credential if there is one.
 func (p *part) release(ctx context.Context, broker *client.Client) error {
 	if p.hold != nil {
 		return p.hold.Close(ctx)

@@ -12,14 +12,14 @@ import (
 	"github.com/brevet-dev/brevet/internal/egress"
 )
 
-// ownIdentity begins what leads to the identity of the sandbox. A program with a way out of its own is not told of it; that it
-// cannot find it is for the sandbox to see to.
+// ownIdentity are prefixes of variables that lead to the identity of the sandbox. A program that uses a gateway does not
+// get them. The sandbox itself must ensure that the program cannot find the identity in another way.
 var ownIdentity = []string{
 	"SPIFFE_ENDPOINT_SOCKET=", "BREVET_SERVER=", "BREVET_SERVER_ID=", "BREVET_AUDIENCE=", "BREVET_SVID=",
 	"SVID_DIR=", "BREVET_DEV_STATE=", // folders with keys, of `brevet dev env`
 }
 
-// inherited is the environment that the program gets from whoever runs it.
+// inherited returns the part of brevet's environment that the program gets.
 func (c *ExecCmd) inherited() []string {
 	all := os.Environ()
 	if !c.Egress {
@@ -30,7 +30,7 @@ func (c *ExecCmd) inherited() []string {
 	})
 }
 
-// wayOut opens a gateway for the program alone, and returns the variables that lead there.
+// wayOut opens a gateway for the program alone, and returns the variables that make the program use it.
 func (c *ExecCmd) wayOut(ctx context.Context, run *execution, folder *privateFolder, parts []*part) (environ []string, done func(), err error) {
 	if !c.Egress {
 		return nil, func() {}, nil
@@ -67,7 +67,8 @@ func (c *ExecCmd) openWay(ctx context.Context, gateway *egress.Gateway, cfg egre
 	return own, at, err
 }
 
-// usedSo are the scopes that go nowhere else, with their parameters; nil when there are none, for all that may be asked for.
+// usedSo returns the scopes without a destination, with their parameters, for use by the gateway. It returns nil if there
+// are none, which allows all scopes that may be requested.
 func usedSo(parts []*part) map[string]map[string]any {
 	var scopes map[string]map[string]any
 	for _, p := range parts {

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// privateFolder holds files with credentials for as long as its maker lives: in memory where the system has a place for
-// that, and open to nobody else.
+// privateFolder holds files with credentials while the process that made it lives. It is in memory if the system has a
+// place for that, and only its owner can open it.
 type privateFolder struct {
 	path string
-	lock *os.File // the folder itself: who holds the lock uses it
+	lock *os.File // the open folder; the process that holds its lock uses it
 }
 
-// settleTime is how long a new folder may be without its lock.
+// settleTime is how long a new folder may exist without a lock.
 const settleTime = time.Minute
 
-// newPrivateFolder makes one, and removes those whose makers were killed.
+// newPrivateFolder makes a private folder, and removes the folders of processes that were killed.
 func newPrivateFolder() (*privateFolder, error) {
 	prefix := "brevet-" + strconv.Itoa(os.Getuid()) + "-"
 	var errs []error
@@ -41,7 +41,7 @@ func newPrivateFolder() (*privateFolder, error) {
 	return nil, fmt.Errorf("making a private folder: %w", errors.Join(errs...))
 }
 
-// lockFolder fails when another process holds the lock, which ends with that process.
+// lockFolder locks a folder. It fails if another process holds the lock, which ends with that process.
 func lockFolder(path string) (*os.File, error) {
 	folder, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -79,8 +79,8 @@ func ours(info os.FileInfo) bool {
 	return ok && int(owner.Uid) == os.Getuid()
 }
 
-// resolve is where a file is to be: in the folder when it is a mere name, and else at a path whose folder nobody else can
-// write to.
+// resolve returns the path of a file. A name without a slash is in the folder. Any other path must have a parent folder to
+// which nobody else can write.
 func (f *privateFolder) resolve(name string) (string, error) {
 	switch {
 	case name == "" || name == "." || name == ".." || strings.HasSuffix(name, "/"):

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// diesWithParent has the system kill the program when brevet is killed: nobody would end its credentials then.
+// diesWithParent makes the system kill the program if brevet is killed, because nothing would end its credentials then.
 func diesWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

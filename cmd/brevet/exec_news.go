@@ -9,8 +9,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
-// partNews tells people how it stands with one credential, on standard error. Before the program runs it may show a line
-// that changes; afterwards the terminal is the program's, and what is said is a line of its own.
+// partNews reports the state of one credential on standard error. Before the program runs, it may show a line that changes.
+// Afterwards the terminal belongs to the program, and each message is a separate line.
 type partNews struct {
 	con   *console
 	scope string
@@ -27,7 +27,7 @@ func (n *partNews) say(format string, args ...any) {
 	fmt.Fprintf(n.con.err, "brevet: %s %s\n", n.scope, safetext.Text(fmt.Sprintf(format, args...)))
 }
 
-// waits says who has to agree.
+// waits says who must approve the request.
 func (n *partNews) waits(p client.Pending) {
 	n.say("is pending approval: %d of %s%s, until %s; request %s",
 		p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID)
@@ -38,7 +38,7 @@ func (n *partNews) waits(p client.Pending) {
 	}
 }
 
-// settle leaves the terminal to the program.
+// settle removes the changing line, and leaves the terminal to the program.
 func (n *partNews) settle() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// diesWithParent is nothing here: no other system ends a program with its parent.
+// diesWithParent returns nil, because no other system ends a program with its parent.
 func diesWithParent() *syscall.SysProcAttr { return nil }

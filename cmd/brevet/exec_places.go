@@ -19,18 +19,19 @@ import (
 
 // place is where a program finds a credential.
 type place interface {
-	// put brings a credential there: the first before the program starts, the others while it runs.
+	// put delivers a credential: the first one before the program starts, and the others while it runs.
 	put(token *client.Token) error
-	// environ is what the program is told by its environment, once there is a credential.
+	// environ returns the variables that the program gets, once there is a credential.
 	environ() []string
-	// remove takes away what is left of it.
+	// remove deletes what is left of the credential.
 	remove()
 }
 
-// extract is the part of a credential that a program wants.
+// extract returns the part of a credential that a program needs.
 type extract func(token *client.Token) (secret.Text, error)
 
-// extractField is one member of a credential; without a name it is the token of a JWT, and else the whole as JSON.
+// extractField returns one field of a credential. Without a field name, that is the token of a JWT, or all of another
+// credential as JSON.
 func extractField(field string) extract {
 	return func(token *client.Token) (secret.Text, error) {
 		if field == "" {
@@ -46,10 +47,10 @@ func extractField(field string) extract {
 	}
 }
 
-// fieldName is what a member of a credential can be called, so that it is told from the end of a path.
+// fieldName matches names of fields, to tell a field from the end of a path.
 var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// cutField takes NAME=FIELD apart. A name may hold a =, when what follows the last one is no field.
+// cutField splits NAME=FIELD at the last =. If the text after it cannot be a field name, all of the text is the name.
 func cutField(text string) (name, field string) {
 	i := strings.LastIndex(text, "=")
 	if i < 0 || !fieldName.MatchString(text[i+1:]) {
@@ -58,7 +59,7 @@ func cutField(text string) (name, field string) {
 	return text[:i], text[i+1:]
 }
 
-// envPlace is a variable of the environment.
+// envPlace is an environment variable.
 type envPlace struct {
 	name  string
 	of    extract
@@ -87,12 +88,12 @@ func (e *envPlace) put(token *client.Token) error {
 func (e *envPlace) environ() []string { return []string{e.name + "=" + e.value.Reveal()} }
 func (e *envPlace) remove()           {}
 
-// filePlace is a file that only its owner can read. Whoever opens it finds the whole of one credential.
+// filePlace is a file that only its owner can read. Programs that open it always find one whole credential.
 type filePlace struct {
 	path  string
 	of    extract
 	vars  []string
-	there bool // what is at path is ours
+	there bool // this process wrote the file at path
 }
 
 func newFilePlace(text string, folder *privateFolder) (*filePlace, error) {
@@ -124,11 +125,11 @@ func (f *filePlace) remove() {
 	}
 }
 
-// socketPlace is a Unix socket that answers each connection with the newest credential, and closes it.
+// socketPlace is a Unix socket that sends the newest credential to each connection, and closes it.
 type socketPlace struct {
 	path     string
 	of       extract
-	listener net.Listener // once there is something to answer with
+	listener net.Listener // set once there is a credential to send
 	current  atomic.Pointer[secret.Text]
 }
 
@@ -141,7 +142,7 @@ func newSocketPlace(text string, folder *privateFolder) (*socketPlace, error) {
 	return &socketPlace{path: path, of: extractField(field)}, err
 }
 
-// listenPrivately opens a socket that nobody else can connect to, not even for a moment.
+// listenPrivately opens a socket to which nobody else can connect, not even for a moment.
 func listenPrivately(path string) (net.Listener, error) {
 	if len(path) > longestSocketPath {
 		return nil, fmt.Errorf("%s is too long for a socket: %d bytes at most", path, longestSocketPath)
@@ -154,7 +155,8 @@ func listenPrivately(path string) (net.Listener, error) {
 	return net.Listen("unix", path) //nolint:noctx // it does not wait for anything
 }
 
-// removeDeadSocket removes a socket that a killed process left behind. One that answers belongs to a process that runs.
+// removeDeadSocket removes a socket that a killed process left behind. It returns an error if a running process serves the
+// socket.
 func removeDeadSocket(path string) error {
 	conn, err := net.Dial("unix", path) //nolint:noctx // local, answers at once
 	if err == nil {
@@ -187,11 +189,11 @@ func (s *socketPlace) answer(conn net.Conn) {
 	_ = conn.SetDeadline(time.Now().Add(answerWithin))
 	_, _ = io.WriteString(conn, s.current.Load().Reveal())
 	if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
-		_, _ = io.Copy(io.Discard, conn) // who says something first is not to be cut off
+		_, _ = io.Copy(io.Discard, conn) // closing with unread input could cut off the credential
 	}
 }
 
-// answerEach serves until the listener is closed.
+// answerEach calls answer for each connection until the listener is closed.
 func answerEach(listener net.Listener, answer func(net.Conn)) {
 	for {
 		conn, err := listener.Accept()

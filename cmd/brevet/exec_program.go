@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outliveReaders has what is written for nobody fail, which would end this process otherwise, with its credentials alive.
+// outliveReaders makes writes to a closed pipe fail. Otherwise SIGPIPE would end this process and leave its credentials
+// alive.
 func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// runProgram runs a program to its end, passes signals on, and ends as it did.
+// runProgram runs a program to its end, forwards signals to it, and returns its exit code as an error.
 func runProgram(con *console, program *exec.Cmd, signals <-chan os.Signal) error {
 	started, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
-		// Where the system ends a program with its parent, the parent is the thread that started it.
+		// The parent-death signal depends on the thread that started the program, not on the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		program.SysProcAttr = diesWithParent()
@@ -45,8 +46,8 @@ func runProgram(con *console, program *exec.Cmd, signals <-chan os.Signal) error
 	}
 }
 
-// fromKeyboard tells whether a signal is one that a terminal sends to all who run in front of it, so that the program has
-// it already: a second one means something else to many.
+// fromKeyboard reports whether a signal is one that the terminal sends to all processes in the foreground. The program has
+// then received it already, and a second one would mean something else to many programs.
 func fromKeyboard(sig os.Signal) bool {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return false
@@ -60,7 +61,7 @@ func fromKeyboard(sig os.Signal) bool {
 	return err == nil && front == unix.Getpgrp()
 }
 
-// endOf is the program's own exit code, or that of a shell for what a signal has ended.
+// endOf returns the program's exit code. If a signal ended the program, the code is the one that a shell returns.
 func endOf(state *os.ProcessState, err error) error {
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

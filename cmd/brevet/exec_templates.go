@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// newTemplate is the place where a well-known program looks by itself.
+// newTemplate returns the place where a well-known program looks for a credential by itself.
 func (p *part) newTemplate(program string, folder *privateFolder) (place, error) {
 	at := func(name string) string { return filepath.Join(folder.path, name) }
 	switch program {
@@ -37,7 +37,8 @@ func (p *part) newTemplate(program string, folder *privateFolder) (place, error)
 	}
 }
 
-// pgService is a connection service file of PostgreSQL, which is read for each connection: logins differ in the user too.
+// pgService returns a connection service file of PostgreSQL. Clients read it for each connection, so the user can change
+// too, as it does with each new login.
 func pgService(token *client.Token) (secret.Text, error) {
 	user, password := token.Field("username").Reveal(), token.Field("password").Reveal()
 	if user == "" || password == "" {
@@ -49,13 +50,14 @@ func pgService(token *client.Token) (secret.Text, error) {
 	return secret.New("[brevet]\nuser=" + user + "\npassword=" + password + "\n"), nil
 }
 
-// curlConfig keeps the token out of the arguments, and off connections that others can read.
+// curlConfig returns a configuration file of curl. It keeps the token out of the arguments, and off unencrypted
+// connections.
 func curlConfig(token *client.Token) (secret.Text, error) {
 	bearer, err := bearerOf(token)
 	return secret.New("proto = \"=https\"\nheader = \"Authorization: Bearer " + bearer + "\"\n"), err
 }
 
-// bearerOf is a token that whoever holds it can use.
+// bearerOf returns a bearer token. It returns an error for any other kind of credential or type of token.
 func bearerOf(token *client.Token) (string, error) {
 	text := token.Secret.Reveal()
 	switch {
@@ -69,14 +71,16 @@ func bearerOf(token *client.Token) (string, error) {
 	return text, nil
 }
 
-// oneWord tells whether text is printable ASCII without blanks, quotes and backslashes, which nothing reads as more.
+// oneWord reports whether text is printable ASCII without blanks, quotes and backslashes. Every program reads such text as
+// one word.
 func oneWord(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~' || r == '"' || r == '\'' || r == '\\'
 	})
 }
 
-// newKubeconfig adds the user brevet to the configuration of kubectl. Its token is in a file, which is read again.
+// newKubeconfig adds the user brevet to the configuration of kubectl. The user's token is in a file that kubectl reads
+// again.
 func newKubeconfig(tokenFile, config string) (place, error) {
 	const text = "apiVersion: v1\nkind: Config\nusers:\n- name: brevet\n  user:\n    tokenFile: %q\n"
 	if err := os.WriteFile(config, fmt.Appendf(nil, text, tokenFile), 0o600); err != nil {
@@ -95,15 +99,15 @@ func newKubeconfig(tokenFile, config string) (place, error) {
 	}, nil
 }
 
-// agentPlace is an SSH agent with one key, which was made here and is written nowhere.
+// agentPlace is an SSH agent with one key. The key is generated here and never written to a file.
 type agentPlace struct {
 	key      ed25519.PrivateKey
 	socket   string
-	listener net.Listener // once there is a certificate
+	listener net.Listener // set once there is a certificate
 	keys     agent.Agent
 }
 
-// newAgent makes the key that is to be certified.
+// newAgent generates the key that will be certified.
 func (p *part) newAgent(socket string) (place, error) {
 	if p.ask.PublicKey != "" {
 		return nil, errors.New("one SSH agent is enough for one credential")
@@ -120,7 +124,7 @@ func (p *part) newAgent(socket string) (place, error) {
 	return &agentPlace{key: key, socket: socket, keys: agent.NewKeyring()}, nil
 }
 
-// put adds a certificate, which the agent forgets when it ends.
+// put adds a certificate, which the agent removes when it expires.
 func (a *agentPlace) put(token *client.Token) error {
 	parsed, _, _, _, err := ssh.ParseAuthorizedKey([]byte(token.Field("signed_key").Reveal()))
 	certificate, ok := parsed.(*ssh.Certificate)

@@ -24,16 +24,16 @@ type LedgerPruneCmd struct {
 	DryRun bool      `help:"Show what would be dropped, and drop nothing."`
 }
 
-// pruneReport is what became of the old partitions, or would.
+// pruneReport says which old partitions were dropped, or would be.
 type pruneReport struct {
 	DryRun  bool               `json:"dry_run"`
 	Dropped []ledger.Dropped   `json:"dropped"`
 	Would   []ledger.Partition `json:"would_drop"`
-	// Stays is the first partition that does.
+	// Stays is the first partition that is not dropped.
 	Stays *ledger.Partition `json:"stays"`
 }
 
-// Run drops one partition after the other, each for itself, and says which one stays and why.
+// Run drops the old partitions one by one, each as a whole, and says which one stays and why.
 func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	if c.Before.After(time.Now()) {
 		return errors.New("--before: must be a date in the past")
