@@ -22,7 +22,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// localDomain is the trust domain of the dev stack. Its example catalogue speaks of it.
+// localDomain is the trust domain of the dev stack. The example catalogue names it.
 const localDomain = "acme.example"
 
 // The workloads of the dev stack, by the name of their socket.
@@ -36,13 +36,13 @@ var localWorkloads = map[string]string{
 	"gateway":  "/gateways/github",
 }
 
-// localDelegation is the audience of ID tokens by which a sandbox of the dev stack asks on behalf of a person.
+// localDelegation is the audience of ID tokens with which a sandbox of the dev stack requests on behalf of a person.
 const localDelegation = "agents"
 
-// localClient is the client that people log in through.
+// localClient is the OAuth client through which people log in.
 const localClient = "brevet"
 
-// localPeople are those whom the dev stack's provider knows. Anybody on this machine can be any of them.
+// localPeople are the people whom the dev stack's provider knows. Anybody on this machine can log in as any of them.
 var localPeople = []devstack.DevPerson{
 	{Username: "alice", Name: "Alice Adams", Groups: []string{"oncall", "finance"}},
 	{Username: "bob", Name: "Bob Baker", Groups: []string{"oncall", "platform"}},
@@ -50,7 +50,7 @@ var localPeople = []devstack.DevPerson{
 	{Username: "dave", Name: "Dave Dean", Groups: []string{"security"}},
 }
 
-// localRoles are what they may do.
+// localRoles are the roles of their groups.
 var localRoles = []PeopleRoleConfig{
 	{Role: "approver", Group: "oncall"},
 	{Role: "approver", Group: "finance"},
@@ -60,7 +60,7 @@ var localRoles = []PeopleRoleConfig{
 }
 
 // localStack is a whole deployment in one folder: PostgreSQL, Vault, a SPIFFE issuer, an OpenID provider, and the
-// configuration that `brevet serve` would take.
+// configuration for `brevet serve`.
 type localStack struct {
 	*devstack.Stack
 	issuer  *devstack.Issuer
@@ -68,17 +68,17 @@ type localStack struct {
 	dir     string
 	sockets string
 	config  string
-	api     string // its address
+	api     string // address of the dev stack's API
 	closers []func() error
 	svidTTL time.Duration // how long SVIDs live; zero is the issuer's default
 }
 
-// startLocal brings a stack up in dir, or resumes the one that is there.
+// startLocal starts a stack in dir, or resumes the one that is there.
 func startLocal(ctx context.Context, dir string, progress func(string)) (*localStack, error) {
 	return startLocalWith(ctx, dir, 0, progress)
 }
 
-// startLocalWith is startLocal with SVIDs that live for svidTTL; zero means the usual hour.
+// startLocalWith is startLocal with SVIDs that live for svidTTL. Zero means the default of one hour.
 func startLocalWith(ctx context.Context, dir string, svidTTL time.Duration, progress func(string)) (_ *localStack, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -125,7 +125,8 @@ func (l *localStack) close() error {
 
 func (l *localStack) path(name string) string { return filepath.Join(l.dir, name) }
 
-// prepareDatabase migrates, and gives the broker a user that may only append, and auditors one that may only read.
+// prepareDatabase migrates the database. It creates a user for the broker that may only append, and one for auditors that
+// may only read.
 func (l *localStack) prepareDatabase(ctx context.Context) error {
 	admin, err := url.Parse(l.Postgres.AdminURL())
 	if err != nil {
@@ -154,8 +155,8 @@ func (l *localStack) prepareDatabase(ctx context.Context) error {
 	return replaceFile(l.path("owner-url"), admin.String()+"\n")
 }
 
-// prepareVault mounts the engines that the example catalogue speaks of, and gives the broker what it needs for the
-// catalogue that is there.
+// prepareVault mounts the engines that the example catalogue needs, and gives the broker what it needs for the catalogue in
+// the state folder.
 func (l *localStack) prepareVault(ctx context.Context) error {
 	catalogue, err := scopes.LoadFS(os.DirFS(l.path("catalog")))
 	if err != nil {
@@ -171,10 +172,11 @@ func (l *localStack) prepareVault(ctx context.Context) error {
 	})
 }
 
-// serveWorkloads opens one Workload API socket for each workload: which socket a process can open decides who it is.
+// serveWorkloads opens one Workload API socket for each workload. The socket that a process can open determines its
+// identity.
 func (l *localStack) serveWorkloads(context.Context) error {
 	domain := spiffeid.RequireTrustDomainFromString(localDomain)
-	// curl and browsers call these two by such names.
+	// curl and browsers call these two workloads by host names.
 	hosts := map[spiffeid.ID][]string{}
 	for _, name := range []string{"brevet", "gateway"} {
 		id, err := spiffeid.FromPath(domain, localWorkloads[name])
@@ -207,7 +209,8 @@ func (l *localStack) serveWorkloads(context.Context) error {
 	return nil
 }
 
-// servePeople opens the OpenID provider, at the address of an earlier run if that is free, so that logins go on.
+// servePeople starts the OpenID provider. It reuses the address of an earlier run if that is free, so that logins stay
+// valid.
 func (l *localStack) servePeople(ctx context.Context) error {
 	wanted := ""
 	if earlier := l.earlier().People; earlier != nil {
@@ -227,10 +230,11 @@ func (l *localStack) servePeople(ctx context.Context) error {
 	return nil
 }
 
-// longestSocketPath is what fits into a Unix socket's address everywhere.
+// longestSocketPath is the length in bytes that fits into the address of a Unix socket on every system.
 const longestSocketPath = 100
 
-// socketFolder is in the state folder, or a short one elsewhere when paths there are too long for sockets.
+// socketFolder returns a folder for sockets. It is in the state folder, or a short one elsewhere if paths there are too
+// long for sockets.
 func (l *localStack) socketFolder() (string, error) {
 	inside := l.path("svid")
 	if len(inside)+len("/research.sock") <= longestSocketPath {
@@ -245,10 +249,11 @@ func (l *localStack) socketFolder() (string, error) {
 
 func (l *localStack) socketPath(name string) string { return filepath.Join(l.sockets, name+".sock") }
 
-// socket is the address of a workload's Workload API.
+// socket returns the address of a workload's Workload API.
 func (l *localStack) socket(name string) string { return "unix://" + l.socketPath(name) }
 
-// seedCatalogue copies the example once; afterwards it is the developer's to change. Gateways may call the stack's own API, too.
+// seedCatalogue copies the example catalogue once. Afterwards the developer may change it. It also allows gateways to call
+// the stack's own API.
 func (l *localStack) seedCatalogue(context.Context) error {
 	if _, err := os.Stat(l.path("catalog")); err == nil {
 		return nil
@@ -268,8 +273,8 @@ func (l *localStack) seedCatalogue(context.Context) error {
 	return replaceFile(github, strings.ReplaceAll(string(text), "hosts: [api.github.com]", "hosts: [api.github.com, '"+l.apiHost()+"']"))
 }
 
-// writeConfig writes the file that `brevet serve` reads, the dev stack's own server included. The address of an
-// earlier run is kept when it is free, so that clients find the broker again.
+// writeConfig writes the file that `brevet serve` and the dev stack's own server read. It keeps the addresses of an earlier
+// run if they are free, so that clients find the broker again.
 func (l *localStack) writeConfig(ctx context.Context) error {
 	address, err := freeAddress(ctx, l.earlier().Listen)
 	if err != nil {
@@ -291,7 +296,7 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 		Listen: address,
 		Issuer: "https://localhost:" + port,
 		Hosts:  []string{address},
-		// The port may be another one next time.
+		// The default contains the port, which may change with the next run.
 		LedgerName: localDomain + "/ledger",
 		TLS:        TLSConfig{WorkloadAPI: l.socket("brevet")},
 		TrustDomains: []TrustDomainConfig{{
@@ -320,7 +325,7 @@ func (l *localStack) writeConfig(ctx context.Context) error {
 	return os.WriteFile(l.config, data, 0o600)
 }
 
-// earlier is the configuration of an earlier run; the zero value if there was none.
+// earlier returns the configuration of an earlier run, or the zero value if there was none.
 func (l *localStack) earlier() Config {
 	cfg, err := loadConfig(l.config)
 	if err != nil {
@@ -336,7 +341,7 @@ func (l *localStack) earlierConsole() string {
 	return ""
 }
 
-// freeAddress is the given one when it can be had, and else another.
+// freeAddress returns wanted if it is free, and another free address otherwise.
 func freeAddress(ctx context.Context, wanted string) (string, error) {
 	candidates := []string{"127.0.0.1:0"}
 	if wanted != "" {

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// renewBefore is how long before its end an ID token is renewed, so that none ends on its way.
+	// renewBefore is how long before its expiry an ID token is renewed, so that none expires in transit.
 	renewBefore = time.Minute
 
 	providerTimeout = 10 * time.Second
 
-	// defaultDeviceLife is for providers that do not say how long a login may take, though they have to.
+	// defaultDeviceLife is the time for a login with providers that do not state one, although they must.
 	defaultDeviceLife = 10 * time.Minute
 )
 
-// errLoginEnded is what a person can mend.
+// errLoginEnded means that the user has to log in again.
 var errLoginEnded = errors.New("you are not logged in, or your login has expired: run brevet login")
 
 // LoginCmd is `brevet login`.
@@ -42,12 +42,13 @@ type LoginCmd struct {
 	Scopes   []string `help:"Scopes to request from the provider. Default: openid, profile, groups and offline_access, as far as it supports them." name:"oidc-scopes"`
 }
 
-// Run walks the device flow: the browser may be on another machine.
+// Run runs the device flow: the browser may be on another machine.
 func (c *LoginCmd) Run(ctx context.Context, con *console) error {
 	return c.logIn(ctx, con, nil)
 }
 
-// logIn walks the device flow. With agree, that answers on the provider's page, and nobody is told to.
+// logIn runs the device flow. If agree is set, it approves the login on the provider's page, and logIn does not ask the
+// user to.
 func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.Context, *oauth2.DeviceAuthResponse) error) error {
 	p, err := findProvider(ctx, c.Issuer, c.ClientID)
 	if err != nil {
@@ -108,7 +109,8 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 	return err
 }
 
-// showWaiting keeps one line up to date until it is stopped, where that can be seen. It is gone afterwards.
+// showWaiting updates one line until stop is called, which removes the line. If err cannot show that, it prints one fixed
+// line. With JSON output it prints nothing.
 func showWaiting(con *console, doing string, until time.Time) (stop func()) {
 	if con.json {
 		return func() {}
@@ -135,7 +137,7 @@ func showWaiting(con *console, doing string, until time.Time) (stop func()) {
 	return func() { close(stopped); <-done }
 }
 
-// loginFailed says what became of a login. What the provider says is text from elsewhere.
+// loginFailed describes a failed login. It quotes the provider's text, which is untrusted.
 func loginFailed(err error) error {
 	var refused *oauth2.RetrieveError
 	switch {
@@ -156,10 +158,10 @@ func loginFailed(err error) error {
 	}
 }
 
-// quoteProvider makes a line of what a provider said, which may be a whole page.
+// quoteProvider returns a provider's text as one line, because it may be a whole page.
 func quoteProvider(text string) string { return shorten(safetext.Text(text), 300) }
 
-// login is who is logged in, and what proves it.
+// login is the logged-in person and their tokens.
 type login struct {
 	Issuer   string    `json:"issuer"`
 	ClientID string    `json:"client_id"`
@@ -171,7 +173,7 @@ type login struct {
 	idToken, refreshToken secret.Text
 }
 
-// storedLogin is the file: the one place where the tokens are written.
+// storedLogin is the login file. It is the only place where the tokens are written.
 type storedLogin struct {
 	login
 
@@ -293,7 +295,7 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 	return p, p.checkEndpoints()
 }
 
-// checkEndpoints refuses to send tokens in the clear to another machine.
+// checkEndpoints returns an error if tokens would be sent in the clear to another machine, or if there is no device flow.
 func (p *provider) checkEndpoints() error {
 	if p.flows.Endpoint.DeviceAuthURL == "" {
 		return errors.New("the provider does not support the device flow for this client: enable it")
@@ -306,7 +308,7 @@ func (p *provider) checkEndpoints() error {
 		if endpoint == "" || strings.HasPrefix(endpoint, "https://") {
 			continue
 		}
-		// An issuer in http is on this machine, or there would be no verifier.
+		// people.New accepts an http issuer on this machine only.
 		if issuer.Scheme != "http" || !strings.HasPrefix(endpoint, "http://"+issuer.Host+"/") {
 			return fmt.Errorf("the provider's endpoint %s is not https", quoteProvider(endpoint))
 		}
@@ -314,8 +316,8 @@ func (p *provider) checkEndpoints() error {
 	return nil
 }
 
-// login makes a login of tokens that the provider gave. What the broker would refuse is refused here, while somebody is
-// looking.
+// login returns the login that the provider's tokens stand for. It refuses what the broker would refuse, while the user can
+// see it.
 func (p *provider) login(ctx context.Context, tokens *oauth2.Token) (login, error) {
 	raw, _ := tokens.Extra("id_token").(string)
 	if raw == "" {
@@ -331,7 +333,7 @@ func (p *provider) login(ctx context.Context, tokens *oauth2.Token) (login, erro
 	}, nil
 }
 
-// renew gets a new ID token of the same person (OpenID Connect Core, section 12).
+// renew gets a new ID token for the same person (OpenID Connect Core, section 12).
 func (l login) renew(ctx context.Context) (login, error) {
 	p, err := findProvider(ctx, l.Issuer, l.ClientID)
 	if err != nil {
@@ -354,7 +356,7 @@ func (l login) renew(ctx context.Context) (login, error) {
 	return renewed, err
 }
 
-// revoke ends the refresh token (RFC 7009).
+// revoke revokes the refresh token (RFC 7009).
 func (l login) revoke(ctx context.Context) error {
 	if !l.renewable() {
 		return nil

@@ -10,7 +10,8 @@ import (
 // LogoutCmd is `brevet logout`.
 type LogoutCmd struct{}
 
-// Run forgets the login, and has the provider forget it too where it can. That the provider is away keeps nobody here.
+// Run deletes the stored login and revokes its refresh token at the provider, if possible. An unavailable provider does not
+// prevent a logout.
 func (*LogoutCmd) Run(ctx context.Context, con *console) error {
 	l, err := readLogin()
 	if errors.Is(err, errLoginEnded) {
@@ -20,7 +21,7 @@ func (*LogoutCmd) Run(ctx context.Context, con *console) error {
 	if removeErr := errors.Join(pathErr, os.Remove(path)); removeErr != nil {
 		return fmt.Errorf("forgetting the login: %w", removeErr)
 	}
-	if err == nil { // else it was no login that could be read
+	if err == nil { // otherwise the stored login could not be read
 		if err := l.revoke(ctx); err != nil {
 			con.say("the provider was not told: " + quoteProvider(err.Error()))
 		}

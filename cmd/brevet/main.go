@@ -63,13 +63,13 @@ var groups = []kong.Group{
 	{Key: "operator", Title: "Operator commands:", Description: "Example: brevet serve --config brevet.yaml"},
 }
 
-// console is where a command writes: results to out, progress and news to err.
+// console is where a command writes: results to out, progress and messages to err.
 type console struct {
 	out, err io.Writer
 	json     bool
 }
 
-// exitError ends the program with a failure that has been explained already.
+// exitError ends the program with an exit code. The failure has already been explained to the user.
 type exitError struct {
 	err  error
 	code int
@@ -83,7 +83,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program: it returns the exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var cli CLI
 	command, err := newParser(ctx, &cli, out, errOut).Parse(args)
@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 }
 
-// missingVariables names the environment variables that stand in for the flags that are missing.
+// missingVariables names the environment variables that can supply the missing flags.
 func missingVariables(err error) string {
 	var parse *kong.ParseError
 	if !strings.Contains(err.Error(), "missing flags") || !errors.As(err, &parse) {
@@ -134,7 +134,7 @@ func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong 
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
-		panic(err) // the CLI struct itself is wrong: a defect, seen at the first run
+		panic(err) // the CLI struct is invalid, which is a bug that the first run shows
 	}
 	return parser
 }

@@ -56,7 +56,7 @@ func (c *McpCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// folder is where credentials go, and what takes it away.
+// folder returns the folder for credentials, and a function that removes it.
 func (c *McpCmd) folder() (string, func(), error) {
 	if c.Dir == "" {
 		folder, err := newPrivateFolder()
@@ -78,26 +78,26 @@ func (c *McpCmd) folder() (string, func(), error) {
 	return c.Dir, func() {}, nil
 }
 
-// mcpDesk does what a model asks for. The credentials themselves go into files, and never into an answer.
+// mcpDesk performs what a model requests. It writes credentials to files, and never to a response.
 type mcpDesk struct {
 	broker *client.Client
 	dir    string
 	task   string
-	madeUp bool // the task is this server's own
+	madeUp bool // the task was generated for this server
 	scopes []string
 
 	mu     sync.Mutex
-	landed map[string]landing // by issuance
+	landed map[string]landing // by issuance id
 	closed bool
 }
 
 // landing is a credential in a file.
 type landing struct {
 	path, task string
-	end        *time.Timer // takes the file away when the credential ends
+	end        *time.Timer // removes the file when the credential ends
 }
 
-// land puts a credential into a file, until it ends.
+// land writes a credential to a file, which is removed when the credential ends. If it cannot, it releases the credential.
 func (d *mcpDesk) land(ctx context.Context, token *client.Token) (string, error) {
 	path := filepath.Join(d.dir, filepath.Base(token.ID))
 	d.mu.Lock()
@@ -116,7 +116,7 @@ func (d *mcpDesk) land(ctx context.Context, token *client.Token) (string, error)
 	return path, nil
 }
 
-// forget takes away the files of some credentials, and returns which.
+// forget removes the files of the selected credentials, and returns their ids.
 func (d *mcpDesk) forget(which func(id string, l landing) bool) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +132,7 @@ func (d *mcpDesk) forget(which func(id string, l landing) bool) []string {
 	return gone
 }
 
-// close releases what is left, and ends the task when it is this server's own.
+// close releases the remaining credentials. It ends the task if the task was generated for this server.
 func (d *mcpDesk) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()

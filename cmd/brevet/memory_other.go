@@ -2,8 +2,8 @@
 
 package main
 
-// unreadable is nothing here: it is for each system to say who reads the memory of a process.
+// unreadable does nothing. On other systems, the system decides who can read the memory of a process.
 func unreadable() error { return nil }
 
-// closed is nothing here either.
+// closed does nothing either.
 func closed() error { return nil }

@@ -16,7 +16,7 @@ type MigrateCmd struct {
 	Status MigrateStatusCmd `cmd:"" help:"Show which migrations are applied."`
 }
 
-// DatabaseFlag names the database by a file: a URL on the command line would show in every process list.
+// DatabaseFlag names a file that holds the database URL. A URL on the command line would be visible in every process list.
 type DatabaseFlag struct {
 	DatabaseURLFile string `help:"File that holds the URL of the owner's connection." required:"" type:"path" env:"BREVET_DATABASE_URL_FILE"`
 }
@@ -32,7 +32,7 @@ func (f DatabaseFlag) url() (string, error) {
 // MigrateUpCmd is `brevet migrate up`.
 type MigrateUpCmd struct{ DatabaseFlag }
 
-// Run applies what is missing.
+// Run applies the pending migrations.
 func (c *MigrateUpCmd) Run(ctx context.Context, con *console) error {
 	databaseURL, err := c.url()
 	if err != nil {
@@ -47,7 +47,7 @@ type MigrateDownCmd struct {
 	Yes bool `help:"Confirm that the records in the removed tables are lost." required:""`
 }
 
-// Run takes the newest migration back.
+// Run reverts the newest migration.
 func (c *MigrateDownCmd) Run(ctx context.Context, con *console) error {
 	if !c.Yes {
 		return errors.New("not confirmed: nothing was changed")

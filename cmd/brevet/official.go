@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 )
 
-// OfficialFlags say which broker an admin or auditor calls, and who that is: a workload, or whoever is logged in.
+// OfficialFlags say which broker an admin or auditor calls, and whether as a workload or as the logged-in person.
 type OfficialFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
@@ -20,7 +20,7 @@ type OfficialFlags struct {
 	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 
-// serverFlags are OfficialFlags of a command that can do without a server.
+// serverFlags are the OfficialFlags of a command that can work without a server.
 type serverFlags struct {
 	Server      string `help:"URL of the broker. Without it, the command works offline as far as possible." env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
@@ -32,7 +32,7 @@ type serverFlags struct {
 	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 }
 
-// connector opens a client of the broker as somebody, and knows what may help them when a call fails.
+// connector opens a client that authenticates a caller, and adds advice to the errors of failed calls.
 type connector interface {
 	open(ctx context.Context) (*client.Client, func(), error)
 	hint(err error) error
@@ -49,7 +49,7 @@ func (f OfficialFlags) connector() connector {
 	}
 }
 
-// open returns a client and what ends it.
+// open returns a client and a function that closes it.
 func (f OfficialFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	if f.JWT && f.asPerson() {
 		return nil, nil, errors.New("--jwt: it proves a workload; say which with --workload-api, and leave out --person")

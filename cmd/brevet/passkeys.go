@@ -13,7 +13,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// relyingParty is the site that passkeys are for: the console's host, and its one origin. Without a console there is none.
+// relyingParty returns the site that passkeys are for: the console's host and its only origin. Without a console it returns
+// the zero value.
 func relyingParty(c *ConsoleConfig) (passkey.RelyingParty, error) {
 	if c == nil {
 		return passkey.RelyingParty{}, nil
@@ -26,7 +27,7 @@ func relyingParty(c *ConsoleConfig) (passkey.RelyingParty, error) {
 	return passkey.RelyingParty{ID: u.Hostname(), Origins: []string{origin.String()}}, nil
 }
 
-// warnUnsignable says which scopes nobody can approve, because there is no console to sign in.
+// warnUnsignable logs the scopes that nobody can approve, because they need a passkey and there is no console to sign in.
 func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingParty, catalogue *scopes.Catalogue) {
 	if site.Configured() {
 		return
@@ -38,7 +39,8 @@ func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingP
 	}
 }
 
-// unsignable is why a yes cannot be said on the command line to what asks for a passkey.
+// unsignable returns an error if the verdict must be signed by a passkey, which the command line cannot do. A denial never
+// needs one.
 func unsignable(one openapi.ApprovalCase, verdict openapi.Verdict) error {
 	if verdict == openapi.VerdictDeny {
 		return nil

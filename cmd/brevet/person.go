@@ -19,10 +19,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// loggedIn gives the ID token of whoever is logged in, and renews it when its end is near.
+// loggedIn provides the ID token of the logged-in person, and renews it shortly before it expires.
 type loggedIn struct{ mu sync.Mutex }
 
-// IDToken reads the login each time, since another process may have renewed it.
+// IDToken reads the login each time, because another process may have renewed it.
 func (s *loggedIn) IDToken(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,8 +41,8 @@ func (s *loggedIn) IDToken(ctx context.Context) (string, error) {
 	return l.idToken.Reveal(), nil
 }
 
-// renewOnce renews unless another process has meanwhile: a refresh token may be good for one use. A provider that is
-// away is no matter for as long as the token lives.
+// renewOnce renews the login unless another process has just done so, because a refresh token may be valid for one use
+// only. If the provider is unavailable, renewOnce returns the old login for as long as its token is valid.
 func renewOnce(ctx context.Context, l login) (login, error) {
 	path, err := loginFile()
 	if err != nil {
@@ -76,7 +76,7 @@ func renewOnce(ctx context.Context, l login) (login, error) {
 	return renewed, nil
 }
 
-// PersonFlags say which broker to call as whoever is logged in, and how it is known.
+// PersonFlags say which broker to call as the logged-in person, and how to verify the broker.
 type PersonFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
 	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
@@ -84,7 +84,7 @@ type PersonFlags struct {
 	WorkloadAPI string `help:"Workload API socket with the broker's authorities, for --server-id without --ca-file." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
 }
 
-// open returns a client and what ends it. That nobody is logged in shows before the broker is called.
+// open returns a client and a function that closes it. If nobody is logged in, it fails before it calls the broker.
 func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	person := &loggedIn{}
 	if _, err := person.IDToken(ctx); err != nil {
@@ -102,7 +102,7 @@ func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	return asPerson, done, nil
 }
 
-// anyone is a client that knows the broker and proves nobody.
+// anyone returns a client that verifies the broker but does not authenticate itself.
 func (f PersonFlags) anyone(ctx context.Context) (*client.Client, func(), error) {
 	cfg, options, done := client.Config{BaseURL: f.Server}, []client.Option(nil), func() {}
 	switch {
@@ -157,7 +157,7 @@ func (f PersonFlags) spiffeServer(ctx context.Context) (client.Option, func(), e
 	return client.WithServer(source, tlsconfig.AuthorizeID(id)), func() { _ = source.Close() }, nil
 }
 
-// hint says what to try when the broker does not take the person, or is not known.
+// hint adds advice if the broker does not accept the person, or if the broker cannot be verified.
 func (f PersonFlags) hint(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	switch {

@@ -31,45 +31,45 @@ type ProbeCmd struct {
 }
 
 const (
-	// probeWithin bounds a pass, and probeCleanUp what is done after it: together ten seconds.
+	// probeWithin bounds a pass, and probeCleanUp the cleanup after it: together ten seconds.
 	probeWithin  = 8 * time.Second
 	probeCleanUp = 2 * time.Second
 	// probeCall bounds one call.
 	probeCall = 3 * time.Second
-	// probeTask and probeReason mark in the record what a prober did.
+	// probeTask and probeReason mark the prober's requests in the record.
 	probeTask   = "brevet-probe"
 	probeReason = "brevet probe"
-	// probeLife is how long what it asks for could live if nobody released it.
+	// probeLife is the lifetime of the prober's credential if nobody releases it.
 	probeLife = time.Minute
 )
 
-// exitUntold is the exit code of a probe that could not tell.
+// exitUntold is the exit code of an inconclusive probe.
 const exitUntold = 3
 
-// outcome is what became of a check.
+// outcome is the result of a check.
 type outcome string
 
 const (
 	held   outcome = "held"
 	broken outcome = "broken"
-	untold outcome = "untold" // no answer, or one that says nothing about what was tried
+	untold outcome = "untold" // no response, or one that says nothing about the check
 )
 
-// sight is what a check has seen.
+// sight is what a check observed.
 type sight struct {
 	outcome outcome
 	saw     string
 }
 
-// probeCheck is one thing that has to hold.
+// probeCheck is one property that must hold.
 type probeCheck struct {
-	name  string // for alerts: it does not change
+	name  string // for alerts; it does not change
 	holds string
-	means string // when it does not hold
+	means string // what it means if the property does not hold
 	try   func(context.Context, *prober) sight
 }
 
-// Run makes one pass. It fails when something that must not work does, or what must work does not.
+// Run makes one pass. It fails if something that must fail works, or if something that must work fails.
 func (c *ProbeCmd) Run(ctx context.Context, con *console) error {
 	params, err := parseParams(c.Param)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *ProbeCmd) caller() CallerFlags {
 	return CallerFlags{Server: c.Server, ServerID: c.ServerID, WorkloadAPI: c.WorkloadAPI, Audience: c.Audience}
 }
 
-// unreached says why nothing could be tried.
+// unreached reports why no check could run.
 func (c *ProbeCmd) unreached(con *console, err error) error {
 	explained := exitError{err: err, code: exitUntold}
 	if con.json {
@@ -115,7 +115,7 @@ func (c *ProbeCmd) unreached(con *console, err error) error {
 	return explained
 }
 
-// open gets the prober's SVID, and reads the flags.
+// open reads the flags and gets the prober's SVID.
 func (c *ProbeCmd) open(ctx context.Context) (*prober, func(), error) {
 	base, err := url.Parse(c.Server)
 	if err != nil || base.Scheme != "https" || base.Host == "" {
@@ -168,18 +168,18 @@ func (c *ProbeCmd) prober(base *url.URL, source *workloadapi.X509Source) (*probe
 	return p, err
 }
 
-// cleanUp ends what a pass that was cut short has left alive.
+// cleanUp releases the credentials of a pass that was cut short.
 func (p *prober) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeCleanUp)
 	defer cancel()
 	for _, token := range []*client.Token{p.token, p.brief} {
 		if token != nil {
-			_, _ = p.broker.Release(ctx, token.ID) // else it dies within a minute
+			_, _ = p.broker.Release(ctx, token.ID) // otherwise it expires within a minute
 		}
 	}
 }
 
-// probeReport is what a pass has found.
+// probeReport is the result of a pass.
 type probeReport struct {
 	Result outcome       `json:"result"`
 	Checks []probeResult `json:"checks"`
@@ -214,7 +214,7 @@ func (r *probeReport) count(o outcome) int {
 
 var ticks = map[outcome]string{held: "✓", broken: "✗", untold: "?"}
 
-// print prints a line for each check, and what it means where one does not hold.
+// print prints a line for each check, and what it means if the check does not hold.
 func (r *probeReport) print(con *console) error {
 	wrong, open, all := r.count(broken), r.count(untold), len(r.Checks)
 	var failed error

@@ -16,7 +16,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// checks are all of them, in the order in which they are made: what is asked for first has expired at the end.
+// checks returns all checks in the order in which they run. The short-lived credential is requested first, so that it has
+// expired at the end.
 func (c *ProbeCmd) checks() []probeCheck {
 	all := []probeCheck{{
 		"issues", "the scope is issued to the prober's own SVID",
@@ -25,7 +26,7 @@ func (c *ProbeCmd) checks() []probeCheck {
 	all = append(all, callerChecks...)
 	all = append(all, wireChecks...)
 	all = append(all, bodyChecks...)
-	if c.Foreign != "" { // without one that is there, a 404 says nothing
+	if c.Foreign != "" { // a 404 for an id that does not exist says nothing
 		all = append(all, foreignChecks...)
 	}
 	if c.Console != "" {
@@ -115,7 +116,7 @@ var wireChecks = []probeCheck{
 	},
 }
 
-// mostBody is what a body may have, in bytes, unless it is a catalogue.
+// mostBody is the limit for a body in bytes, except for catalogues.
 const mostBody = 64 << 10
 
 var bodyChecks = []probeCheck{
@@ -203,16 +204,16 @@ func (p *prober) refusedWith(ctx context.Context, a attempt, want int) sight {
 	return refused(got, err, want)
 }
 
-// nothing is a body that asks for a scope which is not there, so that nothing comes of it where it is taken.
+// nothing returns a body that requests a scope which does not exist, so that nothing is issued if the broker accepts it.
 func (p *prober) nothing() string {
 	body, err := json.Marshal(map[string]string{"scope": "brevet.probe.nothing", "task": probeTask, "reason": probeReason})
 	if err != nil {
-		panic(err) // texts
+		panic(err) // strings always encode
 	}
 	return string(body)
 }
 
-// posts asks for a credential by the prober's own SVID.
+// posts requests a credential with the prober's own SVID.
 func (p *prober) posts(body, header, value string) attempt {
 	a := attempt{method: http.MethodPost, path: "/v1/tokens", as: p.own, body: body, header: map[string]string{"Content-Type": "application/json"}}
 	if header != "" {
@@ -221,7 +222,7 @@ func (p *prober) posts(body, header, value string) attempt {
 	return a
 }
 
-// bears calls with a token and no certificate.
+// bears calls with a bearer token and without a certificate.
 func (p *prober) bears(ctx context.Context, raw string) sight {
 	a := whoami
 	a.header = map[string]string{"Authorization": "Bearer " + raw}
@@ -246,7 +247,7 @@ func (p *prober) shows(ctx context.Context, forge func() (tls.Certificate, error
 	return p.handshake(ctx, p.knows(&pair))
 }
 
-// issues asks for what is to be released, and for what is to expire.
+// issues requests one credential to release and one that will expire.
 func issues(ctx context.Context, p *prober) sight {
 	var err error
 	if p.token, err = p.obtains(ctx, probeLife); err != nil {
@@ -280,7 +281,8 @@ var (
 	errNoJWT       = errors.New("the credential is no JWT: name a scope whose credential is one")
 )
 
-// sawError is what an error says about what must work: the broker's own no, or nothing.
+// sawError interprets an error of a call that must work. A refusal by the broker means that the check does not hold. Any
+// other error is inconclusive.
 func sawError(err error) sight {
 	var problem *client.Problem
 	switch {
@@ -292,13 +294,13 @@ func sawError(err error) sight {
 	return sight{untold, err.Error()}
 }
 
-// What a token is when somebody asks.
+// The results of introspection.
 const (
 	active   = "active"
 	inactive = "inactive"
 )
 
-// asks asks about a token that was issued.
+// asks introspects a token that was issued.
 func (p *prober) asks(ctx context.Context, token *client.Token, want string) sight {
 	if token == nil {
 		return sight{untold, "nothing was issued"}
@@ -340,7 +342,7 @@ func releases(ctx context.Context, p *prober) sight {
 	return sight{held, "released"}
 }
 
-// expires waits for the end of what was issued for a second.
+// expires waits until the credential that was issued for one second has expired, and introspects it.
 func expires(ctx context.Context, p *prober) sight {
 	if p.brief == nil {
 		return sight{untold, "nothing was issued"}
@@ -355,7 +357,7 @@ func expires(ctx context.Context, p *prober) sight {
 	return p.asks(ctx, p.brief, inactive)
 }
 
-// framing looks at a page that everybody may see.
+// framing checks the headers of a page that everybody may see.
 func framing(ctx context.Context, p *prober) sight {
 	got, err := attempt{method: http.MethodGet, path: "/signed-out"}.over(ctx, p.console, strings.TrimRight(p.cmd.Console, "/"))
 	switch {

@@ -27,26 +27,26 @@ import (
 )
 
 const (
-	// nowhere is the id of nothing, and elsewhere the name of nobody (RFC 2606).
+	// nowhere is an id that does not exist, and elsewhere a host name that belongs to nobody (RFC 2606).
 	nowhere   = "00000000-0000-4000-8000-000000000000"
 	elsewhere = "brevet-probe.invalid"
-	// mostProbed is how much of an answer is read, in bytes.
+	// mostProbed is how much of a response is read, in bytes.
 	mostProbed = 64 << 10
-	// refusalTakes is how long the refusal of a certificate may be on its way: in TLS 1.3 it comes after the handshake.
+	// refusalTakes is how long the refusal of a certificate may take to arrive. In TLS 1.3 it comes after the handshake.
 	refusalTakes = 500 * time.Millisecond
 )
 
-// prober tries one deployment, as one workload.
+// prober checks one deployment as one workload.
 type prober struct {
 	cmd     ProbeCmd
 	base    *url.URL
 	id      spiffeid.ID
 	own     *tls.Certificate
-	trust   *tls.Config // how the broker is known
+	trust   *tls.Config // verifies the broker
 	broker  *client.Client
 	console *http.Client
 	params  map[string]any
-	// token is what was asked for to be released, and brief what was asked for to expire, at ends.
+	// token is the credential to release. brief is the one to let expire, which has happened by ends.
 	token, brief *client.Token
 	ends         time.Time
 }
@@ -59,33 +59,33 @@ func tlsPair(svid *x509svid.SVID) *tls.Certificate {
 	return pair
 }
 
-// attempt is a call as it goes over the wire.
+// attempt is an HTTP call exactly as it is sent.
 type attempt struct {
 	method, path string
 	host         string // instead of the broker's own
 	header       map[string]string
 	body         string
-	as           *tls.Certificate // nil shows none
+	as           *tls.Certificate // client certificate; nil for none
 }
 
-// answered is what came back.
+// answered is the response to an attempt.
 type answered struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// knows is how a call knows the broker, and what certificate it shows, if any.
+// knows returns the TLS configuration that verifies the broker, and that presents a certificate if as is set.
 func (p *prober) knows(as *tls.Certificate) *tls.Config {
 	cfg := p.trust.Clone()
 	cfg.NextProtos = []string{"http/1.1"}
-	if as != nil { // whatever authorities the broker says that it takes
+	if as != nil { // presented whatever authorities the broker accepts
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return as, nil }
 	}
 	return cfg
 }
 
-// send makes a call over a connection of its own, and follows nothing.
+// send makes a call over a new connection, and follows no redirects.
 func (p *prober) send(ctx context.Context, a attempt) (answered, error) {
 	transport := &http.Transport{TLSClientConfig: p.knows(a.as), DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
@@ -114,7 +114,7 @@ func (a attempt) over(ctx context.Context, by *http.Client, base string) (answer
 	return answered{resp.StatusCode, resp.Header, body}, err
 }
 
-// reach is an error when nothing that is tried would say anything.
+// reach returns an error if the broker cannot be reached, so that no check would be conclusive.
 func (p *prober) reach(ctx context.Context) error {
 	got, err := p.send(ctx, attempt{method: http.MethodGet, path: "/livez"})
 	if err == nil && got.status != http.StatusOK {
@@ -123,7 +123,7 @@ func (p *prober) reach(ctx context.Context) error {
 	return err
 }
 
-// refused holds an answer to the one that is due.
+// refused compares a response with the expected refusal. Rate limits and server errors are inconclusive.
 func refused(got answered, err error, want int) sight {
 	switch {
 	case err != nil:
@@ -137,7 +137,7 @@ func refused(got answered, err error, want int) sight {
 	}
 }
 
-// dial opens a connection that ends soon.
+// dial opens a connection with a deadline of probeCall.
 func (p *prober) dial(ctx context.Context) (net.Conn, error) {
 	address := p.base.Host
 	if p.base.Port() == "" {
@@ -153,7 +153,7 @@ func (p *prober) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// alertOf is how the far side has said no in TLS, nil where it has not.
+// alertOf returns the TLS alert that the other side sent, or nil if it sent none.
 func alertOf(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {
@@ -164,11 +164,12 @@ func alertOf(err error) error {
 
 func alerted(err error) bool { return alertOf(err) != nil }
 
-// errBadVersion is what TLS says of a version that is not taken (RFC 8446, 6.2).
+// errBadVersion is the TLS alert for a version that is not supported (RFC 8446, section 6.2).
 const errBadVersion tls.AlertError = 70
 
-// speaks tries one version of TLS alone. Who chooses it has taken it, whatever is wanted of the caller then. Only an alert about
-// the version says that it is not taken: any other may be about something else that was shown or was not.
+// speaks offers one TLS version alone. A server that chooses the version accepts it, whatever it requires of the client
+// afterwards. Only an alert about the version proves that it is refused. Any other alert may be about something else that
+// the client presented or did not present.
 func (p *prober) speaks(ctx context.Context, version uint16) sight {
 	raw, err := p.dial(ctx)
 	if err != nil {
@@ -192,7 +193,7 @@ func (p *prober) speaks(ctx context.Context, version uint16) sight {
 	return sight{untold, err.Error()}
 }
 
-// handshake tries one that has to fail.
+// handshake tries a TLS handshake that must fail.
 func (p *prober) handshake(ctx context.Context, cfg *tls.Config) sight {
 	raw, err := p.dial(ctx)
 	if err != nil {
@@ -212,7 +213,7 @@ func (p *prober) handshake(ctx context.Context, cfg *tls.Config) sight {
 	return p.stranger(raw, conn)
 }
 
-// stranger calls over a connection whose certificate has to be refused, unless that has come already.
+// stranger calls over a connection whose certificate must be refused, unless the refusal has already arrived.
 func (p *prober) stranger(raw net.Conn, conn *tls.Conn) sight {
 	_ = raw.SetReadDeadline(time.Now().Add(refusalTakes))
 	_, err := conn.Read(make([]byte, 1))
@@ -245,14 +246,14 @@ func (p *prober) plainly(ctx context.Context) sight {
 	switch {
 	case errors.As(err, &late) && late.Timeout():
 		return sight{untold, err.Error()}
-	case err != nil: // what came is no HTTP: the end, or an alert of TLS
+	case err != nil: // the response is not HTTP: EOF, or a TLS alert
 		return sight{held, "no answer"}
 	}
 	_ = resp.Body.Close()
 	return refused(answered{status: resp.StatusCode}, nil, http.StatusBadRequest)
 }
 
-// nobodys is the template of a certificate in the prober's own name, which is not the authority's.
+// nobodys returns the template of a certificate in the prober's name that the real authority does not sign.
 func (p *prober) nobodys() *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
@@ -271,7 +272,7 @@ func (p *prober) selfSigned() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// signedElsewhere is by an authority of the same trust domain's name that nobody has heard of.
+// signedElsewhere returns a certificate signed by an unknown authority that uses the name of the same trust domain.
 func (p *prober) signedElsewhere() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -290,7 +291,7 @@ func (p *prober) signedElsewhere() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// unsigned is a JWT-SVID of the prober that nobody has signed.
+// unsigned returns a JWT-SVID of the prober without a signature.
 func (p *prober) unsigned() (string, error) {
 	now := time.Now()
 	payload, err := json.Marshal(map[string]any{
@@ -301,7 +302,7 @@ func (p *prober) unsigned() (string, error) {
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// prolonged is a token whose end somebody has put off.
+// prolonged returns the token with a later expiry and its old signature.
 func prolonged(raw string) (string, error) {
 	parts := strings.Split(raw, ".")
 	if len(parts) != 3 {
@@ -322,7 +323,7 @@ func prolonged(raw string) (string, error) {
 	return parts[0] + "." + encode(payload) + "." + parts[2], nil
 }
 
-// openPages is a client for the console.
+// openPages returns a client for the console.
 func openPages(at, ca string) (*http.Client, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || u.Hostname() != "localhost") {

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// quickEnough is how long something may take without a word.
+	// quickEnough is how long an operation may run before its progress is shown.
 	quickEnough = time.Second
 	redrawEvery = 200 * time.Millisecond
 	reportEvery = 5 * time.Second
 )
 
-// progress tells people how far something is: on a terminal in a line that is written over, else in a line now and then.
-// It writes neither colours nor any other escape.
+// progress shows people how far an operation is. On a terminal it overwrites one line. Otherwise it prints a line now and
+// then. It writes neither colours nor any other escape sequence.
 type progress struct {
 	out     io.Writer
 	every   time.Duration
 	redraws bool
-	width   int // of the line that is on the terminal
+	width   int // of the line on the terminal
 }
 
 func newProgress(out io.Writer) *progress {
@@ -34,8 +34,8 @@ func newProgress(out io.Writer) *progress {
 	return &progress{out: out, every: reportEvery}
 }
 
-// follow prints what report says until stop is called, and nothing when that is soon. Stop returns when the terminal's
-// line is empty again. Report is called on another goroutine.
+// follow prints what report returns until stop is called. It prints nothing if that happens within quickEnough. stop
+// returns when the line on the terminal is empty again. report is called on another goroutine.
 func (p *progress) follow(report func() string) (stop func()) {
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -25,7 +25,7 @@ type QuarantineAddCmd struct {
 	Reason   string `help:"Reason for the record, in one sentence." required:""`
 }
 
-// Run adds it and prints what became of each credential.
+// Run adds the quarantine and prints what happened to each credential.
 func (c *QuarantineAddCmd) Run(ctx context.Context, con *console) error {
 	return order(ctx, con, c.OfficialFlags, func(broker *client.Client) (openapi.Receipt, error) {
 		return broker.Quarantine(ctx, c.SPIFFEID, c.Reason)
@@ -39,7 +39,7 @@ type QuarantineRemoveCmd struct {
 	Reason   string `help:"Reason for the record, in one sentence."`
 }
 
-// Run lifts it.
+// Run lifts the quarantine.
 func (c *QuarantineRemoveCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *QuarantineRemoveCmd) Run(ctx context.Context, con *console) error {
 // QuarantineListCmd is `brevet quarantine list`.
 type QuarantineListCmd struct{ OfficialFlags }
 
-// Run prints a table, or one JSON document a line.
+// Run prints a table, or one JSON document per line.
 func (c *QuarantineListCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {

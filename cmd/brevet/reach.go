@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// check reports what is wrong without reading the file.
+// check reports what is wrong without reading the CA file.
 func (r ReachConfig) check(name string) error {
 	var errs []error
 	for _, cidr := range r.AllowPrivateCIDRs {
@@ -22,7 +22,7 @@ func (r ReachConfig) check(name string) error {
 	return errors.Join(errs...)
 }
 
-// target reads the file.
+// target reads the CA file and returns the target for a URL.
 func (r ReachConfig) target(url string) (safehttp.Target, error) {
 	t := safehttp.Target{URL: secret.New(url)}
 	for _, cidr := range r.AllowPrivateCIDRs {

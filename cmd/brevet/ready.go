@@ -17,12 +17,12 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// ReadyCmd is `brevet ready`: what a container's health check runs, where there is no shell and no curl.
+// ReadyCmd is `brevet ready`: the health check for containers that have no shell and no curl.
 type ReadyCmd struct {
 	Config string `help:"Configuration file of the server." default:"brevet.yaml" type:"path" env:"BREVET_CONFIG"`
 }
 
-// Run fails when the server that the configuration describes does not answer, or says it is not ready.
+// Run fails if the server that the configuration describes does not respond, or is not ready.
 func (c *ReadyCmd) Run(ctx context.Context, con *console) error {
 	cfg, err := loadConfig(c.Config)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *ReadyCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// askReady calls the address that the server listens on, under the name that it answers to.
+// askReady calls the address that the server listens on, with the host name that the server accepts.
 func askReady(ctx context.Context, cfg Config) (openapi.Health, error) {
 	address, err := ownAddress(cfg.Listen)
 	if err != nil {
@@ -61,8 +61,8 @@ func askReady(ctx context.Context, cfg Config) (openapi.Health, error) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		},
-		// The certificate names the server as others know it, or is an SVID that names no host. Nothing secret is sent,
-		// and nothing but the health of this very machine's server depends on the answer.
+		// The certificate is for the server's public name, or is an SVID without a host name. The call sends nothing
+		// secret, and only the health of this machine's own server depends on the response.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}, //nolint:gosec // see above
 	}}
 	defer caller.CloseIdleConnections()
@@ -82,7 +82,7 @@ func askReady(ctx context.Context, cfg Config) (openapi.Health, error) {
 	return health, nil
 }
 
-// ownAddress is where a server that listens on all addresses is reached from its own machine.
+// ownAddress returns the address of a server on this machine. A server that listens on all addresses is on localhost.
 func ownAddress(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// order sends one order to the broker, as somebody, and prints its receipt.
+// order sends one order to the broker as the given caller, and prints the receipt.
 func order(ctx context.Context, con *console, as connector, send func(*client.Client) (openapi.Receipt, error)) error {
 	broker, done, err := as.open(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func order(ctx context.Context, con *console, as connector, send func(*client.Cl
 	return printReceipt(con, receipt, time.Now())
 }
 
-// printReceipt says of each credential how it ended. What has not ended yet is an exit code of its own, for scripts.
+// printReceipt prints how each credential ended. If some have not ended yet, it returns exitPending, for scripts.
 func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
 	unfinished := 0
 	for _, e := range receipt.Ended {
@@ -55,7 +55,7 @@ func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
 	return exitError{err: errors.New("some revocations are not confirmed yet"), code: exitPending}
 }
 
-// whyStatic is why a secret is not over that nobody but its owner can end.
+// whyStatic is the reason for a static secret that has not ended: only its owner can end it.
 const whyStatic = "static"
 
 func printEnded(con *console, ended []openapi.Ended) error {

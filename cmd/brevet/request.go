@@ -33,7 +33,7 @@ type RequestCmd struct {
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
 }
 
-// tokenFile is a file with an ID token. Whoever keeps it fresh may replace it between two asks.
+// tokenFile is a file with an ID token. A program that keeps the token fresh may replace the file between two requests.
 type tokenFile string
 
 // IDToken reads the file.
@@ -42,16 +42,17 @@ func (f tokenFile) IDToken(context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("--on-behalf-of-file: %w", err)
 	}
-	if strings.Count(token, ".") != 2 { // whatever else it is, it stays here
+	if strings.Count(token, ".") != 2 { // anything else must not leave this machine
 		return "", fmt.Errorf("--on-behalf-of-file: %s does not hold an ID token (three parts separated by dots)", string(f))
 	}
 	return token, nil
 }
 
-// maxKeyFile is the largest file with a key that the broker takes, in bytes.
+// maxKeyFile is the size of the largest key file that the broker accepts, in bytes.
 const maxKeyFile = 8 << 10
 
-// readKeyFile reads what is to be certified. Whoever names the private key by mistake must not send it.
+// readKeyFile reads a public key or CSR. It refuses a private key, because a user who names one by mistake must not send
+// it.
 func readKeyFile(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -68,7 +69,7 @@ func readKeyFile(path string) (string, error) {
 	return string(data), nil
 }
 
-// Run asks, and prints the credential alone on standard output, so that a script can take it.
+// Run requests a credential. It prints the credential alone on standard output, so that a script can use it.
 func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	params, err := parseParams(c.Params)
 	if err != nil {
@@ -107,7 +108,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	}
 }
 
-// wait shows who has to agree, and takes what they have approved.
+// wait shows who must approve the request, and redeems the approval.
 func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Client, ask client.Ask, p *client.Pending) error {
 	if !con.json {
 		fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n",
@@ -140,7 +141,7 @@ type WithdrawCmd struct {
 	ID string `arg:"" help:"The request."`
 }
 
-// Run takes it back.
+// Run withdraws the request.
 func (c *WithdrawCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -185,13 +186,13 @@ func printToken(con *console, token *client.Token) error {
 	return printFields(con, token)
 }
 
-// kindJWT is the one kind whose credential is a single word.
+// kindJWT is the only kind whose credential is a single word.
 const kindJWT = "jwt"
 
 // typeDPoP is the type of a token that is bound to a key by DPoP.
 const typeDPoP = "DPoP"
 
-// tokenDocument is the answer as the server gave it.
+// tokenDocument returns the response with the server's field names.
 func tokenDocument(token *client.Token) map[string]any {
 	document := map[string]any{
 		"id": token.ID, "kind": token.Kind, "expires_at": token.Expires,
@@ -218,8 +219,8 @@ func tokenDocument(token *client.Token) map[string]any {
 	return document
 }
 
-// printFields prints each part of a credential under its name. What is one line follows the name; what is more, such as
-// a certificate, starts on a line of its own.
+// printFields prints each field of a credential under its name. A value of one line follows the name. A longer value, such
+// as a certificate, starts on a new line.
 func printFields(con *console, token *client.Token) error {
 	for _, name := range token.Fields() {
 		value := strings.TrimRight(token.Field(name).Reveal(), "\n")
@@ -261,7 +262,7 @@ func parseParams(args []string) (map[string]any, error) {
 		var value any = text
 		if typed, isJSON := strings.CutSuffix(name, ":"); isJSON {
 			name = typed
-			// Numbers stay as they were written: none is to be rounded on its way to the decision.
+			// Numbers stay as they were written, because none may be rounded before the decision.
 			decoder := json.NewDecoder(strings.NewReader(text))
 			decoder.UseNumber()
 			if err := decoder.Decode(&value); err != nil || decoder.More() {
@@ -276,7 +277,7 @@ func parseParams(args []string) (map[string]any, error) {
 	return params, nil
 }
 
-// commandLine writes an ask as arguments of this command, for a person to paste into a shell.
+// commandLine returns a request as a command that a person can paste into a shell.
 func commandLine(ask openapi.NarrowestAsk, task string) string {
 	words := []string{"brevet", "request", quote(ask.Scope)}
 	for _, name := range slices.Sorted(maps.Keys(ask.Params)) {
@@ -286,7 +287,7 @@ func commandLine(ask openapi.NarrowestAsk, task string) string {
 		}
 		value, err := json.Marshal(ask.Params[name])
 		if err != nil {
-			continue // what came as JSON goes as JSON
+			continue // a value that was decoded from JSON always encodes
 		}
 		words = append(words, quote(name+":="+string(value)))
 	}
@@ -296,10 +297,10 @@ func commandLine(ask openapi.NarrowestAsk, task string) string {
 	return strings.Join(append(words, "--task "+quote(task)), " ")
 }
 
-// plain is what no shell gives a meaning to, in the middle of a word or at its beginning.
+// plain matches text to which no shell gives a meaning, at the beginning of a word or inside it.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,=-]+$`)
 
-// quote makes one word for a shell of text from elsewhere.
+// quote returns untrusted text as one word for a shell.
 func quote(text string) string {
 	if plain.MatchString(text) {
 		return text

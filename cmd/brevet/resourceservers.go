@@ -41,7 +41,7 @@ func resourceServers(cfg Config) []httpapi.ResourceServer {
 	for _, rs := range cfg.ResourceServers {
 		opened, err := rs.open()
 		if err != nil {
-			continue // which loading the configuration has refused
+			continue // loading the configuration has refused this
 		}
 		all = append(all, opened)
 	}

@@ -14,7 +14,7 @@ type ReleaseCmd struct {
 	ID string `arg:"" help:"The issuance, as brevet request named it."`
 }
 
-// Run ends one credential of the sandbox that this runs in.
+// Run releases one credential of the sandbox in which this command runs.
 func (c *ReleaseCmd) Run(ctx context.Context, con *console) error {
 	return order(ctx, con, c.CallerFlags, func(broker *client.Client) (openapi.Receipt, error) { return broker.Release(ctx, c.ID) })
 }
@@ -32,7 +32,7 @@ type RevokeCmd struct {
 	Reason      string `help:"Reason for the record, in one sentence." required:""`
 }
 
-// Run ends what all the given flags select.
+// Run revokes the credentials that match all given flags.
 func (c *RevokeCmd) Run(ctx context.Context, con *console) error {
 	which := client.Selection{
 		ID: c.ID, Task: c.Task, SPIFFEID: c.SPIFFEID, SPIFFEIDPrefix: c.Prefix, TrustDomain: c.TrustDomain,

@@ -61,7 +61,7 @@ func (s *story) allowed(ctx context.Context, c *chapter) error {
 	return s.recorded(ctx, c, token)
 }
 
-// recorded shows that the record names exactly this token, and was there before the token was.
+// recorded shows that the record names exactly this token, and was written before the token existed.
 func (s *story) recorded(ctx context.Context, c *chapter, token *client.Token) error {
 	record, err := s.cast.auditor.Issuance(ctx, token.ID)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *story) forged(ctx context.Context, c *chapter) error {
 	return nil
 }
 
-// faults takes away what a token needs, one after the other.
+// faults removes what a token needs, one after the other, and shows that no token is released.
 func (s *story) faults(ctx context.Context, c *chapter) error {
 	local := s.cast.local
 	if err := local.Vault.Seal(ctx); err != nil {
@@ -237,7 +237,7 @@ func (s *story) history(ctx context.Context, c *chapter) error {
 	return nil
 }
 
-// proven checks the receipt of an issuance as it could be done years later, with a public key and nothing else.
+// proven verifies the receipt of an issuance as anybody could years later, with only a public key.
 func (s *story) proven(ctx context.Context, c *chapter) error {
 	records, err := collect(ctx, s.cast.auditor, client.Filter{Task: demoTask}, 1)
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 	return nil
 }
 
-// receipt asks for the proof of an issuance until a checkpoint covers it, which is soon.
+// receipt requests the proof of an issuance until a checkpoint covers it, which happens soon.
 func (s *story) receipt(ctx context.Context, id string) (audit.Receipt, error) {
 	for began := time.Now(); ; {
 		got, err := s.cast.auditor.LogReceipt(ctx, id)
@@ -288,7 +288,7 @@ func (s *story) receipt(ctx context.Context, id string) (audit.Receipt, error) {
 	}
 }
 
-// receiptOf is a receipt as package audit checks it.
+// receiptOf converts a receipt to the type that package audit verifies.
 func receiptOf(got openapi.LogReceipt) (receipt audit.Receipt, err error) {
 	text, err := json.Marshal(got)
 	if err == nil {

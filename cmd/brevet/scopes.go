@@ -15,7 +15,7 @@ import (
 // ScopesCmd is `brevet scopes`.
 type ScopesCmd struct{ CallerFlags }
 
-// Run prints a table, or one JSON document a line.
+// Run prints a table, or one JSON document per line.
 func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 	return table.Flush()
 }
 
-// paramsLine is the parameters with what each accepts: "repo (string), env (dev|prod)".
+// paramsLine returns the parameters and what each accepts: "repo (string), env (dev|prod)".
 func paramsLine(params map[string]openapi.ScopeParam) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(params)) {

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// drainTimeout is how long requests under way may take to end after a stop was asked for.
+// drainTimeout is how long requests in progress may take to finish after a stop.
 const drainTimeout = 25 * time.Second
 
 // ServeCmd is `brevet serve`.
@@ -31,7 +31,7 @@ type ServeCmd struct {
 	Config string `help:"Configuration file (docs/configuration.md)." default:"brevet.yaml" type:"path" env:"BREVET_CONFIG"`
 }
 
-// Run serves until ctx ends, and the time of a lame duck after that.
+// Run serves until ctx ends, and then for the lame-duck time.
 func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 	if err := closed(); err != nil {
 		return err
@@ -47,22 +47,23 @@ func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 	return serve(ctx, cfg, log, func(string) {})
 }
 
-// service is a running broker and everything that ends with it.
+// service is a running broker and everything that stops with it.
 type service struct {
 	log     *slog.Logger
-	api     atomic.Pointer[httpapi.Server] // once it is served
+	api     atomic.Pointer[httpapi.Server] // set once it is served
 	closers []func()
 	tasks   *errgroup.Group
 }
 
-// ballast is for what serves many calls with little that is alive: the collector would come around all the time, for a tenth of the
-// processor and more. Until the returned function is called it reckons with this too, which is never touched and so takes no memory.
+// ballast makes the garbage collector run less often. It is for processes that serve many calls with few live objects, in
+// which the collector would run all the time and use a tenth of the processor or more. The collector counts the ballast
+// until the returned function is called. Nothing touches the ballast, so it takes no physical memory.
 func ballast() (drop func()) {
 	spare := make([]byte, 56<<20)
 	return func() { runtime.KeepAlive(spare) }
 }
 
-// serve runs the broker until ctx ends, and cfg.LameDuck longer. ready is called with the address it listens on.
+// serve runs the broker until asked ends, and then for cfg.LameDuck. It calls ready with the address on which it listens.
 func serve(asked context.Context, cfg Config, log *slog.Logger, ready func(address string)) error {
 	defer ballast()()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(asked))
@@ -81,7 +82,7 @@ func serve(asked context.Context, cfg Config, log *slog.Logger, ready func(addre
 	return errors.Join(startErr, tasks.Wait())
 }
 
-// leave tells balancers that this replica goes, and returns when they have had the time to see it.
+// leave tells load balancers that this replica stops, and returns after they have had the time to notice.
 func (s *service) leave(ctx context.Context, lameDuck time.Duration) {
 	api := s.api.Load()
 	if api == nil || lameDuck == 0 {
@@ -132,7 +133,7 @@ func (s *service) start(ctx context.Context, cfg Config, ready func(string)) err
 	return nil
 }
 
-// parts are what a broker is made of, each opened from what it needs and no more.
+// parts are the components of a broker. Each is opened with only what it needs.
 type parts struct {
 	watch     *httpapi.Stopwatch
 	gauges    *httpapi.Gauges
@@ -163,7 +164,7 @@ func (s *service) open(ctx context.Context, cfg Config, registry *prometheus.Reg
 	return p, err
 }
 
-// openBroker makes the broker, and has it sweep and follow the catalogue.
+// openBroker makes the broker, and starts its sweeper and the task that follows the catalogue.
 func (s *service) openBroker(ctx context.Context, cfg Config, p parts) (*broker.Broker, error) {
 	site, err := relyingParty(cfg.Console)
 	if err != nil {
@@ -185,7 +186,7 @@ func (s *service) openBroker(ctx context.Context, cfg Config, p parts) (*broker.
 	return core, nil
 }
 
-// build wires the packages together. Shown is what the console is made of.
+// build connects the packages. shown is the configuration of the console.
 func (s *service) build(ctx context.Context, cfg Config) (_ *httpapi.Server, _ *tls.Config, shown pages.Config, err error) {
 	registry := prometheus.NewRegistry()
 	p, err := s.open(ctx, cfg, registry)
@@ -244,7 +245,7 @@ func (s *service) closeBroker(ctx context.Context, core *broker.Broker) {
 	}
 }
 
-// run serves until ctx ends, then lets requests under way finish.
+// run serves until ctx ends, and then lets requests in progress finish.
 func (s *service) run(ctx context.Context, srv *http.Server, serve func() error) {
 	s.tasks.Go(func() error {
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
@@ -268,7 +269,7 @@ func (s *service) close() {
 	}
 }
 
-// ended turns the end of ctx into success: it is how a service is asked to stop.
+// ended returns nil if ctx was canceled, because that is how a service is asked to stop.
 func ended(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil

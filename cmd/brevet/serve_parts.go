@@ -44,8 +44,8 @@ func (s *service) openAttestor(ctx context.Context, cfg Config, core *broker.Bro
 	return bundles, attestor, err
 }
 
-// anyBundle is ready while sandboxes of at least one trust domain can be served: another domain's outage must not
-// take this replica away from everyone else.
+// anyBundle returns a readiness check that passes while at least one trust domain has a bundle. The outage of another trust
+// domain must not take this replica away from everyone else.
 func anyBundle(bundles *attest.Sources) func(context.Context) error {
 	return func(context.Context) error {
 		for _, b := range bundles.Status() {
@@ -79,7 +79,7 @@ func (s *service) openLedger(ctx context.Context, cfg PostgresConfig, gauges *ht
 	return book, nil
 }
 
-// openCatalogue returns what is in force. When nothing ever was, that is the folder.
+// openCatalogue returns the catalogue in force. If none was ever in force, that is the one in the folder.
 func (s *service) openCatalogue(ctx context.Context, folder string, book *ledger.Ledger) (*scopes.Catalogue, error) {
 	files, err := scopes.ReadFS(os.DirFS(folder))
 	if err != nil {
@@ -93,10 +93,10 @@ func (s *service) openCatalogue(ctx context.Context, folder string, book *ledger
 	return catalogue, nil
 }
 
-// longestToken is the longest life that any catalogue can give: another may be in force tomorrow.
+// longestToken is the longest TTL that any catalogue can give. Another catalogue may be in force tomorrow.
 const longestToken = 24 * time.Hour
 
-// openMinter opens Vault, and the key in it that signs the ledger's checkpoints.
+// openMinter opens Vault, and the key in Vault that signs the ledger's checkpoints.
 func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, notary, error) {
 	cfg := all.Vault
 	auth, err := s.vaultAuth(ctx, cfg)
@@ -120,13 +120,13 @@ func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, not
 	return minter, notary{logKey, all.FormerLedgerKeys}, nil
 }
 
-// notary is the log's key, with those that it had before.
+// notary is the log's key, together with its former keys.
 type notary struct {
 	*mint.LogKey
 	former []string
 }
 
-// Keys are all keys that a checkpoint of the ledger may be signed with.
+// Keys returns all keys that a checkpoint of the ledger may be signed with.
 func (n notary) Keys(ctx context.Context) ([]string, error) {
 	keys, err := n.LogKey.Keys(ctx)
 	return slices.Concat(n.former, keys), err
@@ -156,7 +156,7 @@ func (s *service) vaultAuth(ctx context.Context, cfg VaultConfig) (mint.Auth, er
 	}
 }
 
-// jwtSVID fetches a fresh JWT-SVID for each login to Vault.
+// jwtSVID returns a function that fetches a fresh JWT-SVID for each login to Vault.
 func jwtSVID(source *workloadapi.JWTSource, audience string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		svid, err := source.FetchJWTSVID(ctx, jwtsvid.Params{Audience: audience})

@@ -15,7 +15,7 @@ type AuditSnapshotCmd struct {
 	DatabaseURLFile string `help:"File with the URL of an auditor's read-only connection." required:"" type:"path"`
 }
 
-// Run writes everything that verifying takes. The file is there when all of it is.
+// Run writes everything that verification needs. The file appears when it is complete.
 func (c *AuditSnapshotCmd) Run(ctx context.Context, con *console) error {
 	items, done, err := openLedger(ctx, c.DatabaseURLFile)
 	if err != nil {
@@ -26,7 +26,7 @@ func (c *AuditSnapshotCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(file.Name()) }() // of no use unless it was renamed
+	defer func() { _ = os.Remove(file.Name()) }() // removes nothing after the rename
 	var count counter
 	stop := newProgress(con.err).follow(count.report("wrote"))
 	err = audit.WriteSnapshot(file, items, count.set)

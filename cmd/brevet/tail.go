@@ -19,7 +19,7 @@ type AuditTailCmd struct {
 	Every time.Duration `help:"Delay before a retry when the broker is unavailable." default:"5s"`
 }
 
-// Run prints a line for each record that begins or changes.
+// Run prints a line for each new or changed record.
 func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
 	broker, done, err := c.open(ctx)
 	if err != nil {

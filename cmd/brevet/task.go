@@ -23,7 +23,7 @@ type TaskEndCmd struct {
 	Reason   string    `help:"Reason for the record, in one sentence."`
 }
 
-// Run ends the task and prints what became of each credential.
+// Run ends the task and prints what happened to each credential.
 func (c *TaskEndCmd) Run(ctx context.Context, con *console) error {
 	if c.asPerson() && c.SPIFFEID == "" {
 		return errors.New("--spiffe-id: required for people, to name the owner of the task; a sandbox sets --workload-api instead")

@@ -34,8 +34,8 @@ func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
 	}
 }
 
-// startTraces exports spans to an OTLP/HTTP endpoint, when there is one. Only trace ids cross the edge:
-// baggage from callers is not propagated, as it could carry anything.
+// startTraces exports spans to an OTLP/HTTP endpoint, if one is configured. It propagates trace ids only. Baggage from
+// callers is not propagated, because it could carry anything.
 func startTraces(ctx context.Context, endpoint string) (shutdown func(), err error) {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 	if endpoint == "" {

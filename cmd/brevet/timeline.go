@@ -20,7 +20,7 @@ type AuditTaskCmd struct {
 	SPIFFEID string `help:"Sandbox that owns the task. Default: this sandbox; required for everybody else." name:"spiffe-id"`
 }
 
-// Run prints all that is recorded of a task, oldest first.
+// Run prints everything that is recorded of a task, oldest first.
 func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
 	if c.SPIFFEID == "" && c.asPerson() {
 		return c.nobodys()
@@ -34,7 +34,7 @@ func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
 	for e, err := range broker.TaskTimeline(ctx, c.Task, c.SPIFFEID) {
 		var problem *client.Problem
 		if errors.As(err, &problem) && problem.Field == "spiffe_id" && c.SPIFFEID == "" && !con.json {
-			return c.nobodys() // this workload is no sandbox
+			return c.nobodys() // this workload is not a sandbox
 		}
 		if err != nil {
 			return explain(con, c.hint(err), c.Task)
@@ -44,7 +44,7 @@ func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
 	return printTimeline(con, events)
 }
 
-// nobodys is for whoever has no tasks, and does not say whose they mean.
+// nobodys returns the error for a caller that has no tasks and did not name the owner of the task.
 func (c *AuditTaskCmd) nobodys() error {
 	return fmt.Errorf(
 		"--spiffe-id is missing: only a sandbox has tasks of its own; say whose task it is, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task),
@@ -69,7 +69,7 @@ func printTimeline(con *console, events []openapi.TimelineEvent) error {
 	return table.Flush()
 }
 
-// aboutOf puts the rest of an event into a line.
+// aboutOf returns the other fields of an event as one line.
 func aboutOf(e openapi.TimelineEvent) string {
 	var parts []string
 	for _, part := range []string{e.Scope, e.Resource, e.DecisionCode, e.Verdict, e.Detail, e.Note, e.Reason} {

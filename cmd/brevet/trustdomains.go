@@ -63,7 +63,8 @@ func (td TrustDomainConfig) check() error {
 	return errors.Join(errs...)
 }
 
-// UnmarshalYAML takes a SPIFFE ID by itself, and one with what limits it: a limit that was left empty gives nothing.
+// UnmarshalYAML accepts a SPIFFE ID by itself, or one with limits. It returns an error if within is empty, because an empty
+// limit would give nothing.
 func (w *WorkloadRoleConfig) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		return n.Load(&w.ID)
@@ -78,7 +79,7 @@ func (w *WorkloadRoleConfig) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes what UnmarshalYAML reads.
+// MarshalYAML writes the form that UnmarshalYAML reads.
 func (w WorkloadRoleConfig) MarshalYAML() (any, error) { //nolint:unparam // it is a yaml.Marshaler
 	if len(w.Within) == 0 {
 		return w.ID, nil
@@ -87,7 +88,7 @@ func (w WorkloadRoleConfig) MarshalYAML() (any, error) { //nolint:unparam // it 
 	return plain(w), nil
 }
 
-// role is what the workload may do by it in a trust domain.
+// role returns the role of the workload in a trust domain.
 func (w WorkloadRoleConfig) role(trustDomain string) (httpapi.Role, error) {
 	id, err := attest.ParseID(w.ID)
 	if err != nil {
@@ -114,14 +115,14 @@ func (w WorkloadRoleConfig) role(trustDomain string) (httpapi.Role, error) {
 	return role, nil
 }
 
-// roles lists who has one role, and where.
+// roles lists the workloads that have one role, and where they have it.
 func roles(cfg Config, holders func(TrustDomainConfig) []WorkloadRoleConfig) []httpapi.Role {
 	var all []httpapi.Role
 	for _, d := range cfg.TrustDomains {
 		for _, holder := range holders(d) {
 			role, err := holder.role(d.Name)
 			if err != nil {
-				continue // which loading the configuration has refused
+				continue // loading the configuration has refused this
 			}
 			all = append(all, role)
 		}

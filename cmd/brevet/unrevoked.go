@@ -18,7 +18,8 @@ type AuditUnrevokedCmd struct {
 	Limit int `help:"Maximum number of results." default:"500"`
 }
 
-// Run lists what should be dead and is not known to be. It fails when there is any, so that it can watch.
+// Run lists the credentials that are overdue and not confirmed as revoked. It fails if there are any, so that it can serve
+// as a monitor.
 func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
 	if c.Limit < 1 {
 		return errors.New("--limit: at least 1")

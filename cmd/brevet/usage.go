@@ -18,7 +18,7 @@ type AuditUsageCmd struct {
 	Since       time.Duration `help:"Only requests of this recent period." default:"720h"`
 }
 
-// Run prints a table, what was used least first, or one JSON document.
+// Run prints a table with the least used scopes first, or one JSON document.
 func (c *AuditUsageCmd) Run(ctx context.Context, con *console) error {
 	return c.consult(ctx, con, func(broker *client.Client) error {
 		usage, err := broker.Usage(ctx, client.UsageFilter{TrustDomain: c.TrustDomain, Since: time.Now().Add(-c.Since)})

@@ -16,7 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
-// exitUnsaid is the exit code when the record could not be read, so that nothing is said about it.
+// exitUnsaid is the exit code if the record could not be read, so that its integrity is unknown.
 const exitUnsaid = 2
 
 // AuditVerifyCmd is `brevet audit verify`.
@@ -30,7 +30,7 @@ type AuditVerifyCmd struct {
 	Witness         []string `help:"Public key of a witness that must have cosigned each --checkpoint; repeatable." sep:"none"`
 }
 
-// Run says whether the record is whole. It exits with 1 when it is not, and with 2 when that cannot be told.
+// Run reports whether the record is intact. It exits with 1 if it is not, and with 2 if that is unknown.
 func (c *AuditVerifyCmd) Run(ctx context.Context, con *console) error {
 	if c.Receipt != "" {
 		return c.verifyReceipt(con)
@@ -71,7 +71,7 @@ func (c *AuditVerifyCmd) verify(ctx context.Context, con *console) (audit.Report
 	return audit.Verify(ctx, items, cfg)
 }
 
-// config is what the flags say of the log.
+// config returns the verification settings from the flags.
 func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 	texts := c.Key
 	if c.KeyFile != "" {
@@ -121,7 +121,7 @@ func (c *AuditVerifyCmd) witnesses() (keys []*audit.Cosigner, err error) {
 	return keys, nil
 }
 
-// cosignedBy tells whether all witnesses have cosigned a checkpoint.
+// cosignedBy returns an error unless all witnesses have cosigned a checkpoint.
 func cosignedBy(signed []byte, witnesses []*audit.Cosigner) error {
 	names, _, err := audit.Cosigned(signed, witnesses...)
 	for _, w := range witnesses {
@@ -143,7 +143,7 @@ func (c *AuditVerifyCmd) items(ctx context.Context) (items audit.Items, done fun
 	return audit.ReadSnapshot(file), func() { _ = file.Close() }, nil
 }
 
-// openLedger reads the ledger that a file names, as it is now.
+// openLedger opens a snapshot of the ledger whose URL is in urlFile.
 func openLedger(ctx context.Context, urlFile string) (items audit.Items, done func(), err error) {
 	databaseURL, err := readSecretFile(urlFile)
 	if err != nil {
@@ -156,7 +156,7 @@ func openLedger(ctx context.Context, urlFile string) (items audit.Items, done fu
 	return s.Items(ctx), func() { s.Close(context.WithoutCancel(ctx)) }, nil
 }
 
-// counter is how far something is among entries.
+// counter is the progress of an operation over entries.
 type counter struct{ done, of atomic.Int64 }
 
 func (c *counter) set(done, of int64) {
@@ -187,7 +187,7 @@ func printReport(out io.Writer, r audit.Report) error {
 	return nil
 }
 
-// printDamage says what is wrong, what that means and what to do.
+// printDamage prints what is wrong, what that means and what to do.
 func printDamage(out io.Writer, r audit.Report) error {
 	worst := r.Findings[0]
 	fmt.Fprintf(out, "THE RECORD IS DAMAGED, first at %s: %s\n\n", entriesOf(worst), safetext.Text(worst.What))

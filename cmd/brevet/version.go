@@ -18,7 +18,7 @@ func (*VersionCmd) Run(con *console) error {
 	return err
 }
 
-// version is the module's version, or the commit of a build from a checkout.
+// version returns the module's version, or the commit of a build from a checkout.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 )
 
-// voteCommand is what both verdicts take.
+// voteCommand holds the flags of both verdicts.
 type voteCommand struct {
 	PersonFlags
 	IDs  []string `arg:"" name:"id" help:"The requests."`
@@ -31,7 +31,7 @@ type ApprovalsApproveCmd struct {
 	ForTask bool `help:"Also approve identical requests for the rest of the task, if the scope allows it." name:"for-task"`
 }
 
-// Run shows what it is about, and says yes.
+// Run shows each request, and approves it.
 func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
 	if c.ForTask {
 		return c.cast(ctx, con, openapi.VerdictApprove, (*client.Client).VoteForTask)
@@ -42,7 +42,7 @@ func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
 // ApprovalsDenyCmd is `brevet approvals deny`.
 type ApprovalsDenyCmd struct{ voteCommand }
 
-// Run shows what it is about, and says no.
+// Run shows each request, and denies it.
 func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
 	return c.cast(ctx, con, openapi.VerdictDeny, saying(openapi.VerdictDeny))
 }
@@ -55,13 +55,13 @@ type ApprovalsBreakCmd struct {
 	Yes  bool   `help:"Do not ask for confirmation." short:"y"`
 }
 
-// Run shows what it is about, and says yes in place of those who were asked.
+// Run shows the request, and approves it in place of its group.
 func (c *ApprovalsBreakCmd) Run(ctx context.Context, con *console) error {
 	one := voteCommand{PersonFlags: c.PersonFlags, IDs: []string{c.ID}, Note: c.Note, Yes: c.Yes}
 	return one.cast(ctx, con, openapi.VerdictBreakGlass, saying(openapi.VerdictBreakGlass))
 }
 
-// voting sends a vote on what was shown, with a note.
+// voting sends a vote on the request that was shown, with a note.
 type voting func(*client.Client, context.Context, openapi.ApprovalCase, string) (openapi.ApprovalCase, error)
 
 func saying(verdict openapi.Verdict) voting {
@@ -100,7 +100,7 @@ func (b *voteCommand) cast(ctx context.Context, con *console, verdict openapi.Ve
 	return nil
 }
 
-// requests reads what is voted on. What a vote names is what was read here.
+// requests reads the requests to vote on. A vote names exactly what was read here.
 func (b *voteCommand) requests(ctx context.Context, broker *client.Client) ([]openapi.ApprovalCase, error) {
 	var cases []openapi.ApprovalCase
 	for _, id := range b.IDs {
@@ -126,7 +126,7 @@ func (b *voteCommand) requests(ctx context.Context, broker *client.Client) ([]op
 	return cases, nil
 }
 
-// confirm shows a request and has the voter say so again. Where nobody can be asked, --yes has to say it.
+// confirm shows a request and asks the voter to confirm the vote. Without a terminal, the vote requires --yes.
 func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) || con.json {
 		return errors.New("confirmation requires a terminal: review with brevet approvals show, then add --yes")
@@ -159,7 +159,7 @@ func printVoted(con *console, after openapi.ApprovalCase) error {
 	return err
 }
 
-// brokenBy counts the votes that break the glass.
+// brokenBy counts the break-glass votes.
 func brokenBy(one openapi.ApprovalCase) int {
 	n := 0
 	for _, v := range one.Votes {

@@ -59,7 +59,7 @@ func (w WebhookConfig) spec() (webhook.Spec, error) {
 	return s, nil
 }
 
-// tellOthers runs the webhooks of a configuration. Without any it needs nothing of the database.
+// tellOthers runs the configured webhooks. Without any, it does not use the database.
 func (s *service) tellOthers(ctx context.Context, cfg Config) error {
 	if len(cfg.Webhooks) == 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 // WhoamiCmd is `brevet whoami`.
 type WhoamiCmd struct{ serverFlags }
 
-// Run prints what the provider said at the last login or renewal, and with a broker what that takes the caller for: the
-// workload where there is a Workload API, else whoever is logged in.
+// Run prints what the provider said at the last login or renewal. With a broker, it prints how the broker identifies the
+// caller: as the workload if there is a Workload API, and otherwise as the logged-in person.
 func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
 	if c.Server == "" {
 		l, err := currentLogin()
@@ -37,7 +37,7 @@ func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
 	}
 	me, err := broker.WhoAmI(ctx)
 	if err != nil {
-		if flags.asPerson() && !con.json { // it may be the login that the broker does not take
+		if flags.asPerson() && !con.json { // the broker may not accept this login
 			_ = l.print(con)
 		}
 		return explain(con, flags.hint(err), "")
@@ -53,7 +53,7 @@ func currentLogin() (login, error) {
 	return l, err
 }
 
-// printCaller prints who calls and what the broker says of them; l is nothing for a workload.
+// printCaller prints the caller and what the broker says about it. l is empty for a workload.
 func printCaller(con *console, me openapi.Caller, l login) error {
 	person := me.Kind == openapi.CallerPerson
 	switch {

@@ -26,7 +26,7 @@ type AuditWhoseCmd struct {
 
 var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Run prints what was issued to whom. It fails when nothing of it is known.
+// Run prints what was issued to whom. It fails if no record has the digest.
 func (c *AuditWhoseCmd) Run(ctx context.Context, con *console) error {
 	digest, err := c.digest(os.Stdin)
 	if err != nil {

@@ -53,8 +53,9 @@ func (a AnchorConfig) anchor() (witness.Anchor, error) {
 	return witness.Anchor{Name: a.Name, Place: place, Every: a.Every}, nil
 }
 
-// seal has the ledger's checkpoints signed and carried out of the building. Before the first is signed, the ledger is held
-// against those that files of an earlier life hold.
+// seal starts the tasks that sign the ledger's checkpoints and deliver them to witnesses and anchors. Before the first
+// checkpoint is signed, it requires the ledger to continue the last checkpoint in each anchor file, which may be from an
+// earlier run.
 func (s *service) seal(ctx context.Context, cfg Config, book *ledger.Ledger, key notary, gauges *httpapi.Gauges) error {
 	carrier, err := s.openCarrier(cfg, book, gauges)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// insistent is how a Workload API is asked by what runs for long. There are answers on which go-spiffe gives up for good, and
-// goes by what it had last until that expires: they are for whoever begins, and are taken for an outage from the first good
-// answer on.
+// insistent returns the options for programs that use a Workload API for a long time. On some errors go-spiffe gives up for
+// good, and uses its last state until that expires. These errors are meant for a program that starts. After the first
+// successful response, insistent turns them into outages, which go-spiffe retries.
 func insistent(address string) []workloadapi.ClientOption {
 	var answered atomic.Bool
 	return []workloadapi.ClientOption{workloadapi.WithAddr(address), workloadapi.WithDialOptions(grpc.WithStreamInterceptor(
@@ -27,11 +27,11 @@ func insistent(address string) []workloadapi.ClientOption {
 
 type insistentStream struct {
 	grpc.ClientStream
-	over     func() error // why nobody waits for an answer any more
+	over     func() error // why the caller no longer waits; nil while it does
 	answered *atomic.Bool
 }
 
-// RecvMsg reads one answer.
+// RecvMsg reads one message.
 func (s *insistentStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err == nil {
@@ -40,7 +40,8 @@ func (s *insistentStream) RecvMsg(m any) error {
 	return insisting(s.over, s.answered, err)
 }
 
-// insisting is what go-spiffe is to make of an error: it asks again unless it is told that asking is of no use.
+// insisting returns the error for go-spiffe. After the first successful response, and while the caller waits, it replaces
+// the errors on which go-spiffe would give up by Unavailable.
 func insisting(over func() error, answered *atomic.Bool, err error) error {
 	if code := status.Code(err); over() == nil && answered.Load() && (code == codes.Canceled || code == codes.InvalidArgument) {
 		return status.Error(codes.Unavailable, err.Error())
