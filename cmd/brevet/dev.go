@@ -72,7 +72,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	if c.AuthorityTTL > 0 {
-		go func() { _ = local.issuer.RotateEvery(serving, c.AuthorityTTL) }() // it fails only if the state folder does, and then everything fails
+		go func() { _ = local.issuer.RotateEvery(serving, c.AuthorityTTL) }() // it fails only with the state folder, like everything else
 	}
 	var announced error
 	err = serve(serving, cfg, log, func(string) {

@@ -2,7 +2,7 @@
 
 package main
 
-// unreadable does nothing. On other systems, the system decides who can read the memory of a process.
+// unreadable does nothing. Other systems have other rules for who can read the memory of a process.
 func unreadable() error { return nil }
 
 // closed does nothing either.

@@ -9,7 +9,7 @@ import (
 // VersionCmd is `brevet version`.
 type VersionCmd struct{}
 
-// Run prints what this binary was built from.
+// Run prints the versions of this binary and of Go.
 func (*VersionCmd) Run(con *console) error {
 	if con.json {
 		return con.encode(map[string]string{"version": version(), "go": runtime.Version()})
