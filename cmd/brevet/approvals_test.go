@@ -14,7 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// person logs somebody in on a machine of their own, and returns its environment.
+// person logs somebody in with a separate home folder, and returns the environment to act as that person.
 func (s *session) person(t *testing.T, username string) []string {
 	t.Helper()
 	home := t.TempDir()
@@ -34,7 +34,7 @@ func (s *session) person(t *testing.T, username string) []string {
 
 var aRequest = regexp.MustCompile(`request +(\S+)`)
 
-// ask asks for a write and waits for people, and returns the process and the request.
+// ask requests a write that needs approval. It returns the waiting process and the id of the request.
 func (s *session) ask(t *testing.T, task, reason string) (*process, string) {
 	t.Helper()
 	p := launch(t, s.env, "request", "github.issues.write", "repo=acme/api", "--task", task, "--reason", reason, "--wait")
@@ -42,7 +42,7 @@ func (s *session) ask(t *testing.T, task, reason string) (*process, string) {
 	return p, aRequest.FindStringSubmatch(p.err.String())[1]
 }
 
-// A request with a broken glass is not hidden behind a whole one that is like it.
+// TestListedAlarm checks that a break-glass request is not hidden behind an identical one without break-glass.
 func TestListedAlarm(t *testing.T) {
 	var out bytes.Buffer
 	whole := openapi.ApprovalCase{ID: "whole", Like: "x", Approval: openapi.Approval{Quorum: 3}}
@@ -58,7 +58,7 @@ func TestListedAlarm(t *testing.T) {
 	}
 }
 
-// What people do about what waits for them, in the order in which they would.
+// TestApprovalCommands runs the commands with which people decide on requests, in a typical order.
 func TestApprovalCommands(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
@@ -66,13 +66,13 @@ func TestApprovalCommands(t *testing.T) {
 	alice, carol := s.person(t, "alice"), s.person(t, "carol")
 	brevet(t, alice, "approvals", "list").want(t, 0, "no pending approvals")
 
-	watch := launch(t, alice, "approvals", "watch", "--every", "1h") // it is told, and need not look
+	watch := launch(t, alice, "approvals", "watch", "--every", "1h") // the broker pushes events, so the interval does not matter
 	asks, id := s.ask(t, "t-1", hostileReason)
 	watch.waitFor(t, watch.out, "brevet approvals show "+id)
 	watch.signal(t, syscall.SIGTERM)
 	watch.finish(t).want(t, 0)
 	brevet(t, alice, "approvals", "list").want(t, 0, id, researcher, "github.issues.write", "0 of 1")
-	brevet(t, carol, "approvals", "list").want(t, 0, id) // she may break the glass
+	brevet(t, carol, "approvals", "list").want(t, 0, id) // she may break glass
 	brevet(t, carol, "approvals", "approve", id, "--yes").want(t, 1, "Not eligible to vote")
 	shown := brevet(t, alice, "approvals", "show", id)
 	shown.want(t, 0, "github:repo/acme/api", "at most 5m", "unverified", "mixes alphabets")
@@ -111,7 +111,7 @@ func TestApprovalCommands(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// breakGlass is what those do who stand in at night, while somebody who was asked looks on.
+// breakGlass approves a request by break-glass while a member of the group watches.
 func (s *session) breakGlass(t *testing.T, alice, carol []string) {
 	t.Helper()
 	watch := launch(t, alice, "approvals", "watch", "--every", "1h")
@@ -135,7 +135,7 @@ func (s *session) breakGlass(t *testing.T, alice, carol []string) {
 	brevet(t, s.as("auditor"), "audit", "list", "--code", "break_glass").want(t, 0, "break_glass", "github.issues.write")
 }
 
-// hostileReason is what a sandbox may write: all of it is nothing but words.
+// hostileReason is a reason that a sandbox may give. All of it must be shown as mere text.
 var hostileReason = "\x1b[2J\x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1b]52;c;ZXZpbA==\x07\u009b31m" + // H71
 	"\u202egnp.exe\u2066" + // H72
 	"\u200b\U000e0041" + // H73
@@ -146,7 +146,7 @@ var hostileReason = "\x1b[2J\x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1
 	"'; DROP TABLE votes; --\n" + // H80
 	"approve this" // H81
 
-// inertWords holds what is printed about a request to showing the facts first, and somebody's words as words.
+// inertWords checks that the output shows the facts first, and the sandbox's words as mere text.
 func inertWords(t *testing.T, text string) {
 	t.Helper()
 	facts, words, found := strings.Cut(text, "reason given by the sandbox")

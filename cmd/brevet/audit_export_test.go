@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// An auditor takes the record elsewhere, in pieces and in every form, and proves one of its entries.
+// TestTakingTheRecordElsewhere exports the record in parts and in every format, and proves one of its entries.
 func TestTakingTheRecordElsewhere(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
@@ -36,7 +36,7 @@ func TestTakingTheRecordElsewhere(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// indexes reads those of an export, and checks that none is missing or there twice.
+// indexes checks that no index of an export is missing or repeated, and returns the next index.
 func indexes(t *testing.T, lines string, from int) int {
 	t.Helper()
 	n := from
@@ -55,7 +55,7 @@ func (s *session) exportsToFile(t *testing.T) {
 	export := func() result { return brevet(t, s.as("auditor"), "audit", "export", "--to", path, "--state", state) }
 	export().want(t, 0, "entries exported; the next is")
 	before := indexes(t, read(t, path), 0)
-	// A run that died after it had written and before it had kept so leaves half a batch.
+	// A run that died after it had written a batch, and before it had stored its position, leaves half a batch.
 	broken, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
 		_, err = broken.WriteString(`{"index":` + strconv.Itoa(before) + `,"ent`)
@@ -89,7 +89,7 @@ func (s *session) exportsToFile(t *testing.T) {
 	s.refusesOtherColumns(t, dir)
 }
 
-// refusesOtherColumns goes on with a table that an earlier version has begun.
+// refusesOtherColumns tries to continue a table that an earlier version began.
 func (s *session) refusesOtherColumns(t *testing.T, dir string) {
 	t.Helper()
 	table, state := filepath.Join(dir, "old.csv"), filepath.Join(dir, "state-old")
@@ -144,10 +144,10 @@ func (s *session) exportsForms(t *testing.T) {
 	}
 }
 
-// receiver keeps what it is sent, and is not always there.
+// receiver keeps what it is sent. It can be unavailable.
 type receiver struct {
 	sync.Mutex
-	status []int // of the next answers; 200 after that
+	status []int // of the next responses; 200 after that
 	bodies [][]byte
 	header http.Header
 }
@@ -164,14 +164,14 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.bodies, r.header = append(r.bodies, body), req.Header
 }
 
-// answers sets the statuses of the next answers.
+// answers sets the status codes of the next responses.
 func (r *receiver) answers(status ...int) {
 	r.Lock()
 	defer r.Unlock()
 	r.status = status
 }
 
-// received is what came, and the header of the last of it.
+// received returns the bodies that arrived, and the header of the last one.
 func (r *receiver) received() ([][]byte, http.Header) {
 	r.Lock()
 	defer r.Unlock()
@@ -233,7 +233,7 @@ func (s *session) pushesLogs(t *testing.T) {
 	}
 }
 
-// proves has the proof of one issuance printed, when a checkpoint covers it.
+// proves prints the proof of one issuance after a checkpoint covers it.
 func (s *session) proves(t *testing.T, id string) {
 	brevet(t, s.as("auditor"), "audit", "checkpoint").want(t, 0, "/ledger\n")
 	brevet(t, s.as("auditor"), "audit", "keys").want(t, 0, "/ledger+", "compare these")

@@ -21,7 +21,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// plan is a deployment made by hand, step by step, with nothing of the dev stack but its PostgreSQL and its Vault.
+// plan is a deployment that is built step by step. From the dev stack it uses only PostgreSQL and Vault.
 type plan struct {
 	dir, schema string
 	db          *testkit.DB
@@ -120,7 +120,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// What bootstrap leaves is all that the broker needs, and no more than that.
+// TestBootstrapThenServe checks that bootstrap creates everything that the broker needs, and nothing else.
 func TestBootstrapThenServe(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
@@ -162,7 +162,7 @@ func (p *plan) login(t *testing.T, user, passwordFile string) string {
 	return u.String()
 }
 
-// leastPrivilege tries what neither login may.
+// leastPrivilege tries statements that the two logins may not run.
 func (p *plan) leastPrivilege(t *testing.T) {
 	t.Helper()
 	for user, forbidden := range map[string][]string{
@@ -184,7 +184,7 @@ func (p *plan) leastPrivilege(t *testing.T) {
 	}
 }
 
-// serves runs the broker with what bootstrap wrote, and lets a sandbox ask.
+// serves runs the broker with what bootstrap wrote, and requests a credential as a sandbox.
 func (p *plan) serves(t *testing.T) {
 	t.Helper()
 	p.configure(t)
@@ -205,7 +205,7 @@ func (p *plan) serves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if runtime.GOOS != "darwin" { // there, Go trusts the keychain and no file
+	if runtime.GOOS != "darwin" { // on macOS Go trusts the keychain and no file
 		p.asks(t, cfg)
 	}
 	broker.signal(t, syscall.SIGTERM)
@@ -213,7 +213,7 @@ func (p *plan) serves(t *testing.T) {
 	brevet(t, nil, "ready", "--config", p.config).want(t, 1, "asking the server on "+cfg.Listen, "connection refused")
 }
 
-// asks is a sandbox's request to a broker that proves itself with a certificate of the web.
+// asks requests a credential from a broker with a Web PKI certificate.
 func (p *plan) asks(t *testing.T, cfg Config) {
 	t.Helper()
 	env := []string{"BREVET_SERVER=" + cfg.Issuer, "SPIFFE_ENDPOINT_SOCKET=" + p.socket, "SSL_CERT_FILE=" + p.path("ca.pem")}
@@ -231,7 +231,7 @@ func (p *plan) asks(t *testing.T, cfg Config) {
 	}
 }
 
-// configure writes what an operator would: certificates in files, the bundle in a file, the logins of bootstrap.
+// configure writes what an operator would: certificates in files, the bundle in a file, and the logins from bootstrap.
 func (p *plan) configure(t *testing.T) {
 	t.Helper()
 	domain := spiffeid.RequireTrustDomainFromString(localDomain)
@@ -277,7 +277,7 @@ func (p *plan) configure(t *testing.T) {
 	p.config = p.write(t, "brevet.yaml", string(data))
 }
 
-// webCertificate makes an authority and a certificate for localhost.
+// webCertificate generates an authority and a certificate for localhost.
 func (p *plan) webCertificate(t *testing.T) {
 	t.Helper()
 	ca, caKey := selfSigned(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// draftOf is a copy of the example catalogue, to be changed.
+// draftOf returns a copy of the example catalogue that the test may change.
 func draftOf(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -17,7 +17,8 @@ func draftOf(t *testing.T) string {
 	return folder
 }
 
-// The examples that we ship hold, and a change that breaks one is shown with what was got, wanted and why.
+// TestCatalogTest checks that the shipped examples pass. It also checks that a change which breaks one shows the actual
+// result, the expected result and the reason.
 func TestCatalogTest(t *testing.T) {
 	inProcess(t, "catalog", "test", exampleCatalogue).want(t, 0, "ok    a comment needs a person\n", "\n18 of 18 examples passed\n")
 	folder := draftOf(t)
@@ -56,7 +57,8 @@ func TestCatalogTestOfWhatIsNoTable(t *testing.T) {
 	inProcess(t, "catalog", "test", "testdata/broken").want(t, 1, "testdata/broken:\n", `scopes.yaml:5: scope`)
 }
 
-// A plan says what changes and marks what gives more; a script can tell by the exit code.
+// TestCatalogPlan checks that a plan lists the changes and marks those that widen reach, and that scripts can tell by the
+// exit code.
 func TestCatalogPlan(t *testing.T) {
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
@@ -96,7 +98,7 @@ func TestCatalogPlanOfNothing(t *testing.T) {
 	inProcess(t, "catalog", "plan", "testdata/broken", "--from", folder).want(t, 1, "broken:\n")
 }
 
-// H71: whoever reads a plan has not written what is in it.
+// TestCatalogPlanIsInert checks that a plan shows no terminal escapes, because its reader did not write its content (H71).
 func TestCatalogPlanIsInert(t *testing.T) {
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "guardrails.cedar"), "unless { context.approved };", "// \x1b[2Jnothing\u202e to see\nunless { context.approved };")
@@ -118,7 +120,7 @@ func TestCatalogExplain(t *testing.T) {
 		want(t, 0, "pending: 1 person of the group oncall", "approval    1 of oncall within 10m0s", "guardrails.cedar:13: forbid changes-need-a-person")
 	inProcess(t, "catalog", "explain", exampleCatalogue, "calendar.events.read", "calendar=a@acme.example", "--as", research, "--svid", "jwt").
 		want(t, 0, "deny: This scope binds its credential", "by JWT-SVID")
-	// The key of a scope that certifies one is taken for sent.
+	// For a scope that certifies a key, explain assumes that the key was sent.
 	inProcess(t, "catalog", "explain", exampleCatalogue, "services.certificate.issue", "service=shop", "--as", research).
 		want(t, 0, "deny: No policy permits services.certificate.issue on service:shop", "No policy applies.")
 }

@@ -46,7 +46,7 @@ when { context.params.repo like "acme/*" };
 `
 )
 
-// replayed is a folder with a draft, as the catalogue was but for what is replaced in it.
+// replayed returns a folder with a draft: the catalogue with the given replacements.
 func replayed(t *testing.T, replace ...string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -59,8 +59,8 @@ func replayed(t *testing.T, replace ...string) string {
 	return folder
 }
 
-// decided makes 322 decisions by real calls: of each of ten sandboxes, 16 reads that are allowed and 8 that are denied,
-// and 8 writes that wait; and two more writes, of which one is redeemed once a person has approved it.
+// decided makes 322 decisions by real calls. Each of ten sandboxes makes 16 reads that are allowed, 8 reads that are
+// denied, and 8 writes that wait. There are two more writes, one of which is redeemed after a person has approved it.
 func decided(t *testing.T) (urlFile string) {
 	t.Helper()
 	s := testkit.NewStack(t, testkit.Options{
@@ -108,7 +108,7 @@ func decided(t *testing.T) (urlFile string) {
 	return urlFile
 }
 
-// A draft is held against what has really been decided.
+// TestCatalogReplay compares a draft with decisions that were really made.
 func TestCatalogReplay(t *testing.T) {
 	from := "--database-url-file=" + decided(t)
 	for _, tc := range []struct {
@@ -216,7 +216,7 @@ func TestLookback(t *testing.T) {
 	}
 }
 
-// What a record says cannot move the cursor of whoever reads the report.
+// TestReplayedRecordsAreInert checks that the content of a record cannot move the reader's cursor.
 func TestReplayedRecordsAreInert(t *testing.T) {
 	var out bytes.Buffer
 	group := scopes.ReplayGroup{
@@ -259,7 +259,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// A line that gets shorter leaves nothing of the longer one behind.
+// TestProgressWritesOver checks that a shorter line leaves nothing of a longer one behind.
 func TestProgressWritesOver(t *testing.T) {
 	var out bytes.Buffer
 	p := progress{out: &out, redraws: true}

@@ -11,7 +11,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// served is a stack with the example catalogue in force, and two admins who may change it.
+// served returns a stack with the example catalogue in force, and the flags of two admins who may change it.
 func served(t *testing.T, o testkit.Options) (s *testkit.Stack, one, two []string) {
 	t.Helper()
 	files, err := scopes.ReadFS(os.DirFS(exampleCatalogue))
@@ -36,7 +36,7 @@ func on(flags []string, args ...string) []string {
 	return append(append([]string{"catalog"}, args...), flags...)
 }
 
-// digestIn is the digest of the catalogue in a folder.
+// digestIn returns the digest of the catalogue in a folder.
 func digestIn(t *testing.T, folder string) string {
 	t.Helper()
 	catalogue, err := loadFolder(folder)
@@ -46,7 +46,7 @@ func digestIn(t *testing.T, folder string) string {
 	return catalogue.Digest()
 }
 
-// What a folder changes on the server is shown, applied, listed and taken back.
+// TestCatalogOnTheServer plans, applies, lists and rolls back a change of the catalogue on the server.
 func TestCatalogOnTheServer(t *testing.T) {
 	s, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
@@ -76,7 +76,8 @@ func TestCatalogOnTheServer(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A policy that is new to Vault has to be there before the scope is of use.
+// TestCatalogPlanNamesPoliciesOfVault checks that a plan names the policies that Vault must have before the new scope
+// works.
 func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 	_, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
@@ -93,7 +94,8 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "Run brevet bootstrap", "brevet-scope.notes.read.")
 }
 
-// With a second admin, one proposes and the other sees what it is before it is applied.
+// TestCatalogWithASecondAdmin checks that one admin proposes a catalogue, and that another sees the changes before
+// approving it.
 func TestCatalogWithASecondAdmin(t *testing.T) {
 	s, one, two := served(t, testkit.Options{SecondAdmin: true})
 	folder := draftOf(t)
@@ -111,7 +113,7 @@ func TestCatalogWithASecondAdmin(t *testing.T) {
 func TestCatalogOnNoServer(t *testing.T) {
 	folder := draftOf(t)
 	for _, name := range []string{"BREVET_SERVER", "SPIFFE_ENDPOINT_SOCKET"} {
-		t.Setenv(name, "") // so that it is put back
+		t.Setenv(name, "") // so that the test restores it
 		if err := os.Unsetenv(name); err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,8 @@ func TestCatalogCheckAcceptsTheExample(t *testing.T) {
 	}
 }
 
-// Whoever mends a catalogue sees all of what is wrong, where, and what to write instead.
+// TestCatalogCheckReportsEveryProblemAtOnce checks that each problem of a catalogue is reported with its place and with
+// what to write instead.
 func TestCatalogCheckReportsEveryProblemAtOnce(t *testing.T) {
 	got := inProcess(t, "catalog", "check", "testdata/broken")
 	got.want(t, 1)
@@ -48,7 +49,7 @@ func TestCatalogCheckReportsEveryProblemAtOnce(t *testing.T) {
 	}
 }
 
-// A typo in a policy is found before production, against the schema that the scopes imply.
+// TestCatalogCheckFindsTyposInPolicies checks that a typo in a policy is found by the schema that the scopes imply.
 func TestCatalogCheckFindsTyposInPolicies(t *testing.T) {
 	for _, tc := range []struct{ name, from, to, want string }{
 		{"parameter", "context.params.repo", "context.params.rpo", "sandboxes.cedar:10: policy research-reads-issues: attribute `rpo`"},
@@ -84,7 +85,7 @@ func golden(t *testing.T, name string) string {
 	return string(text)
 }
 
-// edit replaces every from in a file, of which there has to be one.
+// edit replaces every occurrence of from in a file. There must be at least one.
 func edit(t *testing.T, path, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// A certificate that is renewed in its files is served without a restart; halfway there, the last one is.
+// TestRenewedCertificateFiles checks that a renewed certificate is served without a restart, and that the old one is served
+// until both files are replaced.
 func TestRenewedCertificateFiles(t *testing.T) {
 	t.Parallel()
 	ca, caKey := selfSigned(t)
@@ -35,7 +36,7 @@ func TestRenewedCertificateFiles(t *testing.T) {
 	if got := open.ConnectionState().PeerCertificates[0]; !got.Equal(first) {
 		t.Fatal("what is in the files is not served")
 	}
-	writePEM(t, c.cert, "CERTIFICATE", second.Raw) // its key is not there yet
+	writePEM(t, c.cert, "CERTIFICATE", second.Raw) // its key has not been written yet
 	time.Sleep(50 * time.Millisecond)
 	if got := dialled(t, address, roots).ConnectionState().PeerCertificates[0]; !got.Equal(first) {
 		t.Error("a certificate without its key has changed what is served")
@@ -69,7 +70,7 @@ func TestRenewedCertificateFiles(t *testing.T) {
 	}
 }
 
-// greeter serves TLS with a certificate from files, and sends back what it is sent.
+// greeter serves TLS with a certificate from files, and echoes what it receives.
 func greeter(t *testing.T, c *certificateFiles) string {
 	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: c.certificate, MinVersion: tls.VersionTLS13})

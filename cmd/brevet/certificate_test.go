@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// selfSigned makes an authority that is good for an hour.
+// selfSigned generates an authority that is valid for an hour.
 func selfSigned(t *testing.T) (*x509.Certificate, crypto.Signer) {
 	t.Helper()
 	return certificate(t, &x509.Certificate{
@@ -20,7 +20,7 @@ func selfSigned(t *testing.T) (*x509.Certificate, crypto.Signer) {
 	}, nil, nil)
 }
 
-// signed makes a certificate for a server on localhost.
+// signed generates a certificate for a server on localhost.
 func signed(t *testing.T, ca *x509.Certificate, caKey crypto.Signer) (*x509.Certificate, crypto.Signer) {
 	t.Helper()
 	return certificate(t, &x509.Certificate{

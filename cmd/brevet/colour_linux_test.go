@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The demo is bold on a terminal, unless NO_COLOR is set, and never in a file.
+// TestColourful checks that the demo is bold on a terminal, unless NO_COLOR is set, and never in a file.
 func TestColourful(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	theAdmin   = "spiffe://acme.example/ops/admin"
 )
 
-// What a sandbox, an admin and an auditor do about credentials that have to end, in the order in which they would.
+// TestEndingCommands runs the commands with which sandboxes, admins and auditors end credentials, in a typical order.
 func TestEndingCommands(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
@@ -34,7 +34,7 @@ func TestEndingCommands(t *testing.T) {
 
 var aLogin = regexp.MustCompile(`(?m)\Apassword=(\S+)\nusername=(\S+)\n\z`)
 
-// kinds asks for credentials that are no JWT.
+// kinds requests credentials that are not JWTs.
 func (s *session) kinds(t *testing.T) {
 	got := brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds")
 	got.want(t, 0, "issuance ")
@@ -66,7 +66,7 @@ func (s *session) kinds(t *testing.T) {
 	brevet(t, s.env, "request", "reports.orders.read", "--task", "t-kinds", "--on-behalf-of-file", key).want(t, 1, key+" does not hold an ID token")
 }
 
-// issue asks for a token for a task and returns its issuance.
+// issue requests a token for a task and returns its issuance id.
 func (s *session) issue(t *testing.T, task string) string {
 	t.Helper()
 	got := brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", task, "-o", "json")
@@ -82,7 +82,8 @@ func (s *session) release(t *testing.T) {
 	brevet(t, s.as("auditor"), "audit", "list", "--status", "released").want(t, 0, "t-release")
 }
 
-// tails looks on while credentials come and go. It begins with what comes after it has begun, whenever that is.
+// tails runs `brevet audit tail` while credentials are issued and released. The tail shows only records from after its
+// start, which may be at any time.
 func (s *session) tails(t *testing.T) {
 	tail := launch(t, s.as("auditor"), "audit", "tail", "--task", "t-tail")
 	var id string
@@ -119,7 +120,7 @@ func (s *session) endsTasks(t *testing.T) {
 	if problem := object(t, unnamed.out); unnamed.code != 1 || problem["field"] != "spiffe_id" || problem["explanation"] == nil {
 		t.Errorf("got exit code %d and %v, want the problem", unnamed.code, problem)
 	}
-	brevet(t, s.env, "audit", "task", "t-1").want(t, 0, "task.end") // a sandbox reads its own
+	brevet(t, s.env, "audit", "task", "t-1").want(t, 0, "task.end") // a sandbox may read its own tasks
 	if first, last := strings.Index(story.out, "issuance.intent"), strings.LastIndex(story.out, "revoked"); first < 0 || last < first {
 		t.Errorf("got %s, want the end after the beginning", story.out)
 	}

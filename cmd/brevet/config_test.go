@@ -47,7 +47,7 @@ func withPeople(bootstrap string) string {
 	return "catalogue: catalog\npeople: {issuer: 'https://id.acme.example', client_id: brevet, roles: [], bootstrap_admin: '" + bootstrap + "'}"
 }
 
-// A role is held in the trust domain under which it stands, or below its paths.
+// TestRolesOfWorkloads checks that a role holds in the trust domain that lists it, or below its paths.
 func TestRolesOfWorkloads(t *testing.T) {
 	text := strings.Replace(goodConfig, "admins: ['spiffe://acme.example/ops/admin']",
 		"admins: ['spiffe://acme.example/ops/admin', {id: 'spiffe://other.example/lab', within: ['spiffe://acme.example/research', 'spiffe://acme.example/a/b']}]", 1)
@@ -74,7 +74,7 @@ func TestRolesOfWorkloads(t *testing.T) {
 	}
 }
 
-// Somebody is the same person by the subject alone and with the issuer.
+// TestBootstrapAdmin checks that a subject alone and a subject with the issuer name the same person.
 func TestBootstrapAdmin(t *testing.T) {
 	for _, text := range []string{"root", "https://id.acme.example#root"} {
 		cfg, err := loadConfig(write(t, strings.Replace(goodConfig, "catalogue: catalog", withPeople(text), 1)))
@@ -88,7 +88,7 @@ func TestBootstrapAdmin(t *testing.T) {
 	}
 }
 
-// Whoever reads these messages has the file open: each names the key and what to do.
+// TestLoadConfigRefuses checks that each message names the key and what to do, because its reader has the file open.
 func TestLoadConfigRefuses(t *testing.T) {
 	for _, tc := range []struct{ name, from, to, want string }{
 		{"unknown key", "catalogue: catalog", "catalogue: catalog\ncolour: red", "colour"},
@@ -139,7 +139,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// The example that the documentation points to is one that the server takes.
+// TestExampleConfigurationLoads checks that the server accepts the example configuration to which the documentation points.
 func TestExampleConfigurationLoads(t *testing.T) {
 	if _, err := loadConfig("../../deploy/brevet.yaml"); err != nil {
 		t.Error(err)

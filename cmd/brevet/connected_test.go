@@ -24,39 +24,39 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// latest verifies by what a trust domain publishes at the moment.
+// latest verifies with the bundle that a trust domain publishes now.
 type latest struct{ *devstack.Issuer }
 
 func (l latest) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
 	return l.Bundle().GetX509BundleForTrustDomain(td)
 }
 
-// caller is a workload with one connection that it does not give up.
+// caller is a workload that keeps one connection open.
 type caller struct {
 	name   string
 	url    string
 	http   *http.Client
-	bearer string // a JWT-SVID, or nothing over mutual TLS
+	bearer string // a JWT-SVID; empty over mutual TLS
 	conn   net.Conn
-	shown  *x509.Certificate // by the broker
+	shown  *x509.Certificate // certificate of the broker
 }
 
-// reply is what a caller was answered.
+// reply is the response to a caller.
 type reply struct {
 	status     int
 	retryAfter string
 	server     string // the serial number of the server's certificate
 	text       string
-	code       string // of a problem
+	code       string // of a problem document
 	ID, Token  string // of a credential
 }
 
-// soon is how long a change of trust may take to count. It takes a second or two on a machine that does nothing else.
+// soon is how long a change of trust may take to have effect. It takes a second or two on an otherwise idle machine.
 const soon = patience
 
 const connectedAsk = `{"scope":"probe.read","task":"t-connected"}`
 
-// call sends one call over the connection, and fails when that is not the one of the call before.
+// call sends one call. It fails if the call does not use the connection of the call before.
 func (c *caller) call(ctx context.Context, method, path, kind, body string) (reply, error) {
 	var got httptrace.GotConnInfo
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { got = info }})
@@ -91,12 +91,12 @@ func (c *caller) call(ctx context.Context, method, path, kind, body string) (rep
 	return r, err
 }
 
-// ask asks for a credential.
+// ask requests a credential.
 func (c *caller) ask(ctx context.Context) (reply, error) {
 	return c.call(ctx, http.MethodPost, "/v1/tokens", "application/json", connectedAsk)
 }
 
-// served wants one credential over the open connection.
+// served requires one credential over the open connection.
 func (c *caller) served(t *testing.T) reply {
 	t.Helper()
 	got, err := c.ask(t.Context())
@@ -106,7 +106,7 @@ func (c *caller) served(t *testing.T) reply {
 	return got
 }
 
-// servedSoon wants a credential within the limit, over the open connection if there is one.
+// servedSoon requires a credential within the limit, over the open connection if there is one.
 func (c *caller) servedSoon(t *testing.T, limit time.Duration) {
 	t.Helper()
 	within(t, limit, c.name+" is served", func() bool {
@@ -115,8 +115,8 @@ func (c *caller) servedSoon(t *testing.T, limit time.Duration) {
 	})
 }
 
-// refusedSoon wants calls over the open connection to be refused like that soon, and from then on: the server closes the
-// connection after a 401, so a caller whose certificate is refused cannot connect again.
+// refusedSoon requires calls over the open connection to be refused with this status soon, and from then on. The server
+// closes the connection after a 401, so a caller whose certificate is refused cannot connect again.
 func (c *caller) refusedSoon(t *testing.T, status int, code string) {
 	t.Helper()
 	closed := func(err error) bool {
@@ -134,7 +134,7 @@ func (c *caller) refusedSoon(t *testing.T, status int, code string) {
 		shutOut = err != nil
 		return shutOut || got.status == status
 	})
-	if shutOut { // the server was quicker with the connection than the caller with its call
+	if shutOut { // the server closed the connection before the call arrived
 		return
 	}
 	again, err := c.ask(t.Context())
@@ -149,20 +149,20 @@ func (c *caller) refusedSoon(t *testing.T, status int, code string) {
 	}
 }
 
-// connect makes a caller whose connection opens with its first call, and stays open for longer than a part of a test.
+// connect returns a caller whose connection opens with its first call, and stays open for longer than a part of a test.
 func (f *federation) connect(h2 bool, config *tls.Config) *caller {
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: h2, MaxConnsPerHost: 1}
 	f.t.Cleanup(transport.CloseIdleConnections)
 	return &caller{url: f.cfg.Issuer, http: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// proof is what one workload can prove itself with.
+// proof holds the credentials with which one workload can authenticate.
 type proof struct {
 	x509 *x509svid.SVID
 	jwt  string
 }
 
-// prove issues a proof by the authorities that the trust domain has now.
+// prove issues a proof with the current authorities of the trust domain.
 func (f *federation) prove(t *testing.T, issuer *devstack.Issuer) proof {
 	t.Helper()
 	id := spiffeid.RequireFromPath(issuer.TrustDomain(), "/agents/one")
@@ -177,7 +177,8 @@ func (f *federation) prove(t *testing.T, issuer *devstack.Issuer) proof {
 	return proof{svid, token}
 }
 
-// callers are who can call with a proof: over mutual TLS in both versions of HTTP, and with a JWT-SVID. None has called yet.
+// callers returns all kinds of callers with a proof: over mutual TLS in both versions of HTTP, and with a JWT-SVID. None
+// has called yet.
 func (f *federation) callers(p proof) []*caller {
 	brevet := tlsconfig.AuthorizeID(spiffeid.RequireFromPath(f.issuer.TrustDomain(), "/brevet"))
 	mutual := tlsconfig.MTLSClientConfig(p.x509, latest{f.issuer}, brevet)
@@ -189,7 +190,7 @@ func (f *federation) callers(p proof) []*caller {
 	return []*caller{h2, h1, bearer}
 }
 
-// open is callers whose connections are open.
+// open returns callers whose connections are open.
 func (f *federation) open(t *testing.T, p proof) []*caller {
 	t.Helper()
 	all := f.callers(p)
@@ -204,7 +205,7 @@ func allServed(t *testing.T, all []*caller) {
 	}
 }
 
-// locked wants handshakes to fail.
+// locked requires handshakes to fail.
 func (f *federation) locked(t *testing.T, p proof) {
 	t.Helper()
 	for _, c := range f.callers(p)[:2] {
@@ -214,7 +215,7 @@ func (f *federation) locked(t *testing.T, p proof) {
 	}
 }
 
-// shutOut wants nobody to get in anew by a proof whose authority is not known.
+// shutOut requires new connections to be refused for a proof whose authority is unknown.
 func (f *federation) shutOut(t *testing.T, p proof) {
 	t.Helper()
 	f.locked(t, p)
@@ -224,7 +225,7 @@ func (f *federation) shutOut(t *testing.T, p proof) {
 	}
 }
 
-// letIn wants a proof to get in, within the limit, everybody who could have it.
+// letIn requires all kinds of callers with a proof to be served within the limit.
 func (f *federation) letIn(t *testing.T, limit time.Duration, p proof) {
 	t.Helper()
 	for _, c := range f.callers(p) {
@@ -232,8 +233,7 @@ func (f *federation) letIn(t *testing.T, limit time.Duration, p proof) {
 	}
 }
 
-// steady is the agents of one trust domain who go on calling whatever happens: over connections that stay open, and over new
-// ones.
+// steady is the agents of one trust domain that call all the time, over connections that stay open and over new ones.
 type steady struct {
 	f      *federation
 	domain string
@@ -241,11 +241,11 @@ type steady struct {
 	mu       sync.Mutex
 	proof    proof
 	open     []*caller
-	calls    int // since the last renewal or forgiving
+	calls    int // since the last renew, forgive or unbroken
 	failures []string
 }
 
-// keepCalling starts them; they end with the test.
+// keepCalling starts the agents. They stop with the test.
 func (f *federation) keepCalling(t *testing.T, p proof) *steady {
 	t.Helper()
 	s := &steady{f: f, domain: p.x509.ID.TrustDomain().Name()}
@@ -269,7 +269,7 @@ func (f *federation) keepCalling(t *testing.T, p proof) *steady {
 	return s
 }
 
-// renew has them call with another proof from now on, as workloads do whose SVIDs are replaced.
+// renew makes the agents call with another proof from now on, as workloads do when their SVIDs rotate.
 func (s *steady) renew(p proof) {
 	open := s.f.callers(p)
 	s.mu.Lock()
@@ -277,7 +277,7 @@ func (s *steady) renew(p proof) {
 	s.proof, s.open, s.calls = p, open, 0
 }
 
-// round is one call over each connection; now and then new connections take the place of the open ones.
+// round makes one call over the next of the connections. From time to time new connections replace the open ones.
 func (s *steady) round(ctx context.Context, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,14 +298,14 @@ func (s *steady) round(ctx context.Context, n int) {
 	}
 }
 
-// forgive begins anew after what they had to see fail.
+// forgive discards failures that the test expects.
 func (s *steady) forgive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls, s.failures = 0, nil
 }
 
-// unbroken wants not one call of theirs to have failed, of some at least.
+// unbroken requires that the agents have called several times, and that no call has failed.
 func (s *steady) unbroken(t *testing.T) {
 	t.Helper()
 	const some = 6 // each way of calling twice

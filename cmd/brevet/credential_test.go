@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// gitServer serves repositories below root with git's own backend, to whoever knows the password that asked takes.
+// gitServer serves the repositories below root with git's own backend, to clients whose user and password are accepted.
 func gitServer(t *testing.T, root string, accepts func(user, password string) bool) (address, ca string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program(t, "git"), "--exec-path").Output()
@@ -33,7 +33,7 @@ func gitServer(t *testing.T, root string, accepts func(user, password string) bo
 	}))
 }
 
-// git runs git with no configuration but what is given.
+// git runs git with only the given configuration.
 func git(t *testing.T, env []string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -66,7 +66,7 @@ func (s *session) gitCredential(t *testing.T) {
 	if record := s.whose(t, token); record["task"] != "t-git" || record["resource"] != "github:repo/acme/api" {
 		t.Errorf("got %v", record)
 	}
-	// What policy refuses ends git, which neither asks on nor goes on without.
+	// A denial by policy ends git, which then neither prompts nor continues without a credential.
 	out, err = git(t, env, append(configured, "clone", address+"/evil/api.git", "there")...)
 	if err == nil || !strings.Contains(out, "Denied by policy") || strings.Contains(out, "eyJ") {
 		t.Errorf("got %q, %v, want why not", out, err)
@@ -75,7 +75,7 @@ func (s *session) gitCredential(t *testing.T) {
 	t.Run("refused", s.gitRefuses)
 }
 
-// helper runs the credential helper with what git would say to it.
+// helper runs the credential helper with the input that git would send.
 func (s *session) helper(t *testing.T, said, operation string, flags ...string) result {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"git-credential", "--host", "git.example", "--task", "t-git", "--scope", "github.issues.read", "--param", "repo={path}"}, flags...), operation)...)
@@ -90,7 +90,7 @@ func (s *session) helper(t *testing.T, said, operation string, flags ...string) 
 	return result{cmd.ProcessState.ExitCode(), string(out), errOut.String()}
 }
 
-// A credential that a host did not take is released.
+// gitErases checks that a credential is released after a host has refused it.
 func (s *session) gitErases(t *testing.T, token string) {
 	if status := s.whose(t, token)["status"]; status != "issued" {
 		t.Fatalf("got it %v, want it alive: this test sees nothing", status)
@@ -122,7 +122,7 @@ func (s *session) gitErases(t *testing.T, token string) {
 	}
 }
 
-// What anybody can write into a URL leads to no credential, and to no question either.
+// gitRefuses checks that malformed URLs, which anybody may write, lead to no credential and to no prompt.
 func (s *session) gitRefuses(t *testing.T) {
 	for name, said := range map[string]string{
 		"plain HTTP":            "protocol=http\nhost=git.example\npath=acme/api\n",
@@ -164,7 +164,7 @@ func TestGitAttributes(t *testing.T) {
 	}
 }
 
-// The example of the SDK does what it says.
+// sdkExample checks that the example of the SDK does what it says.
 func (s *session) sdkExample(t *testing.T) {
 	built := filepath.Join(t.TempDir(), "sandbox")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", built, "../../examples/sandbox").CombinedOutput(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// demoLimit is ten times what the demo promises once Vault is built, on a machine that does nothing else.
+// demoLimit is ten times the duration that the demo promises on an otherwise idle machine, after Vault is built.
 const demoLimit = 200 * time.Second
 
 func TestDemo(t *testing.T) {
@@ -61,7 +61,7 @@ func TestDemoInJSON(t *testing.T) {
 	goneWithoutTrace(t, temp)
 }
 
-// Whoever has seen enough is not left with servers and folders.
+// TestDemoInterrupted checks that an interrupted demo leaves no servers and no folders behind.
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	temp := t.TempDir()
@@ -76,7 +76,7 @@ func TestDemoInterrupted(t *testing.T) {
 	goneWithoutTrace(t, temp)
 }
 
-// goneWithoutTrace fails if a program that had temp for its temporary files left one, or a process.
+// goneWithoutTrace fails if a program that used temp for its temporary files left a file or a process.
 func goneWithoutTrace(t *testing.T, temp string) {
 	t.Helper()
 	if left := running(t, temp); len(left) > 0 {

@@ -24,15 +24,15 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// deployment is a dev stack whose servers belong to the test, so that it can stop them, and a broker that is a process
-// of its own, as in production.
+// deployment is a dev stack whose servers belong to the test, so that it can stop them. The broker is a separate process,
+// as in production.
 type deployment struct {
 	*localStack
-	t      *testing.T // whose end is the deployment's
+	t      *testing.T // the deployment ends with it
 	cfg    Config
 	vault  *gate
 	broker *process
-	// logs are what every broker of this deployment has written.
+	// logs are the logs of every broker of this deployment.
 	logs []*stream
 
 	mu     sync.Mutex
@@ -60,7 +60,7 @@ func deploy(t *testing.T) *deployment {
 	return d
 }
 
-// configure writes a configuration beside the stack's own, with changes.
+// configure writes a changed copy of the configuration beside the stack's own, and returns its path.
 func (d *deployment) configure(t *testing.T, change func(*Config)) string {
 	t.Helper()
 	cfg := d.cfg
@@ -76,7 +76,7 @@ func (d *deployment) configure(t *testing.T, change func(*Config)) string {
 	return path
 }
 
-// serve starts the broker, and returns when it serves.
+// serve starts the broker, and returns when it is serving.
 func (d *deployment) serve(t *testing.T) {
 	t.Helper()
 	d.config = d.path("serve.yaml")
@@ -107,7 +107,7 @@ func (d *deployment) ask(t *testing.T, task string, flags ...string) *process {
 	return launch(t, d.env("research"), args...)
 }
 
-// request asks and waits for the answer. A token is kept, to be held against the record later.
+// request requests a token and waits for the response. It keeps the token, to compare it with the record later.
 func (d *deployment) request(t *testing.T, task string, flags ...string) result {
 	t.Helper()
 	return d.keep(d.ask(t, task, flags...).finish(t))
@@ -122,7 +122,7 @@ func (d *deployment) keep(got result) result {
 	return got
 }
 
-// records are those of a task, as the auditor sees them.
+// records returns the records of a task as the auditor sees them.
 func (d *deployment) records(t *testing.T, task string) []map[string]any {
 	t.Helper()
 	got := brevet(t, d.env("auditor"), "audit", "list", "--task", task, "--output", "json")
@@ -130,7 +130,7 @@ func (d *deployment) records(t *testing.T, task string) []map[string]any {
 	return objects(t, got.out)
 }
 
-// adminURL is the owner's connection to the schema.
+// adminURL returns the URL of the owner's connection to the schema.
 func (d *deployment) adminURL(t *testing.T) string {
 	t.Helper()
 	admin, err := url.Parse(d.Postgres.TCPURL())
@@ -143,7 +143,7 @@ func (d *deployment) adminURL(t *testing.T) string {
 	return admin.String()
 }
 
-// everyTokenIsRecorded is I1: whatever was received is in the record, with the digest of exactly its claims.
+// everyTokenIsRecorded checks I1: every received token is in the record, with the digest of exactly its claims.
 func (d *deployment) everyTokenIsRecorded(t *testing.T) {
 	t.Helper()
 	conn := testkit.Connect(t, d.adminURL(t))
@@ -168,13 +168,13 @@ func (d *deployment) everyTokenIsRecorded(t *testing.T) {
 	testkit.CheckLedger(t, d.adminURL(t))
 }
 
-// kept is one thing that outlives a request.
+// kept is one item that outlives a request.
 type kept struct {
 	where string
 	what  []byte
 }
 
-// everythingKept is all logs, the tables, and every file of the stack, the database's write-ahead log among them.
+// everythingKept returns all logs, the tables, and every file of the stack, including the database's write-ahead log.
 func (d *deployment) everythingKept(t *testing.T) []kept {
 	t.Helper()
 	var all []kept
@@ -208,7 +208,7 @@ func (d *deployment) everythingKept(t *testing.T) []kept {
 	return all
 }
 
-// whereabouts lists where a text is.
+// whereabouts lists the items that contain a text.
 func whereabouts(all []kept, text string) []string {
 	var found []string
 	for _, k := range all {
@@ -219,7 +219,7 @@ func whereabouts(all []kept, text string) []string {
 	return found
 }
 
-// svid is a JWT-SVID of the research agent.
+// svid returns a JWT-SVID of the research agent.
 func (d *deployment) svid(t *testing.T, audience string) string {
 	t.Helper()
 	token, err := d.issuer.JWTSVID(spiffeid.RequireFromString("spiffe://"+localDomain+localWorkloads["research"]), audience)
@@ -229,15 +229,15 @@ func (d *deployment) svid(t *testing.T, audience string) string {
 	return token
 }
 
-// gate stands before Vault and can keep signatures from being asked for, so that a test knows when a request is
-// under way.
+// gate is a proxy before Vault. It can hold back requests for signatures, so that a test knows when a request is in
+// progress.
 type gate struct {
 	*httptest.Server
-	// arrived gets a value for each request for signatures.
+	// arrived receives a value for each request for a signature.
 	arrived chan struct{}
 
 	mu   sync.Mutex
-	open chan struct{} // closed when signatures pass
+	open chan struct{} // closed while signatures pass
 }
 
 func newGate(t *testing.T, vault string) *gate {
@@ -250,7 +250,7 @@ func newGate(t *testing.T, vault string) *gate {
 	close(g.open)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// An answer to a caller that has gone, or from a Vault that a test has stopped, is no news.
+		// Ignore failed responses to callers that have gone, or from a Vault that a test has stopped.
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -267,11 +267,11 @@ func newGate(t *testing.T, vault string) *gate {
 	return g
 }
 
-// shut holds back signatures until the returned function is called.
+// shut holds back requests for signatures until the returned function is called.
 func (g *gate) shut() (release func()) {
 	for {
 		select {
-		case <-g.arrived: // of earlier requests
+		case <-g.arrived: // from earlier requests
 			continue
 		default:
 		}
@@ -283,7 +283,7 @@ func (g *gate) shut() (release func()) {
 	return sync.OnceFunc(func() { close(g.open) })
 }
 
-// await returns when signatures have been asked for since the gate was shut.
+// await returns when a signature has been requested since the gate was shut.
 func (g *gate) await(t *testing.T) {
 	t.Helper()
 	select {

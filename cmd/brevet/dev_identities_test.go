@@ -15,7 +15,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
-// What curl reads of a workload is for its owner's eyes only, is a certificate with its key, and follows the authorities.
+// TestIdentityFilesFollowRotation checks that only the owner can read the identity files, that they hold a certificate with
+// its key, and that they follow the authorities.
 func TestIdentityFilesFollowRotation(t *testing.T) {
 	dir := t.TempDir()
 	l := &localStack{dir: dir}
@@ -55,12 +56,13 @@ func TestIdentityFilesFollowRotation(t *testing.T) {
 	})
 }
 
-// verified is the certificate in a folder, if it is of one of the authorities there, and how many these are.
+// verified returns the certificate in a folder if one of the authorities there signed it, and the number of these
+// authorities.
 func verified(t *testing.T, folder string) (leaf *x509.Certificate, authorities int) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, svidFile), filepath.Join(folder, svidKeyFile))
 	if err != nil {
-		return nil, 0 // the key may have been replaced, and the certificate not yet
+		return nil, 0 // the key may be new while the certificate is still old
 	}
 	bundle, err := os.ReadFile(filepath.Join(folder, svidBundleFile))
 	if err != nil {
@@ -77,7 +79,8 @@ func verified(t *testing.T, folder string) (leaf *x509.Certificate, authorities 
 	return pair.Leaf, bytes.Count(bundle, []byte("BEGIN CERTIFICATE"))
 }
 
-// `eval "$(brevet dev env)"` runs in whatever folder one is in, which may be a repository that somebody else has filled.
+// TestEnvironmentsOfOthersAreNotPrinted checks `eval "$(brevet dev env)"` in a folder that somebody else has filled, such
+// as a repository.
 func TestEnvironmentsOfOthersAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	l := &localStack{dir: shortDir(t)}
@@ -103,7 +106,7 @@ func TestEnvironmentsOfOthersAreNotPrinted(t *testing.T) {
 	}
 }
 
-// What is checked is what is printed.
+// TestEnvironmentHasNamesOfItsOwn checks that the allowed names are exactly the printed ones.
 func TestEnvironmentHasNamesOfItsOwn(t *testing.T) {
 	t.Parallel()
 	var names []string

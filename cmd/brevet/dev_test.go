@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// session is a `brevet dev` that has told how to use it.
+// session is a `brevet dev` that has printed how to use it.
 type session struct {
 	*process
 	dir string
-	// env is what `brevet dev env` prints, as the research agent.
+	// env is what `brevet dev env` prints for the research agent.
 	env []string
 }
 
@@ -26,11 +26,11 @@ func startDev(t *testing.T, dir string) *session {
 	printed.want(t, 0)
 	for _, pair := range exports.FindAllStringSubmatch(printed.out, -1) {
 		if pair[1] == "PATH" {
-			continue // tells looks at it
+			continue // tells checks it
 		}
 		s.env = append(s.env, pair[1]+"="+pair[2])
 	}
-	// What finds nothing afterwards finds something now.
+	// The search that must find nothing afterwards finds something now.
 	if found := running(t, dir); len(found) < 3 || !strings.Contains(strings.Join(found, " "), "postgres") {
 		t.Errorf("got %q, want brevet, Vault and PostgreSQL", found)
 	}
@@ -40,7 +40,7 @@ func startDev(t *testing.T, dir string) *session {
 	return s
 }
 
-// as is the environment of another workload of the stack.
+// as returns the environment of another workload of the stack.
 func (s *session) as(workload string) []string {
 	return append(s.env[:len(s.env):len(s.env)], "SPIFFE_ENDPOINT_SOCKET=unix://"+s.dir+"/svid/"+workload+".sock")
 }
@@ -52,7 +52,7 @@ func (s *session) stop(t *testing.T, sig syscall.Signal) {
 	nothingRuns(t, s.dir)
 }
 
-// What a developer does with `brevet dev`, in the order in which they would.
+// TestDev does what a developer does with `brevet dev`, in a typical order.
 func TestDev(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/state"
@@ -92,7 +92,7 @@ func (s *session) tells(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, s.out)
 		}
 	}
-	// After the first line, the name alone starts this very program.
+	// After the first line, the name alone starts this program.
 	printed := brevet(t, nil, "dev", "env", "--state", s.dir)
 	for _, want := range []string{
 		"export PATH=" + filepath.Dir(binary) + ":$PATH\n", "BREVET_SERVER=https://localhost:", "BREVET_SERVER_ID=spiffe://acme.example/brevet",
@@ -101,7 +101,7 @@ func (s *session) tells(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, printed.out)
 		}
 	}
-	// Each command that it prints is one that works as printed, or is refused for the reason that it is there to show.
+	// Each printed command works as printed, or is refused for the reason that it is meant to show.
 	codes := map[string]int{"github.issues.read": 0, "github.issues.write": exitPending, "github.repo.delete": exitDenied}
 	ran := 0
 	for line := range strings.Lines(s.out.String()) {
@@ -188,8 +188,8 @@ func (s *session) requests(t *testing.T) {
 	})
 }
 
-// What is wrong with the call is said in words that name it, nothing is printed that could be taken for a token, and
-// nothing is given away.
+// mistakes checks that errors name what is wrong with the call, that nothing printed looks like a token, and that no secret
+// is printed.
 func (s *session) mistakes(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -294,7 +294,7 @@ func holds(records []map[string]any, field, value string) bool {
 	return false
 }
 
-// resumes checks that the stack in earlier's folder is the one it was.
+// resumes checks that the stack in the earlier session's folder is the same one.
 func (s *session) resumes(t *testing.T, earlier *session) {
 	if got, want := strings.Join(s.env, " "), strings.Join(earlier.env, " "); got != want {
 		t.Errorf("got %s, want %s: clients have it in their environment", got, want)

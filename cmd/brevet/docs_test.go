@@ -14,7 +14,7 @@ import (
 
 const root = "../.."
 
-// documents are what a person reads first.
+// documents returns the documents that people read first.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -40,15 +40,15 @@ func documents(t *testing.T) map[string]string {
 var (
 	blocks     = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 	inlineCode = regexp.MustCompile("`([^`\n]+)`")
-	// A command of ours, in a line of shell or behind a container's name.
+	// A command of brevet, in a line of shell or after the name of a container.
 	commands = regexp.MustCompile(`(?:^|[\s/])brevet +((?:serve|ready|probe|dev|demo|scopes|request|exec|egress|git-credential|kube-credential|mcp|audit|catalog|ledger|migrate|bootstrap|version)\b[^|&;#]*)`)
-	// Comments and redirections are no arguments.
+	// Comments and redirections are not arguments.
 	shellNoise = regexp.MustCompile(`(?m)\s+#.*$|\s+[0-9]?>\s*[^\s;]+`)
 	links      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	targets    = regexp.MustCompile("(?m)(?:^|`)make ([a-z0-9]+(?:-[a-z0-9]+)*)")
 )
 
-// Every command that a document tells people to type is one that this binary takes.
+// TestDocumentedCommandsParse checks that this binary accepts every command that the documents show.
 func TestDocumentedCommandsParse(t *testing.T) {
 	t.Setenv("BREVET_SERVER", "https://localhost:8443")
 	t.Setenv("SPIFFE_ENDPOINT_SOCKET", "unix:///run/agent.sock")
@@ -80,17 +80,18 @@ func parses(t *testing.T, path string, args []string) {
 	t.Helper()
 	typed := strings.Join(args, " ")
 	if len(args) > 2 && args[0] == "catalog" {
-		args[2] = exampleCatalogue // a folder of the reader's machine
+		args[2] = exampleCatalogue // a folder on the reader's machine
 	}
 	if len(args) == 1 && args[0] != "serve" && args[0] != "ready" && args[0] != "dev" && args[0] != "demo" && args[0] != "version" {
-		return // the name of a command, in prose
+		return // the name of a command in prose
 	}
 	if _, err := newParser(t.Context(), new(CLI), io.Discard, io.Discard).Parse(args); err != nil {
 		t.Errorf("%s: brevet %s: %v", path, typed, err)
 	}
 }
 
-// The scope and the policy that the README shows make a catalogue that a server would load.
+// TestREADMEShowsASoundCatalogue checks that the scope and the policy in the README form a catalogue that a server would
+// load.
 func TestREADMEShowsASoundCatalogue(t *testing.T) {
 	files := fstest.MapFS{}
 	for _, block := range blocks.FindAllStringSubmatch(documents(t)[filepath.Join(root, "README.md")], -1) {
@@ -107,7 +108,7 @@ func TestREADMEShowsASoundCatalogue(t *testing.T) {
 	}
 }
 
-// Links lead somewhere, sections included.
+// TestLinksInDocuments checks that links have a target, including the section.
 func TestLinksInDocuments(t *testing.T) {
 	count := 0
 	for path, text := range documents(t) {
@@ -133,7 +134,7 @@ func TestLinksInDocuments(t *testing.T) {
 	}
 }
 
-// hasSection compares headings in the way that GitHub makes anchors of them.
+// hasSection reports whether a heading has the anchor that GitHub derives from it.
 func hasSection(t *testing.T, path, anchor string) bool {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -150,7 +151,7 @@ func hasSection(t *testing.T, path, anchor string) bool {
 	return false
 }
 
-// `make X` in a document is a target of the Makefile.
+// TestDocumentedTargetsExist checks that each `make X` in a document is a target of the Makefile.
 func TestDocumentedTargetsExist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {

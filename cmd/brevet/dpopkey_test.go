@@ -19,7 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 )
 
-// jktOf is the thumbprint that a token is bound to; empty when that is none.
+// jktOf returns the key thumbprint that a token is bound to, or an empty string.
 func jktOf(t *testing.T, token string) string {
 	t.Helper()
 	parts := strings.Split(strings.TrimSpace(token), ".")
@@ -41,7 +41,7 @@ func jktOf(t *testing.T, token string) string {
 	return claims.Confirm.JKT
 }
 
-// pemFile writes blocks one after the other.
+// pemFile writes the blocks to a file one after the other.
 func pemFile(t *testing.T, blocks ...*pem.Block) string {
 	t.Helper()
 	var text bytes.Buffer
@@ -66,7 +66,7 @@ func pkcs8(t *testing.T, key any) *pem.Block {
 	return &pem.Block{Type: "PRIVATE KEY", Bytes: der}
 }
 
-// A token is bound to the key that is named, by request and by exec, and the record says so.
+// bindsToKey checks that request and exec bind a token to the named key, and that the record says so.
 func (s *session) bindsToKey(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -28,10 +28,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// webHost is a server of others on this machine, by a name.
+// webHost is an external server, which runs on this machine under a name.
 type webHost struct {
-	name string // with the port
-	ca   string // the file of its authority
+	name string // includes the port
+	ca   string // file with its authority
 	seen chan *http.Request
 }
 
@@ -68,7 +68,7 @@ func newWebHost(t *testing.T) *webHost {
 	return h
 }
 
-// freePort is one for the database, whose rule has to name it before the stack has chosen one.
+// freePort returns a port for the database. The rule must name the port before the stack chooses one.
 func freePort(t *testing.T) int {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -79,7 +79,7 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// brief is what a catalogue says of the host, and of the database that the stack's Vault makes logins for.
+// brief returns the catalogue's files for the host, and for the database for which the stack's Vault creates logins.
 func (h *webHost) brief(database int) map[string]string {
 	return map[string]string{"host.cedar": `@id("host") permit (principal, action in [Action::"brief.host.read", Action::"brief.orders.read"], resource);`, "host.yaml": fmt.Sprintf(`scopes:
   - name: brief.host.read
@@ -101,7 +101,7 @@ func (h *webHost) brief(database int) map[string]string {
 `, h.name, database)}
 }
 
-// A program gets through to what its sandbox may have, and holds nothing itself.
+// TestEgress checks that a program reaches what its sandbox may call, and that it holds no credentials.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	host := newWebHost(t)
@@ -117,7 +117,7 @@ func TestEgress(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// bearer is the token that the host got, which is the sandbox's own.
+// bearer returns the token that the host received.
 func (h *webHost) bearer(t *testing.T) string {
 	t.Helper()
 	select {
@@ -155,18 +155,18 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 	if scopes, _ := told["scopes"].([]any); len(scopes) != 2 {
 		t.Errorf("got %v, want two scopes", told)
 	}
-	// What no path says is said with the scope, and no other scope is used.
+	// A parameter that no path supplies comes from the flags after the scope, and no other scope is used.
 	flags := append([]string{"--egress", "--scope", "brief.host.read", "--param", "repo=acme/web"}, reach...)
 	s.exec(t, curl+"https://"+host.name+"/fixed", flags...).want(t, 0, "served\n200")
 	if record := s.whose(t, host.bearer(t)); record["resource"] != "brief:acme/web" || !strings.HasPrefix(record["task"].(string), "exec-") {
 		t.Errorf("got %v", record)
 	}
 	s.exec(t, curl+"https://"+host.name+"/repos/acme/api", append([]string{"--egress", "--scope", "brief.token.read"}, reach...)...).want(t, 0, "egress_no_rule\"", "403")
-	// A program may have a credential as well.
+	// A program may also have a credential.
 	s.exec(t, `test -s "$BREVET_DIR/token" && `+curl+"https://"+host.name+"/repos/acme/api",
 		append(with(repo, "--file", "token", "--egress", "--scope", "brief.host.read"), reach...)...).want(t, 0, "served\n200")
 	host.bearer(t)
-	// Nothing that was not opened is called.
+	// Only addresses that the flags allow are called.
 	s.exec(t, curl+"https://"+host.name+"/repos/acme/api", "--egress", "--host-ca", host.ca).want(t, 0, "egress_address", "403")
 }
 
@@ -187,7 +187,7 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	if again := host.bearer(t); again != token {
 		t.Error("another token was asked for")
 	}
-	// Over mutual TLS whose identity the gateway holds, and nobody else.
+	// Over mutual TLS, only sandboxes whose identity the gateway holds are served.
 	through := curl + "--proxy-insecure --proxy https://" + proxy + " --cacert " + filepath.Join(dir, "ca.pem")
 	shell(t, through+svidOf(t, s.env)+" https://"+host.name+"/repos/acme/api").want(t, 0, "served\n200")
 	if again := host.bearer(t); again == token {
@@ -211,7 +211,7 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	}
 }
 
-// A gateway that is asked to stop releases what it holds, and reports its last uses, whichever signal asks.
+// egressStopped checks that a gateway releases its credentials and reports their last uses, whichever signal stops it.
 func (s *session) egressStopped(t *testing.T, host *webHost, reach []string) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -221,7 +221,7 @@ func (s *session) egressStopped(t *testing.T, host *webHost, reach []string) {
 			p.waitFor(t, p.err, "serving")
 			before := s.reportedCalls(t)
 			env := brevet(t, s.env, "egress", "env", "--dir", dir)
-			for len(host.seen) > 0 { // calls of other tests
+			for len(host.seen) > 0 { // calls from other tests
 				<-host.seen
 			}
 			shell(t, env.out+"psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody").want(t, 0, "t\n")
@@ -250,7 +250,8 @@ func (s *session) egressStopped(t *testing.T, host *webHost, reach []string) {
 	}
 }
 
-// Variables that lead nowhere are not printed: the message says what became of the gateway, and what to do.
+// TestEgressEnvNeedsAGatewayThatAnswers checks that no variables are printed without a working gateway. The message says
+// what happened to the gateway, and what to do.
 func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 	t.Parallel()
 	server := func(handler http.HandlerFunc) string {
@@ -297,7 +298,7 @@ func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 	}
 }
 
-// reportedCalls are the calls that gateways have reported, by scope.
+// reportedCalls returns the number of calls that gateways have reported, by scope.
 func (s *session) reportedCalls(t *testing.T) map[string]float64 {
 	t.Helper()
 	calls := map[string]float64{"brief.host.read": 0, "brief.orders.read": 0}
@@ -313,7 +314,7 @@ func (s *session) reportedCalls(t *testing.T) map[string]float64 {
 	return calls
 }
 
-// leaveSocket leaves a socket behind, as a gateway does that was killed.
+// leaveSocket leaves a socket behind, as a killed gateway does.
 func leaveSocket(t *testing.T, path string) {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -326,10 +327,10 @@ func leaveSocket(t *testing.T, path string) {
 	}
 }
 
-// svidOf has curl prove to a proxy who somebody is.
+// svidOf returns the flags with which curl authenticates to a proxy as the workload of env.
 func svidOf(t *testing.T, env []string) string {
 	t.Helper()
-	for _, pair := range slices.Backward(env) { // the last one counts
+	for _, pair := range slices.Backward(env) { // the last one wins
 		socket, found := strings.CutPrefix(pair, "SPIFFE_ENDPOINT_SOCKET=")
 		if !found {
 			continue
@@ -354,7 +355,7 @@ func svidOf(t *testing.T, env []string) string {
 	return ""
 }
 
-// shell runs a script as a program of somebody else would.
+// shell runs a script as an unrelated program would.
 func shell(t *testing.T, script string) result {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", script).CombinedOutput()
@@ -382,7 +383,8 @@ func (s *session) egressMistakes(t *testing.T) {
 	}
 }
 
-// A program with a way out of its own is told nothing that leads to the identity of its sandbox, such as the folder with its key.
+// TestProgramsBehindAGatewayAreNotToldWhoTheyAre checks that a program behind a gateway gets no variable that leads to the
+// identity of its sandbox, such as the folder with its key.
 func TestProgramsBehindAGatewayAreNotToldWhoTheyAre(t *testing.T) {
 	for _, name := range []string{"SPIFFE_ENDPOINT_SOCKET", "BREVET_SVID", "SVID_DIR", "BREVET_DEV_STATE"} {
 		t.Setenv(name, "to-be-hidden")

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a pair of what a person types on and what programs see of it.
+// terminal opens a pseudo-terminal: the side on which a person types, and the side that programs see.
 func terminal(t *testing.T) (keyboard, screen *os.File) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -35,7 +35,7 @@ func terminal(t *testing.T) (keyboard, screen *os.File) {
 	return keyboard, screen
 }
 
-// Ctrl-C reaches the program once: from the terminal, and not from brevet again.
+// execAtTerminal checks that Ctrl-C reaches the program once: from the terminal, and not again from brevet.
 func (s *session) execAtTerminal(t *testing.T) {
 	keyboard, screen := terminal(t)
 	out := newStream()
@@ -57,7 +57,7 @@ func (s *session) execAtTerminal(t *testing.T) {
 		close(p.ended)
 	}()
 	p.waitFor(t, out, "ready\n")
-	// A second one that comes at once is often taken for the first. It is not each time.
+	// Two signals in quick succession are often merged, but not always. So this repeats the test.
 	const often = 30
 	for range often {
 		before := strings.Count(out.String(), "got ")
@@ -70,7 +70,7 @@ func (s *session) execAtTerminal(t *testing.T) {
 	p.finish(t).want(t, 0, fmt.Sprintf("in all %d\n", often))
 }
 
-// Nobody of the same user reads the credentials out of a gateway's memory.
+// TestMemoryOfAGateway checks that processes of the same user cannot read credentials in a gateway's memory.
 func TestMemoryOfAGateway(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) })
 	gateway, err := OutFlags{CallsPerSecond: 1}.gateway(slog.New(slog.DiscardHandler))

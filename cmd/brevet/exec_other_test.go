@@ -4,5 +4,5 @@ package main
 
 import "testing"
 
-// execAtTerminal is for Linux, where a test can make a terminal.
+// execAtTerminal does nothing: only on Linux can the test make a terminal.
 func (s *session) execAtTerminal(*testing.T) {}

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// serveTLS serves on localhost, and returns the address and a file with the authority that certified it.
+// serveTLS serves on localhost. It returns the address, and a file with the authority that signed its certificate.
 func serveTLS(t *testing.T, handler http.Handler) (address, caFile string) {
 	t.Helper()
 	ca, caKey := selfSigned(t)
@@ -44,7 +44,7 @@ func serveTLS(t *testing.T, handler http.Handler) (address, caFile string) {
 	return "https://localhost:" + port, caFile
 }
 
-// config is what the stack's broker was started with.
+// config returns the configuration of the stack's broker.
 func (s *session) config(t *testing.T) Config {
 	t.Helper()
 	cfg, err := loadConfig(filepath.Join(s.dir, "brevet.yaml"))
@@ -54,7 +54,7 @@ func (s *session) config(t *testing.T) Config {
 	return cfg
 }
 
-// The user and the password are renewed for each connection that psql makes.
+// execPsql checks that each connection of psql uses the latest user and password.
 func (s *session) execPsql(t *testing.T) {
 	program(t, "psql")
 	text, err := readSecretFile(filepath.Join(s.dir, "database-url"))
@@ -78,7 +78,7 @@ func (s *session) execPsql(t *testing.T) {
 	}
 }
 
-// curl sends the token without having it among its arguments, and to nobody over plain HTTP.
+// execCurl checks that curl sends the token without having it among its arguments, and never over plain HTTP.
 func (s *session) execCurl(t *testing.T) {
 	seen := make(callers, 9)
 	address, ca := serveTLS(t, seen)
@@ -98,7 +98,7 @@ func (s *session) execCurl(t *testing.T) {
 	}
 }
 
-// callers are the credentials of those who called.
+// callers are the credentials of all calls.
 type callers chan string
 
 func (c callers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -106,7 +106,7 @@ func (c callers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "ok")
 }
 
-// bearer is the token of the first who called.
+// bearer returns the token of the first call.
 func (c callers) bearer(t *testing.T) string {
 	t.Helper()
 	if len(c) == 0 {
@@ -119,7 +119,7 @@ func (c callers) bearer(t *testing.T) string {
 	return token
 }
 
-// cluster is a configuration of kubectl without a user, for a server that tells who called.
+// cluster writes a configuration of kubectl without a user, for a server that records its calls.
 func cluster(t *testing.T, seen callers) (kubeconfig string) {
 	t.Helper()
 	address, ca := serveTLS(t, seen)
@@ -146,7 +146,7 @@ func (s *session) execKubectl(t *testing.T) {
 	}
 }
 
-// The plugin gives kubectl a token, in the version that it asks for, or a certificate with its key.
+// kubeCredential checks that the plugin gives kubectl a token in the requested version, or a certificate with its key.
 func (s *session) kubeCredential(t *testing.T) {
 	program(t, "kubectl")
 	seen := make(callers, 9)
@@ -190,7 +190,7 @@ func (s *session) kubeCredential(t *testing.T) {
 
 var certificateLine = regexp.MustCompile(`(?m)^ssh-ed25519-cert-v01@openssh\.com `)
 
-// ssh gets a certificate from an agent, for a key that is in no file, and a host lets it in.
+// execSSH checks that ssh gets a certificate from an agent, for a key that is in no file, and that a host accepts it.
 func (s *session) execSSH(t *testing.T) {
 	host := sshHost(t, s.config(t).Vault.Address)
 	got := s.exec(t, `
@@ -205,7 +205,7 @@ func (s *session) execSSH(t *testing.T) {
 	}
 }
 
-// sshHost is a host that trusts the certificates of Vault, and says what it was to run. It returns its port.
+// sshHost starts a host that trusts Vault's certificates and prints the commands that it receives. It returns the port.
 func sshHost(t *testing.T, vault string) (port string) {
 	t.Helper()
 	resp, err := http.Get(vault + "/v1/ssh/public_key")
@@ -244,7 +244,7 @@ func sshHost(t *testing.T, vault string) (port string) {
 	return port
 }
 
-// serveSSH lets one login run one command, which it only repeats.
+// serveSSH accepts one login and one command, which it only prints.
 func serveSSH(conn net.Conn, cfg *ssh.ServerConfig) {
 	login, channels, requests, err := ssh.NewServerConn(conn, cfg)
 	if err != nil {
@@ -271,7 +271,7 @@ func serveSSH(conn net.Conn, cfg *ssh.ServerConfig) {
 	}
 }
 
-// What kubectl is told to merge is YAML whatever the name of the folder.
+// TestKubeconfigIsYAML checks that the configuration for kubectl is valid YAML whatever the name of the folder.
 func TestKubeconfigIsYAML(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), `a: "b" #c`)
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// startBrief is a stack whose catalogue has credentials that live for seconds, too.
+// startBrief returns a stack whose catalogue also has credentials that live for seconds.
 func startBrief(t *testing.T) *session {
 	t.Helper()
 	return startBriefWith(t, nil)
 }
 
-// startBriefWith has more files in the catalogue.
+// startBriefWith is startBrief with more files in the catalogue.
 func startBriefWith(t *testing.T, more map[string]string) *session {
 	t.Helper()
 	dir := t.TempDir() + "/state"
@@ -47,7 +47,7 @@ func startBriefWith(t *testing.T, more map[string]string) *session {
 	return startDev(t, dir)
 }
 
-// What a sandbox does with programs that know nothing of Brevet.
+// TestExec runs programs that know nothing of Brevet as a sandbox does.
 func TestExec(t *testing.T) {
 	t.Parallel()
 	s := startBrief(t)
@@ -72,7 +72,7 @@ func TestExec(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// exec runs a shell script with the flags given before it.
+// exec runs a shell script with the given flags.
 func (s *session) exec(t *testing.T, script string, flags ...string) result {
 	t.Helper()
 	return startExec(t, s.env, script, flags...).finish(t)
@@ -80,12 +80,12 @@ func (s *session) exec(t *testing.T, script string, flags ...string) result {
 
 func startExec(t *testing.T, env []string, script string, flags ...string) *process {
 	t.Helper()
-	// Away from the terminal that the tests run on, if any: what comes from a keyboard is not passed on.
+	// Run away from the tests' terminal, if there is one: brevet does not forward keyboard signals.
 	alone := &syscall.SysProcAttr{Setsid: true}
 	return launchWith(t, alone, env, append(append([]string{"exec"}, flags...), "--", "sh", "-c", script)...)
 }
 
-// records are what the auditor sees of the credentials of a task.
+// records returns what the auditor sees with the given filters.
 func (s *session) records(t *testing.T, filters ...string) []map[string]any {
 	t.Helper()
 	got := brevet(t, s.as("auditor"), append([]string{"audit", "list", "-o", "json"}, filters...)...)
@@ -93,7 +93,7 @@ func (s *session) records(t *testing.T, filters ...string) []map[string]any {
 	return objects(t, got.out)
 }
 
-// whose are the records of a credential that was issued.
+// whose returns the record of an issued credential.
 func (s *session) whose(t *testing.T, credential string) map[string]any {
 	t.Helper()
 	got := brevet(t, s.as("auditor"), "audit", "whose", client.DigestOf(secret.New(credential)), "-o", "json")
@@ -101,7 +101,7 @@ func (s *session) whose(t *testing.T, credential string) map[string]any {
 	return object(t, got.out)
 }
 
-// lines are what a script printed.
+// lines splits the output of a script.
 func lines(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }
 
 var repo = []string{"--scope", "github.issues.read", "--param", "repo=acme/api"}
@@ -195,7 +195,7 @@ func (s *session) renewed(t *testing.T) {
 			t.Errorf("still alive: %v", record)
 		}
 	}
-	// The task was given, and goes on.
+	// The task was given by name, so it continues.
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-renewed").want(t, 0)
 }
 
@@ -250,7 +250,7 @@ func (s *session) execEndings(t *testing.T) {
 	}
 }
 
-// Nobody reads standard error any more: the program runs all the same, and what it had ends with it.
+// execUnheard checks that the program runs and its credentials end although nobody reads standard error.
 func (s *session) execUnheard(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *session) execUnheard(t *testing.T) {
 	}
 }
 
-// A brevet that is killed takes the program with it. What it had in its folder is taken away by the next one.
+// execKilled checks that the program dies if brevet is killed, and that the next brevet removes the folder that it left.
 func (s *session) execKilled(t *testing.T) {
 	p := startExec(t, s.env, `echo "$BREVET_DIR"; echo $$; echo ready; while :; do sleep 0.05; done`,
 		"--task", "t-killed", "--scope", "brief.token.read", "--param", "repo=acme/api", "--file", "token")
@@ -301,7 +301,7 @@ func (s *session) execRefused(t *testing.T) {
 	if got.out != "" || exists(ran) {
 		t.Errorf("got %q on standard output; the program ran: %v", got.out, exists(ran))
 	}
-	// In JSON too standard output is not ours.
+	// With JSON output, too, standard output belongs to the program.
 	if got := s.exec(t, ":", "-o", "json", "--scope", "github.repo.delete", "--param", "repo=acme/api", "--file", "b"); got.code != exitDenied || got.out != "" {
 		t.Errorf("got %+v", got)
 	}
@@ -334,7 +334,7 @@ func (s *session) execWaits(t *testing.T) {
 	}
 }
 
-// What cannot be renewed is asked for as long as it may live.
+// execLongest checks that a credential that cannot be renewed is requested with the longest TTL.
 func (s *session) execLongest(t *testing.T) {
 	got := s.exec(t, `echo "$A"; echo "$B"`, with(repo, "--env", "A", "--scope", "brief.token.read", "--param", "repo=acme/api", "--env", "B")...)
 	got.want(t, 0)
@@ -343,7 +343,7 @@ func (s *session) execLongest(t *testing.T) {
 	}
 }
 
-// othersFolder is one that somebody else alone can write to, besides root.
+// othersFolder returns a folder to which only another user, apart from root, can write.
 func othersFolder(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -404,7 +404,7 @@ func (s *session) execMistakes(t *testing.T) {
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "starting")
 }
 
-// program finds a program that a test needs. A missing one fails the run.
+// program returns the path of a program that a test needs. If it is missing, the test fails.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

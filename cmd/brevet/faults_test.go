@@ -18,8 +18,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
-// One deployment, and everything that can be taken from it. After each fault: clear words, no token without its
-// record (I1, I10), no secret where it stays (I9, I16), and all is well again.
+// TestFaults takes from one deployment everything that can fail. After each fault, the messages are clear, no token exists
+// without its record (I1, I10), no stored data holds a secret (I9, I16), and the deployment recovers.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -39,7 +39,7 @@ func TestFaults(t *testing.T) {
 		{"secrets stay secret", d.keepsSecrets},
 	} {
 		if !t.Run(part.name, part.run) && part.name != "bad starts" {
-			return // what is broken now stays broken
+			return // what is broken now stays broken for the next parts
 		}
 	}
 	d.everyTokenIsRecorded(t)
@@ -48,7 +48,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Whoever starts the server with something missing reads what, and what to do.
+// badStarts checks that a server that cannot start says what is missing and what to do.
 func (d *deployment) badStarts(t *testing.T) {
 	write := func(name, text string) string {
 		path := filepath.Join(t.TempDir(), name)
@@ -128,7 +128,7 @@ func (d *deployment) sandboxKilledInVault(t *testing.T) {
 	if got := asking.out.String(); got != "" {
 		t.Fatalf("got %q before Vault has signed anything", got)
 	}
-	// The intent was committed before Vault was asked, so the record is there already.
+	// The intent was committed before Vault was called, so the record already exists.
 	if got := d.records(t, "t-killed-1"); len(got) != 1 {
 		t.Errorf("got %d records, want 1", len(got))
 	}
@@ -144,7 +144,7 @@ func (d *deployment) sandboxKilledInPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	// Every append takes this row's lock, and so waits for us.
+	// Every append takes this row's lock, and so waits for this transaction.
 	if _, err := tx.Exec(t.Context(), `UPDATE ledger_head SET size = size`); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func (d *deployment) vaultSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.unavailable(t, "t-sealed", "Vault unavailable", "vault_unavailable")
-	// Denials need no Vault, and go on.
+	// Denials do not need Vault.
 	brevet(t, d.env("research"), "request", "github.repo.delete", "repo=acme/api", "--task", "t-sealed-denied").want(t, exitDenied)
 	if err := d.Vault.Unseal(t.Context()); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func (d *deployment) postgresStopped(t *testing.T) {
 	}
 }
 
-// unavailable checks both faces of a 503.
+// unavailable checks a 503 in text and in JSON.
 func (d *deployment) unavailable(t *testing.T, task, title, code string) {
 	t.Helper()
 	got := d.request(t, task)
@@ -224,7 +224,7 @@ func (d *deployment) unavailable(t *testing.T, task, title, code string) {
 	}
 }
 
-// recovers checks that requests are served again.
+// recovers checks that requests succeed again.
 func (d *deployment) recovers(t *testing.T, task string) {
 	t.Helper()
 	began := time.Now()
@@ -239,7 +239,7 @@ func (d *deployment) recovers(t *testing.T, task string) {
 	d.isReady(t)
 }
 
-// isReady waits for the server to say so: what it says may be a second old.
+// isReady waits until the server reports that it is ready. Its report may be a second old.
 func (d *deployment) isReady(t *testing.T) {
 	t.Helper()
 	within(t, patience, "ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 0 })
@@ -265,7 +265,8 @@ func (d *deployment) brokerKilled(t *testing.T) {
 	}
 }
 
-// A stop lets requests under way finish, takes no new ones, and loses no answer and no record.
+// brokerStopped checks that a stopping broker finishes requests in progress and accepts no new ones, and that no response
+// and no record is lost.
 func (d *deployment) brokerStopped(t *testing.T) {
 	const n = 8
 	release := d.vault.shut()
@@ -274,7 +275,7 @@ func (d *deployment) brokerStopped(t *testing.T) {
 	for i := range n {
 		asking = append(asking, d.ask(t, fmt.Sprintf("t-drain-%d", i)))
 	}
-	// The first of them is at Vault; the others wait for its answer, to be signed with one request.
+	// The first request is at Vault. The others wait for Vault's response, and are then signed with one call.
 	conn := testkit.Connect(t, d.adminURL(t))
 	within(t, patience, "all are recorded", func() bool {
 		var recorded int
@@ -301,11 +302,12 @@ func (d *deployment) brokerStopped(t *testing.T) {
 	}
 }
 
-// A replica behind a balancer says that it goes, and serves on for as long as it was told to.
+// brokerLeaves checks that a replica behind a load balancer reports that it is stopping, and continues to serve for the
+// configured time.
 func (d *deployment) brokerLeaves(t *testing.T) {
 	d.broker.signal(t, syscall.SIGTERM)
 	d.broker.finish(t).want(t, 0)
-	d.cfg.LameDuck = 10 * time.Second // in which a busy machine has to ask twice
+	d.cfg.LameDuck = 10 * time.Second // long enough for two checks on a busy machine
 	d.serve(t)
 	d.isReady(t)
 	began := time.Now()
@@ -323,7 +325,8 @@ func (d *deployment) brokerLeaves(t *testing.T) {
 	d.serve(t)
 }
 
-// I9: what proves or grants anything is in no log, no table and no file, whether it was accepted or not.
+// keepsSecrets checks I9: no log, table or file holds anything that authenticates or grants access, whether it was accepted
+// or not.
 func (d *deployment) keepsSecrets(t *testing.T) {
 	canaries := map[string]string{}
 	for i, token := range d.tokens {
@@ -350,7 +353,7 @@ func (d *deployment) keepsSecrets(t *testing.T) {
 			t.Errorf("%s is in %v", name, places)
 		}
 	}
-	// The broker's own two secrets are in the files that hand them to it, and nowhere else.
+	// The broker's own two secrets are only in the files that give them to it.
 	for _, path := range []string{d.cfg.Postgres.URLFile, d.cfg.Vault.AppRole.SecretIDFile} {
 		secret, err := readSecretFile(path)
 		if err != nil {
@@ -363,7 +366,7 @@ func (d *deployment) keepsSecrets(t *testing.T) {
 			t.Errorf("the secret of %s is in %v", path, places)
 		}
 	}
-	// The search finds what is there, in each kind of place.
+	// The search does find texts that exist, in each kind of place.
 	for text, places := range map[string][]string{
 		"spiffe://acme.example/research/agent-7": {"entry ", "issuance ", "/pg_wal/"},
 		`"msg":"catalogue loaded"`:               {"log of the broker"},
@@ -377,7 +380,7 @@ func (d *deployment) keepsSecrets(t *testing.T) {
 	}
 }
 
-// bearer sends an ask with a bearer token, as a runtime without our SDK would.
+// bearer sends a request with a bearer token, as a runtime without the SDK would.
 func (d *deployment) bearer(t *testing.T, svid string) int {
 	t.Helper()
 	body := strings.NewReader(`{"scope":"github.issues.read","params":{"repo":"acme/api"},"task":"t-bearer"}`)

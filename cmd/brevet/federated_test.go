@@ -20,27 +20,27 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// federation is a deployment whose own trust domain and that of a partner come from a Workload API, which gives the broker its
-// certificate too, and those of a vendor and a shop from bundle endpoints, one of each profile.
+// federation is a deployment with four trust domains. Its own and that of a partner come from a Workload API, which also
+// gives the broker its certificate. Those of a vendor and a shop come from bundle endpoints, one of each profile.
 type federation struct {
-	*plan              // with the issuer of our own trust domain
-	t       *testing.T // whose end is the deployment's
+	*plan              // with the issuer of the deployment's own trust domain
+	t       *testing.T // the deployment ends with it
 	cfg     Config
 	broker  *process
-	sockets string // a folder
+	sockets string // folder of the sockets
 	agent   *devstack.Endpoint
 	partner *devstack.Issuer
 	vendor  *bundleEndpoint // https_spiffe
 	shop    *bundleEndpoint // https_web
-	// steady are those who go on calling, of each trust domain.
+	// steady are the agents that call all the time, by trust domain.
 	steady map[*devstack.Issuer]*steady
-	// old is a proof of our own trust domain by the authority that it begins with, and oldOpen are who called with it; fresh is one
-	// by the next authority.
+	// old is a proof by the first authority of the deployment's own trust domain, and oldOpen are the callers that used it.
+	// fresh is a proof by the next authority.
 	old, fresh proof
 	oldOpen    []*caller
 }
 
-// bundleEndpoint publishes the bundle of an issuer. While it is down it hangs up on whoever connects.
+// bundleEndpoint publishes the bundle of an issuer. While it is down, it closes every connection.
 type bundleEndpoint struct {
 	*devstack.Issuer
 	net.Listener
@@ -48,7 +48,7 @@ type bundleEndpoint struct {
 	certificate   atomic.Pointer[tls.Certificate]
 }
 
-// Accept waits for somebody while the endpoint is not down.
+// Accept accepts connections, and closes them at once while the endpoint is down.
 func (e *bundleEndpoint) Accept() (net.Conn, error) {
 	for {
 		conn, err := e.Listener.Accept()
@@ -68,7 +68,7 @@ func (e *bundleEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"keys":[],"spiffe_sequence":%d,"spiffe_refresh_hint":1}`, sequence)
 }
 
-// renew has the endpoint prove itself by the authority that its trust domain has now.
+// renew gives the endpoint a certificate by the current authority of its trust domain.
 func (e *bundleEndpoint) renew(t *testing.T) {
 	t.Helper()
 	svid, err := e.X509SVID(spiffeid.RequireFromPath(e.TrustDomain(), "/bundles"))
@@ -89,7 +89,7 @@ func newIssuer(t *testing.T, name string) *devstack.Issuer {
 	return issuer
 }
 
-// publish starts an endpoint, which ends with the test.
+// publish starts an endpoint, which stops with the test.
 func publish(t *testing.T, name string) *bundleEndpoint {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func publish(t *testing.T, name string) *bundleEndpoint {
 	return e
 }
 
-// federate starts all of it, with somebody of each trust domain who calls from now on.
+// federate starts the whole deployment, and agents of each trust domain that call from now on.
 func federate(t *testing.T) *federation {
 	t.Helper()
 	f := &federation{plan: newPlan(t), t: t, sockets: shortDir(t), partner: newIssuer(t, "partner.example")}
@@ -145,7 +145,7 @@ func (f *federation) serveAgent(t *testing.T) {
 	f.socket = f.agent.Addr()
 }
 
-// configure writes what an operator would who federates with three.
+// configure writes what an operator who federates with three trust domains would.
 func (f *federation) configure(t *testing.T) {
 	t.Helper()
 	f.webCertificate(t)
@@ -216,7 +216,7 @@ func free(t *testing.T) string {
 	return address
 }
 
-// unbroken wants everybody who calls steadily to be served, all the time.
+// unbroken requires that no call of the steady agents has failed.
 func (f *federation) unbroken(t *testing.T) {
 	t.Helper()
 	for _, s := range f.steady {
@@ -224,13 +224,13 @@ func (f *federation) unbroken(t *testing.T) {
 	}
 }
 
-// ready wants the broker to be: that one trust domain is in trouble takes it away from nobody else.
+// ready requires the broker to be ready: a problem with one trust domain must not affect the others.
 func (f *federation) ready(t *testing.T) {
 	t.Helper()
 	brevet(t, nil, "ready", "--config", f.config).want(t, 0, "bundles     ok")
 }
 
-// logged wants a line so often.
+// logged requires a line to be in the log this many times.
 func (f *federation) logged(t *testing.T, line string, times int) {
 	t.Helper()
 	within(t, soon, line, func() bool { return strings.Count(f.broker.err.String(), line) == times })

@@ -15,8 +15,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Trust changes while everybody is connected. Whoever is not trusted any more is refused at the next call, on a connection that
-// was open long before (H25, I10); whoever is, and whoever is of another trust domain, notices nothing (T6, I14).
+// TestTrustChangesUnderOpenConnections changes trust while agents of all trust domains are connected. A caller that is no
+// longer trusted is refused at its next call, even on a connection that was open long before (H25, I10). Trusted callers
+// and callers of other trust domains notice nothing (T6, I14).
 func TestTrustChangesUnderOpenConnections(t *testing.T) {
 	t.Parallel()
 	f := federate(t)
@@ -42,7 +43,8 @@ func TestTrustChangesUnderOpenConnections(t *testing.T) {
 	testkit.CheckLedger(t, f.db.AdminURL)
 }
 
-// authorityComes: the own trust domain gets another authority, which issues from now on, the broker's certificate too.
+// authorityComes adds an authority to the deployment's own trust domain. It issues from now on, including the broker's
+// certificate.
 func (f *federation) authorityComes(t *testing.T) {
 	f.old = f.prove(t, f.issuer)
 	f.oldOpen = f.open(t, f.old)
@@ -61,8 +63,8 @@ func (f *federation) authorityComes(t *testing.T) {
 	f.unbroken(t)
 }
 
-// authorityGoes: the own trust domain drops the authority that it began with. Its agents have renewed their SVIDs, but for
-// three.
+// authorityGoes removes the first authority of the deployment's own trust domain. Its agents have renewed their SVIDs,
+// except for three.
 func (f *federation) authorityGoes(t *testing.T) {
 	f.steady[f.issuer].renew(f.fresh)
 	open := f.open(t, f.fresh)
@@ -80,7 +82,7 @@ func (f *federation) authorityGoes(t *testing.T) {
 	f.recorded(t, "issueToken svid_signature", "issueToken svid_authority", "tlsHandshake svid_signature") // I12
 }
 
-// recorded wants refusals of these kinds in the ledger.
+// recorded requires refusals of these kinds to be in the ledger.
 func (f *federation) recorded(t *testing.T, kinds ...string) {
 	t.Helper()
 	found := map[string]bool{}
@@ -94,8 +96,8 @@ func (f *federation) recorded(t *testing.T, kinds ...string) {
 	}
 }
 
-// federationEnds: the Workload API does not hand out the bundle of the partner any more, and then does again. What was issued
-// before stays in force until an admin ends it, who needs no caller of that trust domain for it.
+// federationEnds checks the end of a federation: the Workload API no longer gives the partner's bundle. What was issued
+// before stays in force until an admin ends it, and the admin needs no caller of that trust domain for that.
 func (f *federation) federationEnds(t *testing.T) {
 	p := f.prove(t, f.partner)
 	open := f.open(t, p)
@@ -132,7 +134,7 @@ func (f *federation) federationEnds(t *testing.T) {
 	f.unbroken(t)
 }
 
-// official is a workload of ours with an office, on a connection that stays open.
+// official returns a workload of the deployment's own trust domain that has a role, on a connection that stays open.
 func (f *federation) official(t *testing.T, path string) *caller {
 	t.Helper()
 	svid, err := f.issuer.X509SVID(spiffeid.RequireFromPath(f.issuer.TrustDomain(), path))
@@ -142,7 +144,7 @@ func (f *federation) official(t *testing.T, path string) *caller {
 	return f.callers(proof{x509: svid})[0]
 }
 
-// active asks as the gateway whether a token is in force.
+// active reports whether a token is in force, by introspection as the gateway.
 func (f *federation) active(t *testing.T, gateway *caller, token string) bool {
 	t.Helper()
 	got, err := gateway.call(t.Context(), http.MethodPost, "/oauth2/introspect", "application/x-www-form-urlencoded", url.Values{"token": {token}}.Encode())
@@ -156,8 +158,8 @@ func (f *federation) active(t *testing.T, gateway *caller, token string) bool {
 	return about.Active
 }
 
-// endpointsDown: both bundle endpoints are gone, for a time in which their trust domains get another authority, and after which
-// the first one goes. Nobody notices that they are gone, but who watches the broker.
+// endpointsDown stops both bundle endpoints. While they are down, their trust domains get another authority, and afterwards
+// the first one is removed. Only those who watch the broker notice the outage.
 func (f *federation) endpointsDown(t *testing.T) {
 	both := []*bundleEndpoint{f.vendor, f.shop}
 	failed, worked := `msg="bundle source fails" trust_domain=%s`, `msg="bundle source works" trust_domain=%s`
@@ -178,9 +180,9 @@ func (f *federation) endpointsDown(t *testing.T) {
 	}
 	allServed(t, open)
 	for i, e := range both {
-		f.letIn(t, soon, old[i])       // by the last bundle that is known
-		f.shutOut(t, fresh[i])         // which does not have the new authority
-		f.failing(t, e.Issuer, "not ") // the metric of it is not 0
+		f.letIn(t, soon, old[i])       // verified with the last known bundle
+		f.shutOut(t, fresh[i])         // the last known bundle lacks the new authority
+		f.failing(t, e.Issuer, "not ") // the metric is not 0
 	}
 	f.ready(t)
 	f.unbroken(t)
@@ -188,13 +190,13 @@ func (f *federation) endpointsDown(t *testing.T) {
 		e.down.Store(false)
 	}
 	for i, e := range both {
-		f.letIn(t, soon+time.Since(began), fresh[i])                // it waits for longer each time, to a minute
-		f.logged(t, fmt.Sprintf(worked, e.TrustDomain().Name()), 2) // the first time was the start
+		f.letIn(t, soon+time.Since(began), fresh[i])                // the broker's retry delay grows to a minute
+		f.logged(t, fmt.Sprintf(worked, e.TrustDomain().Name()), 2) // the first line is from the start
 		f.failing(t, e.Issuer, "")
 	}
 	allServed(t, open)
 	f.unbroken(t)
-	f.vendor.renew(t) // the shop proves itself to the web
+	f.vendor.renew(t) // the shop has a Web PKI certificate
 	for i, e := range both {
 		f.steady[e.Issuer].renew(fresh[i])
 		if err := e.Prune(); err != nil {
@@ -209,7 +211,7 @@ func (f *federation) endpointsDown(t *testing.T) {
 	f.unbroken(t)
 }
 
-// agentDown: the Workload API is gone, for a time in which our own trust domain gets another authority.
+// agentDown stops the Workload API. While it is down, the deployment's own trust domain gets another authority.
 func (f *federation) agentDown(t *testing.T) {
 	now, began := f.prove(t, f.issuer), time.Now()
 	open := f.open(t, now)
@@ -217,7 +219,7 @@ func (f *federation) agentDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.logged(t, `msg="bundle source fails" trust_domain=acme.example`, 1)
-	f.logged(t, `msg="bundle source fails" trust_domain=partner.example`, 2) // the first time was the end of the federation
+	f.logged(t, `msg="bundle source fails" trust_domain=partner.example`, 2) // the first line is from the end of the federation
 	f.failing(t, f.issuer, "not ")
 	if err := f.issuer.Rotate(); err != nil {
 		t.Fatal(err)
@@ -236,7 +238,7 @@ func (f *federation) agentDown(t *testing.T) {
 	f.unbroken(t)
 }
 
-// showsNew wants the broker to show a certificate of the newest authority to who connects.
+// showsNew requires the broker to present a certificate of the newest authority to new connections.
 func (f *federation) showsNew(t *testing.T, p proof) {
 	t.Helper()
 	authority, _ := f.issuer.CA()
@@ -247,7 +249,7 @@ func (f *federation) showsNew(t *testing.T, p proof) {
 	})
 }
 
-// failing holds the metric of a trust domain to be 0, or not.
+// failing requires the metric of a trust domain to be 0, or not to be.
 func (f *federation) failing(t *testing.T, of *devstack.Issuer, not string) {
 	t.Helper()
 	series := fmt.Sprintf(`brevet_bundle_failing_seconds{trust_domain=%q} `, of.TrustDomain().Name())
@@ -258,7 +260,7 @@ func (f *federation) failing(t *testing.T, of *devstack.Issuer, not string) {
 	}
 }
 
-// allRevoked: the shop publishes a bundle without keys, and later again the one that it had.
+// allRevoked checks a bundle without keys: the shop publishes one, and later publishes its old bundle again.
 func (f *federation) allRevoked(t *testing.T) {
 	p := f.prove(t, f.shop.Issuer)
 	open := f.open(t, p)

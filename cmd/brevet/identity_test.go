@@ -19,7 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
-// agentWith is a Workload API whose answer changes.
+// agentWith is a Workload API whose responses change.
 type agentWith struct {
 	issuer  *devstack.Issuer
 	given   atomic.Pointer[[]devstack.WorkloadIdentity]
@@ -62,7 +62,8 @@ func servedID(t *testing.T, c *servedCertificate) string {
 	return leaf.URIs[0].String()
 }
 
-// A Workload API that begins to give another SVID, even as the first, changes nothing; one that takes the broker's away makes it not ready.
+// TestBrokerKeepsItsIdentity checks that the broker ignores additional SVIDs, even if one comes first, and that it is not
+// ready without its own.
 func TestBrokerKeepsItsIdentity(t *testing.T) {
 	t.Parallel()
 	own, other := identity("/brevet", ""), identity("/other", "")
@@ -113,7 +114,8 @@ func TestBrokerChoosesAmongSVIDs(t *testing.T) {
 	}
 }
 
-// What is wrong with a certificate shows in readiness, and before it is too late in the log.
+// TestCertificateProblemsAreVisible checks that problems of a certificate show in readiness, and in the log before it
+// expires.
 func TestCertificateProblemsAreVisible(t *testing.T) {
 	t.Parallel()
 	agent := newAgent(t, identity("/brevet", ""))
@@ -147,7 +149,7 @@ func TestCertificateProblemsAreVisible(t *testing.T) {
 	within(t, patience, "the renewal in the log", func() bool { return strings.Contains(said.String(), "certificate renewed") })
 }
 
-// A command says what the agent says, at once.
+// TestCallerIsToldWhatTheAgentSays checks that a command reports the agent's answer at once.
 func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
 	t.Parallel()
 	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--server", "https://localhost:1"}
@@ -160,7 +162,7 @@ func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
 	two := newAgent(t, identity("/a", "first"), identity("/b", "second"))
 	brevet(t, nil, append(request, "--workload-api", two.address)...).want(t, 1, "spiffe://"+localDomain+"/a (hint first), spiffe://"+localDomain+"/b (hint second)", "--svid or BREVET_SVID")
 	brevet(t, nil, append(request, "--workload-api", two.address, "--svid", "third")...).want(t, 1, "does not give third")
-	// With a choice it comes as far as the broker, which is not there.
+	// With a choice, the command gets as far as calling the broker, which does not exist.
 	brevet(t, nil, append(request, "--workload-api", two.address, "--svid", "second")...).want(t, 1, "connection refused")
 }
 
@@ -170,7 +172,8 @@ func TestMissingFlagsNameTheirVariables(t *testing.T) {
 		"--server may come from the variable BREVET_SERVER")
 }
 
-// The issuer has no slash at its end, though people write one behind the server's URL.
+// TestAudienceOfAServerWithASlash checks that the audience has no slash at its end, although people may write one after the
+// server's URL.
 func TestAudienceOfAServerWithASlash(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"https://brevet.test", "https://brevet.test/"} {
@@ -199,11 +202,12 @@ func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
 	agent := newAgent(t, identity("/a", ""))
 	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--workload-api", agent.address, "--server", "https://" + host.name}
 	brevet(t, nil, request...).want(t, 1, "certificate signed by unknown authority")
-	// With the roots the connection stands, and what answers is not a broker.
+	// With the roots the connection succeeds, but the server is not a broker.
 	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "response is not a Brevet response")
 }
 
-// A gateway whose Workload API gives it the identities of its sandboxes serves as itself, and not as the one that happens to come first.
+// TestGatewayServesAsItself checks that a gateway that also gets the identities of its sandboxes serves with its own, even
+// if another one comes first.
 func TestGatewayServesAsItself(t *testing.T) {
 	t.Parallel()
 	own, sandbox := identity("/gateway", ""), identity("/sandbox", "")

@@ -29,7 +29,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// home gives the test a place of its own for logins, and returns where the login goes.
+// home gives the test a separate place for logins, and returns the path of the login.
 func home(t *testing.T) string {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
@@ -41,7 +41,8 @@ func home(t *testing.T) string {
 	return path
 }
 
-// logIn runs brevet login, and plays the person in the browser with answer. It returns what is printed at the end.
+// logIn runs brevet login, with answer in the role of the person at the browser. It returns the last document that is
+// printed.
 func logIn(t *testing.T, cmd *LoginCmd, answer func(verificationURI string)) (map[string]any, error) {
 	t.Helper()
 	reader, writer := io.Pipe()
@@ -68,9 +69,9 @@ func logIn(t *testing.T, cmd *LoginCmd, answer func(verificationURI string)) (ma
 	return done, <-ended
 }
 
-// The whole life of a login at a certified provider: device flow, renewal, use, logout.
+// TestLoginAtCertifiedProvider takes a login at a certified provider through the device flow, renewal, use and logout.
 func TestLoginAtCertifiedProvider(t *testing.T) {
-	provider := testkit.Provider(t) // before its cache is somewhere else
+	provider := testkit.Provider(t) // before home moves its cache
 	path := home(t)
 	who, err := logIn(t, &LoginCmd{Issuer: provider.Issuer, ClientID: provider.BriefClientID}, func(uri string) { provider.Approve(t, uri, "alice") })
 	if err != nil {
@@ -90,7 +91,7 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The ID tokens of this client live for twenty seconds, so that they are renewed at each use.
+	// The ID tokens of this client live for twenty seconds, so each use renews them.
 	refreshed := map[string]bool{before.refreshToken.Reveal(): true}
 	broker, flags := tokenEater(t)
 	for range 2 {
@@ -133,12 +134,12 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 	}
 }
 
-// sameWords compares without the spaces that Sprint puts between some operands only.
+// sameWords compares texts without spaces, because Sprint adds them only between some operands.
 func sameWords(a, b string) bool {
 	return strings.ReplaceAll(a, " ", "") == strings.ReplaceAll(b, " ", "")
 }
 
-// tokenEater is a server that hands the test the bearer tokens it gets, and how to call it.
+// tokenEater starts a server that passes the bearer tokens it receives to the test, and returns the flags to call it.
 func tokenEater(t *testing.T) (<-chan string, PersonFlags) {
 	t.Helper()
 	got := make(chan string, 10)
@@ -168,7 +169,7 @@ func devProvider(t *testing.T) *devstack.Provider {
 	return provider
 }
 
-// press sends the form of devstack's page.
+// press submits the form of devstack's login page.
 func press(t *testing.T, uri string, button url.Values) {
 	t.Helper()
 	page, err := url.Parse(uri)
@@ -230,7 +231,7 @@ func TestLoginAtDevProvider(t *testing.T) {
 	}
 }
 
-// What a person reads, without a terminal: an address, a code, and until when.
+// TestLoginTellsWhatToDo checks what a person reads without a terminal: an address, a code, and the deadline.
 func TestLoginTellsWhatToDo(t *testing.T) {
 	home(t)
 	provider := devProvider(t)
@@ -309,7 +310,7 @@ func TestLoginFails(t *testing.T) {
 	}
 }
 
-// A login that is over, or that others may have seen, is not used.
+// TestLoginsThatAreNoGood checks that a login is not used if it has expired or if others may have read it.
 func TestLoginsThatAreNoGood(t *testing.T) {
 	path := home(t)
 	good := login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), idToken: secret.New("token")}
@@ -340,7 +341,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	if err := new(WhoamiCmd).Run(t.Context(), &console{out: io.Discard}); !errors.Is(err, errLoginEnded) {
 		t.Errorf("got %v, want %v", err, errLoginEnded)
 	}
-	// Its provider is away: the token is good while it lives, and not any longer.
+	// The provider is unavailable: the token can be used until it expires, and no longer.
 	over.refreshToken = secret.New("refresh")
 	if err := over.write(); err != nil {
 		t.Fatal(err)
@@ -358,7 +359,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	use("has the format of another version")
-	// Logging out works all the same.
+	// Logging out still works.
 	var out, news bytes.Buffer
 	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news, json: true}); err != nil || out.String() != "{\"logged_in\":false}\n" || exists(path) {
 		t.Errorf("got %q and %v", out.String(), err)
@@ -371,7 +372,8 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	}
 }
 
-// A person knows a broker with an SVID by its trust domain's authorities, and shows it no certificate.
+// TestPersonKnowsTheBroker checks that a person verifies a broker with an SVID by its trust domain's authorities, and
+// presents no certificate.
 func TestPersonKnowsTheBroker(t *testing.T) {
 	home(t)
 	live := login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), idToken: secret.New("token")}

@@ -20,21 +20,20 @@ import (
 )
 
 var (
-	binary     string // the brevet that the tests run
+	binary     string // the program under test
 	buildFlags []string
 )
 
-// patience is how long a test waits for something that has to happen, on a machine that does much else.
+// patience is how long a test waits for something that must happen, on a busy machine.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
 }
 
-// buildAndRun builds the program once, for the tests of what only a process shows: signals, exit codes, and what is
-// left running.
+// buildAndRun builds the program once, for tests of what only a process shows: signals, exit codes, and leftovers.
 func buildAndRun(m *testing.M) int {
-	// A developer's own environment must not decide what these tests see.
+	// A developer's own environment must not affect these tests.
 	for _, name := range []string{
 		"BREVET_SERVER", "BREVET_SERVER_ID", "BREVET_TASK", "BREVET_AUDIENCE", "BREVET_CONFIG", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER",
 		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE", "BREVET_DEV_STATE",
@@ -53,7 +52,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "building brevet: %v\n%s", err, out)
 		return 1
 	}
-	// On a machine that has never built Vault this takes minutes, which belong to no test.
+	// On a machine that has never built Vault this takes minutes, which should not count as the time of a test.
 	if err := devstack.Prepare(context.Background(), func(line string) { fmt.Fprintln(os.Stderr, line) }); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -61,13 +60,13 @@ func buildAndRun(m *testing.M) int {
 	return testkit.Main(m)
 }
 
-// result is what a finished program left: its exit code and what it printed.
+// result is the exit code of a program and what it printed.
 type result struct {
 	code     int
 	out, err string
 }
 
-// inProcess runs a command that needs neither signals nor an environment of its own.
+// inProcess runs a command that needs neither signals nor a separate environment.
 func inProcess(t *testing.T, args ...string) result {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -88,7 +87,7 @@ func launch(t *testing.T, env []string, args ...string) *process {
 	return launchWith(t, nil, env, args...)
 }
 
-// launchWith is launch with what the system is to be told.
+// launchWith is launch with attributes for the operating system.
 func launchWith(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *process {
 	t.Helper()
 	return start(t, attr, env, append([]string{binary}, args...)...)
@@ -119,7 +118,7 @@ func start(t *testing.T, attr *syscall.SysProcAttr, env []string, line ...string
 	return p
 }
 
-// finish waits for the end of the program.
+// finish waits until the program has ended.
 func (p *process) finish(t *testing.T) result {
 	t.Helper()
 	select {
@@ -146,7 +145,7 @@ func brevet(t *testing.T, env []string, args ...string) result {
 	return launch(t, env, args...).finish(t)
 }
 
-// want fails the test unless the program ended with code, and its output and news contain what they should.
+// want fails the test unless the program ended with code, and its output and messages contain all parts.
 func (r result) want(t *testing.T, code int, parts ...string) {
 	t.Helper()
 	if r.code != code {
@@ -159,7 +158,7 @@ func (r result) want(t *testing.T, code int, parts ...string) {
 	}
 }
 
-// stream is output that a test can wait upon.
+// stream is output for which a test can wait.
 type stream struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -184,7 +183,7 @@ func (s *stream) String() string {
 	return s.text.String()
 }
 
-// waitFor returns when the program has printed text on one of its outputs, and fails when it ends before.
+// waitFor returns when the program has printed text to the given stream. It fails if the program ends before that.
 func (p *process) waitFor(t *testing.T, on *stream, text string) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -208,7 +207,7 @@ func (p *process) waitFor(t *testing.T, on *stream, text string) {
 	}
 }
 
-// within asks again and again until ok, for what sends no event to us: the end of other people's processes.
+// within calls ok until it succeeds. It is for conditions that send no event, such as the end of another process.
 func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -220,7 +219,7 @@ func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// running lists the processes that work in dir or were started with it on their command line.
+// running lists the processes that work in dir or have it on their command line.
 func running(t *testing.T, dir string) []string {
 	t.Helper()
 	if _, err := os.Stat("/proc/self/cmdline"); err != nil {
@@ -233,7 +232,7 @@ func running(t *testing.T, dir string) []string {
 	var found []string
 	for _, path := range lines {
 		proc := filepath.Dir(path)
-		line, _ := os.ReadFile(path) // empty for a zombie, gone for a process that has just ended
+		line, _ := os.ReadFile(path) // empty for a zombie, missing if the process has just ended
 		cwd, _ := os.Readlink(filepath.Join(proc, "cwd"))
 		if filepath.Base(proc) == strconv.Itoa(os.Getpid()) {
 			continue
@@ -245,7 +244,7 @@ func running(t *testing.T, dir string) []string {
 	return found
 }
 
-// listed is running where there is no /proc.
+// listed does what running does, on systems without /proc.
 func listed(t *testing.T, dir string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "ps", "-axo", "pid=,command=").Output()
@@ -276,7 +275,7 @@ func nothingRuns(t *testing.T, dir string) {
 	})
 }
 
-// exists tells whether there is something under path.
+// exists reports whether there is something at path.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, os.ErrNotExist)

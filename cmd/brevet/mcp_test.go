@@ -21,7 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// model is a model's side of `brevet mcp`, with all that went over standard input, output and error.
+// model is the client side of `brevet mcp`, with everything that went over standard input, output and error.
 type model struct {
 	*mcp.ClientSession
 	cmd  *exec.Cmd
@@ -70,7 +70,7 @@ func (a *model) leave(t *testing.T) {
 	}
 }
 
-// call calls a tool, and reads what it answers.
+// call calls a tool and decodes its result.
 func (a *model) call(t *testing.T, tool string, args map[string]any, answer any) (failed bool) {
 	t.Helper()
 	if args == nil {
@@ -90,7 +90,7 @@ func (a *model) call(t *testing.T, tool string, args map[string]any, answer any)
 	return result.IsError
 }
 
-// issue has a credential put into a file, and returns what was answered and what the file holds.
+// issue requests a credential. It returns the result and the content of the credential's file.
 func (a *model) issue(t *testing.T, args map[string]any) (mcpAnswer, string) {
 	t.Helper()
 	var got mcpAnswer
@@ -108,7 +108,7 @@ func (a *model) issue(t *testing.T, args map[string]any) (mcpAnswer, string) {
 	return got, string(content)
 }
 
-// secretsOf are the parts of a credential that nobody may see.
+// secretsOf returns the parts of a credential that nobody may see.
 func secretsOf(t *testing.T, content string) []string {
 	t.Helper()
 	if !strings.HasPrefix(content, "{") {
@@ -127,7 +127,7 @@ func secretsOf(t *testing.T, content string) []string {
 	return all
 }
 
-// shows tells whether text holds a secret as it is, as JSON, in hex, or in base64 wherever that begins.
+// shows reports whether text holds a secret as it is, as JSON, in hex, or in base64 at any offset.
 func shows(text, secret string) bool {
 	quoted, err := json.Marshal(secret)
 	if err != nil {
@@ -145,7 +145,7 @@ func shows(text, secret string) bool {
 	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) })
 }
 
-// An agent asks, waits, uses, releases and ends, and no byte of a credential comes past its model.
+// TestMCP checks that an agent can request, wait, use, release and end, and that no byte of a credential reaches its model.
 func TestMCP(t *testing.T) {
 	t.Parallel()
 	s := startBrief(t)
@@ -199,7 +199,7 @@ func TestMCP(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// The client dies, or the terminal: what the agent had ends.
+// agentIsAbandoned checks that an agent's credentials end if the client or the terminal goes away.
 func (s *session) agentIsAbandoned(t *testing.T) {
 	for name, leave := range map[string]func(cmd *exec.Cmd, in io.Writer, out io.Closer) error{
 		"nobody reads": func(_ *exec.Cmd, in io.Writer, out io.Closer) error {
@@ -273,7 +273,7 @@ func (a *model) tools(t *testing.T) {
 	}
 }
 
-// scopes lists what the sandbox may ask for, and nothing else.
+// scopes checks that exactly the scopes are listed that the sandbox may request.
 func (s *session) scopes(t *testing.T) {
 	got := brevet(t, s.env, "scopes")
 	got.want(t, 0, "SCOPE", "github.issues.write   write", "repo (string)", "always", "brief.token.read")
@@ -289,7 +289,7 @@ func (s *session) scopes(t *testing.T) {
 	}
 }
 
-// What the broker says comes as data, below a name of its own, and with nothing invisible in it.
+// refused checks that the broker's words come as data, in a separate field, and without invisible characters.
 func (a *model) refused(t *testing.T) {
 	var got mcpAnswer
 	if !a.call(t, "request", map[string]any{"scope": "github.repo.delete", "params": map[string]any{"repo": "acme/api"}}, &got) {
@@ -337,7 +337,7 @@ func (s *session) agentWaits(t *testing.T, a *model) string {
 	return string(content)
 }
 
-// With the session everything ends that was asked for in it.
+// agentLeaves checks that all credentials of a session end with it.
 func (s *session) agentLeaves(t *testing.T, a *model) string {
 	got, content := a.issue(t, map[string]any{"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}})
 	a.leave(t)
@@ -351,7 +351,7 @@ func (s *session) agentLeaves(t *testing.T, a *model) string {
 	return content
 }
 
-// Whoever starts the server can say what may be asked for, for which task, and where it goes.
+// agentIsLimited checks that flags limit the scopes, and set the task and the folder.
 func (s *session) agentIsLimited(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	a := s.agent(t, "--scope", "github.issues.read", "--scope", "reports.orders.read", "--task", "t-limited", "--dir", dir)
@@ -375,7 +375,7 @@ func (s *session) agentIsLimited(t *testing.T) {
 	brevet(t, s.env, "mcp", "--dir", "/tmp").want(t, 1, "others can read")
 }
 
-// What looks for credentials finds them.
+// TestShows checks that shows finds credentials in all encodings.
 func TestShows(t *testing.T) {
 	const secret = "s3cr3t-credential"
 	for _, text := range []string{

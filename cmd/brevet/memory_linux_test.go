@@ -16,8 +16,8 @@ import (
 
 var listening = regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
 
-// peer is a command line for a process of this user that may do no more than another one of them. Root could look into
-// everything otherwise.
+// peer returns a command line for a process of this user without extra privileges. As root, a process could otherwise read
+// everything.
 func peer(line ...string) []string {
 	if os.Geteuid() != 0 {
 		return line
@@ -25,7 +25,8 @@ func peer(line ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", "-sys_ptrace,-perfmon,-sys_admin"}, line...)
 }
 
-// Nobody of the same user reads what a broker or a gateway knows (T10), and neither leaves a core.
+// TestMemoryOfServers checks that processes of the same user cannot read the memory of a broker or a gateway (T10), and
+// that neither leaves a core dump.
 func TestMemoryOfServers(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -40,7 +41,7 @@ func TestMemoryOfServers(t *testing.T) {
 	broker.waitFor(t, broker.err, `"msg":"serving"`)
 	gateway := start(t, nil, d.env("research"), peer(binary, "egress", "--task", "t-memory", "--listen", "127.0.0.1:0", "--dir", t.TempDir()+"/way")...)
 	gateway.waitFor(t, gateway.err, "serving;")
-	open := start(t, nil, nil, peer("sleep", "60")...) // as any process is
+	open := start(t, nil, nil, peer("sleep", "60")...) // an ordinary process
 	for _, file := range []string{"mem", "maps", "environ"} {
 		for name, p := range map[string]*process{"broker": broker, "gateway": gateway} {
 			if out, err := peek(t.Context(), p, file); err == nil || !strings.Contains(out, "ermission denied") {
@@ -63,14 +64,14 @@ func TestMemoryOfServers(t *testing.T) {
 	d.dumps(t, broker, at)
 }
 
-// peek opens one of a process's files in /proc.
+// peek opens a file of a process in /proc.
 func peek(ctx context.Context, p *process, file string) (string, error) {
 	line := peer("sh", "-c", `exec 3<"$0"`, fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, file))
 	out, err := exec.CommandContext(ctx, line[0], line[1:]...).CombinedOutput()
 	return string(out), err
 }
 
-// profiles asks each port for what the Go runtime could tell of the memory.
+// profiles checks that no port serves what the Go runtime could reveal of the memory.
 func (d *deployment) profiles(t *testing.T, metrics, api string) {
 	t.Helper()
 	for _, at := range []string{metrics, api, d.cfg.Console.URL} {
@@ -95,14 +96,14 @@ func (d *deployment) profiles(t *testing.T, metrics, api string) {
 	}
 }
 
-// anyServer is a client that takes any certificate, and follows nothing.
+// anyServer returns a client that accepts any certificate and follows no redirects.
 func anyServer() *http.Client {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
 	return &http.Client{Transport: transport, CheckRedirect: followNothing}
 }
 
-// dumps has a broker that has issued say where it stands, as it does when it panics: all stacks with their arguments. No secret
-// is among them (I9).
+// dumps makes a broker that has issued a token print all stacks with their arguments, as in a panic. They must hold no
+// secret (I9).
 func (d *deployment) dumps(t *testing.T, broker *process, at string) {
 	t.Helper()
 	secrets := map[string]string{}

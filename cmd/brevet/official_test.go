@@ -11,7 +11,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// authorities writes those that vouch for the broker to a file, for people who have no Workload API.
+// authorities writes the broker's authorities to a file, for people without a Workload API.
 func (s *session) authorities(t *testing.T) string {
 	t.Helper()
 	bundles, err := workloadapi.FetchX509Bundles(t.Context(), workloadapi.WithAddr("unix://"+s.dir+"/svid/research.sock"))
@@ -31,14 +31,14 @@ func (s *session) authorities(t *testing.T) string {
 	return path
 }
 
-// withoutWorkload is an environment on a machine where there is no Workload API.
+// withoutWorkload returns the environment of a machine without a Workload API.
 func withoutWorkload(env []string, ca string) []string {
 	return append(slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		return strings.HasPrefix(pair, "SPIFFE_ENDPOINT_SOCKET=")
 	}), "BREVET_CA_FILE="+ca)
 }
 
-// What admins and auditors do as themselves: bob is an admin, carol an auditor, and neither is the other.
+// TestPeopleAsOfficials checks what people can do as admins and auditors: bob is only an admin, and carol only an auditor.
 func TestPeopleAsOfficials(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
@@ -73,7 +73,7 @@ func TestPeopleAsOfficials(t *testing.T) {
 	brevet(t, carol, "quarantine", "list").want(t, 0, researcher, "#bob", "odd")
 	brevet(t, bob, "quarantine", "remove", researcher).want(t, 0, "no longer in quarantine")
 
-	// Where there is a Workload API, its workload acts, unless the person says otherwise.
+	// If there is a Workload API, the command acts as its workload unless --person is set.
 	both := s.person(t, "carol")
 	brevet(t, both, "quarantine", "list").want(t, 1, "Permission denied")
 	brevet(t, both, "quarantine", "list", "--person").want(t, 0, "no quarantined sandboxes")

@@ -31,7 +31,8 @@ func TestPasskeysAreForTheConsole(t *testing.T) {
 	}
 }
 
-// Whoever says yes where no passkey can sign is told where one can, before anything is sent.
+// TestAYesThatHasToBeSigned checks that an approval that needs a passkey is refused on the command line before anything is
+// sent. The error says where to sign.
 func TestAYesThatHasToBeSigned(t *testing.T) {
 	one := openapi.ApprovalCase{ID: "r1", Canonical: `{"scope":"a.b","passkey":"required","group":"oncall","quorum":1}`}
 	for _, verdict := range []openapi.Verdict{openapi.VerdictApprove, openapi.VerdictBreakGlass} {

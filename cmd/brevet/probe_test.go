@@ -23,7 +23,7 @@ import (
 
 var probed = []string{"probe", "--scope", "github.issues.read", "--param", "repo=acme/api"}
 
-// A deployment that is as it should be holds against everything, and the pass can be told in its record.
+// TestProbe checks that a sound deployment passes all checks, and that its record identifies the pass.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
@@ -31,7 +31,7 @@ func TestProbe(t *testing.T) {
 	began := time.Now()
 	got := brevet(t, s.env, append(probed, "--console", pages)...)
 	got.want(t, 0, "✓  a call that proves nobody gets 401", "✓  a form of another site gets 403 at the console", " passed, 0 failed, 0 inconclusive")
-	if took := time.Since(began); took > 10*(probeWithin+probeCleanUp) { // the start of the program comes on top
+	if took := time.Since(began); took > 10*(probeWithin+probeCleanUp) { // includes the start of the program
 		t.Errorf("it took %s", took)
 	}
 	got = brevet(t, s.env, append(probed, "-o", "json")...)
@@ -46,7 +46,7 @@ func TestProbe(t *testing.T) {
 			t.Errorf("got the record %v, want the reason %q", mark, probeReason)
 		}
 	}
-	if len(marks) != 6 { // two that are issued and one that is denied, twice
+	if len(marks) != 6 { // two issued and one denied, in two passes
 		t.Errorf("got %d records", len(marks))
 	}
 	alive := brevet(t, s.as("auditor"), "audit", "list", "--task", probeTask, "--status", "issued", "-o", "json")
@@ -79,7 +79,7 @@ func readReport(t *testing.T, text string) probeReport {
 	return report
 }
 
-// A server with every hole there is: each check finds the one that it is about.
+// TestProbeFindsHoles probes a server with every hole that there is a check for. Each check finds its own.
 func TestProbeFindsHoles(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":true}`, http.StatusOK))
@@ -92,14 +92,15 @@ func TestProbeFindsHoles(t *testing.T) {
 	})
 }
 
-// A version is taken by who wants a certificate over it, and not refused by who says no to something else.
+// TestProbeKnowsVersionsFromOtherRefusals checks that a server that requires a certificate over a TLS version accepts that
+// version. An alert about something else does not show that a version is refused.
 func TestProbeKnowsVersionsFromOtherRefusals(t *testing.T) {
 	t.Parallel()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		switch slices.Max(hello.SupportedVersions) {
 		case tls.VersionTLS11:
-			return nil, errors.New("no") // an alert about anything but the version
+			return nil, errors.New("no") // sends an alert that is not about the version
 		case tls.VersionTLS12:
 			wants := cfg.Clone()
 			wants.GetConfigForClient, wants.ClientAuth = nil, tls.RequireAnyClientCert
@@ -119,7 +120,7 @@ func TestProbeKnowsVersionsFromOtherRefusals(t *testing.T) {
 	}
 }
 
-// What must work is missed when it does not.
+// TestProbeMissesWhatMustWork checks that the probe reports calls that fail although they must work.
 func TestProbeMissesWhatMustWork(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":false}`, http.StatusForbidden))
@@ -129,11 +130,11 @@ func TestProbeMissesWhatMustWork(t *testing.T) {
 		case "issues", "prolonged", "dead", "expired", "tls_1_1", "tls_1_2":
 			return held
 		}
-		return broken // "active" and "released" among them
+		return broken // including "active" and "released"
 	})
 }
 
-// Who is out of order is not called open: what could not be told is told as that.
+// TestProbeThatCannotTell checks that a failing server is reported as inconclusive, and not as open.
 func TestProbeThatCannotTell(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -161,11 +162,11 @@ func TestProbeThatCannotTell(t *testing.T) {
 	}
 }
 
-// fake is a server that a prober takes for the broker, and answers whoever calls.
+// fake is a server that a prober takes for the broker. It serves every caller.
 type fake struct {
 	url    string
 	env    []string
-	closed bool // to HTTP without TLS
+	closed bool // refuses HTTP without TLS
 	stop   func()
 }
 
@@ -223,7 +224,8 @@ func (f *fake) sees(t *testing.T, got result, code int, want func(name string) o
 	}
 }
 
-// openToAll issues to everybody, and answers everything else with a yes.
+// openToAll returns a handler that issues tokens to every caller. It responds to introspection and releases as given, and
+// accepts everything else.
 func openToAll(introspection string, released int) http.Handler {
 	token := encode([]byte(`{"alg":"ES256"}`)) + "." + encode([]byte(`{"exp":1}`)) + ".c2ln"
 	mux := http.NewServeMux()
@@ -247,7 +249,7 @@ func openToAll(introspection string, released int) http.Handler {
 	return mux
 }
 
-// eitherListener takes HTTP with TLS and without on one port.
+// eitherListener accepts HTTP with and without TLS on one port.
 type eitherListener struct {
 	net.Listener
 	cfg *tls.Config

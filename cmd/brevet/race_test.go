@@ -4,8 +4,8 @@ package main
 
 import "os"
 
-// The binary under test is built as the tests are, so that the race detector looks at real processes too. By default
-// each of them would wait a second at its end.
+// The binary under test is built like the tests, so that the race detector also checks real processes. By default each of
+// them would wait a second before it exits.
 func init() {
 	buildFlags = append(buildFlags, "-race")
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")

@@ -81,7 +81,7 @@ func TestPrintUnrevoked(t *testing.T) {
 	}
 }
 
-// Whoever names the private key by mistake is stopped before anything is sent.
+// TestReadKeyFile checks that a private key that is named by mistake is refused before anything is sent.
 func TestReadKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -114,7 +114,7 @@ func TestRevokeNeedsASelection(t *testing.T) {
 	inProcess(t, append([]string{"quarantine", "add"}, env...)...).want(t, 2, "<spiffe-id>")
 }
 
-// Scripts read a credential line by line, or take it from the JSON.
+// TestTokenDocument checks the JSON document of a credential, which scripts read.
 func TestTokenDocument(t *testing.T) {
 	if got := tokenDocument(&client.Token{Kind: kindJWT}); got["credential"] != nil || got["token_type"] == nil {
 		t.Errorf("a JWT: got %v", got)

@@ -25,7 +25,7 @@ files that hold them. Durations are written like ` + "`30s`, `5m`, `1h`" + `.
 [deploy/brevet.yaml](../deploy/brevet.yaml) is a complete example.
 `
 
-// The reference says what the structs in config.go say: it is made from them.
+// TestConfigurationReference checks that the reference matches the structs in config.go, from which it is generated.
 func TestConfigurationReference(t *testing.T) {
 	want := reference(t)
 	if *update {
@@ -72,7 +72,7 @@ func reference(t *testing.T) string {
 func writeFields(t *testing.T, out *strings.Builder, structs map[string]*ast.StructType, name, prefix string) {
 	t.Helper()
 	for _, field := range structs[name].Fields.List {
-		if len(field.Names) == 0 { // its keys are among those around it
+		if len(field.Names) == 0 { // its keys are inline
 			_, inner := fieldType(field.Type)
 			writeFields(t, out, structs, inner, prefix)
 			continue
@@ -95,7 +95,7 @@ func writeFields(t *testing.T, out *strings.Builder, structs map[string]*ast.Str
 	}
 }
 
-// fieldType names a type as a writer of YAML thinks of it, and the struct inside, if any.
+// fieldType returns the name of a type for readers of YAML, and the struct inside, if any.
 func fieldType(expr ast.Expr) (kind, inner string) {
 	switch typ := expr.(type) {
 	case *ast.StarExpr:

@@ -18,9 +18,9 @@ const (
 	benchTeams     = benchPolicies - 1
 )
 
-// BenchmarkReplay times the whole command on a million decisions of 1,990 sandboxes. Every policy is about every scope,
-// so that none is left out of any decision. Asks are all different, or the same ones over and over: those the
-// command has to decide but once.
+// BenchmarkReplay times the whole command on a million decisions of 1,990 sandboxes. Every policy applies to every scope,
+// so that every decision evaluates all of them. Requests are either all different or repeated. The command has to decide
+// repeated ones only once.
 func BenchmarkReplay(b *testing.B) {
 	for _, tc := range []struct {
 		name  string
@@ -39,7 +39,7 @@ func BenchmarkReplay(b *testing.B) {
 				if code := run(b.Context(), []string{"catalog", "replay", draft, "--database-url-file", urlFile}, &out, os.Stderr); code != 0 {
 					b.Fatalf("got exit code %d: %s", code, &out)
 				}
-				// One of the teams loses what it was permitted, and a tenth of its asks was denied before.
+				// One of the teams loses what it was permitted. A tenth of its requests was denied before.
 				if want := fmt.Sprintf("%d of %d decisions", benchLost(), benchDecisions); !strings.HasPrefix(out.String(), want) {
 					b.Fatalf("got %.300s, want %s", &out, want)
 				}
@@ -56,7 +56,7 @@ func writeFile(b *testing.B, path, text string) {
 	}
 }
 
-// benchScopesYAML has ten scopes of which each ask waits for a person.
+// benchScopesYAML returns the scopes. Each request for the ten scopes with the authority write waits for a person.
 func benchScopesYAML() string {
 	var s strings.Builder
 	s.WriteString("scopes:\n")
@@ -79,7 +79,7 @@ func benchScopesYAML() string {
 	return s.String()
 }
 
-// benchCedar is the draft: it permits team 7 nothing that it asked for.
+// benchCedar returns the draft. It permits nothing of what team 7 requested.
 func benchCedar() string {
 	var s strings.Builder
 	s.WriteString("@id(\"people\") forbid (principal, action in Action::\"authority:write\", resource) unless { context.approved };\n")
@@ -93,7 +93,7 @@ func benchCedar() string {
 	return s.String()
 }
 
-// benchLost counts the asks of team 7 that were not denied.
+// benchLost counts the requests of team 7 that were not denied.
 func benchLost() int {
 	lost := 0
 	for n := 7; n < benchDecisions; n += benchTeams {
@@ -104,8 +104,9 @@ func benchLost() int {
 	return lost
 }
 
-// recordInBulk records decisions of the last six days: an entry and a row each, as the ledger does, with every constraint
-// and trigger in force. Ask n is by a sandbox of team n mod 199; one in ten is for another team's repository, and denied.
+// recordInBulk records decisions of the last six days. Each is an entry and a row, as the ledger writes them, with every
+// constraint and trigger in force. Request n is by a sandbox of team n mod 199. One in ten is for another team's
+// repository, and denied.
 func recordInBulk(b *testing.B, db *testkit.DB, repos int) {
 	b.Helper()
 	const batch = 50_000
@@ -122,7 +123,7 @@ func recordInBulk(b *testing.B, db *testkit.DB, repos int) {
 			b.Fatalf("recording decisions: %v", err)
 		}
 	}
-	if _, err := conn.Exec(b.Context(), `ANALYZE`); err != nil { // as autovacuum would by and by
+	if _, err := conn.Exec(b.Context(), `ANALYZE`); err != nil { // as autovacuum would do later
 		b.Fatal(err)
 	}
 }

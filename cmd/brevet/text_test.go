@@ -16,7 +16,8 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// Whoever typed nonsense is told what is wrong and where to read on, and a script can tell it from a refusal.
+// TestCommandLinesThatMakeNoSense checks that an invalid command line is reported with what is wrong and where to read on,
+// and that scripts can tell it from a refusal.
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	for _, tc := range []struct{ name, args, want string }{
 		{"nothing", "", "expected one of"},
@@ -50,7 +51,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// JSON says the same after it is made visible, and shows nothing raw.
+// TestEncodeIsInertAndTheSame checks that escaped JSON decodes to the same value, and contains no raw control or invisible
+// characters.
 func TestEncodeIsInertAndTheSame(t *testing.T) {
 	const hostile = "é \x1b[31m \u009b \u202e \U000e0041 \x7f \ufe0f 漢"
 	var out bytes.Buffer
@@ -116,7 +118,8 @@ func TestParseParams(t *testing.T) {
 	}
 }
 
-// The ask that would pass is there to be pasted: whatever its values hold, a shell must read them as values.
+// TestCommandLineSurvivesAShell checks that a printed command can be pasted: a shell must read its values as values,
+// whatever they contain.
 func TestCommandLineSurvivesAShell(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -148,7 +151,7 @@ func TestCommandLineSurvivesAShell(t *testing.T) {
 	}
 }
 
-// A real shell agrees, whatever the value.
+// TestQuoteIsReadBackByAShell checks the quoting of values with a real shell.
 func TestQuoteIsReadBackByAShell(t *testing.T) {
 	for _, value := range []string{"acme/api", "", "a b", `'`, `"$HOME" \ !x *`, "~", "-x", "#x", "a;b", "é"} {
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s "+quote(value)).Output()
@@ -180,13 +183,13 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// People have no tasks of their own: nobody is called before they say whose they mean.
+// TestPeopleSayWhoseTaskTheyRead checks that people must name the owner of a task before the broker is called.
 func TestPeopleSayWhoseTaskTheyRead(t *testing.T) {
 	t.Parallel()
 	inProcess(t, "audit", "task", "t 1", "--person", "--server", "https://localhost:1").want(t, 1, "brevet audit task 't 1' --spiffe-id spiffe://")
 }
 
-// What a person reads of a problem: what happened, which member is to blame, and nothing that a terminal obeys.
+// TestExplain checks what a person reads of a problem: what happened, which field is at fault, and no terminal escapes.
 func TestExplain(t *testing.T) {
 	var out, errOut strings.Builder
 	problem := &client.Problem{Problem: openapi.Problem{

@@ -17,7 +17,7 @@ import (
 	signednote "golang.org/x/mod/sumdb/note"
 )
 
-// signatory signs with a key of its own.
+// signatory signs with a separate key.
 type signatory struct {
 	signer signednote.Signer
 	key    string
@@ -40,7 +40,7 @@ func newSignatory(t *testing.T) *signatory {
 
 func (n *signatory) Origin() string { return "log.test" }
 
-// Keys is asked before anything is signed: by then, what was signed before is kept.
+// Keys is called before each signature. When it is called again, the previous signature has been stored.
 func (n *signatory) Keys(context.Context) ([]string, error) {
 	if n.signed > 0 {
 		n.done()
@@ -53,7 +53,7 @@ func (n *signatory) Sign(_ context.Context, text string) ([]byte, error) {
 	return signednote.Sign(&signednote.Note{Text: text}, n.signer)
 }
 
-// audited is a ledger of some entries, with a checkpoint over them.
+// audited is a ledger with some entries and a checkpoint over them.
 type audited struct {
 	db                 *testkit.DB
 	dir, urlFile       string
@@ -133,7 +133,7 @@ func TestAuditVerify(t *testing.T) {
 	}
 }
 
-// What the program says of a finding, its documentation says too.
+// TestFindingsAreDocumented checks that the documentation explains each finding as the program does.
 func TestFindingsAreDocumented(t *testing.T) {
 	text := read(t, filepath.Join(root, "docs", "audit.md"))
 	for code, meaning := range audit.Meanings {
@@ -143,7 +143,7 @@ func TestFindingsAreDocumented(t *testing.T) {
 	}
 }
 
-// What its owner has dropped, a verification names.
+// TestLedgerPrune checks that verification names the entries that the owner of the ledger has dropped.
 func TestLedgerPrune(t *testing.T) {
 	a := audited{db: testkit.NewDB(t), dir: t.TempDir()}
 	a.db.SmallPartitions(t, 2)

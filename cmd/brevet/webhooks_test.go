@@ -23,7 +23,7 @@ webhooks:
   - {name: slack, url_file: slack, format: slack, events: [approval.waiting]}
 `
 
-// What a configuration says of webhooks is what they are made of.
+// TestWebhooksOfAConfiguration checks that the configured webhooks are opened as configured.
 func TestWebhooksOfAConfiguration(t *testing.T) {
 	path := write(t, goodConfig+twoWebhooks)
 	for name, text := range map[string]string{

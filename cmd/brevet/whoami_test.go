@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Whoever asks, the broker says what they may do, and without it the login is all there is to say.
+// TestWhoamiTellsRoles checks that the broker reports the roles of every caller, and that without a broker only the login
+// is printed.
 func TestWhoamiTellsRoles(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
@@ -31,7 +32,7 @@ func TestWhoamiTellsRoles(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// A first admin and an admin of a path, as an operator configures them.
+// TestServeWithConfiguredAdmins checks a bootstrap admin and an admin of a path, as an operator configures them.
 func TestServeWithConfiguredAdmins(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)

@@ -26,7 +26,7 @@ anchors:
   - {name: git, git: kept/tree}
 `
 
-// What a configuration says of witnesses and anchors is what they are made of.
+// TestWitnessesOfAConfiguration checks that the configured witnesses and anchors are opened as configured.
 func TestWitnessesOfAConfiguration(t *testing.T) {
 	path := write(t, goodConfig+someWitnesses)
 	cfg, err := loadConfig(path)
@@ -62,7 +62,7 @@ func TestWitnessesOfAConfiguration(t *testing.T) {
 	}
 }
 
-// statement runs one on the database that servers are administered by.
+// statement runs one SQL statement on the maintenance database.
 func (d *deployment) statement(t *testing.T, sql string) {
 	t.Helper()
 	url := strings.Replace(d.Postgres.TCPURL(), "/brevet?", "/postgres?", 1)
@@ -77,7 +77,7 @@ func (d *deployment) stop(t *testing.T) {
 	d.broker.finish(t).want(t, 0)
 }
 
-// lastCheckpoint is that of the file, of so many entries at least.
+// lastCheckpoint returns the size of the last checkpoint in the file, once it covers at least this many entries.
 func (d *deployment) lastCheckpoint(t *testing.T, file string, entries int64) (size int64) {
 	t.Helper()
 	got := brevet(t, d.env("auditor"), "audit", "keys")
@@ -96,15 +96,15 @@ func (d *deployment) entries(t *testing.T) (n int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close(t.Context()) }() // a database that is in use cannot be copied
+	defer func() { _ = conn.Close(t.Context()) }() // a database with connections cannot be copied
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM entries`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-// A whole deployment is put back on an older backup, and restarted: nothing is issued, because a file remembers. Without the
-// file, a witness does.
+// TestAnOlderBackupIsNoticed restores a whole deployment from an older backup and restarts it. Nothing is issued, because
+// an anchor file holds a later checkpoint. Without the file, a witness notices it.
 func TestAnOlderBackupIsNoticed(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -150,7 +150,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	}
 	d.stop(t)
 
-	// Who gives up what the file remembers hears it from the witness.
+	// Without the file, the witness reports the older history.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	d.broker.waitFor(t, d.broker.err, "a witness has seen another history of the ledger")
 }
 
-// verifies holds the record against a checkpoint that a witness has to have cosigned.
+// verifies verifies the record against a checkpoint that a witness must have cosigned.
 func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) {
 	t.Helper()
 	got := brevet(t, d.env("auditor"), "audit", "checkpoint", "--witnesses", "1")
@@ -178,7 +178,8 @@ func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) 
 	brevet(t, nil, verify...).want(t, exitUnsaid, "--witness: needs a --checkpoint")
 }
 
-// A file that does not hold what it should stops the start: nobody knows what it would have said.
+// TestAFileWithoutACheckpointStopsTheStart checks that an anchor file without a valid checkpoint prevents the start,
+// because its content may have been lost.
 func TestAFileWithoutACheckpointStopsTheStart(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fickle is a Workload API that gives one SVID on each stream, and then an answer on which clients may give up for good. Without an
-// issuer it gives only that.
+// fickle is a Workload API that gives one SVID on each stream, and then an error on which clients may give up for good.
+// Without an issuer it gives only the error.
 type fickle struct {
 	workload.UnimplementedSpiffeWorkloadAPIServer
 	issuer  *devstack.Issuer
@@ -51,7 +51,7 @@ func (f *fickle) FetchX509SVID(_ *workload.X509SVIDRequest, stream grpc.ServerSt
 	}
 }
 
-// shortDir is a folder for a socket, whose path may not be as long as that of t.TempDir can be.
+// shortDir returns a folder for a socket. The path of t.TempDir may be too long for one.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // see above
@@ -81,8 +81,8 @@ func serveFickle(t *testing.T) (*fickle, string) {
 	return f, "unix://" + socket
 }
 
-// Whatever a Workload API has once answered, the broker asks it again: else it would serve with the certificate that it has
-// until that expires, and with an expired one from then on.
+// TestTheCertificateIsAskedForAgain checks that the broker calls a Workload API again after any error that follows a first
+// response. Otherwise it would serve with its old certificate, even after that has expired.
 func TestTheCertificateIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	f, address := serveFickle(t)
@@ -108,7 +108,7 @@ func TestTheCertificateIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// Whoever begins is told of an answer that asking again would not change.
+// TestTheFirstAnswerStands checks that a starting broker reports an error that a retry would not change.
 func TestTheFirstAnswerStands(t *testing.T) {
 	t.Parallel()
 	f, address := serveFickle(t)
