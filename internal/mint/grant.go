@@ -2,12 +2,18 @@ package mint
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -215,3 +221,238 @@ func (m *Minter) left(intent broker.Intent) int {
 }
 
 func seconds(n int) string { return strconv.Itoa(n) + "s" }
+
+// bearer says whose token a call carries. That decides what a 403 means.
+type bearer int
+
+const (
+	ownToken     bearer = iota // the broker's: a 403 means that its login is no longer good
+	wrapperToken               // one credential's: a 403 means that its policy is not in Vault
+)
+
+// exchange makes one call to Vault within the timeout. Unlike call, it does not record Vault's health: the system behind an
+// engine may be down, or a scope misconfigured, while everything else works.
+func (m *Minter) exchange(
+	ctx context.Context, doing string, whose bearer, do func(context.Context) (*api.Secret, error),
+) (*api.Secret, error) {
+	login := m.logins.Load()
+	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	answer, err := do(bounded)
+	if err == nil {
+		return answer, nil
+	}
+	status := statusOf(err)
+	if refuses(status) || (status == http.StatusForbidden && whose == wrapperToken) {
+		return nil, refusedBy(doing, err)
+	}
+	if status == http.StatusForbidden {
+		m.loginRefused(login)
+	}
+	return nil, unavailable(doing, err)
+}
+
+// loginRefused makes Run log in again, unless Run has done so since the refused call began.
+func (m *Minter) loginRefused(login int64) {
+	if login != m.logins.Load() {
+		return
+	}
+	select {
+	case m.refused <- struct{}{}:
+	default: // already asked for
+	}
+}
+
+// statusOf returns the status of an error answer, and 0 if the error is not an answer.
+func statusOf(err error) int {
+	var answer *answerError
+	if errors.As(err, &answer) {
+		return answer.status
+	}
+	return 0
+}
+
+// refuses reports whether Vault will give the same answer until its configuration changes. It leaves a 403 to the caller. A
+// status that means "later" or "elsewhere" is not a refusal.
+func refuses(status int) bool {
+	switch status {
+	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusPreconditionFailed:
+		return false
+	case 472, 473: // standbys of Vault Enterprise
+		return false
+	default:
+		return status/100 == 4
+	}
+}
+
+func refusedBy(doing string, err error) error {
+	var answer *answerError
+	errors.As(err, &answer)
+	return fmt.Errorf("%w: %s: %w", broker.ErrVaultRefused, doing, answer)
+}
+
+// unmounted reports whether Vault answered that no engine is mounted at the path.
+func unmounted(err error) bool { return says(err, "no handler for route") }
+
+// engineOf returns the mount that an intent's credential comes from. For the kinds whose path Brevet builds from mount, verb and
+// role, the scope names the mount. For other kinds it returns the whole path, because only Vault knows which part of it is the
+// mount.
+func engineOf(intent broker.Intent) string {
+	switch intent.Kind {
+	case scopes.KindDatabase, scopes.KindPKI, scopes.KindSSH:
+		return path.Dir(path.Dir(intent.Grant.Path))
+	default:
+		return intent.Grant.Path
+	}
+}
+
+// nothingDone reports whether a failed call certainly made nothing: Vault refused it, or was never reached.
+func nothingDone(err error) bool {
+	var network *net.OpError
+	var untrusted *tls.CertificateVerificationError
+	return statusOf(err)/100 == 4 || (errors.As(err, &network) && network.Op == "dial") || errors.As(err, &untrusted)
+}
+
+// mintedSecret is a credential in the form that the caller gets, with the parts that the record keeps.
+type mintedSecret struct {
+	secret string // a JSON object
+	name   string
+	digest [32]byte
+}
+
+// decode takes a credential out of Vault's answer and checks it against the intent (I7).
+func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
+	switch leased := answer.LeaseID != ""; {
+	case leased && !ofOrder(intent, answer):
+		return mintedSecret{}, fmt.Errorf("%w: its lease is of something else", broker.ErrMintMismatch)
+	case intent.Grant.Leased && !leased && intent.Kind == scopes.KindPKI:
+		return mintedSecret{}, fmt.Errorf("%w: the certificate has no lease: its role needs generate_lease=true", broker.ErrMintMismatch)
+	case intent.Grant.Leased && !leased:
+		return mintedSecret{}, fmt.Errorf("%w: it has no lease, so that nobody could end it", broker.ErrMintMismatch)
+	case leased && !intent.Grant.Leased:
+		return mintedSecret{}, fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
+	}
+	switch intent.Kind {
+	case scopes.KindDatabase:
+		return databaseOf(answer)
+	case scopes.KindPKI:
+		return certificateOf(intent, answer)
+	case scopes.KindSSH:
+		return sshOf(intent, answer)
+	case scopes.KindKV:
+		return storedOf(answer)
+	case scopes.KindVault:
+		return anyOf(intent, answer)
+	default:
+		return mintedSecret{}, fmt.Errorf("%w: nobody here makes what the intent asks for", broker.ErrMintMismatch)
+	}
+}
+
+// ofOrder reports whether a lease belongs to the requested path: Vault names a lease after its path.
+func ofOrder(intent broker.Intent, answer *api.Secret) bool {
+	return strings.HasPrefix(answer.LeaseID, intent.Grant.Path+"/")
+}
+
+// read decodes the members of an answer that T names.
+func read[T any](answer *api.Secret) (T, error) {
+	var out T
+	raw, err := json.Marshal(answer.Data)
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
+	}
+	if err != nil {
+		// The parser's text could repeat a part of the secret.
+		return out, unavailable("reading the credential", errNotUnderstood)
+	}
+	return out, nil
+}
+
+// handOver encodes a credential as the JSON that the caller gets.
+func handOver(object any, name string, digest [32]byte) (mintedSecret, error) {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return mintedSecret{}, unavailable("reading the credential", errNotUnderstood)
+	}
+	return mintedSecret{secret: string(text), name: name, digest: digest}, nil
+}
+
+func tokenOf(w *wrapped) (mintedSecret, error) {
+	// Vault puts "token-" in front of a token's display name.
+	return handOver(struct {
+		Token    string `json:"token"`
+		Accessor string `json:"accessor"`
+	}{w.token, w.lease.Accessor}, "token-"+w.intent.ID, sha256.Sum256([]byte(w.token)))
+}
+
+type login struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+}
+
+func databaseOf(answer *api.Secret) (mintedSecret, error) {
+	made, err := read[login](answer)
+	if err != nil {
+		return mintedSecret{}, err
+	}
+	if made.Username == "" || made.Password == "" {
+		return mintedSecret{}, fmt.Errorf("%w: the login has no username or no password", broker.ErrMintMismatch)
+	}
+	return handOver(made, made.Username, sha256.Sum256([]byte(made.Password)))
+}
+
+// storedOf returns a secret that somebody stored, with its version if the engine keeps versions. It sets no digest, because the
+// secret could be guessed from it.
+func storedOf(answer *api.Secret) (mintedSecret, error) {
+	out := struct {
+		Data    map[string]any `json:"data"`
+		Version json.Number    `json:"version,omitempty"`
+	}{Data: answer.Data}
+	inner, isMap := answer.Data["data"].(map[string]any)
+	metadata, described := answer.Data["metadata"].(map[string]any)
+	version, numbered := metadata["version"].(json.Number)
+	name := ""
+	if isMap && described && numbered && len(answer.Data) == 2 {
+		out.Data, out.Version, name = inner, version, "version "+version.String()
+	}
+	return handOver(out, name, [32]byte{})
+}
+
+// anyOf returns the answer of an arbitrary engine. The credential's name in the target system is the first of the usual members
+// that is present.
+func anyOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
+	name := path.Base(answer.LeaseID)
+	if answer.LeaseID == "" {
+		name = ""
+	}
+	if known := firstText(answer.Data, "username", "access_key", "client_id"); known != "" {
+		name = known
+	}
+	object := struct {
+		Data map[string]any `json:"data"`
+	}{answer.Data}
+	var digest [32]byte
+	if !intent.Grant.Static {
+		digest = digestOf(answer.Data)
+	}
+	return handOver(object, name, digest)
+}
+
+// digestOf returns the digest of the secret member, which is what a finder would hold. Without a known member it is the digest of
+// the whole data.
+func digestOf(data map[string]any) [32]byte {
+	text := firstText(data, "password", "secret_key", "client_secret", "private_key_data", "private_key", "token")
+	if text == "" {
+		all, _ := json.Marshal(data) // it has come from JSON
+		text = string(all)
+	}
+	return sha256.Sum256([]byte(text))
+}
+
+func firstText(data map[string]any, names ...string) string {
+	for _, name := range names {
+		if text, _ := data[name].(string); text != "" {
+			return text
+		}
+	}
+	return ""
+}

@@ -7,6 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -38,38 +44,31 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	v, signature, err := m.ask(ctx, key, input)
+	signature, err := m.Sign(ctx, key, input)
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	if err := m.verify(input, signature, v, intent); err != nil {
+	if err := m.checkClaims(intent); err != nil {
 		return broker.Credential{}, err
 	}
-	token := input + "." + base64.RawURLEncoding.EncodeToString(signature)
-	return broker.Credential{Secret: secret.New(token)}, nil
+	return broker.Credential{Secret: secret.New(input + "." + signature)}, nil
 }
 
 // Sign asks Vault to sign a JWS signing input with exactly the version that key names. It verifies the signature and returns the
 // third part of the JWS. It asks at most once. Errors are as for Mint.
 func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) (string, error) {
-	v, signature, err := m.ask(ctx, key, signingInput)
+	v, ok := m.ring.Load().find(key)
+	if !ok {
+		return "", fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
+	}
+	signature, err := m.sign(ctx, &m.signings, v, signingInput)
 	if err != nil {
 		return "", err
 	}
-	if err := v.verify(signingInput, signature); err != nil {
-		return "", err
+	if jwt.GetSigningMethod(v.key.Algorithm).Verify(signingInput, signature, v.public) != nil {
+		return "", fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
 	}
 	return base64.RawURLEncoding.EncodeToString(signature), nil
-}
-
-// ask requests one signature and returns it unverified.
-func (m *Minter) ask(ctx context.Context, key broker.Key, input string) (version, []byte, error) {
-	v, ok := m.ring.Load().find(key)
-	if !ok {
-		return version{}, nil, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
-	}
-	signature, err := m.askFor(ctx, &m.signings, v, input)
-	return v, signature, err
 }
 
 // signingInput returns the part of the JWS that gets signed. It takes the claims byte for byte from the intent.
@@ -89,12 +88,8 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(intent.Claims), nil
 }
 
-// verify checks the signature over the input, which is what will be delivered. It checks the claims against the intent and the
-// clock, as a resource server would.
-func (m *Minter) verify(input string, signature []byte, v version, intent broker.Intent) error {
-	if err := v.verify(input, signature); err != nil {
-		return err
-	}
+// checkClaims checks the claims against the intent and the clock, as a resource server would.
+func (m *Minter) checkClaims(intent broker.Intent) error {
 	var claims jwt.RegisteredClaims
 	if json.Unmarshal(intent.Claims, &claims) != nil {
 		return fmt.Errorf("%w: the claims are not those of a token", broker.ErrMintMismatch)
@@ -116,9 +111,161 @@ func (m *Minter) verify(input string, signature []byte, v version, intent broker
 	return nil
 }
 
-func (v version) verify(input string, signature []byte) error {
-	if jwt.GetSigningMethod(v.key.Algorithm).Verify(input, signature, v.public) != nil {
-		return fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
+// mostSigned bounds one request to Vault, so that its answer stays far below longestAnswer.
+const mostSigned = 256
+
+// signings queues the texts that Vault is to sign with one key. Texts that arrive during a request go with the next one, so a
+// busy broker shares requests and an idle one never waits.
+type signings struct {
+	key     string // name in Transit
+	mu      sync.Mutex
+	waiting []*toSign
+	busy    bool
+}
+
+// toSign is one text that waits for its signature.
+type toSign struct {
+	version version
+	input   string
+	// left is set when the caller has stopped waiting.
+	left atomic.Bool
+	done chan signed // has room for the one answer
+}
+
+type signed struct {
+	signature []byte
+	err       error
+}
+
+// sign asks Vault to sign a text with one version of a key, in one request with the other queued texts. It asks at most once.
+func (m *Minter) sign(ctx context.Context, of *signings, v version, input string) ([]byte, error) {
+	s := &toSign{version: v, input: input, done: make(chan signed, 1)}
+	of.mu.Lock()
+	of.waiting = append(of.waiting, s)
+	first := !of.busy
+	of.busy = true
+	of.mu.Unlock()
+	if first {
+		go m.signAll(of) //nolint:gosec // for all callers, each of whom may go before the others
 	}
-	return nil
+	select {
+	case got := <-s.done:
+		return got.signature, got.err
+	case <-ctx.Done():
+		s.left.Store(true)
+		return nil, unavailable("signing", ctx.Err())
+	}
+}
+
+// signAll sends requests until the queue is empty. It runs independently of any caller: each of them may leave while the others
+// wait.
+func (m *Minter) signAll(of *signings) {
+	// The callers of the last request are just waking up. Yield so that they can queue their next texts.
+	runtime.Gosched()
+	for batch := of.take(); len(batch) > 0; batch = of.take() {
+		answers, err := m.signBatch(context.Background(), of.key, batch)
+		for i, s := range batch {
+			if err != nil {
+				s.done <- signed{err: err}
+				continue
+			}
+			signature, err := answers[i].signature(s.version.key.Version)
+			s.done <- signed{signature, err}
+		}
+		runtime.Gosched()
+	}
+}
+
+// take removes from the queue the texts for the key version of the oldest one. If the batch is empty, nothing waits, and the next
+// caller of sign starts signAll again.
+func (s *signings) take() []*toSign {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var batch, rest []*toSign
+	for _, next := range s.waiting {
+		switch {
+		case next.left.Load():
+		case len(batch) == mostSigned, len(batch) > 0 && next.version.key.Version != batch[0].version.key.Version:
+			rest = append(rest, next)
+		default:
+			batch = append(batch, next)
+		}
+	}
+	s.waiting = rest
+	s.busy = len(batch) > 0
+	return batch
+}
+
+// signInput is one text to sign; JSON encodes it in base64. For an algorithm that hashes the text anyway it is the digest,
+// because Vault reads and checks its input several times. Ed25519 signs the text itself.
+type signInput struct {
+	Input []byte `json:"input"`
+}
+
+// signBatch sends one request and returns one result for each text.
+func (m *Minter) signBatch(ctx context.Context, key string, batch []*toSign) ([]result, error) {
+	of := batch[0].version.key
+	inputs := make([]signInput, len(batch))
+	for i, s := range batch {
+		inputs[i].Input = []byte(s.input)
+		if of.Algorithm == "ES256" {
+			digest := sha256.Sum256(inputs[i].Input)
+			inputs[i].Input = digest[:]
+		}
+	}
+	var results []result
+	_, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
+		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+key, map[string]any{
+			"batch_input":          inputs,
+			"key_version":          of.Version,
+			"marshaling_algorithm": "jws",
+			"prehashed":            of.Algorithm == "ES256",
+		}))
+		if err == nil {
+			results, err = resultsOf(data, len(batch))
+		}
+		return data, err
+	})
+	return results, err
+}
+
+// result is Vault's answer for one text: a signature, or the reason why there is none.
+type result struct {
+	text    string
+	refusal string
+}
+
+func resultsOf(data map[string]any, want int) ([]result, error) {
+	all, _ := data["batch_results"].([]any)
+	if len(all) != want {
+		return nil, errNotUnderstood
+	}
+	results := make([]result, want)
+	for i, one := range all {
+		members, _ := one.(map[string]any)
+		text, _ := members["signature"].(string)
+		refusal, _ := members["error"].(string)
+		if text == "" && refusal == "" {
+			return nil, errNotUnderstood
+		}
+		results[i] = result{text, refusal}
+	}
+	return results, nil
+}
+
+// signature extracts the signature from the text that Vault wraps it in. It does not verify the signature.
+func (r result) signature(version int) ([]byte, error) {
+	if r.refusal != "" {
+		return nil, unavailable("signing", &answerError{status: http.StatusBadRequest, messages: []string{clip(r.refusal)}})
+	}
+	encoded, ok := strings.CutPrefix(r.text, "vault:v"+strconv.Itoa(version)+":")
+	if !ok {
+		return nil, fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, version)
+	}
+	// Even the strict decoder skips line breaks. Only a text without them encodes to itself again.
+	signature, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil || base64.RawURLEncoding.EncodeToString(signature) != encoded {
+		return nil, fmt.Errorf("%w: the signature is not plain base64url", broker.ErrMintMismatch)
+	}
+	return signature, nil
 }

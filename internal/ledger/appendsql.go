@@ -1,15 +1,11 @@
 package ledger
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // appendSQL appends a batch of records. The projection is taken from the entries' bodies, so it cannot say anything
@@ -100,37 +96,6 @@ SELECT CASE WHEN accepted THEN head.base + place END AS index,
 	verdict, reached, wait
 FROM judged, head
 ORDER BY n`
-
-type appended struct {
-	Index   *int64  // of the entry; nil when none was appended
-	Status  *string // for an outcome: the record's status until now
-	Verdict *string // of admit
-	Reached *int64  // the place of the limit that the item is over, from 1
-	Wait    *int64  // microseconds until it would pass
-}
-
-// insert appends the batch: one round trip, so that the lock on the head never waits for the network. Rows come
-// back in the batch's order.
-func insert(ctx context.Context, conn *pgxpool.Conn, batch []*job) ([]appended, error) {
-	sql, args := appendSQL, arguments(batch)
-	if batch[0].entry.command {
-		sql, args = announceSQL, contents(batch)
-	}
-	rows, err := conn.Query(ctx, sql, args)
-	if err != nil {
-		return nil, err
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[appended])
-	switch {
-	case err != nil:
-		return nil, err
-	case conn.Conn().PgConn().CustomData()[warning] != nil:
-		return nil, errors.Join(errWarned, conn.Conn().Close(ctx))
-	case len(got) != len(batch):
-		return nil, fmt.Errorf("postgres answered %d of %d records", len(got), len(batch))
-	}
-	return got, nil
-}
 
 // contents are the entries themselves.
 func contents(batch []*job) pgx.NamedArgs {

@@ -1,0 +1,356 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// job is an entry on its way into the ledger.
+type job struct {
+	entry entry
+	// taken is set by the flusher that sends it or by the caller that gives up, whichever comes first.
+	taken atomic.Bool
+	done  chan answer // has room for the one answer
+}
+
+type answer struct {
+	earlier *broker.View
+	err     error
+}
+
+// Begin implements [broker.Ledger].
+func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
+	e, err := decisionEntry(rec)
+	if err != nil {
+		return nil, err
+	}
+	return l.append(ctx, e)
+}
+
+// RecordOutcome implements [broker.Ledger]. Besides, it returns broker.ErrNotFound for a record that was never begun.
+func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
+	e, err := outcomeEntry(out)
+	if err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
+}
+
+// Refuse implements [broker.Ledger].
+func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
+	e, err := refusalEntry(ref)
+	if err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
+}
+
+// append queues an entry and waits for its commit. A caller that gives up before the entry is taken leaves no
+// trace; afterwards the commit goes on without it.
+func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, unavailable("queueing a record", err)
+	}
+	if err := l.checkRollback(); err != nil {
+		return nil, err
+	}
+	j := &job{entry: e, done: make(chan answer, 1)}
+	if err := l.enqueue(j); err != nil {
+		return nil, err
+	}
+	timeout := time.NewTimer(l.flushTimeout)
+	defer timeout.Stop()
+	for {
+		select {
+		case a := <-j.done:
+			return a.earlier, a.err
+		case <-ctx.Done():
+			j.taken.Swap(true)
+			return nil, unavailable("waiting for a commit", ctx.Err())
+		case <-timeout.C:
+			if !j.taken.Swap(true) {
+				return nil, fmt.Errorf("waiting for earlier commits: %w", broker.ErrLedgerUnavailable)
+			}
+		}
+	}
+}
+
+func (l *Ledger) enqueue(j *job) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return fmt.Errorf("ledger is closed: %w", broker.ErrLedgerUnavailable)
+	}
+	select {
+	case l.queue <- j:
+		return nil
+	default:
+		return fmt.Errorf("%d records are waiting: %w", maxQueue, broker.ErrLedgerUnavailable)
+	}
+}
+
+// run commits until the queue is closed and empty. What queues while a commit is in flight goes into the next one,
+// so a busy ledger shares commits and an idle one waits for nothing.
+func (l *Ledger) run(ctx context.Context) {
+	defer close(l.stopped)
+	for first := range l.queue {
+		// The callers of the last commit are just waking up: let them queue what they have next.
+		runtime.Gosched()
+		for first != nil {
+			var records, commands []*job
+			records, commands, first = l.take(first)
+			for _, batch := range [][]*job{records, commands} {
+				if len(batch) > 0 {
+					l.flush(ctx, batch)
+				}
+			}
+		}
+	}
+}
+
+// take claims what is queued, without waiting for more. It ends before a job that must see what one of those before
+// it did, and returns that as the next. Commands come after the records: none of their callers has an answer yet, so
+// any order is true.
+func (l *Ledger) take(first *job) (records, commands []*job, next *job) {
+	alone := map[string]bool{}
+	for j, ok := first, true; ok; {
+		e := &j.entry
+		switch {
+		case e.alone != "" && alone[e.alone]:
+			return records, commands, j
+		case j.taken.Swap(true): // its caller has given up
+		case e.command:
+			commands = append(commands, j)
+		default:
+			records = append(records, j)
+		}
+		if e.alone != "" {
+			alone[e.alone] = true
+		}
+		if len(records) == maxBatch || len(commands) == maxBatch {
+			break
+		}
+		select {
+		case j, ok = <-l.queue:
+		default:
+			ok = false
+		}
+	}
+	return records, commands, nil
+}
+
+// flush commits a batch and answers every job of it, once.
+func (l *Ledger) flush(ctx context.Context, batch []*job) {
+	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
+	defer cancel()
+	answers, err := l.commit(ctx, batch)
+	if noRoom(err) { // so many came at once that the next partition was not made ahead
+		if _, failed := l.makeRoom(ctx); failed == nil {
+			answers, err = l.commit(ctx, batch)
+		}
+	}
+	switch {
+	case err == nil:
+	case noRoom(err):
+		l.reached(math.MaxInt64)
+		answers = same(batch, unavailable("finding room", err))
+	case aboutData(err) && len(batch) > 1:
+		// Nothing was committed and one of the records is to blame: the others must not suffer for it.
+		half := len(batch) / 2
+		l.flush(context.WithoutCancel(ctx), batch[:half])
+		l.flush(context.WithoutCancel(ctx), batch[half:])
+		return
+	case aboutData(err):
+		answers = same(batch, fmt.Errorf("%w: %s", ErrUnrecordable, reason(err)))
+	case rolledBack(err):
+		answers = same(batch, unavailable("committing", err))
+	default:
+		answers = l.readBack(ctx, batch, err)
+	}
+	for i, j := range batch {
+		j.done <- answers[i]
+	}
+}
+
+func same(batch []*job, err error) []answer {
+	answers := make([]answer, len(batch))
+	for i := range answers {
+		answers[i].err = err
+	}
+	return answers
+}
+
+// commit sends the batch as one statement: one round trip, so that the lock on the head never waits for the network. Rows come back in
+// the order of the batch. commit uses three fifths of the flush timeout and leaves the rest for reading back.
+func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout*3/5)
+	defer cancel()
+	conn, err := l.write.Acquire(ctx)
+	if err != nil {
+		return same(batch, unavailable("connecting", err)), nil // nothing was sent
+	}
+	defer conn.Release()
+	sql, args := appendSQL, arguments(batch)
+	if batch[0].entry.command {
+		sql, args = announceSQL, contents(batch)
+	}
+	rows, err := conn.Query(ctx, sql, args)
+	if err != nil {
+		return nil, err
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[appended])
+	switch {
+	case err != nil:
+		return nil, err
+	case conn.Conn().PgConn().CustomData()[warning] != nil:
+		return nil, errors.Join(errWarned, conn.Conn().Close(ctx))
+	case len(got) != len(batch):
+		return nil, fmt.Errorf("postgres answered %d of %d records", len(got), len(batch))
+	}
+	answers := make([]answer, len(batch))
+	var repeats []int
+	for i, row := range got {
+		if row.repeated() {
+			repeats = append(repeats, i)
+			continue
+		}
+		answers[i].err = row.refusal(&batch[i].entry)
+		if row.Index != nil {
+			l.tip.Store(&tip{*row.Index, batch[i].entry.leaf})
+			l.reached(*row.Index)
+		}
+	}
+	if len(repeats) > 0 {
+		answerRepeats(ctx, conn, batch, repeats, answers)
+	}
+	return answers, nil
+}
+
+type appended struct {
+	Index   *int64  // of the entry; nil when none was appended
+	Status  *string // for an outcome: the record's status until now
+	Verdict *string // of admit
+	Reached *int64  // the place of the limit that the item is over, from 1
+	Wait    *int64  // microseconds until it would pass
+}
+
+func (a appended) repeated() bool { return a.Verdict != nil && *a.Verdict == "repeated" }
+
+// refusal says why the entry was not appended; nil when it was.
+func (a appended) refusal(e *entry) error {
+	switch {
+	case a.Index != nil:
+		return nil
+	case a.Verdict != nil && *a.Verdict == "quarantined":
+		return broker.ErrQuarantined
+	case a.Verdict != nil && *a.Verdict == "task_ended":
+		return broker.ErrTaskEnded
+	case a.Verdict != nil && *a.Verdict == "superseded":
+		return broker.ErrSuperseded
+	case a.Verdict != nil && *a.Verdict == "unapproved":
+		return broker.ErrNotApproved
+	case a.Verdict != nil && *a.Verdict == "crowded":
+		return &broker.Limited{Limit: broker.WaitingLimit, RetryAfter: broker.WaitingRetry}
+	case a.Verdict != nil:
+		return limited(e.limits, a)
+	case e.overtakes:
+		return broker.ErrOvertaken
+	case a.Status == nil: // of a record, or of a quarantine that is to be lifted
+		return broker.ErrNotFound
+	case e.term != 0:
+		return fmt.Errorf("%w from %s by the sweeper of term %d", broker.ErrNotForward, *a.Status, e.term)
+	}
+	return fmt.Errorf("%w from %s", broker.ErrNotForward, *a.Status)
+}
+
+func limited(limits []broker.Limit, a appended) error {
+	if a.Reached == nil || a.Wait == nil || *a.Reached < 1 || *a.Reached > int64(len(limits)) {
+		return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
+	}
+	return &broker.Limited{Limit: limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
+}
+
+// answerRepeats tells those whose key was used before, by their place in the batch, what it was used for. A failure
+// concerns them alone: the rest of the batch is committed.
+func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeats []int, answers []answer) {
+	claims := make([]claim, len(repeats))
+	for n, i := range repeats {
+		claims[n] = claim{*batch[i].entry.subject, *batch[i].entry.key}
+	}
+	earlier, err := readEarlier(ctx, conn, claims)
+	for n, i := range repeats {
+		view, found := earlier[claims[n]]
+		switch {
+		case err != nil:
+			answers[i].err = unavailable("reading an earlier record", err)
+		case !found:
+			answers[i].err = fmt.Errorf("reading an earlier record that has just failed: %w", broker.ErrLedgerUnavailable)
+		default:
+			answers[i].earlier = view
+		}
+	}
+}
+
+// readBack finds out, on a connection of its own, what became of a batch whose answer was lost.
+func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answer {
+	present, err := l.prove(ctx, batch)
+	if err != nil {
+		return same(batch, unavailable("reading back", err))
+	}
+	answers := make([]answer, len(batch))
+	for i, j := range batch {
+		if !present[j.entry.leaf] {
+			answers[i].err = unavailable("committing", lost)
+		}
+	}
+	return answers
+}
+
+// prove returns the leaves of the batch that are committed, for good. Taking the head's lock waits for a statement
+// that may still be running, and keeps others out; the commit of this transaction is durable only when all before
+// it are.
+func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, error) {
+	conn, err := pgx.ConnectConfig(ctx, l.write.Config().ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if err := l.checkPrimary(ctx, conn); err != nil {
+		return nil, err
+	}
+	var leaves []tlog.Hash
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE ledger_head SET size = size`); err != nil {
+			return err
+		}
+		args := contents(batch)
+		rows, err := tx.Query(ctx,
+			`SELECT leaf_hash FROM entries WHERE id = ANY (@ids::uuid[]) AND leaf_hash = ANY (@leaves::bytea[])`,
+			pgx.NamedArgs{"ids": args["ids"], "leaves": args["leaves"]})
+		if err != nil {
+			return err
+		}
+		leaves, err = pgx.CollectRows(rows, scanHash)
+		return err
+	})
+	if err == nil && conn.PgConn().CustomData()[warning] != nil {
+		err = errWarned
+	}
+	present := make(map[tlog.Hash]bool, len(leaves))
+	for _, leaf := range leaves {
+		present[leaf] = true
+	}
+	return present, err
+}
