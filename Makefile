@@ -1,14 +1,18 @@
 # Brevet. `make` lists the targets by purpose.
 
 GO     ?= go
-# The race detector needs a C compiler; without one the tests still run.
-RACE   := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 TOOL   := $(GO) tool -modfile=tools/go.mod
 LDFLAGS := -s -w
 # The packages whose tests take longest: they begin first.
 LONG   := ./internal/httpapi ./internal/ledger ./cmd/brevet ./internal/egress ./internal/console
-# The suites of `make prove`: what tries a whole deployment rather than a package. The soak takes an hour and stands alone.
-SUITES := docs-run rotation hostile canary tamper upgrade history faults
+# The packages that serve callers concurrently: `make race` runs their tests with the race detector.
+RACE   := ./internal/httpapi ./internal/ledger ./internal/egress ./internal/console ./internal/mint ./internal/notify/... ./attest ./broker \
+	./client ./resourceserver ./scopes ./internal/audit ./internal/dpop ./internal/people ./internal/ratelimit ./internal/token
+# Tests that `make test` leaves to suites: those in a browser to `make e2e`, those of speed to `make speed`.
+BROWSER := ^TestBrowser
+SPEED   := Fast$$
+# The suites of `make prove`: they test a whole deployment rather than a package. The soak takes an hour and runs alone.
+SUITES := docs-run rotation hostile canary tamper upgrade history faults conformance egress e2e speed
 
 .DEFAULT_GOAL := help
 
@@ -33,8 +37,12 @@ build: ## Build bin/brevet
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/brevet ./cmd/brevet
 
 .PHONY: test
-test: ready ## Run the tests of all packages against real servers
-	$(GO) test $(RACE) -p 3 -shuffle=on -count=1 -timeout 60m $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo
+test: ready ## Run the tests of all packages against real servers (minutes)
+	$(GO) test -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo
+
+.PHONY: race
+race: ready ## Run the tests of concurrent packages with the race detector (needs a C compiler; minutes)
+	$(GO) test -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' $(RACE)
 
 .PHONY: check
 check: ## Lint; check that generated code and module files are current
@@ -126,6 +134,10 @@ e2e: ready ## Use the console in a real browser; keep pictures of each page in .
 	@rm -rf .e2e && mkdir .e2e
 	$(GO) test -json -count=1 -timeout 20m ./internal/console -args -shots "$(CURDIR)/.e2e" -paged 100000 | awk -f tools/count.awk
 
+.PHONY: speed
+speed: ready ## Check that searches and counts stay fast among many records (minutes)
+	$(GO) test -json -count=1 -timeout 20m -run '$(SPEED)' ./internal/ledger ./internal/httpapi | awk -f tools/count.awk
+
 .PHONY: soak
 soak: ready ## Run two replicas for an hour with a fault each minute: SOAK=1h SEED=7
 	$(GO) test -c -o bin/soak.test ./tests/bench
@@ -135,7 +147,7 @@ soak: ready ## Run two replicas for an hour with a fault each minute: SOAK=1h SE
 assurance: SHELL := bash
 assurance: .SHELLFLAGS := -o pipefail -c
 assurance: ## Run all suites and the soak; write docs/results.txt and docs/assurance.md (hours)
-	for suite in hostile faults canary history soak upgrade tamper conformance egress e2e rotation docs-run; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
+	for suite in $(SUITES) soak; do $(MAKE) $$suite | ./tools/keep.sh $$suite docs/results.txt || exit 1; done
 	$(GO) test ./tests/repo -count=1 -run TestAssurance -update
 	@! grep -Ev ' [1-9][0-9]* passed, 0 failed$$' docs/results.txt
 

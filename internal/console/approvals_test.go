@@ -56,7 +56,7 @@ const (
 	deny    = `button[value="deny"]`
 )
 
-func TestSomebodyDecides(t *testing.T) {
+func TestBrowserVote(t *testing.T) {
 	w := newWorld(t)
 	alice, agent := w.tab(t), w.agent(t, "triage-1")
 	alice.login("alice")
@@ -157,7 +157,7 @@ func (b *tab) sees(what string) {
 	b.run(chromedp.WaitVisible(what))
 }
 
-func TestWhatComesShowsByItself(t *testing.T) {
+func TestBrowserShowsNewRequests(t *testing.T) {
 	w := newWorld(t)
 	alice, agent := w.tab(t), w.agent(t, "triage-1")
 	alice.login("alice")
@@ -237,7 +237,7 @@ func (w *world) ballot(t *testing.T, browser *http.Client, id, verdict string) u
 	return url.Values{"verdict": {verdict}, "hash": {found[1]}}
 }
 
-func TestPeopleDecideTogether(t *testing.T) {
+func TestBrowserQuorum(t *testing.T) {
 	w := approvalsWorld(t)
 	agent := w.agent(t, "tidy")
 	alice, bob := w.tab(t), w.tab(t)

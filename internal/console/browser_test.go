@@ -12,7 +12,7 @@ import (
 )
 
 // A browser that does not respond fails the step at its deadline and does not hang the suite.
-func TestStoppedBrowserFailsTheStep(t *testing.T) {
+func TestBrowserStoppedFailsTheStep(t *testing.T) {
 	b := new(world).tab(t)
 	process := chromedp.FromContext(b.ctx).Browser.Process()
 	if err := process.Signal(syscall.SIGSTOP); err != nil {

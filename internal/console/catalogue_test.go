@@ -55,7 +55,7 @@ func (b *tab) page() string {
 	return get(b, chromedp.Evaluate[string]("document.body.innerText"))
 }
 
-func TestCatalogueIsShown(t *testing.T) {
+func TestBrowserShowsCatalogue(t *testing.T) {
 	w := newWorld(t)
 	b := w.tab(t)
 	b.login("dave")
@@ -99,7 +99,7 @@ func TestCatalogueIsShown(t *testing.T) {
 	}
 }
 
-func TestReference(t *testing.T) {
+func TestBrowserReference(t *testing.T) {
 	w := newWorld(t)
 	b := w.tab(t)
 	b.login("erin") // erin has no role

@@ -26,7 +26,7 @@ func (b *tab) confirms(form, reason, word string) {
 	b.run(chromedp.SendKeys(form+` textarea[name="reason"]`, reason), chromedp.SendKeys(form+` input[name="confirm"]`, word))
 }
 
-func TestCatalogueTakesTwoAdmins(t *testing.T) {
+func TestBrowserCatalogueTakesTwoAdmins(t *testing.T) {
 	w := newWorldWith(t, twoAdmins)
 	agent := w.agent(t, "triage-1")
 	if answer, err := agent.Request(t.Context(), comment("acme/api", "")); err != nil || answer.Pending == nil {
@@ -146,7 +146,7 @@ func TestCatalogueRefuses(t *testing.T) {
 	}
 }
 
-func TestExplain(t *testing.T) {
+func TestBrowserExplain(t *testing.T) {
 	w := newWorld(t)
 	b := w.tab(t)
 	b.login("dave")

@@ -75,7 +75,7 @@ func (b *tab) harmless(where string) {
 }
 
 // An auditor searches, reads one record and its task, and exports the results.
-func TestHistory(t *testing.T) {
+func TestBrowserHistory(t *testing.T) {
 	w := newWorld(t)
 	first := w.issue(t, "reader", "triage-1", misleading)
 	other := w.issue(t, "writer", "triage-2", "A needle in the hay")
@@ -172,7 +172,7 @@ func saves(t *testing.T, w *world, want []string) {
 }
 
 // Paging works in both directions, and a cursor of one listing is invalid in another (H98).
-func TestHistoryGoesBothWays(t *testing.T) {
+func TestBrowserHistoryPages(t *testing.T) {
 	w := newWorld(t)
 	var ids []string
 	for range 53 {

@@ -27,7 +27,7 @@ var untrusted = map[string]string{
 }
 
 // Reasons and notes are only text: they run nothing, load nothing and link nowhere, and the facts come first.
-func TestWordsOfOthersAreInert(t *testing.T) {
+func TestBrowserUntrustedTextIsInert(t *testing.T) {
 	w := approvalsWorld(t)
 	alice, bob := w.tab(t), w.program(t, "bob")
 	alice.login("alice")
@@ -91,7 +91,7 @@ func harmless(b *tab, what string) {
 }
 
 // With more pending requests than fit, the page loads, says so, and does not grow with each one that does not fit.
-func TestManyWait(t *testing.T) {
+func TestBrowserManyPending(t *testing.T) {
 	w := approvalsWorld(t)
 	for i := range 6 {
 		agent := w.agent(t, fmt.Sprintf("tidy-%d", i))

@@ -30,7 +30,7 @@ func (b *tab) checked(t *testing.T) (verdict, steps string) {
 }
 
 // I8, in a browser: the proof of a record verifies, and a change of any byte is detected.
-func TestProofsAreCheckedInTheBrowser(t *testing.T) {
+func TestBrowserChecksProofs(t *testing.T) {
 	w := newWorld(t)
 	for i := range 6 { // gives the tree some depth
 		w.issue(t, "reader", fmt.Sprint("other-", i), "")
@@ -88,7 +88,7 @@ func TestProofsAreCheckedInTheBrowser(t *testing.T) {
 }
 
 // The finder of a token learns its owner, and the token itself is not disclosed.
-func TestWhoseIsAToken(t *testing.T) {
+func TestBrowserFindsTokenOwner(t *testing.T) {
 	w := newWorld(t)
 	token := w.issue(t, "reader", "triage", "needle")
 	b := w.tab(t)

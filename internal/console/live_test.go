@@ -15,7 +15,7 @@ import (
 )
 
 // An admin sees live credentials as they are issued, and revokes them only after typing a name.
-func TestLive(t *testing.T) {
+func TestBrowserLiveCredentials(t *testing.T) {
 	w := newWorld(t)
 	token := w.issue(t, "reader", "triage-1", misleading)
 	b := w.tab(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-func TestLogin(t *testing.T) {
+func TestBrowserLogin(t *testing.T) {
 	w := newWorld(t)
 	b := w.tab(t)
 	b.login("alice")

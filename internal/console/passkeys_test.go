@@ -25,7 +25,7 @@ func (b *tab) authenticator() webauthn.AuthenticatorID {
 	}}).AuthenticatorID
 }
 
-func TestAPasskeySignsAYes(t *testing.T) {
+func TestBrowserPasskeySignsApproval(t *testing.T) {
 	w := approvalsWorld(t)
 	agent, alice, bob := w.agent(t, "refunds"), w.tab(t), w.program(t, "bob")
 	device := alice.authenticator()

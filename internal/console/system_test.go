@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-func TestLedgerIsWatchedByBrowsers(t *testing.T) {
+func TestBrowserWatchesLedger(t *testing.T) {
 	w := newWorld(t)
 	agent := w.agent(t, "triage-1")
 	waits(t, agent, comment("acme/api", ""))
