@@ -3,14 +3,15 @@ package broker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/time/rate"
 )
 
 // Config is what a Broker needs. Every field is required, except where it says otherwise.
@@ -54,12 +55,13 @@ type Config struct {
 // Broker answers requests. It is safe for concurrent use.
 type Broker struct {
 	cfg Config
-	// Callers who proved who they are have a budget of their own, and so do gateways for the calls that they pass on: a
-	// flood without identities must not hide theirs.
-	proven, unproven, relayed *sampler
-	unsigned                  samplers
-	// dpopShares bounds what Proofs has to remember.
-	dpopShares shares
+	// refusals samples the refusals to record. Authenticated callers, gateways and all others each have their own kind: a flood of
+	// unauthenticated calls must not hide the other refusals. unsigned samples those of calls that gateways pass on without a token of
+	// ours, by the code of the refusal.
+	refusals, unsigned *ratelimit.Sampler
+	// dpopProofs and dpopProofsPerSandbox bound what the replay cache has to remember.
+	dpopProofs           *rate.Limiter
+	dpopProofsPerSandbox *ratelimit.Limiter
 	// renewals are those that go on after their request.
 	renewals sync.WaitGroup
 	// waiters wait for people, and watchers look for them.
@@ -85,68 +87,14 @@ func New(cfg Config) (*Broker, error) {
 	}
 	cfg.ApprovalPolicy.site = cfg.RelyingParty
 	return &Broker{
-		cfg:    cfg,
-		proven: newSampler(refusalsPerSecond, cfg.Now()), unproven: newSampler(refusalsPerSecond, cfg.Now()),
-		relayed: newSampler(refusalsPerSecond, cfg.Now()),
+		cfg:      cfg,
+		refusals: ratelimit.NewSampler(refusalsPerSecond), unsigned: ratelimit.NewSampler(unsignedPerSecond),
+		dpopProofs:           rate.NewLimiter(dpopProofsPerSecond, dpopProofsPerSecond),
+		dpopProofsPerSandbox: ratelimit.New(dpopProofsOfOne, dpopProofsOfOne),
 		lists: lists{
-			turn: make(chan struct{}, 1), search: make(chan struct{}, 1), unknown: newSampler(unknownListsPerSecond, cfg.Now()),
+			turn: make(chan struct{}, 1), search: make(chan struct{}, 1), unknown: rate.NewLimiter(unknownListsPerSecond, unknownListsPerSecond),
 		},
 	}, nil
-}
-
-// Refuse records a call that never became a request. Above refusalsPerSecond, and for what is unsigned unsignedPerSecond
-// of its detail, it only counts; the next recorded one carries the exact number left out.
-func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
-	ref.Time = b.cfg.Now()
-	budget := b.unproven
-	switch {
-	case ref.Relayed && ref.Unsigned:
-		budget = b.unsigned.kind(ref.Detail, ref.Time)
-	case ref.Relayed:
-		budget = b.relayed
-	case ref.Subject != nil || ref.Person != "":
-		budget = b.proven
-	}
-	suppressed, ok := budget.take(ref.Time)
-	if !ok {
-		return nil
-	}
-	ref.Suppressed = suppressed
-	if err := b.cfg.Ledger.Refuse(ctx, ref); err != nil {
-		budget.putBack(suppressed + 1)
-		return fmt.Errorf("recording a refusal: %w", err)
-	}
-	return nil
-}
-
-// Close waits for the renewals under way and records the refusals that were counted and have had no later one to be carried by.
-func (b *Broker) Close(ctx context.Context) error {
-	b.renewals.Wait()
-	b.watchers.Wait()
-	for _, budget := range []*sampler{b.proven, b.unproven, b.relayed} {
-		if err := b.recordRest(ctx, budget, ""); err != nil {
-			return err
-		}
-	}
-	for kind, budget := range b.unsigned.all() {
-		if err := b.recordRest(ctx, budget, kind); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// recordRest records what a sampler has counted and nothing has carried; detail is the code that all of it has.
-func (b *Broker) recordRest(ctx context.Context, budget *sampler, detail string) error {
-	n := budget.drain()
-	if n == 0 {
-		return nil
-	}
-	ref := Refusal{Time: b.cfg.Now(), Code: codeSuppressed, Detail: detail, Suppressed: n}
-	if err := b.cfg.Ledger.Refuse(ctx, ref); err != nil {
-		return fmt.Errorf("recording %d suppressed refusals: %w", n, err)
-	}
-	return nil
 }
 
 // Issuer is the "iss" of every token.

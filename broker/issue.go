@@ -157,7 +157,13 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	if rec.Intent == nil {
 		return deliver(Result{Record: rec})
 	}
-	credential, err := b.mintOnce(ctx, rec, key)
+	left := mintWithin - b.cfg.Now().Sub(rec.Time)
+	bounded, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	credential, err := Credential{}, errLate
+	if left > 0 {
+		credential, err = b.cfg.Minter.Mint(bounded, &Order{intent: *rec.Intent, key: key})
+	}
 	if err != nil {
 		b.fail(ctx, rec, err)
 		return fmt.Errorf("minting %s: %w", rec.ID, err)
@@ -175,17 +181,6 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	}
 	rec.Status = StatusIssued
 	return b.deliver(ctx, Result{Record: rec, Credential: &credential}, deliver)
-}
-
-// mintOnce makes the order for a record and gives it to the minter, while there is time.
-func (b *Broker) mintOnce(ctx context.Context, rec Record, key Key) (Credential, error) {
-	left := mintWithin - b.cfg.Now().Sub(rec.Time)
-	if left <= 0 {
-		return Credential{}, errLate
-	}
-	ctx, cancel := context.WithTimeout(ctx, left)
-	defer cancel()
-	return b.cfg.Minter.Mint(ctx, &Order{intent: *rec.Intent, key: key})
 }
 
 // deliver delivers a credential that Vault can revoke. Vault gave it a short time only: deliver renews it to its full time when it was written, and revokes

@@ -16,6 +16,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -116,7 +117,7 @@ type lists struct {
 	search  chan struct{}
 	mu      sync.Mutex
 	of      map[string]cachedStatusList
-	unknown *sampler
+	unknown *rate.Limiter
 }
 
 type cachedStatusList struct {
@@ -161,7 +162,7 @@ func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) 
 	}
 	turn := b.lists.turn
 	if held, ok := b.lists.get(id); !ok {
-		if _, ok := b.lists.unknown.take(b.cfg.Now()); !ok {
+		if !b.lists.unknown.AllowN(b.cfg.Now(), 1) {
 			return StatusList{}, fmt.Errorf("%w: too many ask for lists that nobody has asked for", ErrLedgerUnavailable)
 		}
 		turn = b.lists.search

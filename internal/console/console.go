@@ -86,7 +86,7 @@ type Console struct {
 	pages    map[string]*page
 	static   *static
 	// pace limits each logged-in person. strangers limits each address, before the person is known.
-	pace, strangers *ratelimit.Pace
+	pace, strangers *ratelimit.Limiter
 	complaints      rate.Sometimes // for logging an unavailable provider: anybody can trigger that
 	handler         http.Handler
 	closing         sync.Once
@@ -96,7 +96,7 @@ type Console struct {
 	catalogues   shelf
 	replayer     replaying
 	lately       lately
-	exporters    exporters
+	exports      *ratelimit.Semaphore
 	mostExported int // records in one export
 }
 
@@ -119,6 +119,7 @@ func New(cfg Config) (*Console, error) {
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{}), mostExported: mostExported}
 	c.pace = ratelimit.New(callsPerSecond, callsAtOnce)
 	c.strangers = ratelimit.New(addressCallsPerSecond, addressCallsAtOnce)
+	c.exports = ratelimit.NewSemaphore(0, exportsAtOnce)
 	c.complaints.Interval = complaintsEvery
 	if c.static, err = newStatic(); err != nil {
 		return nil, err

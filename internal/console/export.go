@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -49,11 +48,12 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request) {
 	}
 	var first broker.Page
 	if err == nil {
-		if !c.exporters.enter(who.ID()) {
+		leave, busy := c.exports.Enter(who.ID())
+		if busy != nil {
 			c.fail(w, r, who, errExporting)
 			return
 		}
-		defer c.exporters.leave(who.ID())
+		defer leave()
 		search.query.Limit = exportBatch
 		first, err = c.cfg.Broker.List(r.Context(), search.query, who.Auditor)
 	}
@@ -79,34 +79,6 @@ func extension(format export.Format) string {
 
 // errExporting means that the person already runs the allowed number of exports.
 var errExporting = errors.New("too many concurrent exports")
-
-// exporters counts the running exports of each person. The zero value is ready to use.
-type exporters struct {
-	mu sync.Mutex
-	of map[string]int
-}
-
-// enter reports whether the person may start another export. If so, the caller must call leave.
-func (e *exporters) enter(person string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.of[person] == exportsAtOnce {
-		return false
-	}
-	if e.of == nil {
-		e.of = map[string]int{}
-	}
-	e.of[person]++
-	return true
-}
-
-func (e *exporters) leave(person string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.of[person]--; e.of[person] == 0 {
-		delete(e.of, person)
-	}
-}
 
 // exporting is one export: the visitor, the query and the format.
 type exporting struct {

@@ -31,7 +31,7 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			c.fail(w, r, nil, errForeignPage)
 			return
 		}
-		if !c.strangers.Allows(ratelimit.RemoteIP(r), c.cfg.Now()) {
+		if !c.strangers.Allow(ratelimit.RemoteIP(r), c.cfg.Now()) {
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "Rate limit exceeded for your address. Wait a second and retry.", http.StatusTooManyRequests)
 			return

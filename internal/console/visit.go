@@ -39,7 +39,7 @@ func (c *Console) visitor(r *http.Request) (*visitor, error) {
 		return nil, err
 	case err != nil:
 		return nil, errNobody
-	case !c.pace.Allows(person.ID(), c.cfg.Now()):
+	case !c.pace.Allow(person.ID(), c.cfg.Now()):
 		return nil, errPace
 	}
 	return &visitor{

@@ -13,7 +13,7 @@ import (
 // ListApprovals shows a person what waits for them.
 func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
 	const operation = "listApprovals"
-	s.asPerson(w, r, operation, func(who people.Person) error {
+	serve(s, w, r, operation, func(who people.Person) error {
 		if err := s.rules.check(r, who, operation, nil); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params Li
 // GetApproval shows a person one request with the votes on it.
 func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "getApproval"
-	s.asPerson(w, r, operation, func(who people.Person) error {
+	serve(s, w, r, operation, func(who people.Person) error {
 		if !ourID(id) {
 			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
@@ -56,7 +56,7 @@ func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 // CastVote takes a person's vote.
 func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "castVote"
-	s.asPerson(w, r, operation, func(who people.Person) error {
+	serve(s, w, r, operation, func(who people.Person) error {
 		if !ourID(id) {
 			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}

@@ -38,7 +38,7 @@ func (c *badCatalogue) tell(p *Problem) {
 func (s *Server) forCatalogue(
 	w http.ResponseWriter, r *http.Request, operation string, do func(who caller, actor string) (status int, body any, err error),
 ) {
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		of := []role{s.roles.admin}
 		if r.Method == http.MethodGet {
 			of = append(of, s.roles.auditor)

@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -26,7 +24,7 @@ type deed func(context.Context) (broker.Receipt, error)
 
 // carryOut authenticates the caller, reads the order, carries it out, and answers with the receipt.
 func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(caller) (deed, error)) {
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		do, err := read(who)
 		if err != nil {
 			return err
@@ -159,30 +157,6 @@ func selectorOf(ask RevocationRequest) (broker.Selector, error) {
 
 func checkReason(reason string) error { return checkText("reason", reason) }
 
-// readOrder reads the body of an order as strictly as any. Where the description lets it be left out, it may be.
-func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
-	var out T
-	var body []byte
-	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {
-		var err error
-		if body, err = readBodyUpTo(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
-			return out, err
-		}
-	}
-	if err := s.rules.check(r, who, operation, body); err != nil {
-		return out, err
-	}
-	if body == nil {
-		return out, nil
-	}
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.UseNumber() // a parameter keeps its digits until policy has read it
-	if err := decoder.Decode(&out); err != nil {
-		return out, typeError(err)
-	}
-	return out, nil
-}
-
 // readAdminOrder reads an order of an admin, and how far it reaches. That is asked before, so that nobody else's is read,
 // and again after: who sends slowly may be no admin any more.
 func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, broker.Reach, error) {
@@ -195,14 +169,6 @@ func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, wh
 		within, err = s.reach(r, who, s.roles.admin)
 	}
 	return out, within, err
-}
-
-// mostBytes is the largest body of an operation.
-func mostBytes(operation string) int64 {
-	if operation == "applyCatalogue" {
-		return maxCatalogue
-	}
-	return maxBody
 }
 
 // writeReceipt answers 200 when all of it is over, as far as it can be, and 202 when the server has to go on.

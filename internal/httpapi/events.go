@@ -23,7 +23,7 @@ const (
 // WatchApprovals tells a person what comes to wait for them, and what stops waiting, as server-sent events.
 func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
 	const operation = "watchApprovals"
-	s.asPerson(w, r, operation, func(person people.Person) error {
+	serve(s, w, r, operation, func(person people.Person) error {
 		if err := s.rules.check(r, person, operation, nil); err != nil {
 			return err
 		}

@@ -1,6 +1,9 @@
 package httpapi
 
-import . "github.com/brevet-dev/brevet/openapi"
+import (
+	"github.com/brevet-dev/brevet/internal/ratelimit"
+	. "github.com/brevet-dev/brevet/openapi"
+)
 
 // What the tests of this package see of its inside.
 var (
@@ -48,4 +51,4 @@ func Operations() ([]string, error) {
 }
 
 // MakeAtOnce sets how many credentials are made at a time, and how many for one sandbox.
-func (s *Server) MakeAtOnce(most, each int) { s.making.most, s.making.each = most, each }
+func (s *Server) MakeAtOnce(most, each int) { s.issuing = ratelimit.NewSemaphore(most, each) }

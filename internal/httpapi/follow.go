@@ -16,7 +16,7 @@ const followEvery = 700 * time.Millisecond
 // WatchIssuances tells of records that begin or change, as server-sent events.
 func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchIssuancesParams) {
 	const operation = "watchIssuances"
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		f, err := s.follower(r, who, operation, p)
 		if err != nil {
 			return err

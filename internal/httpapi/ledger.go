@@ -116,7 +116,7 @@ type auditing struct {
 // forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
 // one for all trust domains, and its hashes tell nothing of any.
 func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		within, err := s.reach(r, who, s.roles.auditor)
 		if err != nil {
 			return err

@@ -25,7 +25,7 @@ const defaultTask = "oauth"
 // GrantToken is IssueToken and RedeemRequest for OAuth clients.
 func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 	s.asClient(w, r, "grantToken", s.client, func(who attest.Identity, f form) error {
-		leave, err := s.making.enter(who)
+		leave, err := s.enter(who)
 		if err != nil {
 			return err
 		}
@@ -224,7 +224,7 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 		return badMember("auth_req_id", OAuthInvalidRequest, "is required")
 	case !ourID(id):
 		return &requestError{kind: broker.ErrNotFound, detail: "auth_req_id"}
-	case !s.polls.Allows(who.ID().String()+" "+id, s.cfg.Now()):
+	case !s.polls.Allow(who.ID().String()+" "+id, s.cfg.Now()):
 		return &awaited{name: OAuthSlowDown, id: id}
 	}
 	err := s.cfg.Broker.RedeemApproval(ctx, who, broker.Redemption{

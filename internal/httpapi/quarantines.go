@@ -34,7 +34,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 // RemoveQuarantine lifts one.
 func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
 	const operation = "removeQuarantine"
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		within, err := s.reach(r, who, s.roles.admin)
 		if err != nil {
 			return err
@@ -64,7 +64,7 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 // ListQuarantines shows those that stand to admins and auditors.
 func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 	const operation = "listQuarantines"
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		within, err := s.reach(r, who, s.roles.admin, s.roles.auditor)
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ const defaultLimit = 50
 
 // GetRequest tells a caller the state of one of its own requests.
 func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
-	s.asWorkload(w, r, "getRequest", func(who attest.Identity) error {
+	serve(s, w, r, "getRequest", func(who attest.Identity) error {
 		v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
 		if err != nil {
 			return err
@@ -40,7 +40,7 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 
 // GetIssuance reads one record to whoever may see it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
-	s.asCaller(w, r, "getIssuance", func(who caller) error {
+	serve(s, w, r, "getIssuance", func(who caller) error {
 		within, err := s.readable(r, who)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (s *Server) find(r *http.Request, who caller, id string, within broker.Reac
 // ListIssuances reads one page of records.
 func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
 	const operation = "listIssuances"
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		within, err := s.readable(r, who)
 		if err != nil {
 			return err
@@ -266,7 +266,7 @@ func factsOf(v *broker.View) CredentialFacts {
 // like one.
 func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
 	pattern := chi.RouteContext(r.Context()).RoutePattern()
-	s.asCaller(w, r, s.rules.operation(r.Method, pattern), func(caller) error {
+	serve(s, w, r, s.rules.operation(r.Method, pattern), func(caller) error {
 		f := &requestError{kind: errParameter, detail: "parameter_form"}
 		if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
 			f.field, f.why = missing.ParamName, missing.ParamName+" is missing"

@@ -15,7 +15,7 @@ import (
 // RedeemRequest issues and delivers what people have approved.
 func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
 	const operation = "redeemRequest"
-	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+	serve(s, w, r, operation, func(who attest.Identity) error {
 		if !ourID(id) {
 			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}
@@ -26,7 +26,7 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
 			return err
 		}
-		leave, err := s.making.enter(who)
+		leave, err := s.enter(who)
 		if err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 // WithdrawRequest withdraws one of the caller's own requests.
 func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "withdrawRequest"
-	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+	serve(s, w, r, operation, func(who attest.Identity) error {
 		if !ourID(id) {
 			return &requestError{kind: broker.ErrNotFound, detail: "id"}
 		}

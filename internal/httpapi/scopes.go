@@ -11,11 +11,11 @@ import (
 // ListScopes tells a sandbox what it may ask for.
 func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
 	const operation = "listScopes"
-	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+	serve(s, w, r, operation, func(who attest.Identity) error {
 		if err := s.rules.check(r, who, operation, nil); err != nil {
 			return err
 		}
-		if !s.offers.Allows(who.ID().String(), s.cfg.Now()) {
+		if !s.offers.Allow(who.ID().String(), s.cfg.Now()) {
 			return &requestError{kind: errPace, detail: "pace"}
 		}
 		offers, catalogue := s.cfg.Broker.Offers(who)

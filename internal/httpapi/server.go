@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -94,9 +95,9 @@ type Server struct {
 	handler   http.Handler
 	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
 	// Reports are of uses.
-	pace, polls, offers, reports *ratelimit.Pace
-	// making holds those who ask for credentials.
-	making  concurrencyLimit
+	pace, polls, offers, reports *ratelimit.Limiter
+	// issuing bounds how many credentials are issued at once.
+	issuing *ratelimit.Semaphore
 	ownKeys atomic.Pointer[ownKeys]
 	// bootstrapOver spares the store what it knows.
 	bootstrapOver atomic.Bool
@@ -119,7 +120,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}), conns: connections{open: map[net.Conn]*openConnection{}}}
 	s.pace = ratelimit.New(callsPerSecond, callsAtOnce)
 	s.polls = ratelimit.New(pollsPerSecond, 1)
-	s.making.most, s.making.each = makingAtOnce(), makingAtOnceForOne
+	s.issuing = ratelimit.NewSemaphore(issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce)
 	s.offers = ratelimit.New(offersPerSecond, offersAtOnce)
 	s.reports = ratelimit.New(reportsPerSecond, reportsAtOnce)
 	for _, rs := range cfg.ResourceServers {

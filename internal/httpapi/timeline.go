@@ -40,7 +40,7 @@ func (s *Server) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id 
 func (s *Server) timeline(
 	w http.ResponseWriter, r *http.Request, operation string, ask func(reading) (broker.TimelineQuery, string, error),
 ) {
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		within, err := s.readable(r, who)
 		if err != nil {
 			return err

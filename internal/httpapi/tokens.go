@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -23,12 +22,12 @@ const pollAfter = 5
 
 // IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
-	s.asWorkload(w, r, "issueToken", func(who attest.Identity) error {
+	serve(s, w, r, "issueToken", func(who attest.Identity) error {
 		req, err := s.readRequest(w, r, who)
 		if err != nil {
 			return err
 		}
-		leave, err := s.making.enter(who)
+		leave, err := s.enter(who)
 		if err != nil {
 			return err
 		}
@@ -73,20 +72,6 @@ func checkKeys(csr, publicKey string) error {
 		}
 	}
 	return nil
-}
-
-// typeError names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
-// February.
-func typeError(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) && wrong.Field == "ttl" {
-		return &requestError{kind: errInvalid, field: wrong.Field, detail: wrong.Field}
-	}
-	var noTime *time.ParseError
-	if errors.As(err, &noTime) {
-		return &requestError{kind: errInvalid, field: "at", detail: "at"}
-	}
-	return &requestError{kind: errInvalid, detail: "body"}
 }
 
 // deliver writes a result: a credential, the state of a pending request, or that of an earlier one. It returns a denial as an error.

@@ -15,11 +15,11 @@ const defaultUsage = 30 * 24 * time.Hour
 // ReportUses records what a sandbox says of one of its own credentials.
 func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "reportUses"
-	s.asWorkload(w, r, operation, func(who attest.Identity) error {
+	serve(s, w, r, operation, func(who attest.Identity) error {
 		switch {
 		case !ourID(id):
 			return &requestError{kind: broker.ErrNotFound, detail: "id"}
-		case !s.reports.Allows(who.ID().String(), s.cfg.Now()):
+		case !s.reports.Allow(who.ID().String(), s.cfg.Now()):
 			return &requestError{kind: errPace, detail: "pace"}
 		}
 		ask, err := readOrder[UseRequest](s, w, r, who, operation)

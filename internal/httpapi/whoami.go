@@ -13,7 +13,7 @@ import (
 // WhoAmI tells a caller what its proof proves, and where it holds which role.
 func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	const operation = "whoAmI"
-	s.asCaller(w, r, operation, func(who caller) error {
+	serve(s, w, r, operation, func(who caller) error {
 		if err := s.rules.check(r, who, operation, nil); err != nil {
 			return err
 		}

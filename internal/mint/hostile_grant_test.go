@@ -98,6 +98,7 @@ func TestTokensThatWereNotOrdered(t *testing.T) {
 		"not renewable":     {"renewable": false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			v := newImpostor(t, p256(t))
 			m := open(t, knock(t, v.URL))
 			v.grants()

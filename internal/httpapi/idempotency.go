@@ -8,20 +8,6 @@ import (
 // maxIdempotencyKey is the longest key, in characters, without quotes.
 const maxIdempotencyKey = 255
 
-// bearerOf returns the bearer token of a call, or "" when there is no Authorization header. Any other use of the
-// header is a finding even when a certificate came too: a caller that is unsure who it is, is nobody.
-func bearerOf(r *http.Request) (string, error) {
-	values := r.Header.Values("Authorization")
-	if len(values) == 0 {
-		return "", nil
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", &requestError{kind: errUnauthenticated, detail: "authorization_malformed"}
-	}
-	return token, nil
-}
-
 // idempotencyKey reads the header's value: printable ASCII, or that as a string of RFC 8941 (in double quotes, with
 // backslash before quote and backslash). Both spellings are the same key. Empty is a key that was not sent.
 func idempotencyKey(r *http.Request) (string, error) {

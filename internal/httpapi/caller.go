@@ -1,0 +1,187 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/refusal"
+	. "github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// caller is an attest.Identity or a people.Person: nothing else proves who calls.
+type caller interface{ IsZero() bool }
+
+// authenticate tells who calls: a workload with an SVID, or a person with an ID token and nothing else. It comes first in every
+// operation under /v1. Each kind of proof is verified in full by its own package, and what both would take proves the
+// workload, which can never vote.
+func (s *Server) authenticate(r *http.Request, operation string) (caller, error) {
+	s.begin(r, operation)
+	bearer, err := bearerOf(r)
+	if err != nil {
+		return nobody, err
+	}
+	workload, noSVID := s.cfg.Attestor.Identify(r.TLS, bearer)
+	switch {
+	case noSVID == nil:
+		return workload, nil
+	case errors.Is(noSVID, attest.ErrBundleUnavailable):
+		return nobody, &requestError{kind: errBundle, detail: refusal.Reason(noSVID)}
+	case bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 || s.cfg.People == nil:
+		return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noSVID)}
+	}
+	person, noToken := s.cfg.People.Identify(r.Context(), bearer)
+	switch {
+	case noToken == nil && !s.pace.Allow(person.ID(), s.cfg.Now()):
+		return nobody, &requestError{kind: errPace, detail: "pace"}
+	case noToken == nil:
+		return person, nil
+	case errors.Is(noToken, people.ErrProviderUnavailable):
+		return nobody, &requestError{kind: errProvider, detail: refusal.Reason(noToken)}
+	case errors.Is(noSVID, attest.ErrID): // as an ID token's subject is none
+		return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noToken)}
+	}
+	// Why it failed is in the record only.
+	return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noSVID)}
+}
+
+// serve authenticates the caller, runs handle, and answers with the problem of its error. The type of handle's parameter says who may call:
+// attest.Identity for operations that are for sandboxes alone (H101), people.Person for people alone (H94), caller for both.
+func serve[T caller](s *Server, w http.ResponseWriter, r *http.Request, operation string, handle func(T) error) {
+	who, err := s.authenticate(r, operation)
+	if err == nil {
+		if allowed, ok := who.(T); ok {
+			err = handle(allowed)
+		} else {
+			err = wrongKind(who)
+		}
+	}
+	if err != nil {
+		s.fail(w, r, who, err)
+	}
+}
+
+func wrongKind(who caller) error {
+	detail := "workload"
+	if _, ok := who.(people.Person); ok {
+		detail = "person"
+	}
+	return &requestError{kind: errNotAllowed, detail: detail}
+}
+
+func workloadOf(who caller) (attest.Identity, error) {
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return attest.Identity{}, wrongKind(who)
+	}
+	return workload, nil
+}
+
+// delegator is the person whose ID token a sandbox presents as a member, to ask on their behalf; nil when there is none. It
+// proves nothing of who calls.
+func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes.User, error) {
+	bad := &requestError{kind: errInvalid, field: member, detail: refusal.Reason(people.ErrNoDelegation)}
+	switch {
+	case idToken == "":
+		return nil, nil //nolint:nilnil // on nobody's behalf
+	case s.cfg.People == nil:
+		bad.why = noDelegation
+		return nil, bad
+	}
+	person, err := s.cfg.People.Delegator(ctx, idToken)
+	bad.detail = refusal.Reason(err)
+	switch {
+	case errors.Is(err, people.ErrProviderUnavailable):
+		return nil, &requestError{kind: errProvider, detail: bad.detail}
+	case errors.Is(err, people.ErrNoDelegation):
+		bad.why = noDelegation
+		return nil, bad
+	case err != nil: // why is in the record only
+		bad.why = "is not a valid ID token of a person for delegation"
+		return nil, bad
+	}
+	return &scopes.User{ID: person.ID(), Groups: person.Groups(), Until: person.Expires()}, nil
+}
+
+const noDelegation = "is not supported: the operator has configured no delegation audience"
+
+// nameOf is the SPIFFE ID of a workload, or the id of a person.
+func nameOf(who caller) string { return actorOf(who).ID() }
+
+// bearerOf returns the bearer token of a call, or "" when there is no Authorization header. Any other use of the
+// header is a finding even when a certificate came too: a caller that is unsure who it is, is nobody.
+func bearerOf(r *http.Request) (string, error) {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return "", nil
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return "", &requestError{kind: errUnauthenticated, detail: "authorization_malformed"}
+	}
+	return token, nil
+}
+
+// requireDPoP returns the thumbprint of the key that a call has proved by DPoP (RFC 9449); empty when it has no proof. The proof
+// is used up, so the call has to be acceptable but for it.
+func (s *Server) requireDPoP(w http.ResponseWriter, r *http.Request, who attest.Identity) (string, error) {
+	values := r.Header.Values(dpop.Header)
+	if len(values) == 0 {
+		return "", nil
+	}
+	s.giveNonce(w.Header())
+	p, err := dpop.Check(values, dpop.Expected{
+		Method: r.Method, URLs: s.addresses(r.URL.EscapedPath()), Now: s.cfg.Now(), Nonces: s.nonces,
+	})
+	if err == nil {
+		err = s.cfg.Broker.UseProof(r.Context(), who.ID().String(), p)
+	}
+	switch {
+	case err == nil:
+		return p.Thumbprint, nil
+	case errors.Is(err, dpop.ErrNonce):
+		err = &requestError{kind: errNonce, detail: refusal.Reason(err)}
+	case errors.Is(err, dpop.ErrCrowded), errors.Is(err, broker.ErrLedgerUnavailable):
+		return "", err
+	default:
+		err = &requestError{kind: errProof, detail: refusal.Reason(err), why: strings.TrimPrefix(err.Error(), "dpop: ")}
+	}
+	w.Header().Set("WWW-Authenticate", proofChallenge(err))
+	return "", err
+}
+
+// proofChallenge is how the want of a proof is told (RFC 9449, section 7.1).
+func proofChallenge(err error) string {
+	name := CodeInvalidDPoPProof
+	if errors.Is(err, errNonce) {
+		name = CodeUseDPoPNonce
+	}
+	return `DPoP error="` + string(name) + `", algs="` + dpop.Algorithms + `"`
+}
+
+// giveNonce tells the nonce for the caller's next proof.
+func (s *Server) giveNonce(h http.Header) { h.Set(dpop.NonceHeader, s.nonces.At(s.cfg.Now())) }
+
+// addresses are those of a path by what the operator has configured. The Host header has no say in it: one that names a
+// port of its own would have us take the proofs that were made for what listens there.
+func (s *Server) addresses(path string) []string {
+	_, root := s.issuerURL()
+	all := []string{root + path}
+	for _, host := range s.cfg.Hosts {
+		all = append(all, "https://"+host+path)
+	}
+	return all
+}
+
+// wantsProof tells a caller whose ask was denied for the want of a proof what to put into one.
+func (s *Server) wantsProof(h http.Header, d scopes.Decision) {
+	if d.Reason == scopes.ReasonProofRequired {
+		s.giveNonce(h)
+	}
+}
