@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -119,7 +120,7 @@ func New(cfg Config) (*Console, error) {
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{}), mostExported: mostExported}
 	c.pace = ratelimit.New(callsPerSecond, callsAtOnce)
 	c.strangers = ratelimit.New(addressCallsPerSecond, addressCallsAtOnce)
-	c.exports = ratelimit.NewSemaphore(0, exportsAtOnce)
+	c.exports = ratelimit.NewSemaphore(math.MaxInt, exportsAtOnce)
 	c.complaints.Interval = complaintsEvery
 	if c.static, err = newStatic(); err != nil {
 		return nil, err

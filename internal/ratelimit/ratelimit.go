@@ -63,7 +63,7 @@ type Semaphore struct {
 	byKey map[string]int
 }
 
-// NewSemaphore returns a Semaphore for so many in total and for each key. A total of 0 is no limit.
+// NewSemaphore returns a Semaphore for so many in total and for each key.
 func NewSemaphore(total, perKey int) *Semaphore {
 	return &Semaphore{total: total, perKey: perKey, byKey: map[string]int{}}
 }
@@ -75,7 +75,7 @@ func (s *Semaphore) Enter(key string) (leave func(), err error) {
 	switch {
 	case s.byKey[key] >= s.perKey:
 		return nil, ErrKeyBusy
-	case s.total > 0 && s.all >= s.total:
+	case s.all >= s.total:
 		return nil, ErrBusy
 	}
 	s.all++
