@@ -564,18 +564,18 @@ func (e VoteRequestCovers) Valid() bool {
 type AccessToken struct {
 	AccessToken string `json:"access_token"`
 
-	// AuthorizationDetails What was granted, as the token says it.
+	// AuthorizationDetails What was granted, as in the token.
 	AuthorizationDetails []AuthorizationDetail `json:"authorization_details"`
 
 	// ExpiresIn Seconds.
 	ExpiresIn       int64     `json:"expires_in"`
 	IssuedTokenType TokenType `json:"issued_token_type,omitempty,omitzero"`
 
-	// OnBehalfOf The person on whose behalf the token was asked for. The subject is the sandbox all the same.
+	// OnBehalfOf The person on whose behalf the token was requested. The sandbox remains the subject.
 	OnBehalfOf TokenPerson `json:"on_behalf_of,omitempty,omitzero"`
 	Scope      string      `json:"scope"`
 
-	// TokenType `Bearer`, or `DPoP` when it is bound to the key of a proof.
+	// TokenType `Bearer`, or `DPoP` if the token is bound to the key of a proof.
 	//
 	// Example: Bearer
 	TokenType string `json:"token_type"`
@@ -583,16 +583,16 @@ type AccessToken struct {
 
 // Approval defines model for Approval.
 type Approval struct {
-	// BreakGlass A group of which two can agree in their place, in an emergency. Absent when nobody can.
+	// BreakGlass A group of which two people can approve in place of `group`, in an emergency. Absent if there is none.
 	BreakGlass string `json:"break_glass,omitempty,omitzero"`
 
-	// Broken True when somebody has agreed in their place: the glass is broken.
+	// Broken True if somebody has approved in place of this group (break-glass).
 	Broken bool `json:"broken,omitempty,omitzero"`
 
-	// Group Who can agree.
+	// Group The group that can approve.
 	Group string `json:"group"`
 
-	// Quorum How many of them have to.
+	// Quorum How many people of the group must approve.
 	Quorum int `json:"quorum"`
 }
 
@@ -601,24 +601,25 @@ type ApprovalCase struct {
 	Approval  Approval `json:"approval"`
 	Authority string   `json:"authority,omitempty,omitzero"`
 
-	// Canonical What the credential would be, as JSON, byte for byte: what a vote agrees to. The members below say the same
-	// in other words.
+	// Canonical The exact JSON text, byte for byte, that describes the credential and that a vote approves. The members
+	// below contain the same facts in another form.
 	Canonical string `json:"canonical"`
 
-	// ExpiresAt When the wait ends.
+	// ExpiresAt The deadline for the approval.
 	ExpiresAt time.Time `json:"expires_at"`
 
 	// Hash SHA-256 of `canonical`, in hex.
 	Hash string `json:"hash"`
 	ID   string `json:"id"`
 
-	// Like The same for the same ask of sibling sandboxes: a SHA-256, in hex, of what is the same.
+	// Like Equal for requests of sibling sandboxes that ask for the same. It is the SHA-256, in hex, of what the
+	// requests share.
 	Like string `json:"like"`
 
-	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+	// OnBehalfOf The person on whose behalf the request was made: issuer, `#` and `sub`. Absent if there is none.
 	OnBehalfOf PersonID `json:"on_behalf_of,omitempty,omitzero"`
 
-	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
@@ -629,46 +630,60 @@ type ApprovalCase struct {
 	// Reason Untrusted text from the sandbox.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// Recalled How often its own approval has stood for the same ask since.
+	// Recalled How often the approval of this request was reused for the same request.
 	Recalled int `json:"recalled,omitempty,omitzero"`
 
-	// RedeemedBy The issuance that it was redeemed by.
+	// RedeemedBy The issuance that redeemed the request.
 	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
 
-	// Remembered The request whose approval stands for this one too.
+	// Remembered The earlier request whose approval was reused for this one.
 	Remembered string `json:"remembered,omitempty,omitzero"`
 	Resource   string `json:"resource,omitempty,omitzero"`
 	Scope      string `json:"scope"`
 	SpiffeID   string `json:"spiffe_id"`
 
-	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time, and so is a one-shot token that is `used`.
+	// Status The state of a request or of its credential.
+	//
+	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+	// `redeemed` once its credential was requested.
+	//
+	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+	// Then the state is `compensated`.
+	//
+	// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+	// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
 	Task     string    `json:"task"`
 	Time     time.Time `json:"time"`
 
-	// Title What the scope does, in the words of the catalogue.
+	// Title What the scope does, as the catalogue describes it.
 	Title string `json:"title,omitempty,omitzero"`
 
-	// TTL Seconds that the credential would live at most.
+	// TTL The maximum lifetime of the credential, in seconds.
 	TTL   int64  `json:"ttl,omitempty,omitzero"`
 	Votes []Vote `json:"votes"`
 
-	// VotesCast How many there are, listed or not.
+	// VotesCast The number of votes, whether or not they are listed.
 	VotesCast int `json:"votes_cast,omitempty,omitzero"`
 }
 
-// ApprovalDecided A request that does not wait for you any more.
+// ApprovalDecided A request that no longer waits for you.
 type ApprovalDecided struct {
 	ID string `json:"id"`
 
-	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time, and so is a one-shot token that is `used`.
+	// Status The state of a request or of its credential.
+	//
+	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+	// `redeemed` once its credential was requested.
+	//
+	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+	// Then the state is `compensated`.
+	//
+	// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+	// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
 }
@@ -677,23 +692,24 @@ type ApprovalDecided struct {
 type ApprovalList struct {
 	Approvals []ApprovalCase `json:"approvals"`
 
-	// More More wait than are listed.
+	// More True if more requests wait than are listed.
 	More bool `json:"more,omitempty,omitzero"`
 }
 
-// ApprovalsCurrent What waits for you at one moment.
+// ApprovalsCurrent The requests that wait for you at one moment.
 type ApprovalsCurrent struct {
-	// Ids The requests, oldest first.
+	// Ids The ids of the requests, oldest first.
 	Ids []string `json:"ids"`
 
-	// More More wait than are listed, and may be older.
+	// More True if more requests wait than are listed. They may be older than the listed ones.
 	More bool `json:"more,omitempty,omitzero"`
 }
 
-// AssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
+// AssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
+// JWT-SVID as the assertion.
 type AssertionType string
 
-// AuthorizationDetail One action that a token is for (RFC 9396).
+// AuthorizationDetail One action that a token permits (RFC 9396).
 type AuthorizationDetail struct {
 	// Actions The authority class of the scope.
 	Actions []string `json:"actions"`
@@ -704,25 +720,25 @@ type AuthorizationDetail struct {
 	// Locations The audience of the token.
 	Locations []string `json:"locations"`
 
-	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
 
-	// Type The scope's name.
+	// Type The name of the scope.
 	Type string `json:"type"`
 }
 
 // Caller defines model for Caller.
 type Caller struct {
-	// Groups Those of a person, as the ID token names them.
+	// Groups The groups of a person, as the ID token names them.
 	Groups []string `json:"groups,omitempty,omitzero"`
 
-	// ID A SPIFFE ID; of a person the issuer, # and the subject.
+	// ID A SPIFFE ID, or for a person the issuer, # and the subject.
 	ID   string     `json:"id"`
 	Kind CallerKind `json:"kind"`
 
-	// Name What a person is called. Untrusted text.
+	// Name The name of a person. Untrusted text.
 	Name  string       `json:"name,omitempty,omitzero"`
 	Roles []CallerRole `json:"roles"`
 }
@@ -732,15 +748,16 @@ type CallerKind string
 
 // CallerRole defines model for CallerRole.
 type CallerRole struct {
-	// Audiences Of a resource server, those whose tokens it may ask about, whichever sandboxes hold them.
+	// Audiences For a resource server: the audiences whose tokens it can ask about, regardless of which sandbox holds
+	// them.
 	Audiences []string `json:"audiences,omitempty,omitzero"`
 
-	// BootstrapUntil When the role ends at the latest, where it is held as the bootstrap admin and by no group.
+	// BootstrapUntil When the role ends at the latest, if the caller has it only as the bootstrap admin and not by a group.
 	BootstrapUntil time.Time `json:"bootstrap_until,omitempty,omitzero"`
 	Role           RoleName  `json:"role"`
 
-	// Within Where it is held: trust domains, as spiffe:// and their name, and SPIFFE IDs at and below which it is. Empty of a
-	// resource server, whose audiences say how far it gets.
+	// Within Where the role holds: trust domains, as spiffe:// and the name, and SPIFFE IDs at and below which it
+	// holds. Empty for a resource server, which is limited by `audiences`.
 	//
 	//
 	// Example: ["spiffe://acme.example","spiffe://other.example/research"]
@@ -749,14 +766,14 @@ type CallerRole struct {
 
 // Catalogue defines model for Catalogue.
 type Catalogue struct {
-	// Actor Who has applied it; empty when Brevet did at its first start.
+	// Actor Who applied it. Empty if Brevet applied it at its first start.
 	Actor  string `json:"actor"`
 	Digest string `json:"digest"`
 
-	// Files By name.
+	// Files Sorted by name.
 	Files []CatalogueFile `json:"files"`
 
-	// Reason Their own words. Untrusted.
+	// Reason The reason in the actor's own words. Untrusted text.
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
 
@@ -766,51 +783,51 @@ type Catalogue struct {
 
 // CatalogueChange defines model for CatalogueChange.
 type CatalogueChange struct {
-	// Actor Who wanted it; empty when Brevet did at its first start.
+	// Actor Who requested the change. Empty if Brevet did at its first start.
 	Actor string `json:"actor"`
 
-	// Base The digest of the one before; absent for the first.
+	// Base The digest of the previous catalogue. Absent for the first.
 	Base      string    `json:"base,omitempty,omitzero"`
 	DecidedAt time.Time `json:"decided_at,omitempty,omitzero"`
 
-	// DecidedReason Their own words. Untrusted.
+	// DecidedReason The reason in the actor's own words. Untrusted text.
 	DecidedReason string `json:"decided_reason,omitempty,omitzero"`
 
-	// Decider Who has approved or rejected what was proposed.
+	// Decider Who approved or rejected the proposal.
 	Decider string `json:"decider,omitempty,omitzero"`
 	Digest  string `json:"digest"`
 
-	// ID Of the ledger's entry; absent when it was in force already.
+	// ID The id of the ledger entry. Absent if the catalogue was already in force.
 	ID string `json:"id,omitempty,omitzero"`
 
-	// Reason Their own words. Untrusted.
+	// Reason The reason in the actor's own words. Untrusted text.
 	Reason string `json:"reason"`
 
-	// State A proposal is `superseded` once another catalogue is applied.
+	// State A proposal is `superseded` when another catalogue is applied.
 	State CatalogueState `json:"state"`
 	Time  time.Time      `json:"time"`
 
-	// VaultPolicies In answers to a change: the policies of Vault that it needs and the one before did not. `brevet bootstrap`
-	// writes them.
+	// VaultPolicies In answers to a change: the Vault policies that the catalogue needs and the previous one did not. `brevet
+	// bootstrap` creates them.
 	VaultPolicies []string `json:"vault_policies,omitempty,omitzero"`
 
-	// Version That it has when it is applied, and would have had else.
+	// Version The version number that the catalogue has if it is applied, or would have had.
 	Version int64 `json:"version"`
 }
 
 // CatalogueDecision defines model for CatalogueDecision.
 type CatalogueDecision struct {
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason  string           `json:"reason,omitempty,omitzero"`
 	Verdict CatalogueVerdict `json:"verdict"`
 }
 
 // CatalogueFile defines model for CatalogueFile.
 type CatalogueFile struct {
-	// Name Relative to the catalogue's folder, with slashes.
+	// Name Relative to the folder of the catalogue, with slashes.
 	Name string `json:"name"`
 
-	// Text What is in it.
+	// Text The content of the file.
 	Text string `json:"text"`
 }
 
@@ -818,7 +835,7 @@ type CatalogueFile struct {
 type CatalogueFiles struct {
 	Digest string `json:"digest"`
 
-	// Files By name.
+	// Files Sorted by name.
 	Files []CatalogueFile `json:"files"`
 }
 
@@ -832,7 +849,7 @@ type CatalogueOrder struct {
 	// Files All files of the catalogue.
 	Files []CatalogueFile `json:"files"`
 
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason string `json:"reason"`
 }
 
@@ -843,7 +860,7 @@ type CatalogueProblem struct {
 	What string `json:"what"`
 }
 
-// CatalogueState A proposal is `superseded` once another catalogue is applied.
+// CatalogueState A proposal is `superseded` when another catalogue is applied.
 type CatalogueState string
 
 // CatalogueVerdict defines model for CatalogueVerdict.
@@ -854,28 +871,30 @@ type Clamp struct {
 	// Bound The limit that applied.
 	Bound string `json:"bound"`
 
-	// From Seconds before.
+	// From TTL in seconds before the limit applied.
 	From int64 `json:"from"`
 
-	// To Seconds after.
+	// To TTL in seconds after the limit applied.
 	To int64 `json:"to"`
 }
 
-// ClientAuthentication Exactly one proof of who calls: an X.509-SVID over mutual TLS, or a JWT-SVID as `client_assertion`.
+// ClientAuthentication The client authenticates in exactly one way: by an X.509-SVID over mutual TLS, or by a JWT-SVID as
+// `client_assertion`.
 type ClientAuthentication struct {
 	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
-	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
+	// ClientAssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
+	// JWT-SVID as the assertion.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
-	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
+	// ClientID The caller's SPIFFE ID. It can be omitted. A different value is refused.
 	//
 	// Example: spiffe://acme.example/research/a
 	ClientID string `json:"client_id,omitempty,omitzero"`
 }
 
-// Confirmation The key that whoever shows the token has to prove (RFC 7800).
+// Confirmation The key that the presenter of the token has to prove (RFC 7800).
 type Confirmation struct {
 	// Jkt Thumbprint of the key of its DPoP proofs (RFC 9449).
 	Jkt string `json:"jkt,omitempty,omitzero"`
@@ -891,48 +910,50 @@ type ConsistencyProof struct {
 	To     int64  `json:"to"`
 }
 
-// CredentialFacts What is known about the credential, besides itself.
+// CredentialFacts Facts about the credential, without the credential itself.
 type CredentialFacts struct {
-	// Accessor Vault's accessor of the token that it lives under. Only auditors see it.
+	// Accessor The accessor of the Vault token to which the credential belongs. Only auditors see it.
 	Accessor string `json:"accessor,omitempty,omitzero"`
 	Audience string `json:"audience,omitempty,omitzero"`
 
-	// ClaimsSha256 Digest of the token's payload, in hex.
+	// ClaimsSha256 SHA-256 of the token's payload, in hex.
 	ClaimsSha256 string `json:"claims_sha256,omitempty,omitzero"`
 
 	// KeyID RFC 7638 thumbprint of the signing key.
 	KeyID string `json:"key_id,omitempty,omitzero"`
 	Kind  string `json:"kind"`
 
-	// Lease Vault's lease id. Only auditors see it.
+	// Lease The lease id in Vault. Only auditors see it.
 	Lease string `json:"lease,omitempty,omitzero"`
 
-	// Name What the far side knows it by, such as the database user or the serial number.
+	// Name The name of the credential in the target system, such as the database user or the serial number.
 	Name string `json:"name,omitempty,omitzero"`
 
-	// Sha256 Digest of the secret, in hex.
+	// Sha256 SHA-256 of the secret, in hex.
 	Sha256 string `json:"sha256,omitempty,omitzero"`
 
-	// Static True when nobody can end it before its owner changes it.
+	// Static True if the credential is a static secret: only its owner can end it, by changing it.
 	Static bool `json:"static,omitempty,omitzero"`
 
-	// VaultPath What Vault was asked for. Only auditors see it.
+	// VaultPath The path that was requested from Vault. Only auditors see it.
 	VaultPath string `json:"vault_path,omitempty,omitzero"`
 }
 
 // Decision defines model for Decision.
 type Decision string
 
-// EgressRule Each of the methods, at each of the paths, on each of the hosts; or logins to databases.
+// EgressRule Allows each of the methods, at each of the paths, on each of the hosts. A rule with databases allows logins
+// instead.
 type EgressRule struct {
-	// Databases Those that an egress gateway logs in to, with a credential of kind database.
+	// Databases Databases to which an egress gateway logs in, with a credential of kind database.
 	Databases []string `json:"databases,omitempty,omitzero"`
 
-	// Hosts Names; `*.` is any one label. Without a port for 443 and 80.
+	// Hosts Host names. `*.` matches exactly one label. Without a port, a name covers 443 and 80.
 	Hosts   []string `json:"hosts"`
 	Methods []string `json:"methods,omitempty,omitzero"`
 
-	// Paths By segment: a text, `{param}`, `*` for one, `**` for all that follow.
+	// Paths Path patterns by segment: literal text, `{param}`, `*` for one segment, or `**` for all remaining
+	// segments.
 	Paths []string `json:"paths,omitempty,omitzero"`
 
 	// Send How an egress gateway puts the credential into a call.
@@ -941,52 +962,61 @@ type EgressRule struct {
 
 // EgressSend How an egress gateway puts the credential into a call.
 type EgressSend struct {
-	// As `aws` signs the call, and `certificate` is that of the connection.
+	// As `aws` signs the call. `certificate` is the client certificate of the connection.
 	As EgressSendAs `json:"as"`
 
-	// Field The member of the credential that is sent; a JWT has none, nor have `aws` and `certificate`.
+	// Field The member of the credential to send. Absent for a JWT, for `aws` and for `certificate`.
 	Field string `json:"field,omitempty,omitzero"`
 
-	// Name Of the header or of the key in the query.
+	// Name The name of the header, or of the key in the query.
 	Name string `json:"name,omitempty,omitzero"`
 
-	// Region Of `aws`.
+	// Region The region for which `aws` signs a call.
 	Region string `json:"region,omitempty,omitzero"`
 
-	// Service Of `aws`: what a call is signed for.
+	// Service The service for which `aws` signs a call.
 	Service string `json:"service,omitempty,omitzero"`
 
-	// User The user of `basic`.
+	// User The user name for `basic`.
 	User string `json:"user,omitempty,omitzero"`
 }
 
-// EgressSendAs `aws` signs the call, and `certificate` is that of the connection.
+// EgressSendAs `aws` signs the call. `certificate` is the client certificate of the connection.
 type EgressSendAs string
 
 // Ended defines model for Ended.
 type Ended struct {
-	// At Of the status.
+	// At The time of the status.
 	At time.Time `json:"at"`
 
-	// Cause Why it ended: `released`, `task_ended`, `revoked`, `quarantined` and the like.
+	// Cause Why the credential ended: `released`, `task_ended`, `revoked`, `quarantined` and others.
 	Cause    string `json:"cause"`
 	ID       string `json:"id"`
 	Kind     string `json:"kind,omitempty,omitzero"`
 	Scope    string `json:"scope"`
 	SpiffeID string `json:"spiffe_id"`
 
-	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time, and so is a one-shot token that is `used`.
+	// Status The state of a request or of its credential.
+	//
+	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+	// `redeemed` once its credential was requested.
+	//
+	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+	// Then the state is `compensated`.
+	//
+	// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+	// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 	Status Status `json:"status"`
 	Task   string `json:"task"`
 
-	// UsableUntil Until when whoever does not ask Brevet may still accept it. Absent when it is dead everywhere.
+	// UsableUntil Until when a service that does not ask Brevet may still accept the credential. Absent if nothing accepts
+	// it any more.
 	UsableUntil time.Time `json:"usable_until,omitempty,omitzero"`
 
-	// Why Why it is not over: `vault_unavailable`, `vault_refused`, `unfinished` (its making is under way or lost, and
-	// what came of it dies by itself) or `static`. Absent when it is.
+	// Why Why the credential has not ended: `vault_unavailable`, `vault_refused`, `ledger_unavailable`, `unfinished`
+	// (minting is in progress or its result was lost, and what Vault may have made expires) or `static`. Absent
+	// if it has ended.
 	Why string `json:"why,omitempty,omitzero"`
 }
 
@@ -994,14 +1024,15 @@ type Ended struct {
 type EntryPage struct {
 	Entries []LogEntry `json:"entries"`
 
-	// Next The `from` of the following page.
+	// Next The `from` of the next page.
 	Next int64 `json:"next"`
 }
 
-// GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
-// with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
-// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent, or
-// asks on behalf of a person, whose ID token it takes.
+// GrantType `client_credentials` requests a token. If people have to approve, the answer is the error
+// `authorization_pending` with an `auth_req_id`. Then `urn:brevet:params:grant-type:approval` with that id gets
+// the result. The error codes are those of CIBA and RFC 8628, but Brevet implements neither. Token exchange (RFC
+// 8693) hands an access token of the caller down to a sub-agent, or requests a token on behalf of a person, with
+// the person's ID token.
 type GrantType string
 
 // Hash A SHA-256, in base64.
@@ -1030,31 +1061,32 @@ type InclusionProof struct {
 	Size     int64 `json:"size"`
 }
 
-// Introspection Of a token that is not in force, `active` is all.
+// Introspection For a token that is not in force, `active` is the only member.
 type Introspection struct {
-	// Act Who acts for the subject (RFC 8693), and for whom before it.
+	// Act The party that acts for the subject (RFC 8693), with the previous actors.
 	Act                  TokenActor            `json:"act,omitempty,omitzero"`
 	Active               bool                  `json:"active"`
 	Aud                  string                `json:"aud,omitempty,omitzero"`
 	AuthorizationDetails []AuthorizationDetail `json:"authorization_details,omitempty,omitzero"`
 	ClientID             string                `json:"client_id,omitempty,omitzero"`
 
-	// Cnf The key that whoever shows the token has to prove (RFC 7800).
+	// Cnf The key that the presenter of the token has to prove (RFC 7800).
 	Cnf Confirmation `json:"cnf,omitempty,omitzero"`
 	Exp int64        `json:"exp,omitempty,omitzero"`
 	Iat int64        `json:"iat,omitempty,omitzero"`
 	Iss string       `json:"iss,omitempty,omitzero"`
 	Jti string       `json:"jti,omitempty,omitzero"`
 
-	// OnBehalfOf The person on whose behalf the token was asked for. The subject is the sandbox all the same.
+	// OnBehalfOf The person on whose behalf the token was requested. The sandbox remains the subject.
 	OnBehalfOf TokenPerson `json:"on_behalf_of,omitempty,omitzero"`
 
-	// OneShot This was its one use, if you are a resource server: whoever asks next finds it inactive.
+	// OneShot True for a token that is good for one use. If a resource server asks, this answer uses up the token, and
+	// the next answer is inactive.
 	OneShot bool   `json:"one_shot,omitempty,omitzero"`
 	Scope   string `json:"scope,omitempty,omitzero"`
 	Sub     string `json:"sub,omitempty,omitzero"`
 
-	// Task The piece of work that the token is for.
+	// Task The task for which the token was issued.
 	Task string `json:"task,omitempty,omitzero"`
 
 	// TokenType Example: Bearer
@@ -1065,35 +1097,35 @@ type Introspection struct {
 type Issuance struct {
 	Approval Approval `json:"approval,omitempty,omitzero"`
 
-	// Approves The request that people have approved and that this issuance redeems.
+	// Approves The approved request that this issuance redeemed.
 	Approves  string   `json:"approves,omitempty,omitzero"`
 	Authority string   `json:"authority,omitempty,omitzero"`
 	Catalogue string   `json:"catalogue"`
 	Clamps    []string `json:"clamps,omitempty,omitzero"`
 
-	// Credential What is known about the credential, besides itself.
+	// Credential Facts about the credential, without the credential itself.
 	Credential   CredentialFacts `json:"credential,omitempty,omitzero"`
 	Decision     Decision        `json:"decision"`
 	DecisionCode string          `json:"decision_code"`
 
-	// EndedBy Who ended it before its time: a SPIFFE ID, or a person.
+	// EndedBy Who ended the credential early: a SPIFFE ID or the id of a person.
 	EndedBy     string    `json:"ended_by,omitempty,omitzero"`
 	ExpiresAt   time.Time `json:"expires_at,omitempty,omitzero"`
 	Explanation string    `json:"explanation,omitempty,omitzero"`
 	ID          string    `json:"id"`
 
-	// Index Of the ledger entry. Only auditors see it.
+	// Index The index of the ledger entry. Only auditors see it.
 	Index *int64 `json:"index,omitempty"`
 
-	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+	// OnBehalfOf The person on whose behalf the request was made: issuer, `#` and `sub`. Absent if there is none.
 	OnBehalfOf PersonID `json:"on_behalf_of,omitempty,omitzero"`
 
-	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
 
-	// Parent The issuance that this one was handed down from.
+	// Parent The issuance from which this one was handed down.
 	Parent string `json:"parent,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
@@ -1102,21 +1134,28 @@ type Issuance struct {
 	// Reason Untrusted text from the sandbox.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RedeemedBy The issuance that this request was redeemed by.
+	// RedeemedBy The issuance that redeemed this request.
 	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
 	Resource   string `json:"resource,omitempty,omitzero"`
 	Scope      string `json:"scope"`
 	SpiffeID   string `json:"spiffe_id"`
 
-	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time, and so is a one-shot token that is `used`.
+	// Status The state of a request or of its credential.
+	//
+	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+	// `redeemed` once its credential was requested.
+	//
+	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+	// Then the state is `compensated`.
+	//
+	// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+	// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 	Status       Status    `json:"status"`
 	StatusAt     time.Time `json:"status_at"`
 	StatusDetail string    `json:"status_detail,omitempty,omitzero"`
 
-	// Svid How the subject proved itself.
+	// Svid How the sandbox authenticated.
 	Svid string    `json:"svid"`
 	Task string    `json:"task"`
 	Time time.Time `json:"time"`
@@ -1124,7 +1163,7 @@ type Issuance struct {
 	// TTL Seconds.
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 
-	// TTLAsked Seconds; absent when the default was asked for.
+	// TTLAsked Requested TTL in seconds. Absent if the default was requested.
 	TTLAsked int64 `json:"ttl_asked,omitempty,omitzero"`
 }
 
@@ -1132,10 +1171,10 @@ type Issuance struct {
 type IssuancePage struct {
 	Issuances []Issuance `json:"issuances"`
 
-	// Next The cursor of the next page; absent at the end.
+	// Next The cursor of the next page. Absent on the last page.
 	Next string `json:"next,omitempty,omitzero"`
 
-	// Prev The cursor of the page before; absent on the first.
+	// Prev The cursor of the previous page. Absent on the first page.
 	Prev string `json:"prev,omitempty,omitzero"`
 }
 
@@ -1148,20 +1187,20 @@ type LogEntry struct {
 
 // LogReceipt defines model for LogReceipt.
 type LogReceipt struct {
-	// Approves The id of the request that people approved for it, if they did.
+	// Approves The id of the request that people approved for the issuance, if there is one.
 	Approves string `json:"approves,omitempty,omitzero"`
 
-	// Checkpoint A signed checkpoint that covers all the entries, as a note.
+	// Checkpoint A signed checkpoint that covers all the entries, as a signed note.
 	Checkpoint string            `json:"checkpoint"`
 	Entries    []LogReceiptEntry `json:"entries"`
 
-	// Issuance The id of the issuance, where it is of one.
+	// Issuance The id of the issuance, if the receipt is of an issuance.
 	Issuance string `json:"issuance,omitempty,omitzero"`
 
-	// SpiffeID The sandbox of the task, where it is of one.
+	// SpiffeID The sandbox of the task, if the receipt is of a task.
 	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
 
-	// Task The task, where it is of one.
+	// Task The task, if the receipt is of a task.
 	Task string `json:"task,omitempty,omitzero"`
 
 	// Version Always 1.
@@ -1178,9 +1217,9 @@ type LogReceiptEntry struct {
 	Proof []Hash `json:"proof"`
 }
 
-// NarrowestAsk The widest ask, within what was asked, that policy would let pass.
+// NarrowestAsk The widest request, within the denied one, that policy would allow.
 type NarrowestAsk struct {
-	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
@@ -1190,18 +1229,18 @@ type NarrowestAsk struct {
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 }
 
-// OAuthError An error of OAuth (RFC 6749, 5.2). `problem` tells the same as the rest of the API would, with the way on:
-// which policies decided, what would pass, and who could approve.
+// OAuthError An OAuth error (RFC 6749, 5.2). `problem` has what the rest of the API would answer: the policies that
+// decided, a request that would pass, and who could approve.
 type OAuthError struct {
-	// AuthReqID Of `authorization_pending` and `slow_down`: the request that people decide on.
+	// AuthReqID For `authorization_pending` and `slow_down`: the id of the request that people decide on.
 	AuthReqID        string         `json:"auth_req_id,omitempty,omitzero"`
 	Error            OAuthErrorCode `json:"error"`
 	ErrorDescription string         `json:"error_description,omitempty,omitzero"`
 
-	// ExpiresIn Seconds until nobody can decide any more.
+	// ExpiresIn Seconds until the deadline for the approval.
 	ExpiresIn int64 `json:"expires_in,omitempty,omitzero"`
 
-	// Interval Seconds to wait between two looks.
+	// Interval Seconds to wait before the next attempt.
 	Interval int `json:"interval,omitempty,omitzero"`
 
 	// Problem A problem document (RFC 9457).
@@ -1211,51 +1250,51 @@ type OAuthError struct {
 // OAuthErrorCode defines model for OAuthErrorCode.
 type OAuthErrorCode string
 
-// OfferedScope A scope that a sandbox may ask for.
+// OfferedScope A scope that a sandbox can request.
 type OfferedScope struct {
-	// Approval Whether people have to agree; `maybe` when that depends on the ask.
+	// Approval Whether people have to approve. `maybe` means that it depends on the request.
 	Approval OfferedScopeApproval `json:"approval"`
 
 	// Authority read, draft, write, delete, payment or permission.
 	Authority string `json:"authority"`
 
-	// Bind What an ask has to prove: `mtls` an X.509-SVID over mutual TLS, `dpop` a key of yours by a DPoP proof. The
-	// token is bound to it.
+	// Bind What a request must prove: `mtls` an X.509-SVID over mutual TLS, `dpop` possession of your key by a DPoP
+	// proof. The token is bound to it.
 	Bind OfferedScopeBind `json:"bind"`
 
-	// Credential Kind of the credential: jwt, vault-token, database, pki, ssh, kv or vault.
+	// Credential The kind of the credential: jwt, vault-token, database, pki, ssh, kv or vault.
 	Credential string `json:"credential"`
 
-	// Csr Whether an ask has to have a certificate signing request, for a key of the caller.
+	// Csr Whether a request must have a certificate signing request for a key of the caller.
 	Csr bool `json:"csr,omitempty,omitzero"`
 
-	// Egress The calls that gateways let pass with the credential. Without them, none.
+	// Egress The calls that gateways allow with the credential. If absent, they allow none.
 	Egress []EgressRule `json:"egress,omitempty,omitzero"`
 
 	// Name Example: github.issues.read
 	Name string `json:"name"`
 
-	// Params The parameters by name. An ask has to have all of them.
+	// Params The parameters by name. A request must have all of them.
 	Params map[string]ScopeParam `json:"params"`
 
-	// Title What it does, in the words of an admin.
+	// Title What the scope does, as an admin describes it.
 	Title string `json:"title"`
 
-	// TTLDefault Seconds that are given when an ask names none.
+	// TTLDefault The TTL in seconds of a request that does not specify one.
 	TTLDefault int64 `json:"ttl_default"`
 
-	// TTLMax Seconds that longer asks are cut to.
+	// TTLMax The maximum TTL in seconds. A longer TTL is shortened to it.
 	TTLMax int64 `json:"ttl_max"`
 }
 
-// OfferedScopeApproval Whether people have to agree; `maybe` when that depends on the ask.
+// OfferedScopeApproval Whether people have to approve. `maybe` means that it depends on the request.
 type OfferedScopeApproval string
 
-// OfferedScopeBind What an ask has to prove: `mtls` an X.509-SVID over mutual TLS, `dpop` a key of yours by a DPoP proof. The
-// token is bound to it.
+// OfferedScopeBind What a request must prove: `mtls` an X.509-SVID over mutual TLS, `dpop` possession of your key by a DPoP
+// proof. The token is bound to it.
 type OfferedScopeBind string
 
-// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 //
 // Example: {"repo":"acme/api"}
 type Params = map[string]any
@@ -1264,18 +1303,25 @@ type Params = map[string]any
 type Pending struct {
 	Approval Approval `json:"approval"`
 
-	// ExpiresAt When the wait ends.
+	// ExpiresAt The deadline for the approval.
 	ExpiresAt time.Time `json:"expires_at"`
 	ID        string    `json:"id"`
 
-	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time, and so is a one-shot token that is `used`.
+	// Status The state of a request or of its credential.
+	//
+	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+	// `redeemed` once its credential was requested.
+	//
+	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+	// Then the state is `compensated`.
+	//
+	// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+	// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 	Status Status `json:"status"`
 }
 
-// PersonID The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+// PersonID The person on whose behalf the request was made: issuer, `#` and `sub`. Absent if there is none.
 type PersonID = string
 
 // Policies The ids of the policies that decided.
@@ -1283,7 +1329,7 @@ type Policies = []string
 
 // Problem A problem document (RFC 9457).
 type Problem struct {
-	// Approvers The group that could approve such an ask.
+	// Approvers The group that could approve such a request.
 	Approvers string      `json:"approvers,omitempty,omitzero"`
 	Catalogue string      `json:"catalogue,omitempty,omitzero"`
 	Code      ProblemCode `json:"code"`
@@ -1292,25 +1338,25 @@ type Problem struct {
 	Detail      string `json:"detail"`
 	Explanation string `json:"explanation,omitempty,omitzero"`
 
-	// Field The member or parameter that was not acceptable.
+	// Field The member or parameter that was not accepted.
 	Field string `json:"field,omitempty,omitzero"`
 
-	// ID Of the record of a denial.
+	// ID The id of the record of a denial.
 	ID string `json:"id,omitempty,omitzero"`
 
-	// Instance Names this one failure; holds the request id.
+	// Instance Identifies this one error. It contains the request id.
 	Instance string `json:"instance,omitempty,omitzero"`
 
-	// Narrowest The widest ask, within what was asked, that policy would let pass.
+	// Narrowest The widest request, within the denied one, that policy would allow.
 	Narrowest NarrowestAsk `json:"narrowest,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
 	Policies Policies `json:"policies,omitempty,omitzero"`
 
-	// Problems Of an invalid catalogue, what is wrong with it, as far as is worth listing.
+	// Problems For an invalid catalogue: its errors, at most 100 of them.
 	Problems []CatalogueProblem `json:"problems,omitempty,omitzero"`
 
-	// Reason The fixed code of why policy said no.
+	// Reason A fixed code for the cause of a denial or of a failed authentication.
 	Reason string `json:"reason,omitempty,omitzero"`
 	Status int    `json:"status"`
 	Title  string `json:"title"`
@@ -1324,7 +1370,7 @@ type ProblemCode string
 
 // Quarantine defines model for Quarantine.
 type Quarantine struct {
-	// Actor Who added it: a SPIFFE ID, or a person.
+	// Actor Who added the quarantine: a SPIFFE ID or the id of a person.
 	Actor string `json:"actor"`
 
 	// Reason Untrusted text.
@@ -1340,52 +1386,52 @@ type QuarantineList struct {
 
 // QuarantineRequest defines model for QuarantineRequest.
 type QuarantineRequest struct {
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason string `json:"reason"`
 
-	// SpiffeID A SPIFFE ID, which stands for everything below it too, or `spiffe://` and a trust domain.
-	//
+	// SpiffeID A SPIFFE ID, which also covers everything below it, or `spiffe://` and a trust domain.
 	//
 	// Example: spiffe://acme.example/research
 	SpiffeID string `json:"spiffe_id"`
 }
 
-// Receipt What an early end did, credential by credential.
+// Receipt The effect of an early end, for each credential.
 type Receipt struct {
-	// Counts How many of those listed have which status.
+	// Counts The number of listed credentials by status.
 	Counts map[string]int `json:"counts"`
 	Ended  []Ended        `json:"ended"`
 
-	// ID Of the ledger's entry that ordered it; absent for a release.
+	// ID The id of the ledger entry that ordered the end. Absent for a release.
 	ID string `json:"id,omitempty,omitzero"`
 
-	// More True when there are credentials that are not listed. They are inactive too, and the server goes on ending them.
+	// More True if more credentials match than are listed. They are inactive too, and the server continues to end
+	// them.
 	More bool `json:"more"`
 
-	// Time When it was carried out, or will be.
+	// Time When the order was carried out, or will be.
 	Time time.Time `json:"time"`
 }
 
 // Redemption defines model for Redemption.
 type Redemption struct {
-	// Csr The certificate signing request that you asked with.
+	// Csr The certificate signing request that was sent with the request.
 	Csr string `json:"csr,omitempty,omitzero"`
 
-	// PublicKey The public key that you asked with.
+	// PublicKey The public key that was sent with the request.
 	PublicKey string `json:"public_key,omitempty,omitzero"`
 }
 
-// ReportedUsage What the holders of the credentials say of them.
+// ReportedUsage What the holders of the credentials reported.
 type ReportedUsage struct {
 	Calls int64 `json:"calls"`
 
-	// Credentials How many of those that were issued somebody has said something of.
+	// Credentials Issued credentials with a report.
 	Credentials int64 `json:"credentials"`
 
-	// LastUsedAt Absent when none was used.
+	// LastUsedAt Absent if none was used.
 	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
 
-	// Used How many of these were used at least once.
+	// Used Reported credentials that were used at least once.
 	Used int64 `json:"used"`
 }
 
@@ -1395,27 +1441,35 @@ type RequestState struct {
 	Decision     Decision `json:"decision"`
 	DecisionCode string   `json:"decision_code,omitempty,omitzero"`
 
-	// ExpiresAt When the credential, or the wait, ends.
+	// ExpiresAt When the credential expires, or the deadline for the approval.
 	ExpiresAt   time.Time `json:"expires_at,omitempty,omitzero"`
 	Explanation string    `json:"explanation,omitempty,omitzero"`
 	ID          string    `json:"id"`
 
-	// InForce There is a credential, its time has not come, and nobody has ended it, its task, or what the sandbox may have.
-	// What is static is not in force after the end of its task, though nobody can take it back.
+	// InForce True if there is a credential that has not expired, and neither it, its task, its sandbox's access nor a
+	// credential that it was handed down from was ended. A static secret is not in force after the end of its
+	// task, although nobody can take it back.
 	InForce bool `json:"in_force,omitempty,omitzero"`
 
-	// RedeemedBy The issuance that it was redeemed by.
+	// RedeemedBy The issuance that redeemed the request.
 	RedeemedBy string `json:"redeemed_by,omitempty,omitzero"`
 	Scope      string `json:"scope"`
 
-	// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-	// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-	// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-	// before their time, and so is a one-shot token that is `used`.
+	// Status The state of a request or of its credential.
+	//
+	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+	// `redeemed` once its credential was requested.
+	//
+	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+	// Then the state is `compensated`.
+	//
+	// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+	// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 	Status   Status    `json:"status"`
 	StatusAt time.Time `json:"status_at"`
 
-	// StatusDetail A fixed code that says why.
+	// StatusDetail A fixed code for the cause of the status.
 	StatusDetail string `json:"status_detail,omitempty,omitzero"`
 	Task         string `json:"task"`
 
@@ -1425,12 +1479,13 @@ type RequestState struct {
 
 // ResourceMetadata defines model for ResourceMetadata.
 type ResourceMetadata struct {
-	// AuthorizationServers The provider whose ID tokens people call with, if any. Workloads call with SVIDs, and never with tokens of this server.
+	// AuthorizationServers The provider whose ID tokens people call with, if any. Workloads call with SVIDs, never with tokens of
+	// this server.
 	AuthorizationServers   []string `json:"authorization_servers,omitempty,omitzero"`
 	BearerMethodsSupported []string `json:"bearer_methods_supported"`
 	Resource               string   `json:"resource"`
 
-	// ResourceDocumentation Where this description is.
+	// ResourceDocumentation The URL of this document.
 	ResourceDocumentation string `json:"resource_documentation,omitempty,omitzero"`
 }
 
@@ -1439,17 +1494,17 @@ type RevocationRequest struct {
 	// Catalogue The digest of the catalogue that decided.
 	Catalogue string `json:"catalogue,omitempty,omitzero"`
 
-	// ID Of one issuance.
+	// ID The id of one issuance.
 	ID string `json:"id,omitempty,omitzero"`
 
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason string `json:"reason"`
 	Scope  string `json:"scope,omitempty,omitzero"`
 
 	// SpiffeID Example: spiffe://acme.example/research/a
 	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
 
-	// SpiffeIDPrefix This SPIFFE ID and everything below it. It ends where a path segment ends.
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. The prefix must end at the end of a path segment.
 	//
 	// Example: spiffe://acme.example/research
 	SpiffeIDPrefix string `json:"spiffe_id_prefix,omitempty,omitzero"`
@@ -1464,44 +1519,44 @@ type RoleName string
 
 // ScopeList defines model for ScopeList.
 type ScopeList struct {
-	// Catalogue Digest of the catalogue in force.
+	// Catalogue The digest of the catalogue in force.
 	Catalogue string         `json:"catalogue"`
 	Scopes    []OfferedScope `json:"scopes"`
 }
 
 // ScopeParam defines model for ScopeParam.
 type ScopeParam struct {
-	// Max Of an int, inclusive.
+	// Max For an int, inclusive.
 	Max *int64 `json:"max,omitempty"`
 
-	// MaxLength Of a string: in bytes.
+	// MaxLength For a string: its maximum length in bytes.
 	MaxLength int `json:"max_length,omitempty,omitzero"`
 
-	// Min Of an int, inclusive.
+	// Min For an int, inclusive.
 	Min *int64 `json:"min,omitempty"`
 
-	// Pattern Of a string: the RE2 expression that all of it matches.
+	// Pattern For a string: an RE2 expression that must match all of it.
 	Pattern string `json:"pattern,omitempty,omitzero"`
 
 	// Type string, enum, int or bool.
 	Type string `json:"type"`
 
-	// Values Of an enum.
+	// Values For an enum: its values.
 	Values []string `json:"values,omitempty,omitzero"`
 }
 
 // ScopeUsage defines model for ScopeUsage.
 type ScopeUsage struct {
-	// Asked Requests. One that people approved is counted once.
+	// Asked Requests. A request that people approved counts once, together with the issuance that redeemed it.
 	Asked int64 `json:"asked"`
 
-	// Denied Requests that policy, a limit or a person did not let pass.
+	// Denied Requests that policy, a limit or a person denied.
 	Denied int64 `json:"denied"`
 
-	// Granted Credentials that were issued.
+	// Granted Issued credentials.
 	Granted int64 `json:"granted"`
 
-	// Reported What the holders of the credentials say of them.
+	// Reported What the holders of the credentials reported.
 	Reported ReportedUsage `json:"reported"`
 	Scope    string        `json:"scope"`
 }
@@ -1517,36 +1572,43 @@ type ServerMetadata struct {
 	Issuer                                    string   `json:"issuer"`
 	JwksURI                                   string   `json:"jwks_uri"`
 
-	// ResponseTypesSupported None, since there is no authorization endpoint; but RFC 8414 requires the member.
+	// ResponseTypesSupported Empty, because there is no authorization endpoint. RFC 8414 requires the member.
 	ResponseTypesSupported                 []string `json:"response_types_supported"`
 	RevocationEndpoint                     string   `json:"revocation_endpoint,omitempty,omitzero"`
 	RevocationEndpointAuthMethodsSupported []string `json:"revocation_endpoint_auth_methods_supported,omitempty,omitzero"`
 
-	// ScopesSupported The scopes of the catalogue in force whose credentials are access tokens. Policy says who may have which.
+	// ScopesSupported The scopes of the catalogue in force whose credentials are access tokens. Policy decides who gets which.
 	ScopesSupported []string `json:"scopes_supported,omitempty,omitzero"`
 
-	// ServiceDocumentation Where this description is.
+	// ServiceDocumentation The URL of this document.
 	ServiceDocumentation                  string   `json:"service_documentation,omitempty,omitzero"`
 	TLSClientCertificateBoundAccessTokens bool     `json:"tls_client_certificate_bound_access_tokens,omitempty,omitzero"`
 	TokenEndpoint                         string   `json:"token_endpoint"`
 	TokenEndpointAuthMethodsSupported     []string `json:"token_endpoint_auth_methods_supported,omitempty,omitzero"`
 }
 
-// Status Where it stands: `intent` is about to be made, `unknown` was lost on the way and dies undelivered, as which it
-// is `compensated`. A request that waits for people is `pending`, then `approved`, `rejected` or `withdrawn`, and
-// `redeemed` once the credential was asked for. `revoking` counts as dead here and is not confirmed to be, `revoked` and `released` are dead
-// before their time, and so is a one-shot token that is `used`.
+// Status The state of a request or of its credential.
+//
+// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
+// `redeemed` once its credential was requested.
+//
+// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
+// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
+// Then the state is `compensated`.
+//
+// `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
+// credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 type Status string
 
 // TaskEndRequest defines model for TaskEndRequest.
 type TaskEndRequest struct {
-	// At When the task ends (RFC 3339), within a year. Now when left out or past.
+	// At When the task ends (RFC 3339), at most 366 days from now. Default: now. A time in the past means now.
 	At time.Time `json:"at,omitempty,omitzero"`
 
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// SpiffeID The sandbox whose task it is. Yourself when left out.
+	// SpiffeID The sandbox that the task belongs to. Default: the caller.
 	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
 }
 
@@ -1554,34 +1616,34 @@ type TaskEndRequest struct {
 type Timeline struct {
 	Events []TimelineEvent `json:"events"`
 
-	// Next The cursor of the next page; absent at the end.
+	// Next The cursor of the next page. Absent on the last page.
 	Next string `json:"next,omitempty,omitzero"`
 }
 
-// TimelineEvent One entry of the log, as far as it concerns people.
+// TimelineEvent One log entry, reduced to the facts that people need.
 type TimelineEvent struct {
-	// At When the task is to end.
+	// At When the task ends.
 	At time.Time `json:"at,omitempty,omitzero"`
 
-	// By Who did it: a SPIFFE ID, or the id of a person.
+	// By Who did it: a SPIFFE ID or the id of a person.
 	By string `json:"by,omitempty,omitzero"`
 
-	// ByName The name of the person then. Only auditors see it.
+	// ByName The name of the person at that time. Only auditors see it.
 	ByName string `json:"by_name,omitempty,omitzero"`
 
-	// Calls For how many calls it was used, as its holder says.
+	// Calls The number of calls for which the credential was used, as its holder reports.
 	Calls        *int64 `json:"calls,omitempty"`
 	Covers       string `json:"covers,omitempty,omitzero"`
 	DecisionCode string `json:"decision_code,omitempty,omitzero"`
 
-	// Detail Why it became that.
+	// Detail A code for the cause of the new status.
 	Detail      string `json:"detail,omitempty,omitzero"`
 	Explanation string `json:"explanation,omitempty,omitzero"`
 
-	// ID Of the request, or of the order.
+	// ID The id of the request or of the order.
 	ID string `json:"id"`
 
-	// Index Of the ledger entry. Only auditors see it.
+	// Index The index of the ledger entry. Only auditors see it.
 	Index *int64 `json:"index,omitempty"`
 
 	// Kind Example: approval.vote
@@ -1590,45 +1652,46 @@ type TimelineEvent struct {
 	// Note Untrusted text from the voter. Only auditors see it.
 	Note string `json:"note,omitempty,omitzero"`
 
-	// Reason Untrusted text from whoever asked or ordered.
+	// Reason Untrusted text from the author of the request or order.
 	Reason   string `json:"reason,omitempty,omitzero"`
 	Resource string `json:"resource,omitempty,omitzero"`
 	Scope    string `json:"scope,omitempty,omitzero"`
 
-	// Status What the request became.
+	// Status The new status of the request.
 	Status  string    `json:"status,omitempty,omitzero"`
 	Time    time.Time `json:"time"`
 	Verdict string    `json:"verdict,omitempty,omitzero"`
 }
 
-// Token A credential. One of kind `jwt` is in `token`, any other in `credential`.
+// Token A credential. A credential of kind `jwt` is in `token`, any other in `credential`.
 type Token struct {
-	// BreakGlass True when people have approved it in place of the group that was asked.
+	// BreakGlass True if a break-glass approval replaced the approval of the group.
 	BreakGlass bool `json:"break_glass,omitempty,omitzero"`
 
 	// Catalogue The digest of the catalogue that decided.
 	Catalogue string `json:"catalogue"`
 
-	// Clamped What made the TTL shorter than asked, in order.
+	// Clamped The limits that shortened the requested TTL, in the order in which they applied.
 	Clamped []Clamp `json:"clamped,omitempty,omitzero"`
 
-	// Credential The credential of any other kind. Its members depend on the kind, such as `username` and `password`.
+	// Credential The credential, if it is of another kind. Its members depend on the kind, such as `username` and
+	// `password`.
 	Credential json.RawMessage `json:"credential,omitempty,omitzero"`
 	ExpiresAt  time.Time       `json:"expires_at"`
 
 	// ExpiresIn Seconds from now.
 	ExpiresIn int64 `json:"expires_in"`
 
-	// ID Of the issuance; the `jti` of a JWT.
+	// ID The id of the issuance. It is the `jti` of a JWT.
 	ID string `json:"id"`
 
-	// Kind What it is: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv` or `vault`.
+	// Kind The kind: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv` or `vault`.
 	Kind string `json:"kind"`
 
-	// Name What the far side knows it by, such as the database user or the serial number.
+	// Name The name of the credential in the target system, such as the database user or the serial number.
 	Name string `json:"name,omitempty,omitzero"`
 
-	// OnBehalfOf The person on whose behalf it was asked: issuer, `#` and `sub`. Absent for nobody.
+	// OnBehalfOf The person on whose behalf the request was made: issuer, `#` and `sub`. Absent if there is none.
 	OnBehalfOf PersonID `json:"on_behalf_of,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
@@ -1636,43 +1699,45 @@ type Token struct {
 	Resource string   `json:"resource"`
 	Scope    string   `json:"scope"`
 
-	// Static True when nobody can end it before its owner changes it. It does not end at `expires_at`.
+	// Static True if the credential is a static secret: only its owner can end it, by changing it. It does not expire
+	// at `expires_at`.
 	Static bool   `json:"static,omitempty,omitzero"`
 	Task   string `json:"task"`
 
-	// Token The credential of kind `jwt`.
+	// Token The credential, if its kind is `jwt`.
 	Token string `json:"token,omitempty,omitzero"`
 
-	// TokenType How it is presented: `Bearer`, or `DPoP` when it is bound to the key of a proof.
+	// TokenType How to present the token: `Bearer`, or `DPoP` if it is bound to the key of a proof.
 	TokenType string `json:"token_type,omitempty,omitzero"`
 
 	// TTL Seconds from issue to expiry.
 	TTL int64 `json:"ttl"`
 }
 
-// TokenActor Who acts for the subject (RFC 8693), and for whom before it.
+// TokenActor The party that acts for the subject (RFC 8693), with the previous actors.
 type TokenActor struct {
-	// Act Who acts for the subject (RFC 8693), and for whom before it.
+	// Act The party that acts for the subject (RFC 8693), with the previous actors.
 	Act *TokenActor `json:"act,omitempty"`
 	Sub string      `json:"sub"`
 }
 
 // TokenForm defines model for TokenForm.
 type TokenForm struct {
-	// ActorToken A JWT-SVID of the sub-agent, whose only audience is this server's issuer with `/actor` behind it.
+	// ActorToken A JWT-SVID of the sub-agent. Its only audience is this server's issuer followed by `/actor`.
 	ActorToken string `json:"actor_token,omitempty,omitzero"`
 
 	// ActorTokenType `urn:ietf:params:oauth:token-type:jwt`.
 	ActorTokenType string `json:"actor_token_type,omitempty,omitzero"`
 
-	// Audience The same.
+	// Audience Same as `resource`.
 	Audience string `json:"audience,omitempty,omitzero"`
 
-	// AuthReqID Of the request that people decide on.
+	// AuthReqID The id of the request that people decide on.
 	AuthReqID string `json:"auth_req_id,omitempty,omitzero"`
 
-	// AuthorizationDetails RFC 9396: a JSON array of one object. Its `type` is the scope's name and `params` are the scope's
-	// parameters; `actions`, `locations` and `identifier` may be given as tokens have them.
+	// AuthorizationDetails RFC 9396: a JSON array with one object. Its `type` is the name of the scope, and `params` are the
+	// parameters of the scope. It may also have `actions`, `locations` and `identifier`, with the values
+	// that tokens have.
 	//
 	//
 	// Example: [{"type":"github.issues.read","params":{"repo":"acme/api"}}]
@@ -1681,30 +1746,32 @@ type TokenForm struct {
 	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
-	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
+	// ClientAssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
+	// JWT-SVID as the assertion.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
-	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
+	// ClientID The caller's SPIFFE ID. It can be omitted. A different value is refused.
 	//
 	// Example: spiffe://acme.example/research/a
 	ClientID string `json:"client_id,omitempty,omitzero"`
 
-	// GrantType `client_credentials` asks. Where people have to agree first, the answer is the error `authorization_pending`
-	// with an `auth_req_id`, by which the other grant type asks for what they said (in the words of CIBA and RFC 8628,
-	// without a claim to be either). Token exchange (RFC 8693) hands an access token of the caller's down to a sub-agent, or
-	// asks on behalf of a person, whose ID token it takes.
+	// GrantType `client_credentials` requests a token. If people have to approve, the answer is the error
+	// `authorization_pending` with an `auth_req_id`. Then `urn:brevet:params:grant-type:approval` with that id gets
+	// the result. The error codes are those of CIBA and RFC 8628, but Brevet implements neither. Token exchange (RFC
+	// 8693) hands an access token of the caller down to a sub-agent, or requests a token on behalf of a person, with
+	// the person's ID token.
 	GrantType GrantType `json:"grant_type"`
 
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted; never evaluated.
+	// Reason The reason, in at most 1000 bytes. It is recorded, shown as untrusted text, and never evaluated.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RequestedTokenType If given, that of an access token or of a JWT.
+	// RequestedTokenType If given, the type of an access token or of a JWT.
 	RequestedTokenType string `json:"requested_token_type,omitempty,omitzero"`
 
-	// Resource RFC 8707. If given, the scope's audience.
+	// Resource RFC 8707. If given, it must be the audience of the scope.
 	Resource string `json:"resource,omitempty,omitzero"`
 
-	// Scope The name of exactly one scope. May be left out where `authorization_details` has it.
+	// Scope The name of exactly one scope. Can be omitted if `authorization_details` names the scope.
 	Scope string `json:"scope,omitempty,omitzero"`
 
 	// SubjectToken An access token that the caller holds, or an ID token of the person on whose behalf it asks.
@@ -1713,14 +1780,14 @@ type TokenForm struct {
 	// SubjectTokenType `urn:ietf:params:oauth:token-type:access_token` or `urn:ietf:params:oauth:token-type:id_token`.
 	SubjectTokenType string `json:"subject_token_type,omitempty,omitzero"`
 
-	// Task The piece of work this is for. When left out, `oauth`.
+	// Task The name of the task. Default: `oauth`.
 	Task string `json:"task,omitempty,omitzero"`
 
-	// TTL Seconds the token should live. The scope's default when left out.
+	// TTL Requested lifetime of the token in seconds. Default: that of the scope.
 	TTL string `json:"ttl,omitempty,omitzero"`
 }
 
-// TokenPerson The person on whose behalf the token was asked for. The subject is the sandbox all the same.
+// TokenPerson The person on whose behalf the token was requested. The sandbox remains the subject.
 type TokenPerson struct {
 	Iss string `json:"iss"`
 	Sub string `json:"sub"`
@@ -1731,10 +1798,11 @@ type TokenQuestion struct {
 	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
-	// ClientAssertionType Of draft-ietf-oauth-spiffe-client-auth, or of RFC 7523 for clients that know only that. The assertion is a JWT-SVID either way.
+	// ClientAssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
+	// JWT-SVID as the assertion.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
-	// ClientID The caller's SPIFFE ID. May be left out; another one is refused.
+	// ClientID The caller's SPIFFE ID. It can be omitted. A different value is refused.
 	//
 	// Example: spiffe://acme.example/research/a
 	ClientID string `json:"client_id,omitempty,omitzero"`
@@ -1742,7 +1810,7 @@ type TokenQuestion struct {
 	// Token An access token.
 	Token string `json:"token"`
 
-	// TokenTypeHint Not needed.
+	// TokenTypeHint Ignored.
 	TokenTypeHint string `json:"token_type_hint,omitempty,omitzero"`
 }
 
@@ -1751,20 +1819,22 @@ type TokenRequest struct {
 	// Csr For scopes that certify your own key: a certificate signing request in PEM, in at most 8192 bytes.
 	Csr string `json:"csr,omitempty,omitzero"`
 
-	// OnBehalfOf An ID token of the person on whose behalf you ask, whose audience the operator has named for that. The subject is
-	// you all the same; the person is recorded, policies may go by their groups, and the credential ends no later than
-	// the ID token. It is a secret, and not kept.
+	// OnBehalfOf An ID token of the person on whose behalf you ask. Its audience must be one that the operator has
+	// configured for this. You remain the subject. The person is recorded, policies can use the person's groups,
+	// and the credential expires no later than the ID token. Brevet treats the ID token as a secret and does not
+	// store it.
 	OnBehalfOf string `json:"on_behalf_of,omitempty,omitzero"`
 
-	// Params The scope's parameters, by name. Which there are and what they accept is in the catalogue.
+	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
 	// Example: {"repo":"acme/api"}
 	Params Params `json:"params,omitempty,omitzero"`
 
-	// PublicKey For scopes that certify your own key: a public key as OpenSSH writes it, in at most 8192 bytes.
+	// PublicKey For scopes that certify your own key: a public key in OpenSSH format, in at most 8192 bytes.
 	PublicKey string `json:"public_key,omitempty,omitzero"`
 
-	// Reason Why, in your own words, in at most 1000 bytes. Recorded and shown as untrusted; never evaluated.
+	// Reason The reason in your own words, in at most 1000 bytes. It is recorded, shown as untrusted text, and never
+	// evaluated.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Scope The name of one scope.
@@ -1772,12 +1842,14 @@ type TokenRequest struct {
 	// Example: github.issues.read
 	Scope string `json:"scope"`
 
-	// Task The piece of work this is for.
+	// Task The name of the task.
 	//
 	// Example: triage-4711
 	Task string `json:"task"`
 
-	// TTL Seconds the credential should live. The scope's default when left out; clamped, and said so.
+	// TTL Requested lifetime in seconds. Default: that of the scope. A longer TTL than allowed is shortened, and the
+	// answer says so in `clamped`.
+	//
 	//
 	// Example: 300
 	TTL int64 `json:"ttl,omitempty,omitzero"`
@@ -1793,31 +1865,31 @@ type Usage struct {
 	Until  time.Time    `json:"until,omitempty,omitzero"`
 }
 
-// UseReport What the holder of a credential says of it.
+// UseReport The report of the holder about a credential.
 type UseReport struct {
 	Calls int64 `json:"calls"`
 
-	// LastUsedAt Absent when it was not used.
+	// LastUsedAt Absent if the credential was not used.
 	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
 	ReportedAt time.Time `json:"reported_at"`
 }
 
 // UseRequest defines model for UseRequest.
 type UseRequest struct {
-	// Calls For how many calls, sessions or the like it was used.
+	// Calls The number of calls, sessions or similar uses of the credential.
 	Calls int64 `json:"calls"`
 
-	// LastUsedAt When it was used last; now, if that is left out. It is cut to the time that the credential has had.
+	// LastUsedAt The time of the last use. Default: now. A time outside the lifetime of the credential is moved into it.
 	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
 }
 
-// Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
-// that. It needs a note, and covers nothing but the request.
+// Verdict `break_glass` approves in place of the group that was asked. Only members of the group in
+// `approval.break_glass` can use it. It requires a note and covers only this request.
 type Verdict string
 
 // Vote defines model for Vote.
 type Vote struct {
-	// Covers `request`, or `task`.
+	// Covers `request` or `task`.
 	Covers string `json:"covers,omitempty,omitzero"`
 
 	// Name Untrusted text.
@@ -1827,8 +1899,8 @@ type Vote struct {
 	Note string    `json:"note,omitempty,omitzero"`
 	Time time.Time `json:"time"`
 
-	// Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
-	// that. It needs a note, and covers nothing but the request.
+	// Verdict `break_glass` approves in place of the group that was asked. Only members of the group in
+	// `approval.break_glass` can use it. It requires a note and covers only this request.
 	Verdict Verdict `json:"verdict"`
 
 	// Voter Issuer, `#` and subject of the person.
@@ -1837,23 +1909,23 @@ type Vote struct {
 
 // VoteRequest defines model for VoteRequest.
 type VoteRequest struct {
-	// Covers How far a yes goes: this request, which is the default, or the same ask again while the task goes on, eight
-	// hours at most, where `canonical` has `"remember":"task"`.
+	// Covers What an approval covers: this request (the default), or also the same request again during the task, for
+	// eight hours at most. `task` is allowed if `canonical` has `"remember":"task"`.
 	Covers VoteRequestCovers `json:"covers,omitempty,omitzero"`
 
 	// Hash SHA-256 of `canonical`, in hex.
 	Hash string `json:"hash"`
 
-	// Note Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Note The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Note string `json:"note,omitempty,omitzero"`
 
-	// Verdict `break_glass` is a yes in place of the group that was asked, by somebody of the group that `approval` names for
-	// that. It needs a note, and covers nothing but the request.
+	// Verdict `break_glass` approves in place of the group that was asked. Only members of the group in
+	// `approval.break_glass` can use it. It requires a note and covers only this request.
 	Verdict Verdict `json:"verdict"`
 }
 
-// VoteRequestCovers How far a yes goes: this request, which is the default, or the same ask again while the task goes on, eight
-// hours at most, where `canonical` has `"remember":"task"`.
+// VoteRequestCovers What an approval covers: this request (the default), or also the same request again during the task, for
+// eight hours at most. `task` is allowed if `canonical` has `"remember":"task"`.
 type VoteRequestCovers string
 
 // DPoP defines model for DPoP.
@@ -1871,7 +1943,7 @@ type IfMatch = string
 // Task defines model for Task.
 type Task = string
 
-// Ending What an early end did, credential by credential.
+// Ending The effect of an early end, for each credential.
 type Ending = Receipt
 
 // Later A problem document (RFC 9457).
@@ -1880,7 +1952,7 @@ type Later = Problem
 // Limited A problem document (RFC 9457).
 type Limited = Problem
 
-// Over What an early end did, credential by credential.
+// Over The effect of an early end, for each credential.
 type Over = Receipt
 
 // Unauthenticated A problem document (RFC 9457).
@@ -1893,7 +1965,8 @@ type ListApprovalsParams struct {
 
 // WatchApprovalsParams defines parameters for WatchApprovals.
 type WatchApprovalsParams struct {
-	// LastEventID The id of the last event that you have. What waited before it is not told again.
+	// LastEventID The id of the last event that you received. Requests that were already waiting before that event are not
+	// sent again.
 	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
 }
 
@@ -1901,17 +1974,17 @@ type WatchApprovalsParams struct {
 type GetUsageParams struct {
 	TrustDomain string `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
 
-	// Since What was asked from this time on, inclusive (RFC 3339). 30 days ago by default.
+	// Since Count requests from this time on, inclusive (RFC 3339). Default: 30 days ago.
 	Since time.Time `form:"since,omitempty" json:"since,omitempty,omitzero"`
 
-	// Until What was asked before this time, exclusive (RFC 3339).
+	// Until Count requests before this time, exclusive (RFC 3339).
 	Until time.Time `form:"until,omitempty" json:"until,omitempty,omitzero"`
 }
 
 // ApplyCatalogueParams defines parameters for ApplyCatalogue.
 type ApplyCatalogueParams struct {
-	// IfMatch The ETag of the catalogue in force, as it was read (RFC 9110). Without it the answer is 428, and when another one
-	// is in force by now it is 412.
+	// IfMatch The ETag of the catalogue in force, as you read it (RFC 9110). Without it the answer is 428. If another
+	// catalogue is in force by now, the answer is 412.
 	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
 }
 
@@ -1922,8 +1995,8 @@ type ListCatalogueChangesParams struct {
 
 // DecideCatalogueParams defines parameters for DecideCatalogue.
 type DecideCatalogueParams struct {
-	// IfMatch The ETag of the catalogue in force, as it was read (RFC 9110). Without it the answer is 428, and when another one
-	// is in force by now it is 412.
+	// IfMatch The ETag of the catalogue in force, as you read it (RFC 9110). Without it the answer is 428. If another
+	// catalogue is in force by now, the answer is 412.
 	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
 }
 
@@ -1935,14 +2008,15 @@ type ListIssuancesParams struct {
 	Cursor   string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
 
-	// SpiffeIDPrefix Matches this SPIFFE ID and everything below it. It ends where a path segment ends.
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. The prefix must end at the end of a path segment.
 	SpiffeIDPrefix string   `form:"spiffe_id_prefix,omitempty" json:"spiffe_id_prefix,omitempty,omitzero"`
 	TrustDomain    string   `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
 	Scope          string   `form:"scope,omitempty" json:"scope,omitempty,omitzero"`
 	Task           string   `form:"task,omitempty" json:"task,omitempty,omitzero"`
 	Decision       Decision `form:"decision,omitempty" json:"decision,omitempty,omitzero"`
 
-	// DecisionCode Why it was decided so, such as `forbidden`, or `break_glass` for what was issued by breaking the glass.
+	// DecisionCode The code of the decision, such as `forbidden`, or `break_glass` for an issuance that a break-glass approval
+	// allowed.
 	DecisionCode string `form:"decision_code,omitempty" json:"decision_code,omitempty,omitzero"`
 	Status       Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
 
@@ -1952,26 +2026,27 @@ type ListIssuancesParams struct {
 	// Until Before this time, exclusive (RFC 3339).
 	Until time.Time `form:"until,omitempty" json:"until,omitempty,omitzero"`
 
-	// Q Words that are all in the reason, in any order and case. Quotes, operators and wildcards mean nothing here.
+	// Q Words that must all be in the reason, in any order and case. Quotes, operators and wildcards have no special
+	// meaning.
 	Q string `form:"q,omitempty" json:"q,omitempty,omitzero"`
 
-	// Approver The id of a person who has voted on the request, or on the one that it was approved by.
+	// Approver The id of a person who voted on the request, or on the approved request that the issuance redeemed.
 	Approver string `form:"approver,omitempty" json:"approver,omitempty,omitzero"`
 
-	// OnBehalfOf The id of the person on whose behalf it was asked.
+	// OnBehalfOf The id of the person on whose behalf the request was made.
 	OnBehalfOf string `form:"on_behalf_of,omitempty" json:"on_behalf_of,omitempty,omitzero"`
 
-	// Credential The SHA-256, in hex, of a token's claims as they were signed, or else of what its finder holds: the token, the
-	// password or the private key. Never send the credential itself.
+	// Credential SHA-256 in hex: for a token, of its signed claims; for other credentials, of the secret itself, such as the
+	// Vault token, the password or the private key. Never send the credential itself.
 	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
 
-	// Name What the far side knows the credential by, such as the database user or the serial number.
+	// Name The name of the credential in the target system, such as the database user or the serial number.
 	Name string `form:"name,omitempty" json:"name,omitempty,omitzero"`
 
 	// KeyID RFC 7638 thumbprint of the key that signed the token.
 	KeyID string `form:"key_id,omitempty" json:"key_id,omitempty,omitzero"`
 
-	// Group The group of people that was asked.
+	// Group The group that was asked to approve.
 	Group     string `form:"group,omitempty" json:"group,omitempty,omitzero"`
 	Authority string `form:"authority,omitempty" json:"authority,omitempty,omitzero"`
 	Resource  string `form:"resource,omitempty" json:"resource,omitempty,omitzero"`
@@ -1984,14 +2059,15 @@ type ListIssuancesParams struct {
 type WatchIssuancesParams struct {
 	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
 
-	// SpiffeIDPrefix Matches this SPIFFE ID and everything below it. It ends where a path segment ends.
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. The prefix must end at the end of a path segment.
 	SpiffeIDPrefix string   `form:"spiffe_id_prefix,omitempty" json:"spiffe_id_prefix,omitempty,omitzero"`
 	TrustDomain    string   `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
 	Scope          string   `form:"scope,omitempty" json:"scope,omitempty,omitzero"`
 	Task           string   `form:"task,omitempty" json:"task,omitempty,omitzero"`
 	Decision       Decision `form:"decision,omitempty" json:"decision,omitempty,omitzero"`
 
-	// DecisionCode Why it was decided so, such as `forbidden`, or `break_glass` for what was issued by breaking the glass.
+	// DecisionCode The code of the decision, such as `forbidden`, or `break_glass` for an issuance that a break-glass approval
+	// allowed.
 	DecisionCode string `form:"decision_code,omitempty" json:"decision_code,omitempty,omitzero"`
 	Status       Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
 
@@ -2001,26 +2077,27 @@ type WatchIssuancesParams struct {
 	// Until Before this time, exclusive (RFC 3339).
 	Until time.Time `form:"until,omitempty" json:"until,omitempty,omitzero"`
 
-	// Q Words that are all in the reason, in any order and case. Quotes, operators and wildcards mean nothing here.
+	// Q Words that must all be in the reason, in any order and case. Quotes, operators and wildcards have no special
+	// meaning.
 	Q string `form:"q,omitempty" json:"q,omitempty,omitzero"`
 
-	// Approver The id of a person who has voted on the request, or on the one that it was approved by.
+	// Approver The id of a person who voted on the request, or on the approved request that the issuance redeemed.
 	Approver string `form:"approver,omitempty" json:"approver,omitempty,omitzero"`
 
-	// OnBehalfOf The id of the person on whose behalf it was asked.
+	// OnBehalfOf The id of the person on whose behalf the request was made.
 	OnBehalfOf string `form:"on_behalf_of,omitempty" json:"on_behalf_of,omitempty,omitzero"`
 
-	// Credential The SHA-256, in hex, of a token's claims as they were signed, or else of what its finder holds: the token, the
-	// password or the private key. Never send the credential itself.
+	// Credential SHA-256 in hex: for a token, of its signed claims; for other credentials, of the secret itself, such as the
+	// Vault token, the password or the private key. Never send the credential itself.
 	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
 
-	// Name What the far side knows the credential by, such as the database user or the serial number.
+	// Name The name of the credential in the target system, such as the database user or the serial number.
 	Name string `form:"name,omitempty" json:"name,omitempty,omitzero"`
 
 	// KeyID RFC 7638 thumbprint of the key that signed the token.
 	KeyID string `form:"key_id,omitempty" json:"key_id,omitempty,omitzero"`
 
-	// Group The group of people that was asked.
+	// Group The group that was asked to approve.
 	Group     string `form:"group,omitempty" json:"group,omitempty,omitzero"`
 	Authority string `form:"authority,omitempty" json:"authority,omitempty,omitzero"`
 	Resource  string `form:"resource,omitempty" json:"resource,omitempty,omitzero"`
@@ -2028,7 +2105,7 @@ type WatchIssuancesParams struct {
 	// Catalogue The digest of the catalogue that decided.
 	Catalogue string `form:"catalogue,omitempty" json:"catalogue,omitempty,omitzero"`
 
-	// LastEventID The id of the last event that you have. Without it, what happens from now on is told.
+	// LastEventID The id of the last event that you received. Without it, the stream begins with changes from now on.
 	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
 }
 
@@ -2036,20 +2113,20 @@ type WatchIssuancesParams struct {
 type GetIssuanceTimelineParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Cursor The `next` of the page before.
+	// Cursor The `next` of the previous page.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
 // GetCheckpointParams defines parameters for GetCheckpoint.
 type GetCheckpointParams struct {
-	// Witnesses The last checkpoint that so many witnesses have cosigned, at least (c2sp.org/tlog-cosignature). Zero, the
-	// default, is the last of all. The cosignatures that there are follow the log's signature.
+	// Witnesses Return the last checkpoint that at least this many witnesses have cosigned (c2sp.org/tlog-cosignature).
+	// Zero, the default, returns the last checkpoint. The available cosignatures follow the log's signature.
 	Witnesses int `form:"witnesses,omitempty" json:"witnesses,omitempty,omitzero"`
 }
 
 // ListEntriesParams defines parameters for ListEntries.
 type ListEntriesParams struct {
-	// From The index of the first.
+	// From The index of the first entry.
 	From  int64 `form:"from,omitempty" json:"from,omitempty,omitzero"`
 	Limit int   `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
@@ -2058,7 +2135,7 @@ type ListEntriesParams struct {
 type ProveConsistencyParams struct {
 	From int64 `form:"from" json:"from"`
 
-	// To The larger size; that of the last checkpoint when it is left out.
+	// To The larger size. Default: the size of the last checkpoint.
 	To int64 `form:"to,omitempty" json:"to,omitempty,omitzero"`
 }
 
@@ -2066,7 +2143,7 @@ type ProveConsistencyParams struct {
 type ProveInclusionParams struct {
 	Index int64 `form:"index" json:"index"`
 
-	// Size The size of the tree; that of the last checkpoint when it is left out.
+	// Size The size of the tree. Default: the size of the last checkpoint.
 	Size int64 `form:"size,omitempty" json:"size,omitempty,omitzero"`
 }
 
@@ -2077,24 +2154,24 @@ type GetTileParams struct {
 
 // RemoveQuarantineParams defines parameters for RemoveQuarantine.
 type RemoveQuarantineParams struct {
-	// SpiffeID Exactly as it was given when the quarantine was added.
+	// SpiffeID Exactly as given when the quarantine was added.
 	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
 
-	// Reason Why, in at most 1000 bytes. Recorded and shown as untrusted.
+	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason string `form:"reason,omitempty" json:"reason,omitempty,omitzero"`
 }
 
 // GetRequestParams defines parameters for GetRequest.
 type GetRequestParams struct {
-	// Wait Answer as soon as the request is not pending any more, and after so many seconds at the latest, 60 at most.
-	// When too many wait already the answer comes at once.
+	// Wait Wait until the request is no longer pending, but at most this many seconds (60 at most). If too many calls
+	// already wait on this replica, it answers at once.
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 }
 
 // RedeemRequestParams defines parameters for RedeemRequest.
 type RedeemRequestParams struct {
-	// DPoP A proof (RFC 9449) by the key that the token is to be bound to: ES256, ES384 or EdDSA, with the nonce of the last
-	// `DPoP-Nonce`. Some scopes demand one. A proof is good for one call.
+	// DPoP A proof (RFC 9449) by the key to which the token will be bound, with ES256, ES384 or EdDSA, and with the nonce
+	// of the last `DPoP-Nonce`. Some scopes require it. A proof is valid for one call.
 	DPoP DPoP `json:"DPoP,omitempty,omitzero"`
 }
 
@@ -2105,22 +2182,22 @@ type GetTaskReceiptParams struct {
 
 // GetTaskTimelineParams defines parameters for GetTaskTimeline.
 type GetTaskTimelineParams struct {
-	// SpiffeID The sandbox whose task it is. Yourself when left out.
+	// SpiffeID The sandbox that the task belongs to. Default: the caller.
 	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
 	Limit    int    `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Cursor The `next` of the page before.
+	// Cursor The `next` of the previous page.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
 // IssueTokenParams defines parameters for IssueToken.
 type IssueTokenParams struct {
-	// DPoP A proof (RFC 9449) by the key that the token is to be bound to: ES256, ES384 or EdDSA, with the nonce of the last
-	// `DPoP-Nonce`. Some scopes demand one. A proof is good for one call.
+	// DPoP A proof (RFC 9449) by the key to which the token will be bound, with ES256, ES384 or EdDSA, and with the nonce
+	// of the last `DPoP-Nonce`. Some scopes require it. A proof is valid for one call.
 	DPoP DPoP `json:"DPoP,omitempty,omitzero"`
 
-	// IdempotencyKey Makes a repeated request answer once, per caller. 1 to 255 printable ASCII characters, or such a string
-	// in double quotes (RFC 8941).
+	// IdempotencyKey Prevents a repeated request from issuing a second credential. Keys are separate for each caller. 1 to 255
+	// printable ASCII characters, or such a string in double quotes (RFC 8941).
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 

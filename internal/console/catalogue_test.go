@@ -104,7 +104,7 @@ func TestBrowserReference(t *testing.T) {
 	b := w.tab(t)
 	b.login("erin") // erin has no role
 	b.open("/reference")
-	b.has("POST /v1/tokens", "Ask for a credential for one action")
+	b.has("POST /v1/tokens", "Request a credential for one action")
 	b.run(chromedp.SendKeys("#filter", "end task"), chromedp.WaitVisible(`//span[@id="filtered" and contains(., " of ")]`))
 	b.has("POST /v1/tasks/{task}/end")
 	if got := b.page(); strings.Contains(got, "/oauth/") {

@@ -15,43 +15,43 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
-	// GetKeys The public keys that tokens are checked with (RFC 7517)
+	// GetKeys Get the public keys that verify tokens (RFC 7517)
 	// (GET /.well-known/jwks.json)
 	GetKeys(w http.ResponseWriter, r *http.Request)
-	// GetServerMetadata What OAuth clients need to know of this server (RFC 8414)
+	// GetServerMetadata Get the metadata of this server for OAuth clients (RFC 8414)
 	// (GET /.well-known/oauth-authorization-server)
 	GetServerMetadata(w http.ResponseWriter, r *http.Request)
-	// GetResourceMetadata What callers need to know of this API (RFC 9728)
+	// GetResourceMetadata Get the metadata of this API for its callers (RFC 9728)
 	// (GET /.well-known/oauth-protected-resource)
 	GetResourceMetadata(w http.ResponseWriter, r *http.Request)
-	// Live Whether the process answers
+	// Live Check whether the process is alive
 	// (GET /livez)
 	Live(w http.ResponseWriter, r *http.Request)
 	// IntrospectToken Ask whether a token is in force (RFC 7662)
 	// (POST /oauth2/introspect)
 	IntrospectToken(w http.ResponseWriter, r *http.Request)
-	// RevokeToken End a token of your own (RFC 7009)
+	// RevokeToken End one of your own tokens (RFC 7009)
 	// (POST /oauth2/revoke)
 	RevokeToken(w http.ResponseWriter, r *http.Request)
-	// GrantToken Ask for an access token as OAuth 2.0 has it (RFC 6749)
+	// GrantToken Request an access token by OAuth 2.0 (RFC 6749)
 	// (POST /oauth2/token)
 	GrantToken(w http.ResponseWriter, r *http.Request)
-	// GetSpec This description
+	// GetSpec Get this document
 	// (GET /openapi.yaml)
 	GetSpec(w http.ResponseWriter, r *http.Request)
-	// Ready Whether requests can be answered now
+	// Ready Check whether the replica can serve requests
 	// (GET /readyz)
 	Ready(w http.ResponseWriter, r *http.Request)
-	// ListApprovals List what waits for you
+	// ListApprovals List the requests that wait for you
 	// (GET /v1/approvals)
 	ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams)
-	// WatchApprovals Hear what comes to wait for you, and what stops waiting
+	// WatchApprovals Follow the requests that wait for you
 	// (GET /v1/approvals/events)
 	WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams)
-	// GetApproval Read one request that waits for people, or has
+	// GetApproval Read one request that waits or waited for approval
 	// (GET /v1/approvals/{id})
 	GetApproval(w http.ResponseWriter, r *http.Request, id ID)
-	// CastVote Say yes or no
+	// CastVote Vote on a request
 	// (POST /v1/approvals/{id}/votes)
 	CastVote(w http.ResponseWriter, r *http.Request, id ID)
 	// GetUsage Compare what was granted with what was used, by scope, as an auditor
@@ -60,10 +60,10 @@ type ServerInterface interface {
 	// GetCatalogue Read the catalogue in force, as an admin or auditor of all trust domains
 	// (GET /v1/catalogue)
 	GetCatalogue(w http.ResponseWriter, r *http.Request)
-	// ApplyCatalogue Put another catalogue in force, as an admin of all trust domains
+	// ApplyCatalogue Apply another catalogue, as an admin of all trust domains
 	// (PUT /v1/catalogue)
 	ApplyCatalogue(w http.ResponseWriter, r *http.Request, params ApplyCatalogueParams)
-	// ListCatalogueChanges List what became of catalogues, newest first, as an admin or auditor of all trust domains
+	// ListCatalogueChanges List the changes of the catalogue, newest first, as an admin or auditor of all trust domains
 	// (GET /v1/catalogue/history)
 	ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams)
 	// DecideCatalogue Approve or reject a catalogue that another admin has proposed, as an admin of all trust domains
@@ -75,10 +75,10 @@ type ServerInterface interface {
 	// CheckCall Ask whether a call with an access token may pass
 	// (GET /v1/check)
 	CheckCall(w http.ResponseWriter, r *http.Request)
-	// ListIssuances List what was decided and issued, newest first
+	// ListIssuances List decisions and issuances, newest first
 	// (GET /v1/issuances)
 	ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams)
-	// WatchIssuances Hear of new records and of what becomes of them
+	// WatchIssuances Follow new and changed records
 	// (GET /v1/issuances/events)
 	WatchIssuances(w http.ResponseWriter, r *http.Request, params WatchIssuancesParams)
 	// GetIssuance Read one record
@@ -90,10 +90,10 @@ type ServerInterface interface {
 	// ReleaseIssuance End one of your own credentials
 	// (POST /v1/issuances/{id}/release)
 	ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID)
-	// GetIssuanceTimeline Read all that is recorded of one record, in order
+	// GetIssuanceTimeline Read everything that is recorded about one request or issuance, in order
 	// (GET /v1/issuances/{id}/timeline)
 	GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams)
-	// ReportUses Say how often one of your own credentials was used
+	// ReportUses Report how often one of your own credentials was used
 	// (POST /v1/issuances/{id}/uses)
 	ReportUses(w http.ResponseWriter, r *http.Request, id ID)
 	// GetCheckpoint Get the last signed checkpoint of the log, as an auditor
@@ -105,7 +105,7 @@ type ServerInterface interface {
 	// GetLogKeys Get the public keys of the log, as an auditor
 	// (GET /v1/ledger/keys)
 	GetLogKeys(w http.ResponseWriter, r *http.Request)
-	// ProveConsistency Prove that the log of one size is the beginning of a larger one, as an auditor
+	// ProveConsistency Prove that the log at one size is the beginning of the log at a larger size, as an auditor
 	// (GET /v1/ledger/proof/consistency)
 	ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams)
 	// ProveInclusion Prove that an entry is in the log, as an auditor
@@ -117,13 +117,13 @@ type ServerInterface interface {
 	// RemoveQuarantine Lift a quarantine, as an admin
 	// (DELETE /v1/quarantines)
 	RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams)
-	// ListQuarantines List the quarantines that stand, as an admin or auditor
+	// ListQuarantines List the quarantines in force, as an admin or auditor
 	// (GET /v1/quarantines)
 	ListQuarantines(w http.ResponseWriter, r *http.Request)
-	// AddQuarantine Stop issuing to sandboxes and end what they hold, as an admin
+	// AddQuarantine Stop issuing to sandboxes and end their credentials, as an admin
 	// (POST /v1/quarantines)
 	AddQuarantine(w http.ResponseWriter, r *http.Request)
-	// WithdrawRequest Take back one of your own requests that people have not decided, or that you have not redeemed
+	// WithdrawRequest Withdraw one of your own requests before it is decided or redeemed
 	// (DELETE /v1/requests/{id})
 	WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID)
 	// GetRequest Read the state of one of your own requests
@@ -132,28 +132,28 @@ type ServerInterface interface {
 	// RedeemRequest Get the credential that people have approved
 	// (POST /v1/requests/{id}/token)
 	RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, params RedeemRequestParams)
-	// Revoke End whatever matches, as an admin
+	// Revoke End all matching credentials, as an admin
 	// (POST /v1/revocations)
 	Revoke(w http.ResponseWriter, r *http.Request)
-	// ListScopes List the scopes that you may ask for
+	// ListScopes List the scopes that you can request
 	// (GET /v1/scopes)
 	ListScopes(w http.ResponseWriter, r *http.Request)
-	// GetStatusList Which tokens were ended, for who cannot ask about each (Token Status List)
+	// GetStatusList Get a Token Status List, for services that cannot introspect each token
 	// (GET /v1/status-lists/{id})
 	GetStatusList(w http.ResponseWriter, r *http.Request, id ID)
-	// EndTask End a task, and every credential that was issued for it
+	// EndTask End a task and every credential that was issued for it
 	// (POST /v1/tasks/{task}/end)
 	EndTask(w http.ResponseWriter, r *http.Request, task Task)
-	// GetTaskReceipt Get the proof of all that was asked and issued for a task, as an auditor
+	// GetTaskReceipt Get the proof of everything that was requested and issued for a task, as an auditor
 	// (GET /v1/tasks/{task}/receipt)
 	GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams)
-	// GetTaskTimeline Read all that is recorded of one task, in order
+	// GetTaskTimeline Read everything that is recorded about a task, in order
 	// (GET /v1/tasks/{task}/timeline)
 	GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams)
-	// IssueToken Ask for a credential for one action
+	// IssueToken Request a credential for one action
 	// (POST /v1/tokens)
 	IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams)
-	// WhoAmI Read who you are here, and what you may do where
+	// WhoAmI Read your identity and your roles
 	// (GET /v1/whoami)
 	WhoAmI(w http.ResponseWriter, r *http.Request)
 }
@@ -162,25 +162,25 @@ type ServerInterface interface {
 
 type Unimplemented struct{}
 
-// GetKeys The public keys that tokens are checked with (RFC 7517)
+// GetKeys Get the public keys that verify tokens (RFC 7517)
 // (GET /.well-known/jwks.json)
 func (_ Unimplemented) GetKeys(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetServerMetadata What OAuth clients need to know of this server (RFC 8414)
+// GetServerMetadata Get the metadata of this server for OAuth clients (RFC 8414)
 // (GET /.well-known/oauth-authorization-server)
 func (_ Unimplemented) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetResourceMetadata What callers need to know of this API (RFC 9728)
+// GetResourceMetadata Get the metadata of this API for its callers (RFC 9728)
 // (GET /.well-known/oauth-protected-resource)
 func (_ Unimplemented) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// Live Whether the process answers
+// Live Check whether the process is alive
 // (GET /livez)
 func (_ Unimplemented) Live(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -192,49 +192,49 @@ func (_ Unimplemented) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// RevokeToken End a token of your own (RFC 7009)
+// RevokeToken End one of your own tokens (RFC 7009)
 // (POST /oauth2/revoke)
 func (_ Unimplemented) RevokeToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GrantToken Ask for an access token as OAuth 2.0 has it (RFC 6749)
+// GrantToken Request an access token by OAuth 2.0 (RFC 6749)
 // (POST /oauth2/token)
 func (_ Unimplemented) GrantToken(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetSpec This description
+// GetSpec Get this document
 // (GET /openapi.yaml)
 func (_ Unimplemented) GetSpec(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// Ready Whether requests can be answered now
+// Ready Check whether the replica can serve requests
 // (GET /readyz)
 func (_ Unimplemented) Ready(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ListApprovals List what waits for you
+// ListApprovals List the requests that wait for you
 // (GET /v1/approvals)
 func (_ Unimplemented) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// WatchApprovals Hear what comes to wait for you, and what stops waiting
+// WatchApprovals Follow the requests that wait for you
 // (GET /v1/approvals/events)
 func (_ Unimplemented) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetApproval Read one request that waits for people, or has
+// GetApproval Read one request that waits or waited for approval
 // (GET /v1/approvals/{id})
 func (_ Unimplemented) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// CastVote Say yes or no
+// CastVote Vote on a request
 // (POST /v1/approvals/{id}/votes)
 func (_ Unimplemented) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -252,13 +252,13 @@ func (_ Unimplemented) GetCatalogue(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ApplyCatalogue Put another catalogue in force, as an admin of all trust domains
+// ApplyCatalogue Apply another catalogue, as an admin of all trust domains
 // (PUT /v1/catalogue)
 func (_ Unimplemented) ApplyCatalogue(w http.ResponseWriter, r *http.Request, params ApplyCatalogueParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ListCatalogueChanges List what became of catalogues, newest first, as an admin or auditor of all trust domains
+// ListCatalogueChanges List the changes of the catalogue, newest first, as an admin or auditor of all trust domains
 // (GET /v1/catalogue/history)
 func (_ Unimplemented) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -282,13 +282,13 @@ func (_ Unimplemented) CheckCall(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ListIssuances List what was decided and issued, newest first
+// ListIssuances List decisions and issuances, newest first
 // (GET /v1/issuances)
 func (_ Unimplemented) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// WatchIssuances Hear of new records and of what becomes of them
+// WatchIssuances Follow new and changed records
 // (GET /v1/issuances/events)
 func (_ Unimplemented) WatchIssuances(w http.ResponseWriter, r *http.Request, params WatchIssuancesParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -312,13 +312,13 @@ func (_ Unimplemented) ReleaseIssuance(w http.ResponseWriter, r *http.Request, i
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetIssuanceTimeline Read all that is recorded of one record, in order
+// GetIssuanceTimeline Read everything that is recorded about one request or issuance, in order
 // (GET /v1/issuances/{id}/timeline)
 func (_ Unimplemented) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ReportUses Say how often one of your own credentials was used
+// ReportUses Report how often one of your own credentials was used
 // (POST /v1/issuances/{id}/uses)
 func (_ Unimplemented) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -342,7 +342,7 @@ func (_ Unimplemented) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ProveConsistency Prove that the log of one size is the beginning of a larger one, as an auditor
+// ProveConsistency Prove that the log at one size is the beginning of the log at a larger size, as an auditor
 // (GET /v1/ledger/proof/consistency)
 func (_ Unimplemented) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -366,19 +366,19 @@ func (_ Unimplemented) RemoveQuarantine(w http.ResponseWriter, r *http.Request, 
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ListQuarantines List the quarantines that stand, as an admin or auditor
+// ListQuarantines List the quarantines in force, as an admin or auditor
 // (GET /v1/quarantines)
 func (_ Unimplemented) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// AddQuarantine Stop issuing to sandboxes and end what they hold, as an admin
+// AddQuarantine Stop issuing to sandboxes and end their credentials, as an admin
 // (POST /v1/quarantines)
 func (_ Unimplemented) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// WithdrawRequest Take back one of your own requests that people have not decided, or that you have not redeemed
+// WithdrawRequest Withdraw one of your own requests before it is decided or redeemed
 // (DELETE /v1/requests/{id})
 func (_ Unimplemented) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
@@ -396,49 +396,49 @@ func (_ Unimplemented) RedeemRequest(w http.ResponseWriter, r *http.Request, id 
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// Revoke End whatever matches, as an admin
+// Revoke End all matching credentials, as an admin
 // (POST /v1/revocations)
 func (_ Unimplemented) Revoke(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// ListScopes List the scopes that you may ask for
+// ListScopes List the scopes that you can request
 // (GET /v1/scopes)
 func (_ Unimplemented) ListScopes(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetStatusList Which tokens were ended, for who cannot ask about each (Token Status List)
+// GetStatusList Get a Token Status List, for services that cannot introspect each token
 // (GET /v1/status-lists/{id})
 func (_ Unimplemented) GetStatusList(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// EndTask End a task, and every credential that was issued for it
+// EndTask End a task and every credential that was issued for it
 // (POST /v1/tasks/{task}/end)
 func (_ Unimplemented) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetTaskReceipt Get the proof of all that was asked and issued for a task, as an auditor
+// GetTaskReceipt Get the proof of everything that was requested and issued for a task, as an auditor
 // (GET /v1/tasks/{task}/receipt)
 func (_ Unimplemented) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// GetTaskTimeline Read all that is recorded of one task, in order
+// GetTaskTimeline Read everything that is recorded about a task, in order
 // (GET /v1/tasks/{task}/timeline)
 func (_ Unimplemented) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// IssueToken Ask for a credential for one action
+// IssueToken Request a credential for one action
 // (POST /v1/tokens)
 func (_ Unimplemented) IssueToken(w http.ResponseWriter, r *http.Request, params IssueTokenParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// WhoAmI Read who you are here, and what you may do where
+// WhoAmI Read your identity and your roles
 // (GET /v1/whoami)
 func (_ Unimplemented) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
