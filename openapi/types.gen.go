@@ -612,8 +612,8 @@ type ApprovalCase struct {
 	Hash string `json:"hash"`
 	ID   string `json:"id"`
 
-	// Like Equal for requests of sibling sandboxes that ask for the same. It is the SHA-256, in hex, of what the
-	// requests share.
+	// Like Equal for requests of sibling sandboxes that ask for the same: a SHA-256, in hex, of what these requests
+	// share.
 	Like string `json:"like"`
 
 	// OnBehalfOf The person on whose behalf the request was made: issuer, `#` and `sub`. Absent if there is none.
@@ -807,8 +807,8 @@ type CatalogueChange struct {
 	State CatalogueState `json:"state"`
 	Time  time.Time      `json:"time"`
 
-	// VaultPolicies In answers to a change: the Vault policies that the catalogue needs and the previous one did not. `brevet
-	// bootstrap` creates them.
+	// VaultPolicies In answers to a change: the Vault policies that the catalogue needs and the previous one did not.
+	// `brevet bootstrap` creates them.
 	VaultPolicies []string `json:"vault_policies,omitempty,omitzero"`
 
 	// Version The version number that the catalogue has if it is applied, or would have had.
@@ -1446,8 +1446,8 @@ type RequestState struct {
 	Explanation string    `json:"explanation,omitempty,omitzero"`
 	ID          string    `json:"id"`
 
-	// InForce True if there is a credential that has not expired, and neither it, its task, its sandbox's access nor a
-	// credential that it was handed down from was ended. A static secret is not in force after the end of its
+	// InForce True if there is a credential that has not expired, and nobody has ended it, its task or the token that it
+	// was handed down from, or quarantined its sandbox. A static secret is not in force after the end of its
 	// task, although nobody can take it back.
 	InForce bool `json:"in_force,omitempty,omitzero"`
 
@@ -1504,7 +1504,7 @@ type RevocationRequest struct {
 	// SpiffeID Example: spiffe://acme.example/research/a
 	SpiffeID string `json:"spiffe_id,omitempty,omitzero"`
 
-	// SpiffeIDPrefix This SPIFFE ID and everything below it. The prefix must end at the end of a path segment.
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. Only whole path segments match.
 	//
 	// Example: spiffe://acme.example/research
 	SpiffeIDPrefix string `json:"spiffe_id_prefix,omitempty,omitzero"`
@@ -1547,7 +1547,7 @@ type ScopeParam struct {
 
 // ScopeUsage defines model for ScopeUsage.
 type ScopeUsage struct {
-	// Asked Requests. A request that people approved counts once, together with the issuance that redeemed it.
+	// Asked Requests. A request that people approved and the issuance that redeemed it count as one.
 	Asked int64 `json:"asked"`
 
 	// Denied Requests that policy, a limit or a person denied.
@@ -1879,7 +1879,8 @@ type UseRequest struct {
 	// Calls The number of calls, sessions or similar uses of the credential.
 	Calls int64 `json:"calls"`
 
-	// LastUsedAt The time of the last use. Default: now. A time outside the lifetime of the credential is moved into it.
+	// LastUsedAt The time of the last use. Default: now. Brevet replaces a time outside the lifetime of the credential by
+	// the nearest time within it.
 	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
 }
 
@@ -2008,7 +2009,7 @@ type ListIssuancesParams struct {
 	Cursor   string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
 
-	// SpiffeIDPrefix This SPIFFE ID and everything below it. The prefix must end at the end of a path segment.
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. Only whole path segments match.
 	SpiffeIDPrefix string   `form:"spiffe_id_prefix,omitempty" json:"spiffe_id_prefix,omitempty,omitzero"`
 	TrustDomain    string   `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
 	Scope          string   `form:"scope,omitempty" json:"scope,omitempty,omitzero"`
@@ -2036,8 +2037,8 @@ type ListIssuancesParams struct {
 	// OnBehalfOf The id of the person on whose behalf the request was made.
 	OnBehalfOf string `form:"on_behalf_of,omitempty" json:"on_behalf_of,omitempty,omitzero"`
 
-	// Credential SHA-256 in hex: for a token, of its signed claims; for other credentials, of the secret itself, such as the
-	// Vault token, the password or the private key. Never send the credential itself.
+	// Credential The SHA-256, in hex, of the signed claims (for a token) or of the secret itself (for any other credential),
+	// such as a Vault token, a password or a private key. Never send the credential itself.
 	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
 
 	// Name The name of the credential in the target system, such as the database user or the serial number.
@@ -2059,7 +2060,7 @@ type ListIssuancesParams struct {
 type WatchIssuancesParams struct {
 	SpiffeID string `form:"spiffe_id,omitempty" json:"spiffe_id,omitempty,omitzero"`
 
-	// SpiffeIDPrefix This SPIFFE ID and everything below it. The prefix must end at the end of a path segment.
+	// SpiffeIDPrefix This SPIFFE ID and everything below it. Only whole path segments match.
 	SpiffeIDPrefix string   `form:"spiffe_id_prefix,omitempty" json:"spiffe_id_prefix,omitempty,omitzero"`
 	TrustDomain    string   `form:"trust_domain,omitempty" json:"trust_domain,omitempty,omitzero"`
 	Scope          string   `form:"scope,omitempty" json:"scope,omitempty,omitzero"`
@@ -2087,8 +2088,8 @@ type WatchIssuancesParams struct {
 	// OnBehalfOf The id of the person on whose behalf the request was made.
 	OnBehalfOf string `form:"on_behalf_of,omitempty" json:"on_behalf_of,omitempty,omitzero"`
 
-	// Credential SHA-256 in hex: for a token, of its signed claims; for other credentials, of the secret itself, such as the
-	// Vault token, the password or the private key. Never send the credential itself.
+	// Credential The SHA-256, in hex, of the signed claims (for a token) or of the secret itself (for any other credential),
+	// such as a Vault token, a password or a private key. Never send the credential itself.
 	Credential string `form:"credential,omitempty" json:"credential,omitempty,omitzero"`
 
 	// Name The name of the credential in the target system, such as the database user or the serial number.
@@ -2164,7 +2165,7 @@ type RemoveQuarantineParams struct {
 // GetRequestParams defines parameters for GetRequest.
 type GetRequestParams struct {
 	// Wait Wait until the request is no longer pending, but at most this many seconds (60 at most). If too many calls
-	// already wait on this replica, it answers at once.
+	// already wait on this replica, Brevet answers at once.
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 }
 
