@@ -19,10 +19,10 @@ import (
 
 var approvalRows = []row{
 	{h: "H83", sent: "a vote on one's own sandbox", then: "403", tries: []try{{"yes", ownVote(openapi.VerdictApprove)}, {"no", ownVote(openapi.VerdictDeny)}}},
-	{h: "H84", sent: "one person twice", then: "counts once", tries: []try{{"on both replicas", twice}}},
-	{h: "H85", sent: "an approver who has left the group since", then: "the approval is void: 409", tries: []try{{"left", left}}},
-	{h: "H86", sent: "a vote for another hash", then: "409", tries: []try{{"of another request", stale}}},
-	{h: "H87", sent: "a vote after the end, a no or a withdrawal", then: "409", tries: []try{
+	{h: "H84", sent: "two votes of one person", then: "counts once", tries: []try{{"on both replicas", twice}}},
+	{h: "H85", sent: "an approver who has left the group", then: "the approval is void: 409", tries: []try{{"left", left}}},
+	{h: "H86", sent: "a vote for a different hash", then: "409", tries: []try{{"of another request", stale}}},
+	{h: "H87", sent: "a vote after the deadline, a denial or a withdrawal", then: "409", tries: []try{
 		{"a no", afterwards(func(t *testing.T, w *world, id string, _ *client.Client) {
 			if _, err := vote(t, w.s[1].Person(t, "carol"), id, openapi.VerdictDeny); err != nil {
 				t.Fatal(err)
@@ -35,14 +35,14 @@ var approvalRows = []row{
 		})},
 		{"its time", afterItsTime},
 	}},
-	{h: "H88", sent: "a no after the issue", then: "409, and revoked", tries: []try{{"a no", lateNo}}},
-	{h: "H89", sent: "a webhook that is old, ahead of time, changed, signed by another, or sent again", then: "401 by whoever goes by `client.VerifyWebhook`", apart: true, tries: []try{{"of a real one", replayedWebhook}}},
-	{h: "H90", sent: "a link that is fetched in advance", then: "votes on nothing", tries: []try{{"over the API", prefetched}, {"in the console", prefetchedPage}}},
-	{h: "H91", sent: "a call for a page of another site, or for a frame, or with an ID token in a cookie", then: "403; 401", tries: crossings()},
-	{h: "H92", sent: "a foreign id", then: "404, the same as for what is nowhere", tries: []try{{"to read and to vote", foreignID}}},
+	{h: "H88", sent: "a denial after the issuance", then: "409, and the credential is revoked", tries: []try{{"a no", lateNo}}},
+	{h: "H89", sent: "a webhook that is old, has a time in the future, was changed, signed with another secret, or repeated", then: "401 from a receiver that uses `client.VerifyWebhook`", apart: true, tries: []try{{"of a real one", replayedWebhook}}},
+	{h: "H90", sent: "a link that is prefetched", then: "no vote is cast", tries: []try{{"over the API", prefetched}, {"in the console", prefetchedPage}}},
+	{h: "H91", sent: "a call from a page of another site, for a frame, or with an ID token in a cookie", then: "403; 401", tries: crossings()},
+	{h: "H92", sent: "the id of somebody else's request", then: "404, the same as for an unknown id", tries: []try{{"to read and to vote", foreignID}}},
 	{h: "H93", sent: "a hundred votes at once", then: "one issuance", apart: true, tries: []try{{"over both replicas", hundredVotes}}},
 	{h: "H94", sent: "a vote with an SVID", then: "403", tries: []try{{"of any kind", voteBySVID}}},
-	{h: "H95", sent: "a flood of requests, and of calls of a person", then: "429", apart: true, tries: []try{{"over both replicas", flood}}},
+	{h: "H95", sent: "a flood of requests, and of calls by a person", then: "429", apart: true, tries: []try{{"over both replicas", flood}}},
 }
 
 // writing is a request that one person of oncall has to approve.

@@ -75,7 +75,7 @@ var httpRows = []row{
 		unread("a parameter", params(`{"repo":"acme/api","repo":"`+marker+`"}`), "duplicate_member"),
 		unread("escaped", asking(`,"t\u0061sk":"x"`), "duplicate_member"),
 	}},
-	{h: "H37", sent: "a key in other case", then: "400", tries: []try{
+	{h: "H37", sent: "a key in a different case", then: "400", tries: []try{
 		unread("Scope", `{"Scope":"git.issues.read","task":"`+marker+`"}`, "unknown_member"),
 		unread("TTL", asking(`,"TTL":60`), "unknown_member"),
 	}},
@@ -83,11 +83,11 @@ var httpRows = []row{
 		unread("one", asking(`,"`+marker+`":1`), "unknown_member"),
 		unread("another's identity", asking(`,"spiffe_id":"`+admin+`"`), "unknown_member"),
 	}},
-	{h: "H39", sent: "something after the JSON", then: "400", tries: []try{
+	{h: "H39", sent: "data after the JSON", then: "400", tries: []try{
 		unread("an object", asking("")+"{}", "trailing_data"),
 		unread("a word", asking("")+marker, "trailing_data"),
 	}},
-	{h: "H40", sent: "nesting of 33 levels, too many keys", then: "400; 413 for 100,000 keys, which are too long already", tries: []try{
+	{h: "H40", sent: "nesting of 33 levels, too many keys", then: "400; 413 for 100,000 keys, because the body is too long", tries: []try{
 		unread("33 levels", params(strings.Repeat(`{"a":`, 33)+"1"+strings.Repeat("}", 33)), "too_deep"),
 		unread("33 lists", params(strings.Repeat("[", 33)+strings.Repeat("]", 33)), "too_deep"),
 		unread("too many keys", manyKeys(5_000), "too_many_tokens"),
@@ -110,7 +110,7 @@ var httpRows = []row{
 		headed("a form", "Content-Type: application/x-www-form-urlencoded", refusal{415, "unsupported_media_type", "content_type"}),
 		headed("UTF-16", "Content-Type: application/json; charset=utf-16", refusal{415, "unsupported_media_type", "content_type"}),
 	}},
-	{h: "H43", sent: "two lengths, chunks, odd line ends", then: "400, or 501", tries: []try{
+	{h: "H43", sent: "two lengths, chunks, invalid line ends", then: "400, or 501", tries: []try{
 		refused("chunks and a length", call{headers: []string{"Transfer-Encoding: chunked"}, body: fmt.Sprintf(chunked, len(goodBody), goodBody)}, refusal{400, "malformed_body", "transfer_encoding"}),
 		refused("chunks", call{headers: []string{"Transfer-Encoding: chunked"}, length: "none", body: fmt.Sprintf(chunked, len(goodBody), goodBody)}, refusal{400, "malformed_body", "transfer_encoding"}),
 		refused("a chunk of bare LF", call{headers: []string{"Transfer-Encoding: chunked"}, length: "none", body: "1\n{\n0\n\n"}, refusal{400, "malformed_body", "transfer_encoding"}),
@@ -121,7 +121,7 @@ var httpRows = []row{
 		refused("a bare CR", call{headers: []string{"X-A: b\rX-B: c"}}, byGo(400)),
 		{"a call behind a call", smuggled},
 	}},
-	{h: "H44", sent: "NUL, broken UTF-8, lone surrogates", then: "400", tries: []try{
+	{h: "H44", sent: "NUL, invalid UTF-8, lone surrogates", then: "400", tries: []try{
 		unread("NUL", asking(`,"reason":"\u0000"`), "nul_character"),
 		unread("a raw NUL", asking(",\"reason\":\"\x00\""), "syntax"),
 		unread("UTF-8", asking(",\"reason\":\"\xff\""), "utf8"),
@@ -137,7 +137,7 @@ var httpRows = []row{
 		methodOf("TRACE"), methodOf("DELETE"), methodOf("OPTIONS"), methodOf("BREW"),
 		overriding("X-HTTP-Method-Override"), overriding("X-HTTP-Method"), overriding("X-Method-Override"),
 	}},
-	{h: "H47", sent: "another spelling of a path", then: "404, never a redirect", tries: []try{
+	{h: "H47", sent: "a different spelling of a path", then: "404, never a redirect", tries: []try{
 		elsewhere("//v1/tokens", "path_form"), elsewhere("/v1//tokens", "path_form"), elsewhere("/v1/tokens/", "path_form"),
 		elsewhere("/v1/./tokens", "path_form"), elsewhere("/v1/x/../tokens", "path_form"), elsewhere("/x/..;/v1/tokens", "path"),
 		elsewhere("/v1%2ftokens", "path_form"), elsewhere("/v1/%74okens", "path_form"), elsewhere("/v1/tokens%00", "path_form"),
@@ -152,8 +152,8 @@ var httpRows = []row{
 		refused("parameters", call{target: "/v1/tokens?" + strings.Repeat("a=b&", 10_000)}, byGo(431)),
 		refused("2,000 parameters", call{target: "/v1/tokens?" + strings.Repeat("a=b&", 2_000)}, refusal{400, "invalid_parameter", "query_unknown"}),
 	}},
-	{h: "H50", sent: "a byte now and then", then: "closed", apart: true, tries: []try{{"at three places", slowly}}},
-	{h: "H51", sent: "HTTP/2 streams opened and reset at once", then: "others are served; 50 entries a second at most", apart: true, tries: []try{{"3 seconds of it", rapidReset}}},
+	{h: "H50", sent: "one byte at long intervals", then: "the connection is closed", apart: true, tries: []try{{"at three places", slowly}}},
+	{h: "H51", sent: "HTTP/2 streams opened and reset at once", then: "other callers are served; at most 50 entries per second", apart: true, tries: []try{{"3 seconds of it", rapidReset}}},
 }
 
 func gzipped(text string) string {

@@ -29,13 +29,13 @@ var badIDs = []struct{ name, text string }{
 }
 
 var idRows = []row{
-	{h: "H32", sent: "capitals in the domain, escapes, empty or dotted segments, port, user, query, fragment, 2,049 bytes", then: "401, a handshake that fails, or a catalogue that is refused: 422", tries: idTries()},
+	{h: "H32", sent: "capitals in the domain, escapes, empty or dotted segments, port, user, query, fragment, 2,049 bytes", then: "401 or a failed handshake; 422 in a catalogue", tries: idTries()},
 	{h: "H33", sent: "`/agents/ab` where `/agents/a` is permitted", then: "403", tries: []try{
 		denied("a longer name", twin, issues.Scope, "no_permit"),
 		denied("a name before it", "spiffe://acme.test/agents", issues.Scope, "no_permit"),
 		denied("other case", "spiffe://acme.test/agents/A", issues.Scope, "no_permit"),
 	}},
-	{h: "H34", sent: "a domain that only begins or looks like ours", then: "401, or a handshake that fails", tries: []try{
+	{h: "H34", sent: "a domain that only begins or looks like an accepted one", then: "401, or a failed handshake", tries: []try{
 		unproven("suffix", "unknown_trust_domain", with("sub", "spiffe://acme.test.evil/agents/a")),
 		unshaken("suffix in a certificate", "unknown_trust_domain", named("spiffe://acme.test.evil/agents/a")),
 		unproven("Cyrillic", "id_token_issuer", with("sub", "spiffe://аcme.test/agents/a")),
@@ -43,7 +43,7 @@ var idRows = []row{
 		unproven("punycode", "unknown_trust_domain", with("sub", "spiffe://xn--cme-5cd.test/agents/a")),
 		uncatalogued("Cyrillic in a catalogue", `Sandbox::"spiffe://аcme.test/agents/a"`),
 	}},
-	{h: "H35", sent: "an ID in a policy that is meant as a pattern, and IDs that a pattern could cross a segment for", then: "422; 403", tries: []try{
+	{h: "H35", sent: "an ID in a policy that is written as a pattern, and IDs that a pattern could match across segments", then: "422; 403", tries: []try{
 		uncatalogued("a star", `Sandbox::"spiffe://acme.test/agents/*"`),
 		uncatalogued("two stars", `Path::"spiffe://acme.test/**"`),
 		uncatalogued("a name in braces", `Path::"spiffe://acme.test/{x}"`),

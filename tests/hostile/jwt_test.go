@@ -228,7 +228,7 @@ var jwtRows = []row{
 		unproven("6 s ago", "svid_expired", at("exp", -6)),
 		unproven("59 s ago", "svid_expired", at("exp", -59)),
 	}},
-	{h: "H10", sent: "an expiry that is missing, no integer, or too far off", then: "401", tries: []try{
+	{h: "H10", sent: "an expiry that is missing, not an integer, or too far in the future", then: "401", tries: []try{
 		unproven("missing", malformed, with("exp", nil)),
 		unproven("float", malformed, raw(sub+aud+`"exp":%EXP.5`)),
 		unproven("exponent", malformed, raw(sub+aud+`"exp":%EXPe0`)),
@@ -242,14 +242,14 @@ var jwtRows = []row{
 		unproven("two hours left", "svid_lifetime", at("exp", 7200)),
 		unproven("two hours in all", "svid_lifetime", at("iat", -7200)),
 	}},
-	{h: "H11", sent: "not valid for another 6 seconds", then: "401", tries: []try{
+	{h: "H11", sent: "not valid until at least 6 seconds from now", then: "401", tries: []try{
 		// One second more, because times are truncated to seconds.
 		unproven("nbf", "svid_not_yet_valid", at("nbf", 7)),
 		unproven("iat", "svid_not_yet_valid", at("iat", 7)),
 		unproven("nbf as text", malformed, with("nbf", "0")),
 		unproven("iat as a float", malformed, with("iat", 1.5)),
 	}},
-	{h: "H12", sent: "an audience that is missing, empty, one of two, or not exactly ours", then: "401; without one in the configuration there is no server", tries: []try{
+	{h: "H12", sent: "an audience that is missing, empty, one of two, or not exactly the issuer", then: "401; without a configured audience the server does not start", tries: []try{
 		unproven("missing", audience, with("aud", nil)),
 		unproven("none", audience, with("aud", []string{})),
 		unproven("two", audience, with("aud", []string{testkit.Audience, "https://else.test"})),
@@ -282,7 +282,7 @@ var jwtRows = []row{
 		unproven("zip", malformed, under("zip", "DEF")),
 		unproven("enc", malformed, under("enc", "A256GCM")),
 	}},
-	{h: "H15", sent: "a megabyte of dots", then: "431, or 401 for what fits into a header", tries: []try{
+	{h: "H15", sent: "one megabyte of dots", then: "431, or 401 if it fits into a header", tries: []try{
 		refused("1 MB", call{auth: "Bearer " + strings.Repeat(".", 1<<20)}, refusal{431, "", ""}),
 		unproven("8 KB", malformed, always(strings.Repeat(".", 8<<10))),
 		unproven("over 8 KB, signed", "svid_too_large", with("pad", strings.Repeat("a", 8<<10))),
@@ -292,11 +292,11 @@ var jwtRows = []row{
 			return jws(t, key, string(marshal(t, header(w))), strings.Repeat("[", 4000))
 		}),
 	}},
-	{h: "H16", sent: "signed by a key that is for X.509-SVIDs", then: "401", tries: []try{unproven("x509-svid", "svid_authority", x509Key)}},
-	{h: "H17", sent: "what is good for one use, once more", then: "401, or inactive, on the other replica too", tries: []try{
+	{h: "H16", sent: "signed by a key for X.509-SVIDs", then: "401", tries: []try{unproven("x509-svid", "svid_authority", x509Key)}},
+	{h: "H17", sent: "a DPoP proof or a one-shot token, used a second time", then: "401, or inactive, on the other replica too", tries: []try{
 		{"a DPoP proof", proofTwice}, {"a token for one use", tokenTwice},
 	}},
-	{h: "H18", sent: "base64 that is not canonical, line breaks inside", then: "401, or 400 by Go's server", tries: []try{
+	{h: "H18", sent: "base64 that is not canonical or has line breaks", then: "401, or 400 from Go's server", tries: []try{
 		unproven("last bits not zero", malformed, text(strayBits)),
 		unproven("padding", malformed, text(func(s string) string { return s + "==" })),
 		unproven("standard alphabet", malformed, text(func(s string) string { return s[:len(s)-4] + "+/+/" })),

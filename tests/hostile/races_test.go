@@ -17,9 +17,9 @@ import (
 )
 
 var raceRows = []row{
-	{h: "H103", sent: "one Idempotency-Key a hundred times at once; with another body", then: "one issuance; 422", apart: true, tries: []try{{"over both replicas", oneKey}}},
-	{h: "H104", sent: "an end while it is minted", then: "nothing of it is live after the answer", apart: true, tries: []try{{"tasks and quarantines", endedMeanwhile}}},
-	{h: "H105", sent: "a scope that is taken away while it is asked for", then: "nothing after the answer", apart: true, tries: []try{{"over both replicas", takenAway}}},
+	{h: "H103", sent: "one Idempotency-Key a hundred times at once; the same key with another body", then: "one issuance; 422", apart: true, tries: []try{{"over both replicas", oneKey}}},
+	{h: "H104", sent: "an end during minting", then: "no credential is live after the answer", apart: true, tries: []try{{"tasks and quarantines", endedMeanwhile}}},
+	{h: "H105", sent: "a scope that is removed during requests for it", then: "nothing is issued after the answer", apart: true, tries: []try{{"over both replicas", takenAway}}},
 	{h: "H106", sent: "a token that was ended on the other replica", then: "inactive", apart: true, tries: []try{{"each end", endedElsewhere}}},
 	{h: "H107", sent: "a quorum over two replicas at once", then: "one issuance", apart: true, tries: []try{{"ten of them", quorums}}},
 }

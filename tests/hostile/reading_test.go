@@ -14,8 +14,8 @@ import (
 )
 
 var readingRows = []row{
-	{h: "H96", sent: "webhooks to 169.254.169.254, `::ffff:127.0.0.1`, `fd00::`, decimal and other numbers for a host, a name that leads elsewhere the next time, a redirect", then: "nobody is called", apart: true, tries: []try{{"each", undialled}}},
-	{h: "H97", sent: "a token of an issuer or trust domain that nobody knows", then: "401, and nothing is fetched", tries: []try{
+	{h: "H96", sent: "webhooks to 169.254.169.254, `::ffff:127.0.0.1`, `fd00::`, decimal and other numeric hosts, a name that resolves to another address the next time, a redirect", then: "no call is made", apart: true, tries: []try{{"each", undialled}}},
+	{h: "H97", sent: "a token of an unknown issuer or trust domain", then: "401, and nothing is fetched", tries: []try{
 		unproven("an ID token", malformed, unknownIssuer(testkit.Audience)),
 		unproven("an ID token for people", malformed, unknownIssuer("brevet")),
 		unproven("a trust domain", "unknown_trust_domain", with("sub", "spiffe://unknown.test/agents/a")),
@@ -23,7 +23,7 @@ var readingRows = []row{
 			return signed(t, w, nil, map[string]any{"iss": unvisited(t), "sub": "alice"})
 		}),
 	}},
-	{h: "H98", sent: "a cursor that is flipped, forged, or somebody else's", then: "400", tries: []try{
+	{h: "H98", sent: "a cursor that was changed, forged, or issued to somebody else", then: "400", tries: []try{
 		cursor("a bit flipped", "cursor_seal", func(t *testing.T, c string) string {
 			raw, err := base64.RawURLEncoding.DecodeString(c)
 			if err != nil {
@@ -43,12 +43,12 @@ var readingRows = []row{
 		limited("-1", "parameter_query"), limited("0", "parameter_query"), limited("1000000000", "parameter_query"), limited("501", "parameter_query"),
 		limited("1.5", "parameter_form"), limited(marker, "parameter_form"), limited("", "parameter_form"), limited("1&limit=2", "parameter_form"),
 	}},
-	{h: "H100", sent: "a record of somebody else's", then: "404, as if it were not there", tries: []try{{"to read and to end", foreignRecord}}},
+	{h: "H100", sent: "somebody else's record", then: "404, as if it did not exist", tries: []try{{"to read and to end", foreignRecord}}},
 	{h: "H101", sent: "an auditor or admin who asks for a credential", then: "403", tries: []try{
 		denied("an auditor's SVID", auditor, issues.Scope, "no_permit"), denied("an admin's SVID", admin, issues.Scope, "no_permit"),
 		person("an auditor", "dave"), person("an admin", "alice"), person("an approver", "bob"),
 	}},
-	{h: "H102", sent: "an admin who widens their own reach", then: "403; it waits for a second admin", tries: []try{{"proposed and approved by one", ownProposal}}},
+	{h: "H102", sent: "an admin who extends their own rights", then: "403; the change waits for a second admin", tries: []try{{"proposed and approved by one", ownProposal}}},
 }
 
 // unknownIssuer signs an ID token of alice for an issuer that exists and that Brevet must not call.

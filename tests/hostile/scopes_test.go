@@ -70,13 +70,13 @@ const (
 var scopeRows = []row{
 	{h: "H52", sent: "`../sys/seal`, `.`, `%2e%2e`", then: "422", tries: append(
 		valued("../sys/seal", ".", "..", "%2e%2e", marker+"//x", marker+"/./x"), fileOutside("../a.yaml"), fileOutside("/etc/a.yaml"))},
-	{h: "H53", sent: "a path that climbs out in the middle", then: "422", tries: valued("x/../../auth/token/create", marker+"/../../sys/policy", `x\..\auth`)},
-	{h: "H54", sent: "`+`, `*`, a slash at an end", then: "422", tries: valued("+", "*", marker+"+", marker+"/*", "/"+marker, marker+"/", "/")},
-	{h: "H55", sent: "two principals in one, none", then: "422", tries: []try{
+	{h: "H53", sent: "a path with `..` in the middle", then: "422", tries: valued("x/../../auth/token/create", marker+"/../../sys/policy", `x\..\auth`)},
+	{h: "H54", sent: "`+`, `*`, a leading or trailing slash", then: "422", tries: valued("+", "*", marker+"+", marker+"/*", "/"+marker, marker+"/", "/")},
+	{h: "H55", sent: "two principals in one value, or none", then: "422", tries: []try{
 		principal("deploy,root"), principal(""), principal("deploy root"), principal("*"), principal("deploy\nroot"),
 		undecidable("a list", `{"scope":"ssh.login.open","params":{"principal":["deploy","root"]},"task":"t-1"}`, "params"),
 	}},
-	{h: "H56", sent: "a signing request with another name, address or right", then: "422", tries: []try{
+	{h: "H56", sent: "a signing request with a different name, address or right", then: "422", tries: []try{
 		signing("another common name", &x509.CertificateRequest{Subject: pkix.Name{CommonName: marker + ".evil.test"}}),
 		signing("another DNS name", &x509.CertificateRequest{DNSNames: []string{"build-7.acme.test", marker + ".evil.test"}}),
 		signing("an address", &x509.CertificateRequest{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}),
@@ -97,7 +97,7 @@ var scopeRows = []row{
 	{h: "H57", sent: "line breaks, `#`, `?`", then: "422", tries: valued(marker+"\r\nX-Injected: 1", marker+"\n", marker+"#x", marker+"?x=1", marker+"\u2028")},
 	{h: "H58", sent: "templates of other systems", then: "422", tries: valued("{{identity.entity.id}}", "${env}", "$("+marker+")", "{value}", "<%= "+marker+" %>")},
 	{h: "H59", sent: "SQL", then: "422", tries: valued(marker+"'; DROP ROLE x; --", marker+"' OR 1=1", marker+`"`, "$$"+marker+"$$")},
-	{h: "H60", sent: "a list for a text", then: "422", tries: []try{
+	{h: "H60", sent: "a list in place of a string", then: "422", tries: []try{
 		undecidable("a list", params(`{"repo":["acme/api"]}`), "params"),
 		undecidable("an object", params(`{"repo":{"`+marker+`":1}}`), "params"),
 		undecidable("null", params(`{"repo":null}`), "params"),
@@ -105,18 +105,18 @@ var scopeRows = []row{
 		undecidable("a text for a number", `{"scope":"db.rows.read","params":{"rows":"7","fresh":true},"task":"t-1"}`, "params.rows"),
 		undecidable("a text for all", params(`"`+marker+`"`), "params"),
 	}},
-	{h: "H61", sent: "a TTL over the bound", then: "shortened, and said so", tries: []try{{"an hour", shortened}}},
-	{h: "H62", sent: "one of several that is denied", then: "all are: 400", tries: []try{
+	{h: "H61", sent: "a TTL above the limit", then: "shortened, and the answer says so", tries: []try{{"an hour", shortened}}},
+	{h: "H62", sent: "several grants in one request, one of them denied", then: "400 for all", tries: []try{
 		granting("two details", "authorization_details="+url.QueryEscape("["+mayRead+","+mayNot+"]"), refusal{400, "invalid_request", "authorization_details"}),
 		granting("two that are good", "authorization_details="+url.QueryEscape("["+mayRead+","+mayRead+"]"), refusal{400, "invalid_request", "authorization_details"}),
 		granting("two scopes", "scope=git.issues.read+vault.seal.write", refusal{400, "invalid_request", "scope"}),
 		granting("a scope twice", "scope=git.issues.read&scope=vault.seal.write", refusal{400, "malformed_body", "form_repeated"}),
 		granting("another scope in the details", "scope=any.thing&authorization_details="+url.QueryEscape("["+mayRead+"]"), refusal{400, "invalid_request", "authorization_details"}),
 	}},
-	{h: "H63", sent: "a policy that errs", then: "403", tries: []try{
+	{h: "H63", sent: "a policy that fails with an error", then: "403", tries: []try{
 		deniedAsk("overflow", agent, `{"scope":"db.rows.read","params":{"rows":9000,"fresh":true},"task":"t-1"}`, "policy_error"),
 	}},
-	{h: "H64", sent: "nothing that says yes", then: "403", tries: []try{
+	{h: "H64", sent: "no policy that permits", then: "403", tries: []try{
 		deniedAsk("no policy", agent, `{"scope":"vault.seal.write","task":"t-1"}`, "forbidden"),
 		deniedAsk("an unknown scope", agent, `{"scope":"git.issues.raed","params":{"repo":"acme/api"},"task":"t-1"}`, "unknown_scope"),
 		denied("another sandbox", "spiffe://acme.test/nobody", issues.Scope, "no_permit"),
@@ -124,7 +124,7 @@ var scopeRows = []row{
 	{h: "H65", sent: "a permit and a forbid", then: "403", tries: []try{
 		deniedAsk("a repository", agent, `{"scope":"git.issues.read","params":{"repo":"acme/secret"},"task":"t-1"}`, "forbidden"),
 	}},
-	{h: "H66", sent: "what was approved under another catalogue", then: "409", apart: true, tries: []try{{"applied between the yes and the mint", outdated}}},
+	{h: "H66", sent: "an approval under another catalogue", then: "409", apart: true, tries: []try{{"applied between the yes and the mint", outdated}}},
 	{h: "H67", sent: "a look-alike of a scope's name", then: "422 or 403", tries: []try{
 		lookAlike("Git.issues.read"), lookAlike("git.issues.read "), lookAlike(`git.issues.re\u0430d`), lookAlike(`git\uff0eissues\uff0eread`),
 		lookAlike(`git.issues.\u200bread`), lookAlike("git/issues/read"), lookAlike("git..issues.read"),

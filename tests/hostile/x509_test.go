@@ -142,7 +142,7 @@ var x509Rows = []row{
 		unshaken("two SPIFFE IDs", profile, named(agent, admin)),
 		unshaken("another URI", profile, named(agent, "https://acme.test/")),
 	}},
-	{h: "H20", sent: "a CA, a signing key usage, none that fits a client", then: "the handshake fails", tries: []try{
+	{h: "H20", sent: "a CA certificate, or a key usage that signs certificates or does not fit a client", then: "the handshake fails", tries: []try{
 		unshaken("CA", profile, spoiled(func(c *x509.Certificate) { c.IsCA = true })),
 		unshaken("keyCertSign", profile, spoiled(func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign })),
 		unshaken("cRLSign", profile, spoiled(func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCRLSign })),
@@ -158,7 +158,7 @@ var x509Rows = []row{
 		unshaken("none", "spiffe_id_invalid", named("spiffe://acme.test")),
 		unshaken("a slash", "spiffe_id_invalid", named("spiffe://acme.test/")),
 	}},
-	{h: "H22", sent: "our ID, signed by a federated trust domain", then: "the handshake fails", tries: []try{
+	{h: "H22", sent: "an ID of our trust domain, signed by a federated trust domain", then: "the handshake fails", tries: []try{
 		unshaken("federated", unverified, func(t *testing.T, w *world) tls.Certificate {
 			ca, signer := w.s[0].Other.CA()
 			return forgery{ca, signer}.svid(t, leaf())
@@ -186,8 +186,8 @@ var x509Rows = []row{
 		unshaken("future", "svid_not_yet_valid", spoiled(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(10 * time.Minute) })),
 		unshaken("an expired authority", "svid_expired", through(func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Minute) })),
 	}},
-	{h: "H25", sent: "a session resumed after the authority is gone", then: "nothing is resumed; the handshake fails", tries: []try{{"resumed", resumption}}},
-	{h: "H26", sent: "an SVID that expires on a live connection", then: "401, over the same connection", apart: true, tries: []try{
+	{h: "H25", sent: "a session resumed after the authority is gone", then: "the session is not resumed; the handshake fails", tries: []try{{"resumed", resumption}}},
+	{h: "H26", sent: "an SVID that expires on a live connection", then: "401 on the same connection", apart: true, tries: []try{
 		{"HTTP/2", liveConnection("h2")}, {"HTTP/1.1", liveConnection("http/1.1")},
 	}},
 	{h: "H27", sent: "TLS below 1.3, RSA below 2048 bits, SHA-1", then: "the handshake fails", tries: []try{
@@ -199,8 +199,8 @@ var x509Rows = []row{
 		unshaken("SHA-1", unverified, byAuthority(2048, x509.SHA1WithRSA)),
 		unproven("a JWT by RSA 1024", "svid_weak_key", byKey("RS256", rsaOf(1024))),
 	}},
-	{h: "H28", sent: "a flood of key updates", then: "cut off; others are served", tries: []try{{"100", keyUpdates}}},
-	{h: "H29", sent: "headers that say who calls", then: "401, and nothing in another's name", tries: []try{
+	{h: "H28", sent: "a flood of key updates", then: "the connection is closed; other callers are served", tries: []try{{"100", keyUpdates}}},
+	{h: "H29", sent: "headers that claim an identity", then: "401, and nothing happens under another identity", tries: []try{
 		refused("alone", call{auth: "none", headers: claiming(agent)}, refusal{401, "unauthenticated", "no_identity"}),
 		{"beside an SVID", headersOfAnother},
 	}},
