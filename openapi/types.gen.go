@@ -705,8 +705,8 @@ type ApprovalsCurrent struct {
 	More bool `json:"more,omitempty,omitzero"`
 }
 
-// AssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
-// JWT-SVID as the assertion.
+// AssertionType The value from draft-ietf-oauth-spiffe-client-auth, or the value from RFC 7523 for clients that support only
+// that. The assertion is a JWT-SVID in both cases.
 type AssertionType string
 
 // AuthorizationDetail One action that a token permits (RFC 9396).
@@ -884,8 +884,8 @@ type ClientAuthentication struct {
 	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
-	// ClientAssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
-	// JWT-SVID as the assertion.
+	// ClientAssertionType The value from draft-ietf-oauth-spiffe-client-auth, or the value from RFC 7523 for clients that support only
+	// that. The assertion is a JWT-SVID in both cases.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
 	// ClientID The caller's SPIFFE ID. It can be omitted. A different value is refused.
@@ -1030,9 +1030,9 @@ type EntryPage struct {
 
 // GrantType `client_credentials` requests a token. If people have to approve, the answer is the error
 // `authorization_pending` with an `auth_req_id`. Then `urn:brevet:params:grant-type:approval` with that id gets
-// the result. The error codes are those of CIBA and RFC 8628, but Brevet implements neither. Token exchange (RFC
-// 8693) hands an access token of the caller down to a sub-agent, or requests a token on behalf of a person, with
-// the person's ID token.
+// the result. The error codes are those of CIBA and RFC 8628, but Brevet does not claim to implement either.
+// Token exchange (RFC 8693) hands an access token of the caller down to a sub-agent, or requests a token on
+// behalf of a person, with the person's ID token.
 type GrantType string
 
 // Hash A SHA-256, in base64.
@@ -1746,8 +1746,8 @@ type TokenForm struct {
 	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
-	// ClientAssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
-	// JWT-SVID as the assertion.
+	// ClientAssertionType The value from draft-ietf-oauth-spiffe-client-auth, or the value from RFC 7523 for clients that support only
+	// that. The assertion is a JWT-SVID in both cases.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
 	// ClientID The caller's SPIFFE ID. It can be omitted. A different value is refused.
@@ -1757,9 +1757,9 @@ type TokenForm struct {
 
 	// GrantType `client_credentials` requests a token. If people have to approve, the answer is the error
 	// `authorization_pending` with an `auth_req_id`. Then `urn:brevet:params:grant-type:approval` with that id gets
-	// the result. The error codes are those of CIBA and RFC 8628, but Brevet implements neither. Token exchange (RFC
-	// 8693) hands an access token of the caller down to a sub-agent, or requests a token on behalf of a person, with
-	// the person's ID token.
+	// the result. The error codes are those of CIBA and RFC 8628, but Brevet does not claim to implement either.
+	// Token exchange (RFC 8693) hands an access token of the caller down to a sub-agent, or requests a token on
+	// behalf of a person, with the person's ID token.
 	GrantType GrantType `json:"grant_type"`
 
 	// Reason The reason, in at most 1000 bytes. It is recorded, shown as untrusted text, and never evaluated.
@@ -1798,8 +1798,8 @@ type TokenQuestion struct {
 	// ClientAssertion A JWT-SVID whose only audience is this server's issuer.
 	ClientAssertion string `json:"client_assertion,omitempty,omitzero"`
 
-	// ClientAssertionType From draft-ietf-oauth-spiffe-client-auth, or from RFC 7523 for clients that know only that. Both need a
-	// JWT-SVID as the assertion.
+	// ClientAssertionType The value from draft-ietf-oauth-spiffe-client-auth, or the value from RFC 7523 for clients that support only
+	// that. The assertion is a JWT-SVID in both cases.
 	ClientAssertionType AssertionType `json:"client_assertion_type,omitempty,omitzero"`
 
 	// ClientID The caller's SPIFFE ID. It can be omitted. A different value is refused.

@@ -123,7 +123,7 @@ type ServerInterface interface {
 	// AddQuarantine Stop issuing to sandboxes and end their credentials, as an admin
 	// (POST /v1/quarantines)
 	AddQuarantine(w http.ResponseWriter, r *http.Request)
-	// WithdrawRequest Withdraw one of your own requests before it is decided or redeemed
+	// WithdrawRequest Withdraw one of your own requests that is pending or approved
 	// (DELETE /v1/requests/{id})
 	WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID)
 	// GetRequest Read the state of one of your own requests
@@ -378,7 +378,7 @@ func (_ Unimplemented) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// WithdrawRequest Withdraw one of your own requests before it is decided or redeemed
+// WithdrawRequest Withdraw one of your own requests that is pending or approved
 // (DELETE /v1/requests/{id})
 func (_ Unimplemented) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
 	w.WriteHeader(http.StatusNotImplemented)
