@@ -1,6 +1,6 @@
-// Package broker is the heart of Brevet: it takes a sandbox's request through decision, record and mint,
-// in that order, and owns the words and the ports that the other packages implement.
+// Package broker turns a sandbox's request into a credential: it decides, commits a record and mints, in that order. It also
+// defines the types and the interfaces that the other packages implement.
 //
-// It must never let a credential out before its record is durable, never mint what policy did not permit,
-// and never treat an error or an unknown as a yes.
+// It must never release a credential before its record is durable, never mint what policy did not permit, and never treat an
+// error or an unknown result as an approval.
 package broker

@@ -9,242 +9,255 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// Ledger keeps every decision for good. All methods are safe for concurrent use, across replicas too.
-// A method that cannot reach the store returns an error that is ErrLedgerUnavailable.
+// Ledger keeps every decision permanently. All methods are safe for concurrent use, also across replicas. A method returns
+// ErrLedgerUnavailable if it cannot reach the store.
 type Ledger interface {
-	// Begin returns nil only after the record is durably committed. When the subject has used the record's
-	// idempotency key before it commits nothing and returns the earlier record, else nil.
-	// When its catalogue is not the one in force it commits nothing and returns ErrSuperseded.
-	// When the record is over one of its limits it commits nothing and returns a *Limited; when its subject is in
-	// quarantine or its task has ended, ErrQuarantined or ErrTaskEnded. What it commits counts against all of its
-	// limits, in the same commit. A denied record is only committed.
-	// Any other error leaves it open whether the record exists: the caller must not mint.
+	// Begin commits a record. If it returns no error and no earlier record, the commit is durable.
+	//
+	// Begin commits nothing and returns:
+	//   - the earlier record, if the subject has already used the record's idempotency key
+	//   - ErrSuperseded, if the record was decided by a catalogue that is not in force
+	//   - ErrNotApproved, if the request that the record redeems cannot be redeemed any more
+	//   - ErrQuarantined, if the subject is in quarantine
+	//   - ErrTaskEnded, if the task has ended
+	//   - a *Limited, if the record exceeds one of its limits
+	//
+	// The commit also counts the record against all of its limits. Limits, quarantines and ended tasks never stop a denial.
+	//
+	// After any other error, the record may or may not exist: the caller must not mint.
 	Begin(ctx context.Context, rec Record) (earlier *View, err error)
-	// RecordOutcome records the outcome of a begun record. A move that is not forward is ErrNotForward and changes nothing,
-	// and so is one by a sweeper that no longer leads.
+	// RecordOutcome records the outcome of a record. It returns ErrNotForward and changes nothing if the record's state does not
+	// allow the transition, or if the sweeper that reports the outcome no longer leads.
 	RecordOutcome(ctx context.Context, out Outcome) error
 	// Refuse records a call that never became a request.
 	Refuse(ctx context.Context, ref Refusal) error
-	// Get returns one record within reach, else ErrNotFound.
+	// Get returns one record within reach. It returns ErrNotFound if there is none.
 	Get(ctx context.Context, id string, reach Reach) (*View, error)
-	// List returns the records within reach that match, newest first. ErrTooBroad when the search takes too long.
+	// List returns the matching records within reach, newest first. It returns ErrTooBroad if the search takes too long.
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
 }
 
-// EventFeed is the record as it is followed. Errors are as for Ledger.
+// EventFeed lets callers follow the record as it grows. Errors are as for Ledger.
 type EventFeed interface {
-	// Changes returns the records within reach that match and that entries from an index on are about. An index below
-	// zero begins at the end.
+	// Changes returns the matching records within reach that the entries since an index concern. A negative index starts at the
+	// end of the ledger.
 	Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error)
-	// Timeline returns what is recorded of a task, or of a request, in order. ErrNotFound when nothing of it is within
-	// reach.
+	// Timeline returns the entries about a task or a request, in order. It returns ErrNotFound if none of them is within reach.
 	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)
 }
 
-// LiveCredentials is what is alive, and what was ordered about it. All methods are safe for concurrent use, across replicas
-// too; errors are as for Ledger.
+// LiveCredentials finds credentials that may be alive, and keeps the commands that end them. All methods are safe for concurrent
+// use, also across replicas. Errors are as for Ledger.
 type LiveCredentials interface {
-	// Announce commits a command. From then on no replica begins what a quarantine or a task's end forbids.
+	// Announce commits a command. After that, no replica begins a record that a quarantine or an ended task forbids.
 	Announce(ctx context.Context, cmd Command) error
-	// Live returns up to limit records that match, are within reach and may be alive (intent, issued, unknown or
-	// revoking, and not past their time unless Vault may still hold them), ordered by id, with ids after the given
-	// one. It reads what is committed, never a standby.
+	// Live returns the matching records within reach that may be alive, ordered by ID. A record may be alive if its status is
+	// intent, issued, unknown or revoking, and it has not expired or Vault may still hold it. page selects the IDs to start after
+	// and the number of records. Live reads committed data, never a standby.
 	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]LiveCredential, error)
-	// Overdue returns up to limit records that the sweeper has to look at.
+	// Overdue returns up to due.Limit records that need the sweeper's attention.
 	Overdue(ctx context.Context, due Overdue) ([]LiveCredential, error)
-	// Deadlines returns tasks whose end has come, by the store's clock, and has not been carried out: Close them with a
-	// Command.
+	// Deadlines returns up to limit tasks whose deadline has passed by the store's clock and that nobody has ended yet. A Command
+	// ends them.
 	Deadlines(ctx context.Context, limit int) ([]Task, error)
-	// RequestsOfEndedTasks returns up to limit requests that wait for people, or for their redemption, although their task
-	// has ended: of one task, or of all when task is its zero value.
+	// RequestsOfEndedTasks returns up to limit requests that still wait for approval or redemption although their task has ended.
+	// It returns the requests of one task, or of all tasks if task is the zero value.
 	RequestsOfEndedTasks(ctx context.Context, task Task, limit int) ([]EndedTaskRequest, error)
-	// Quarantines lists the standing ones within reach, by SPIFFE ID.
+	// Quarantines lists the quarantines in force within reach, ordered by SPIFFE ID.
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
 
-// Tokens tells where access tokens stand. It is safe for concurrent use; errors are as for Ledger.
+// Tokens reports the state of access tokens. All methods are safe for concurrent use. Errors are as for Ledger.
 type Tokens interface {
-	// TokenStanding reads what is committed, never a standby, in one query. A token is known by its id and the SHA-256 of its
-	// claims together.
+	// TokenStanding returns the state of a token, which its ID and the SHA-256 of its claims identify together. It reads
+	// committed data in one query, never a standby.
 	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
-	// Alive tells of what was issued, of whatever kind, that its time has not come, and nobody has ended it, its task, or what
-	// its sandbox may have. It reads as TokenStanding does.
+	// Alive reports whether a credential of any kind is in force: it was issued and has not expired, and nobody has ended it or
+	// its task or quarantined its sandbox. It reads like TokenStanding.
 	Alive(ctx context.Context, id string) (bool, error)
-	// Cached tells of a token what TokenStanding would, from memory: that it is active. Not ok means that this replica does
-	// not know, or cannot be sure to know of every end that WaitForReplicas has waited for.
+	// Cached answers TokenStanding from memory. It answers only for active tokens: ok is false if this replica does not know the
+	// token, or might have missed an end that WaitForReplicas has waited for.
 	Cached(id string, claims [32]byte) (standing TokenStanding, ok bool)
-	// WaitForReplicas returns once no replica goes by a memory from before what is committed when it is called: whatever that has
-	// ended, and whatever catalogue it has put in force. That takes some milliseconds, and about half a second when a replica
-	// does not answer. It does not end with ctx.
+	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
+	// the catalogue that were committed before the call. This takes some milliseconds, or about half a second if a replica does
+	// not respond. It does not stop when ctx ends.
 	WaitForReplicas(ctx context.Context)
-	// EndedIn returns the places in a status list, in ascending order, of tokens that were ended. It reads as TokenStanding does.
-	// Tokens count until a minute after their time; ErrNotFound when the list has none of them.
+	// EndedIn returns the indexes of the ended tokens in a status list, in ascending order. It reads like TokenStanding. Tokens
+	// stay in a list until one minute after they expire. EndedIn returns ErrNotFound if the list holds no tokens.
 	EndedIn(ctx context.Context, list string) ([]int, error)
 }
 
-// TokenStanding is where an access token stands.
+// TokenStanding is the state of an access token.
 type TokenStanding struct {
-	// Active: it was issued, its time has not come, and nobody has ended it, its task, or what its sandbox may have.
+	// Active means that the token was issued and has not expired, and that nobody has ended it or its task or quarantined its
+	// sandbox.
 	Active bool
-	// Catalogue is the digest of what is in force; empty when none was ever applied.
+	// Catalogue is the digest of the catalogue in force. It is empty if no catalogue was ever applied.
 	Catalogue string
 }
 
-// Approvals is what waits for people, and what they said. All methods are safe for concurrent use, across replicas too;
-// errors are as for Ledger.
+// Approvals keeps the requests that wait for approval, and the votes on them. All methods are safe for concurrent use, also
+// across replicas. Errors are as for Ledger.
 type Approvals interface {
 	Inbox
-	// UpsertPerson commits who somebody is, as their provider has said, unless that is known, and returns what was said last.
+	// UpsertPerson commits what the identity provider says about a person, unless the store already knows it, and returns the
+	// latest version.
 	UpsertPerson(ctx context.Context, v Voter, at time.Time) (Voter, error)
-	// Votes returns the votes on a request, oldest first, each with what is known of its voter now.
+	// Votes returns the votes on a request, oldest first, each with the latest known data about its voter.
 	Votes(ctx context.Context, request string) ([]Vote, error)
-	// ReusableApprovals returns requests of a sandbox, for a task and a scope, that people have approved since, newest first: the
-	// few whose yes may stand for more.
+	// ReusableApprovals returns recent requests of a sandbox for the same task and scope that people have approved since a time,
+	// newest first. It returns only the few whose approval may cover another request.
 	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)
-	// ReusedBy returns the issuances of requests that the yes to a request has stood for; an empty one for each that has
-	// none yet.
+	// ReusedBy returns the issuances of the requests that reused the approval of a request. It returns an empty string for each
+	// of them that has no issuance yet.
 	ReusedBy(ctx context.Context, request string) ([]string, error)
-	// Apply commits a step of a request. ErrOvertaken when the request is not, or not any more, as the step begins.
+	// Apply commits a transition of a request. It returns ErrOvertaken if the request is not in the state that the transition
+	// starts from.
 	Apply(ctx context.Context, step Transition) error
 }
 
-// ReuseKey is what a yes may be remembered for.
+// ReuseKey identifies the requests that one approval may cover.
 type ReuseKey struct{ SPIFFEID, Task, Scope string }
 
-// Inbox is what waits for people. Errors are as for Ledger.
+// Inbox lists the requests that wait for approval. Errors are as for Ledger.
 type Inbox interface {
-	// Waiting returns requests that wait for people, and whether there are more: none whose time has passed, whose task has
-	// ended or whose sandbox is in quarantine. They come in turn, of each trust domain and in it of each sandbox the oldest,
-	// then the next: who asks often hides nobody else.
+	// Waiting returns requests that wait for approval, and whether there are more. It leaves out a request that has expired,
+	// whose task has ended or whose sandbox is in quarantine. It takes turns: the oldest request of each trust domain and of each
+	// sandbox in it, then the next ones. So a sandbox that asks often does not hide the others.
 	Waiting(ctx context.Context, q WaitingQuery) (views []View, more bool, err error)
-	// Decided returns those of the requests that are not pending any more.
+	// Decided returns those of the given requests that are no longer pending.
 	Decided(ctx context.Context, requests []string) ([]string, error)
-	// Standing returns what Waiting does for any of the queries, in short and oldest first.
+	// Standing returns short forms of the requests that Waiting would return for any of the queries, oldest first.
 	Standing(ctx context.Context, queries []WaitingQuery) ([]Standing, error)
-	// Views returns requests that wait for people, or have, oldest first. It may leave out some, and not all: ask for
-	// those again.
+	// Views returns requests that wait for approval, or have waited, oldest first. It may return only some of them. The caller
+	// asks again for the rest.
 	Views(ctx context.Context, requests []string) ([]View, error)
 }
 
-// Usage is how often credentials were used, as those who held them have said. All methods are safe for concurrent use, across
-// replicas too; errors are as for Ledger.
+// Usage keeps how often credentials were used, as their holders report it. All methods are safe for concurrent use, also across
+// replicas. Errors are as for Ledger.
 type Usage interface {
-	// Report commits what a holder says, unless they have said it before, and returns what stands. ErrNotFound when nothing
-	// of that id was issued to them, or it has ended more than an hour ago.
+	// Report commits a holder's report, unless the holder has already sent one, and returns the recorded report. It returns
+	// ErrNotFound if the credential was not issued to the holder, or ended more than an hour ago.
 	Report(ctx context.Context, use Use) (Use, error)
-	// ScopeUsage returns what became of what was asked for within reach, by scope. ErrTooBroad when that takes too long.
+	// ScopeUsage returns the outcomes of requests within reach, by scope. It returns ErrTooBroad if counting takes too long.
 	ScopeUsage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeUsage, error)
 }
 
-// DPoPReplayCache remembers for all replicas which DPoP proofs were used.
+// DPoPReplayCache remembers used DPoP proofs for all replicas.
 type DPoPReplayCache interface {
-	// UseProof returns nil for the first use of a proof, once that is durable, and dpop.ErrReplayed for any other. Any other
-	// error leaves it open, and is ErrLedgerUnavailable: the proof must not be accepted. A proof may be forgotten once it
-	// would not be accepted any more.
+	// UseProof records that a proof was used. It returns nil for the first use, after a durable commit, and dpop.ErrReplayed for
+	// any later use. Any other error is ErrLedgerUnavailable and leaves the result unknown: the caller must reject the proof. The
+	// cache may forget a proof once it is too old to be accepted.
 	UseProof(ctx context.Context, p dpop.Proof) error
 }
 
-// Catalogues keeps catalogues for good, and what became of each. All methods are safe for concurrent use, across replicas
-// too; errors are as for Ledger.
+// Catalogues keeps catalogues and their history permanently. All methods are safe for concurrent use, also across replicas.
+// Errors are as for Ledger.
 type Catalogues interface {
-	// InForce returns the catalogue that was applied last; its Version is 0 when none ever was. It reads what is
-	// committed, never a standby.
+	// InForce returns the catalogue that was applied last. Its Version is 0 if none was ever applied. InForce reads committed
+	// data, never a standby.
 	InForce(ctx context.Context) (CatalogueVersion, error)
-	// CatalogueFiles returns the files of a catalogue that was proposed or applied, by name, else ErrNotFound.
+	// CatalogueFiles returns the files of a proposed or applied catalogue, ordered by name. It returns ErrNotFound if there is
+	// none.
 	CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error)
-	// ChangeCatalogue commits a step. ErrOvertaken when it does not follow on what is in force, or its proposal is not
-	// open. When it applies a catalogue, no replica begins a record that another one decided from then on.
+	// ChangeCatalogue commits a step. It returns ErrOvertaken if the step is not based on the catalogue in force, or if its
+	// proposal is not open. Once a step has applied a catalogue, no replica begins a record that another catalogue decided.
 	ChangeCatalogue(ctx context.Context, step CatalogueStep) error
 	// CatalogueChanges returns up to limit changes, newest first.
 	CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error)
-	// Proposal returns the open proposal of a catalogue, else ErrNotFound.
+	// Proposal returns the open proposal of a catalogue. It returns ErrNotFound if there is none.
 	Proposal(ctx context.Context, digest string) (CatalogueChange, error)
 }
 
-// WaitingQuery picks requests that wait for people.
+// WaitingQuery selects requests that wait for approval.
 type WaitingQuery struct {
-	// Groups are those that they wait for, or that may stand in for those, Within the SPIFFE IDs, paths and trust domains
-	// that they come from, or people.Everywhere.
+	// Groups are the approver groups or the break-glass groups of the requests. Within holds the SPIFFE IDs, paths and trust
+	// domains that the requests come from, or people.Everywhere.
 	Groups, Within []string
 	Limit          int
 }
 
-// Transition is one move of a request that waits for people.
+// Transition is one state change of a request that waits for approval.
 type Transition struct {
 	Request string
-	// Was and Votes are the request before: the step is taken from there or not at all.
+	// Was and Votes describe the request before the transition. If they do not match, Apply changes nothing.
 	Was     Status
 	Votes   int
 	Becomes Status
 	Time    time.Time
-	// Actor is the person's id, or the SPIFFE ID of the workload that withdraws the request or has ended its task. It is
-	// empty when the task's deadline came.
+	// Actor is the ID of a person, or the SPIFFE ID of the workload that withdraws the request or has ended its task. It is empty
+	// if the task's deadline has passed.
 	Actor string
-	// Vote is what moves it, on what has this Hash; nil for a withdrawal, and when it reuses the approval of a Remembered request, whose
-	// votes stand for this one.
+	// Vote is the vote that causes the transition, and Hash identifies what the voter was shown. Vote is nil for a withdrawal,
+	// and for a request that reuses the approval of the request Remembered. The votes on Remembered then count for this request.
 	Vote       *Vote
 	Hash       [32]byte
 	Remembered string
 }
 
-// LivePage is where a listing of live records goes on.
+// LivePage selects one page of a list of live records.
 type LivePage struct {
-	After string // an id; empty begins
+	After string // the ID to continue after; empty starts at the beginning
 	Limit int
-	// Leased leaves out what Vault cannot end.
+	// Leased excludes credentials that Vault cannot end.
 	Leased bool
-	// Before is an index of the ledger: what began there or later is left out. Zero leaves out nothing.
+	// Before is a ledger index. It excludes records that began at that index or later. Zero excludes nothing.
 	Before int64
 }
 
-// Overdue says which records the sweeper looks for: those in StatusIntent since before Unfinished, all in StatusUnknown
-// and StatusRevoking, and leased ones in StatusIssued whose time passed before Overdue; and what an order that stands
-// should have ended: those in StatusIssued whose task has ended, whose subject is in quarantine, or whose parent has ended, for some seconds, with
-// that cause as their Detail.
+// Overdue selects the records that the sweeper must advance:
+//   - records in StatusIntent since before Unfinished
+//   - all records in StatusUnknown and StatusRevoking
+//   - leased records in StatusIssued that expired before Overdue
+//   - records in StatusIssued that should have ended some seconds ago, because their task or their parent has ended, their
+//     subject is in quarantine, or their approval was followed by a denial; Detail then holds that cause
 type Overdue struct {
 	Unfinished, Overdue time.Time
-	// Orders given before this are taken to have been carried out. Zero looks at all of them.
+	// Orders skips the orders that were given before this time, because they have been carried out. Zero skips none.
 	Orders time.Time
 	Limit  int
 }
 
-// Election makes one sweeper of all replicas the leader.
+// Election elects one replica to run the sweeper.
 type Election interface {
-	// AcquireLeadership waits until this replica leads, or ctx ends. Then it runs do with a term of its own, greater than any
-	// before, and a context that ends when the lead may be lost. It returns what do returns.
+	// AcquireLeadership waits until this replica leads or ctx ends. It then runs do with a new term, which is greater than any
+	// earlier term, and with a context that ends when this replica may have lost the lead. It returns what do returns.
 	AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error
-	// Prune forgets what limits no longer need, and proofs that would not be accepted any more.
+	// Prune deletes limit counters that no longer matter, and DPoP proofs that are too old to be accepted.
 	Prune(ctx context.Context) error
-	// Tidy sorts what was recorded last into what is searched, so that neither records nor searches have to.
+	// Tidy moves new records into the search index, so that neither appends nor searches have to.
 	Tidy(ctx context.Context) error
 }
 
 // Minter makes credentials through Vault, and ends them there.
 type Minter interface {
-	// Key returns the key that a JWT minted now is to be signed with.
-	// It answers from memory; ErrVaultUnavailable when no key is known.
+	// Key returns the key that signs the next JWT. It reads from memory and returns ErrVaultUnavailable if no key is known.
 	Key() (Key, error)
-	// Mint redeems the order and returns exactly the credential that its intent names. It asks Vault at most
-	// once. Errors are ErrVaultUnavailable, ErrVaultRefused, ErrMintMismatch or ErrOrderSpent; after any of them no
-	// credential is to be delivered. A *Lost besides says that something may be alive in Vault, for as long as
-	// Unrenewed at most; without it nothing is.
-	// What a dynamic credential lives under dies after Unrenewed, whatever happens here, unless Renew is called.
+	// Mint redeems the order and returns exactly the credential that its intent names. It asks Vault at most once.
+	//
+	// Errors are ErrVaultUnavailable, ErrVaultRefused, ErrMintMismatch and ErrOrderSpent. After an error, the caller must not
+	// deliver a credential. If the error is also a *Lost, something may be alive in Vault, for at most Unrenewed. Otherwise
+	// nothing is.
+	//
+	// A dynamic credential expires in Vault after Unrenewed unless Renew is called, even if Brevet fails.
 	Mint(ctx context.Context, order *Order) (Credential, error)
-	// Renew lets what was minted live until its time, and never longer. It may be called again.
+	// Renew extends a credential to its expiry and never beyond. It may be called again.
 	Renew(ctx context.Context, minted Minted) error
-	// Revoke returns nil only when Vault has confirmed that nothing of h is alive. It may be called again.
+	// Revoke returns nil only if Vault has confirmed that nothing of h is alive. It may be called again.
 	Revoke(ctx context.Context, h VaultLease) error
-	// Alive tells whether Vault still holds anything of h.
+	// Alive reports whether Vault still holds anything of h.
 	Alive(ctx context.Context, h VaultLease) (bool, error)
 }
 
-// Signer signs what is no credential.
+// Signer signs documents that are not credentials.
 type Signer interface {
-	// Sign returns the third part of a JWS for the first two, made with exactly that key and verified. Errors are as for Mint.
+	// Sign returns the signature of a JWS, its third part, over the first two parts. It uses exactly the given key and verifies
+	// the result. Errors are as for Mint.
 	Sign(ctx context.Context, key Key, signingInput string) (string, error)
 }
 
-// Unrenewed is how long a dynamic credential lives in Vault without being renewed.
+// Unrenewed is how long a dynamic credential lives in Vault if it is not renewed.
 const Unrenewed = 30 * time.Second
 
 // Key names one version of the signing key.
@@ -254,15 +267,15 @@ type Key struct {
 	Version   int    // Vault's key version
 }
 
-// Credential is what is handed over, once.
+// Credential is a credential for the caller. It is delivered once.
 type Credential struct {
-	// Secret is the token of a JWT; for every other kind a JSON object, whose members depend on the kind.
+	// Secret is the token itself for a JWT. For any other kind it is a JSON object whose members depend on the kind.
 	Secret secret.Text
-	// Minted is what the record keeps of a dynamic credential; nil for a JWT.
+	// Minted is the part of a dynamic credential that the record keeps. It is nil for a JWT.
 	Minted *Minted
 }
 
-// View is a record as it is read back: the record, its latest state, and its place in the ledger.
+// View is a record as read from the ledger, with its latest status and its place in the ledger.
 type View struct {
 	ID             string
 	Index          int64 // of the entry that recorded the decision
@@ -274,7 +287,7 @@ type View struct {
 	Resource       string
 	Params         map[string]any
 	Reason         string
-	TTLAsked       time.Duration // zero when the default was asked for
+	TTLAsked       time.Duration // zero for the scope's default
 	TTL            time.Duration
 	Decision       string // allow, deny, pending
 	DecisionCode   string
@@ -288,29 +301,29 @@ type View struct {
 	Expires        time.Time
 	ApprovalGroup  string
 	ApprovalQuorum int
-	BreakGlass     string // the group that may stand in for ApprovalGroup; empty when none may
-	Broken         bool   // somebody of it has said yes
+	BreakGlass     string // the group that may approve in place of ApprovalGroup; empty if there is none
+	Broken         bool   // a member of the BreakGlass group has approved
 	CredentialKind string
 	Audience       string
 	KeyID          string
 	ClaimsDigest   string // hex
-	// VaultPath is what Vault was asked for, Minted what it made. Both are empty for a JWT.
+	// VaultPath is the path that Vault was asked for, and Minted is what Vault made. Both are empty for a JWT.
 	VaultPath     string
 	Minted        Minted
 	Actor         string // who ended it: a SPIFFE ID or a person
 	RequestDigest [32]byte
-	// Canonical is what people are shown of a request that waits for them, and Votes how many they have cast.
+	// Canonical is what approvers are shown of a pending request. Votes is the number of votes on it.
 	Canonical string
 	Votes     int
-	// RedeemedBy is the issuance that the request was redeemed by, at the last of so many Redemptions; Approves is the
-	// request that an issuance redeems.
+	// RedeemedBy is the issuance of the last redemption of the request, and Redemptions counts them. Approves is the request that
+	// this issuance redeems.
 	RedeemedBy, Approves string
 	Redemptions          int
-	// Remembered is the request whose approval stands for this one too.
+	// Remembered is the request whose approval also covers this one.
 	Remembered string
-	// Parent is the issuance that this one was handed down from.
+	// Parent is the issuance that this one was delegated from.
 	Parent string
-	// User is the person on whose behalf it was asked, with the groups of then; nil for nobody.
+	// User is the person that the sandbox acts for, with the groups at that time. It is nil if there is none.
 	User *scopes.User
 }
 
@@ -325,59 +338,58 @@ type Query struct {
 	DecisionCode   string
 	Status         Status
 	Since, Until   time.Time // Since is inclusive, Until exclusive
-	// Words are all in the reason, in any order and case.
+	// Words must all occur in the reason, in any order and case.
 	Words string
-	// Params are parameters by name. What reads as a number or a bool is matched as that too.
+	// Params are parameters by name. A value that reads as a number or a boolean also matches as one.
 	Params map[string]string
-	// Approver has voted on the request, or on the one that it was approved by.
+	// Approver is a person who voted on the request, or on the request that this issuance redeems.
 	Approver string
-	// User is the person on whose behalf it was asked.
+	// User is the person that the sandbox acts for.
 	User string
-	// Credential is the SHA-256 of a token's claims, or of what else a finder would hold; Name is what the far side knows
-	// it by.
+	// Credential is the SHA-256 of a token's claims, or of the secret of another kind of credential. Name is the credential's
+	// name in the target system.
 	Credential []byte
 	Name       string
-	// Group is the one that people are asked in.
+	// Group is the approver group that was asked.
 	Group, Authority, Resource, Catalogue, KeyID string
 	// Limit is the page size, 1 to 500.
 	Limit int
-	// Before continues after the record with this index: only smaller indexes follow. Zero starts at the newest.
+	// Before continues a listing: only records with smaller indexes follow. Zero starts at the newest record.
 	Before int64
-	// From, unless zero, goes back instead: the page is the last one, in the same order, whose indexes are all at least
-	// this.
+	// From, unless zero, pages backward: it selects the last page whose indexes are all at least From, in the same order.
 	From int64
 }
 
-// TimelineQuery names the task of a sandbox, or one request by its ID.
+// TimelineQuery selects a task of a sandbox, or one request by its ID.
 type TimelineQuery struct {
 	SPIFFEID, Task string
 	ID             string
-	// From is the least index, Limit the most entries: 1 to 500.
+	// From is the lowest index. Limit is the maximum number of entries, 1 to 500.
 	From  int64
 	Limit int
 }
 
-// Happening is an entry as people read it.
+// Happening is a ledger entry in readable form.
 type Happening struct {
 	Index    int64
 	Time     time.Time
-	Kind, ID string // the entry's
-	// Status is what the request became, Detail why.
+	Kind, ID string // of the entry
+	// Status is the request's new status, and Detail is the reason for it.
 	Status Status
 	Detail string
-	// Scope, Resource, Code and Explanation are of a decision.
+	// Scope, Resource, Code and Explanation describe a decision.
 	Scope, Resource, Code, Explanation string
-	// Actor is who did it: a SPIFFE ID, or a person with their name then.
+	// Actor is a SPIFFE ID, or the ID of a person. ActorName is the person's name at that time.
 	Actor, ActorName string
-	// Verdict, Covers and Note are of a vote.
+	// Verdict, Covers and Note describe a vote.
 	Verdict, Covers, Note string
 	Reason                string
 	At                    time.Time // when the task is to end
-	Calls                 *int64    // that a holder has reported
+	Calls                 *int64    // the number of uses that a holder reported
 }
 
-// Page is one page of a List. Next is the Before of the following page, zero at the end; Prev is the From of the one
-// before, zero on the first.
+// Page is one page of a List. Next is the Before of the following page, and zero on the last page. Prev is the From of the
+// preceding page, and zero on the first page.
 type Page struct {
 	Records    []View
 	Next, Prev int64

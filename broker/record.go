@@ -9,130 +9,131 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Request is one ask of a sandbox. Who asks is not in it: the identity comes from the SVID alone.
+// Request is a request of a sandbox. It does not name the caller: the identity comes only from the SVID.
 type Request struct {
 	Scope  string
 	Params map[string]any
-	// TTL is how long the credential should live; zero asks for the scope's default.
+	// TTL is the requested lifetime. Zero asks for the scope's default.
 	TTL  time.Duration
 	Task string
-	// Reason is free text from the sandbox: shown to people as untrusted, recorded, never evaluated.
+	// Reason is free text from the sandbox. It is recorded and shown to people as untrusted, and never evaluated.
 	Reason string
-	// CSR is a PEM certificate signing request and PublicKey an OpenSSH public key: the caller's own key, where the
-	// scope certifies one.
+	// CSR is a PEM certificate signing request, and PublicKey an OpenSSH public key. They hold the caller's own key, for scopes
+	// that certify one.
 	CSR, PublicKey string
-	// JKT is the RFC 7638 thumbprint of the key that the caller has proved by DPoP (RFC 9449): a JWT is bound to it. Empty
-	// when the caller sent no proof.
+	// JKT is the RFC 7638 thumbprint of the key that the caller proved with DPoP (RFC 9449). A JWT is bound to this key. JKT is
+	// empty if the caller sent no proof.
 	JKT string
-	// IdempotencyKey makes a repeated request answer once; empty means that each call is its own.
+	// IdempotencyKey makes retries of a request return one result. If it is empty, each call is a separate request.
 	IdempotencyKey string
-	// Parent is the token that this one is handed down from; nil for none.
+	// Parent is the token that this request delegates. It is nil if there is none.
 	Parent *token.Claims
-	// User is the person on whose behalf the sandbox asks, as an ID token of theirs has proved; nil for nobody. The subject
-	// is the sandbox all the same.
+	// User is the person that the sandbox acts for, as proved by that person's ID token. It is nil if there is none. The subject
+	// is always the sandbox.
 	User *scopes.User
-	// Expect is neither decided upon nor recorded.
+	// Expect is not part of the decision and is not recorded.
 	Expect Expectation
 }
 
-// Status is where a request stands. It only moves forward.
+// Status is the state of a request. It only moves forward.
 type Status string
 
-// The states of a request. A JWT is fully determined before it is signed, so committing its intent counts as
-// issuing it: should the signature then fail, the state moves on to StatusFailed, and until then the record errs on
-// the side of having issued. Everything else that Vault makes is StatusIntent until a second commit says what came
-// of it.
+// The states of a request. The intent of a JWT fixes every byte but the signature, so committing the intent counts as issuing. If
+// signing then fails, the state moves on to StatusFailed; until then the record claims too much rather than too little. Every
+// other credential stays in StatusIntent until a second commit records the result.
 const (
 	StatusDenied  Status = "denied"
 	StatusPending Status = "pending"
-	// StatusApproved: as many people as it takes have said yes, and the sandbox may redeem it. StatusRedeemed: it has.
+	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: the sandbox has done
+	// so.
 	StatusApproved Status = "approved"
 	StatusRedeemed Status = "redeemed"
-	// StatusRejected: a person has said no. StatusWithdrawn: the sandbox does not want it any more.
+	// StatusRejected: a person has denied the request. StatusWithdrawn: the sandbox has withdrawn it.
 	StatusRejected  Status = "rejected"
 	StatusWithdrawn Status = "withdrawn"
-	// StatusIntent: recorded, and Vault is about to be asked.
+	// StatusIntent: the intent is recorded, and Vault will be asked next.
 	StatusIntent Status = "intent"
 	StatusIssued Status = "issued"
 	// StatusFailed: nothing was minted.
 	StatusFailed Status = "failed"
-	// StatusUnknown: Vault was asked and its answer is lost. What it may have made is not renewed, and dies.
+	// StatusUnknown: Vault was asked, and its response was lost. Whatever Vault made is not renewed, and expires.
 	StatusUnknown Status = "unknown"
-	// StatusCompensated: whatever a lost mint may have made is dead, and it was never delivered.
+	// StatusCompensated: whatever a lost mint made is dead, and was never delivered.
 	StatusCompensated Status = "compensated"
-	// StatusRevoking: inactive for everyone who asks here; Vault has not confirmed yet that it is dead.
+	// StatusRevoking: Brevet reports the credential as inactive, but Vault has not confirmed yet that it is dead.
 	StatusRevoking Status = "revoking"
-	// StatusRevoked and StatusReleased: dead before its time, by somebody else's will or by its holder's.
+	// StatusRevoked and StatusReleased: the credential ended before it expired. Its holder released it, or others revoked it.
 	StatusRevoked  Status = "revoked"
 	StatusReleased Status = "released"
-	// StatusUsed: a one-shot token, and somebody was told that it was in force.
+	// StatusUsed: a one-shot token was used: one caller was told that it is in force.
 	StatusUsed Status = "used"
-	// StatusExpired: dead at its time. A leased credential's record says so once Vault confirms it; for other
-	// credentials and for pending requests it is what a record reads as when its time has passed.
+	// StatusExpired: the credential has expired. The record of a leased credential says so once Vault confirms it. Other
+	// credentials and pending requests read as expired once their time has passed.
 	StatusExpired Status = "expired"
 )
 
-// The causes of an early end, which the record keeps as the detail of the status.
+// The causes of an early end. The record keeps them as the detail of the status.
 const (
 	CauseReleased    = "released"     // by its holder
-	CauseTaskEnded   = "task_ended"   // by its holder, its orchestrator, or its deadline
+	CauseTaskEnded   = "task_ended"   // by its holder, its orchestrator or its deadline
 	CauseRevoked     = "revoked"      // by an admin
 	CauseQuarantined = "quarantined"  // by an admin
-	CauseUndelivered = "undelivered"  // the answer did not reach the caller
-	CauseOverdue     = "overdue"      // its time has passed, and Vault still holds it
-	CauseGone        = "gone"         // found dead in Vault before its time
-	CauseParentEnded = "parent_ended" // what it was handed down from has ended
+	CauseUndelivered = "undelivered"  // the response did not reach the caller
+	CauseOverdue     = "overdue"      // it has expired, but Vault still holds it
+	CauseGone        = "gone"         // Vault no longer held it before it expired
+	CauseParentEnded = "parent_ended" // the token that it was delegated from has ended
 )
 
-// Subject is who a record is about, as attested.
+// Subject is the attested workload that a record is about.
 type Subject struct {
 	ID   spiffeid.ID
 	Kind attest.Kind
-	// Thumbprint is the certificate's, as in RFC 8705 x5t#S256; empty for a JWT-SVID.
+	// Thumbprint is that of the certificate, as in RFC 8705 x5t#S256. It is empty for a JWT-SVID.
 	Thumbprint string
 }
 
-// Intent says exactly which credential will be minted, before it is.
+// Intent describes exactly the credential to mint. It is recorded before the mint.
 type Intent struct {
-	// ID and Expires are the record's.
+	// ID and Expires are those of the record.
 	ID      string
 	Expires time.Time
 	Kind    string // one of the kinds of package scopes
-	// Grant is what Vault is asked for. Nil for a JWT, which the fields below determine instead.
+	// Grant is what to ask Vault for. It is nil for a JWT, which the fields below describe instead.
 	Grant    *scopes.Grant
 	Audience string
-	// KeyID is the RFC 7638 thumbprint of the signing key, Algorithm its JWS name.
+	// KeyID is the RFC 7638 thumbprint of the signing key. Algorithm is its JWS name.
 	KeyID     string
 	Algorithm string
-	// OneShot: it is StatusUsed after one use.
+	// OneShot means that the token moves to StatusUsed after one use.
 	OneShot bool
-	// StatusList is the UUID of the list that tells whether it was ended, and StatusIndex its place there. Empty for none.
+	// StatusList is the UUID of the token's status list, and StatusIndex the token's index in it. StatusList is empty if there is
+	// none.
 	StatusList  string
 	StatusIndex int
-	// Claims is the JWT's payload, byte for byte. It holds no secret: without a signature it opens nothing.
+	// Claims is the payload of the JWT, byte for byte. It is not secret: without a signature it grants nothing.
 	Claims []byte
 	// ClaimsDigest is the SHA-256 of Claims.
 	ClaimsDigest [32]byte
 }
 
-// Record is one decided request, with the intent when it was allowed: what the ledger keeps for good.
+// Record is one decided request, with its intent if it was allowed. The ledger keeps it permanently.
 type Record struct {
-	// ID is a UUIDv7. It names the request, the issuance and the credential (jti) alike.
+	// ID is a UUIDv7. It identifies the request, the issuance and the credential (jti).
 	ID       string
 	Time     time.Time
 	Subject  Subject
 	Request  Request
 	Decision scopes.Decision
 	Status   Status
-	// Expires is when the credential, or the wait for approval, ends; zero for a denial.
+	// Expires is when the credential expires, or when the wait for approval ends. It is zero for a denial.
 	Expires time.Time
 	Intent  *Intent
-	// Limits are what the request counts against.
+	// Limits are the limits that the request counts against.
 	Limits []Limit
-	// Digest is the SHA-256 of the request's canonical form, by which a repeated idempotency key is judged.
+	// Digest is the SHA-256 of the request's canonical form. Brevet compares it when an idempotency key is used again.
 	Digest [32]byte
-	// Canonical is what people are shown of a request that waits for them, byte for byte; Approves is the request that
-	// they have approved and that this record redeems.
+	// Canonical is what approvers are shown of a pending request, byte for byte. Approves is the approved request that this
+	// record redeems.
 	Canonical, Approves string
 }
 
@@ -141,38 +142,40 @@ type Outcome struct {
 	ID     string
 	Time   time.Time
 	Status Status
-	// Detail is a fixed code that says why, such as "vault_unavailable". Empty for StatusIssued, StatusExpired and StatusUsed.
+	// Detail is a fixed code for the reason, such as "vault_unavailable". It is empty for StatusIssued, StatusExpired and
+	// StatusUsed.
 	Detail string
-	// Actor is the SPIFFE ID, or the id of the person, that caused it; empty when nobody but Brevet itself did.
+	// Actor is the SPIFFE ID of the workload, or the ID of the person, that caused the outcome. It is empty if Brevet itself did.
 	Actor string
-	// Minted is set with StatusIssued; with StatusUnknown as far as it is known.
+	// Minted is set with StatusIssued. With StatusUnknown it holds what is known.
 	Minted *Minted
-	// Term is that of the sweeper that says so, who must still be the leader; zero for everybody else.
+	// Term is the term of the sweeper that reports the outcome; that sweeper must still lead. It is zero for any other caller.
 	Term int64
 }
 
-// VaultLease is what Vault knows a dynamic credential by. It is no secret: it opens nothing.
+// VaultLease identifies a dynamic credential in Vault. It is not secret: it grants nothing.
 type VaultLease struct {
-	Accessor string // of the token that the credential lives under; empty for what has none
-	Lease    string // Vault's lease id; empty for what has none
+	Accessor string // of the token that the credential lives under; empty if there is none
+	Lease    string // the lease ID in Vault; empty if there is none
 }
 
-// Minted says what Vault made. It holds no secret.
+// Minted describes what Vault made. It holds no secret.
 type Minted struct {
 	VaultLease
-	// Name is what the far side knows the credential by: the database user, the certificate's serial number, the
-	// SSH certificate's key id, the token's display name.
+	// Name is the credential's name in the target system: the database user, the serial number of the certificate, the key ID of
+	// the SSH certificate, or the display name of the token.
 	Name string
-	// Digest is the SHA-256 of the secret, by which it can be recognised. Zero for a static secret, whose digest
-	// could be guessed from.
+	// Digest is the SHA-256 of the secret, which identifies it. It is zero for a static secret, because a digest would help an
+	// attacker to guess the secret.
 	Digest [32]byte
-	// Until is when it ends at the latest. Whole tells that it lives until then without being renewed, ShortLease that its
-	// lease ends before that unless it is renewed too. None is recorded: what is renewed was minted a moment ago.
+	// Until is the latest expiry. Whole means that the credential lives until then without renewal. ShortLease means that its
+	// lease must be renewed too, because it ends earlier. These fields are not recorded: a credential is renewed only right after
+	// its mint.
 	Until             time.Time
 	Whole, ShortLease bool
 }
 
-// Selector picks records that are alive. All the set fields have to match.
+// Selector selects live records. A record must match all fields that are set.
 type Selector struct {
 	ID             string
 	SPIFFEID       string
@@ -183,7 +186,7 @@ type Selector struct {
 	Catalogue      string // digest
 }
 
-// LiveCredential is a record whose credential is, or may be, alive.
+// LiveCredential is a record whose credential is alive, or may be.
 type LiveCredential struct {
 	ID         string
 	Subject    string // SPIFFE ID
@@ -191,8 +194,8 @@ type LiveCredential struct {
 	Scope      string
 	Kind       string
 	Status     Status // intent, issued, unknown or revoking
-	Detail     string // of revoking: the cause
-	Actor      string // of revoking
+	Detail     string // the cause, for StatusRevoking
+	Actor      string // for StatusRevoking
 	StatusTime time.Time
 	Expires    time.Time
 	VaultLease VaultLease
@@ -206,66 +209,66 @@ const (
 	CommandRevoke           = "credentials.revoke"
 )
 
-// Command is somebody's order that concerns many records, or records to come. It is an entry of its own.
+// Command is an order that affects many records, or future records. It has its own ledger entry.
 type Command struct {
 	ID   string // a UUIDv7
 	Time time.Time
 	Kind string
-	// Actor is who ordered it; nil when a deadline did.
+	// Actor is who gave the order. It is nil if a deadline did.
 	Actor *Actor
-	// Target is what it concerns: SPIFFEID and Task for a task's end, SPIFFEID alone (which may be a path prefix or
-	// "spiffe://" and a trust domain) for a quarantine, anything for a revocation.
+	// Target is what the order affects. For the end of a task it holds SPIFFEID and Task. For a quarantine it holds only
+	// SPIFFEID, which may be a path prefix, or "spiffe://" and a trust domain. For a revocation any fields may be set.
 	Target Selector
-	// At is when a task ends; not after Time means now.
+	// At is when the task ends. If it is not after Time, the task ends now.
 	At time.Time
 	// Reason is free text of the actor.
 	Reason string
-	// Lifts is the command by which a quarantine stands that is to be lifted.
+	// Lifts is the command that ordered the quarantine to lift.
 	Lifts string
 }
 
-// Quarantine is a standing order that sandboxes get nothing.
+// Quarantine is an order in force that sandboxes get no credentials.
 type Quarantine struct {
-	SPIFFEID string // a SPIFFE ID, a path prefix of some, or "spiffe://" and a trust domain
+	SPIFFEID string // a SPIFFE ID, a path prefix, or "spiffe://" and a trust domain
 	Since    time.Time
 	Actor    string // a SPIFFE ID or a person
 	Reason   string
-	Command  string // by which it stands
-	Index    int64  // of the command's entry: nothing of those sandboxes has begun after it
+	Command  string // the command that ordered it
+	Index    int64  // of the command's entry: no record of those sandboxes has begun after it
 }
 
-// Task is one task of one sandbox that has, or had, a deadline.
+// Task is a task of a sandbox that has a deadline, or had one.
 type Task struct {
 	SPIFFEID, Task string
 }
 
-// EndedTaskRequest is a request that nobody can redeem any more, because its task has ended.
+// EndedTaskRequest is a request that cannot be redeemed any more, because its task has ended.
 type EndedTaskRequest struct {
 	ID     string
 	Status Status // StatusPending or StatusApproved
 	Votes  int
-	// Actor is who ended the task: a SPIFFE ID or a person's id. It is empty when the task's deadline came.
+	// Actor is who ended the task: a SPIFFE ID or the ID of a person. It is empty if the task's deadline passed.
 	Actor string
 }
 
-// Refusal is a call that never became a request: a failed attestation or input that was not understood.
+// Refusal is a call that never became a request, because attestation failed or the input was invalid.
 type Refusal struct {
-	// ID names the record: the request id that the caller was told. The ledger makes one when it is empty.
+	// ID is the request ID that the caller was given. If it is empty, the ledger makes one.
 	ID   string
 	Time time.Time
-	// Code is the fixed problem code the caller was answered with, Detail the fixed code of the finding.
+	// Code is the problem code in the response to the caller. Detail is a fixed code for the specific cause.
 	Code, Detail string
-	// Subject is which workload called, Person the id of which person, when that much was proven.
+	// Subject is the calling workload, and Person is the ID of the calling person, as far as they were authenticated.
 	Subject *Subject
 	Person  string
-	// Remote is the network address of the caller, Operation the API operation it called.
+	// Remote is the network address of the caller. Operation is the API operation that it called.
 	Remote, Operation string
-	// Relayed: the call that was refused is somebody else's, whom the caller lets in or not. Such have a budget of their
-	// own, because those who make them prove nothing.
+	// Relayed means that a gateway asked about a call that somebody else made to it. These refusals have a separate budget,
+	// because the original callers prove nothing.
 	Relayed bool
-	// Unsigned: a relayed call was refused without having shown anything that we have signed. Whoever reaches a gateway can
-	// make such calls, so those of each Detail have a budget of their own, which is small.
+	// Unsigned means that a relayed call carried nothing that Brevet signed. Anybody who reaches a gateway can make such calls,
+	// so each Detail has a separate, small budget.
 	Unsigned bool
-	// Suppressed counts the refusals since the last recorded one that were over the recording rate.
+	// Suppressed counts the refusals that exceeded the recording rate since the last recorded refusal.
 	Suppressed int
 }
