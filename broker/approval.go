@@ -15,49 +15,50 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// RedeemGrace is how long after the end of the wait a request that was approved in time can still be redeemed.
+// RedeemGrace is how long after the end of the wait a sandbox can still redeem a request that was approved in time.
 const RedeemGrace = time.Minute
 
-// WaitingLimit is how many requests of one sandbox may wait for people at a time, whatever they are for: people are not
-// to be worn out. The schema holds the number too, and counts. Who is over it is asked to come back after WaitingRetry.
+// WaitingLimit is how many requests of one sandbox may wait for approval at once, of any scope, so that approvers are not
+// flooded. The schema holds the same number and enforces it. A sandbox over the limit is asked to retry after WaitingRetry.
 var WaitingLimit = scopes.Limit{Per: scopes.PerSandbox, Live: 20}
 
-// AskingLimit is how many requests of one sandbox may come to wait for people, whatever they are for and however soon they
-// are withdrawn: people are told of each. What an earlier yes covers does not count.
+// AskingLimit is how many requests of one sandbox may start to wait for approval, of any scope, even if they are withdrawn
+// quickly: people are notified of each. Requests that an earlier approval covers do not count.
 var AskingLimit = scopes.Limit{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}
 
-// WaitingRetry is a guess: it depends on people.
+// WaitingRetry is an estimate: the real delay depends on people.
 const WaitingRetry = 30 * time.Second
 
-// Verdict is what a person says to a request.
+// Verdict is a person's answer to a request.
 type Verdict string
 
-// The verdicts. BreakGlass is a yes in place of the group that was asked.
+// The verdicts. BreakGlass is an approval in place of the group that was asked.
 const (
 	Approve    Verdict = "approve"
 	Deny       Verdict = "deny"
 	BreakGlass Verdict = "break_glass"
 )
 
-// Cover is how far a yes goes.
+// Cover is the extent of an approval.
 type Cover string
 
-// What a yes can cover: this request, or the same ask again while the task goes on, where the scope lets it.
+// The extents of an approval: only this request, or also later requests for the same thing during the task, if the scope permits
+// it.
 const (
 	CoverRequest Cover = "request"
 	CoverTask    Cover = "task"
 )
 
-// rememberFor is how long a yes for the task stands at most.
+// rememberFor is how long an approval for the task is valid at most.
 const rememberFor = 8 * time.Hour
 
-// Voter is who has voted, as far as the provider has said lately.
+// Voter is a person who votes, with the latest known data from the identity provider.
 type Voter struct {
 	ID     string // issuer, "#" and subject
-	Name   string // for people to read: not unique, and untrusted
-	Handle string // by which sandboxes name their owner
+	Name   string // for display: not unique, and untrusted
+	Handle string // the name under which SPIFFE IDs name this person as an owner
 	Groups []string
-	SaidAt time.Time // when the provider said so
+	SaidAt time.Time // when the provider issued this data
 }
 
 func voterOf(p people.Person) Voter {
@@ -71,54 +72,55 @@ type Vote struct {
 	Covers  Cover
 	Time    time.Time
 	Note    string // free text of the voter: untrusted
-	// Assertion is what a passkey has signed for it, as [passkey.Assertion] writes it; empty where nothing has to be signed.
-	// Key is the one of the voter that it names, if they had it then and have it still.
+	// Assertion is the passkey's signature of the vote, as [passkey.Assertion] writes it. It is empty if no signature is
+	// required. Key is the voter's passkey that Assertion names, if the voter had it at the time of the vote and still has it.
 	Assertion string
 	Key       *passkey.Key
 }
 
-// ApprovalRequest is a request that waits for people, or has, with the votes on it.
+// ApprovalRequest is a request that waits for approval, or has waited, with the votes on it.
 type ApprovalRequest struct {
 	View
 	VotesCast []Vote // oldest first
-	// Reused is how often its approval has stood for the same ask since.
+	// Reused is how many later requests have reused its approval.
 	Reused int
-	// Voted tells that the call which returns it has recorded a vote.
+	// Voted means that the call that returned the request has recorded a vote.
 	Voted bool
-	// of is the request whose votes are remembered, where they have to be signed.
+	// of is the request whose approval this one reuses. It is set if approvals must be signed.
 	of *ApprovalRequest
 }
 
-// hasVoteOf tells whether a person has said the same to a request before: a second yes adds nothing, of whichever kind.
+// hasVoteOf reports whether the same person has voted the same way before. A second approval adds nothing, whether Approve or
+// BreakGlass.
 func (c *ApprovalRequest) hasVoteOf(v Vote) bool {
 	return slices.ContainsFunc(c.VotesCast, func(old Vote) bool {
 		return old.Voter.ID == v.Voter.ID && (old.Verdict == Deny) == (v.Verdict == Deny)
 	})
 }
 
-// Hash is what a vote names: the SHA-256 of what the voter is shown. It is that of nothing for a request that nobody can
-// vote on.
+// Hash identifies the content that a vote is about: the SHA-256 of what the voter is shown. For a request that nobody can vote
+// on, it is the SHA-256 of the empty string.
 func (c *ApprovalRequest) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
 
-// ApprovalPolicy says who may decide on what.
+// ApprovalPolicy determines who may vote on which requests.
 type ApprovalPolicy struct {
 	Rules  people.Rules
 	Owners people.Owners
 
-	site passkey.RelyingParty // the broker's
+	site passkey.RelyingParty // the broker's relying party
 }
 
-// Within is where somebody holds a role, as in [people.Rules.Within].
+// Within returns where a person holds a role. See [people.Rules.Within].
 func (b *Broker) Within(who people.Person, role people.Role) []string {
 	return b.cfg.ApprovalPolicy.Rules.Within(who.Groups(), role)
 }
 
-// sees tells whether a person may know of a request at all.
+// sees reports whether a person may see a request at all.
 func (e ApprovalPolicy) sees(v Voter, c *ApprovalRequest) bool {
 	return e.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String())
 }
 
-// entitled is nil when a person may say something to a request, now: it is asked at the vote, and again at the mint.
+// entitled returns nil if a person may cast this verdict on a request now. It is checked at the vote, and again at the mint.
 func (e ApprovalPolicy) entitled(v Voter, says Verdict, c *ApprovalRequest) error {
 	asked := says != BreakGlass && slices.Contains(v.Groups, c.ApprovalGroup)
 	standsIn := says != Approve && c.BreakGlass != "" && slices.Contains(v.Groups, c.BreakGlass)
@@ -133,7 +135,7 @@ func (e ApprovalPolicy) entitled(v Voter, says Verdict, c *ApprovalRequest) erro
 	return nil
 }
 
-// saying counts the distinct people who say something to a request, are entitled to, and have signed it where that is asked.
+// saying counts the distinct people who cast a verdict on a request, are entitled to it and, where required, have signed it.
 func (e ApprovalPolicy) saying(says Verdict, c *ApprovalRequest) int {
 	distinct := map[string]bool{}
 	for _, v := range c.VotesCast {
@@ -144,8 +146,8 @@ func (e ApprovalPolicy) saying(says Verdict, c *ApprovalRequest) int {
 	return len(distinct)
 }
 
-// approvedBy is the code of what is issued on the votes on a request: those of its group, else those of the people who
-// stand in for it. The two are not added up. It is empty when neither are enough.
+// approvedBy returns the reason code for an issuance that the votes on a request allow: the votes of the approver group, or else
+// those of the break-glass group. It does not add the two together. It returns "" if neither has enough votes.
 func (e ApprovalPolicy) approvedBy(c *ApprovalRequest) string {
 	switch {
 	case e.saying(Approve, c) >= c.ApprovalQuorum:
@@ -156,8 +158,8 @@ func (e ApprovalPolicy) approvedBy(c *ApprovalRequest) string {
 	return ""
 }
 
-// next is what a request becomes by a vote. It is the request's status when the vote changes nothing, because the same
-// person has said the same before; ErrDecided when it is too late.
+// next returns the status of a request after a vote. If the same person has voted the same way before, the status does not
+// change. next returns ErrDecided if the vote is too late.
 func (e ApprovalPolicy) next(c *ApprovalRequest, v Vote) (Status, error) {
 	if err := e.entitled(v.Voter, v.Verdict, c); err != nil {
 		return "", err
@@ -168,7 +170,7 @@ func (e ApprovalPolicy) next(c *ApprovalRequest, v Vote) (Status, error) {
 	case c.hasVoteOf(v):
 		return c.Status, nil
 	case c.Status == StatusRedeemed && v.Verdict == Deny:
-		return StatusRedeemed, nil // it comes too late, and is heeded all the same
+		return StatusRedeemed, nil // too late to reject, but the denial is recorded, and the credential is revoked
 	case !open:
 		return "", ErrDecided
 	case v.Verdict == Deny:
@@ -189,7 +191,7 @@ func (e ApprovalPolicy) next(c *ApprovalRequest, v Vote) (Status, error) {
 	return StatusPending, nil
 }
 
-// remembers tells whether the yes to an earlier request stands for one that is asked now.
+// remembers reports whether the approval of an earlier request covers a new one.
 func (e ApprovalPolicy) remembers(earlier *ApprovalRequest, now Record) bool {
 	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" ||
 		!now.Time.Before(earlier.Time.Add(rememberFor)) {
@@ -198,7 +200,8 @@ func (e ApprovalPolicy) remembers(earlier *ApprovalRequest, now Record) bool {
 	return sameAsk(earlier.Canonical, now.Canonical) && e.standing(earlier) >= earlier.ApprovalQuorum
 }
 
-// sameAsk tells from what people were shown whether it is the same ask again, for no longer, within rememberFor.
+// sameAsk compares what people were shown of two requests. It reports whether the second asks for the same thing, for no longer,
+// and within rememberFor.
 func sameAsk(before, now string) bool {
 	then, ok := shownIn(before)
 	asked, okToo := shownIn(now)
@@ -216,7 +219,7 @@ func shownIn(canonical string) (s shown, ok bool) {
 	return s, ok
 }
 
-// standing counts the distinct people whose yes covers the task and who are entitled to it; none once anybody said no.
+// standing counts the distinct people who approved for the whole task and are entitled to. It returns 0 if anybody denied.
 func (e ApprovalPolicy) standing(c *ApprovalRequest) int {
 	forTask := *c
 	forTask.VotesCast = nil
@@ -231,7 +234,7 @@ func (e ApprovalPolicy) standing(c *ApprovalRequest) int {
 	return e.saying(Approve, &forTask)
 }
 
-// redeemable is nil when a request can be redeemed at a time, as far as is known without the ledger's lock.
+// redeemable returns nil if a request can be redeemed now, as far as this is known without the ledger's lock.
 func (e ApprovalPolicy) redeemable(c *ApprovalRequest, now time.Time) error {
 	late := !now.Before(c.Expires.Add(RedeemGrace)) ||
 		slices.ContainsFunc(c.VotesCast, func(v Vote) bool { return v.Verdict == Deny })
@@ -241,36 +244,35 @@ func (e ApprovalPolicy) redeemable(c *ApprovalRequest, now time.Time) error {
 	return nil
 }
 
-// shown is what people decide on: all that the credential will be, and nothing that can change until then. Its JSON
-// form, with the members in this order and the parameters sorted, is what they are shown and what their votes name
-// by its SHA-256.
+// shown is what people decide on: everything that determines the credential, and nothing that can change before the mint. People
+// are shown its JSON form, with the members in this order and the parameters sorted. Votes name this form by its SHA-256.
 type shown struct {
 	Version     int            `json:"v"`
-	Request     string         `json:"request"` // made of chance: no two requests have the same form
+	Request     string         `json:"request"` // random, so no two requests have the same form
 	TrustDomain string         `json:"trust_domain"`
 	SPIFFEID    string         `json:"spiffe_id"`
-	User        string         `json:"on_behalf_of,omitempty"` // on whose behalf the sandbox asks
+	User        string         `json:"on_behalf_of,omitempty"` // the person that the sandbox acts for
 	Thumbprint  string         `json:"thumbprint,omitempty"`   // of the certificate that the credential is bound to
-	JKT         string         `json:"jkt,omitempty"`          // of the key whose proofs the token needs
+	JKT         string         `json:"jkt,omitempty"`          // of the DPoP key that the token is bound to
 	Scope       string         `json:"scope"`
 	Authority   string         `json:"authority"`
 	Resource    string         `json:"resource"`
 	Params      map[string]any `json:"params"`
-	TTL         int64          `json:"ttl"` // seconds, at most
+	TTL         int64          `json:"ttl"` // maximum, in seconds
 	Task        string         `json:"task"`
-	Key         string         `json:"key,omitempty"` // SHA-256 of the caller's own key that is certified
+	Key         string         `json:"key,omitempty"` // SHA-256 of the caller's public key or signing request
 	Audience    string         `json:"audience,omitempty"`
 	Catalogue   string         `json:"catalogue"`
-	Digest      []byte         `json:"digest"` // of the request, its reason and keys included
+	Digest      []byte         `json:"digest"` // of the request, including its reason and keys
 	Group       string         `json:"group"`
 	Quorum      int            `json:"quorum"`
-	BreakGlass  string         `json:"break_glass,omitempty"` // the group that may stand in
-	Remember    string         `json:"remember,omitempty"`    // "task" when a yes may cover the task
-	Passkey     string         `json:"passkey,omitempty"`     // "required" when a yes has to be signed by one
-	Expires     int64          `json:"expires"`               // of the wait, in seconds since 1970
+	BreakGlass  string         `json:"break_glass,omitempty"` // the group that may approve in place of Group
+	Remember    string         `json:"remember,omitempty"`    // "task" if an approval may cover the task
+	Passkey     string         `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
+	Expires     int64          `json:"expires"`               // end of the wait, in Unix seconds
 }
 
-// canonical describes what a record asks people for.
+// canonical describes what a record asks people to approve.
 func canonical(rec Record, approval scopes.Approval) (string, error) {
 	d := rec.Decision
 	s := shown{

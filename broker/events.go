@@ -12,39 +12,39 @@ import (
 )
 
 const (
-	// inboxEvery is how often what waits is looked up, for all of a replica's listeners with one query.
+	// inboxEvery is the interval between queries for waiting requests. One query serves all listeners of a replica.
 	inboxEvery = 500 * time.Millisecond
-	// mostListening bounds who listens on a replica, and mostListeningEach how often one person does.
+	// mostListening limits the listeners on a replica, and mostListeningEach those of one person.
 	mostListening, mostListeningEach = 1000, 4
-	// mostStanding bounds what is looked up of each group, in each reach. One more tells that there are more.
+	// mostStanding limits the waiting requests that are read per group and reach. One more is read to detect that there are more.
 	mostStanding = 500
-	// backlog is how many times a listener may be told something before it hears any of it.
+	// backlog is how many unread batches of events a listener may have.
 	backlog = 16
 )
 
-// EventKind tells what an event is of.
+// EventKind is the kind of an event.
 type EventKind string
 
 // The kinds of events.
 const (
-	EventWaiting EventKind = "waiting" // a request has come to wait, or its glass was broken while it does
-	EventDecided EventKind = "decided" // a request does not wait any more
-	EventCurrent EventKind = "current" // what waited has been told; again when that begins, or ceases, to be less than all
+	EventWaiting EventKind = "waiting" // a request started to wait, or received a break-glass vote while it waits
+	EventDecided EventKind = "decided" // a request no longer waits
+	EventCurrent EventKind = "current" // all known requests were sent; sent again when the list becomes or stops being incomplete
 )
 
-// Event is a change of what waits for a person.
+// Event is a change in what waits for a person.
 type Event struct {
 	Kind EventKind
-	// Request is the request, without its votes. Others are told of it too, so it is only read.
+	// Request is the request, without its votes. Listeners share it, so they must not modify it.
 	Request *ApprovalRequest
-	// IDs are the requests that wait, of EventCurrent.
+	// IDs are the waiting requests, for EventCurrent.
 	IDs []string
-	// More tells that others wait which were not told, and may be older.
+	// More means that other requests wait that were not sent, and that may be older.
 	More bool
 }
 
-// Standing is a request that waits for people, in short. Group is asked and BreakGlass may stand in, if any; Broken is as
-// in View.
+// Standing is the short form of a request that waits for approval. Group is the approver group, and BreakGlass the break-glass
+// group, if any. Broken is as in View.
 type Standing struct {
 	ID, SPIFFEID, Group, BreakGlass string
 	Broken                          bool
@@ -54,32 +54,32 @@ func (s Standing) concerns(groups []string) bool {
 	return slices.Contains(groups, s.Group) || s.BreakGlass != "" && slices.Contains(groups, s.BreakGlass)
 }
 
-// Listener hears what comes to wait for one person, and what stops waiting. It has to be closed.
+// Listener receives what starts to wait for one person, and what stops waiting. The caller must close it.
 type Listener struct {
-	// Events come in order. The channel is closed when nobody has heard them for too long.
+	// Events arrive in order. The channel is closed if the listener falls too far behind.
 	Events <-chan []Event
 
 	all    *listeners
 	events chan []Event
 	voter  Voter
 	after  string
-	knows  map[string]bool // what it was told waits; nil until it was told anything
-	broken map[string]bool // what it was told waits with the glass broken
-	more   bool            // it was told that more waits
+	knows  map[string]bool // requests that it was told wait; nil until the first events
+	broken map[string]bool // requests that it was told have a break-glass vote
+	more   bool            // it was told that more requests wait
 }
 
-// listeners is who listens on this replica.
+// listeners are the listeners on this replica.
 type listeners struct {
 	mu        sync.Mutex
 	listeners map[*Listener]bool
 	byPerson  map[string]int
 	all       int
 	watched   bool
-	joined    chan struct{} // somebody has, and need not wait for the next look
+	joined    chan struct{} // signals a new listener, so that the next query runs at once
 }
 
-// Listen tells a person what waits for them now, as far as its id is after the given one, and from then on what changes.
-// It says the same as Waiting. ErrCrowded when too many listen here, or too often the same person.
+// Listen sends a person the requests that wait for them now and whose ID is greater than after, and then the changes. It reports
+// the same requests as Waiting. It returns ErrCrowded if this replica, or this person, has too many listeners.
 func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
 	l := &Listener{all: &b.listeners, events: make(chan []Event, backlog), voter: voterOf(who), after: after, broken: map[string]bool{}}
 	l.Events = l.events
@@ -93,7 +93,7 @@ func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*
 	return l, nil
 }
 
-// Close makes room for others. It is called once.
+// Close makes room for other listeners. The caller must call it exactly once.
 func (l *Listener) Close() {
 	bd := l.all
 	bd.mu.Lock()
@@ -105,7 +105,7 @@ func (l *Listener) Close() {
 	bd.all--
 }
 
-// join tells whether nobody looks for the listeners yet, and the caller has to.
+// join adds a listener. watch means that no goroutine watches the inbox yet, and the caller must start one.
 func (bd *listeners) join(l *Listener) (watch bool, err error) {
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
@@ -126,7 +126,7 @@ func (bd *listeners) join(l *Listener) (watch bool, err error) {
 	return watch, nil
 }
 
-// present lists who listens. When that is nobody, nobody watches any more.
+// present returns the listeners. If there are none, it also marks the inbox as no longer watched.
 func (bd *listeners) present() []*Listener {
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
@@ -134,7 +134,7 @@ func (bd *listeners) present() []*Listener {
 	return slices.Collect(maps.Keys(bd.listeners))
 }
 
-// tell never waits: who does not listen is cut off.
+// tell never blocks: it disconnects a listener that does not read its events.
 func (bd *listeners) tell(l *Listener, events []Event) {
 	bd.mu.Lock()
 	defer bd.mu.Unlock()
@@ -149,7 +149,7 @@ func (bd *listeners) tell(l *Listener, events []Event) {
 	}
 }
 
-// watchInbox looks what waits as long as anybody listens. What cannot be looked up is told later.
+// watchInbox polls the inbox while there are listeners. After an error, the next poll sends what this one could not.
 func (b *Broker) watchInbox(ctx context.Context) {
 	tick := time.NewTicker(inboxEvery)
 	defer tick.Stop()
@@ -186,7 +186,7 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 	return nil
 }
 
-// queriesOf asks once for each group and where people may decide for it, since many are in the same.
+// queriesOf makes one query for each group and reach, since many listeners share them.
 func (e ApprovalPolicy) queriesOf(listeners []*Listener) []WaitingQuery {
 	queries := map[string]WaitingQuery{}
 	for _, l := range listeners {
@@ -198,7 +198,7 @@ func (e ApprovalPolicy) queriesOf(listeners []*Listener) []WaitingQuery {
 	return slices.Collect(maps.Values(queries))
 }
 
-// requestsOf reads requests, as far as there are such.
+// requestsOf reads requests by ID. It leaves out those that do not exist.
 func (b *Broker) requestsOf(ctx context.Context, ids []string) (map[string]*ApprovalRequest, error) {
 	cases := map[string]*ApprovalRequest{}
 	for len(ids) > 0 {
@@ -217,13 +217,13 @@ func (b *Broker) requestsOf(ctx context.Context, ids []string) (map[string]*Appr
 	return cases, nil
 }
 
-// change is what a listener has not been told, by the ids of requests.
+// change lists what a listener does not know yet, by request ID.
 type change struct {
 	waiting, come, gone []string
-	more                bool // waits than was looked up
+	more                bool // more requests wait than were read
 }
 
-// compare finds what is new to a listener among what waits, as far as it may know of it.
+// compare finds what is new to a listener, among the waiting requests that it may see.
 func (l *Listener) compare(e ApprovalPolicy, standing []Standing) change {
 	var c change
 	visible, each := map[string]bool{}, map[string]int{}
@@ -253,7 +253,7 @@ func (l *Listener) compare(e ApprovalPolicy, standing []Standing) change {
 	return c
 }
 
-// notify returns a change as events. What could not be read is told another time.
+// notify turns a change into events. A request that could not be read is sent later.
 func (l *Listener) notify(c change, cases map[string]*ApprovalRequest) []Event {
 	var events []Event
 	first := l.knows == nil
@@ -272,7 +272,7 @@ func (l *Listener) notify(c change, cases map[string]*ApprovalRequest) []Event {
 	}
 	for _, id := range c.gone {
 		if cases[id] == nil || c.more && cases[id].Status == StatusPending {
-			continue // it may only have made room for others
+			continue // it may still wait, hidden by other requests
 		}
 		delete(l.knows, id)
 		delete(l.broken, id)

@@ -19,13 +19,13 @@ import (
 // faster. Correctness does not depend on it: the ledger refuses a decision by an old catalogue.
 const followEvery = 500 * time.Millisecond
 
-// catalogueInForce is the last that this replica has seen applied.
+// catalogueInForce holds the latest catalogue that this replica knows to be applied.
 type catalogueInForce struct {
-	mu     sync.Mutex // held while one is loaded
+	mu     sync.Mutex // held during a load
 	loaded atomic.Pointer[scopes.Catalogue]
 }
 
-// catalogue is the one to decide by.
+// catalogue returns the catalogue to decide by.
 func (b *Broker) catalogue() *scopes.Catalogue {
 	if loaded := b.inForce.loaded.Load(); loaded != nil {
 		return loaded
@@ -33,10 +33,11 @@ func (b *Broker) catalogue() *scopes.Catalogue {
 	return b.cfg.Catalogue()
 }
 
-// Scopes are those of the catalogue that this replica decides by.
+// Scopes returns the scopes of the catalogue that this replica decides by.
 func (b *Broker) Scopes() []*scopes.Scope { return b.catalogue().Scopes() }
 
-// reload loads the catalogue in force, unless this replica has another than the given one already.
+// reload loads the catalogue in force, unless this replica already has a different one than the caller does. than is the digest
+// of the caller's catalogue.
 func (b *Broker) reload(ctx context.Context, than string) error {
 	b.inForce.mu.Lock()
 	defer b.inForce.mu.Unlock()
@@ -56,7 +57,7 @@ func (b *Broker) reload(ctx context.Context, than string) error {
 	return nil
 }
 
-// loadKept loads a catalogue that the store keeps.
+// loadKept loads a catalogue from the store.
 func loadKept(ctx context.Context, store Catalogues, digest string) (*scopes.Catalogue, error) {
 	files, err := keptFiles(ctx, store, digest)
 	if err != nil {
@@ -69,8 +70,8 @@ func loadKept(ctx context.Context, store Catalogues, digest string) (*scopes.Cat
 	return catalogue, nil
 }
 
-// keptFiles reads the files of a catalogue that the store keeps, and holds them to its name: nobody is shown, or decides by,
-// others in their place.
+// keptFiles reads the files of a catalogue from the store and checks them against the digest. So nobody is shown other files, or
+// decides by them.
 func keptFiles(ctx context.Context, store Catalogues, digest string) ([]scopes.File, error) {
 	files, err := store.CatalogueFiles(ctx, digest)
 	if err != nil {
@@ -82,8 +83,8 @@ func keptFiles(ctx context.Context, store Catalogues, digest string) ([]scopes.F
 	return files, nil
 }
 
-// FollowCatalogue keeps this replica at the catalogue in force until ctx ends, whose error it returns. Requests do not
-// depend on it: without it, the first one after a change is decided twice.
+// FollowCatalogue keeps this replica on the catalogue in force until ctx ends, and returns the error of ctx. Requests do not
+// depend on it: without it, the first request after a change is decided twice.
 func (b *Broker) FollowCatalogue(ctx context.Context) error {
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
@@ -101,8 +102,9 @@ func (b *Broker) FollowCatalogue(ctx context.Context) error {
 	}
 }
 
-// OpenCatalogue returns the catalogue to begin with: the one in force or, when none ever was, that of files, which is
-// applied as the first. Replicas that start at once agree. That files differ from what is in force is only logged.
+// OpenCatalogue returns the catalogue to start with: the one in force. If none was ever applied, it applies the given files as
+// the first catalogue. Replicas that start at the same time agree on one. If files differ from the catalogue in force,
+// OpenCatalogue only logs a warning.
 func OpenCatalogue(ctx context.Context, store Catalogues, files []scopes.File, now time.Time, log *slog.Logger) (*scopes.Catalogue, error) {
 	configured, invalid := scopes.Load(files)
 	head, err := store.InForce(ctx)
@@ -145,7 +147,7 @@ func applyFirst(ctx context.Context, store Catalogues, step CatalogueStep) (Cata
 	return store.InForce(ctx)
 }
 
-// checkText refuses files that have no form in JSON, in which catalogues travel.
+// checkText rejects files that JSON cannot represent: catalogues are transferred as JSON.
 func checkText(files []scopes.File) error {
 	var problems scopes.Problems
 	for _, f := range files {
