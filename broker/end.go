@@ -12,23 +12,24 @@ import (
 )
 
 const (
-	// endPage is how many records are ended at a time, mostReceipts how many a receipt lists.
+	// endPage is how many records are ended per batch. mostReceipts is how many credentials a receipt lists.
 	endPage      = 500
 	mostReceipts = 1000
-	// Records are moved many at a time, since they share commits; Vault is asked few at a time, since it does not.
+	// Many records move concurrently, because they share commits. Few Vault calls run concurrently, because they share nothing.
 	endWriters, endRevokers = 64, 8
-	// revokeTimeout is how long somebody who orders an end waits for Vault. The sweeper goes on after that.
+	// revokeTimeout is how long the caller that orders an end waits for Vault. The sweeper continues after that.
 	revokeTimeout = 5 * time.Second
 )
 
-// ending says why something ends and who wanted it. With before it ends nothing that began there in the ledger, or later.
+// ending is the cause of an end and the actor that ordered it. If before is set, records that began at that ledger index or later
+// are spared.
 type ending struct {
 	cause, actor string
 	term         int64
 	before       int64
 }
 
-// final is what a record becomes when all is done.
+// final returns the last status of a record that was ended for a cause.
 func final(cause string) Status {
 	if cause == CauseReleased {
 		return StatusReleased
@@ -36,13 +37,13 @@ func final(cause string) Status {
 	return StatusRevoked
 }
 
-// finally is the last move of a record that is being revoked.
+// finally returns the last outcome of a record in StatusRevoking.
 func finally(h LiveCredential, now time.Time, term int64) Outcome {
 	return Outcome{ID: h.ID, Time: now, Status: final(h.Detail), Detail: h.Detail, Actor: h.Actor, Term: term}
 }
 
-// endAll ends everything that matches: first all of it here, so that nobody who asks takes any of it for active on any
-// replica, then in Vault. The receipt's list is cut, what is done is not.
+// endAll ends all matching credentials. It first makes all of them inactive on every replica, and then revokes them in Vault. The
+// list in the receipt is limited; the work is not.
 func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending) (Receipt, error) {
 	receipt := Receipt{Time: b.cfg.Now()}
 	done, open, err := b.stopAll(ctx, sel, reach, e)
@@ -56,7 +57,7 @@ func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending
 	return receipt, nil
 }
 
-// stopAll is stop for everything that matches.
+// stopAll calls stop for all matching records.
 func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e ending) (done []Ended, open []LiveCredential, _ error) {
 	for page := (LivePage{Limit: endPage, Before: e.before}); ; {
 		held, err := b.cfg.Live.Live(ctx, sel, reach, page)
@@ -75,7 +76,7 @@ func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e endin
 	}
 }
 
-// end is endAll for records that are known already.
+// end ends records that are already known, like endAll.
 func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) {
 	ctx = context.WithoutCancel(ctx)
 	_, open, err := b.stop(ctx, held, e)
@@ -86,8 +87,8 @@ func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) {
 	b.revokeAll(ctx, open, e.term)
 }
 
-// stop makes the records inactive. It returns those that are over with that, and those that Vault has to be asked
-// about. An error means that some may still be active.
+// stop makes records inactive. It returns those that are finished, and those that Vault must still revoke. After an error, some
+// records may still be active.
 func (b *Broker) stop(ctx context.Context, held []LiveCredential, e ending) (done []Ended, open []LiveCredential, _ error) {
 	var mu sync.Mutex
 	writers, ctx := errgroup.WithContext(ctx)
@@ -112,8 +113,8 @@ func (b *Broker) stop(ctx context.Context, held []LiveCredential, e ending) (don
 	return done, open, err
 }
 
-// stopOne makes one record inactive and returns it as it is then, by whoever's doing. A record that somebody else
-// moves meanwhile is looked at again: a mint that has just been recorded ends in another way than one under way.
+// stopOne makes one record inactive and returns its current state, whoever changed it. If somebody else moves the record at the
+// same time, stopOne reads it again: a mint that was just recorded ends in a different way than a mint in progress.
 func (b *Broker) stopOne(ctx context.Context, h LiveCredential, e ending) (LiveCredential, error) {
 	for {
 		out, move := b.stopOf(h, e)
@@ -135,7 +136,7 @@ func (b *Broker) stopOne(ctx context.Context, h LiveCredential, e ending) (LiveC
 	}
 }
 
-// reread looks at a record that somebody else has moved meanwhile.
+// reread reads a record again that somebody else has moved.
 func (b *Broker) reread(ctx context.Context, h LiveCredential) (LiveCredential, error) {
 	held, err := b.cfg.Live.Live(ctx, Selector{ID: h.ID}, Reach{All: true}, LivePage{Limit: 1})
 	if err != nil || len(held) == 1 {
@@ -149,8 +150,8 @@ func (b *Broker) reread(ctx context.Context, h LiveCredential) (LiveCredential, 
 	return h, nil
 }
 
-// stopOf is the first move towards the end of a record, if it has one to make. What opens nothing without its
-// holder's own key, and is in nobody's reach once it is out, is over for good as far as Brevet is concerned.
+// stopOf returns the first outcome on the way to a record's end, and whether there is one to record. A credential that others
+// accept offline cannot be taken back, so its record is final at once.
 func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	out := Outcome{ID: h.ID, Time: b.cfg.Now(), Status: StatusRevoking, Detail: e.cause, Actor: e.actor, Term: e.term}
 	switch {
@@ -159,15 +160,15 @@ func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	case h.Status == StatusIssued && offline(h.Kind):
 		out.Status = final(e.cause)
 		return out, true
-	default: // being revoked or lost already, or a static secret
+	default: // already revoking or lost, or a static secret
 		return Outcome{}, false
 	}
 }
 
-// offline tells whether others accept such a credential without asking anybody.
+// offline reports whether others accept this kind of credential without asking Brevet or Vault.
 func offline(kind string) bool { return kind == scopes.KindJWT || kind == scopes.KindSSH }
 
-// endedOf describes a record for a receipt, as far as the record alone tells.
+// endedOf describes a record for a receipt, using only the record.
 func endedOf(h LiveCredential) Ended {
 	e := Ended{
 		ID: h.ID, Subject: h.Subject, Task: h.Task, Scope: h.Scope, Kind: h.Kind,
@@ -184,7 +185,7 @@ func endedOf(h LiveCredential) Ended {
 	return e
 }
 
-// revokeAll has Vault end what is inactive already, and records what it confirms.
+// revokeAll revokes inactive credentials in Vault, and records what Vault confirms.
 func (b *Broker) revokeAll(ctx context.Context, held []LiveCredential, term int64) []Ended {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()
@@ -201,8 +202,8 @@ func (b *Broker) revokeAll(ctx context.Context, held []LiveCredential, term int6
 	return ended
 }
 
-// revoke ends one credential in Vault. One whose mint was never recorded has no handle: it is over when it cannot
-// have been renewed.
+// revoke ends one credential in Vault. A credential whose mint was never recorded has no lease to revoke: revoke treats it as
+// dead once it is too old to live without renewal.
 func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended {
 	if h.VaultLease.Accessor == "" && b.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
 		return endedOf(h)
@@ -217,7 +218,7 @@ func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended
 		err = b.recordOutcome(ctx, out)
 	}
 	e := endedOf(h)
-	if errors.Is(err, ErrNotForward) { // another replica was as quick
+	if errors.Is(err, ErrNotForward) { // another replica was faster
 		if h, err = b.reread(ctx, h); err == nil {
 			return endedOf(h)
 		}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Release ends a credential at its holder's wish. It may be called again. ErrNotFound when it is not the holder's.
+// Release ends a credential for its holder. It may be called again. It returns ErrNotFound if the credential is not the caller's.
 func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (Receipt, error) {
 	reach := Reach{Subject: who.ID().String()}
 	view, err := b.cfg.Ledger.Get(ctx, id, reach)
@@ -20,7 +20,7 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 		return Receipt{}, err
 	}
 	receipt, err := b.endAll(ctx, Selector{ID: id}, reach, ending{cause: CauseReleased, actor: reach.Subject})
-	if err == nil && len(receipt.Ended) == 0 { // it was over before
+	if err == nil && len(receipt.Ended) == 0 { // it had already ended
 		receipt.Ended = []Ended{endedOf(LiveCredential{
 			ID: view.ID, Subject: reach.Subject, Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
 			Status: view.Status, Detail: view.StatusDetail, StatusTime: view.StatusTime, Expires: view.Expires,
@@ -29,8 +29,8 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 	return receipt, err
 }
 
-// EndTask ends a task, now or at a later time: no credential is issued for it afterwards, and those that were are
-// ended. It may be called again.
+// EndTask ends a task, now or later. Then no credential is issued for the task any more, and its credentials are ended. EndTask
+// may be called again.
 func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 	cmd, err := b.command(CommandTaskEnd, &end.Actor, Selector{SPIFFEID: end.SPIFFEID, Task: end.Task}, end.Reason)
 	if err != nil {
@@ -56,8 +56,9 @@ func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 	return receipt, nil
 }
 
-// withdrawOfEndedTasks withdraws the requests that wait for people although their task has ended, so that nobody decides on
-// them: of one task, or of all when task is its zero value. What somebody else moves meanwhile is left to the sweeper.
+// withdrawOfEndedTasks withdraws requests that wait although their task has ended, so that nobody decides on them. It handles the
+// requests of one task, or of all tasks if task is the zero value. It leaves requests that change at the same time to the
+// sweeper.
 func (b *Broker) withdrawOfEndedTasks(ctx context.Context, task Task) error {
 	requests, err := b.cfg.Live.RequestsOfEndedTasks(ctx, task, endPage)
 	if err != nil {
@@ -79,14 +80,14 @@ func (b *Broker) withdrawOfEndedTasks(ctx context.Context, task Task) error {
 	return writers.Wait()
 }
 
-// Revoke ends what matches and is within reach. ErrNotFound when nothing alive matches.
+// Revoke ends the matching credentials within reach. It returns ErrNotFound if no live credential matches.
 func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 	held, err := b.cfg.Live.Live(ctx, r.Target, r.Reach, LivePage{Limit: 1})
 	if err != nil {
 		return Receipt{}, fmt.Errorf("finding what is alive: %w", err)
 	}
 	if len(held) == 0 {
-		b.waitForReplicas(ctx) // whoever has just ended it may have died before it was confirmed
+		b.waitForReplicas(ctx) // another replica may have ended it and died before every replica knew
 		return Receipt{}, ErrNotFound
 	}
 	cmd, err := b.command(CommandRevoke, &r.Actor, r.Target, r.Reason)
@@ -99,8 +100,8 @@ func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 	return b.carryOut(ctx, cmd, r.Reach, CauseRevoked)
 }
 
-// Quarantine stops issuing to whom it names, on every replica, and ends what they hold. ErrNotFound when that is not
-// within reach.
+// Quarantine stops issuing to the named sandboxes on every replica, and ends their credentials. It returns ErrNotFound if the
+// name is not within reach.
 func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error) {
 	cmd, err := b.confine(CommandQuarantineAdd, c)
 	if err != nil {
@@ -113,8 +114,8 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)
 }
 
-// Unquarantine lifts a quarantine of exactly that name. ErrNotFound when there is none within reach, and for a workload
-// that another has put into quarantine.
+// Unquarantine lifts the quarantine of exactly that name. It returns ErrNotFound if there is none within reach, or if the caller
+// is a workload that somebody else has quarantined.
 func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 	for {
 		cmd, err := b.confine(CommandQuarantineRemove, c)
@@ -134,11 +135,11 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 		} else if !errors.Is(err, ErrNotFound) || ctx.Err() != nil {
 			return fmt.Errorf("recording the end of a quarantine: %w", err)
 		}
-		// Somebody else has lifted it meanwhile. If there is another by now, that one was not carried out here.
+		// Somebody else has lifted this quarantine. If a new one is in force, fulfil has not carried it out yet.
 	}
 }
 
-// liftable is the quarantine that somebody may lift.
+// liftable returns the quarantine that the caller wants to lift, if it may.
 func (b *Broker) liftable(ctx context.Context, c Confinement) (Quarantine, error) {
 	standing, err := b.cfg.Live.Quarantines(ctx, Reach{All: true})
 	if err != nil {
@@ -151,17 +152,17 @@ func (b *Broker) liftable(ctx context.Context, c Confinement) (Quarantine, error
 	return standing[i], nil
 }
 
-// confinedByOthers tells whether any quarantine holds for a caller that it has not ordered itself: an admin may have to
-// stop a whole trust domain, and is of it. None holds for a person.
+// confinedByOthers reports whether a quarantine that somebody else ordered applies to the caller. The caller's own do not count:
+// an admin may have to quarantine a whole trust domain that includes the admin. Quarantines never apply to people.
 func confinedByOthers(standing []Quarantine, actor Actor) bool {
 	return actor.Person == "" && slices.ContainsFunc(standing, func(q Quarantine) bool {
 		return q.Actor != actor.ID() && below(actor.ID(), q.SPIFFEID)
 	})
 }
 
-// fulfil ends what a quarantine that is to be lifted should have ended. Mostly that was done long ago; but whoever ordered it may
-// be at it still, or have died, and while it stands what it holds is called inactive already. Without it that would come alive
-// again, and nobody would end it any more.
+// fulfil ends everything that a quarantine should have ended, before the quarantine is lifted. Usually this was done long ago,
+// but the replica that does it may still be at work or may have died. While the quarantine is in force, its credentials count as
+// inactive. Without fulfil, lifting it would make the remaining ones active again, and nobody would end them.
 func (b *Broker) fulfil(ctx context.Context, q Quarantine, reach Reach) error {
 	_, err := b.endAll(ctx, Confined(q.SPIFFEID), reach, ending{cause: CauseQuarantined, actor: q.Actor, before: q.Index})
 	if err != nil {
@@ -170,7 +171,7 @@ func (b *Broker) fulfil(ctx context.Context, q Quarantine, reach Reach) error {
 	return nil
 }
 
-// Quarantines lists the standing quarantines within reach.
+// Quarantines lists the quarantines in force within reach.
 func (b *Broker) Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error) {
 	return b.cfg.Live.Quarantines(ctx, reach)
 }
@@ -182,7 +183,7 @@ func (b *Broker) confine(kind string, c Confinement) (Command, error) {
 	return b.command(kind, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
 }
 
-// Confined selects what a quarantine holds: everything that is called so, or below it.
+// Confined returns a selector for the sandboxes in a quarantine: those with that ID or below it.
 func Confined(id string) Selector {
 	if domain, isDomain := strings.CutPrefix(id, "spiffe://"); isDomain && !strings.Contains(domain, "/") {
 		return Selector{TrustDomain: domain}
@@ -198,8 +199,8 @@ func (b *Broker) command(kind string, actor *Actor, target Selector, reason stri
 	return Command{ID: id.String(), Time: b.cfg.Now().UTC(), Kind: kind, Actor: actor, Target: target, Reason: reason}, nil
 }
 
-// carryOut ends what a command that is recorded concerns. Should this replica die meanwhile, the sweeper goes on with
-// tasks and quarantines, which stand; a revocation has not been answered then.
+// carryOut ends what a recorded command affects. If this replica dies, the sweeper continues with tasks and quarantines, which
+// stay in force. A revocation then returns no response, so the caller knows that it must repeat it.
 func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause string) (Receipt, error) {
 	e := ending{cause: cause}
 	if cmd.Actor != nil {

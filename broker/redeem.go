@@ -20,18 +20,18 @@ type VoteCast struct {
 	Verdict Verdict
 	Covers  Cover
 	Note    string
-	// Assertion is what the voter's browser answers when a passkey has signed the hash, where a yes has to be signed; else
-	// it is not looked at.
+	// Assertion is the browser's response when a passkey has signed Hash. It is ignored if the approval needs no signature.
 	Assertion []byte
 }
 
-// mostOvertaken bounds how often a vote is cast anew because others were quicker. Each of them brings the request
-// nearer to its end.
+// mostOvertaken limits how often a vote is retried because another vote was faster. Each of those brings the request closer to
+// its end.
 const mostOvertaken = 32
 
-// Vote casts a person's vote, and returns the request as it is then. A vote on a request that is decided is ErrDecided,
-// on one that is not what the person saw ErrStale; a yes that has to be signed by a passkey and is not is ErrPasskey. A no to what has been redeemed revokes it, and is ErrDecided still. With
-// an error too the request says whether a vote was recorded, where there is one.
+// Vote casts a person's vote and returns the request as it then is. It returns ErrDecided if the request is already decided,
+// ErrStale if the request is not what the person saw, and ErrPasskey if an approval lacks a required passkey signature. A denial
+// of a redeemed request revokes its credential and still returns ErrDecided. If Vote returns a request with an error, Voted
+// reports whether the vote was recorded.
 func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*ApprovalRequest, error) {
 	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
@@ -67,14 +67,14 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 	return nil, ErrOvertaken
 }
 
-// recordVote records a vote, and moves c by it.
+// recordVote records a vote and updates c.
 func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v Vote) error {
 	next, err := b.cfg.ApprovalPolicy.next(c, v)
 	if err != nil {
 		return err
 	}
 	if c.hasVoteOf(v) {
-		return nil // it counts already
+		return nil // it already counts
 	}
 	err = b.cfg.Approvals.Apply(ctx, Transition{
 		Request: c.ID, Was: c.Status, Votes: c.Votes, Becomes: next, Time: v.Time, Actor: v.Voter.ID, Vote: &v, Hash: c.Hash(),
@@ -91,18 +91,18 @@ func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v Vote) err
 	return nil
 }
 
-// remembers tells whether the scope lets a yes to a request cover the task, as people were shown.
+// remembers reports whether the scope lets an approval of this request cover the task, as people were shown.
 func remembers(c *ApprovalRequest) bool {
 	s, ok := shownIn(c.Canonical)
 	return ok && s.Remember == scopes.RememberTask
 }
 
-// takeBackTimeout bounds what a no does about what was issued. What is left then is left to the sweeper.
+// takeBackTimeout limits how long a denial waits while it revokes credentials. The sweeper continues after that.
 const takeBackTimeout = 15 * time.Second
 
-// takeBack revokes what a request was redeemed by, and all those that its approval stood for, also when the voter hangs up.
-// It looks again: until the no was recorded, the request may have been redeemed once more. The sweeper does the same for
-// every no, should this replica not get to it.
+// takeBack revokes the credential that a request was redeemed for, and all credentials that reused its approval, even if the
+// voter disconnects. It reads the record again, because the request may have been redeemed once more before the denial was
+// recorded. If this replica fails, the sweeper does the same for every denial.
 func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
 	defer cancel()
@@ -129,10 +129,10 @@ func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) err
 	return workers.Wait()
 }
 
-// reuseApproval redeems a request at once, because people have let their yes to the same ask stand for the task. It is recorded
-// like any other, with the votes that it stands on. What keeps it from that leaves it waiting.
+// reuseApproval redeems a request at once, because people approved an earlier one for the whole task. It is recorded like any
+// other request, with the votes that it relies on. If the reuse cannot be recorded, the request waits for approval.
 func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Record, of string, deliver Deliver) error {
-	// A caller who hangs up now would leave a request to people that was not counted as one for them.
+	// If the caller disconnected now, the request would wait for people without having counted against AskingLimit.
 	err := b.cfg.Approvals.Apply(context.WithoutCancel(ctx), Transition{
 		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
 		Remembered: of,
@@ -146,7 +146,8 @@ func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Rec
 	}, deliver)
 }
 
-// reusableApproval is the request whose approval stands for a new one; empty when there is none, or nobody is to be asked.
+// reusableApproval returns the ID of the request whose approval covers rec. It returns "" if there is none, or if rec needs no
+// approval.
 func (b *Broker) reusableApproval(ctx context.Context, rec Record) (string, error) {
 	if rec.Status != StatusPending || rec.Decision.Approval.Remember != scopes.RememberTask {
 		return "", nil
@@ -168,7 +169,7 @@ func (b *Broker) reusableApproval(ctx context.Context, rec Record) (string, erro
 	return "", nil
 }
 
-// upsertPerson records who somebody is whenever they call, so that a group that they have left counts no more.
+// upsertPerson records the caller's data on every call, so that groups that the person has left no longer count.
 func (b *Broker) upsertPerson(ctx context.Context, who people.Person) (Voter, error) {
 	voter, err := b.cfg.Approvals.UpsertPerson(ctx, voterOf(who), b.cfg.Now().UTC())
 	if err != nil {
@@ -177,7 +178,7 @@ func (b *Broker) upsertPerson(ctx context.Context, who people.Person) (Voter, er
 	return voter, nil
 }
 
-// ApprovalRequest returns a request that waits for people, or has, to somebody who may know of it, else ErrNotFound.
+// ApprovalRequest returns a request that waits for approval, or has waited. It returns ErrNotFound if the person may not see it.
 func (b *Broker) ApprovalRequest(ctx context.Context, who people.Person, id string) (*ApprovalRequest, error) {
 	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
@@ -202,7 +203,7 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*ApprovalRequ
 	return c, err
 }
 
-// readCase reads a request with its votes, and with that of which they are remembered where they have to be signed.
+// readCase reads a request with its votes. If the votes come from another request and must be signed, it reads that request too.
 func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
 	c, err := b.readVotes(ctx, id, reach)
 	if err != nil || c.Remembered == "" || !c.NeedsPasskey() {
@@ -212,7 +213,7 @@ func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*Approva
 	return c, err
 }
 
-// readVotes reads a request, and then its votes: votes that come between are none that the request's count has.
+// readVotes reads a request and then its votes. It drops votes that arrived in between, which the request does not count yet.
 func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
 	view, err := b.cfg.Ledger.Get(ctx, id, reach)
 	if err != nil {
@@ -228,8 +229,8 @@ func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*Approv
 	return &ApprovalRequest{View: *view, VotesCast: cast[:min(len(cast), view.Votes)]}, nil
 }
 
-// Waiting lists the requests that wait for the groups of a person, and which the person may know of, and tells whether
-// there are more. They come in turn, as Inbox has it.
+// Waiting lists the requests that wait for a person's groups and that the person may see, and reports whether there are more. The
+// order is that of Inbox.Waiting.
 func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cases []ApprovalRequest, more bool, err error) {
 	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
@@ -248,7 +249,7 @@ func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cas
 	return cases, more, nil
 }
 
-// Withdraw takes a sandbox's own request back, before it is redeemed. ErrNotFound when it is not its own.
+// Withdraw withdraws a sandbox's own request before it is redeemed. It returns ErrNotFound if the request is not the caller's.
 func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) error {
 	actor := who.ID().String()
 	for range mostOvertaken {
@@ -271,19 +272,20 @@ func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) e
 	return ErrOvertaken
 }
 
-// Redemption is a sandbox's claim on a request of its own that people have approved.
+// Redemption is a sandbox's claim on its own approved request.
 type Redemption struct {
 	Request string // its id
-	// CSR and PublicKey are as they were asked with, since only their digest is kept.
+	// CSR and PublicKey must be those of the request. The record holds only their digest.
 	CSR, PublicKey string
-	// JKT is of the key that the caller has proved, which has to be the one that it asked with.
+	// JKT is the thumbprint of the key that the caller has proved. It must be that of the request.
 	JKT    string
 	Expect Expectation
 }
 
-// RedeemApproval issues what people have approved, after policy has decided again, and delivers it. The result has no record, but Earlier, when the
-// request is pending or was rejected. Errors are as for Issue, and also ErrStale when the decision or the caller's certificate has
-// changed since the vote, and ErrNotApproved when the request was redeemed before or its approval no longer counts.
+// RedeemApproval decides an approved request again, and then issues and delivers the credential. If the request is pending or was
+// rejected, the result has Earlier and no record. Errors are as for Issue. RedeemApproval also returns ErrStale if the decision
+// or the caller's certificate has changed since the vote, and ErrNotApproved if the request was already redeemed or its approval
+// no longer counts.
 func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption, deliver Deliver) error {
 	c, err := b.readCase(ctx, r.Request, Reach{Subject: who.ID().String()})
 	if err != nil {
@@ -308,7 +310,7 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 	return b.mint(ctx, rec, key, deliver)
 }
 
-// prepareApproved is prepare for what people have approved. It holds the decision to what they were shown.
+// prepareApproved is prepare for an approved request. It checks that the decision matches what people were shown.
 func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
@@ -335,14 +337,14 @@ func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identit
 	rec, key, err := b.prepare(who, req, d, now)
 	if err == nil && rec.Intent != nil {
 		rec.Approves, rec.Canonical = c.ID, c.Canonical
-		// It counted when it was asked for. What is alive is counted when it is.
+		// The request was counted when it was made. Only the limits on live credentials apply now.
 		rec.Limits = slices.DeleteFunc(rec.Limits, func(l Limit) bool { return l.Live == 0 })
 	}
 	return rec, key, err
 }
 
-// userThen is the person on whose behalf a request was asked. Their ID token need not live any more: it has bounded the TTL
-// that people were shown, and bounds it still.
+// userThen returns the person that the sandbox acted for when it asked. The person's ID token may have expired since: it has
+// limited the TTL that people were shown, and still limits it.
 func userThen(c *ApprovalRequest, now time.Time) *scopes.User {
 	if c.User == nil {
 		return nil
@@ -354,8 +356,8 @@ func userThen(c *ApprovalRequest, now time.Time) *scopes.User {
 	return &user
 }
 
-// sameAsShown is nil when what would be issued is, byte for byte, what people were shown: the same catalogue, the same
-// request with the same key, and the same certificate if it will be bound to one. The TTL may have become shorter.
+// sameAsShown returns nil if the credential to issue is, byte for byte, what people were shown: the same catalogue, the same
+// request with the same key, and the same certificate if the credential is bound to it. Only the TTL may be shorter.
 func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.Decision) error {
 	digest, err := requestDigest(req)
 	if err != nil {
@@ -369,7 +371,7 @@ func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.
 	if d.Scope.Approval == nil {
 		return ErrStale
 	}
-	text, err := canonical(then, *d.Scope.Approval) // as the catalogue has it, whatever the record says
+	text, err := canonical(then, *d.Scope.Approval) // as in the catalogue, not as in the record
 	if err != nil {
 		return err
 	}

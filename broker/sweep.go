@@ -16,30 +16,29 @@ const (
 	sweepEvery = time.Second
 	sweepBatch = 200
 	mostRounds = 10
-	// abandoned is the age at which what was begun and not finished is dead in Vault: the request gives up before its
-	// mintWithin is over, and what it made last lives without renewal for no longer than that.
+	// abandoned is the age at which an unfinished record can have nothing alive in Vault: the request gives up within mintWithin,
+	// and whatever it minted last lives for at most Unrenewed without renewal.
 	abandoned = mintWithin + Unrenewed
-	// renewedBy is the age at which a delivered credential has been renewed, or has died; checkSpan is for how long after
-	// that the sweeper looks whether it did.
+	// renewedBy is the age at which a delivered credential has been renewed or has expired. For checkSpan after that, the sweeper
+	// checks which of the two happened.
 	renewedBy, checkSpan, checkEvery = Unrenewed + 3*time.Second, time.Minute, 5 * time.Second
-	// reconcileEvery is how often everything that should be alive is looked for in Vault.
+	// reconcileEvery is the interval at which the sweeper looks in Vault for everything that should be alive.
 	reconcileEvery = 10 * time.Minute
-	// longestBackoff is between two attempts at one record: they never end.
+	// longestBackoff is the longest pause between two attempts at one record. The attempts never end.
 	longestBackoff = 15 * time.Second
-	// overdueAfter is how long Vault has for ending on time what it ends by itself; alarmAfter is how long a
-	// revocation may take until it is an alarm.
+	// overdueAfter is how late Vault may be in ending a credential by itself. alarmAfter is how long a revocation may take before
+	// it raises an alarm.
 	overdueAfter, alarmAfter = 5 * time.Second, 10 * time.Second
 )
 
-// Sweep brings what was left unfinished to its end, for as long as this replica leads: mints whose outcome nobody
-// knows, revocations that Vault has not confirmed, tasks whose deadline has come, credentials past their time. It
-// returns when ctx ends.
+// Sweep finishes what was left unfinished, while this replica leads: mints with an unknown outcome, revocations that Vault has
+// not confirmed, tasks whose deadline has passed, and expired credentials. It returns when ctx ends.
 func (b *Broker) Sweep(ctx context.Context, election Election) error {
 	for ctx.Err() == nil {
 		err := election.AcquireLeadership(ctx, func(ctx context.Context, term int64) error {
 			b.cfg.Log.InfoContext(ctx, "leading the sweep", "term", term)
 			s := &sweeper{Broker: b, election: election, term: term, attempts: map[string]attempt{}, seen: map[string]time.Time{}}
-			defer s.alarm(ctx, 0) // the next leader counts for itself
+			defer s.alarm(ctx, 0) // the next leader counts again
 			return s.run(ctx)
 		})
 		if ctx.Err() == nil {
@@ -50,23 +49,23 @@ func (b *Broker) Sweep(ctx context.Context, election Election) error {
 	return ctx.Err()
 }
 
-// sweeper is one term of the leader. It keeps nothing that the next one would miss.
+// sweeper is one term of the leader. It holds no state that the next leader needs.
 type sweeper struct {
 	*Broker
 	election Election
 	term     int64
 	attempts map[string]attempt
-	seen     map[string]time.Time // what was found alive after its delivery
-	orders   time.Time            // given before, and known to be carried out
+	seen     map[string]time.Time // when a record was found alive after its delivery
+	orders   time.Time            // all orders given before this time are carried out
 }
 
-// attempt is what has been tried for one record.
+// attempt is the retry state of one record.
 type attempt struct {
 	next    time.Time
 	backoff time.Duration
 }
 
-// run does each of its duties at its own pace: one that hangs must not keep the others from being done.
+// run runs each duty at its own interval, so that a duty that hangs does not hold up the others.
 func (s *sweeper) run(ctx context.Context) error {
 	var duties sync.WaitGroup
 	for _, duty := range []struct {
@@ -92,8 +91,8 @@ func (s *sweeper) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// closeTasks makes inactive what belongs to tasks whose deadline has come, and withdraws the requests of ended tasks. Vault is
-// left to finish.
+// closeTasks makes the credentials of tasks inactive whose deadline has passed, and withdraws the requests of ended tasks. It
+// leaves the revocation in Vault to finish.
 func (s *sweeper) closeTasks(ctx context.Context) error {
 	tasks, err := s.cfg.Live.Deadlines(ctx, sweepBatch)
 	if err != nil {
@@ -116,7 +115,7 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 	return s.withdrawOfEndedTasks(ctx, Task{})
 }
 
-// finish moves on whatever is due.
+// finish advances all overdue records.
 func (s *sweeper) finish(ctx context.Context) error {
 	for range mostRounds {
 		now := s.cfg.Now()
@@ -149,7 +148,7 @@ func unrevoked(held []LiveCredential, now time.Time) int {
 	return n
 }
 
-// advanceAll tries each record whose time for another attempt has come, and counts those that are done with.
+// advanceAll tries each record that is due for another attempt, and returns how many are finished.
 func (s *sweeper) advanceAll(ctx context.Context, held []LiveCredential) int {
 	var mu sync.Mutex
 	var workers errgroup.Group
@@ -187,8 +186,8 @@ func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
 	}
 }
 
-// advance takes one record as far as it goes now, and tells whether that was the end of it. Whoever has just begun to
-// revoke something is left to it.
+// advance takes one record as far as possible now, and reports whether the record is finished. It leaves a recent revocation to
+// the replica that began it.
 func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 	switch {
 	case h.Status == StatusRevoking && s.cfg.Now().Sub(h.StatusTime) < revokeTimeout:
@@ -199,7 +198,7 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 		return s.compensate(ctx, h)
 	case h.Status == StatusRevoking:
 		return s.revoke(ctx, h, s.term).Why == ""
-	case h.Detail != "": // a task's end, a quarantine or a no says so, and whoever said it did not get to it
+	case h.Detail != "": // a task's end, a quarantine, a denial or the parent's end ordered this, and nobody carried it out
 		s.end(ctx, []LiveCredential{h}, ending{cause: h.Detail, term: s.term})
 		return true
 	default:
@@ -207,8 +206,8 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 	}
 }
 
-// compensate sees a lost mint to its end. Where a lease may have been made whose id nobody knows, its token's end is not
-// enough: Vault ends the lease after that, in its own time.
+// compensate ends whatever a lost mint made. If Vault may have made a lease whose ID is unknown, revoking the token is not
+// enough: Vault ends that lease later, in its own time.
 func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
 	if h.VaultLease.Accessor != "" {
 		ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
@@ -225,7 +224,7 @@ func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
 	return s.move(ctx, h, StatusCompensated, "lost")
 }
 
-// expire confirms that Vault has ended what is past its time, and else does it.
+// expire records an expired credential once Vault no longer holds it. If Vault still does, expire revokes it.
 func (s *sweeper) expire(ctx context.Context, h LiveCredential) bool {
 	alive, err := s.alive(ctx, h)
 	if err != nil {
@@ -242,7 +241,7 @@ func (s *sweeper) alive(ctx context.Context, h LiveCredential) (bool, error) {
 	asking, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
 	alive, err := s.cfg.Minter.Alive(asking, h.VaultLease)
-	if err != nil && ctx.Err() == nil { // who stops says nothing of what it left
+	if err != nil && ctx.Err() == nil { // after a shutdown, the error says nothing about the credential
 		s.cfg.Log.WarnContext(ctx, "life of a credential not known", "issuance", h.ID, "error", err)
 	}
 	return alive, err
@@ -257,8 +256,8 @@ func (s *sweeper) move(ctx context.Context, h LiveCredential, to Status, detail 
 	return true
 }
 
-// checkDelivered finds what was recorded and then never renewed, because the replica died: it is dead, and its record
-// has to say so.
+// checkDelivered finds credentials that were recorded but never renewed, because their replica died. They have expired in Vault,
+// and the record must say so.
 func (s *sweeper) checkDelivered(ctx context.Context) error {
 	now := s.cfg.Now()
 	for id, at := range s.seen {
@@ -273,7 +272,7 @@ func (s *sweeper) checkDelivered(ctx context.Context) error {
 	})
 }
 
-// reconcile looks for everything that should be alive.
+// reconcile looks in Vault for everything that should be alive.
 func (s *sweeper) reconcile(ctx context.Context) error {
 	if err := s.inspect(ctx, "", func(h LiveCredential) { s.found(ctx, h) }); err != nil {
 		return err
@@ -281,7 +280,7 @@ func (s *sweeper) reconcile(ctx context.Context) error {
 	return s.election.Prune(ctx)
 }
 
-// inspect looks at what is recorded as alive in Vault, from an id on.
+// inspect calls look for each record that should be alive in Vault, in order of ID, after the given ID.
 func (s *sweeper) inspect(ctx context.Context, after string, look func(LiveCredential)) error {
 	for page := (LivePage{After: after, Limit: endPage, Leased: true}); ; {
 		held, err := s.cfg.Live.Live(ctx, Selector{}, Reach{All: true}, page)
@@ -298,7 +297,7 @@ func (s *sweeper) inspect(ctx context.Context, after string, look func(LiveCrede
 	}
 }
 
-// found tells whether Vault holds what it should. What it does not hold any more is recorded as gone.
+// found reports whether Vault still holds a credential that should be alive. If Vault does not, found records it as gone.
 func (s *sweeper) found(ctx context.Context, h LiveCredential) bool {
 	now := s.cfg.Now()
 	if h.Status != StatusIssued || h.VaultLease.Accessor == "" || now.Sub(begun(h.ID)) < renewedBy || !now.Before(h.Expires) {
@@ -311,7 +310,7 @@ func (s *sweeper) found(ctx context.Context, h LiveCredential) bool {
 	return alive
 }
 
-// begun is when a record was made, which its id tells to the millisecond.
+// begun returns when a record was made, to the millisecond. The ID holds this time.
 func begun(id string) time.Time {
 	parsed, err := uuid.Parse(id)
 	if err != nil {
@@ -320,7 +319,7 @@ func begun(id string) time.Time {
 	return time.Unix(parsed.Time().UnixTime())
 }
 
-// firstID is less than every id made from at on, and not less than those made before.
+// firstID returns an ID that is less than every ID made at or after a time, and greater than every ID made before.
 func firstID(at time.Time) string {
 	var id uuid.UUID
 	ms := at.UnixMilli()
