@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// awaitEvery is how often what is waited for is looked up, all of a replica's with one query.
+	// awaitEvery is the interval between queries for decisions. One query serves all waiters of a replica.
 	awaitEvery = 250 * time.Millisecond
-	// mostWaiting bounds who waits on a replica, and mostWaitingEach those of one sandbox.
+	// mostWaiting limits the waiters on a replica, and mostWaitingEach those of one sandbox.
 	mostWaiting, mostWaitingEach = 10_000, 16
 )
 
-// waiter is somebody who wants to know when a request is decided.
+// waiter is a caller that waits for a decision on a request.
 type waiter struct {
 	request, self string
-	decided       chan struct{} // closed then
+	decided       chan struct{} // closed when the request is decided
 }
 
-// waiters are all who wait on this replica.
+// waiters are the waiters on this replica.
 type waiters struct {
 	mu        sync.Mutex
 	byRequest map[string]map[*waiter]bool
@@ -30,7 +30,8 @@ type waiters struct {
 	watched   bool
 }
 
-// join returns nil when too many wait already. watch tells that nobody looks for the waiters yet, and the caller has to.
+// join adds a waiter. It returns nil if too many wait already. watch means that no goroutine polls yet, and the caller must start
+// one.
 func (ws *waiters) join(request, self string) (w *waiter, watch bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -64,7 +65,7 @@ func (ws *waiters) leave(w *waiter) {
 	ws.all--
 }
 
-// requests lists what is waited for. When that is nothing, nobody watches any more.
+// requests returns the requests that callers wait for. If there are none, it also marks them as no longer watched.
 func (ws *waiters) requests() []string {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -72,21 +73,21 @@ func (ws *waiters) requests() []string {
 	return slices.Collect(maps.Keys(ws.byRequest))
 }
 
-// tell wakes those who wait for a request; each leaves by itself.
+// tell wakes the waiters of a request. Each waiter removes itself.
 func (ws *waiters) tell(request string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for w := range ws.byRequest[request] {
 		select {
-		case <-w.decided: // told before
+		case <-w.decided: // already woken
 		default:
 			close(w.decided)
 		}
 	}
 }
 
-// Await returns true once a request is not pending any more, and false when ctx ends before, or too many wait here
-// already. self is who waits.
+// Await waits for a decision. It returns true once the request is no longer pending, and false if ctx ends first or too many
+// callers wait already. self is the caller.
 func (b *Broker) Await(ctx context.Context, request, self string) bool {
 	w, watch := b.waiters.join(request, self)
 	if w == nil {
@@ -104,7 +105,7 @@ func (b *Broker) Await(ctx context.Context, request, self string) bool {
 	}
 }
 
-// watch looks what is decided as long as anybody waits. What cannot be looked up is waited for on.
+// watch polls for decisions while there are waiters. After an error, it tries again at the next tick.
 func (b *Broker) watch(ctx context.Context) {
 	tick := time.NewTicker(awaitEvery)
 	defer tick.Stop()

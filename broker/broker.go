@@ -14,41 +14,41 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Config is what a Broker needs. Every field is required, except where it says otherwise.
+// Config is what a Broker needs. Every field is required unless its comment says otherwise.
 type Config struct {
 	Ledger    Ledger
 	Live      LiveCredentials
 	Approvals Approvals
 	Minter    Minter
-	// Feed lets the record be followed. With nil nothing of it is found.
+	// Feed lets callers follow the record. If it is nil, they find nothing.
 	Feed EventFeed
-	// Usage keeps what holders say of their credentials. With nil there are none to say something of.
+	// Usage keeps what holders report about their credentials. If it is nil, no report is accepted.
 	Usage Usage
-	// Stats counts what there is. With nil there is nothing.
+	// Stats counts credentials and decisions. If it is nil, all counts are zero.
 	Stats Stats
-	// Tokens tells where tokens stand. With nil none is in force.
+	// Tokens reports the state of tokens. If it is nil, no token is in force.
 	Tokens Tokens
-	// Signer signs status lists. With nil there are none.
+	// Signer signs status lists. If it is nil, there are none.
 	Signer Signer
-	// ApprovalPolicy says which people may decide. The zero value lets nobody.
+	// ApprovalPolicy determines who may approve. With the zero value, nobody may.
 	ApprovalPolicy ApprovalPolicy
-	// Passkeys keeps those of people, and RelyingParty is the site that they are for. Without either nobody can say yes to
-	// what has to be signed.
+	// Passkeys keeps people's passkeys, and RelyingParty is the site that they are registered for. Without both, nobody can
+	// approve a request that requires a signature.
 	Passkeys     Passkeys
 	RelyingParty passkey.RelyingParty
-	// Catalogue returns the catalogue to decide by until one is found in force in Catalogues; one call is one snapshot.
+	// Catalogue returns the catalogue to decide by until one is loaded from Catalogues. Each call returns a consistent snapshot.
 	Catalogue func() *scopes.Catalogue
-	// Catalogues keeps those that admins apply. With nil the catalogue does not change that way.
+	// Catalogues keeps the catalogues that admins apply. If it is nil, admins cannot change the catalogue.
 	Catalogues Catalogues
-	// SecondAdmin has every catalogue wait for the approval of another admin than the one who brings it.
+	// SecondAdmin means that an admin other than the author must approve each catalogue.
 	SecondAdmin bool
 	// Issuer is the "iss" of every token: an absolute URL.
 	Issuer string
 	Now    func() time.Time
 	Log    *slog.Logger
-	// DPoPReplayCache remembers which DPoP proofs were used. With nil none is accepted.
+	// DPoPReplayCache remembers used DPoP proofs. If it is nil, no proof is accepted.
 	DPoPReplayCache DPoPReplayCache
-	// OnUnrevoked, unless nil, is told by the sweeper how many credentials should be dead and are not known to be.
+	// OnUnrevoked, if not nil, receives from the sweeper the number of credentials that should be dead but may not be.
 	OnUnrevoked func(n int)
 }
 
@@ -62,17 +62,17 @@ type Broker struct {
 	// dpopProofs and dpopProofsPerSandbox bound what the replay cache has to remember.
 	dpopProofs           *rate.Limiter
 	dpopProofsPerSandbox *ratelimit.Limiter
-	// renewals are those that go on after their request.
+	// renewals are the renewals that outlive their requests.
 	renewals sync.WaitGroup
-	// waiters wait for people, and watchers look for them.
+	// waiters wait for decisions by people. watchers are the goroutines that poll for decisions and for the inbox.
 	waiters  waiters
 	watchers sync.WaitGroup
 	inForce  catalogueInForce
-	// listeners is who is told what waits for them.
+	// listeners are notified of requests that wait for them.
 	listeners listeners
-	// followers are told of the record as it grows.
+	// followers counts the callers that follow the record.
 	followers followers
-	// places are those of new tokens in status lists, and lists what the lists said last.
+	// places assigns places in status lists to new tokens. lists caches the signed lists.
 	places places
 	lists  lists
 }
@@ -100,7 +100,7 @@ func New(cfg Config) (*Broker, error) {
 // Issuer is the "iss" of every token.
 func (b *Broker) Issuer() string { return b.cfg.Issuer }
 
-// Title is what a scope does, in the words of the catalogue with that digest; empty when that is not in force.
+// Title returns the title of a scope in the catalogue with that digest. It returns "" if this catalogue is not in force.
 func (b *Broker) Title(scope, digest string) string {
 	catalogue := b.catalogue()
 	if found, ok := catalogue.Scope(scope); ok && catalogue.Digest() == digest {
@@ -109,24 +109,24 @@ func (b *Broker) Title(scope, digest string) string {
 	return ""
 }
 
-// Offers returns the scopes that a sandbox may ask for, by the catalogue with that digest: the last that this replica has
-// seen applied.
+// Offers returns the scopes that a sandbox may ask for, and the digest of the catalogue that says so: the latest that this
+// replica knows to be applied.
 func (b *Broker) Offers(who attest.Identity) (offers []scopes.Offer, catalogue string) {
 	by := b.catalogue()
 	return by.Offers(who.ID()), by.Digest()
 }
 
-// Get returns one record within reach, else ErrNotFound.
+// Get returns one record within reach. It returns ErrNotFound if there is none.
 func (b *Broker) Get(ctx context.Context, id string, reach Reach) (*View, error) {
 	return b.cfg.Ledger.Get(ctx, id, reach)
 }
 
-// List returns the records within reach that match, newest first.
+// List returns the matching records within reach, newest first.
 func (b *Broker) List(ctx context.Context, q Query, reach Reach) (Page, error) {
 	return b.cfg.Ledger.List(ctx, q, reach)
 }
 
-// Timeline returns what is recorded of a task, or of a request, in order, else ErrNotFound.
+// Timeline returns the entries about a task or a request, in order. It returns ErrNotFound if there are none within reach.
 func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error) {
 	if b.cfg.Feed == nil {
 		return nil, ErrNotFound

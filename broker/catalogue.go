@@ -11,22 +11,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// mostSteps bounds how often a step is taken anew because others were quicker.
+// mostSteps limits how often a step is retried because another step was faster.
 const mostSteps = 8
 
 // CatalogueVersion is the catalogue in force.
 type CatalogueVersion struct {
-	Version int64 // counts up from 1; 0 when there is none
+	Version int64 // counts up from 1; 0 if there is none
 	Digest  string
 	Since   time.Time
-	// Actor has applied it; empty when Brevet did at its first start. Reason is free text of the actor.
+	// Actor applied the catalogue. It is empty if Brevet did so at its first start. Reason is free text of the actor.
 	Actor, Reason string
 }
 
-// CatalogueState is what became of a catalogue that somebody wanted.
+// CatalogueState is the state of a catalogue change.
 type CatalogueState string
 
-// The states of changes.
+// The states of a catalogue change.
 const (
 	CatalogueProposed   CatalogueState = "proposed"
 	CatalogueApplied    CatalogueState = "applied"
@@ -34,56 +34,57 @@ const (
 	CatalogueSuperseded CatalogueState = "superseded" // another was applied first
 )
 
-// CatalogueStep is one step of a change, which is an entry of its own.
+// CatalogueStep is one step of a catalogue change. It has its own ledger entry.
 type CatalogueStep struct {
 	ID      string // a UUIDv7
 	Time    time.Time
-	Becomes CatalogueState // all but CatalogueSuperseded, which follows from others
-	// Digest is that of the catalogue, Base of the one in force before, and Version the one that it is or would be.
+	Becomes CatalogueState // any state but CatalogueSuperseded, which follows from other steps
+	// Digest is that of the new catalogue, and Base that of the catalogue in force before. Version is the version that the new
+	// catalogue has or would have.
 	Digest, Base string
 	Version      int64
-	// Actor is a SPIFFE ID or the id of a person; empty for the first of all.
+	// Actor is a SPIFFE ID or the ID of a person. It is empty for the first step of all.
 	Actor, Reason string
-	// Proposal is the id of the change that is decided on, and Proposer who made it; empty when none is.
+	// Proposal is the ID of the proposed change that this step decides, and Proposer its author. Both are empty if there is none.
 	Proposal, Proposer string
-	// Files are those of the catalogue. They may be left out when they are known.
+	// Files are the files of the catalogue. They may be omitted if the store has them.
 	Files []scopes.File
 }
 
-// CatalogueChange is a catalogue that somebody wanted in the place of Base, and what became of that.
+// CatalogueChange is a proposal to replace the catalogue Base, and its outcome.
 type CatalogueChange struct {
 	ID           string
 	Digest, Base string
-	Version      int64 // that it has when it is applied, and else would have had
+	Version      int64 // the version that it has if applied, or would have had
 	State        CatalogueState
 	Actor        string
 	Reason       string
 	Time         time.Time
-	// Decider has approved or rejected what was proposed, at DecidedAt and for DecidedReason.
+	// Decider approved or rejected the proposal, at DecidedAt and for DecidedReason.
 	Decider, DecidedReason string
 	DecidedAt              time.Time
 }
 
-// CatalogueOrder is what an admin wants to be in force.
+// CatalogueOrder is the catalogue that an admin wants to put in force.
 type CatalogueOrder struct {
 	Actor  string
-	Base   string // the digest that the admin takes to be in force
+	Base   string // digest of the catalogue that the admin believes is in force
 	Files  []scopes.File
 	Reason string
 }
 
-// CatalogueVerdict is what another admin says to a proposal.
+// CatalogueVerdict is another admin's decision on a proposal.
 type CatalogueVerdict struct {
 	Actor   string
 	Base    string // as in CatalogueOrder
-	Digest  string // of what was proposed
+	Digest  string // of the proposed catalogue
 	Verdict Verdict
 	Reason  string
 }
 
-// ApplyCatalogue puts a catalogue in the place of the base, or proposes that where a second admin has to agree. It is
-// scopes.Problems when it is none, and ErrOtherCatalogue when the base is not in force. Once it is applied, nothing is
-// issued by another, on any replica. To apply what is in force changes nothing.
+// ApplyCatalogue replaces the catalogue base, or proposes to if a second admin must approve. It returns scopes.Problems if the
+// catalogue is invalid, and ErrOtherCatalogue if the base is not in force. Once a catalogue is applied, no replica issues
+// anything by another one. Applying the catalogue in force changes nothing.
 func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (CatalogueChange, []string, error) {
 	catalogue, err := scopes.Load(order.Files)
 	if err == nil {
@@ -98,7 +99,7 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 			return CatalogueChange{}, nil, err
 		}
 		if catalogue.Digest() == head.Digest {
-			b.waitForReplicas(ctx) // whoever has just applied it may have died before it was confirmed
+			b.waitForReplicas(ctx) // another replica may have applied it and died before every replica knew
 			return CatalogueChange{
 				Digest: head.Digest, Version: head.Version, State: CatalogueApplied, Actor: head.Actor, Reason: head.Reason, Time: head.Since,
 			}, nil, nil
@@ -112,7 +113,7 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 	return CatalogueChange{}, nil, ErrOvertaken
 }
 
-// headIs returns what is in force when that is the base.
+// headIs returns the catalogue in force. It returns ErrOtherCatalogue if that is not the base.
 func (b *Broker) headIs(ctx context.Context, base string) (CatalogueVersion, error) {
 	if b.cfg.Catalogues == nil {
 		return CatalogueVersion{}, ErrOtherCatalogue
@@ -127,7 +128,7 @@ func (b *Broker) headIs(ctx context.Context, base string) (CatalogueVersion, err
 	return head, nil
 }
 
-// change takes the one step of an order, unless it is proposed already.
+// change commits the step of an order, unless the same catalogue is already proposed.
 func (b *Broker) change(ctx context.Context, head CatalogueVersion, digest string, order CatalogueOrder) (CatalogueChange, error) {
 	step := CatalogueStep{
 		Becomes: CatalogueApplied, Digest: digest, Base: head.Digest, Version: head.Version + 1,
@@ -149,8 +150,8 @@ func (b *Broker) change(ctx context.Context, head CatalogueVersion, digest strin
 	}, nil
 }
 
-// takeStep commits a step. Other replicas learn of it by what the ledger does not take from them any more, and those that let
-// calls pass from memory are waited for.
+// takeStep commits a step. If it applies a catalogue, takeStep waits for the replicas that decide on calls from memory. For new
+// records there is no need to wait: the ledger rejects decisions by an old catalogue.
 func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -169,10 +170,10 @@ func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 	return nil
 }
 
-// newPolicies are the names of Vault's policies that a catalogue needs and the one before did not.
+// newPolicies returns the names of the Vault policies that a catalogue needs and the previous one did not.
 func (b *Broker) newPolicies(ctx context.Context, before string, after *scopes.Catalogue) []string {
 	var had []scopes.VaultPolicy
-	// What cannot be loaded here had none that can be told.
+	// A catalogue that cannot be loaded counts as one without policies.
 	if catalogue, err := loadKept(ctx, b.cfg.Catalogues, before); err == nil {
 		had = catalogue.VaultPolicies()
 	}
@@ -185,8 +186,8 @@ func (b *Broker) newPolicies(ctx context.Context, before string, after *scopes.C
 	return names
 }
 
-// DecideCatalogue approves or rejects a proposal. ErrNotFound when it is not open. Who has proposed it can reject it, and
-// not approve it: that is ErrOwnProposal.
+// DecideCatalogue approves or rejects a proposal. It returns ErrNotFound if the proposal is not open. The proposer may reject the
+// proposal, but not approve it: that returns ErrOwnProposal.
 func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (CatalogueChange, error) {
 	for range mostSteps {
 		head, err := b.headIs(ctx, v.Base)
@@ -206,7 +207,7 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 			if open.Actor == v.Actor {
 				return CatalogueChange{}, ErrOwnProposal
 			}
-			// What was a catalogue when it was proposed may be none to this version.
+			// A newer version of Brevet may not accept a catalogue that was valid when it was proposed.
 			if _, err := loadKept(ctx, b.cfg.Catalogues, open.Digest); err != nil {
 				return CatalogueChange{}, err
 			}
@@ -221,7 +222,7 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 	return CatalogueChange{}, ErrOvertaken
 }
 
-// CatalogueInForce returns the catalogue in force with its files; ErrNotFound when none ever was applied.
+// CatalogueInForce returns the catalogue in force with its files. It returns ErrNotFound if none was ever applied.
 func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scopes.File, error) {
 	head, err := b.CatalogueHead(ctx)
 	if err != nil {
@@ -231,7 +232,7 @@ func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scop
 	return head, files, err
 }
 
-// CatalogueHead tells which catalogue is in force; ErrNotFound when none ever was applied.
+// CatalogueHead returns the version in force. It returns ErrNotFound if none was ever applied.
 func (b *Broker) CatalogueHead(ctx context.Context) (CatalogueVersion, error) {
 	if b.cfg.Catalogues == nil {
 		return CatalogueVersion{}, ErrNotFound
@@ -243,7 +244,7 @@ func (b *Broker) CatalogueHead(ctx context.Context) (CatalogueVersion, error) {
 	return head, err
 }
 
-// CatalogueFiles returns the files of a catalogue that was proposed or applied, else ErrNotFound.
+// CatalogueFiles returns the files of a proposed or applied catalogue. It returns ErrNotFound if there is none.
 func (b *Broker) CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error) {
 	if b.cfg.Catalogues == nil {
 		return nil, ErrNotFound
@@ -251,7 +252,7 @@ func (b *Broker) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 	return keptFiles(ctx, b.cfg.Catalogues, digest)
 }
 
-// CatalogueChanges lists what became of catalogues, newest first.
+// CatalogueChanges lists catalogue changes, newest first.
 func (b *Broker) CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error) {
 	if b.cfg.Catalogues == nil {
 		return nil, nil
@@ -259,5 +260,5 @@ func (b *Broker) CatalogueChanges(ctx context.Context, limit int) ([]CatalogueCh
 	return b.cfg.Catalogues.CatalogueChanges(ctx, limit)
 }
 
-// NeedsSecondAdmin tells whether a catalogue waits for the approval of another admin than the one who brings it.
+// NeedsSecondAdmin reports whether an admin other than the author must approve each catalogue.
 func (b *Broker) NeedsSecondAdmin() bool { return b.cfg.SecondAdmin }

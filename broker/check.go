@@ -9,15 +9,14 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// Passage is a call that a gateway holds until it is told whether to let it pass. Its token is for an audience of the
-// gateway's, and its caller has proved the key that it is bound to.
+// Passage is a call that a gateway holds until Brevet allows it or not. The token is for an audience of the gateway. If the token
+// is bound to a key, the caller has proved this key.
 type Passage struct {
 	PresentedToken
 	Call scopes.Call
-	// Proof is the DPoP proof of the call, checked; zero when its token was shown without one. It is used by letting the call
-	// pass.
+	// Proof is the verified DPoP proof of the call. It is zero if the caller sent none. Allowing the call uses it up.
 	Proof dpop.Proof
-	// By is the gateway. A one-shot token is spent by letting a call of its pass.
+	// By is the gateway. Allowing a call spends a one-shot token.
 	By attest.Identity
 }
 
@@ -28,9 +27,9 @@ func (e *NotOpened) Error() string { return ErrNotOpened.Error() + ": " + e.Why 
 
 func (e *NotOpened) Unwrap() error { return ErrNotOpened }
 
-// Check returns nil when a call may pass: by the catalogue in force, its token's scope has a rule for it, and the token
-// is what was issued and nobody has ended. Else the error is a *NotOpened, ErrInactive or one of UseProof's;
-// ErrLedgerUnavailable when that cannot be told.
+// Check returns nil if a call may pass: the catalogue in force has a rule for it in the token's scope, and the token was issued
+// and nobody has ended it. Otherwise it returns a *NotOpened, ErrInactive, an error of UseProof, or ErrLedgerUnavailable if it
+// cannot tell.
 func (b *Broker) Check(ctx context.Context, p Passage) error {
 	by := b.catalogue()
 	if err := opens(by, p); err != nil {
@@ -41,7 +40,7 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 		return err
 	}
 	if b.cfg.Catalogues != nil && standing.Catalogue != "" && standing.Catalogue != by.Digest() {
-		// Another replica has applied a catalogue, which this one has not seen yet.
+		// Another replica has applied a catalogue that this one has not loaded yet.
 		if err := b.reload(ctx, by.Digest()); err != nil {
 			return fmt.Errorf("loading the catalogue in force: %w", err)
 		}
@@ -49,7 +48,7 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 			return err
 		}
 	}
-	// A proof that was used before must not spend the token of whoever made it.
+	// A replayed proof must not spend the holder's token.
 	if p.Proof.Thumbprint != "" {
 		if err := b.UseProof(ctx, p.Token.Holder(), p.Proof); err != nil {
 			return err
@@ -58,7 +57,7 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 	return b.spend(ctx, p.Token, p.By)
 }
 
-// opens holds a call to the rules that a catalogue has for the token's scope.
+// opens checks a call against the rules of the token's scope in a catalogue.
 func opens(by *scopes.Catalogue, p Passage) error {
 	if len(p.Token.Details) != 1 || p.Token.Details[0].Type != p.Token.Scope {
 		return ErrInactive

@@ -17,14 +17,14 @@ func subjectOf(who attest.Identity) scopes.Subject {
 	return scopes.Subject{ID: who.ID(), Expires: who.Expires(), Bound: who.Kind() == attest.KindX509}
 }
 
-// asking is a subject with what else a request has proved.
+// asking returns the subject of a decision, with everything else that the request has proved.
 func asking(who attest.Identity, req Request) scopes.Subject {
 	s := subjectOf(who)
 	s.Proved, s.User = req.JKT != "", req.User
 	return s
 }
 
-// bindable is a request with the key that was proved only where something can be bound to it.
+// bindable drops the proved key from a request if the credential cannot be bound to it.
 func bindable(req Request, d scopes.Decision) Request {
 	if d.Scope == nil || d.Scope.Credential.Kind != scopes.KindJWT {
 		req.JKT = ""
@@ -38,12 +38,12 @@ func askOf(req Request) scopes.Ask {
 	}
 }
 
-// newRecord describes a decided request. Its end is cut to whole seconds, as tokens count them: never later
-// than what was granted.
+// newRecord builds the record of a decided request. It truncates the expiry to whole seconds, as tokens count them, so that it is
+// never later than granted.
 func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, error) {
 	accepted := req
 	if d.Params != nil {
-		accepted.Params = d.Params // in one form, however they were written
+		accepted.Params = d.Params // in canonical form, however the caller wrote them
 	}
 	digest, err := requestDigest(accepted)
 	if err != nil {
@@ -75,14 +75,14 @@ func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, n
 	return rec, nil
 }
 
-// grantIntent says what Vault is asked for.
+// grantIntent returns the intent for a credential that Vault makes.
 func grantIntent(rec Record) *Intent {
 	return &Intent{
 		ID: rec.ID, Expires: rec.Expires, Kind: rec.Decision.Scope.Credential.Kind, Grant: rec.Decision.Grant,
 	}
 }
 
-// jwtIntent fixes every byte of the token but its signature.
+// jwtIntent fixes every byte of the token except its signature.
 func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
 	scope := rec.Decision.Scope
 	c := token.Claims{
@@ -127,8 +127,8 @@ func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
 	}, nil
 }
 
-// Order is the right to mint one credential. Only this package makes one, after the intent is durable,
-// and it can be redeemed once.
+// Order is the right to mint one credential. Only this package creates orders, after the intent is durable. An order can be
+// redeemed once.
 type Order struct {
 	intent Intent
 	key    Key
@@ -143,7 +143,7 @@ func (o *Order) Spend() (Intent, Key, error) {
 	return o.intent, o.key, nil
 }
 
-// PersonOf is somebody as tokens name them; nil for nobody.
+// PersonOf returns a person in the form that tokens use. It returns nil if u is nil.
 func PersonOf(u *scopes.User) *token.Person {
 	if u == nil {
 		return nil
@@ -152,7 +152,7 @@ func PersonOf(u *scopes.User) *token.Person {
 	return &token.Person{Issuer: issuer, Subject: subject}
 }
 
-// userID is empty for nobody.
+// userID returns the ID of a person. It returns "" if u is nil.
 func userID(u *scopes.User) string {
 	if u == nil {
 		return ""
@@ -160,7 +160,7 @@ func userID(u *scopes.User) string {
 	return u.ID
 }
 
-// confirmOf is what the token of a record is bound to; nil when that is nothing.
+// confirmOf returns the keys that the token of a record is bound to. It returns nil if there are none.
 func confirmOf(rec Record) *token.Confirm {
 	bound := token.Confirm{JKT: rec.Request.JKT}
 	if rec.Decision.Scope.Credential.Bind == scopes.BindMTLS {
@@ -172,7 +172,7 @@ func confirmOf(rec Record) *token.Confirm {
 	return &bound
 }
 
-// requestDigest is the same for two requests that ask for the same thing: the encoder sorts the map's keys.
+// requestDigest returns the same digest for two requests that ask for the same thing: the encoder sorts map keys.
 func requestDigest(req Request) ([32]byte, error) {
 	canonical, err := json.Marshal(struct {
 		Scope     string         `json:"scope"`

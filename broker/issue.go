@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// mostSuperseded is how many times a request is decided at most because the catalogue changes during the decision.
+	// mostSuperseded limits how often a request is decided when the catalogue changes during the decision.
 	mostSuperseded = 3
 	// outcomeTimeout bounds the write of an outcome, which continues when the caller has disconnected.
 	outcomeTimeout = 5 * time.Second
-	// mintWithin is how long after the record a credential may still be minted. Later, the sweeper could take the record for
-	// abandoned, or the credential could expire unrenewed on its way to the caller.
+	// mintWithin is how long after the record a credential may still be minted. If it were minted later, the sweeper could take
+	// the record for abandoned, or the credential could expire unrenewed on its way to the caller.
 	mintWithin = Unrenewed / 2
 )
 
@@ -29,9 +29,9 @@ var (
 
 // Result is what became of a request.
 type Result struct {
-	// Record is as the ledger keeps it. Its ID is empty when Earlier is set.
+	// Record is the record in the ledger. Its ID is empty if Earlier is set.
 	Record Record
-	// Credential is set only when the record's status is issued.
+	// Credential is set only if the status of Record is StatusIssued.
 	Credential *Credential
 	// Earlier is the record of an earlier request with the same idempotency key that was denied or is pending. For a redemption it
 	// is the request itself when that is pending or was rejected.
@@ -209,9 +209,8 @@ func (b *Broker) recordOutcome(ctx context.Context, out Outcome) error {
 	return b.cfg.Ledger.RecordOutcome(ctx, out)
 }
 
-// fail moves a record whose mint did not succeed. Should the store be down, the record of a JWT goes on saying
-// issued, which claims too much and never too little, and that of anything else says intent until the sweeper sees
-// it.
+// fail records that a mint failed. If the store is down, the record of a JWT continues to say issued, which claims too much
+// rather than too little. Any other record says intent until the sweeper finds it.
 func (b *Broker) fail(ctx context.Context, rec Record, cause error) {
 	out := Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusFailed, Detail: failureCode(cause)}
 	var lost *Lost
@@ -238,9 +237,9 @@ func failureCode(cause error) string {
 	}
 }
 
-// discard ends what was minted and cannot be delivered. It is not renewed in any case; this only makes it quicker.
-// The record may say intent, issued or, when somebody was quicker, revoking. Only the last is clear by now; the others
-// are for the sweeper to see.
+// discard revokes a minted credential that cannot be delivered. It would expire unrenewed anyway; discard only makes this faster.
+// The record may say intent, issued or, if somebody revoked it, revoking. discard finishes only the last case and leaves the
+// others to the sweeper.
 func (b *Broker) discard(ctx context.Context, rec Record, h VaultLease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
@@ -266,8 +265,8 @@ func (b *Broker) renew(ctx context.Context, minted Minted) error {
 	return b.cfg.Minter.Renew(ctx, minted)
 }
 
-// renewLater goes on trying while there is something to renew. What is not renewed dies early; the sweeper finds it
-// and the record says so.
+// renewLater retries while there is something to renew. A credential that is not renewed expires early. The sweeper finds it and
+// records this.
 func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err error) {
 	for errors.Is(err, ErrVaultUnavailable) && b.cfg.Now().Sub(rec.Time) < Unrenewed {
 		wait.For(ctx, time.Second)

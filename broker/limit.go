@@ -10,17 +10,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limit is a limit of a scope with the key that a request is counted under: the ledger counts with the generic cell
-// rate algorithm. Count requests pass in one go, and from then on one for each Emission. So any stretch of one window
-// holds fewer than two times Count, and steady use holds Count. A limit with Live counts what is alive instead.
+// Limit is a limit of a scope, with the key that a request counts under. The ledger counts with the generic cell rate algorithm:
+// Count requests may pass at once, and after that one per Emission. So any one window holds fewer than twice Count requests, and
+// under steady use it holds Count. A limit with Live counts live credentials instead.
 type Limit struct {
 	scopes.Limit
-	// Key holds the trust domain, so that no trust domain uses up what another one has.
+	// Key contains the trust domain, so that no trust domain uses up the limit of another.
 	Key string
 }
 
-// Emission is the time after which one more request is free, in whole microseconds, rounded up: never more than
-// the limit says. Zero for a limit on how many are alive at a time.
+// Emission is the time after which one more request may pass, in whole microseconds. It is rounded up, so that never more
+// requests pass than the limit allows. It is zero for a limit on live credentials.
 func (l Limit) Emission() time.Duration {
 	if l.Live > 0 {
 		return 0
@@ -29,7 +29,7 @@ func (l Limit) Emission() time.Duration {
 	return (l.Window + step - 1) / step * time.Microsecond
 }
 
-// limitsOf says what a request counts against. A denied one counts against nothing.
+// limitsOf returns the limits that a request counts against. A denied request counts against none.
 func limitsOf(rec Record) []Limit {
 	if rec.Decision.Outcome == scopes.Deny {
 		return nil
@@ -37,7 +37,7 @@ func limitsOf(rec Record) []Limit {
 	var limits []Limit
 	id := rec.Subject.ID
 	for _, l := range rec.Decision.Scope.Limits {
-		// No part can hold the separator: not a scope's name, not a SPIFFE ID, not a task.
+		// No scope name, SPIFFE ID or task contains the separator.
 		key := rec.Decision.Scope.Name + "|" + l.Per + "|"
 		if l.Live > 0 {
 			key = rec.Decision.Scope.Name + "|live|" + l.Per + "|"
@@ -55,17 +55,16 @@ func limitsOf(rec Record) []Limit {
 	return limits
 }
 
-// askingLimit counts a request that comes to wait for people.
+// askingLimit is the limit that a request counts against when it starts to wait for approval.
 func askingLimit(rec Record) Limit {
-	return Limit{Limit: AskingLimit, Key: "|asking|" + rec.Subject.ID.String()} // a scope has a name
+	return Limit{Limit: AskingLimit, Key: "|asking|" + rec.Subject.ID.String()} // no scope has an empty name
 }
 
-// Limited is ErrLimited with what is known of it: the limit that is reached, and after which time a request would
-// pass if no other came before it.
+// Limited is ErrLimited with the limit that was reached, and the time after which a request would pass if no other came first.
 type Limited struct { //nolint:errname // it reads as what happened to the request
 	Limit      scopes.Limit
 	RetryAfter time.Duration
-	// Record is the denial that says so, once it is durable. The ledger leaves it zero.
+	// Record is the durable denial. The ledger leaves it zero.
 	Record Record
 }
 
@@ -73,7 +72,7 @@ func (l *Limited) Error() string {
 	return fmt.Sprintf("%v: %s, for %d s", ErrLimited, l.Limit, l.Seconds())
 }
 
-// Seconds is RetryAfter in whole seconds, rounded up, as answers count it.
+// Seconds is RetryAfter in whole seconds, rounded up, as responses state it.
 func (l *Limited) Seconds() int64 {
 	return int64((l.RetryAfter + time.Second - 1) / time.Second)
 }
@@ -81,8 +80,8 @@ func (l *Limited) Seconds() int64 {
 // Unwrap returns ErrLimited.
 func (l *Limited) Unwrap() error { return ErrLimited }
 
-// stoppedRecord is the denial of a request that policy would not have denied, when cause is one of those that the
-// ledger knows alone; any other cause is returned. It leaves the idempotency key to a retry.
+// stoppedRecord turns a request that the ledger stopped into a denial, if cause is one that only the ledger knows. It returns any
+// other cause. The denial leaves the idempotency key to a retry.
 func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error) {
 	id, err := uuid.NewV7()
 	if err != nil {

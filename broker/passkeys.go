@@ -17,38 +17,39 @@ import (
 	"github.com/google/uuid"
 )
 
-// MaxPasskeys is how many passkeys somebody can have at a time. The schema holds the number too, and counts.
+// MaxPasskeys is how many passkeys one person can have at once. The schema holds the same number and enforces it.
 const MaxPasskeys = 10
 
-// maxPasskeyName is in characters. The schema holds it too.
+// maxPasskeyName is the longest name in characters. The schema holds the same number.
 const maxPasskeyName = 64
 
 // Passkey is a passkey of a person.
 type Passkey struct {
-	ID     string // a UUIDv7, which the entry that registers it has too
+	ID     string // a UUIDv7; also the ID of the entry that registers it
 	Person string
 	Name   string // free text of the person
 	Time   time.Time
-	// Site is the id of the relying party that it was registered for.
+	// Site is the ID of the relying party that the passkey is registered for.
 	Site string
 	Key  passkey.Key
 }
 
-// Passkeys keeps the passkeys of people. All methods are safe for concurrent use, across replicas too; errors are as for Ledger.
+// Passkeys keeps people's passkeys. All methods are safe for concurrent use, also across replicas. Errors are as for Ledger.
 type Passkeys interface {
-	// Passkeys returns those of a person that are not removed, oldest first: the few that entries say are theirs.
+	// Passkeys returns a person's passkeys that are not removed, oldest first. It returns only those that a ledger entry
+	// confirms.
 	Passkeys(ctx context.Context, person string) ([]Passkey, error)
-	// AddPasskey commits one. ErrOvertaken when the person has MaxPasskeys, or its credential or its public key was ever
-	// somebody's.
+	// AddPasskey commits a passkey. It returns ErrOvertaken if the person has MaxPasskeys, or if anybody ever had the same
+	// credential ID or public key.
 	AddPasskey(ctx context.Context, p Passkey, by Voter) error
-	// RemovePasskey commits that a person does not have one any more. ErrOvertaken when they have none of that id.
+	// RemovePasskey commits that a person no longer has a passkey. It returns ErrOvertaken if the person has none with that ID.
 	RemovePasskey(ctx context.Context, id string, by Voter, at time.Time) error
 }
 
-// RelyingParty is the site that passkeys are for.
+// RelyingParty returns the site that passkeys are registered for.
 func (b *Broker) RelyingParty() passkey.RelyingParty { return b.cfg.RelyingParty }
 
-// Passkeys returns those that a person has, oldest first.
+// Passkeys returns a person's passkeys, oldest first.
 func (b *Broker) Passkeys(ctx context.Context, who people.Person) ([]Passkey, error) {
 	if b.cfg.Passkeys == nil {
 		return nil, nil
@@ -60,22 +61,22 @@ func (b *Broker) Passkeys(ctx context.Context, who people.Person) ([]Passkey, er
 	return found, nil
 }
 
-// freshLogin is how old a login may be that registers somebody's first passkey.
+// freshLogin is the maximum age of the login that registers a person's first passkey.
 const freshLogin = 5 * time.Minute
 
-// Registration is what somebody's browser answers to be given a passkey.
+// Registration is the browser's response to a request to create a passkey.
 type Registration struct {
-	Challenge []byte // of chance, that only their session has
-	Response  []byte // the new passkey's
-	// Assertion is over the same challenge, by a passkey that they have, where they have one; else it is not looked at.
+	Challenge []byte // random, and known only to the person's session
+	Response  []byte // of the new passkey
+	// Assertion signs the same challenge with an existing passkey of the person. It is ignored if the person has none.
 	Assertion []byte
 	Name      string
 }
 
-// AddPasskey registers a passkey for a person. A session is not enough for it: one of their passkeys has to say so, or, where
-// they have none, a login of the last minutes. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, ErrOldLogin,
-// ErrNotVouched, and ErrNotRegistered when it is no answer to that challenge on a page of the site by an authenticator that has
-// verified its user, or the passkey was somebody's before.
+// AddPasskey registers a passkey for a person. A session alone is not enough: one of the person's passkeys must sign, or, if
+// there is none yet, the login must be recent. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, ErrOldLogin,
+// ErrNotVouched and ErrNotRegistered. ErrNotRegistered means that the response does not answer this challenge on a page of the
+// site with an authenticator that verified its user, or that the passkey was registered before.
 func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registration) (Passkey, error) {
 	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
@@ -112,7 +113,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	return p, nil
 }
 
-// mayAdd is nil when a person may be given a passkey more, and more than their session says so.
+// mayAdd returns nil if a person may add a passkey, and proves this by more than a session.
 func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) error {
 	has, err := b.Passkeys(ctx, who)
 	switch {
@@ -147,8 +148,8 @@ func isPasskeyName(name string) bool {
 		!strings.ContainsFunc(name, unseen)
 }
 
-// RemovePasskey takes a passkey from a person who has it, else it is ErrNotFound. What it has signed counts no more from
-// then on.
+// RemovePasskey removes a person's passkey. It returns ErrNotFound if the person has none with that ID. Signatures of a removed
+// passkey no longer count.
 func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string) error {
 	if b.cfg.Passkeys == nil {
 		return ErrNotFound
@@ -175,19 +176,19 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 	return nil
 }
 
-// NeedsPasskey tells whether a yes to a request has to be signed by a passkey, as people are shown.
+// NeedsPasskey reports whether an approval of the request must be signed by a passkey, as people were shown.
 func (c *ApprovalRequest) NeedsPasskey() bool {
 	s, ok := shownIn(c.Canonical)
 	return ok && s.Passkey == scopes.PasskeyRequired
 }
 
-// filled is the vote that somebody fills in. Where it has to be signed it is, by a passkey that they have.
+// filled returns the complete vote. If the vote must be signed, filled adds the signature and the voter's passkey that made it.
 func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, cast VoteCast) (Vote, error) {
 	v := Vote{
 		Voter: voter, Verdict: cast.Verdict, Covers: cast.Covers, Time: b.cfg.Now().UTC(), Note: cast.Note,
 	}
 	if v.Verdict == Deny || c.Status != StatusPending || !c.NeedsPasskey() || c.hasVoteOf(v) {
-		return v, nil // it is not one that could count
+		return v, nil // no signature is needed, or the vote cannot count anyway
 	}
 	if err := b.cfg.ApprovalPolicy.entitled(voter, v.Verdict, c); err != nil {
 		return Vote{}, err
@@ -212,8 +213,8 @@ func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, ca
 	return Vote{}, fmt.Errorf("%w: %w", ErrPasskey, passkey.ErrOtherKey)
 }
 
-// signed is nil when a yes is signed as the request asks: by a passkey that the voter had then and has now, over exactly
-// what they were shown. It is asked at the vote, and again at the mint.
+// signed returns nil if an approval is signed as the request demands: by a passkey that the voter had then and still has, over
+// exactly what the voter was shown. It is checked at the vote, and again at the mint.
 func (e ApprovalPolicy) signed(v Vote, c *ApprovalRequest) error {
 	switch {
 	case v.Verdict == Deny || !c.NeedsPasskey():
@@ -234,7 +235,7 @@ func (e ApprovalPolicy) signed(v Vote, c *ApprovalRequest) error {
 	return nil
 }
 
-// signedBefore is signed of a yes that was said, for the task, to the same ask before.
+// signedBefore is signed for a vote that was cast on an earlier request for the same thing and covers the task.
 func (e ApprovalPolicy) signedBefore(v Vote, c *ApprovalRequest) error {
 	if c.of == nil || c.of.ID != c.Remembered || c.of.Remembered != "" || !sameAsk(c.of.Canonical, c.Canonical) {
 		return ErrPasskey

@@ -9,15 +9,15 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// PresentedToken is a token that was verified, as it was shown to somebody.
+// PresentedToken is a verified token that a caller has presented.
 type PresentedToken struct {
 	Token token.Claims
 	// Digest is the SHA-256 of the token's payload.
 	Digest [32]byte
 }
 
-// Use is InForce for the workload that the token is shown to. A one-shot token is spent by it: of all who ask, on
-// whichever replica, one is told nil.
+// Use checks a token like InForce, for the workload by that received it. It also spends a one-shot token: across all replicas,
+// only one call of Use returns nil.
 func (b *Broker) Use(ctx context.Context, t PresentedToken, by attest.Identity) error {
 	if err := b.InForce(ctx, t); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (b *Broker) Use(ctx context.Context, t PresentedToken, by attest.Identity) 
 	return b.spend(ctx, t.Token, by)
 }
 
-// spend uses up a token that is in force and good for one use.
+// spend marks a one-shot token as used.
 func (b *Broker) spend(ctx context.Context, t token.Claims, by attest.Identity) error {
 	if !t.OneShot {
 		return nil
@@ -40,14 +40,14 @@ func (b *Broker) spend(ctx context.Context, t token.Claims, by attest.Identity) 
 	return nil
 }
 
-// InForce returns nil when a token is what was issued and nobody has ended it, else ErrInactive; ErrLedgerUnavailable
-// when that cannot be told.
+// InForce returns nil if a token was issued and nobody has ended it. It returns ErrInactive if not, and ErrLedgerUnavailable if
+// it cannot tell.
 func (b *Broker) InForce(ctx context.Context, t PresentedToken) error {
 	_, err := b.standing(ctx, t)
 	return err
 }
 
-// standing is InForce, with what else the store says in the same breath. What is good for one use is asked of the store.
+// standing returns the state of an active token, from the cache if possible. It always asks the store about a one-shot token.
 func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding, error) {
 	if b.cfg.Tokens != nil && !t.Token.OneShot {
 		if standing, ok := b.cfg.Tokens.Cached(t.Token.ID, t.Digest); ok {
@@ -57,7 +57,7 @@ func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding,
 	return b.stored(ctx, t)
 }
 
-// stored is standing by the store alone, for what a token's end must not be overtaken by.
+// stored returns the state of an active token from the store, for decisions that must not miss a recent end.
 func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, error) {
 	if b.cfg.Tokens == nil {
 		return TokenStanding{}, ErrInactive
@@ -72,8 +72,8 @@ func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, e
 	return standing, nil
 }
 
-// Alive tells whether a credential of whatever kind is in force, for its holder: a static one is not once its task has ended,
-// although nobody can take it back. ErrLedgerUnavailable when that cannot be told.
+// Alive reports whether a credential of any kind is in force for its holder. A static credential is not in force after its task
+// has ended, although nobody can take it back. Alive returns ErrLedgerUnavailable if it cannot tell.
 func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	if b.cfg.Tokens == nil || v.Status != StatusIssued {
 		return false, nil
@@ -85,8 +85,8 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	return alive, nil
 }
 
-// waitForReplicas returns once every replica knows of what was just recorded, as far as it tells anybody of tokens: only then may
-// it be confirmed.
+// waitForReplicas returns when every replica takes into account what was just recorded, if replicas answer for tokens at all.
+// Only then may Brevet confirm it.
 func (b *Broker) waitForReplicas(ctx context.Context) {
 	if b.cfg.Tokens != nil {
 		b.cfg.Tokens.WaitForReplicas(ctx)

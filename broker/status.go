@@ -2,60 +2,61 @@ package broker
 
 import "time"
 
-// LedgerStatus is how the store of the record is doing, for people to look at: nothing is decided by it.
+// LedgerStatus is the state of the ledger's store, for display. No decision depends on it.
 type LedgerStatus struct {
-	// RoundTrip is what the database took to say that it is there; zero when there is no clock to measure by.
+	// RoundTrip is how long the database took to answer a ping. It is zero if there is no clock to measure with.
 	RoundTrip time.Duration
-	// Version is the server's own, and Primary whether what was asked is the one to write to.
+	// Version is the version of the server. Primary means that the server accepts writes.
 	Version string
 	Primary bool
-	// Entries is how many the ledger has, and Bytes what all tables and indexes take on disk.
+	// Entries is the number of ledger entries. Bytes is the size of all tables and indexes on disk.
 	Entries, Bytes int64
-	// Unrevoked is how many credentials should be dead and are not known to be.
+	// Unrevoked is the number of credentials that should be dead but may not be.
 	Unrevoked int64
-	// Sweeper is who brings on what is unfinished, and Witnesses who has checkpoints witnessed.
+	// Sweeper is the leadership for the sweep, and Witnesses that for having checkpoints witnessed.
 	Sweeper, Witnesses Leadership
-	// Checkpoint is the last one; zero when there is none.
+	// Checkpoint is the latest one. It is zero if there is none.
 	Checkpoint Checkpoint
-	// Cosigned is what each witness has cosigned last, by name; none that has cosigned none of the last thousand.
+	// Cosigned lists the latest checkpoint that each witness has cosigned, ordered by name. It leaves out witnesses that cosigned
+	// none of the last thousand checkpoints.
 	Cosigned []Cosigned
 }
 
-// Leadership is what one replica does for all.
+// Leadership is the state of a duty that one replica performs for all.
 type Leadership struct {
-	// Held tells that some replica does it, and Here that it is this one.
+	// Held means that some replica leads. Here means that it is this one.
 	Held, Here bool
-	// Term counts those who were elected; zero for an office without.
+	// Term counts the elections. It is zero for a leadership without terms.
 	Term int64
 }
 
-// Checkpoint is the size that was signed for, and when.
+// Checkpoint is the size and the time of a signed checkpoint.
 type Checkpoint struct {
 	Size int64
 	Time time.Time
 }
 
-// Cosigned is a checkpoint with what a witness has said to it, and when.
+// Cosigned is a checkpoint that a witness has cosigned, and when.
 type Cosigned struct {
 	Witness string
 	Checkpoint
 }
 
-// How long after it began a revocation may be under way, or an answer of Vault's missing, before that counts as unrevoked.
+// A revocation counts as unrevoked after UnrevokedAfter, and a mint whose response is missing after UnknownAfter.
 const (
 	UnrevokedAfter = alarmAfter
 	UnknownAfter   = abandoned + alarmAfter
 )
 
-// VaultStatus is how Vault is doing, and the broker's login to it.
+// VaultStatus is the state of Vault and of the broker's login.
 type VaultStatus struct {
-	// RoundTrip is what Vault took to say whether it is sealed.
+	// RoundTrip is how long Vault took to answer whether it is sealed.
 	RoundTrip time.Duration
 	Version   string
 	Sealed    bool
-	// Login is how long the broker's token lives on unless it is renewed; zero is for ever.
+	// Login is how long the broker's token lives without renewal. Zero means forever.
 	Login time.Duration
-	// Worked is when Vault last did for the broker what it was asked for.
+	// Worked is when Vault last did what the broker asked for.
 	Worked time.Time
 }
 
@@ -63,8 +64,8 @@ type VaultStatus struct {
 type SigningKey struct {
 	Key
 	Created time.Time
-	// Steady is from when on it may sign: every verifier has seen it by then.
+	// Steady is when the key may start to sign: by then every verifier has fetched it.
 	Steady time.Time
-	// Signs tells that it signs now, and Published that verifiers are given it.
+	// Signs means that the key signs now. Published means that verifiers can fetch it.
 	Signs, Published bool
 }

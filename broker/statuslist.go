@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// listPlaces is how many tokens a list is for, and listOpen how long it takes new ones.
+	// listPlaces is how many tokens a status list has room for. listOpen is how long it takes new ones.
 	listPlaces, listOpen = 1 << 13, time.Hour
-	// StatusListTTL is how long whoever has a list goes by it before they look for a newer one. A cache on the way may have
-	// kept it for as long, and the broker may have signed it that long before: nobody believes it after listLife.
+	// StatusListTTL is how long a verifier uses a list before it fetches a newer one. A cache may have kept the list for as
+	// long, and the broker may have signed it that long before. So a list expires after listLife.
 	StatusListTTL, listLife = 20 * time.Second, 3 * StatusListTTL
-	// listPause is how long what was read of a list is taken to be what is.
+	// listPause is how long a list is served without reading it again.
 	listPause = time.Second
 	// listPatience is how long a caller waits for a list.
 	listPatience = 5 * time.Second
-	// unknownListsPerSecond is how many lists a replica looks for that it has not met: anybody can ask for any.
+	// unknownListsPerSecond limits how many lists a replica looks up that are not in its cache: anybody can ask for any list.
 	unknownListsPerSecond = 500
 )
 
-// place is where a token is in a status list; zero is in none.
+// place is a token's position in a status list. The zero place is in no list.
 type place struct {
 	list  string
 	index int
 }
 
-// status is the claim of a token.
+// status returns the status claim of a token.
 func (p place) status(issuer string) *token.Status {
 	if p.list == "" {
 		return nil
@@ -47,23 +47,23 @@ func (p place) status(issuer string) *token.Status {
 	return &token.Status{List: &token.Listed{Index: int64(p.index), URI: statusListURI(issuer, p.list)}}
 }
 
-// statusListURI is where the API has a list, at the issuer's host.
+// statusListURI returns the API's URL of a list, on the issuer's host.
 func statusListURI(issuer, list string) string {
 	u, err := url.Parse(issuer)
 	if err != nil {
-		return "" // the configuration has been refused
+		return "" // cannot happen: the configuration was checked
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/v1/status-lists/" + list}).String()
 }
 
-// places gives out each place of a list once. A list is this process's own, for one trust domain, so that it tells no other
-// how much is ended there; its name and the order of its places are random: neither tells anything of who else was issued what.
+// places assigns each place of a list once. A list belongs to this process and to one trust domain, so no other domain learns
+// how many tokens end there. Its name and the order of its places are random, so they reveal nothing about other tokens.
 type places struct {
 	mu   sync.Mutex
 	open map[string]*openList // by trust domain
 }
 
-// openList takes new tokens.
+// openList is a list that takes new tokens.
 type openList struct {
 	id     string
 	opened time.Time
@@ -103,15 +103,14 @@ func (l *openList) take() (place, error) {
 	return place{l.id, int(chosen)}, nil
 }
 
-// StatusList is a list as it is handed out.
+// StatusList is a status list for a verifier.
 type StatusList struct {
 	Token string // a signed JWT
-	Tag   string // another one for another Token
+	Tag   string // differs for different Tokens
 }
 
-// lists are those that this replica was asked for. One at a time is read, so that whoever knows many of them cannot take
-// the store from those who ask about tokens; and one of those that it has not met, so that whoever makes some up holds back
-// nobody who knows one.
+// lists caches the lists that this replica has served. It reads one cached list at a time, so that lookups of lists cannot keep
+// lookups of tokens from the store. It also reads one uncached list at a time, so that made-up IDs do not delay known lists.
 type lists struct {
 	turn    chan struct{}
 	search  chan struct{}
@@ -139,7 +138,7 @@ func (l *lists) drop(id string) {
 	delete(l.of, id)
 }
 
-// keep forgets those that nobody has asked for since nobody believes them.
+// keep stores a list, and drops the lists that were last read so long ago that all their copies have expired.
 func (l *lists) keep(id string, held cachedStatusList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,8 +153,9 @@ func (l *lists) keep(id string, held cachedStatusList) {
 	l.of[id] = held
 }
 
-// StatusList tells of each token in a list whether it was ended, as it is in the store now or was a second ago.
-// ErrNotFound from a minute after the last token in it has ended; ErrLedgerUnavailable or ErrVaultUnavailable when it cannot be told.
+// StatusList returns a list that says which of its tokens have ended, at most a second old. It returns ErrNotFound from a minute
+// after the last token in the list has expired, and ErrLedgerUnavailable or ErrVaultUnavailable if the list cannot be read or
+// signed.
 func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) {
 	if b.cfg.Tokens == nil || b.cfg.Signer == nil {
 		return StatusList{}, ErrNotFound
@@ -177,18 +177,19 @@ func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) 
 	case <-ctx.Done():
 		return StatusList{}, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
 	}
-	// Whoever goes away has had it read for the others, or could have it read and signed as often as they like.
+	// The work continues if the caller disconnects: others wait for the result, and otherwise a caller could repeat reads and
+	// signatures without limit.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), listPatience)
 	defer cancel()
 	held, _ := b.lists.get(id)
 	now := b.cfg.Now()
 	if !held.read.IsZero() && now.Sub(held.read) < listPause {
-		return held.StatusList, nil // somebody else was waiting for it
+		return held.StatusList, nil // another caller has just read it
 	}
 	return b.readList(ctx, id, held, now)
 }
 
-// readList reads a list, and has it signed anew when it says something else or was signed too long ago.
+// readList reads a list. It signs the list again if its content has changed or its signature is too old.
 func (b *Broker) readList(ctx context.Context, id string, held cachedStatusList, now time.Time) (StatusList, error) {
 	ended, err := b.cfg.Tokens.EndedIn(ctx, id)
 	if errors.Is(err, ErrNotFound) {

@@ -11,20 +11,20 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// MostActors is how often a token is handed on at most.
+// MostActors is how many times a token can be delegated.
 const MostActors = 3
 
-// TokenExchange is a token that its holder hands down to a sub-agent.
+// TokenExchange is a token that its holder delegates to a sub-agent.
 type TokenExchange struct {
 	PresentedToken
 	To attest.Identity
-	// TTL is how long what is handed down should live; zero asks for the scope's default.
+	// TTL is the requested lifetime of the new token. Zero asks for the scope's default.
 	TTL time.Duration
 	// Reason is free text of the holder.
 	Reason string
 }
 
-// Unfit means that a token is not one that its holder can hand down.
+// Unfit means that the holder cannot delegate the token.
 type Unfit struct{ Why string } //nolint:errname // it reads as what the token is
 
 func (u *Unfit) Error() string { return "token cannot be handed down: it " + u.Why }
@@ -75,7 +75,7 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 	return b.mint(ctx, rec, key, deliver)
 }
 
-// userOf is the person on whose behalf a token was asked for, with the groups that the record has of them.
+// userOf returns the person that a token acts for, with the groups in the record.
 func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, error) {
 	if t.OnBehalfOf == nil {
 		return nil, nil //nolint:nilnil // it is nobody's
@@ -90,8 +90,8 @@ func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, erro
 	return parent.User, nil
 }
 
-// check holds the token to be one that who may hand down. A key that it is bound to is nobody else's, so what is handed down
-// would be bound less; and one call cannot be shared.
+// check returns *Unfit unless who may delegate the token. A token that is bound to a key cannot be delegated, because the new
+// token would not be bound to it. A one-shot token cannot either, because its single call cannot be shared.
 func (h TokenExchange) check(who attest.Identity) error {
 	t := h.Token
 	switch {
@@ -109,7 +109,7 @@ func (h TokenExchange) check(who attest.Identity) error {
 	return nil
 }
 
-// expectationOf is what a token grants.
+// expectationOf returns what a token grants.
 func expectationOf(t token.Claims) Expectation {
 	e := Expectation{Kind: scopes.KindJWT, Audience: t.Audience, Resource: t.Details[0].Identifier}
 	if len(t.Details[0].Actions) == 1 {
@@ -118,8 +118,8 @@ func expectationOf(t token.Claims) Expectation {
 	return e
 }
 
-// narrowed keeps a decision within the holder's time. What would wait for people is denied: they would be asked for
-// somebody else.
+// narrowed limits a decision to the lifetime of the parent token. It denies what would need approval: people would approve on
+// behalf of another sandbox.
 func narrowed(d scopes.Decision, parent token.Claims, now time.Time) (scopes.Decision, error) {
 	if d.Outcome == scopes.Pending {
 		d.Outcome, d.Reason, d.Approval = scopes.Deny, scopes.ReasonApprovalRequired, nil

@@ -9,10 +9,10 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 )
 
-// MostCalls is how many uses of one credential can be reported.
+// MostCalls is the highest number of uses that can be reported for one credential.
 const MostCalls = 1_000_000_000
 
-// Use is what the holder of a credential says of it: nobody else saw it. Who lies here lies about themselves.
+// Use is a holder's report on a credential. Nobody else can check it, but a false report concerns only the holder.
 type Use struct {
 	Issuance string
 	Holder   Actor
@@ -22,24 +22,25 @@ type Use struct {
 	LastUsed time.Time
 }
 
-// UsageQuery narrows what is counted. Since is inclusive, Until exclusive; zero fields do not narrow.
+// UsageQuery selects what to count. Since is inclusive, Until exclusive. Zero fields do not narrow.
 type UsageQuery struct {
 	TrustDomain  string
 	Since, Until time.Time
 }
 
-// ScopeUsage is what became of the requests for a scope.
+// ScopeUsage sums up the requests for a scope.
 type ScopeUsage struct {
 	Scope string
-	// Asked counts requests, Granted credentials, and Denied what policy, limits or people did not let pass.
+	// Asked counts requests, Granted counts issued credentials, and Denied counts what policy, limits or people denied.
 	Asked, Granted, Denied int64
-	// Reported is how many of the credentials their holders have said something of, and Used how many of those were used.
+	// Reported counts the credentials with a report, Used those of them that were used, and Calls all their uses.
 	Reported, Used, Calls int64
-	LastUsed              time.Time // zero for never
+	LastUsed              time.Time // zero if never used
 }
 
-// ReportUse records how often a credential was used, as its holder says, once: a repeat changes nothing. It returns what
-// stands. ErrNotFound when it is not the holder's, was never issued, or has ended more than an hour ago.
+// ReportUse records how often a credential was used, as its holder reports. Only the first report counts. ReportUse returns the
+// recorded report. It returns ErrNotFound if the credential is not the caller's, was never issued, or ended more than an hour
+// ago.
 func (b *Broker) ReportUse(ctx context.Context, who attest.Identity, use Use) (Use, error) {
 	if b.cfg.Usage == nil {
 		return Use{}, ErrNotFound
@@ -53,7 +54,7 @@ func (b *Broker) ReportUse(ctx context.Context, who attest.Identity, use Use) (U
 	return b.cfg.Usage.Report(ctx, use)
 }
 
-// lastUse is within the time that the credential had, whatever their clock says.
+// lastUse limits the reported time to the lifetime of the credential, whatever the holder's clock says.
 func lastUse(of View, use Use) time.Time {
 	if use.Calls == 0 {
 		return time.Time{}
@@ -75,8 +76,8 @@ func lastUse(of View, use Use) time.Time {
 	return last
 }
 
-// Usage tells what became of what was asked for within reach, by scope. First comes what was used least of what holders have
-// said something of; what nobody has said anything of is last.
+// Usage returns the outcomes of requests within reach, by scope. Scopes with the smallest share of used credentials come first.
+// Scopes without reports come last.
 func (b *Broker) Usage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeUsage, error) {
 	if b.cfg.Usage == nil {
 		return nil, nil
@@ -91,7 +92,7 @@ func (b *Broker) Usage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeU
 	return all, nil
 }
 
-// share is how much of what holders have said something of was used, and 2 where they have not.
+// share returns the fraction of reported credentials that were used. It returns 2 if nothing was reported.
 func (u ScopeUsage) share() float64 {
 	if u.Reported == 0 {
 		return 2
