@@ -5,23 +5,23 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// Actor is who orders something: a workload or a person.
+// Actor is a workload or a person that gives an order.
 type Actor struct {
 	Workload Subject // zero for a person
-	// Person is the id of a person, and Name what they are called: untrusted, and not unique. Both are empty for a
+	// Person is the ID of a person. Name is the person's display name, which is untrusted and not unique. Both are empty for a
 	// workload.
 	Person, Name string
 }
 
-// WorkloadActor is a workload that orders something.
+// WorkloadActor returns the actor for a workload.
 func WorkloadActor(who attest.Identity) Actor {
 	return Actor{Workload: Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}}
 }
 
-// PersonActor is a person who orders something.
+// PersonActor returns the actor for a person.
 func PersonActor(who people.Person) Actor { return Actor{Person: who.ID(), Name: who.Name()} }
 
-// ID is the SPIFFE ID of a workload, or the id of a person: an issuer, a # and a subject. No text is both.
+// ID returns the SPIFFE ID of a workload, or the ID of a person: issuer, # and subject. No string can be both.
 func (a Actor) ID() string {
 	if a.Person != "" {
 		return a.Person

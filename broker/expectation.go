@@ -2,7 +2,7 @@ package broker
 
 import "github.com/brevet-dev/brevet/scopes"
 
-// Expectation is what a caller takes a grant to be, beyond what it asks for. An empty field expects nothing.
+// Expectation is what a caller expects of a grant, beyond its request. An empty field expects nothing.
 type Expectation struct {
 	Kind      string // of the credential
 	Audience  string
@@ -10,7 +10,7 @@ type Expectation struct {
 	Resource  string
 }
 
-// What of a grant can be another than was expected.
+// The properties of a grant that can differ from the expectation.
 const (
 	UnexpectedKind      = "kind"
 	UnexpectedAudience  = "audience"
@@ -18,12 +18,12 @@ const (
 	UnexpectedResource  = "resource"
 )
 
-// Unexpected means that what would be granted is not what the caller takes it to be. Nothing was decided.
+// Unexpected means that the grant would differ from what the caller expects. Nothing was decided.
 type Unexpected struct{ Field string } //nolint:errname // it reads as what the grant is
 
 func (u *Unexpected) Error() string { return "granted " + u.Field + " is not the expected one" }
 
-// check holds a decision to what is expected. What is denied is told to nobody.
+// check compares a decision with the expectation. It ignores denials, because they grant nothing.
 func (e Expectation) check(d scopes.Decision) error {
 	if d.Outcome == scopes.Deny {
 		return nil

@@ -5,27 +5,27 @@ import (
 	"sync"
 )
 
-// mostFollowing bounds who follows the record on a replica, and mostListeningEach how often one of them does: each asks
-// the store about once a second.
+// mostFollowing limits the callers that follow the record on a replica, and mostListeningEach how often one caller does. Each of
+// them queries the store about once a second.
 const mostFollowing = 100
 
-// followers is who follows the record on this replica.
+// followers counts the callers that follow the record on this replica.
 type followers struct {
 	mu   sync.Mutex
 	each map[string]int
 	all  int
 }
 
-// Changes are records that have begun or changed, each once and as it is now, in the order of their last change.
+// Changes are records that have begun or changed, in the order of their latest change. Each appears once, in its current state.
 type Changes struct {
 	Records []View
-	// Next is where to go on. Further tells that there is more already.
+	// Next is the index to continue from. Further means that more changes are already available.
 	Next    int64
 	Further bool
 }
 
-// Follow makes room for one who asks for Changes again and again, until they leave. ErrCrowded when too many do, or too
-// often the same.
+// Follow reserves a place for a caller that polls Changes, until it calls leave. It returns ErrCrowded if there are too many
+// followers, or too many by this caller.
 func (b *Broker) Follow(who string) (leave func(), err error) {
 	f := &b.followers
 	f.mu.Lock()
@@ -48,8 +48,8 @@ func (b *Broker) Follow(who string) (leave func(), err error) {
 	}), nil
 }
 
-// Changes returns what has changed from an index on, of the records within reach that match. An index below zero begins
-// now.
+// Changes returns the matching records within reach that have changed since an index. A negative index starts at the end of the
+// ledger.
 func (b *Broker) Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error) {
 	if b.cfg.Feed == nil {
 		return Changes{}, ErrNotFound

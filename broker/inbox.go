@@ -9,17 +9,17 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// GroupKey is the same for requests of sandboxes beside each other that ask for the same thing: all that people are shown of
-// them is the same, but for the sandbox's name, its task, the time and the keys that it is bound to. It is a whole SHA-256 of
-// that, since sandboxes choose what they ask for, and whoever found two alike would have one approved with the other (T7).
+// GroupKey is equal for requests of neighboring sandboxes that ask for the same thing. Everything that people are shown of them
+// is equal, except for the sandbox's name, the task, the times and the keys. GroupKey is a full SHA-256, because sandboxes choose
+// what they ask for: a sandbox that found a collision would get one request approved with another (T7).
 func (c *ApprovalRequest) GroupKey() string {
 	var s struct {
 		shown
 
-		Params json.RawMessage `json:"params"` // as they are written: a number read as a float could be another
+		Params json.RawMessage `json:"params"` // as written, because two large numbers may be equal as floats
 	}
 	if err := json.Unmarshal([]byte(c.Canonical), &s); err != nil {
-		return c.ID // like nothing else
+		return c.ID // equal to no other
 	}
 	s.Request, s.Task, s.Digest, s.Expires, s.SPIFFEID = "", "", nil, 0, path.Dir(s.SPIFFEID)
 	for _, bound := range []*string{&s.Thumbprint, &s.JKT, &s.Key} {
@@ -33,13 +33,13 @@ func (c *ApprovalRequest) GroupKey() string {
 	return hex.EncodeToString(digest[:])
 }
 
-// Entitled is nil when a person may say something to a request, as far as who they are goes. It is for what they are
-// offered: the vote asks again, and so does the mint.
+// Entitled returns nil if a person may cast this verdict on a request, going by the person's identity and groups. It decides what
+// the person is offered. The vote checks again, and so does the mint.
 func (b *Broker) Entitled(who people.Person, says Verdict, c *ApprovalRequest) error {
 	return b.cfg.ApprovalPolicy.entitled(voterOf(who), says, c)
 }
 
-// Owner is whose sandbox it is, as far as its SPIFFE ID tells; empty when it does not.
+// Owner returns the owner that a SPIFFE ID names. It returns "" if it names none.
 func (b *Broker) Owner(spiffeID string) string {
 	owner, _ := b.cfg.ApprovalPolicy.Owners.Of(spiffeID)
 	return owner

@@ -38,13 +38,13 @@ type Result struct {
 	Earlier *View
 }
 
-// Deliver gives a result to the caller. Issue, RedeemApproval and Delegate call it once, when the record is durable. It returns nil only when it
-// has written the credential, if the result holds one.
+// Deliver gives a result to the caller. Issue, RedeemApproval and Delegate call it once, when the record is durable. If the
+// result holds a credential, Deliver returns nil only if it has written the credential.
 type Deliver func(Result) error
 
-// Issue decides a request, commits the record, and only then mints and delivers. The sandbox gets no credential when Issue returns an error:
-// *scopes.InvalidAsk for an invalid request, *Unexpected, the error of deliver, else one of this package's sentinels. A denial is a
-// result, not an error.
+// Issue decides a request, commits the record, and only then mints and delivers. If Issue returns an error, the sandbox gets no
+// credential. The error is *scopes.InvalidAsk for an invalid request, *Unexpected, the error of deliver, or a sentinel of this
+// package. A denial is a result, not an error.
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, deliver Deliver) error {
 	var reuse string // the request whose approval covers this one
 	rec, key, earlier, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
@@ -82,9 +82,9 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, de
 	return b.mint(ctx, rec, key, deliver)
 }
 
-// begin decides a request and commits its record. It starts again with the new catalogue when the ledger refuses the decision because
-// another catalogue came into force. It returns the record that is durable: the decided one, or a denial if the ledger knows
-// a reason that policy does not. earlier is the record that already has the idempotency key.
+// begin decides a request and commits its record. If the ledger refuses the decision because another catalogue came into force,
+// begin starts again with that catalogue. It returns the durable record: the decided one, or a denial if the ledger knows a
+// reason that policy does not. earlier is the record that already has the idempotency key.
 func (b *Broker) begin(
 	ctx context.Context, who attest.Identity, decide func(*scopes.Catalogue, time.Time) (Record, Key, error),
 ) (rec Record, key Key, earlier *View, err error) {
@@ -106,7 +106,8 @@ func (b *Broker) begin(
 	return Record{}, Key{}, nil, ErrSuperseded
 }
 
-// prepare turns a decision into the record to commit and, for an allowed request, its intent and the signing key that the intent names.
+// prepare turns a decision into the record to commit. For an allowed request it also returns the signing key that the intent
+// names.
 func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, Key, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -134,8 +135,8 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	return rec, key, err
 }
 
-// turnAway commits a denial for a request that the ledger refused for a reason of its own: quarantine, an ended task, a limit. It
-// returns any other cause.
+// turnAway commits a denial for a request that the ledger refused because of a quarantine, an ended task or a limit. It returns
+// any other cause.
 func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, cause error) (Record, error) {
 	denial, err := stoppedRecord(who, rec, cause)
 	if err != nil {
@@ -151,8 +152,8 @@ func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, 
 	return denial, nil
 }
 
-// mint asks the minter for what a durable record allows, once, and delivers it. A JWT needs no second record: its intent fixes all of it. For
-// every other credential, mint commits what Vault made before it delivers.
+// mint asks the minter once for what a durable record allows, and delivers it. A JWT needs no second record: its intent fixes all
+// of it. For every other credential, mint commits what Vault made before it delivers.
 func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver) error {
 	if rec.Intent == nil {
 		return deliver(Result{Record: rec})
@@ -174,7 +175,7 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	err = b.recordOutcome(ctx, Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusIssued, Minted: credential.Minted})
 	if err != nil {
 		b.discard(ctx, rec, credential.Minted.VaultLease)
-		if errors.Is(err, ErrNotForward) { // somebody revoked it: nothing else moves the record of an intent on
+		if errors.Is(err, ErrNotForward) { // somebody revoked it: nothing else advances a record in StatusIntent
 			err = ErrRevoked
 		}
 		return fmt.Errorf("recording what was minted for %s: %w", rec.ID, err)
@@ -183,12 +184,12 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	return b.deliver(ctx, Result{Record: rec, Credential: &credential}, deliver)
 }
 
-// deliver delivers a credential that Vault can revoke. Vault gave it a short time only: deliver renews it to its full time when it was written, and revokes
-// it when it was not, also when deliver panics.
+// deliver delivers a credential that Vault can revoke and that expires soon. If deliver has written it, the credential is renewed
+// to its full lifetime. If not, also after a panic, it is revoked.
 func (b *Broker) deliver(ctx context.Context, res Result, deliver Deliver) (err error) {
 	rec, minted := res.Record, *res.Credential.Minted
 	if minted.Accessor == "" {
-		return deliver(res) // a certificate for the caller's own key is of no use to anybody else
+		return deliver(res) // a certificate for the caller's own key is useless to anybody else
 	}
 	err = errUndelivered
 	defer func() {
@@ -202,7 +203,7 @@ func (b *Broker) deliver(ctx context.Context, res Result, deliver Deliver) (err 
 	return deliver(res)
 }
 
-// recordOutcome writes an outcome whether or not the caller is still there.
+// recordOutcome writes an outcome even if the caller has disconnected.
 func (b *Broker) recordOutcome(ctx context.Context, out Outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
@@ -276,7 +277,7 @@ func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err 
 		return
 	}
 	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
-	if errors.Is(err, ErrMintMismatch) { // it was renewed, for longer than was granted
+	if errors.Is(err, ErrMintMismatch) { // it was renewed for longer than granted
 		b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseOverdue})
 	}
 }

@@ -5,39 +5,39 @@ import (
 	"time"
 )
 
-// NoticeKind tells what a notice is of.
+// NoticeKind is the kind of a notice.
 type NoticeKind string
 
 // The kinds of notices.
 const (
-	NoticeWaiting   NoticeKind = "approval.waiting"     // a request waits for people
+	NoticeWaiting   NoticeKind = "approval.waiting"     // a request waits for approval
 	NoticeDecided   NoticeKind = "approval.decided"     // it was approved, rejected, withdrawn, or has expired
-	NoticeBroken    NoticeKind = "approval.break_glass" // somebody approves it in place of the group that was asked
-	NoticeUnrevoked NoticeKind = "credential.unrevoked" // a credential should be dead, and is not known to be
+	NoticeBroken    NoticeKind = "approval.break_glass" // somebody approved it in place of the group that was asked
+	NoticeUnrevoked NoticeKind = "credential.unrevoked" // a credential should be dead, but may not be
 )
 
-// NoticeLease is for how long nobody else tells a subscriber anything, once somebody does.
+// NoticeLease is how long one Outbox has a subscriber for itself, counted from its last call.
 const NoticeLease = 30 * time.Second
 
-// Notice is what a system of others is told. It has no free text of a sandbox in it, and no secret.
+// Notice is a message to an external system. It contains no secret, and no free text of a sandbox.
 type Notice struct {
-	ID       string // the same at each attempt, and for each subscriber
+	ID       string // the same for each attempt and each subscriber
 	Kind     NoticeKind
-	Time     time.Time // of what it tells
-	Request  string    // or the issuance
-	Status   Status    // that it has come to
+	Time     time.Time // of the event
+	Request  string    // the ID of the request or the issuance
+	Status   Status    // after the event
 	SPIFFEID string
 	Scope    string
 	// Authority, Resource and Task are as in View.
 	Authority, Resource, Task string
-	Group                     string // empty for NoticeUnrevoked, and who stands in for NoticeBroken; as is Quorum
+	Group                     string // empty for NoticeUnrevoked; the break-glass group for NoticeBroken, with its quorum in Quorum
 	Quorum                    int
 	Expires                   time.Time
-	Attempts                  int   // with this one
+	Attempts                  int   // including this one
 	Index                     int64 // of the entry that caused it
 }
 
-// Subscription says who is told what. Its name stands for it in the store, for good.
+// Subscription selects the notices for one subscriber. The store identifies the subscriber by Name, permanently.
 type Subscription struct {
 	Name  string
 	Kinds []NoticeKind
@@ -45,18 +45,18 @@ type Subscription struct {
 	Within []string
 }
 
-// Outbox is what others have yet to be told. It loses nothing that is in the ledger. All methods are safe for concurrent
-// use, across replicas too; errors are as for Ledger.
+// Outbox queues the notices that subscribers have not received yet. It loses no event that is in the ledger. All methods are safe
+// for concurrent use, also across replicas. Errors are as for Ledger.
 type Outbox interface {
-	// Subscribe begins a subscription now, unless it has begun before.
+	// Subscribe starts a subscription at the end of the ledger, unless it already exists.
 	Subscribe(ctx context.Context, name string) error
-	// Next returns the oldest notice that is due, and puts it off for NoticeLease. Nil when there is none, or when
-	// another Outbox tells this subscriber; it does until NoticeLease after its last call.
+	// Next returns the oldest notice that is due, and postpones it by NoticeLease. It returns nil if there is none, or if another
+	// Outbox serves this subscriber. That one keeps the subscriber until NoticeLease after its last call.
 	Next(ctx context.Context, sub Subscription) (*Notice, error)
-	// Told ends a notice.
+	// Told removes a notice after its delivery.
 	Told(ctx context.Context, name string, n Notice) error
-	// PutOff makes a notice due again after some time.
+	// PutOff makes a notice due again after a delay.
 	PutOff(ctx context.Context, name string, n Notice, after time.Duration) error
-	// Release lets others tell this subscriber at once.
+	// Release lets another Outbox serve this subscriber at once.
 	Release(ctx context.Context, name string) error
 }

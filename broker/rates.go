@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// LongestRates is how far back rates go.
+// LongestRates is the longest period that rates cover.
 const LongestRates = 24 * time.Hour
 
-// RatesQuery says of which time rates are asked, and for how long each counts.
+// RatesQuery selects the period and the step of rates.
 type RatesQuery struct {
 	// Since is at most LongestRates before Until.
 	Since, Until time.Time
@@ -16,25 +16,25 @@ type RatesQuery struct {
 	Step time.Duration
 }
 
-// Rates is how much was recorded, step by step.
+// Rates counts what was recorded, step by step.
 type Rates struct {
 	Step time.Duration
-	// Steps come oldest first and without a gap. The last one is not over yet.
+	// Steps are in order of time, without gaps. The last step is not over yet.
 	Steps []Rate
-	// What was recorded from the one until the other is counted. Steps that begin before lack something, and may go on
-	// growing. Both are zero while nothing is known yet.
+	// From and Until delimit the period that is fully counted. Steps that begin before From are incomplete and may still grow.
+	// Both are zero as long as nothing is counted.
 	From, Until time.Time
 }
 
-// Rate is what was recorded in a step.
+// Rate counts what was recorded in one step.
 type Rate struct {
 	Start time.Time
-	// Issued counts what was allowed, whatever became of it, Pending what was asked of people, and Ended what was ended before
-	// its time: revoked, given back or used up.
+	// Issued counts allowed requests, whatever became of them. Pending counts requests for approval. Ended counts credentials
+	// that ended early: revoked, released or used.
 	Issued, Denied, Pending, Ended int64
 }
 
-// Rates counts what was recorded within reach since then. It goes back for LongestRates at most, by steps of whole minutes.
+// Rates counts what was recorded within reach since a time. It covers at most LongestRates, in steps of whole minutes.
 func (b *Broker) Rates(ctx context.Context, since time.Time, step time.Duration, reach Reach) (Rates, error) {
 	q := RatesQuery{Since: since, Until: b.cfg.Now().UTC(), Step: max(step.Truncate(time.Minute), time.Minute)}
 	if earliest := q.Until.Add(-LongestRates); q.Since.Before(earliest) {
@@ -46,7 +46,8 @@ func (b *Broker) Rates(ctx context.Context, since time.Time, step time.Duration,
 	return b.cfg.Stats.Rates(ctx, q, reach)
 }
 
-// Starts are the times at which the steps begin, oldest first: as many as it takes from Since, up to the one that Until is in.
+// Starts returns the start times of the steps, oldest first: as many as cover the time from Since, up to the step that contains
+// Until.
 func (q RatesQuery) Starts() []time.Time {
 	var all []time.Time
 	last := q.Until.Truncate(q.Step)
@@ -56,7 +57,7 @@ func (q RatesQuery) Starts() []time.Time {
 	return all
 }
 
-// Nothing is what there is where there is nothing to count.
+// Nothing returns rates in which every count is zero.
 func (q RatesQuery) Nothing() Rates {
 	r := Rates{Step: q.Step, From: q.Since, Until: q.Until}
 	for _, start := range q.Starts() {

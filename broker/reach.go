@@ -7,22 +7,22 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Reach limits what a reader may see. It is never empty: the zero value reaches nothing.
+// Reach limits what a reader may see. The zero value reaches nothing.
 type Reach struct {
-	// Subject, when set, reaches that sandbox's own records only.
+	// Subject, if set, limits the reach to that sandbox's own records.
 	Subject string
-	// TrustDomains reaches all records of these trust domains, and Within those of SPIFFE IDs at or below these: what
-	// either reaches is within reach.
+	// TrustDomains reaches all records of these trust domains. Within reaches the records of SPIFFE IDs at or below these paths.
+	// A record is within reach if either reaches it.
 	TrustDomains, Within []string
-	// All reaches everything: for Brevet's own upkeep, and for no caller ever.
+	// All reaches everything. It is only for Brevet's own maintenance, never for a caller.
 	All bool
 }
 
-// ReachOf is how far SPIFFE IDs, paths and trust domains (as "spiffe://" and their name) reach. Whatever is none of
-// these reaches nothing. The same reach always has the same form.
+// ReachOf returns the reach of SPIFFE IDs, paths and trust domains ("spiffe://" and a name). It ignores anything else. Equal
+// reaches have the same form.
 func ReachOf(prefixes []string) Reach {
 	var r Reach
-	for _, prefix := range slices.Sorted(slices.Values(prefixes)) { // what is wider comes first
+	for _, prefix := range slices.Sorted(slices.Values(prefixes)) { // wider prefixes come first
 		id, err := spiffeid.FromString(prefix)
 		switch {
 		case err != nil || r.Covers(prefix):
@@ -35,8 +35,8 @@ func ReachOf(prefixes []string) Reach {
 	return r
 }
 
-// Covers tells whether all of a SPIFFE ID and what is below it, or all of a trust domain, is in the trust domains and
-// paths.
+// Covers reports whether the trust domains and paths contain all of id: a SPIFFE ID with everything below it, or a whole trust
+// domain.
 func (r Reach) Covers(id string) bool {
 	parsed, err := spiffeid.FromString(id)
 	if err != nil {
@@ -46,7 +46,7 @@ func (r Reach) Covers(id string) bool {
 		slices.ContainsFunc(r.Within, func(prefix string) bool { return below(id, prefix) })
 }
 
-// below tells whether an ID is the prefix or under it. A prefix ends where a segment does.
+// below reports whether an ID is the prefix or below it. A prefix ends at a segment boundary.
 func below(id, prefix string) bool {
 	rest, ok := strings.CutPrefix(id, prefix)
 	return ok && (rest == "" || rest[0] == '/')

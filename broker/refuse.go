@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	// refusalsPerSecond is how many refusals of each kind of caller one replica records each second. Anybody can cause refusals, and
-	// must not be able to fill the ledger.
+	// refusalsPerSecond is how many refusals of each kind of caller one replica records each second. Anybody can cause refusals,
+	// and must not be able to fill the ledger.
 	refusalsPerSecond = 50
-	// unsignedPerSecond is the same for each reason to refuse a call that a gateway passes on without a token of ours. A gateway on the
-	// internet receives such calls all the time, and one record tells as much as fifty.
+	// unsignedPerSecond is the same limit for calls that a gateway passes on without a token signed by Brevet. It applies to each
+	// reason for refusal. A gateway on the internet receives such calls all the time, and one record says as much as fifty.
 	unsignedPerSecond = 1
 )
 
@@ -24,8 +24,8 @@ const (
 // codeSuppressed is the code of a refusal that only carries the number of refusals that were not recorded.
 const codeSuppressed = "suppressed"
 
-// Refuse records a call that never became a request. Above refusalsPerSecond it only counts; the next recorded refusal of the same kind
-// carries the exact number that was left out.
+// Refuse records a call that never became a request. Above refusalsPerSecond it only counts. The next recorded refusal of the
+// same kind carries the exact number that was left out.
 func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	ref.Time = b.cfg.Now()
 	sampler, kind := b.refusals, refusedUnauthenticated
@@ -49,7 +49,7 @@ func (b *Broker) Refuse(ctx context.Context, ref Refusal) error {
 	return nil
 }
 
-// Close waits for the renewals in progress, and records the refusals that were counted and not recorded.
+// Close waits for renewals and watchers, and records the refusals that were counted but not recorded.
 func (b *Broker) Close(ctx context.Context) error {
 	b.renewals.Wait()
 	b.watchers.Wait()

@@ -5,38 +5,38 @@ import (
 	"time"
 )
 
-// Stats counts what there is. All methods are safe for concurrent use; errors are as for Ledger. They may read a standby,
-// and so be some moments old: what has to end is for LiveCredentials to find.
+// Stats counts credentials and decisions. All methods are safe for concurrent use. Errors are as for Ledger. Stats may read a
+// standby, so its results may be slightly old. To find what has to end, use LiveCredentials.
 type Stats interface {
-	// LiveCounts counts what is alive within reach. ErrTooBroad when that takes longer than searches may.
+	// LiveCounts counts the live credentials within reach. It returns ErrTooBroad if that takes longer than a search may.
 	LiveCounts(ctx context.Context, reach Reach) (LiveCounts, error)
-	// Rates counts what was recorded within reach, by time. It answers with what is known by then, soon: the rest is counted
-	// meanwhile, for the next who ask.
+	// Rates counts what was recorded within reach, by time. It returns soon, with what is counted by then. The rest is counted in
+	// the background for later calls.
 	Rates(ctx context.Context, q RatesQuery, reach Reach) (Rates, error)
 }
 
-// LiveCounts is what is alive: credentials that are, or may be, in force, and whose time is not over.
+// LiveCounts counts live credentials: those that are, or may be, in force and have not expired.
 type LiveCounts struct {
 	Total Group
-	// Most comes first. Of sandboxes, tasks and scopes there are the first MostGroups only.
+	// The largest groups come first. BySandbox, ByTask and ByScope hold at most MostGroups.
 	ByAuthority, ByKind, BySandbox, ByTask, ByScope []Group
 }
 
-// MostGroups is how many sandboxes, tasks or scopes [Stats] names.
+// MostGroups is the maximum number of sandboxes, tasks or scopes that [Stats] returns.
 const MostGroups = 20
 
-// Group is how many credentials have something in common.
+// Group counts credentials that have something in common.
 type Group struct {
 	// Name is the authority, kind, SPIFFE ID, task or scope; empty for the total.
 	Name string
-	// SPIFFEID is whose a task is: two sandboxes may call theirs the same.
+	// SPIFFEID is the sandbox that a task belongs to: two sandboxes may use the same task name.
 	SPIFFEID string
 	Count    int64
-	// Ends is when the last of them ends; zero when there is none.
+	// Ends is when the last of them expires. It is zero if there is none.
 	Ends time.Time
 }
 
-// LiveCounts counts what is alive within reach.
+// LiveCounts counts the live credentials within reach.
 func (b *Broker) LiveCounts(ctx context.Context, reach Reach) (LiveCounts, error) {
 	if b.cfg.Stats == nil {
 		return LiveCounts{}, nil
@@ -44,8 +44,8 @@ func (b *Broker) LiveCounts(ctx context.Context, reach Reach) (LiveCounts, error
 	return b.cfg.Stats.LiveCounts(ctx, reach)
 }
 
-// Holding returns up to limit of what is alive, matches and is within reach: what Revoke would end now, for who wants to see that
-// first.
+// Holding returns up to limit matching live credentials within reach: those that Revoke would end now. Callers use it to preview
+// a revocation.
 func (b *Broker) Holding(ctx context.Context, sel Selector, reach Reach, limit int) ([]LiveCredential, error) {
 	return b.cfg.Live.Live(ctx, sel, reach, LivePage{Limit: limit})
 }

@@ -29,9 +29,9 @@ type Unfit struct{ Why string } //nolint:errname // it reads as what the token i
 
 func (u *Unfit) Error() string { return "token cannot be handed down: it " + u.Why }
 
-// Delegate issues a token for the same action to a sub-agent, and delivers it. The new token never reaches further than the holder's: it allows
-// nothing more, expires no later, and ends when the holder's token ends. Policy must allow the action to the sub-agent. Errors are as for
-// Issue, and *Unfit.
+// Delegate issues a token for the same action to a sub-agent, and delivers it. The new token never exceeds the holder's: it
+// allows nothing more, expires no later, and ends when the holder's token ends. Policy must allow the action to the sub-agent.
+// Errors are as for Issue, and *Unfit.
 func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExchange, deliver Deliver) error {
 	if err := h.check(who); err != nil {
 		return err
