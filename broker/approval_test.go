@@ -15,7 +15,7 @@ import (
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// approvalPolicy lets the group oncall decide below spiffe://acme.example, and knows whose sandboxes are whose.
+// approvalPolicy lets the groups oncall and leads approve below spiffe://acme.example, and derives owners from SPIFFE IDs.
 func approvalPolicy(t testing.TB) broker.ApprovalPolicy {
 	t.Helper()
 	rules, err := people.NewRules([]people.Rule{
@@ -43,7 +43,7 @@ func asked(quorum int, status broker.Status) *broker.ApprovalRequest {
 	}}
 }
 
-// broken is asked with the votes of people who break the glass, who are of these groups now.
+// broken returns a request with break-glass votes by these people, who are now in these groups.
 func broken(status broker.Status, by map[string][]string) *broker.ApprovalRequest {
 	c := asked(3, status)
 	for name, groups := range by {
@@ -137,8 +137,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// I5: whoever votes in whatever order, what is approved has as many distinct people who may as it takes, and nothing
-// that was refused once is approved later.
+// I5: whoever votes in whatever order, an approved request has votes of enough distinct people who are entitled to vote, and a
+// rejected request is never approved later.
 func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
 	e := approvalPolicy(t)
 	rapid.Check(t, func(t *rapid.T) {

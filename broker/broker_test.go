@@ -25,8 +25,8 @@ import (
 
 const issuer = "https://brevet.acme.example"
 
-// tape stands in for both ports and keeps the order of what is asked of them: whether a record comes before a
-// mint can only be seen from there. The real ports have suites of their own.
+// tape is a fake for the ports. It logs the order of their calls, which shows whether a record comes before a mint. The real
+// ports have their own tests.
 type tape struct {
 	mu       sync.Mutex
 	events   []string
@@ -34,13 +34,13 @@ type tape struct {
 	outcomes []broker.Outcome
 	orders   []*broker.Order
 	beginErr error
-	limited  *broker.Limited // what the first record is over
-	stopped  error           // what keeps anything but a denial from being recorded
+	limited  *broker.Limited // the limit that the first record exceeds
+	stopped  error           // the error for every record but a denial
 	onBegin  func()
 	mintErr  error
 	earlier  *broker.View
 	lifecycle
-	broker.Approvals // asked nothing here
+	broker.Approvals // not called here
 }
 
 func (p *tape) Begin(_ context.Context, rec broker.Record) (*broker.View, error) {
@@ -182,7 +182,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// useTokens has the broker ask tokens where tokens stand.
+// useTokens makes the broker use tokens.
 func (f *fixture) useTokens(t *testing.T, tokens broker.Tokens) {
 	t.Helper()
 	f.cfg.Tokens = tokens
@@ -192,7 +192,7 @@ func (f *fixture) useTokens(t *testing.T, tokens broker.Tokens) {
 	}
 }
 
-// identity is of a sandbox that proved itself with a real JWT-SVID: there is no other way to have one.
+// identity returns the identity of a sandbox that authenticated with a real JWT-SVID: there is no other way to get one.
 func identity(t *testing.T) attest.Identity {
 	t.Helper()
 	return identityOf(t, "spiffe://acme.example/research/agent-7")
@@ -297,7 +297,7 @@ func TestOrderIsSpentOnce(t *testing.T) {
 	}
 }
 
-// The intent is every byte of the token but its signature, and the record's digest of it holds.
+// The intent holds every byte of the token but its signature, and the record holds its digest.
 func TestIntentIsTheToken(t *testing.T) {
 	f := newFixture(t)
 	result, err := f.Issue(t.Context(), f.who, read())
@@ -370,7 +370,7 @@ func TestIdempotencyKeyUsedBefore(t *testing.T) {
 	}
 }
 
-// What was counted is recorded at the end too, and a flood without identities hides no caller who has one.
+// Close also records refusals that were only counted. A flood of unauthenticated calls hides no authenticated caller.
 func TestRefusalsOfProvenCallersAndAtTheEnd(t *testing.T) {
 	f := newFixture(t)
 	for range 60 {
@@ -392,7 +392,7 @@ func TestRefusalsOfProvenCallersAndAtTheEnd(t *testing.T) {
 	}
 }
 
-// What whoever reaches a gateway can cause is recorded once a second of each kind, and takes nothing from the rest.
+// Calls that anybody can make through a gateway are recorded once a second per kind, and do not affect other refusals.
 func TestRefusalsOfUnsignedCalls(t *testing.T) {
 	f := newFixture(t)
 	refuse := func(times int, ref broker.Refusal) {
@@ -448,7 +448,7 @@ func TestRefusalsAreSampledAndCountedExactly(t *testing.T) {
 	if err := f.Refuse(t.Context(), broker.Refusal{Code: "unauthenticated"}); err != nil {
 		t.Fatal(err)
 	}
-	// 30 over the rate, and one that the ledger did not take.
+	// 30 over the rate, and one that the ledger failed to record.
 	if got, want := f.tape.events[len(f.tape.events)-1], "refuse unauthenticated suppressed=31"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

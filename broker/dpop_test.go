@@ -20,7 +20,7 @@ func (p *tape) UseProof(context.Context, dpop.Proof) error {
 	return p.beginErr
 }
 
-// What was proved is in the record, and in the claims of what can be bound to it.
+// A proved key is in the record, and in the claims of credentials that can be bound to it.
 func TestProvedKeyIsWhatATokenIsBoundTo(t *testing.T) {
 	f := newFixture(t)
 	ask, report := read(), broker.Request{Scope: "reports.read", Task: "t-1", JKT: jkt}
@@ -57,7 +57,7 @@ func TestProofsAreRefusedWhenTheyCannotBeRemembered(t *testing.T) {
 	}
 	f.tape.beginErr = nil
 	taken := [20]int{}
-	for i := range 20_000 { // who is first calls as often as all others
+	for i := range 20_000 { // sandbox 0 calls more often than all others together
 		by := max(0, i/1000-10)
 		if err := use(by); err == nil {
 			taken[by]++

@@ -7,7 +7,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// T7: what sandboxes choose makes no two asks alike that are not, as far as people are shown what they ask for.
+// T7: sandboxes cannot choose parameters that give different requests the same key, if people are shown different content.
 func TestWhatIsAlikeIsTheSameAsk(t *testing.T) {
 	const one = `{"v":1,"request":"1","trust_domain":"acme.example","spiffe_id":"spiffe://acme.example/team/a","on_behalf_of":"p#1",` +
 		`"thumbprint":"t1","jkt":"j1","scope":"a.b","authority":"write","resource":"repo/x","params":{"n":9007199254740992},"ttl":60,` +

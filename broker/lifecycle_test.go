@@ -14,17 +14,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// lifecycle is the part of a tape that knows what is alive.
+// lifecycle is the part of tape that holds live credentials.
 type lifecycle struct {
 	outcomeErr map[broker.Status]error
-	renewErr   []error // of the first calls
+	renewErr   []error // of the first calls, in order
 	revokeErr  error
 	onOutcome  func()
 
 	quarantines []broker.Quarantine
 	alive       bool
 	live        []broker.LiveCredential
-	page        broker.LivePage // that was last asked for
+	page        broker.LivePage // of the last call
 	due         []broker.LiveCredential
 	deadlines   []broker.Task
 	commands    []broker.Command
@@ -48,7 +48,7 @@ func (p *tape) Announce(_ context.Context, cmd broker.Command) error {
 func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page broker.LivePage) ([]broker.LiveCredential, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.page = page // the sweeper asks at two places at once
+	p.page = page // the sweeper reads two pages concurrently
 	if page.After != "" && !page.Leased {
 		return nil, nil
 	}
@@ -90,7 +90,7 @@ func (p *tape) Revoke(_ context.Context, h broker.VaultLease) error {
 
 func (p *tape) Alive(context.Context, broker.VaultLease) (bool, error) { return p.alive, nil }
 
-// AcquireLeadership leads for one sweep: the second look at the clock ends it.
+// AcquireLeadership leads just long enough for one sweep.
 func (p *tape) AcquireLeadership(ctx context.Context, do func(context.Context, int64) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
@@ -104,7 +104,7 @@ func report() broker.Request {
 	return broker.Request{Scope: "reports.read", Task: "t-1", Reason: "numbers"}
 }
 
-// A dynamic credential is recorded, minted, recorded again, and only renewed once it was written.
+// A dynamic credential is recorded, minted and recorded again. It is renewed only after it was written.
 func TestDynamicCredentialOrdersEvents(t *testing.T) {
 	lost := &broker.Lost{VaultLease: broker.VaultLease{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
 	for _, tc := range []struct {
@@ -182,7 +182,7 @@ func TestLateRequestIsNotMinted(t *testing.T) {
 	}
 }
 
-// Quarantine and the end of a task are said like any other denial, and recorded first.
+// A quarantine and the end of a task look like any other denial, and are recorded first.
 func TestStoppedRequestsAreRecordedAsDenied(t *testing.T) {
 	for cause, reason := range map[error]string{broker.ErrQuarantined: "quarantined", broker.ErrTaskEnded: "task_ended"} {
 		f := newFixture(t)
@@ -210,7 +210,7 @@ func id(t *testing.T, age time.Duration, now time.Time) string {
 	return made.String()
 }
 
-// What can be ended is ended, what cannot is said, each by the way its kind has.
+// Each kind of credential ends in its own way. The receipt lists what cannot be ended.
 func TestEndTaskByKind(t *testing.T) {
 	f := newFixture(t)
 	expires := f.clock.Add(time.Minute)
@@ -246,7 +246,7 @@ func TestEndTaskByKind(t *testing.T) {
 	}
 }
 
-// Vault down: inactive here at once, and never called revoked.
+// If Vault is down, the credential is inactive in Brevet at once, but never reported as revoked.
 func TestEndWithoutVaultIsRevoking(t *testing.T) {
 	f := newFixture(t)
 	f.tape.revokeErr = broker.ErrVaultUnavailable
@@ -318,7 +318,7 @@ func TestSweepAdvances(t *testing.T) {
 	}
 }
 
-// What was recorded and never renewed is dead in Vault; the record comes to say so.
+// A credential that was recorded but never renewed has expired in Vault, and the sweeper records this.
 func TestSweepFindsTheUnrenewed(t *testing.T) {
 	f := newFixture(t)
 	held := func(age time.Duration) broker.LiveCredential {
@@ -350,10 +350,10 @@ func TestSweepClosesTasks(t *testing.T) {
 	}
 }
 
-// sweepOnce leads until the first sweep is over.
+// sweepOnce leads until one sweep is over.
 func (f *fixture) sweepOnce(t *testing.T) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { // its clock stands while there is something to do
+	synctest.Test(t, func(t *testing.T) { // its clock advances only when every goroutine is blocked
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
 		defer cancel()
 		if err := f.Sweep(ctx, f.tape); !errors.Is(err, context.DeadlineExceeded) {
@@ -362,7 +362,7 @@ func (f *fixture) sweepOnce(t *testing.T) {
 	})
 }
 
-// Recorded by its own replica between the look and the order: it ends as what it has become.
+// The mint is recorded between the read and the revocation. The credential then ends as an issued one.
 func TestEndOfWhatWasJustRecorded(t *testing.T) {
 	f := newFixture(t)
 	fresh := id(t, time.Second, f.clock)
@@ -375,7 +375,7 @@ func TestEndOfWhatWasJustRecorded(t *testing.T) {
 	}
 }
 
-// Nobody lifts a quarantine that holds for them.
+// An admin cannot lift a quarantine that applies to that admin.
 func TestQuarantinedAdminsLiftNothing(t *testing.T) {
 	f := newFixture(t)
 	lift := broker.Confinement{
@@ -397,7 +397,8 @@ func TestQuarantinedAdminsLiftNothing(t *testing.T) {
 	}
 }
 
-// A quarantine is lifted only once all that it should have ended is known to have: else some of that would come alive again (I13).
+// A quarantine is lifted only after everything that it should have ended has ended. Otherwise some of it would be active again
+// (I13).
 func TestALiftThatCannotEndLiftsNothing(t *testing.T) {
 	f := newFixture(t)
 	const name = "spiffe://acme.example/research"

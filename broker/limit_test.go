@@ -42,7 +42,7 @@ func TestRecordsCountAgainstTheirLimits(t *testing.T) {
 	}
 }
 
-// Over a limit: the denial is recorded under an id of its own, without the key, and Vault is not asked.
+// If a limit is reached, the denial is recorded under its own ID and without the idempotency key, and Vault is not asked.
 func TestLimitedIsRecordedAsDenied(t *testing.T) {
 	reached := &broker.Limited{
 		Limit: scopes.Limit{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}, RetryAfter: 1500 * time.Millisecond,
@@ -69,7 +69,7 @@ func TestLimitedIsRecordedAsDenied(t *testing.T) {
 		t.Errorf("got the decision %+v", d)
 	}
 
-	// Without its record it is not said either.
+	// If the denial cannot be recorded, the caller does not get it either.
 	f = newFixture(t)
 	f.tape.limited, f.tape.beginErr = reached, broker.ErrLedgerUnavailable
 	if _, err := f.Issue(t.Context(), f.who, req); !errors.Is(err, broker.ErrLedgerUnavailable) || errors.Is(err, broker.ErrLimited) {

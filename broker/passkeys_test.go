@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// keyed is somebody with a passkey.
+// keyed is a voter with a passkey.
 type keyed struct {
 	broker.Voter
 	a   *testkit.Authenticator
@@ -32,7 +32,7 @@ func withKeys(t *testing.T, names ...string) (all []keyed) {
 	return all
 }
 
-// signs is a yes of somebody to what has a hash.
+// signs returns an approval, signed over hash.
 func (k keyed) signs(t *testing.T, hash [32]byte) broker.Vote {
 	t.Helper()
 	a, err := passkey.ParseAssertion(k.a.Assert(t, hash[:]))
@@ -44,7 +44,7 @@ func (k keyed) signs(t *testing.T, hash [32]byte) broker.Vote {
 	}
 }
 
-// spoilt is what can be wrong with a signed vote.
+// spoilt lists the ways to invalidate a signed vote.
 var spoilt = map[string]func(v *broker.Vote, other, before broker.Vote){
 	"nothing":          func(*broker.Vote, broker.Vote, broker.Vote) {},
 	"no signature":     func(v *broker.Vote, _, _ broker.Vote) { v.Assertion = "" },
@@ -55,7 +55,7 @@ var spoilt = map[string]func(v *broker.Vote, other, before broker.Vote){
 	"half a signature": func(v *broker.Vote, _, _ broker.Vote) { v.Assertion = v.Assertion[:len(v.Assertion)/2] },
 }
 
-// I5 and T3: whatever votes there are, those count that their voters have signed.
+// I5 and T3: only votes that their voters have signed count.
 func TestNoVoteCountsWithoutASignature(t *testing.T) {
 	e := broker.At(approvalPolicy(t), testkit.Site)
 	people := withKeys(t, "bob", "carol", "dan")
@@ -95,7 +95,7 @@ func TestNoVoteCountsWithoutASignature(t *testing.T) {
 	})
 }
 
-// What is remembered is signed as it was when it was said, and for nothing but the same ask.
+// A reused approval needs its original signature, and covers only requests for the same thing.
 func TestWhatIsRememberedWasSigned(t *testing.T) {
 	e := broker.At(approvalPolicy(t), testkit.Site)
 	carol := withKeys(t, "carol")[0]

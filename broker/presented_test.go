@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// replicas says when others were waited for.
+// replicas records when the broker waits for other replicas.
 type replicas struct {
 	standing
 	tape *tape
@@ -19,7 +19,7 @@ type replicas struct {
 
 func (r *replicas) WaitForReplicas(context.Context) { r.tape.say("spread") }
 
-// I6: an end is confirmed when it is recorded and every replica knows of it, and Vault does not come first.
+// I6: an end is confirmed after it is recorded and every replica knows of it, and before Vault is asked.
 func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
 	whole := broker.Reach{TrustDomains: []string{"acme.example"}}
 	for name, tc := range map[string]struct {
@@ -59,7 +59,7 @@ func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
 	}
 }
 
-// I6: that nothing is alive is said of what somebody else has ended a moment ago, too.
+// I6: Revoke also waits before it reports that nothing is alive, because somebody else may have just ended it.
 func TestNothingAliveOnceAllKnow(t *testing.T) {
 	f := newFixture(t)
 	f.useTokens(t, &replicas{tape: f.tape})
@@ -71,10 +71,10 @@ func TestNothingAliveOnceAllKnow(t *testing.T) {
 	}
 }
 
-// What is good for one use is asked of the store, and what is good for many from memory first.
+// One-shot tokens are always checked in the store. Other tokens are checked in the cache first.
 func TestWhatIsAskedOfTheStore(t *testing.T) {
 	f := newFixture(t)
-	f.useTokens(t, &standing{active: false}) // which memory does not know yet
+	f.useTokens(t, &standing{active: false}) // which the cache does not know yet
 	for _, tc := range []struct {
 		token token.Claims
 		want  error

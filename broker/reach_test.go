@@ -49,7 +49,7 @@ func TestReachCovers(t *testing.T) {
 	}
 }
 
-// Whoever is limited to a path confines what is at or below it, and never all of the trust domain.
+// An admin whose reach is a path can quarantine what is at or below it, but never the whole trust domain.
 func TestQuarantineWithinAPath(t *testing.T) {
 	f := newFixture(t)
 	within := broker.ReachOf([]string{"spiffe://acme.example/research"})
@@ -68,7 +68,7 @@ func TestQuarantineWithinAPath(t *testing.T) {
 	}
 }
 
-// A quarantine holds for workloads: people lift what is within their reach, whoever ordered it.
+// Quarantines apply to workloads. People can lift any quarantine within their reach.
 func TestPeopleAreInNoQuarantine(t *testing.T) {
 	f := newFixture(t)
 	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example", Actor: "spiffe://acme.example/ops"}}

@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// No two tokens have one place, and a list takes no more than it has places, within an hour.
+// No two tokens share a place. A list takes only as many tokens as it has places, and only within an hour.
 func TestPlacesInStatusListsAreGivenOnce(t *testing.T) {
 	const places = 1 << 13
 	var p broker.Places
@@ -59,7 +59,7 @@ func TestPlacesInStatusListsAreGivenOnce(t *testing.T) {
 	}
 }
 
-// ends is a store of which tokens were ended, and a signer.
+// ends is a fake store of ended tokens, and a fake signer.
 type ends struct {
 	standing
 	ended        []int
@@ -77,7 +77,7 @@ func (e *ends) Sign(context.Context, broker.Key, string) (string, error) {
 	return fmt.Sprint(e.signed), nil
 }
 
-// A list is read once a second at most, and signed when it says something else, or is not new any more.
+// A list is read at most once a second, and signed again only if its content has changed or its signature is old.
 func TestStatusListsAreReadAndSignedWhenNeeded(t *testing.T) {
 	const list, other = "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cd"
 	f, e := newFixture(t), &ends{}
@@ -117,7 +117,7 @@ func TestStatusListsAreReadAndSignedWhenNeeded(t *testing.T) {
 	wants("without a signer", 505, 3, broker.ErrNotFound)
 }
 
-// searched is a store in which what is not there is looked for as long as the test likes.
+// searched is a fake store that looks for unknown lists for as long as the test wants.
 type searched struct {
 	ends
 	known          string
@@ -133,7 +133,7 @@ func (s *searched) EndedIn(ctx context.Context, list string) ([]int, error) {
 	return nil, broker.ErrNotFound
 }
 
-// Whoever makes up lists holds back nobody who knows one.
+// Requests for made-up lists do not delay requests for known lists.
 func TestStatusListsThatAreMadeUpHoldNobodyBack(t *testing.T) {
 	f := newFixture(t)
 	s := &searched{known: "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", looking: make(chan struct{}), found: make(chan struct{})}
@@ -158,7 +158,7 @@ func TestStatusListsThatAreMadeUpHoldNobodyBack(t *testing.T) {
 	}
 }
 
-// left is a store whose caller goes away while it looks.
+// left is a fake store whose caller disconnects during the lookup.
 type left struct {
 	ends
 	leave func()
@@ -169,7 +169,7 @@ func (l *left) EndedIn(ctx context.Context, _ string) ([]int, error) {
 	return nil, ctx.Err()
 }
 
-// Who goes away as soon as a list is read or signed makes nobody do it again.
+// If a caller disconnects while a list is read or signed, the result is still there for the next caller.
 func TestStatusListsAreReadForWhoeverComesNext(t *testing.T) {
 	f := newFixture(t)
 	ctx, leave := context.WithCancel(t.Context())

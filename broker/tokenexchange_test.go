@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// standing says of every token the same, and that it is in force from memory.
+// standing is a fake Tokens that gives the same answer for every token. Its cache always says active.
 type standing struct{ active bool }
 
 func (s *standing) Cached(string, [32]byte) (broker.TokenStanding, bool) {
@@ -33,10 +33,10 @@ func (s *standing) Alive(context.Context, string) (bool, error) { return s.activ
 
 func (s *standing) EndedIn(context.Context, string) ([]int, error) { return nil, broker.ErrNotFound }
 
-// often is the usual value, many times, and others.
+// often returns the usual value eight times, and the others once.
 func often[T any](usual T, others ...T) []T { return append(slices.Repeat([]T{usual}, 8), others...) }
 
-// heldToken draws a token that research/agent-7 may hold, of what the catalogue says or said.
+// heldToken draws a token that research/agent-7 may hold, valid for the catalogue or not.
 func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
 	repo := rapid.SampledFrom([]string{"acme/api", "acme/web"}).Draw(t, "repo")
 	c := token.Claims{
@@ -66,8 +66,7 @@ func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
 	return c
 }
 
-// Whatever is handed down opens what it comes from opens, and nothing else, and ends no later; and whatever was asked for,
-// nothing else is minted.
+// A delegated token allows exactly what its parent allows and expires no later. Nothing else is minted, whatever the request.
 func TestHandingDownOnlyNarrows(t *testing.T) {
 	f := newFixture(t)
 	state := &standing{}
@@ -119,7 +118,7 @@ func TestHandingDownOnlyNarrows(t *testing.T) {
 	}
 }
 
-// record says of every issuance on whose behalf it is.
+// record is a fake ledger in which every issuance has the same user.
 type record struct {
 	broker.Ledger
 	user *scopes.User
@@ -129,7 +128,7 @@ func (r *record) Get(context.Context, string, broker.Reach) (*broker.View, error
 	return &broker.View{User: r.user}, nil
 }
 
-// On whose behalf a token is, the token says, which is signed. A record that says something else gives nobody anything.
+// The signed token names the person that it acts for. If the record names another, Delegate refuses.
 func TestHandingDownIsOnBehalfOfTheTokensPerson(t *testing.T) {
 	f := newFixture(t)
 	book := &record{Ledger: f.tape}
