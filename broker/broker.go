@@ -55,9 +55,9 @@ type Config struct {
 // Broker answers requests. It is safe for concurrent use.
 type Broker struct {
 	cfg Config
-	// refusals samples the refusals to record. Authenticated callers, gateways and all others each have their own kind: a flood of
-	// unauthenticated calls must not hide the other refusals. unsigned samples those of calls that gateways pass on without a token of
-	// ours, by the code of the refusal.
+	// refusals samples the refusals to record. Authenticated callers, gateways and all others are sampled separately: a flood of
+	// unauthenticated calls must not hide the other refusals. unsigned samples calls that gateways pass on without a token signed
+	// by Brevet, separately for each Detail.
 	refusals, unsigned *ratelimit.Sampler
 	// dpopProofs and dpopProofsPerSandbox bound what the replay cache has to remember.
 	dpopProofs           *rate.Limiter

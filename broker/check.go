@@ -20,7 +20,7 @@ type Passage struct {
 	By attest.Identity
 }
 
-// NotOpened says why a token does not open what it was shown for, in words for whoever made the call.
+// NotOpened says why a token does not allow a call, in words for the caller.
 type NotOpened struct{ Why string } //nolint:errname // named for what the token did not
 
 func (e *NotOpened) Error() string { return ErrNotOpened.Error() + ": " + e.Why }

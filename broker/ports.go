@@ -122,8 +122,8 @@ type ReuseKey struct{ SPIFFEID, Task, Scope string }
 // Inbox lists the requests that wait for approval. Errors are as for Ledger.
 type Inbox interface {
 	// Waiting returns requests that wait for approval, and whether there are more. It leaves out a request that has expired,
-	// whose task has ended or whose sandbox is in quarantine. It takes turns: the oldest request of each trust domain and of each
-	// sandbox in it, then the next ones. So a sandbox that asks often does not hide the others.
+	// whose task has ended or whose sandbox is in quarantine. The order alternates between trust domains, and in each between
+	// sandboxes: first the oldest request of each, then the next. So a sandbox that asks often does not hide the others.
 	Waiting(ctx context.Context, q WaitingQuery) (views []View, more bool, err error)
 	// Decided returns those of the given requests that are no longer pending.
 	Decided(ctx context.Context, requests []string) ([]string, error)
@@ -224,7 +224,7 @@ type Election interface {
 	// AcquireLeadership waits until this replica leads or ctx ends. It then runs do with a new term, which is greater than any
 	// earlier term, and with a context that ends when this replica may have lost the lead. It returns what do returns.
 	AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error
-	// Prune deletes limit counters that no longer matter, and DPoP proofs that are too old to be accepted.
+	// Prune deletes limit counters that no longer matter, DPoP proofs that are too old to be accepted, and ended sessions.
 	Prune(ctx context.Context) error
 	// Tidy moves new records into the search index, so that neither appends nor searches have to.
 	Tidy(ctx context.Context) error

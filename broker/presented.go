@@ -16,8 +16,8 @@ type PresentedToken struct {
 	Digest [32]byte
 }
 
-// Use checks a token like InForce, for the workload by that received it. It also spends a one-shot token: across all replicas,
-// only one call of Use returns nil.
+// Use checks a token like InForce. by is the workload that received the token. Use also spends a one-shot token: across all
+// replicas, only one call returns nil.
 func (b *Broker) Use(ctx context.Context, t PresentedToken, by attest.Identity) error {
 	if err := b.InForce(ctx, t); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	return alive, nil
 }
 
-// waitForReplicas returns when every replica takes into account what was just recorded, if replicas answer for tokens at all.
-// Only then may Brevet confirm it.
+// waitForReplicas returns when no replica relies on cached token state from before the call. Only then may Brevet confirm what it
+// has just recorded.
 func (b *Broker) waitForReplicas(ctx context.Context) {
 	if b.cfg.Tokens != nil {
 		b.cfg.Tokens.WaitForReplicas(ctx)

@@ -91,7 +91,7 @@ func (s *sweeper) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// closeTasks makes the credentials of tasks inactive whose deadline has passed, and withdraws the requests of ended tasks. It
+// closeTasks makes credentials inactive if the deadline of their task has passed, and withdraws the requests of ended tasks. It
 // leaves the revocation in Vault to finish.
 func (s *sweeper) closeTasks(ctx context.Context) error {
 	tasks, err := s.cfg.Live.Deadlines(ctx, sweepBatch)
