@@ -15,12 +15,12 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// caller is an attest.Identity or a people.Person: nothing else proves who calls.
+// caller is an attest.Identity or a people.Person. No other type represents an authenticated caller.
 type caller interface{ IsZero() bool }
 
-// authenticate tells who calls: a workload with an SVID, or a person with an ID token and nothing else. It comes first in every
-// operation under /v1. Each kind of proof is verified in full by its own package, and what both would take proves the
-// workload, which can never vote.
+// authenticate returns the caller: a workload with an SVID, or a person with an ID token and nothing else. Every operation under
+// /v1 begins with it. The attest and people packages verify their kind of proof in full. A token that both would accept
+// authenticates the workload, which can never vote.
 func (s *Server) authenticate(r *http.Request, operation string) (caller, error) {
 	s.begin(r, operation)
 	bearer, err := bearerOf(r)
@@ -44,15 +44,15 @@ func (s *Server) authenticate(r *http.Request, operation string) (caller, error)
 		return person, nil
 	case errors.Is(noToken, people.ErrProviderUnavailable):
 		return nobody, &requestError{kind: errProvider, detail: refusal.Reason(noToken)}
-	case errors.Is(noSVID, attest.ErrID): // as an ID token's subject is none
+	case errors.Is(noSVID, attest.ErrID): // the subject of an ID token is not a SPIFFE ID
 		return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noToken)}
 	}
-	// Why it failed is in the record only.
+	// Only the record says why it failed.
 	return nobody, &requestError{kind: errUnauthenticated, detail: refusal.Reason(noSVID)}
 }
 
-// serve authenticates the caller, runs handle, and answers with the problem of its error. The type of handle's parameter says who may call:
-// attest.Identity for operations that are for sandboxes alone (H101), people.Person for people alone (H94), caller for both.
+// serve authenticates the caller, runs handle, and answers an error with its problem. The parameter type of handle determines who
+// may call: attest.Identity for operations of sandboxes only (H101), people.Person for people only (H94), caller for both.
 func serve[T caller](s *Server, w http.ResponseWriter, r *http.Request, operation string, handle func(T) error) {
 	who, err := s.authenticate(r, operation)
 	if err == nil {
@@ -83,8 +83,8 @@ func workloadOf(who caller) (attest.Identity, error) {
 	return workload, nil
 }
 
-// delegator is the person whose ID token a sandbox presents as a member, to ask on their behalf; nil when there is none. It
-// proves nothing of who calls.
+// delegator returns the person whose ID token a sandbox presents in member, to request on their behalf. It returns nil if idToken
+// is empty. The token does not authenticate the caller.
 func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes.User, error) {
 	bad := &requestError{kind: errInvalid, field: member, detail: refusal.Reason(people.ErrNoDelegation)}
 	switch {
@@ -102,7 +102,7 @@ func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes
 	case errors.Is(err, people.ErrNoDelegation):
 		bad.why = noDelegation
 		return nil, bad
-	case err != nil: // why is in the record only
+	case err != nil: // only the record says why
 		bad.why = "is not a valid ID token of a person for delegation"
 		return nil, bad
 	}
@@ -111,11 +111,11 @@ func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes
 
 const noDelegation = "is not supported: the operator has configured no delegation audience"
 
-// nameOf is the SPIFFE ID of a workload, or the id of a person.
+// nameOf returns the SPIFFE ID of a workload, or the id of a person.
 func nameOf(who caller) string { return actorOf(who).ID() }
 
-// bearerOf returns the bearer token of a call, or "" when there is no Authorization header. Any other use of the
-// header is a finding even when a certificate came too: a caller that is unsure who it is, is nobody.
+// bearerOf returns the bearer token of a call, or "" if there is no Authorization header. Any other use of the header is an
+// error, even if the client also presents a certificate: a call with contradictory proofs is not authenticated.
 func bearerOf(r *http.Request) (string, error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
@@ -128,8 +128,8 @@ func bearerOf(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// requireDPoP returns the thumbprint of the key that a call has proved by DPoP (RFC 9449); empty when it has no proof. The proof
-// is used up, so the call has to be acceptable but for it.
+// requireDPoP returns the thumbprint of the key that the call proves by DPoP (RFC 9449), or "" if the call has no proof. The
+// proof is used up, so callers check everything else about the call first.
 func (s *Server) requireDPoP(w http.ResponseWriter, r *http.Request, who attest.Identity) (string, error) {
 	values := r.Header.Values(dpop.Header)
 	if len(values) == 0 {
@@ -156,7 +156,7 @@ func (s *Server) requireDPoP(w http.ResponseWriter, r *http.Request, who attest.
 	return "", err
 }
 
-// proofChallenge is how the want of a proof is told (RFC 9449, section 7.1).
+// proofChallenge returns the WWW-Authenticate value for a missing or invalid proof (RFC 9449, section 7.1).
 func proofChallenge(err error) string {
 	name := CodeInvalidDPoPProof
 	if errors.Is(err, errNonce) {
@@ -165,11 +165,11 @@ func proofChallenge(err error) string {
 	return `DPoP error="` + string(name) + `", algs="` + dpop.Algorithms + `"`
 }
 
-// giveNonce tells the nonce for the caller's next proof.
+// giveNonce sets the nonce for the caller's next proof.
 func (s *Server) giveNonce(h http.Header) { h.Set(dpop.NonceHeader, s.nonces.At(s.cfg.Now())) }
 
-// addresses are those of a path by what the operator has configured. The Host header has no say in it: one that names a
-// port of its own would have us take the proofs that were made for what listens there.
+// addresses returns the URLs of a path under each configured host. It ignores the Host header: with another port in it, the
+// server would accept proofs made for the service at that port.
 func (s *Server) addresses(path string) []string {
 	_, root := s.issuerURL()
 	all := []string{root + path}
@@ -179,7 +179,7 @@ func (s *Server) addresses(path string) []string {
 	return all
 }
 
-// wantsProof tells a caller whose ask was denied for the want of a proof what to put into one.
+// wantsProof gives a nonce to a caller whose request was denied because it had no proof.
 func (s *Server) wantsProof(h http.Header, d scopes.Decision) {
 	if d.Reason == scopes.ReasonProofRequired {
 		s.giveNonce(h)

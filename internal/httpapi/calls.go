@@ -24,32 +24,32 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// call is what is noted about one call, for the log, the metrics and the record of a refusal. Who calls is not in
-// it: the identity travels as an argument.
+// call collects what the log, the metrics and the record of a refusal need to know about one call. It does not hold the caller:
+// the identity is passed as an argument.
 type call struct {
 	id        string
 	operation string // the operation id, "none" until it is known
 	code      ProblemCode
-	relayed   bool // a gateway asks about somebody else's
-	bootstrap bool // the log says already that the bootstrap admin calls
+	relayed   bool // a gateway asks about the call of another caller
+	bootstrap bool // the log already says that the bootstrap admin calls
 }
 
 type callKey struct{}
 
 func callOf(r *http.Request) *call { return r.Context().Value(callKey{}).(*call) }
 
-// observed wraps the router in all that every call gets: a trace, an id, a log line, metrics, and a net below it.
+// observed wraps the router in what every call gets: a trace, a request id, a log line, metrics, and recovery from panics.
 func (s *Server) observed(next http.Handler) http.Handler {
 	_, untraced := otel.GetTracerProvider().(noop.TracerProvider)
 	return unforwarded(otelhttp.NewHandler(s.noted(s.guarded(next)), "none",
-		// A span costs the same when nobody keeps it.
+		// A span costs the same whether or not it is exported, so none is created without a tracer provider.
 		otelhttp.WithFilter(func(*http.Request) bool { return !untraced }),
-		// A sandbox may name the trace it belongs to, which becomes a link. Its baggage is dropped.
+		// A sandbox may name its trace in the call. The span links to that trace, and drops its baggage.
 		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return true }),
 		otelhttp.WithPropagators(propagation.TraceContext{})))
 }
 
-// unforwarded takes away what a caller says of where it comes from, before a library believes it (H29).
+// unforwarded deletes the headers in which a caller claims where it comes from, before a library trusts them (H29).
 func unforwarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = keepForwarded(r)
@@ -63,7 +63,7 @@ func unforwarded(next http.Handler) http.Handler {
 func (s *Server) noted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{id: uuid.NewString(), operation: "none"}
-		// What a caller puts into a path may be anything: a token, say. The name of the span tells the route.
+		// A caller can put anything into a path, even a token, so the span does not record the path. Its name contains the route.
 		trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("url.path", ""), attribute.String("url.query", ""))
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		out, start := middleware.NewWrapResponseWriter(w, r.ProtoMajor), s.cfg.Now()
@@ -76,8 +76,8 @@ func (s *Server) noted(next http.Handler) http.Handler {
 		h.Set("Request-Id", c.id)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		// With a transfer coding, and maybe a length beside it, what somebody in between takes for the end of the call may be
-		// another place than where Go sees it: what follows is nobody's call (RFC 9112, section 6.1).
+		// With a transfer coding, and perhaps a Content-Length too, a proxy may find the end of this call at another place than
+		// Go does. What follows on the connection must not be read as a call (RFC 9112, section 6.1).
 		if s.aged(r) || len(r.TransferEncoding) > 0 {
 			h.Set("Connection", "close")
 		}
@@ -94,14 +94,14 @@ func (s *Server) note(r *http.Request, out middleware.WrapResponseWriter, took t
 		"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", ratelimit.RemoteIP(r))
 }
 
-// guarded refuses what must not reach the router, and turns a panic into a problem.
+// guarded refuses calls that must not reach the router, and turns a panic into a problem.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer s.recovered(w, r)
 		_, check := checked(r)
 		switch {
 		case check:
-			// What is odd about its host, path or origin is the call's that it is about.
+			// An unusual host, path or origin belongs to the forwarded call, not to this one.
 			s.CheckCall(w, r)
 		case !s.ourHost(r.Host) && !probes(r):
 			s.fail(w, r, nobody, &requestError{kind: errMisdirected, detail: "host"})
@@ -115,11 +115,12 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// probes tells whether a call asks how the replica does. Balancers and kubelets ask by address, and the answer is the same for every name.
+// probes reports whether a call is a health probe. Load balancers and kubelets probe by address, and the response is the same for
+// every host name.
 func probes(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
-// recovered answers a panic. The value may hold anything, so the log gets its type and the stack, whose arguments
-// are addresses.
+// recovered answers a call whose handler panicked. The panic value may contain anything, so the log gets only its type and the
+// stack, which shows arguments as addresses.
 func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 	v := recover()
 	if v == nil {
@@ -129,7 +130,7 @@ func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 	c.code = CodeInternal
 	s.cfg.Log.ErrorContext(r.Context(), "call panicked",
 		"request_id", c.id, "operation", c.operation, "panic", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
-	// An answer that has begun cannot become another; cutting it off is how the caller learns.
+	// A response that has begun cannot be replaced. Cutting it off shows the caller that it failed.
 	if out, ok := w.(middleware.WrapResponseWriter); !ok || out.Status() != 0 {
 		panic(http.ErrAbortHandler)
 	}
@@ -148,20 +149,20 @@ func (s *Server) ourHost(host string) bool {
 	return found && s.hosts[name]
 }
 
-// plainPath says whether a path has one spelling only: no escapes, no empty or dotted segments, no trailing slash.
+// plainPath reports whether a path has only one spelling: no escapes, no empty or dotted segments, no trailing slash.
 func plainPath(r *http.Request) bool {
 	p := r.URL.Path
 	return r.URL.RawPath == "" && r.URL.EscapedPath() == p && path.Clean(p) == p
 }
 
-// foreignPage says whether a browser calls for a page of somebody else, or shows the answer in a frame (H91). Nothing
-// here is for browsers, and what they add to a call by themselves must never vote.
+// foreignPage reports whether a browser sends this call for a page of another site, or shows the response in a frame (H91). This
+// API is not for browsers, and credentials that a browser adds by itself must never cast a vote.
 func foreignPage(r *http.Request) bool {
 	framed := slices.Contains([]string{"iframe", "frame", "embed", "object"}, r.Header.Get("Sec-Fetch-Dest"))
 	return framed || http.NewCrossOriginProtection().Check(r) != nil
 }
 
-// underAPI says whether a call was meant for what is called as somebody, however its path is spelled.
+// underAPI reports whether a call was meant for an operation that requires authentication, however its path is spelled.
 func underAPI(r *http.Request) bool {
 	return slices.ContainsFunc(strings.Split(r.URL.Path, "/"), func(part string) bool { return part == "v1" || part == "oauth2" })
 }
@@ -181,7 +182,7 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	s.fail(w, r, nobody, &requestError{kind: errMethod, detail: "method"})
 }
 
-// begin notes which operation a call is for.
+// begin records the operation of a call.
 func (s *Server) begin(r *http.Request, operation string) {
 	callOf(r).operation = operation
 	if route, ok := s.rules.routes[operation]; ok {

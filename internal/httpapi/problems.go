@@ -50,7 +50,7 @@ func ProblemTexts() []ProblemText {
 	return all
 }
 
-// answers is the one table from errors to problems. The first row that matches answers; internal is for the rest.
+// answers maps errors to problems. The first row that matches applies; internal is for all other errors.
 var answers = []answer{
 	{
 		errMalformedBody, CodeMalformedBody, http.StatusBadRequest, "Invalid request body",
@@ -292,11 +292,11 @@ func answerTo(err error) answer {
 	return internal
 }
 
-// nobody is the caller whose identity is not proven.
+// nobody is the caller that is not authenticated.
 var nobody attest.Identity
 
-// fail answers an error with its problem, and first records it when it is a refusal. who is nobody until the caller is authenticated. After
-// errCutOff there is nothing left to write.
+// fail answers an error with its problem, and records it first if it is a refusal. who is nobody until the caller is
+// authenticated. After errCutOff, fail writes nothing.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err error) {
 	if errors.Is(err, errCutOff) {
 		return
@@ -304,12 +304,12 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, who caller, err er
 	writeProblem(w, s.refused(w.Header(), r, who, err))
 }
 
-// refused describes err as a problem, counts it, and records it when it is a refusal.
+// refused returns the problem for err, counts it, and records it if it is a refusal.
 func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) Problem {
 	a, f, c := answerTo(err), requestErrorOf(err), callOf(r)
 	c.code = a.code
 	if a.code == CodeUnauthenticated && outlived(r, f.detail) {
-		h.Set("Connection", "close") // over HTTP/2, GOAWAY
+		h.Set("Connection", "close") // sends GOAWAY over HTTP/2
 	}
 	p := Problem{
 		Type: a.code.Type(), Title: a.title, Status: a.status, Detail: a.detail, Code: a.code,
@@ -338,7 +338,8 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	}
 	s.metrics.refusals.WithLabelValues(string(a.code)).Inc()
 	if a.code == CodeOverloaded || a.err == errTooMany { //nolint:errorlint // of the table
-		// Counted: a record or a line of the log for each would add to what is too much. They come back one after the other.
+		// These are only counted: a record or a log line for each would add to the overload. The random delay spreads the
+		// retries.
 		h.Set("Retry-After", strconv.Itoa(1+rand.IntN(3))) //nolint:gosec // nobody gains by guessing it
 		return p
 	}
@@ -351,13 +352,13 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	return p
 }
 
-// recorded tells whether a problem is the answer to a request whose end is in the ledger already, or a step of a protocol
-// that every caller takes.
+// recorded reports whether the ledger already has the outcome of the request, or the problem is a protocol step that every caller
+// takes.
 func recorded(a answer) bool {
 	return a.code == CodeUseDPoPNonce || a.code == CodeDenied || a.code == CodeRateLimited && a.err == broker.ErrLimited || a.code == CodeRevoked //nolint:errorlint // of the table
 }
 
-// tellLimit says which limit was reached, in the header fields of draft-ietf-httpapi-ratelimit-headers-10 too.
+// tellLimit describes the limit that was reached, also in the headers of draft-ietf-httpapi-ratelimit-headers-10.
 func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
 	d := l.Record.Decision
 	p.ID, p.Reason, p.Explanation, p.Catalogue = l.Record.ID, d.Reason, d.Explanation, d.Catalogue
@@ -370,7 +371,7 @@ func tellLimit(h http.Header, p *Problem, l *broker.Limited) {
 	h.Set("RateLimit", fmt.Sprintf("%q;r=0;t=%d", l.Limit.Per, l.Seconds()))
 }
 
-// refuseTimeout bounds the record of a refusal, which goes on when the caller hangs up.
+// refuseTimeout bounds the recording of a refusal, which continues if the caller disconnects.
 const refuseTimeout = 3 * time.Second
 
 func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f requestError) {
@@ -389,7 +390,7 @@ func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f request
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), refuseTimeout)
 	defer cancel()
-	// The answer is a refusal with or without its record, so the caller learns nothing from this failure.
+	// The caller gets the refusal with or without the record, so it is not told about this failure.
 	if err := s.cfg.Broker.Refuse(ctx, ref); err != nil {
 		s.cfg.Log.ErrorContext(ctx, "refusal not recorded", "request_id", c.id, "code", string(code), "error", err)
 	}
@@ -417,8 +418,8 @@ func setProblemHeaders(h http.Header, status int) {
 	}
 }
 
-// writeBody writes the whole answer. An error means that the caller has gone, or a value of ours that does not
-// encode; neither can be told to the caller any more.
+// writeBody writes the whole response. It ignores errors: either the caller has disconnected, or v cannot be encoded, and neither
+// can be reported to the caller any more.
 func writeBody(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

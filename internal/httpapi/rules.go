@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// maxBody is the largest body, in bytes, and maxCatalogue that of one with a catalogue. The text of errTooLarge names
-	// them.
+	// maxBody is the largest body in bytes, and maxCatalogue the largest body with a catalogue. The text of errTooLarge contains
+	// both.
 	maxBody, maxCatalogue = 64 << 10, 8 << 20
-	// maxDepth is how deep a body may nest.
+	// maxDepth is the maximum nesting depth of a body.
 	maxDepth = 32
-	// maxTokens is how many names, values and brackets a body may have.
+	// maxTokens is the maximum number of names, values and brackets in a body.
 	maxTokens = 2000
 )
 
-// readOrder reads the body of an operation: strict JSON, as openapi.yaml describes it, decoded into T. A body may be absent where
+// readOrder reads the body of an operation: strict JSON that openapi.yaml allows, decoded into T. The body may be absent if
 // openapi.yaml does not require one.
 func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
 	var out T
@@ -51,14 +51,14 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 		return out, nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.UseNumber() // a parameter keeps its digits until policy has read it
+	decoder.UseNumber() // a parameter keeps its exact digits for policy
 	if err := decoder.Decode(&out); err != nil {
 		return out, typeError(err)
 	}
 	return out, nil
 }
 
-// mostBytes is the largest body of an operation.
+// mostBytes returns the largest body of an operation, in bytes.
 func mostBytes(operation string) int64 {
 	if operation == "applyCatalogue" {
 		return maxCatalogue
@@ -66,8 +66,7 @@ func mostBytes(operation string) int64 {
 	return maxBody
 }
 
-// typeError names the member that the validator let pass and Go's types do not, such as a TTL of 1e2 or the 31st of
-// February.
+// typeError names the member that the validator accepts and Go's types do not, such as a TTL of 1e2 or the 31st of February.
 func typeError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field == "ttl" {
@@ -82,8 +81,7 @@ func typeError(err error) error {
 
 func malformed(detail string) error { return &requestError{kind: errMalformedBody, detail: detail} }
 
-// readBody returns the body's bytes once they are known to be one strict JSON object whose members are all among
-// members.
+// readBody returns the bytes of a body that is one strict JSON object with no members outside members.
 func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool) ([]byte, error) {
 	return readBodyUpTo(w, r, members, maxBody)
 }
@@ -112,7 +110,7 @@ func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error)
 }
 
 func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
-	// A transfer coding is how a body is smuggled past a proxy, and a body this small has no use for one.
+	// Transfer codings are used to smuggle a body past a proxy, and a body this small needs none.
 	if len(r.TransferEncoding) > 0 {
 		return malformed("transfer_encoding")
 	}
@@ -138,8 +136,8 @@ func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
 	return nil
 }
 
-// checkObject accepts exactly one JSON object (RFC 7493: no duplicate names, valid UTF-8, no lone surrogates) of
-// bounded depth and size, without NUL, whose own members are all in members.
+// checkObject accepts exactly one JSON object (RFC 7493: no duplicate names, valid UTF-8, no lone surrogates) of bounded depth
+// and size. The object must not contain NUL, and its top-level members must all be in members.
 func checkObject(body []byte, members map[string]bool) error {
 	if !utf8.Valid(body) {
 		return malformed("utf8")
@@ -166,7 +164,7 @@ func checkObject(body []byte, members map[string]bool) error {
 		if strings.ContainsRune(text, 0) {
 			return malformed("nul_character")
 		}
-		// After a member's name the object has seen an odd number of names and values.
+		// After the name of a member, the object has seen an odd number of names and values.
 		if _, n := d.StackIndex(d.StackDepth()); d.StackDepth() == 1 && n%2 == 1 && !members[text] {
 			return malformed("unknown_member")
 		}
@@ -187,15 +185,15 @@ func syntaxError(err error) error {
 	return malformed("syntax")
 }
 
-// rules holds every call to openapi.yaml.
+// rules validates every call against openapi.yaml.
 type rules struct {
 	routes map[string]*routers.Route  // by operation id
 	query  map[string]map[string]bool // names of query parameters, by operation id
 	body   map[string]map[string]bool // names of the body's members, by operation id
-	params map[string]bool            // operations whose query takes params.NAME, as their x-parameter-filters says
+	params map[string]bool            // operations whose query accepts params.NAME, by their x-parameter-filters
 }
 
-// sharedRules reads openapi.yaml once: the servers of a process share the result, which nobody changes.
+// sharedRules reads openapi.yaml once. All servers of a process share the result, which is read-only.
 var sharedRules = sync.OnceValues(readRules)
 
 func readRules() (*rules, error) {
@@ -218,7 +216,7 @@ func readRules() (*rules, error) {
 	return r, nil
 }
 
-// operation is the id of an operation by its method and path, "none" when there is no such.
+// operation returns the id of the operation with that method and path, or "none" if there is none.
 func (ru *rules) operation(method, path string) string {
 	for id, route := range ru.routes {
 		if route.Method == method && route.Path == path {
@@ -243,7 +241,7 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 	if op.RequestBody == nil {
 		return names
 	}
-	if body := op.RequestBody.Value.Content.Get("application/json"); body != nil { // else a form, which says more than we read
+	if body := op.RequestBody.Value.Content.Get("application/json"); body != nil { // otherwise a form, which describes more than the server reads
 		for name := range body.Schema.Value.Properties {
 			names[name] = true
 		}
@@ -251,7 +249,7 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 	return names
 }
 
-// check holds a call by who to the description of its operation. body has passed readBody, and is nil when there is
+// check validates a call by who against the description of its operation. body has passed readBody; it is nil if the call has
 // none.
 func (ru *rules) check(r *http.Request, who caller, operation string, body []byte) error {
 	if body == nil && r.ContentLength != 0 {
@@ -282,7 +280,7 @@ func (ru *rules) check(r *http.Request, who caller, operation string, body []byt
 	return ruleError(openapi3filter.ValidateRequest(r.Context(), input))
 }
 
-// path is the values of the path's parameters.
+// path returns the values of the path parameters.
 func (ru *rules) path(r *http.Request, operation string) map[string]string {
 	values := map[string]string{}
 	for _, p := range ru.routes[operation].Operation.Parameters {
@@ -293,7 +291,7 @@ func (ru *rules) path(r *http.Request, operation string) map[string]string {
 	return values
 }
 
-// readQuery refuses what the validator lets pass: unknown and repeated parameters.
+// readQuery refuses what the validator accepts: unknown and repeated parameters.
 func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -301,7 +299,7 @@ func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error
 	}
 	for name, given := range values {
 		if strings.HasPrefix(name, paramPrefix) && ru.params[operation] {
-			name = "params" // the rest of it is the caller's
+			name = "params" // the caller chooses the rest of the name
 		} else if !ru.query[operation][name] {
 			return nil, &requestError{kind: errParameter, detail: "query_unknown"}
 		}
@@ -315,8 +313,8 @@ func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error
 	return values, nil
 }
 
-// ruleError turns what the validator says into a finding that repeats nothing of the input: parameters and members
-// are named only where the description names them.
+// ruleError turns an error of the validator into a requestError that repeats nothing of the input: it names only parameters and
+// members that the description names.
 func ruleError(err error) error {
 	if err == nil {
 		return nil

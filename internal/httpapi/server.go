@@ -1,9 +1,9 @@
-// Package httpapi is the HTTP interface: it turns bytes into a broker.Request, a proof into a caller, and what
-// became of the request into an answer.
+// Package httpapi is the HTTP interface of Brevet. It decodes each call into a broker.Request, authenticates the caller, and
+// encodes what the broker returns.
 //
-// It must never take the caller's identity from anything but the SVID or the ID token, never tell a caller more than the
-// fixed text of a problem, never let a cache keep an answer under /v1 that is not a status list, and never answer a refusal
-// without recording it.
+// The package must never take the caller's identity from anything but the SVID or the ID token. It must never tell a caller more
+// than the fixed text of a problem, never let a cache store a response under /v1 other than a status list, and never answer a
+// refusal without recording it.
 package httpapi
 
 import (
@@ -34,36 +34,36 @@ import (
 // minCursorKey is the shortest CursorKey, in bytes.
 const minCursorKey = 32
 
-// Config is what a Server needs. People, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge may be left out.
+// Config configures a Server. People, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge are optional.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
-	// People recognises people. Nil recognises nobody.
+	// People authenticates people. If it is nil, nobody can call as a person.
 	People *people.Verifier
-	// Keys gives the public keys that issued tokens are checked with, as a JWK set.
+	// Keys returns the public keys that verify issued tokens, as a JWK set.
 	Keys interface{ JWKS() ([]byte, error) }
-	// InclusionProofs is the log, and LogKeys gives the public keys that its checkpoints are signed with.
+	// InclusionProofs gives access to the log. LogKeys returns the public keys that verify its checkpoints.
 	InclusionProofs InclusionProofs
 	LogKeys         interface {
 		Keys(ctx context.Context) ([]string, error)
 	}
-	// Hosts are the values of the Host header that are ours, without regard to case. One without a port stands
-	// for any port.
+	// Hosts are the accepted values of the Host header, compared without regard to case. A value without a port matches any port.
 	Hosts []string
 	// Auditors may read the records of whole trust domains, or of paths. Admins may revoke and quarantine there, and
-	// orchestrators may end tasks. One SPIFFE ID can have several roles; none includes another. People have theirs by
-	// the broker's rules.
+	// orchestrators may end tasks. One SPIFFE ID can have several roles; no role includes another. The rules of the broker assign
+	// roles to people.
 	Auditors, Admins, Orchestrators []Role
-	// ResourceServers may ask about tokens for their audiences.
+	// ResourceServers may introspect tokens for their audiences.
 	ResourceServers []ResourceServer
-	// BootstrapAdmin is the id of a person who is an admin everywhere for as long as Bootstrap goes on. Bootstrap may be
-	// left out when there is none.
+	// BootstrapAdmin is the id of a person who is an admin everywhere while Bootstrap is on. Without a BootstrapAdmin, Bootstrap
+	// is optional.
 	BootstrapAdmin string
 	Bootstrap      Bootstrap
-	// JWKSMaxAge is how long the key set may be cached, a minute by default. It has to be shorter than the overlap
-	// of a key rotation.
+	// JWKSMaxAge is how long clients may cache the key set, by default one minute. It must be shorter than the overlap of a key
+	// rotation.
 	JWKSMaxAge time.Duration
-	// CursorKey seals cursors, and DPoP nonces are derived from it: at least 32 secret bytes, the same on every replica.
+	// CursorKey seals cursors, and DPoP nonces are derived from it. It is secret, has at least 32 bytes, and is the same on every
+	// replica.
 	CursorKey []byte
 	// Ready are the checks behind /readyz.
 	Ready []Check
@@ -73,18 +73,18 @@ type Config struct {
 	Now      func() time.Time
 }
 
-// Check is one condition for being ready. Probe must heed its context; the error is logged, never answered.
+// Check is one readiness check. Probe must respect its context. Its error is logged but never sent to a caller.
 type Check struct {
 	Name  string
 	Probe func(context.Context) error
 }
 
-// Server answers the calls that openapi.yaml describes. It is safe for concurrent use.
+// Server implements the operations of openapi.yaml. It is safe for concurrent use.
 type Server struct {
 	cfg   Config
 	hosts map[string]bool
 	roles roles
-	// audiences are those whose tokens resource servers may ask about.
+	// audiences are the audiences of each resource server: it may introspect tokens for these.
 	audiences map[spiffeid.ID][]string
 	cursors   *cursors
 	nonces    *dpop.Nonces
@@ -93,23 +93,23 @@ type Server struct {
 	metrics   *metrics
 	router    *chi.Mux
 	handler   http.Handler
-	// pace holds back people, polls those who look whether people have decided, offers those who look what they may ask for.
-	// Reports are of uses.
+	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, and reports the reporting
+	// of uses.
 	pace, polls, offers, reports *ratelimit.Limiter
 	// issuing bounds how many credentials are issued at once.
 	issuing *ratelimit.Semaphore
 	ownKeys atomic.Pointer[ownKeys]
-	// bootstrapOver spares the store what it knows.
+	// bootstrapOver is set once the bootstrap has ended, so that this replica does not ask the store again.
 	bootstrapOver atomic.Bool
-	// leaving is that this replica goes, and still takes calls.
+	// leaving is set when this replica is about to shut down. It still takes calls.
 	leaving atomic.Bool
-	// closed tells those who wait for people that this replica goes.
+	// closed is closed when this replica shuts down, which ends event streams and waiting calls.
 	closing sync.Once
 	conns   connections
 	closed  chan struct{}
 }
 
-// New checks cfg and returns a Server.
+// New validates cfg and returns a Server.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (cfg Config) check() error {
 	return nil
 }
 
-// routes is the generated router; whatever it does not know is a problem like any other.
+// routes returns the generated router. An unknown path or method is answered with a problem, like any other failure.
 func (s *Server) routes() *chi.Mux {
 	mux := chi.NewRouter()
 	mux.NotFound(func(w http.ResponseWriter, r *http.Request) {
@@ -188,11 +188,11 @@ func (s *Server) routes() *chi.Mux {
 	return mux
 }
 
-// Handler answers the API's calls. It belongs behind TLS that asks for a client certificate; HTTP makes such a
-// server.
+// Handler returns the handler of the API. It must run behind TLS that requests a client certificate; HTTP returns a server that
+// does.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Metrics serves the registry in the Prometheus format. It belongs on an address of its own.
+// Metrics serves the registry in the Prometheus format. Serve it on a separate address.
 func (s *Server) Metrics() http.Handler {
 	return promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
 }
