@@ -16,11 +16,11 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// checkTimeout bounds a check: the call that it is about waits for it.
+// checkTimeout bounds a check, because the forwarded call waits for it.
 const checkTimeout = 3 * time.Second
 
-// CheckCall tells a gateway whether the call that it holds may pass. It is called with any method, and with the call's
-// path behind its own, so that the generated router does not lead here.
+// CheckCall tells a gateway whether the call that it holds may pass. Gateways use any method, and may append the path of that
+// call to the path of the check, so the generated router has no route to this handler.
 func (s *Server) CheckCall(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "checkCall")
 	gateway, err := s.gateway(r)
@@ -48,8 +48,8 @@ func (s *Server) CheckCall(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// gateway proves who asks, by its certificate alone: the Authorization header is the call's. Whatever is wrong with a
-// gateway is no 401, because that is what gateways pass on when something is wrong with the token.
+// gateway authenticates the gateway by its certificate alone, because the Authorization header belongs to the forwarded call. An
+// unknown gateway never gets 401: gateways pass 401 on to the caller, as the answer to an invalid token.
 func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
 	who, err := s.cfg.Attestor.Identify(r.TLS, "")
 	switch {
@@ -64,7 +64,7 @@ func (s *Server) gateway(r *http.Request) (attest.Identity, error) {
 	return who, nil
 }
 
-// pass returns what the token of a call grants when the call may pass.
+// pass returns the claims of the forwarded call's token if the call may pass.
 func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Identity) (token.Claims, error) {
 	call, err := forwardedRequestOf(r)
 	if err != nil {
@@ -110,10 +110,10 @@ func notPassed(err error) error {
 	return err
 }
 
-// The schemes by which tokens are shown.
+// Authorization schemes of access tokens.
 const bearerScheme, dpopScheme = "Bearer", "DPoP"
 
-// presented is the token of a call, and how it is shown.
+// presented returns the token of a forwarded call, and its authorization scheme.
 func presented(r *http.Request) (scheme, raw string, err error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
@@ -128,14 +128,14 @@ func presented(r *http.Request) (scheme, raw string, err error) {
 	return "", "", &requestError{kind: errToken, detail: "authorization_malformed", why: "The Authorization header must be Bearer or DPoP, followed by one token.", unsigned: true}
 }
 
-// unsigned is how tokens are refused that anybody can make up.
+// unsigned are the errors of tokens that anybody can forge.
 var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
 
 func badProof(err error) error {
 	return &requestError{kind: errProof, detail: refusal.Reason(err), why: "The DPoP proof is not valid: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
 }
 
-// badToken says what is wrong with a token to whoever holds it.
+// badToken returns an error that tells the holder of a token what is wrong with it.
 func badToken(err error) error {
 	if errors.Is(err, errKeys) {
 		return err
@@ -153,7 +153,7 @@ func badToken(err error) error {
 	return &requestError{kind: errToken, detail: refusal.Reason(err), why: "The token is not an access token of this issuer.", unsigned: made}
 }
 
-// keepOut answers what is to reach the caller of the call.
+// keepOut answers a check with the problem that the caller of the forwarded call receives.
 func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.Identity, err error) {
 	if c := challenge(r, err); c != "" {
 		w.Header().Set("WWW-Authenticate", c)
@@ -163,8 +163,8 @@ func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.
 	writeProblem(w, p)
 }
 
-// challenge says what is wrong with a token, or its proof, in the words of RFC 6750, section 3, and RFC 9449, section 7.1.
-// It is empty when nothing is.
+// challenge returns the WWW-Authenticate value for an invalid token or DPoP proof (RFC 6750, section 3, and RFC 9449, section
+// 7.1). It returns "" for any other error.
 func challenge(r *http.Request, err error) string {
 	const algorithms = `algs="` + dpop.Algorithms + `"`
 	f, name := requestErrorOf(err), answerTo(err).code

@@ -12,17 +12,17 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// orderTimeout bounds what was ordered. It is carried out whether or not the caller waits, and below writeTimeout so
-// that the caller learns what became of it.
+// orderTimeout bounds the execution of an order, which continues if the caller disconnects. It is shorter than writeTimeout, so
+// that the caller learns the outcome.
 const orderTimeout = 25 * time.Second
 
-// furthestEnd is how far off the end of a task may be ordered.
+// furthestEnd is how far in the future the end of a task may be scheduled.
 const furthestEnd = 366 * 24 * time.Hour
 
-// deed is what an order asks for, once the call has been read and checked.
+// deed executes an order whose call has been read and checked.
 type deed func(context.Context) (broker.Receipt, error)
 
-// carryOut authenticates the caller, reads the order, carries it out, and answers with the receipt.
+// carryOut authenticates the caller, reads the order, executes it, and answers with the receipt.
 func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation string, read func(caller) (deed, error)) {
 	serve(s, w, r, operation, func(who caller) error {
 		do, err := read(who)
@@ -40,7 +40,7 @@ func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation stri
 	})
 }
 
-// notFound says what was not found, for the record.
+// notFound adds to ErrNotFound what was not found, for the record. It returns other errors unchanged.
 func notFound(err error, detail string) error {
 	if errors.Is(err, broker.ErrNotFound) {
 		return &requestError{kind: broker.ErrNotFound, detail: detail}
@@ -69,13 +69,13 @@ func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) 
 	})
 }
 
-// ourID tells whether an id is a UUID as we write them.
+// ourID reports whether an id is a UUID in the form that Brevet writes.
 func ourID(id string) bool {
 	parsed, err := uuid.Parse(id)
 	return err == nil && parsed.String() == id
 }
 
-// EndTask ends a task of the caller's own, or as an orchestrator or admin that of another sandbox. People have none of
+// EndTask ends one of the caller's own tasks or, for an orchestrator or admin, a task of another sandbox. People have no tasks of
 // their own.
 func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 	const operation = "endTask"
@@ -99,8 +99,8 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 	})
 }
 
-// taskOwner is whose task the caller may end: a workload's own, or that of a sandbox which a role of the caller's covers.
-// Any other might not exist.
+// taskOwner returns the SPIFFE ID whose task the caller may end: the calling workload itself, or a sandbox that a role of the
+// caller covers. For any other sandbox it returns ErrNotFound, so the caller cannot learn whether it exists.
 func (s *Server) taskOwner(r *http.Request, who caller, asked string) (string, error) {
 	if self, err := workloadOf(who); err == nil && (asked == "" || asked == self.ID().String()) {
 		return self.ID().String(), nil
@@ -115,7 +115,7 @@ func (s *Server) taskOwner(r *http.Request, who caller, asked string) (string, e
 	return id.String(), nil
 }
 
-// Revoke ends whatever an admin selects.
+// Revoke ends all credentials that an admin selects.
 func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	const operation = "revoke"
 	s.carryOut(w, r, operation, func(who caller) (deed, error) {
@@ -135,7 +135,7 @@ func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// selectorOf checks what openapi.yaml cannot. It has seen to it that something is selected.
+// selectorOf checks what openapi.yaml cannot. openapi.yaml already requires that something is selected.
 func selectorOf(ask RevocationRequest) (broker.Selector, error) {
 	bad := func(field string) (broker.Selector, error) {
 		return broker.Selector{}, &requestError{kind: errInvalid, field: field, detail: field}
@@ -157,8 +157,8 @@ func selectorOf(ask RevocationRequest) (broker.Selector, error) {
 
 func checkReason(reason string) error { return checkText("reason", reason) }
 
-// readAdminOrder reads an order of an admin, and how far it reaches. That is asked before, so that nobody else's is read,
-// and again after: who sends slowly may be no admin any more.
+// readAdminOrder reads the order of an admin, and returns it with the admin's reach. It checks the role before it reads the body,
+// so that only bodies of admins are read. It checks again afterwards: a caller that sends slowly may have lost the role.
 func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, broker.Reach, error) {
 	var out T
 	within, err := s.reach(r, who, s.roles.admin)
@@ -171,7 +171,7 @@ func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, wh
 	return out, within, err
 }
 
-// writeReceipt answers 200 when all of it is over, as far as it can be, and 202 when the server has to go on.
+// writeReceipt answers 200 if everything is over, as far as it can be, and 202 if the server has work left to do.
 func (s *Server) writeReceipt(w http.ResponseWriter, receipt broker.Receipt) {
 	out := Receipt{
 		ID: receipt.Command, Time: receipt.Time, Ended: make([]Ended, 0, len(receipt.Ended)), More: receipt.More,

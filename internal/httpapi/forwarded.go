@@ -14,28 +14,29 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// checkPath is where gateways ask; Envoy puts the path of the call behind it.
+// checkPath is the path of the check endpoint. Envoy appends the path of the forwarded call to it.
 const checkPath = "/v1/check"
 
-// forwardedRequest is the call that a gateway holds.
+// forwardedRequest is the call that a gateway holds while it asks Brevet.
 type forwardedRequest struct {
 	scopes.Call
-	// x5t is the base64url SHA-256 of the certificate that its caller has proved to the gateway; empty for none.
+	// x5t is the base64url SHA-256 of the certificate that the caller has proved to the gateway, or "" if there is none.
 	x5t string
 }
 
-// gateway is how one kind of gateway tells of the call.
+// gateway describes how one kind of gateway passes on the call.
 type gateway struct {
 	name string
-	// method, target and host are its header fields. Without, it sends the call's own, as Envoy does.
+	// method, target and host are the headers for these. If they are empty, the gateway sends the call's own method, target and
+	// host, as Envoy does.
 	method, target, host string
-	// certificate is its field for the caller's certificate, and thumbprint what reads that.
+	// certificate is the header with the caller's certificate, and thumbprint computes its thumbprint.
 	certificate string
 	thumbprint  func(string) (string, bool)
 }
 
-// gateways differ in the field of the certificate too: a gateway that passes on all that a caller sends passes on what
-// the caller has made up in the fields of others.
+// gateways lists the supported gateways. Each uses its own certificate header: a gateway that passes on all headers of a caller
+// also passes on what the caller forged for another gateway.
 var gateways = []gateway{
 	{"nginx", "X-Original-Method", "X-Original-Uri", "X-Original-Host", "X-Client-Cert", ofEscapedPEM},
 	{"traefik", "X-Forwarded-Method", "X-Forwarded-Uri", forwardedHost, "X-Forwarded-Tls-Client-Cert", ofBareDER},
@@ -46,7 +47,7 @@ const forwardedHost = "X-Forwarded-Host"
 
 type forwardedKey struct{}
 
-// keepForwarded keeps the host that a gateway tells of from what takes such fields away, for checks only.
+// keepForwarded saves X-Forwarded-Host of a check before unforwarded deletes it. It ignores other calls.
 func keepForwarded(r *http.Request) *http.Request {
 	if _, ok := checked(r); !ok {
 		return r
@@ -54,19 +55,19 @@ func keepForwarded(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), forwardedKey{}, r.Header.Values(forwardedHost)))
 }
 
-// checked returns what follows checkPath in the target of a call, byte for byte, when it is one to it.
+// checked returns what follows checkPath in the request target, byte for byte, and whether the call is a check.
 func checked(r *http.Request) (target string, ok bool) {
 	target, ok = strings.CutPrefix(r.RequestURI, checkPath)
 	return target, ok && (target == "" || target[0] == '/' || target[0] == '?')
 }
 
-// unclear is a call that nobody can be sure of.
+// unclear returns the error for a forwarded call that is not described beyond doubt.
 func unclear(why string) error {
 	return &requestError{kind: errUnclear, detail: "call_unclear", why: why, unsigned: true}
 }
 
-// forwardedRequestOf reads what a gateway tells of the call. Told in two manners it is refused even when both say the same: one
-// of them is the caller's own doing.
+// forwardedRequestOf reads the description of the forwarded call. It refuses a call that is described in two ways, even if they
+// agree: the caller itself sent one of them.
 func forwardedRequestOf(r *http.Request) (forwardedRequest, error) {
 	target, _ := checked(r)
 	var used []gateway
@@ -143,7 +144,7 @@ func ofEscapedPEM(value string) (string, bool) {
 	return jws.CertificateThumbprint(block.Bytes), true
 }
 
-// ofBareDER reads what Traefik's passTLSClientCert writes: base64 of each certificate, the caller's own first.
+// ofBareDER reads the header of Traefik's passTLSClientCert: each certificate in base64, the caller's own first.
 func ofBareDER(value string) (string, bool) {
 	own, _, _ := strings.Cut(value, ",")
 	der, err := base64.StdEncoding.Strict().DecodeString(own)
@@ -153,7 +154,7 @@ func ofBareDER(value string) (string, bool) {
 	return jws.CertificateThumbprint(der), true
 }
 
-// ofXFCC reads Envoy's x-forwarded-client-cert of one element that holds nothing which could be taken for another one.
+// ofXFCC reads Envoy's x-forwarded-client-cert. It accepts only one element, without characters that could begin another element.
 func ofXFCC(value string) (string, bool) {
 	var hashes []string
 	for pair := range strings.SplitSeq(value, ";") {

@@ -14,17 +14,18 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// form is a body as OAuth has it (RFC 6749, 3.2): parameters by name. One without a value counts as left out.
+// form is the body of an OAuth request (RFC 6749, section 3.2): parameters by name. A parameter without a value counts as
+// omitted.
 type form map[string]string
 
-// repeatable are the parameters that other servers take more than once (RFC 8707, RFC 8693).
+// repeatable are the parameters that other servers accept more than once (RFC 8707, RFC 8693).
 var repeatable = []string{"resource", "audience"}
 
 func badForm(detail string) error { return &requestError{kind: errForm, detail: detail} }
 
-// readForm reads a form as strictly as its specification allows: what is unknown in it is ignored.
+// readForm reads a form as strictly as the specification allows: it has to ignore unknown parameters.
 func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
-	if r.URL.RawQuery != "" { // where it would be logged
+	if r.URL.RawQuery != "" { // the query may be logged
 		return nil, badForm("query_unexpected")
 	}
 	if err := checkBodyHeaders(r, "application/x-www-form-urlencoded", maxBody); err != nil {
@@ -61,7 +62,7 @@ func badClient(detail string) error {
 	return &requestError{kind: errUnauthenticated, detail: detail}
 }
 
-// client proves which workload calls, by exactly one proof: the certificate of the connection, or a JWT-SVID in the form
+// client authenticates a workload by exactly one proof: the certificate of the connection, or a JWT-SVID in the form
 // (draft-ietf-oauth-spiffe-client-auth).
 func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 	svid := r.TLS != nil && len(r.TLS.PeerCertificates) > 0
@@ -80,13 +81,13 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 	if assertion != "" {
 		state = nil
 	}
-	// Its one audience is the issuer, by whatever type: the URL of an endpoint, which RFC 7523 allows, is what another server's metadata
-	// can have a client name (RFC 7523bis).
+	// The only audience must be the issuer, whatever the assertion type. RFC 7523 also allows the URL of an endpoint, but the
+	// metadata of another server can make a client put that URL into an assertion (RFC 7523bis).
 	who, err := s.cfg.Attestor.Identify(state, assertion)
 	return clientOf(who, err, f)
 }
 
-// asker is client where a bearer token will do too (RFC 7662, 2.1), which is a JWT-SVID here as in the rest of the API.
+// asker is like client, but also accepts a bearer token (RFC 7662, section 2.1). As in the rest of the API, that is a JWT-SVID.
 func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
 	bearer, err := bearerOf(r)
 	if err != nil || bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 ||
@@ -97,7 +98,7 @@ func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
 	return clientOf(who, err, f)
 }
 
-// clientOf holds a proof to the client that the form names.
+// clientOf checks the outcome of authentication, and that the form names the same client.
 func clientOf(who attest.Identity, err error, f form) (attest.Identity, error) {
 	switch {
 	case errors.Is(err, attest.ErrBundleUnavailable):
@@ -110,7 +111,7 @@ func clientOf(who attest.Identity, err error, f form) (attest.Identity, error) {
 	return who, nil
 }
 
-// oauthNames are what OAuth calls problems that it has a word for. For the rest that is invalid_request.
+// oauthNames maps problem codes to OAuth's error codes. A code without an entry becomes invalid_request.
 var oauthNames = map[ProblemCode]OAuthErrorCode{
 	CodeUnauthenticated: OAuthInvalidClient, CodeNotAllowed: OAuthUnauthorizedClient, CodeDenied: OAuthAccessDenied,
 	CodeInvalidDPoPProof: OAuthInvalidDPoPProof, CodeUseDPoPNonce: OAuthUseDPoPNonce,
@@ -137,8 +138,9 @@ func oauthName(err error, p Problem) OAuthErrorCode {
 	return OAuthInvalidRequest
 }
 
-// clientChallenge names the scheme that the client tried, as RFC 6749, section 5.2, asks. A client that did not use the Authorization header gets
-// no challenge: libraries take one for the whole answer, and do not show its user what is wrong.
+// clientChallenge sets the challenge for the scheme that the client tried, as RFC 6749, section 5.2, requires. A client that did
+// not send the Authorization header gets no challenge: libraries take a challenge for the whole response, and do not show the
+// user what is wrong.
 func clientChallenge(h http.Header, r *http.Request) {
 	switch scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); {
 	case strings.EqualFold(scheme, "Basic"):
@@ -152,7 +154,7 @@ func clientChallenge(h http.Header, r *http.Request) {
 	}
 }
 
-// asClient authenticates the OAuth client that sends a form, runs handle, and answers with the OAuth error of its error.
+// asClient authenticates the OAuth client that sends a form, runs handle, and answers an error in the OAuth form.
 func (s *Server) asClient(
 	w http.ResponseWriter, r *http.Request, operation string, authenticate func(*http.Request, form) (attest.Identity, error),
 	handle func(attest.Identity, form) error,
@@ -187,7 +189,7 @@ func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, e
 	if p.Explanation != "" {
 		out.ErrorDescription = describable(strings.TrimSpace(p.Field + " " + p.Explanation))
 	}
-	if errors.Is(err, errProof) || errors.Is(err, errNonce) { // of which RFC 9449, section 5, makes no question of who calls
+	if errors.Is(err, errProof) || errors.Is(err, errNonce) { // by RFC 9449, section 5, this is not an authentication failure
 		h.Del("WWW-Authenticate")
 		p.Status = http.StatusBadRequest
 	}
@@ -209,7 +211,7 @@ func (s *Server) writeOAuth(w http.ResponseWriter, status int, e OAuthError) {
 	writeBody(w, status, e)
 }
 
-// describable is a text with only what an error_description may have.
+// describable replaces the characters of a text that an error_description must not contain.
 func describable(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {

@@ -13,8 +13,8 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// exchange takes what RFC 8693 calls a subject token: one of the caller's, to hand it down, or a person's ID token, to ask
-// on their behalf. The caller is the actor of that.
+// exchange handles token exchange (RFC 8693). The subject token is either a token of the caller, which it delegates to an actor,
+// or the ID token of a person, on whose behalf the caller requests a token. In the second case the caller itself is the actor.
 func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
 	switch {
 	case !slices.Contains([]TokenType{"", TokenTypeAccessToken, TokenTypeJWT}, TokenType(f["requested_token_type"])):
@@ -35,7 +35,8 @@ func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt 
 	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user}, deliver)
 }
 
-// exchangeToken issues a token for a sub-agent in exchange for the caller's own token. The token is worth nothing to anybody but its holder.
+// exchangeToken issues a token for a sub-agent in exchange for the caller's own token. Only the holder of that token can exchange
+// it.
 func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form, deliver broker.Deliver) error {
 	h, err := s.readTokenExchange(f)
 	if err != nil {
@@ -83,8 +84,7 @@ func (s *Server) readTokenExchange(f form) (broker.TokenExchange, error) {
 	return h, checkReason(h.Reason)
 }
 
-// agrees holds what the form says of the new token to the one that it comes from: the same action, for the same audience and
-// task.
+// agrees checks that the form repeats the subject token: the new token has the same action, audience and task.
 func agrees(f form, t token.Claims) error {
 	if f["scope"] != "" && f["scope"] != t.Scope {
 		return badMember("scope", OAuthInvalidScope, "differs from the subject token")
@@ -120,7 +120,7 @@ func agrees(f form, t token.Claims) error {
 	return nil
 }
 
-// sameParams compares parameters as they are written: one that only means the same is refused.
+// sameParams compares parameters as they are written. A different spelling of the same value is not equal.
 func sameParams(a, b map[string]any) bool {
 	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
 }

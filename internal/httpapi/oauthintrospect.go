@@ -14,7 +14,8 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// presented reads a token of ours, for whomever it is. Any error but errKeys means that it is none, or none any more.
+// presented verifies a token of this issuer, for any audience. An error other than errKeys means that the token is invalid or has
+// expired.
 func (s *Server) presented(raw string) (broker.PresentedToken, error) {
 	verifier, err := s.verifier()
 	if err != nil {
@@ -27,13 +28,13 @@ func (s *Server) presented(raw string) (broker.PresentedToken, error) {
 	return broker.PresentedToken{Token: claims, Digest: token.Digest(raw)}, nil
 }
 
-// ownKeys is how tokens of ours were read last.
+// ownKeys caches the verifier for the last published keys.
 type ownKeys struct {
 	jwks     []byte
 	verifier *token.Verifier
 }
 
-// verifier reads tokens by the keys that are published now. It is made anew when those are others.
+// verifier returns a verifier for the keys that are published now. It creates a new one when the keys have changed.
 func (s *Server) verifier() (*token.Verifier, error) {
 	jwks, err := s.cfg.Keys.JWKS()
 	if err != nil {
@@ -56,7 +57,7 @@ func (s *Server) verifier() (*token.Verifier, error) {
 	return verifier, nil
 }
 
-// aboutToken is asClient for forms that are about a token.
+// aboutToken is asClient for forms that contain a token.
 func (s *Server) aboutToken(
 	w http.ResponseWriter, r *http.Request, operation string, authenticate func(*http.Request, form) (attest.Identity, error),
 	handle func(who attest.Identity, token string) error,
@@ -81,7 +82,7 @@ func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// introspect tells nothing of a token to whom it is not shown, and asks the store about no other.
+// introspect reveals nothing about a token unless who may introspect it. It asks the store about no other token.
 func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string) (Introspection, error) {
 	t, err := s.presented(raw)
 	switch {
@@ -99,8 +100,8 @@ func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string
 	return introspection(t.Token), nil
 }
 
-// lookAt is nil when a token is in force to who asks: to a resource server of its audience, which uses it with that, and to
-// its own sandbox, which does not.
+// lookAt returns nil if a token is in force and who may introspect it, and else an error such as ErrInactive. For a resource
+// server of the token's audience, introspection counts as a use. For the token's own sandbox it does not.
 func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.PresentedToken) error {
 	switch {
 	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
@@ -140,7 +141,7 @@ func actorOfToken(a *token.Actor) *TokenActor {
 	return &TokenActor{Sub: a.Subject, Act: actorOfToken(a.Actor)}
 }
 
-// tokenType is how a token is shown.
+// tokenType returns the authorization scheme for a token.
 func tokenType(t token.Claims) string {
 	if t.Confirm != nil && t.Confirm.JKT != "" {
 		return "DPoP"
@@ -166,7 +167,7 @@ func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string)
 	case errors.Is(err, errKeys):
 		return err
 	case err != nil, t.Token.Holder() != who.ID().String():
-		return nil // there is nothing to end
+		return nil // there is nothing to revoke
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTimeout)
 	defer cancel()

@@ -12,17 +12,17 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// The places of the metadata, whose form their specifications fix.
+// Paths of the metadata, which the specifications fix.
 const (
 	serverMetadata   = "/.well-known/oauth-authorization-server"
 	resourceMetadata = "/.well-known/oauth-protected-resource"
 )
 
-// clientMethods are how clients prove who they are (draft-ietf-oauth-spiffe-client-auth).
+// clientMethods are the client authentication methods (draft-ietf-oauth-spiffe-client-auth).
 var clientMethods = []string{"spiffe_x509", "spiffe_jwt"}
 
-// issuerURL is the issuer, which the configuration has found to be a URL, and the root of the server that it names. The
-// paths of the API begin there, whatever the issuer's path is.
+// issuerURL returns the issuer, which the configuration has checked to be a URL, and the root of its server. The paths of the API
+// begin at the root, whatever the path of the issuer is.
 func (s *Server) issuerURL() (issuer *url.URL, root string) {
 	issuer, err := url.Parse(s.cfg.Broker.Issuer())
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Server) issuerURL() (issuer *url.URL, root string) {
 	return issuer, (&url.URL{Scheme: issuer.Scheme, Host: issuer.Host}).String()
 }
 
-// GetServerMetadata tells OAuth clients what there is (RFC 8414).
+// GetServerMetadata serves the metadata of the authorization server (RFC 8414).
 func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getServerMetadata")
 	_, root := s.issuerURL()
@@ -49,7 +49,7 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// tokenScopes are the names of the scopes in force that the token endpoint gives tokens of.
+// tokenScopes returns the names of the scopes in force for which the token endpoint issues tokens.
 func (s *Server) tokenScopes() []string {
 	var names []string
 	for _, scope := range s.cfg.Broker.Scopes() {
@@ -61,7 +61,7 @@ func (s *Server) tokenScopes() []string {
 	return names
 }
 
-// GetResourceMetadata tells callers of this API how to prove who they are (RFC 9728).
+// GetResourceMetadata serves the metadata of the protected resource: how callers of this API authenticate (RFC 9728).
 func (s *Server) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getResourceMetadata")
 	_, root := s.issuerURL()

@@ -19,10 +19,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// defaultTask is the task of clients that do not know of tasks.
+// defaultTask is the task of requests from OAuth clients that send none.
 const defaultTask = "oauth"
 
-// GrantToken is IssueToken and RedeemRequest for OAuth clients.
+// GrantToken does for OAuth clients what IssueToken and RedeemRequest do.
 func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 	s.asClient(w, r, "grantToken", s.client, func(who attest.Identity, f form) error {
 		leave, err := s.enter(who)
@@ -35,7 +35,7 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		return s.grant(r.Context(), who, f, jkt, func(result broker.Result) error {
-			leave() // a client that reads slowly takes no place
+			leave() // a client that reads slowly must not hold a place
 			return s.deliverGrant(w, r, result)
 		})
 	})
@@ -55,7 +55,7 @@ func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt str
 	return badMember("grant_type", OAuthUnsupportedGrantType, "is not supported; /.well-known/oauth-authorization-server lists the grant types")
 }
 
-// ask issues what the form asks for, bound to the key and on behalf of the person in proved.
+// ask issues what the form requests, bound to the key and on behalf of the person in proved.
 func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved broker.Request, deliver broker.Deliver) error {
 	req, err := s.readAsk(f)
 	if err != nil {
@@ -69,7 +69,7 @@ func badMember(field string, name OAuthErrorCode, why string) error {
 	return &requestError{kind: errInvalid, field: field, detail: field, oauth: name, why: why}
 }
 
-// readAsk turns a form into a request, which has to be one that issueToken would take.
+// readAsk turns a form into a request that issueToken would accept.
 func (s *Server) readAsk(f form) (broker.Request, error) {
 	d, err := readDetails(f)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Server) readAsk(f form) (broker.Request, error) {
 	return req, checkReason(req.Reason)
 }
 
-// mostTTL is the longest TTL that may be asked for, in seconds, as openapi.yaml has it.
+// mostTTL is the longest TTL that a client may request, in seconds. openapi.yaml has the same maximum.
 const mostTTL = 31536000
 
 func readTTL(text string) (time.Duration, error) {
@@ -118,7 +118,7 @@ func readTTL(text string) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// authorizationDetail is the one object of authorization_details as a client may send it.
+// authorizationDetail is the single object of authorization_details that a client may send.
 type authorizationDetail struct {
 	Type       string         `json:"type"`
 	Actions    []string       `json:"actions"`
@@ -131,7 +131,7 @@ func badDetails(why string) error {
 	return badMember("authorization_details", OAuthInvalidDetails, why)
 }
 
-// readDetails reads authorization_details (RFC 9396) as strictly as any body.
+// readDetails reads authorization_details (RFC 9396) as strictly as any JSON body.
 func readDetails(f form) (authorizationDetail, error) {
 	const member = "authorization_details"
 	text := f[member]
@@ -156,7 +156,7 @@ func readDetails(f form) (authorizationDetail, error) {
 	return all[0], nil
 }
 
-// expectation is what the client takes the scope to be.
+// expectation returns what the client expects of the scope.
 func (d authorizationDetail) expectation() broker.Expectation {
 	e := broker.Expectation{Kind: scopes.KindJWT, Resource: d.Identifier}
 	if d.Actions != nil {
@@ -168,7 +168,7 @@ func (d authorizationDetail) expectation() broker.Expectation {
 	return e
 }
 
-// params keeps numbers as they were written.
+// params decodes the parameters, and keeps numbers as they are written.
 func (d authorizationDetail) params() (map[string]any, error) {
 	if d.Params == nil {
 		return nil, nil
@@ -182,7 +182,7 @@ func (d authorizationDetail) params() (map[string]any, error) {
 	return params, nil
 }
 
-// unexpected says what of a grant is not as the client takes it to be.
+// unexpected turns a broker.Unexpected error into one that names the parameter of the form which differs from the scope.
 func unexpected(err error, f form) error {
 	var found *broker.Unexpected
 	switch {
@@ -196,7 +196,7 @@ func unexpected(err error, f form) error {
 	return badDetails("differs from the scope")
 }
 
-// awaited means that people have not decided yet.
+// awaited is the error of a request that is still pending.
 type awaited struct {
 	name    OAuthErrorCode
 	id      string
@@ -216,7 +216,7 @@ func (s *Server) writeAwaited(w http.ResponseWriter, a *awaited) {
 	s.writeOAuth(w, http.StatusBadRequest, out)
 }
 
-// grantApproved issues what people have approved. While they have not decided, the error is [awaited].
+// grantApproved issues the credential of an approved request. While the request is pending, the error is [awaited].
 func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
 	id := f["auth_req_id"]
 	switch {
@@ -236,7 +236,7 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 	return notFound(err, "auth_req_id")
 }
 
-// whyNotApproved tells what is over in time from what is over for another reason.
+// whyNotApproved distinguishes a request that expired from one that ended for another reason.
 func (s *Server) whyNotApproved(ctx context.Context, who attest.Identity, id string) error {
 	view, err := s.cfg.Broker.Get(ctx, id, broker.Reach{Subject: who.ID().String()})
 	if err != nil {
@@ -275,7 +275,7 @@ func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, result bro
 	return errFault
 }
 
-// accessToken is token in OAuth's words, with the details as the token has them.
+// accessToken returns token's result in OAuth's form, with authorization_details exactly as the token has them.
 func (s *Server) accessToken(result broker.Result) (AccessToken, error) {
 	t := s.token(result)
 	var claims struct {

@@ -12,7 +12,7 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// RedeemRequest issues and delivers what people have approved.
+// RedeemRequest issues and delivers the credential of an approved request.
 func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
 	const operation = "redeemRequest"
 	serve(s, w, r, operation, func(who attest.Identity) error {
@@ -36,7 +36,7 @@ func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ 
 			return err
 		}
 		return notFound(s.cfg.Broker.RedeemApproval(r.Context(), who, claim, func(result broker.Result) error {
-			leave() // a caller that reads slowly takes no place
+			leave() // a caller that reads slowly must not hold a place
 			return s.deliver(w, r, result)
 		}), "id")
 	})
@@ -60,8 +60,7 @@ func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) 
 	})
 }
 
-// waitFor holds a call until a request of the caller's is not pending any more, or until the time is up that the
-// caller gave.
+// waitFor holds a call until one of the caller's requests is no longer pending, or until the time that the caller gave is over.
 func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View, wait string) (*broker.View, error) {
 	longest, err := time.ParseDuration(wait)
 	if err != nil || v.Status != broker.StatusPending {
@@ -86,12 +85,12 @@ func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View,
 	return s.cfg.Broker.Get(r.Context(), v.ID, broker.Reach{Subject: v.Subject.ID.String()})
 }
 
-// approvalOf is who decides on a request that waits for people, or has.
+// approvalOf returns which group decides, or decided, on a request.
 func approvalOf(v *broker.View) Approval {
 	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum, BreakGlass: v.BreakGlass, Broken: v.Broken}
 }
 
-// rejection is a person's no, told as policy's is.
+// rejection describes a request that people did not approve, or that has ended, in the same form as a denial by policy.
 func rejection(v *broker.View) *denial {
 	reason := string(v.Status)
 	people := "the group " + v.ApprovalGroup

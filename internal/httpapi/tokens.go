@@ -13,14 +13,14 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// maxReason and maxKey are the longest reason and the longest key of the caller's own, in bytes. openapi.yaml can only
+// maxReason and maxKey are the maximum length of a reason and of a key that the caller sends, in bytes. openapi.yaml can only
 // count characters.
 const maxReason, maxKey = 1000, 8 << 10
 
-// pollAfter is the seconds that a caller is asked to wait before it looks whether a person has decided.
+// pollAfter is the number of seconds between polls for a decision by people.
 const pollAfter = 5
 
-// IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver.
+// IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver the credential.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
 	serve(s, w, r, "issueToken", func(who attest.Identity) error {
 		req, err := s.readRequest(w, r, who)
@@ -36,7 +36,7 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 			return err
 		}
 		return s.cfg.Broker.Issue(r.Context(), who, req, func(result broker.Result) error {
-			leave() // a caller that reads slowly takes no place
+			leave() // a caller that reads slowly must not hold a place
 			return s.deliver(w, r, result)
 		})
 	})
@@ -64,7 +64,7 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.
 	}, err
 }
 
-// checkKeys bounds the caller's own keys in bytes.
+// checkKeys limits the length of the caller's keys in bytes.
 func checkKeys(csr, publicKey string) error {
 	for _, key := range []struct{ member, text string }{{"csr", csr}, {"public_key", publicKey}} {
 		if len(key.text) > maxKey {
@@ -74,7 +74,8 @@ func checkKeys(csr, publicKey string) error {
 	return nil
 }
 
-// deliver writes a result: a credential, the state of a pending request, or that of an earlier one. It returns a denial as an error.
+// deliver writes a result: a credential, the state of a pending request, or the state of an earlier request. It returns a denial
+// as an error.
 func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.Result) error {
 	if v := result.Earlier; v != nil {
 		if v.Status != broker.StatusPending && v.Status != broker.StatusApproved {
@@ -109,14 +110,14 @@ func (s *Server) countDecision(d scopes.Decision) {
 	}
 }
 
-// handOver writes a credential to the caller's connection. It sets Content-Length, so that the caller can use the response while Brevet still
-// renews the credential. Once the response has begun, errors wrap errCutOff.
+// handOver writes a credential to the caller's connection. It sets Content-Length, so the caller can use the response while
+// Brevet still renews the credential. Errors after the response has begun wrap errCutOff.
 func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, credential any) error {
 	body, err := json.Marshal(credential)
 	if err != nil {
 		return errFault // the error itself can quote the credential
 	}
-	// Checked before the flush, not after it: many clients hang up as soon as they have the whole response.
+	// This is checked before the flush, not after it: many clients disconnect as soon as they have the whole response.
 	if err := r.Context().Err(); err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable) // for the log: the caller has disconnected
 		return fmt.Errorf("%w: %w", errCutOff, err)
@@ -135,8 +136,8 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, cr
 	return nil
 }
 
-// flush empties the buffers above the socket, and tells whether that went well: the wrappers on the way have a Flush
-// that does not tell.
+// flush empties the buffers above the socket, and returns an error if that fails. It unwraps w first: Flush of the wrappers
+// returns no error.
 func flush(w http.ResponseWriter) error {
 	for {
 		if inner, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
@@ -147,7 +148,7 @@ func flush(w http.ResponseWriter) error {
 	}
 }
 
-// token is the one place where a credential is revealed.
+// token is the only function that reveals a credential.
 func (s *Server) token(result broker.Result) Token {
 	rec, revealed := result.Record, result.Credential.Secret.Reveal()
 	d := rec.Decision
@@ -186,7 +187,7 @@ func writePending(w http.ResponseWriter, p Pending) {
 	writeJSON(w, http.StatusAccepted, p)
 }
 
-// denial is policy's no, with what the caller is told of it.
+// denial is a denial by policy, with what the caller learns about it.
 type denial struct {
 	id, reason, explanation, catalogue, approvers string
 	policies                                      []string
@@ -226,7 +227,7 @@ func authorityOf(d scopes.Decision) string {
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 
-// list makes an absent list an empty one: the member is required.
+// list returns s, or an empty list if s is nil: the JSON member is required.
 func list(s []string) []string {
 	if s == nil {
 		return []string{}
