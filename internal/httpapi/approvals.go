@@ -10,7 +10,7 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// ListApprovals shows a person what waits for them.
+// ListApprovals lists the requests that wait for a person.
 func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
 	const operation = "listApprovals"
 	serve(s, w, r, operation, func(who people.Person) error {
@@ -34,7 +34,7 @@ func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params Li
 	})
 }
 
-// GetApproval shows a person one request with the votes on it.
+// GetApproval shows one request and its votes to a person.
 func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "getApproval"
 	serve(s, w, r, operation, func(who people.Person) error {
@@ -53,7 +53,7 @@ func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 	})
 }
 
-// CastVote takes a person's vote.
+// CastVote records a person's vote.
 func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "castVote"
 	serve(s, w, r, operation, func(who people.Person) error {
@@ -85,7 +85,7 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 	})
 }
 
-// CountVote counts a vote that was recorded, here or in the console.
+// CountVote counts a recorded vote, cast here or in the console.
 func (s *Server) CountVote(c *broker.ApprovalRequest, verdict broker.Verdict, who people.Person) {
 	s.metrics.votes.WithLabelValues(string(verdict), c.ApprovalGroup, who.Subject()).Inc()
 	if verdict == broker.BreakGlass {
@@ -93,7 +93,7 @@ func (s *Server) CountVote(c *broker.ApprovalRequest, verdict broker.Verdict, wh
 	}
 }
 
-// caseOf shows a request to a person. What they are asked to agree to is in its canonical form.
+// caseOf converts a request for a person. Canonical is the canonical form of what the person is asked to approve.
 func (s *Server) caseOf(c *broker.ApprovalRequest) ApprovalCase {
 	hash := c.Hash()
 	out := ApprovalCase{

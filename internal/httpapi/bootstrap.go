@@ -8,16 +8,17 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// Bootstrap is the time in which one person is an admin though no group makes them one. It is one for all replicas, and
-// is over for good once it is over.
+// Bootstrap is the period in which one person is an admin without membership in a mapped group. All replicas share it. Once it is
+// over, it never begins again.
 type Bootstrap interface {
-	// Bootstrap returns when it ends, or has ended, and whether it still goes on. It never answers from a standby.
+	// Bootstrap returns when the period ends or ended, and whether it still lasts. It never reads from a standby.
 	Bootstrap(ctx context.Context) (end time.Time, on bool, err error)
-	// EndBootstrap ends it. After nil no replica finds that it goes on.
+	// EndBootstrap ends the period. After it returns nil, every replica sees that the period is over.
 	EndBootstrap(ctx context.Context) error
 }
 
-// asAdmin adds to where a caller is an admin what the bootstrap admin has. That another admin calls ends it.
+// asAdmin returns where a caller is an admin: in within, or everywhere for the bootstrap admin while the period lasts. A call by
+// another admin ends the period.
 func (s *Server) asAdmin(r *http.Request, who caller, within []string) []string {
 	switch {
 	case len(within) > 0:
@@ -43,8 +44,8 @@ func (s *Server) isBootstrap(who caller) bool {
 	return ok && s.cfg.BootstrapAdmin != "" && person.ID() == s.cfg.BootstrapAdmin
 }
 
-// bootstrap is until when the bootstrap admin is on, or since when off. When that cannot be told it is off since the zero
-// time.
+// bootstrap returns when the period ends or ended, and whether it still lasts. If the store cannot tell, it returns the zero time
+// and false.
 func (s *Server) bootstrap(r *http.Request) (end time.Time, on bool) {
 	end, on, err := s.cfg.Bootstrap.Bootstrap(r.Context())
 	if err != nil {
@@ -54,7 +55,8 @@ func (s *Server) bootstrap(r *http.Request) (end time.Time, on bool) {
 	return end, on
 }
 
-// endBootstrap ends it once. What fails is tried again at the next call of an admin, and ends by itself within the hour.
+// endBootstrap ends the period once. If that fails, the next call by an admin tries again, and the period ends by itself within
+// an hour.
 func (s *Server) endBootstrap(r *http.Request) {
 	if s.cfg.Bootstrap == nil || s.bootstrapOver.Load() {
 		return
@@ -66,7 +68,7 @@ func (s *Server) endBootstrap(r *http.Request) {
 	s.bootstrapOver.Store(true)
 }
 
-// noRole is the refusal of a caller without a role. It tells the bootstrap admin why there is none any more.
+// noRole returns the error for a caller without a role. It tells the bootstrap admin why the role no longer applies.
 func (s *Server) noRole(r *http.Request, who caller) error {
 	if !s.isBootstrap(who) {
 		return errNoRole

@@ -8,14 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// bundleMeter asks the sources when it is asked itself, so that it never shows what was so a while ago.
+// bundleMeter reads the status of the sources at each scrape, so that it never shows an old state.
 type bundleMeter struct {
 	status  func() []attest.BundleStatus
 	failing *prometheus.Desc
 	now     func() time.Time
 }
 
-// MeterBundles registers brevet_bundle_failing_seconds. The trust domains that can be a label are those of the configuration.
+// MeterBundles registers brevet_bundle_failing_seconds. Its labels are the configured trust domains.
 func MeterBundles(reg prometheus.Registerer, status func() []attest.BundleStatus, now func() time.Time) error {
 	m := &bundleMeter{status: status, now: now, failing: prometheus.NewDesc("brevet_bundle_failing_seconds",
 		"Time since the source of a trust domain's bundle began to fail, 0 while it works. The last bundle is gone by for a day.",
@@ -26,7 +26,8 @@ func MeterBundles(reg prometheus.Registerer, status func() []attest.BundleStatus
 	return nil
 }
 
-// MeterCertificate registers brevet_certificate_expiry_timestamp_seconds, for alerts before clients cannot connect any more.
+// MeterCertificate registers brevet_certificate_expiry_timestamp_seconds, so that alerts fire before clients can no longer
+// connect.
 func MeterCertificate(reg prometheus.Registerer, expires func() time.Time) error {
 	err := reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "brevet_certificate_expiry_timestamp_seconds", Help: "When the server's certificate expires, in seconds since 1970.",
@@ -37,10 +38,10 @@ func MeterCertificate(reg prometheus.Registerer, expires func() time.Time) error
 	return nil
 }
 
-// Describe is for prometheus.
+// Describe implements prometheus.Collector.
 func (m *bundleMeter) Describe(to chan<- *prometheus.Desc) { to <- m.failing }
 
-// Collect is for prometheus.
+// Collect implements prometheus.Collector.
 func (m *bundleMeter) Collect(to chan<- prometheus.Metric) {
 	for _, s := range m.status() {
 		failing := 0.0

@@ -12,29 +12,29 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// mostProblems is how many problems of a catalogue are told.
+// mostProblems is the maximum number of catalogue problems in a response.
 const mostProblems = 100
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// badCatalogue is what is wrong with the files that an admin has sent.
+// badCatalogue contains the problems of a catalogue that an admin sent.
 type badCatalogue struct { //nolint:errname // it reads as what was sent
 	requestError
 	problems scopes.Problems
 }
 
-// Unwrap returns the finding.
+// Unwrap returns the underlying request error.
 func (c *badCatalogue) Unwrap() error { return &c.requestError }
 
-// tell puts the problems into the answer. They quote what was sent to whoever has sent it.
+// tell adds the problems to the response. They quote the catalogue, but only to the caller that sent it.
 func (c *badCatalogue) tell(p *Problem) {
 	for _, one := range c.problems[:min(len(c.problems), mostProblems)] {
 		p.Problems = append(p.Problems, CatalogueProblem{File: one.File, Line: one.Line, What: one.What})
 	}
 }
 
-// forCatalogue proves who calls, and that the catalogue is theirs to read or change: it concerns every trust domain. It
-// answers with what do returns; the actor is how the record names the caller.
+// forCatalogue authenticates the caller, and checks that it has the role to read or change the catalogue in every trust domain,
+// because the catalogue concerns all of them. It answers with what do returns. actor is the caller's name in the record.
 func (s *Server) forCatalogue(
 	w http.ResponseWriter, r *http.Request, operation string, do func(who caller, actor string) (status int, body any, err error),
 ) {
@@ -55,7 +55,7 @@ func (s *Server) forCatalogue(
 	})
 }
 
-// aboutCatalogue says what a change ran into, for the record.
+// aboutCatalogue adds to an error why a change failed, for the record.
 func aboutCatalogue(err error) error {
 	switch {
 	case errors.Is(err, broker.ErrOtherCatalogue):
@@ -66,7 +66,7 @@ func aboutCatalogue(err error) error {
 	return notFound(err, "digest")
 }
 
-// GetCatalogue reads the catalogue in force.
+// GetCatalogue returns the catalogue in force.
 func (s *Server) GetCatalogue(w http.ResponseWriter, r *http.Request) {
 	const operation = "getCatalogue"
 	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
@@ -84,7 +84,7 @@ func (s *Server) GetCatalogue(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// GetCatalogueFiles reads any catalogue that is kept.
+// GetCatalogueFiles returns the files of any stored catalogue.
 func (s *Server) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest) {
 	const operation = "getCatalogueFiles"
 	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
@@ -99,7 +99,7 @@ func (s *Server) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, diges
 	})
 }
 
-// ListCatalogueChanges tells what became of catalogues.
+// ListCatalogueChanges lists the changes of the catalogue, with proposals and decisions.
 func (s *Server) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams) {
 	const operation = "listCatalogueChanges"
 	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
@@ -119,7 +119,7 @@ func (s *Server) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, pa
 	})
 }
 
-// ApplyCatalogue puts another catalogue in force, or proposes it.
+// ApplyCatalogue replaces the catalogue in force, or proposes to.
 func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyCatalogueParams) {
 	const operation = "applyCatalogue"
 	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
@@ -157,7 +157,7 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 	})
 }
 
-// DecideCatalogue takes what an admin says to the proposal of another.
+// DecideCatalogue records an admin's decision on the proposal of another admin.
 func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest Digest, _ DecideCatalogueParams) {
 	const operation = "decideCatalogue"
 	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
@@ -185,7 +185,7 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 	})
 }
 
-// readCatalogueOrder reads an order, and asks again whether it is the caller's to give, as readAdminOrder does.
+// readCatalogueOrder reads an order, and then checks again that the caller is an admin, as readAdminOrder does.
 func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
 	out, err := readOrder[T](s, w, r, who, operation)
 	if err == nil {
@@ -194,7 +194,8 @@ func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request
 	return out, err
 }
 
-// ifMatch is the one catalogue that a change is for. Any, several and weak tags would not tell which.
+// ifMatch returns the digest of the catalogue that a change replaces. It refuses "*", lists and weak tags, which do not name
+// exactly one.
 func ifMatch(r *http.Request) (string, error) {
 	given := r.Header.Get("If-Match")
 	if given == "" {
@@ -208,7 +209,7 @@ func ifMatch(r *http.Request) (string, error) {
 	return digest, nil
 }
 
-// tag names the catalogue in force for the next change.
+// tag sets the ETag to the catalogue in force, for If-Match of the next change.
 func tag(w http.ResponseWriter, digest string) { w.Header().Set("ETag", `"`+digest+`"`) }
 
 func filesOf(files []scopes.File) []CatalogueFile {

@@ -2,8 +2,8 @@ package httpapi
 
 import "net/http"
 
-// causes explain why a caller was not authenticated, by the code that the record has. Each text is fixed: it says what is wrong with the
-// proof, which its sender can see too, and nothing of what the server trusts.
+// causes explains why a caller was not authenticated, by the code in the record. Each text is fixed. It says what is wrong with
+// the proof, which the caller can check too, and nothing about what the server trusts.
 var causes = map[string]string{ //nolint:gosec // texts about credentials, and none of them
 	"no_identity":             "The request has neither a client certificate nor a bearer token.",
 	"authorization_malformed": "The Authorization header must hold exactly one bearer token.",
@@ -32,8 +32,9 @@ var causes = map[string]string{ //nolint:gosec // texts about credentials, and n
 	"id_token_signature":      "The signature of the ID token does not match the keys of the OpenID provider.",
 }
 
-// causeOf is what the caller is told of a finding: its code in causes, and "" when there is nothing to tell. Which trust domains are
-// accepted, and which keys they have, is told apart in the record only: strangers, who can put any name into a token, would find out.
+// causeOf returns the cause that the caller is told for a recorded code, or "" if it is told none. Only the record distinguishes
+// unknown trust domains from unknown keys: otherwise strangers, who can put any name into a token, could find out which trust
+// domains are accepted.
 func causeOf(detail string) string {
 	switch detail {
 	case "unknown_trust_domain", "svid_authority":
@@ -45,8 +46,8 @@ func causeOf(detail string) string {
 	return ""
 }
 
-// outlived tells whether the cause may be that the certificate of a connection proves its client no longer, though it did when the
-// connection began. Only a new connection can mend that.
+// outlived reports whether the client certificate may have been valid when the connection began, and is not any more. The client
+// then needs a new connection.
 func outlived(r *http.Request, cause string) bool {
 	return r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && (cause == "svid_expired" || cause == "svid_authority" || cause == "svid_signature")
 }

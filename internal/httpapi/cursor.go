@@ -13,8 +13,9 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// cursors seals the place where a page ended, or, as a negative number, where one began. A cursor is encrypted, because the place counts entries of every trust
-// domain, and authenticated together with the reader and the filters, so that it continues that listing only.
+// cursors seals positions in a listing: where a page ended or, as a negative number, where one began. A cursor is encrypted,
+// because a position counts entries of every trust domain. It is authenticated together with the reader and the filters, so it
+// continues that listing only.
 type cursors struct{ aead cipher.AEAD }
 
 var cursorText = base64.RawURLEncoding.Strict()
@@ -40,10 +41,10 @@ func (c *cursors) seal(position int64, listing []byte) string {
 	return cursorText.EncodeToString(c.aead.Seal(nil, nil, place, listing)) //nolint:gosec // this AEAD makes its own nonces
 }
 
-// open returns the place, or errCursor for whatever seal did not make for the same listing.
+// open returns the position, or errCursor for a cursor that seal did not create for the same listing.
 func (c *cursors) open(cursor string, listing []byte) (int64, error) {
 	sealed, err := cursorText.DecodeString(cursor)
-	// The decoder skips line breaks; a cursor has one spelling.
+	// The decoder skips line breaks, but only one spelling of a cursor is valid.
 	if err != nil || cursorText.EncodeToString(sealed) != cursor {
 		return 0, &requestError{kind: errCursor, detail: "cursor_encoding"}
 	}
@@ -54,7 +55,7 @@ func (c *cursors) open(cursor string, listing []byte) (int64, error) {
 	return int64(binary.BigEndian.Uint64(place)), nil
 }
 
-// listingOf names a listing: who reads, with which reach and filters. The page's size may change on the way.
+// listingOf identifies a listing by its reader, reach and filters. The size of a page may change between pages.
 func listingOf(reader string, q broker.Query, reach broker.Reach) ([]byte, error) {
 	q.Limit, q.Before, q.From = 0, 0, 0
 	name, err := json.Marshal(struct {

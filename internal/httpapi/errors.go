@@ -44,20 +44,20 @@ var errCutOff = errors.New("response was cut off")
 // errSlow: a client opened an event stream and does not read it.
 var errSlow = errors.New("client does not read its events")
 
-// requestError is a failure with what may be said about it: field goes to the caller and is never input, why goes to the
-// caller and is fixed or the catalogue's text, detail is the fixed code for the record.
+// requestError is a failure with what may be said about it. field goes to the caller and never contains input. why goes to the
+// caller and is a fixed text or a text of the catalogue. detail is the fixed code for the record.
 type requestError struct {
 	kind               error
 	field, why, detail string
-	oauth              OAuthErrorCode // what OAuth calls it, where that is not what its kind is called
-	unsigned           bool           // nothing that we have signed came with the call, or it was refused before that was looked at
+	oauth              OAuthErrorCode // the OAuth error code, if it differs from that of kind
+	unsigned           bool           // the call has nothing that Brevet signed, or was refused before that was checked
 }
 
 func (f *requestError) Error() string { return f.kind.Error() + ": " + f.detail }
 
 func (f *requestError) Unwrap() error { return f.kind }
 
-// requestErrorOf looks into err for what may be said about it.
+// requestErrorOf returns what may be said about err.
 func requestErrorOf(err error) requestError {
 	var f *requestError
 	if errors.As(err, &f) {

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// eventEvery is how often a stream of events says at least that it is alive.
+	// eventEvery is the interval of keep-alive comments on an event stream.
 	eventEvery = 15 * time.Second
-	// eventTimeout is how long one write of a stream may take: who does not read is cut off.
+	// eventTimeout is the timeout of one write to a stream. A client that does not read is disconnected.
 	eventTimeout = 5 * time.Second
 )
 
-// WatchApprovals tells a person what comes to wait for them, and what stops waiting, as server-sent events.
+// WatchApprovals streams to a person which requests begin and stop waiting for them, as server-sent events.
 func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
 	const operation = "watchApprovals"
 	serve(s, w, r, operation, func(person people.Person) error {
@@ -45,7 +45,7 @@ func (s *Server) cutOff(r *http.Request, err error) {
 	}
 }
 
-// tell writes events until the person's token or this replica ends, or the person hangs up.
+// tell writes events until the person's token expires, this replica shuts down, or the person disconnects.
 func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Listener, out *stream) error {
 	if err := out.begin(); err != nil {
 		return err
@@ -79,16 +79,16 @@ func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Li
 	}
 }
 
-// stream is an answer of server-sent events.
+// stream is a response of server-sent events.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	now     func() time.Time
-	id      string // the greatest of a request that was told as waiting, while all that waited was
+	id      string // the greatest id of a waiting request that was sent; fixed while others are left out
 }
 
 func (o *stream) begin() error {
-	// There is nothing more to read, and the time for that is not the time that the answer may take.
+	// The call has been read, and its read timeout must not end the stream.
 	if err := supported(o.control.SetReadDeadline(time.Time{})); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (o *stream) begin() error {
 	return o.write(": hello\n\n")
 }
 
-// event writes one event. JSON has no line breaks, so what is told cannot pretend to be another.
+// event writes one event. JSON contains no line breaks, so its text cannot forge another event.
 func (o *stream) event(s *Server, e broker.Event) error {
 	var data any
 	switch e.Kind {
@@ -127,7 +127,7 @@ func (o *stream) event(s *Server, e broker.Event) error {
 	return o.write(b.String())
 }
 
-// write sends a text at once, or says that it could not be sent in time.
+// write sends a text at once, and returns an error if that fails or exceeds eventTimeout.
 func (o *stream) write(text string) error {
 	if err := supported(o.control.SetWriteDeadline(o.now().Add(eventTimeout))); err != nil {
 		return err
@@ -138,11 +138,11 @@ func (o *stream) write(text string) error {
 	if err := o.control.Flush(); err != nil {
 		return fmt.Errorf("writing an event: %w", err)
 	}
-	// HTTP/2 would end a stream at its deadline even when nothing is to be written.
+	// HTTP/2 would end the stream at its deadline even if nothing is to be written.
 	return supported(o.control.SetWriteDeadline(time.Time{}))
 }
 
-// supported lets a connection pass that has no deadlines, as in a test of the handler alone.
+// supported ignores that a connection has no deadlines, as when a test calls the handler directly.
 func supported(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil

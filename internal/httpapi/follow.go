@@ -10,10 +10,10 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// followEvery is how often a follower's changes are looked up.
+// followEvery is the interval at which a follower's changes are read.
 const followEvery = 700 * time.Millisecond
 
-// WatchIssuances tells of records that begin or change, as server-sent events.
+// WatchIssuances streams new and changed records as server-sent events.
 func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchIssuancesParams) {
 	const operation = "watchIssuances"
 	serve(s, w, r, operation, func(who caller) error {
@@ -31,7 +31,7 @@ func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchI
 	})
 }
 
-// follower is who follows what, and from where.
+// follower is what a caller follows, and from which position.
 type follower struct {
 	query   broker.Query
 	within  broker.Reach
@@ -72,7 +72,7 @@ func (s *Server) follower(r *http.Request, who caller, operation string, p Watch
 	return f, nil
 }
 
-// tellFollower writes events until the proof of who follows or this replica ends, or they hang up.
+// tellFollower writes events until the caller's credentials expire, this replica shuts down, or the caller disconnects.
 func (s *Server) tellFollower(r *http.Request, f *follower, out *stream) error {
 	if err := out.begin(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *Server) tellFollower(r *http.Request, f *follower, out *stream) error {
 		select {
 		case <-look.C:
 		case <-alive.C:
-			// The id alone: what came until now need not be looked at again.
+			// This sends only the id: a client that reconnects need not read again what came before it.
 			if err := out.write(": alive\nid: " + s.cursors.seal(f.from, f.listing) + "\n\n"); err != nil {
 				return err
 			}
@@ -103,7 +103,8 @@ func (s *Server) tellFollower(r *http.Request, f *follower, out *stream) error {
 	}
 }
 
-// tellChanges writes all there is. A place is told with the last event before it, so that nothing is lost on the way.
+// tellChanges writes all pending changes. The id of a position is sent with the last event before it, so that a client that
+// reconnects loses no event.
 func (s *Server) tellChanges(r *http.Request, f *follower, out *stream) error {
 	for {
 		began := f.from < 0

@@ -2,7 +2,7 @@ package httpapi
 
 import "github.com/brevet-dev/brevet/internal/secret"
 
-// checkText bounds somebody's free text, in bytes, and keeps secrets out of it (H82).
+// checkText limits the length of a caller's free text in bytes, and refuses text that contains a secret (H82).
 func checkText(field, text string) error {
 	switch {
 	case len(text) > maxReason:

@@ -13,10 +13,10 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// recordTimeout bounds the record of a handshake: its connection has no deadline of its own by then.
+// recordTimeout bounds the recording of a handshake, because its connection has no deadline by then.
 const recordTimeout = 5 * time.Second
 
-// lowLog is the log of what goes wrong below a call.
+// lowLog logs the errors of net/http that occur before there is a call.
 type lowLog struct {
 	to     *log.Logger
 	record func(remote string)
@@ -27,8 +27,8 @@ const (
 	keyMissing      = "invalid signature by the client certificate"
 )
 
-// Write passes a line on. A handshake with a certificate whose key the caller does not have fails after the
-// certificate was accepted and before there is a call: only this line tells of it.
+// Write logs a line. If the client does not have the key of its certificate, the handshake fails after the certificate was
+// accepted and before there is a call. Only this line reports it.
 func (l *lowLog) Write(line []byte) (int, error) {
 	l.to.Print(string(line))
 	if text, ok := strings.CutPrefix(string(line), handshakeFailed); ok && strings.Contains(text, keyMissing) {
@@ -38,13 +38,13 @@ func (l *lowLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// recordStolen records that someone at remote showed a certificate that is not theirs.
+// recordStolen records that a client at remote presented a certificate without its key.
 func (s *Server) recordStolen(remote string) {
 	recordHandshake(s.cfg.Broker, s.cfg.Log, remote, "svid_key_missing")
 }
 
-// RecordHandshakes is for attest.Config.OnRefusal. It records what never becomes a request: a client certificate that
-// is no acceptable SVID.
+// RecordHandshakes returns a function for attest.Config.OnRefusal. It records what never becomes a call: a client certificate
+// that is not an acceptable SVID.
 func RecordHandshakes(core *broker.Broker, log *slog.Logger) func(remote net.Addr, refused error) {
 	return func(remote net.Addr, refused error) {
 		recordHandshake(core, log, remote.String(), refusal.Reason(refused))

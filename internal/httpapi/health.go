@@ -13,14 +13,14 @@ import (
 
 const (
 	probeTimeout = 2 * time.Second
-	// healthLife is how long an answer is reused, so that nobody without an identity can make the stores busy.
+	// healthLife is how long a result is reused, so that unauthenticated clients cannot overload the stores.
 	healthLife = time.Second
 )
 
-// going is the state of a replica that is about to stop, whatever its checks say.
+// going is the state of a replica that is about to stop, regardless of its checks.
 var going = Health{Status: HealthFailing, Checks: map[string]HealthStatus{"running": HealthFailing}}
 
-// health runs the readiness checks, at most once each healthLife.
+// health runs the readiness checks, at most once per healthLife.
 type health struct {
 	checks []Check
 	log    *slog.Logger
@@ -35,7 +35,7 @@ func (h *health) state(ctx context.Context) Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now := h.now(); h.at.IsZero() || now.Sub(h.at) >= healthLife {
-		// The answer is for others too: the first caller must not be able to cancel it.
+		// Other callers share the result, so the first caller must not be able to cancel it.
 		h.last, h.at = h.probe(context.WithoutCancel(ctx)), now
 	}
 	return h.last
@@ -61,13 +61,13 @@ func (h *health) probe(ctx context.Context) Health {
 	return out
 }
 
-// Live answers that the process does.
+// Live reports that the process answers.
 func (s *Server) Live(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "live")
 	writeJSON(w, http.StatusOK, Health{Status: HealthOK})
 }
 
-// Ready names each check and whether it passes, and nothing of why.
+// Ready reports for each check whether it passes, but not why.
 func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "ready")
 	state, status := going, http.StatusOK
@@ -81,13 +81,13 @@ func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, state)
 }
 
-// writeNoContent answers that an order was carried out.
+// writeNoContent answers that an order was executed.
 func writeNoContent(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// writeJSON writes an answer that no cache may keep.
+// writeJSON writes a response that caches must not store.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

@@ -16,28 +16,29 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 )
 
-// What one client may take of the server. A call is small and answered fast, so all of it is tight.
+// Limits of one client. Calls are small and answered fast, so all limits are tight.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
 	idleTimeout       = time.Minute
 	maxHeaderBytes    = 16 << 10
-	// maxConnectionAge is when a connection is asked to close, so that clients spread over replicas and handshakes
-	// meet current bundles. The identity is verified on every call regardless.
+	// maxConnectionAge is the age at which a connection is asked to close, so that clients spread over replicas and handshakes
+	// use current bundles. The identity is verified on every call regardless.
 	maxConnectionAge = 15 * time.Minute
 )
 
 type connectionStart struct{}
 
 const (
-	// checkConnectionsEvery is how soon a connection is closed whose certificate has expired, or whose authority was removed.
+	// checkConnectionsEvery is the interval at which connections are closed whose certificate has expired, or whose authority was
+	// removed.
 	checkConnectionsEvery = 2 * time.Second
-	// finishWithin is how long the calls under way on such a connection may take to end.
+	// finishWithin is how long the calls in progress on such a connection may take to finish.
 	finishWithin = 30 * time.Second
 )
 
-// connections are those that are open, so that the ones whose client certificate does not verify any more can be closed.
+// connections are the open connections. Those whose client certificate no longer verifies are closed.
 type connections struct {
 	mu   sync.Mutex
 	open map[net.Conn]*openConnection
@@ -45,7 +46,7 @@ type connections struct {
 
 type openConnection struct {
 	state     http.ConnState
-	untrusted time.Time // since when its certificate does not verify; zero while it does
+	untrusted time.Time // since when the certificate does not verify; zero while it does
 }
 
 // note implements http.Server.ConnState.
@@ -60,12 +61,13 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 			c.open[conn] = &openConnection{}
 		}
 		c.open[conn].state = state
-	case http.StateNew: // its handshake is not over: asking for its certificates would wait for that
+	case http.StateNew: // the handshake is not over, and reading the certificates would wait for it
 	}
 }
 
-// CloseUntrusted closes connections whose client certificate expired, or whose authority left its bundle, until ctx ends: at once when
-// they are idle, and otherwise when their calls have ended. A client that opens a new connection presents its current SVID.
+// CloseUntrusted closes connections whose client certificate expired, or whose authority left its bundle, until ctx ends. It
+// closes idle connections at once, and others when their calls have ended. A client that opens a new connection presents its
+// current SVID.
 func (s *Server) CloseUntrusted(ctx context.Context) error {
 	tick := time.NewTicker(checkConnectionsEvery)
 	defer tick.Stop()
@@ -75,14 +77,14 @@ func (s *Server) CloseUntrusted(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 			for _, conn := range s.untrusted(s.cfg.Now()) {
-				go func() { _ = conn.Close() }() // which waits for a client that reads nothing
+				go func() { _ = conn.Close() }() // Close waits for a client that reads nothing
 			}
 		}
 	}
 }
 
-// untrusted are the connections to close. No lock is held while certificates are verified: every call of everybody notes its connection's
-// state, and would wait until thousands of certificates of others are verified.
+// untrusted returns the connections to close. It verifies certificates without the lock: every call records the state of its
+// connection, and would otherwise wait until thousands of certificates are verified.
 func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
 	for _, conn := range s.conns.snapshot() {
 		secured, ok := conn.(*tls.Conn)
@@ -94,7 +96,8 @@ func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
 			continue
 		}
 		_, err := s.cfg.Attestor.X509(&state)
-		// Without a bundle nobody can tell: calls get 503, and go on over this connection once the bundle is there again.
+		// Without a bundle, the certificate cannot be verified. Calls get 503, and continue on this connection once the bundle is
+		// available again.
 		if s.conns.judge(conn, err == nil || errors.Is(err, attest.ErrBundleUnavailable), now) {
 			closing = append(closing, conn)
 		}
@@ -102,20 +105,20 @@ func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
 	return closing
 }
 
-// snapshot are the connections that are open now.
+// snapshot returns the connections that are open now.
 func (c *connections) snapshot() []net.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Keys(c.open))
 }
 
-// judge notes whether a connection's certificate verifies, and tells whether the connection is to be closed.
+// judge records whether a connection's certificate verifies, and reports whether to close the connection.
 func (c *connections) judge(conn net.Conn, verifies bool, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	open := c.open[conn]
 	switch {
-	case open == nil: // closed meanwhile
+	case open == nil: // closed in the meantime
 		return false
 	case verifies:
 		open.untrusted = time.Time{}
@@ -126,8 +129,8 @@ func (c *connections) judge(conn net.Conn, verifies bool, now time.Time) bool {
 	return open.state == http.StateIdle || now.Sub(open.untrusted) > finishWithin
 }
 
-// HTTP returns a server for the API with every limit set; serve it with ServeTLS(listener, "", ""). tlsConfig has to
-// ask for client certificates as attest.Attestor.TLSConfig does.
+// HTTP returns a server for the API with every limit set. Start it with ServeTLS(listener, "", ""). tlsConfig must request client
+// certificates as attest.Attestor.TLSConfig does.
 func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -148,7 +151,7 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 			PingTimeout:          10 * time.Second,
 			WriteByteTimeout:     10 * time.Second,
 		},
-		// What goes wrong below a call is for anyone to cause at will, so it must not fill the log.
+		// Anybody can cause errors before there is a call, so they must not fill the log.
 		ErrorLog:  log.New(&lowLog{to: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), record: s.recordStolen}, "", 0),
 		ConnState: s.conns.note,
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
@@ -159,11 +162,11 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 	return api
 }
 
-// Leave has /readyz say that this replica goes, and each answer close its connection, so that callers come back by way of those who
-// have read that. Calls are answered as ever: the server has to be shut down later.
+// Leave makes /readyz report that this replica is about to stop, and makes each response close its connection, so that callers
+// reconnect through a balancer that has read /readyz. Calls are still answered. The server must be shut down later.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
-// aged says whether the call's connection is to close after its answer.
+// aged reports whether to close the call's connection after the response.
 func (s *Server) aged(r *http.Request) bool {
 	start, ok := r.Context().Value(connectionStart{}).(time.Time)
 	return s.leaving.Load() || ok && s.cfg.Now().Sub(start) >= maxConnectionAge

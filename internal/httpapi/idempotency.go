@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// maxIdempotencyKey is the longest key, in characters, without quotes.
+// maxIdempotencyKey is the maximum length of a key in characters, without quotes.
 const maxIdempotencyKey = 255
 
-// idempotencyKey reads the header's value: printable ASCII, or that as a string of RFC 8941 (in double quotes, with
-// backslash before quote and backslash). Both spellings are the same key. Empty is a key that was not sent.
+// idempotencyKey reads the value of the header: printable ASCII, or the same as a string of RFC 8941 (in double quotes, with a
+// backslash before quotes and backslashes). Both spellings are the same key. It returns "" if the caller sent no key.
 func idempotencyKey(r *http.Request) (string, error) {
 	bad := &requestError{kind: errParameter, field: "Idempotency-Key", detail: "idempotency_key"}
 	values := r.Header.Values("Idempotency-Key")

@@ -13,30 +13,30 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// InclusionProofs is the log as auditors hold it to account. The errors are audit.ErrNotYet for what no checkpoint covers yet, and
-// else as for broker.Ledger. What it returns is proven by itself: nobody has to believe it.
+// InclusionProofs is the log that auditors verify. The errors are audit.ErrNotYet for an entry that no checkpoint covers yet, and
+// otherwise those of broker.Ledger. Auditors can verify every result without trusting the server.
 type InclusionProofs interface {
-	// Checkpoint is the last signed checkpoint that so many witnesses have cosigned, with their cosignatures.
+	// Checkpoint returns the last signed checkpoint with cosignatures of that many witnesses.
 	Checkpoint(ctx context.Context, witnesses int) (string, error)
-	// ProveEntry and ProveGrowth take a size of zero for that of the last checkpoint, and return which it was.
+	// ProveEntry and ProveGrowth use the size of the last checkpoint if the size is zero, and return the size that they used.
 	ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error)
 	ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error)
-	// Tile is a tile as in c2sp.org/tlog-tiles; a width of zero is 256.
+	// Tile returns a tile as in c2sp.org/tlog-tiles. A width of zero means 256.
 	Tile(ctx context.Context, level int, number int64, width int) ([]byte, error)
 	Receipt(ctx context.Context, id string) (audit.Receipt, error)
 	TaskReceipt(ctx context.Context, spiffeID, task string) (audit.Receipt, error)
-	// Entries are those from an index on: up to limit, 1000 at most, and fewer when they are large.
+	// Entries returns the entries from an index on: up to limit, at most 1000, and fewer if they are large.
 	Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error)
 }
 
-// GetCheckpoint reads the last checkpoint to an auditor.
+// GetCheckpoint returns the last checkpoint to an auditor.
 func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
 	s.forAuditors(w, r, "getCheckpoint", func(auditing) (any, error) {
 		return s.cfg.InclusionProofs.Checkpoint(r.Context(), params.Witnesses)
 	})
 }
 
-// GetLogKeys reads the log's public keys to an auditor.
+// GetLogKeys returns the public keys of the log to an auditor.
 func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 	s.forAuditors(w, r, "getLogKeys", func(auditing) (any, error) {
 		keys, err := s.cfg.LogKeys.Keys(r.Context())
@@ -52,7 +52,7 @@ func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params P
 	})
 }
 
-// ProveConsistency proves to an auditor that the log of one size is the beginning of a larger one.
+// ProveConsistency proves to an auditor that the log of one size is a prefix of the log of a larger size.
 func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
 	s.forAuditors(w, r, "proveConsistency", func(auditing) (any, error) {
 		to, path, err := s.cfg.InclusionProofs.ProveGrowth(r.Context(), params.From, params.To)
@@ -60,7 +60,7 @@ func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params
 	})
 }
 
-// GetTile reads hashes of the tree to an auditor.
+// GetTile returns hashes of the tree to an auditor.
 func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
 	s.forAuditors(w, r, "getTile", func(auditing) (any, error) {
 		data, err := s.cfg.InclusionProofs.Tile(r.Context(), level, number, params.Width)
@@ -68,7 +68,7 @@ func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, numb
 	})
 }
 
-// GetReceipt proves to an auditor that an issuance that it may see is in the log.
+// GetReceipt proves to an auditor that an issuance within the auditor's reach is in the log.
 func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
 	s.forAuditors(w, r, "getReceipt", func(by auditing) (any, error) {
 		if _, err := s.find(r, by.who, id, by.within); err != nil {
@@ -79,7 +79,7 @@ func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
 	})
 }
 
-// GetTaskReceipt proves to an auditor what was issued for a task that it may see.
+// GetTaskReceipt proves to an auditor what was issued for a task within the auditor's reach.
 func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
 	s.forAuditors(w, r, "getTaskReceipt", func(by auditing) (any, error) {
 		if !by.within.Covers(params.SpiffeID) {
@@ -92,7 +92,7 @@ func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Tas
 
 const defaultEntries = 500
 
-// ListEntries reads entries to an auditor of all trust domains: they are of all of them.
+// ListEntries returns entries to an auditor of all trust domains, because entries belong to all of them.
 func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
 	s.forAuditors(w, r, "listEntries", func(by auditing) (any, error) {
 		if err := s.overAll(r, by.who, s.roles.auditor); err != nil {
@@ -107,14 +107,14 @@ func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params List
 	})
 }
 
-// auditing is who audits, and what.
+// auditing is the auditor and the reach of what it may read.
 type auditing struct {
 	who    caller
 	within broker.Reach
 }
 
-// forAuditors answers an auditor, of whatever, with what read returns: text, bytes, or what is written as JSON. The log is
-// one for all trust domains, and its hashes tell nothing of any.
+// forAuditors answers an auditor of any trust domain or path with the result of read. A string is sent as text, a byte slice as
+// it is, and any other value as JSON. All trust domains share one log, and its hashes reveal nothing about any of them.
 func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
 	serve(s, w, r, operation, func(who caller) error {
 		within, err := s.reach(r, who, s.roles.auditor)

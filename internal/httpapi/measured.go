@@ -16,7 +16,7 @@ type Stopwatch struct {
 	seconds *prometheus.HistogramVec
 }
 
-// NewStopwatch registers the metric brevet_store_duration_seconds, by store, operation and whether it went well.
+// NewStopwatch registers the metric brevet_store_duration_seconds, by store, operation and outcome.
 func NewStopwatch(reg prometheus.Registerer, now func() time.Time) (*Stopwatch, error) {
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "brevet_store_duration_seconds", Help: "Time that the ledger and the mint took, by store, operation and outcome.",
@@ -36,15 +36,15 @@ func (s *Stopwatch) observe(store, operation string, start time.Time, err error)
 	s.seconds.WithLabelValues(store, operation, outcome).Observe(s.now().Sub(start).Seconds())
 }
 
-// Ledger returns l with its writes and reads measured.
+// Ledger returns l with measured writes and reads.
 func (s *Stopwatch) Ledger(l broker.Ledger) broker.Ledger { return measuredLedger{l, s} }
 
-// LiveCredentials returns e with its commands and its search for what is alive measured.
+// LiveCredentials returns e with measured commands and searches for live credentials.
 func (s *Stopwatch) LiveCredentials(e broker.LiveCredentials) broker.LiveCredentials {
 	return measuredLiveCredentials{e, s}
 }
 
-// Minter returns m with its mints, renewals and revocations measured.
+// Minter returns m with measured mints, renewals and revocations.
 func (s *Stopwatch) Minter(m broker.Minter) broker.Minter { return measuredMinter{m, s} }
 
 type measuredLedger struct {
@@ -58,7 +58,7 @@ func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.V
 	failure := err
 	if errors.Is(err, broker.ErrLimited) || errors.Is(err, broker.ErrQuarantined) || errors.Is(err, broker.ErrTaskEnded) ||
 		errors.Is(err, broker.ErrSuperseded) {
-		failure = nil // an answer, as good as any
+		failure = nil // the ledger works: this is its answer
 	}
 	l.watch.observe("ledger", "begin", start, failure)
 	return earlier, err

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics never carries a SPIFFE ID, a task or a scope as label: there is no end of those. People are few, and how much
-// is asked of each of them has to be seen.
+// metrics never uses a SPIFFE ID, a task or a scope as a label, because their number is not bounded. People are few, and
+// operators must see how many requests each of them decides on.
 type metrics struct {
 	requests  *prometheus.CounterVec   // route, status
 	duration  *prometheus.HistogramVec // route
@@ -65,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// Gauges shows what only the broker, the ledger and the witnesses know.
+// Gauges are metrics about the broker, the ledger and the witnesses.
 type Gauges struct {
 	unrevoked prometheus.Gauge
 	size      prometheus.Gauge
@@ -73,7 +73,7 @@ type Gauges struct {
 	cosigned  *prometheus.GaugeVec   // witness
 	failures  *prometheus.CounterVec // witness, why
 	now       func() time.Time
-	sealed    atomic.Int64 // when the last checkpoint was last seen to be right, in nanoseconds; zero is never
+	sealed    atomic.Int64 // when the last checkpoint was last verified, in nanoseconds since 1970; zero if never
 }
 
 // NewGauges registers brevet_unrevoked, and the metrics of the ledger and witnesses.
@@ -111,13 +111,13 @@ func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error)
 // Unrevoked is for broker.Config.OnUnrevoked.
 func (g *Gauges) Unrevoked(n int) { g.unrevoked.Set(float64(n)) }
 
-// Sealed tells the size of a checkpoint that was seen to be right.
+// Sealed sets the size of a checkpoint that was verified.
 func (g *Gauges) Sealed(size int64) {
 	g.size.Set(float64(size))
 	g.sealed.Store(g.now().UnixNano())
 }
 
-// Room tells how many entries still fit into the ledger.
+// Room sets how many entries still fit into the ledger.
 func (g *Gauges) Room(entries int64) { g.room.Set(float64(entries)) }
 
 func (g *Gauges) age() float64 {
@@ -128,13 +128,13 @@ func (g *Gauges) age() float64 {
 	return g.now().Sub(time.Unix(0, sealed)).Seconds()
 }
 
-// Cosigned tells the size of a checkpoint that a witness has cosigned.
+// Cosigned sets the size of the checkpoint that a witness has cosigned.
 func (g *Gauges) Cosigned(witness string, size int64) {
 	g.cosigned.WithLabelValues(witness).Set(float64(size))
 }
 
-// NotCosigned tells that a witness has not cosigned one.
+// NotCosigned counts a checkpoint that a witness has not cosigned.
 func (g *Gauges) NotCosigned(witness, why string) { g.failures.WithLabelValues(witness, why).Inc() }
 
-// durationBuckets are in seconds, from a cached answer to a store that hangs.
+// durationBuckets are in seconds, from a cached response to a store that hangs.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}

@@ -82,7 +82,7 @@ func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// introspect reveals nothing about a token unless who may introspect it. It asks the store about no other token.
+// introspect reveals nothing about a token unless the caller may introspect it. It asks the store about no other token.
 func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string) (Introspection, error) {
 	t, err := s.presented(raw)
 	switch {
@@ -100,8 +100,8 @@ func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string
 	return introspection(t.Token), nil
 }
 
-// lookAt returns nil if a token is in force and who may introspect it, and else an error such as ErrInactive. For a resource
-// server of the token's audience, introspection counts as a use. For the token's own sandbox it does not.
+// lookAt returns nil if a token is in force and the caller may introspect it, and otherwise an error such as ErrInactive. For a
+// resource server of the token's audience, introspection counts as a use. For the token's own sandbox it does not.
 func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.PresentedToken) error {
 	switch {
 	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):

@@ -9,7 +9,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// AddQuarantine stops issuing to whom an admin names, and ends what they hold.
+// AddQuarantine stops issuing to the sandboxes that an admin names, and ends their credentials.
 func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	const operation = "addQuarantine"
 	s.carryOut(w, r, operation, func(who caller) (deed, error) {
@@ -31,7 +31,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// RemoveQuarantine lifts one.
+// RemoveQuarantine lifts a quarantine.
 func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
 	const operation = "removeQuarantine"
 	serve(s, w, r, operation, func(who caller) error {
@@ -61,7 +61,7 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 	})
 }
 
-// ListQuarantines shows those that stand to admins and auditors.
+// ListQuarantines lists the quarantines in effect to admins and auditors.
 func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
 	const operation = "listQuarantines"
 	serve(s, w, r, operation, func(who caller) error {

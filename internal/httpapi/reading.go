@@ -38,7 +38,7 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 	})
 }
 
-// GetIssuance reads one record to whoever may see it.
+// GetIssuance returns one record to a caller that may read it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 	serve(s, w, r, "getIssuance", func(who caller) error {
 		within, err := s.readable(r, who)
@@ -54,7 +54,7 @@ func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 	})
 }
 
-// find reads one record. Malformed, unknown and foreign ids are the same error.
+// find reads one record. It returns the same error for malformed, unknown and foreign ids.
 func (s *Server) find(r *http.Request, who caller, id string, within broker.Reach) (*broker.View, error) {
 	if !ourID(id) {
 		return nil, &requestError{kind: broker.ErrNotFound, detail: "id"}
@@ -66,7 +66,7 @@ func (s *Server) find(r *http.Request, who caller, id string, within broker.Reac
 	return v, notFound(err, "id")
 }
 
-// ListIssuances reads one page of records.
+// ListIssuances returns one page of records.
 func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams) {
 	const operation = "listIssuances"
 	serve(s, w, r, operation, func(who caller) error {
@@ -92,7 +92,7 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 	})
 }
 
-// reading is who reads, and what they may.
+// reading is the reader and the reach of what it may read.
 type reading struct {
 	reader string
 	within broker.Reach
@@ -135,7 +135,7 @@ func (s *Server) list(r *http.Request, by reading, params ListIssuancesParams) (
 const (
 	// paramPrefix begins the names of filters on the parameters of requests.
 	paramPrefix = "params."
-	// mostParams is how many of them there may be, and longestParam the longest name or value, in bytes.
+	// mostParams is the maximum number of such filters, and longestParam the maximum length of a name or value in bytes.
 	mostParams, longestParam = 8, 1024
 )
 
@@ -171,7 +171,8 @@ func queryOf(r *http.Request, p ListIssuancesParams) (broker.Query, error) {
 	}, nil
 }
 
-// paramFilters are those of a query that has passed the rules. Not ok are too many, or too long ones.
+// paramFilters returns the filters on parameters in a query that has passed the rules. ok is false if there are too many or one
+// is too long.
 func paramFilters(values url.Values) (params map[string]string, ok bool) {
 	for key := range values {
 		name, is := strings.CutPrefix(key, paramPrefix)
@@ -190,7 +191,7 @@ func paramFilters(values url.Values) (params map[string]string, ok bool) {
 	return params, true
 }
 
-// badIdentity names the first of three selections that is given and not what it should be, or nothing.
+// badIdentity returns the name of the first of the three filters that is set and invalid, or "".
 func badIdentity(id, prefix, trustDomain string) string {
 	if id != "" {
 		if parsed, err := spiffeid.FromString(id); err != nil || parsed.Path() == "" {
@@ -210,7 +211,7 @@ func badIdentity(id, prefix, trustDomain string) string {
 	return ""
 }
 
-// pageLink repeats the query, which has passed the rules, with another cursor (RFC 8288).
+// pageLink returns a Link header value (RFC 8288): the query of the call, which has passed the rules, with another cursor.
 func pageLink(r *http.Request, rel, cursor string) string {
 	values := r.URL.Query()
 	values.Set("cursor", cursor)
@@ -241,7 +242,8 @@ func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 	if v.User != nil {
 		out.OnBehalfOf = v.User.ID
 	}
-	// The index counts the entries of all trust domains, and the rest is Vault's inside: not for a sandbox to know.
+	// The index counts the entries of all trust domains, and the other fields are internals of Vault, so a sandbox must not see
+	// them.
 	if within.Subject == "" {
 		out.Index = &v.Index
 		out.Credential.VaultPath, out.Credential.Lease, out.Credential.Accessor = v.VaultPath, v.Minted.Lease, v.Minted.Accessor
@@ -252,7 +254,7 @@ func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 func factsOf(v *broker.View) CredentialFacts {
 	facts := CredentialFacts{
 		Kind: v.CredentialKind, Audience: v.Audience, KeyID: v.KeyID, ClaimsSha256: v.ClaimsDigest, Name: v.Minted.Name,
-		// A secret that was read without a lease is nobody's to end.
+		// Nobody can revoke a secret that was read without a lease.
 		Static: v.CredentialKind == scopes.KindKV ||
 			v.CredentialKind == scopes.KindVault && v.Status == broker.StatusIssued && v.Minted.Accessor == "",
 	}
@@ -262,8 +264,8 @@ func factsOf(v *broker.View) CredentialFacts {
 	return facts
 }
 
-// parameterError answers what the generated code could not bind. It runs before the operation, so it proves who calls first
-// like one.
+// parameterError answers a call whose parameters the generated code could not bind. It runs before the operation, so it
+// authenticates the caller first, like an operation.
 func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
 	pattern := chi.RouteContext(r.Context()).RoutePattern()
 	serve(s, w, r, s.rules.operation(r.Method, pattern), func(caller) error {
@@ -289,7 +291,7 @@ func (s *Server) GetKeys(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(keys)
 }
 
-// GetSpec serves the description of the API.
+// GetSpec serves openapi.yaml.
 func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getSpec")
 	w.Header().Set("Content-Type", "application/yaml")

@@ -10,28 +10,28 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Role is a workload that may do more than a sandbox, in some trust domains, or below some paths, or both.
+// Role is a workload with more rights than a sandbox in some trust domains, below some paths, or both.
 type Role struct {
 	ID           spiffeid.ID
 	TrustDomains []spiffeid.TrustDomain
-	// Within are SPIFFE IDs: the role is held at and below them.
+	// Within are SPIFFE IDs. The workload has the role for these and for all SPIFFE IDs below them.
 	Within []spiffeid.ID
 }
 
-// ResourceServer is a workload that may ask about the tokens for its audiences, whichever trust domain their subjects are
-// of.
+// ResourceServer is a workload that may introspect the tokens for its audiences, in whatever trust domain the subject of the
+// token is.
 type ResourceServer struct {
 	ID        spiffeid.ID
 	Audiences []string
 }
 
-// holders are the workloads that have one role, with the trust domains and SPIFFE IDs at or below which they do.
+// holders maps the workloads with a role to the trust domains and SPIFFE IDs at or below which they have it.
 type holders map[spiffeid.ID][]string
 
-// role is a role as workloads hold it, by their SPIFFE IDs, and as people do, by their groups.
+// role is a role that workloads have by their SPIFFE IDs, and people by their groups.
 type role struct {
 	workloads holders
-	people    people.Role // empty when people have no such role
+	people    people.Role // empty if people cannot have the role
 }
 
 type roles struct{ auditor, admin, orchestrator role }
@@ -57,7 +57,7 @@ func holdersOf(all []Role) holders {
 	return h
 }
 
-// within is where who holds an office by the configuration.
+// within returns where the caller has a role by the configuration.
 func (s *Server) within(who caller, o role) []string {
 	switch who := who.(type) {
 	case attest.Identity:
@@ -68,8 +68,8 @@ func (s *Server) within(who caller, o role) []string {
 	return nil
 }
 
-// where is how far who gets by any of the offices, in a call that takes one of them. It reaches nothing for who holds
-// none.
+// where returns the reach of the caller by any of the roles, in a call that requires one of them. The reach is empty if the
+// caller has none.
 func (s *Server) where(r *http.Request, who caller, of ...role) broker.Reach {
 	var prefixes []string
 	for _, o := range of {
@@ -82,7 +82,7 @@ func (s *Server) where(r *http.Request, who caller, of ...role) broker.Reach {
 	return broker.ReachOf(prefixes)
 }
 
-// everywhere puts the trust domains that are accepted in the place of [people.Everywhere].
+// everywhere replaces [people.Everywhere] with the accepted trust domains.
 func (s *Server) everywhere(within []string) []string {
 	if !slices.Contains(within, people.Everywhere) {
 		return within
@@ -94,7 +94,7 @@ func (s *Server) everywhere(within []string) []string {
 	return all
 }
 
-// reach is how far who gets by any of the offices. Without one it is errNotAllowed.
+// reach returns the reach of the caller by any of the roles, and errNotAllowed if the caller has none.
 func (s *Server) reach(r *http.Request, who caller, of ...role) (broker.Reach, error) {
 	within := s.where(r, who, of...)
 	if len(within.TrustDomains)+len(within.Within) == 0 {
@@ -103,7 +103,7 @@ func (s *Server) reach(r *http.Request, who caller, of ...role) (broker.Reach, e
 	return within, nil
 }
 
-// overAll is nil when who holds one of the offices in every trust domain.
+// overAll returns nil if the caller has one of the roles in every trust domain.
 func (s *Server) overAll(r *http.Request, who caller, of ...role) error {
 	within := s.where(r, who, of...)
 	for _, td := range s.cfg.Attestor.TrustDomains() {
@@ -116,8 +116,8 @@ func (s *Server) overAll(r *http.Request, who caller, of ...role) error {
 
 var errNoRole = &requestError{kind: errNotAllowed, detail: "role"}
 
-// readable is what who may read: auditors all of what they are given, other workloads their own, and other people
-// nothing.
+// readable returns what the caller may read. Auditors may read everything within their reach, other workloads only their own
+// records, and other people nothing.
 func (s *Server) readable(r *http.Request, who caller) (broker.Reach, error) {
 	within := s.where(r, who, s.roles.auditor)
 	if len(within.TrustDomains)+len(within.Within) > 0 {

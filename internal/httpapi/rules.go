@@ -241,7 +241,7 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 	if op.RequestBody == nil {
 		return names
 	}
-	if body := op.RequestBody.Value.Content.Get("application/json"); body != nil { // otherwise a form, which describes more than the server reads
+	if body := op.RequestBody.Value.Content.Get("application/json"); body != nil { // else a form, which allows unknown members
 		for name := range body.Schema.Value.Properties {
 			names[name] = true
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// ListScopes tells a sandbox what it may ask for.
+// ListScopes lists the scopes that a sandbox may request.
 func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
 	const operation = "listScopes"
 	serve(s, w, r, operation, func(who attest.Identity) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// GetStatusList serves a list of which tokens were ended (draft-ietf-oauth-status-list-20, section 8) to anybody. A caller who
-// has this one already is told so.
+// GetStatusList serves a list of revoked tokens to any caller (draft-ietf-oauth-status-list-20, section 8). It answers 304 if the
+// caller already has the current list.
 func (s *Server) GetStatusList(w http.ResponseWriter, r *http.Request, id string) {
 	s.begin(r, "getStatusList")
 	list, err := s.statusList(r, id)

@@ -10,7 +10,7 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// GetTaskTimeline reads what is recorded of one task.
+// GetTaskTimeline returns the recorded events of one task.
 func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams) {
 	s.timeline(w, r, "getTaskTimeline", func(by reading) (broker.TimelineQuery, string, error) {
 		id := cmp.Or(params.SpiffeID, by.within.Subject)
@@ -27,7 +27,7 @@ func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Ta
 	})
 }
 
-// GetIssuanceTimeline reads what is recorded of one record.
+// GetIssuanceTimeline returns the recorded events of one request.
 func (s *Server) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams) {
 	s.timeline(w, r, "getIssuanceTimeline", func(reading) (broker.TimelineQuery, string, error) {
 		if !ourID(id) {
@@ -99,7 +99,7 @@ func eventOf(h *broker.Happening, within broker.Reach) TimelineEvent {
 		DecisionCode: h.Code, Explanation: h.Explanation, By: h.Actor, Verdict: h.Verdict, Covers: h.Covers, Reason: h.Reason,
 		At: h.At, Calls: h.Calls,
 	}
-	// A sandbox learns that it was decided, and not what people say of it among themselves.
+	// A sandbox learns that people decided, but not who voted or what they wrote.
 	if within.Subject == "" {
 		out.Index, out.ByName, out.Note = &h.Index, h.ActorName, h.Note
 	} else if h.Verdict != "" {

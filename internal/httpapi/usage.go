@@ -9,10 +9,10 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// defaultUsage is how far back uses are counted when nothing else is asked for.
+// defaultUsage is the period over which uses are counted unless the caller selects another.
 const defaultUsage = 30 * 24 * time.Hour
 
-// ReportUses records what a sandbox says of one of its own credentials.
+// ReportUses records what a sandbox reports about the use of one of its own credentials.
 func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "reportUses"
 	serve(s, w, r, operation, func(who attest.Identity) error {
@@ -35,7 +35,7 @@ func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 	})
 }
 
-// GetUsage compares for an auditor what was granted with what was used.
+// GetUsage compares what was granted with what was used, for an auditor.
 func (s *Server) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
 	s.forAuditors(w, r, "getUsage", func(by auditing) (any, error) {
 		bad := func(field string) (any, error) {

@@ -10,7 +10,7 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// WhoAmI tells a caller what its proof proves, and where it holds which role.
+// WhoAmI tells a caller its authenticated identity, and where it has which role.
 func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	const operation = "whoAmI"
 	serve(s, w, r, operation, func(who caller) error {
@@ -26,7 +26,7 @@ func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// rolesOf lists the roles. To ask for them is not to act as an admin.
+// rolesOf lists the roles of a caller. Listing the admin role does not count as a call by an admin, so it does not end bootstrap.
 func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
 	all := []CallerRole{}
 	for _, held := range []struct {
@@ -55,7 +55,7 @@ func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
 	return all
 }
 
-// audiencesOf are those whose tokens who may ask about, sorted.
+// audiencesOf returns the audiences whose tokens who may introspect, sorted.
 func (s *Server) audiencesOf(who caller) []string {
 	workload, ok := who.(attest.Identity)
 	if !ok {
@@ -64,7 +64,7 @@ func (s *Server) audiencesOf(who caller) []string {
 	return slices.Sorted(slices.Values(s.audiences[workload.ID()]))
 }
 
-// prefixesOf is what [broker.ReachOf] made the reach of.
+// prefixesOf returns the prefixes from which [broker.ReachOf] makes r.
 func prefixesOf(r broker.Reach) []string {
 	var all []string
 	for _, td := range r.TrustDomains {
