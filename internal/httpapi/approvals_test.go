@@ -19,7 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// aliceBot is a sandbox of Alice's.
+// aliceBot is a sandbox that Alice owns.
 const aliceBot = "spiffe://acme.test/users/alice/bot"
 
 const approvable = `scopes:
@@ -90,7 +90,7 @@ func askFor(scope string) client.Ask {
 	return a
 }
 
-// waiting asks for something that people have to agree to, and returns the request.
+// waiting sends a request that needs approval, and returns its id.
 func waiting(t *testing.T, c *client.Client, a client.Ask) string {
 	t.Helper()
 	got, err := c.Request(t.Context(), a)
@@ -100,7 +100,7 @@ func waiting(t *testing.T, c *client.Client, a client.Ask) string {
 	return got.Pending.ID
 }
 
-// vote looks at a request and says yes or no to what it shows.
+// vote reads a request and votes on what it shows.
 func vote(t *testing.T, c *client.Client, id string, verdict openapi.Verdict) (openapi.ApprovalCase, error) {
 	t.Helper()
 	shown, err := c.Approval(t.Context(), id)
@@ -223,7 +223,7 @@ func TestVotesThatDoNotCount(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H88: a no to what was issued already comes too late, and ends it all the same.
+// H88: a denial after issuance comes too late for the decision, but it still revokes the credential.
 func TestANoAfterIssueRevokes(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -250,7 +250,7 @@ func TestANoAfterIssueRevokes(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H93, H107: whoever votes and redeems at once, on whichever replica, it is issued once.
+// H93, H107: with concurrent votes and redemptions on both replicas, the credential is issued once.
 func TestAHundredVotesIssueOnce(t *testing.T) {
 	t.Parallel()
 	o := withPeople
@@ -326,7 +326,7 @@ func TestWaitingEndsWithTheVote(t *testing.T) {
 	}
 }
 
-// H105 and the rest: between the vote and the mint everything is looked at again.
+// H105 and others: redemption checks everything again.
 func TestApprovalsThatAreVoid(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -344,7 +344,7 @@ func TestApprovalsThatAreVoid(t *testing.T) {
 			if _, err := s.Client(t, sandbox).EndTask(t.Context(), task, client.TaskEnd{}); err != nil {
 				t.Fatal(err)
 			}
-		}, openapi.CodeNotApproved}, // the end of the task has withdrawn it
+		}, openapi.CodeNotApproved}, // the end of the task has withdrawn the request
 	} {
 		t.Run(name, func(t *testing.T) {
 			sandbox := "spiffe://acme.test/agents/" + tc.sandbox
@@ -362,7 +362,7 @@ func TestApprovalsThatAreVoid(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A request of an ended task is withdrawn, however the task ended: nobody decides on it any more.
+// However a task ends, its pending requests are withdrawn, and nobody can vote on them any more.
 func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -412,7 +412,8 @@ func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A yes that covers the task stands for the same ask of the same sandbox and task, and for nothing else; a no ends that.
+// An approval that covers the task applies to the same request of the same sandbox and task, and to nothing else. A denial ends
+// it.
 func TestAYesThatCoversTheTask(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -488,11 +489,11 @@ func TestAYesThatCoversTheTask(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H95: neither a sandbox nor a person can flood those who decide.
+// H95: neither a sandbox nor a person can flood the approvers.
 func TestFloodsOfRequestsAndVotes(t *testing.T) {
 	t.Parallel()
 	o := withPeople
-	var stopped atomic.Int64 // when the clock was: a busy machine is no flood
+	var stopped atomic.Int64 // when the clock stopped; on a busy machine the calls are too slow for a flood
 	o.Now = func() time.Time {
 		if at := stopped.Load(); at != 0 {
 			return time.Unix(0, at)
@@ -532,7 +533,7 @@ func TestFloodsOfRequestsAndVotes(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H90: what is fetched in advance does not vote, and H87: what has expired is decided.
+// H90: prefetching a page does not vote. H87: an expired request is decided.
 func TestNothingButAVoteVotes(t *testing.T) {
 	t.Parallel()
 	o := withPeople

@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// H95: whoever withdraws what it has asked for has bothered people all the same. What a yes covers bothers nobody.
+// H95: a withdrawn request still counts against the limit, because people were asked. A request that an approval covers does not
+// count.
 func TestAskingAndWithdrawingIsLimited(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -48,8 +49,8 @@ func TestAskingAndWithdrawingIsLimited(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H95: neither a few sandboxes that ask as often as they may nor a trust domain hide what others ask for, in the list and
-// in the stream, and whoever reads them learns that there is more.
+// H95: neither a few sandboxes that request as often as they may nor a whole trust domain hide the requests of others, in the
+// list and in the stream. Approvers learn that there are more requests.
 func TestNobodyHidesWhatOthersAskFor(t *testing.T) {
 	t.Parallel()
 	o := withPeople
@@ -83,7 +84,7 @@ func TestNobodyHidesWhatOthersAskFor(t *testing.T) {
 	watch := bob.WatchApprovals()
 	heard := tellsUntil(t, watch, func(told map[string]bool) bool { return told[victim] && told[beside] && len(told) > mostTold })
 	later := waiting(t, s.Client(t, twin), ask)
-	// Who connects again is told of the newest, and of all that had no room before once there is some.
+	// A client that reconnects receives the newest request, and also those that did not fit before, once there is room.
 	for _, one := range list.Approvals[:40] {
 		if _, err := bob.Vote(t.Context(), one, openapi.VerdictDeny, ""); err != nil {
 			t.Fatal(err)
@@ -98,10 +99,10 @@ func TestNobodyHidesWhatOthersAskFor(t *testing.T) {
 	}
 }
 
-// mostTold is how many requests of a group a stream tells of at once.
+// mostTold is how many requests of a group a stream sends at once.
 const mostTold = 500
 
-// tellsUntil follows a watch until what it told as waiting is enough.
+// tellsUntil follows a watch until enough accepts the requests that it sent as waiting.
 func tellsUntil(t *testing.T, watch *client.ApprovalWatch, enough func(told map[string]bool) bool) map[string]bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -124,7 +125,7 @@ func tellsUntil(t *testing.T, watch *client.ApprovalWatch, enough func(told map[
 	return told
 }
 
-// onceRead does something right after a record was read.
+// onceRead runs a function once, right after a record was read.
 type onceRead struct {
 	broker.Ledger
 	do *atomic.Pointer[func()]
@@ -138,7 +139,7 @@ func (l onceRead) Get(ctx context.Context, id string, reach broker.Reach) (*brok
 	return view, err
 }
 
-// A request whose mint failed is redeemed once more while somebody says no: the no ends the second credential.
+// A request whose mint failed is redeemed again during a denial. The denial revokes the second credential.
 func TestANoBetweenTwoRedemptions(t *testing.T) {
 	t.Parallel()
 	var meanwhile atomic.Pointer[func()]

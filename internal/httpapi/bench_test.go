@@ -7,7 +7,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// BenchmarkIssue is the whole way of a request: attested over mutual TLS, decided, recorded, signed by Vault, verified.
+// BenchmarkIssue measures a whole request: attested over mutual TLS, decided, recorded, signed by Vault, verified.
 func BenchmarkIssue(b *testing.B) {
 	s := testkit.NewStack(b, testkit.Options{Catalogue: catalogue})
 	c := s.Client(b, agent)

@@ -15,7 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// bootstrapped has a bootstrap admin, who is in no group that is mapped.
+// bootstrapped returns options with a bootstrap admin who is in no mapped group.
 func bootstrapped() testkit.Options {
 	o := staffed
 	o.Applied, o.BootstrapAdmin = true, "first"
@@ -23,7 +23,7 @@ func bootstrapped() testkit.Options {
 	return o
 }
 
-// wantBootstrap holds the bootstrap admin to being one, or to being told why not.
+// wantBootstrap checks that the bootstrap admin is an admin, or is told why not.
 func wantBootstrap(t *testing.T, s *testkit.Stack, on bool) {
 	t.Helper()
 	first := s.Person(t, "first")
@@ -46,7 +46,7 @@ func wantBootstrap(t *testing.T, s *testkit.Stack, on bool) {
 			t.Errorf("got %v, want it refused, since when and what to do", err)
 		}
 	}
-	// It is one role, and the others are not of it.
+	// The bootstrap admin has only the admin role.
 	_, err = first.Page(t.Context(), client.Filter{})
 	wantRefusal(t, "reading the record", err, client.ErrNotAllowed)
 	if waiting, err := first.Approvals(t.Context(), 10); err != nil || len(waiting.Approvals) != 0 {
@@ -56,7 +56,7 @@ func wantBootstrap(t *testing.T, s *testkit.Stack, on bool) {
 	wantRefusal(t, "quarantine by somebody else", err, client.ErrNotAllowed)
 }
 
-// The first call of another admin ends it, on any replica and for those to come.
+// The first call of another admin ends bootstrap, on all replicas and those started later.
 func TestBootstrapAdminUntilAnother(t *testing.T) {
 	t.Parallel()
 	for another, call := range map[string]func(*client.Client) error{
@@ -95,7 +95,7 @@ func TestBootstrapAdminUntilAnother(t *testing.T) {
 	}
 }
 
-// lateBody does something when the server has begun to read it.
+// lateBody calls first when the server begins to read it.
 type lateBody struct {
 	io.Reader
 	first func()
@@ -107,7 +107,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
-// Who was the bootstrap admin when the call began is none any more when its body has come.
+// A bootstrap admin whose role ends during the call is refused once the body has arrived.
 func TestBootstrapAdminWhoSendsLate(t *testing.T) {
 	t.Parallel()
 	none := "sha256:" + strings.Repeat("0", 64)
@@ -134,7 +134,7 @@ func TestBootstrapAdminWhoSendsLate(t *testing.T) {
 				"Expect": {"100-continue"}, "If-Match": {`"` + none + `"`},
 			}
 			h := s.HTTP(t, nil)
-			h.Transport.(*http.Transport).ExpectContinueTimeout = time.Hour // only the server has it sent
+			h.Transport.(*http.Transport).ExpectContinueTimeout = time.Hour // the client sends the body only when the server asks for it
 			resp, err := h.Do(req)
 			if err != nil {
 				t.Fatal(err)
@@ -148,7 +148,7 @@ func TestBootstrapAdminWhoSendsLate(t *testing.T) {
 	}
 }
 
-// Who cannot be told to be the bootstrap admin is not.
+// Without a database that confirms it, nobody is the bootstrap admin.
 func TestBootstrapAdminFailsClosed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bootstrapped())
@@ -166,7 +166,7 @@ func TestBootstrapAdminFailsClosed(t *testing.T) {
 	if _, err := s.Person(t, "root").Catalogue(t.Context()); err != nil {
 		t.Errorf("another admin: got %v", err)
 	}
-	// What could not be ended then is ended by the next call.
+	// The next call by an admin ends what could not be ended before.
 	if _, err := owner.Exec(t.Context(), `ALTER TABLE deployment RENAME lost TO created_at`); err != nil {
 		t.Fatal(err)
 	}

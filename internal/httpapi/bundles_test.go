@@ -27,8 +27,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
-// While the source of a bundle fails, the last one is gone by for a day and no longer: on connections that were open all the
-// time, too, nobody is taken at their word who could not be held to the keys of today (I10).
+// While the source of a bundle fails, the last bundle is used for a day and no longer. After that, nobody is authenticated
+// without current keys, not even on connections that were open all the time (I10).
 func TestALastBundleIsGoneByForADay(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
@@ -76,7 +76,7 @@ func TestALastBundleIsGoneByForADay(t *testing.T) {
 	}
 }
 
-// federated is the bundle of an issuer, fetched from an endpoint that can be taken down.
+// federated returns sources with the bundle of an issuer, from an endpoint that can be taken down.
 func federated(t *testing.T, issuer *devstack.Issuer, now func() time.Time) (*atomic.Bool, *attest.Sources) {
 	t.Helper()
 	down := new(atomic.Bool)
@@ -102,7 +102,7 @@ func federated(t *testing.T, issuer *devstack.Issuer, now func() time.Time) (*at
 	return down, bundles
 }
 
-// serveBundles serves as the stack does, but for where its bundles come from.
+// serveBundles serves like the stack, but with bundles from other sources.
 func serveBundles(t *testing.T, s *testkit.Stack, cfg httpapi.Config, bundles *attest.Sources) *testkit.Stack {
 	t.Helper()
 	var err error
@@ -129,14 +129,13 @@ func serveBundles(t *testing.T, s *testkit.Stack, cfg httpapi.Config, bundles *a
 	return &there
 }
 
-// whoami is what was answered to somebody who asked who they are.
+// whoami is the response to a call of /v1/whoami.
 type whoami struct {
 	status int
 	code   string // of a problem
 }
 
-// askWho asks over a connection, which it can be nothing but. In TLS 1.3 a client learns only now that its certificate was
-// refused.
+// askWho calls /v1/whoami over exactly this connection. In TLS 1.3 a client learns only now that its certificate was refused.
 func askWho(conn *tls.Conn) (got whoami, err error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return got, err
@@ -160,7 +159,7 @@ func wantWho(t *testing.T, conn *tls.Conn, want whoami) {
 	}
 }
 
-// sourceIs waits for the only source to be like that.
+// sourceIs waits until like accepts the status of the only source.
 func sourceIs(t *testing.T, bundles *attest.Sources, like func(attest.BundleStatus) bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

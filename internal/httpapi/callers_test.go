@@ -64,15 +64,15 @@ var (
 	}
 )
 
-// forGateways is for resource servers, with the proof of somebody else beside their own: check_test.go.
+// forGateways is for resource servers, and needs the proof of another caller in addition to their own: check_test.go.
 var forGateways = []wire{{method: "GET", target: "/v1/check"}}
 
-// forAnybody needs no proof: statuslist_test.go.
+// forAnybody needs no authentication: statuslist_test.go.
 var forAnybody = []wire{{method: "GET", target: "/v1/status-lists/" + someID}}
 
 var inPath = regexp.MustCompile(`\{[a-z]+\}`)
 
-// No operation is left out of what the tests below hold.
+// Every operation is in one of the lists that the tests below use.
 func TestEveryOperationIsForSomebody(t *testing.T) {
 	t.Parallel()
 	operations, err := httpapi.Operations()
@@ -91,7 +91,7 @@ func TestEveryOperationIsForSomebody(t *testing.T) {
 	}
 }
 
-// refusedOnce sends a call and wants it refused, by one entry that says so, and says which person was.
+// refusedOnce sends a call, and checks that it is refused and leaves exactly one entry, which names the person if there is one.
 func refusedOnce(t *testing.T, s *testkit.Stack, h hostile, person string) {
 	t.Helper()
 	before, signings := entriesOf(t, s), s.Signings(t)
@@ -111,7 +111,7 @@ func refusedOnce(t *testing.T, s *testkit.Stack, h hostile, person string) {
 	}
 }
 
-// H101: whatever roles people have, they get no credential; H94: whatever roles workloads have, they do not vote.
+// H101: people get no credential, whatever roles they have. H94: workloads cannot vote, whatever roles they have.
 func TestWhoeverIsTheWrongKind(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -129,7 +129,7 @@ func TestWhoeverIsTheWrongKind(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H30: a certificate and an ID token are two callers, and two callers are none.
+// H30: a call with a certificate and an ID token has two callers, so it is not authenticated.
 func TestCertificateWithIDToken(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -142,10 +142,10 @@ func TestCertificateWithIDToken(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// An answer to what proves neither a workload nor a person names the cause by a fixed text, and differs in nothing else.
+// The response to an unauthenticated call names the cause by a fixed text. For all causes, the rest of the response is the same.
 func TestProofsOfNobody(t *testing.T) {
 	t.Parallel()
-	// The ledger takes 50 refusals each second, so every call finds its clock a bit later.
+	// The ledger records at most 50 refusals each second, so the clock advances with every call.
 	var calls atomic.Int64
 	o := staffed
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
@@ -186,7 +186,8 @@ func TestProofsOfNobody(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Whoever makes up tokens learns neither which trust domains are accepted nor which keys they have: the record alone tells these apart.
+// A caller with forged tokens learns neither which trust domains are accepted nor which keys they have. Only the record
+// distinguishes these.
 func TestTrustDomainsCannotBeGuessed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -240,7 +241,7 @@ func TestTrustDomainsCannotBeGuessed(t *testing.T) {
 	}
 }
 
-// causeless is a refusal without its cause, which has to be one of the table.
+// causeless returns a refusal without its cause, and checks that the cause is in the table.
 func causeless(t *testing.T, text string) string {
 	t.Helper()
 	var p map[string]any
@@ -257,7 +258,7 @@ func causeless(t *testing.T, text string) string {
 	return string(rest)
 }
 
-// audience is a JWT-SVID that is for somebody else.
+// audience returns a JWT-SVID for another audience.
 func audience(t *testing.T, s *testkit.Stack) string {
 	t.Helper()
 	token, err := s.Acme.JWTSVID(s.X509(t, admin).ID, "https://elsewhere.test")
@@ -267,8 +268,8 @@ func audience(t *testing.T, s *testkit.Stack) string {
 	return token
 }
 
-// H92 and I14: to somebody limited to a path, what is elsewhere answers as what is nowhere, to the letter; and nothing of it is
-// told by how a call fails that is wrong in itself.
+// H92 and I14: for a caller limited to a path, the response about a record outside the path is identical to the response about an
+// unknown one. Errors of malformed calls reveal nothing either.
 func TestElsewhereIsNowhere(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -307,7 +308,7 @@ func TestElsewhereIsNowhere(t *testing.T) {
 	}
 }
 
-// proofOf is a JWT-SVID of a workload, or an ID token of a person.
+// proofOf returns a JWT-SVID of a workload, or an ID token of a person.
 func proofOf(t *testing.T, s *testkit.Stack, who string) string {
 	t.Helper()
 	if strings.HasPrefix(who, "spiffe://") {

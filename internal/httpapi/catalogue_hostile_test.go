@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// catalogueRows are calls of an admin of all trust domains that would change the catalogue, and change nothing.
+// catalogueRows are calls of an admin of all trust domains that try to change the catalogue and must change nothing.
 func catalogueRows(t *testing.T, s *testkit.Stack) []hostile {
 	auth, tag := "Bearer "+s.JWT(t, chief), `If-Match: "`+digestOf(t, catalogue)+`"`
 	var rows []hostile
@@ -91,7 +91,7 @@ func proposalRows(auth, tag string) []hostile {
 	return rows
 }
 
-// Nothing of what is refused is kept.
+// Nothing of a refused catalogue is stored.
 func TestHostileCatalogues(t *testing.T) {
 	t.Parallel()
 	o := kept

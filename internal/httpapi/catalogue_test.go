@@ -29,7 +29,7 @@ const (
 	noDigest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 )
 
-// kept has its catalogue in the ledger, and who may change it.
+// kept has its catalogue in the ledger, and admins and auditors for it.
 var kept = testkit.Options{
 	Catalogue: catalogue, Applied: true, Auditors: []string{auditor}, Admins: []string{admin},
 	CatalogueAdmins: []string{chief, deputy}, CatalogueAuditors: []string{inspect},
@@ -42,7 +42,7 @@ var kept = testkit.Options{
 	},
 }
 
-// changed is a catalogue with one text put in the place of another.
+// changed returns a catalogue with one text replaced by another.
 func changed(t *testing.T, files []scopes.File, from, to string) []scopes.File {
 	t.Helper()
 	out, found := slices.Clone(files), false
@@ -57,7 +57,7 @@ func changed(t *testing.T, files []scopes.File, from, to string) []scopes.File {
 	return out
 }
 
-// withoutReading permits the agent nothing.
+// withoutReading returns a catalogue that permits the agent nothing.
 func withoutReading(t *testing.T) []scopes.File {
 	return changed(t, catalogue, `Path::"spiffe://acme.test/agents/a"`, `Path::"spiffe://acme.test/agents/nobody"`)
 }
@@ -79,7 +79,7 @@ func order(files []scopes.File, reason string) openapi.CatalogueOrder {
 	return o
 }
 
-// apply puts files in the place of what is in force.
+// apply replaces the catalogue in force.
 func apply(t *testing.T, c *client.Client, files []scopes.File) openapi.CatalogueChange {
 	t.Helper()
 	now, err := c.Catalogue(t.Context())
@@ -93,7 +93,7 @@ func apply(t *testing.T, c *client.Client, files []scopes.File) openapi.Catalogu
 	return got
 }
 
-// appliedAt is the index of the entry of each digest that was applied last.
+// appliedAt returns for each digest the index of the last entry that applied it.
 func appliedAt(t *testing.T, s *testkit.Stack) map[string]int64 {
 	t.Helper()
 	at := map[string]int64{}
@@ -105,14 +105,14 @@ func appliedAt(t *testing.T, s *testkit.Stack) map[string]int64 {
 	return at
 }
 
-// H105: however busy two replicas are, what begins after an apply was answered is decided by nothing else, and what the
-// ledger holds behind it neither. Nobody is told that it failed.
+// H105: after an apply was answered, requests that begin later are decided by the new catalogue only, and so are later ledger
+// entries, however busy two replicas are. No request fails because of the change.
 func TestNothingIsIssuedByAnOldCatalogue(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
 	replicas := []*testkit.Stack{s, s.Replica(t)}
 	drafts := [][]scopes.File{changed(t, catalogue, "title: Read issues", "title: Read the issues"), withoutReading(t)}
-	var inForce atomic.Pointer[string] // what was answered last, while no change is under way
+	var inForce atomic.Pointer[string] // the last applied digest, nil during a change
 	ctx, stop := context.WithCancel(t.Context())
 	callers, callCtx := errgroup.WithContext(ctx)
 	var issued, denied atomic.Int64
@@ -164,7 +164,7 @@ func TestNothingIsIssuedByAnOldCatalogue(t *testing.T) {
 	if issued.Load() == 0 || denied.Load() == 0 {
 		t.Errorf("got %d issued and %d denied, want both", issued.Load(), denied.Load())
 	}
-	// The replay holds every decision to the catalogue that was in force by the entries before it.
+	// The replay checks each decision against the catalogue in force at that entry.
 	s.DB.Check(t)
 	last, at := digestOf(t, drafts[1]), appliedAt(t, s)
 	for _, e := range s.DB.Entries(t) {
@@ -175,7 +175,7 @@ func TestNothingIsIssuedByAnOldCatalogue(t *testing.T) {
 	}
 }
 
-// A replica that does not follow is still held to what is in force, by the ledger.
+// The ledger makes a replica that has missed a change use the catalogue in force.
 func TestAReplicaThatHasNotNoticed(t *testing.T) {
 	t.Parallel()
 	o := kept
@@ -196,7 +196,7 @@ func TestAReplicaThatHasNotNoticed(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// No replica has to be asked for it to notice.
+// Replicas notice a change without a request.
 func TestReplicasFollow(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
@@ -229,7 +229,7 @@ func TestCatalogueIsComparedAndSwapped(t *testing.T) {
 	if _, err := c.ApplyCatalogue(t.Context(), digestOf(t, next), order(next, "x")); !errors.Is(err, client.ErrOtherCatalogue) {
 		t.Errorf("applying to what is not in force: got %v, want ErrOtherCatalogue", err)
 	}
-	// Many at once, over two replicas: one is applied.
+	// Of many concurrent changes over two replicas, one is applied.
 	other := s.Replica(t).Client(t, deputy)
 	var wg sync.WaitGroup
 	var won atomic.Int64
@@ -249,7 +249,7 @@ func TestCatalogueIsComparedAndSwapped(t *testing.T) {
 	if won.Load() != 1 {
 		t.Errorf("%d of 16 were applied, want 1", won.Load())
 	}
-	// Back to the first, which is kept. To apply what is in force changes nothing.
+	// This applies the first catalogue again, which is still stored. Applying the catalogue in force changes nothing.
 	files, err := c.CatalogueFiles(t.Context(), first.Digest)
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestCatalogueIsComparedAndSwapped(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A catalogue concerns every trust domain, so its admins do too, people or not.
+// A catalogue concerns every trust domain, so only admins of all of them may change it, people and workloads alike.
 func TestWhoMayChangeTheCatalogue(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
@@ -306,7 +306,7 @@ func TestWhoMayChangeTheCatalogue(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What the catalogue in force says outlives replicas, whatever their folders hold.
+// The catalogue in force survives replicas, whatever files their folders contain.
 func TestCatalogueOutlivesReplicas(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
@@ -328,7 +328,7 @@ func TestCatalogueOutlivesReplicas(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Replicas that start at once agree, whatever their folders hold.
+// Replicas that start at the same time agree on one catalogue, whatever files their folders contain.
 func TestFirstCatalogueIsOne(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
@@ -357,7 +357,7 @@ func TestFirstCatalogueIsOne(t *testing.T) {
 	}
 }
 
-// H66: what was approved under another catalogue is not what people saw.
+// H66: an approval under another catalogue does not apply, because people saw something else.
 func TestRedeemUnderAnotherCatalogue(t *testing.T) {
 	t.Parallel()
 	o := withPeople
@@ -376,7 +376,7 @@ func TestRedeemUnderAnotherCatalogue(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// restless is a ledger whose catalogue changes each time that something was decided.
+// restless is a ledger whose catalogue changes during every decision.
 type restless struct {
 	broker.Ledger
 	begun *atomic.Int64
@@ -387,7 +387,7 @@ func (l restless) Begin(context.Context, broker.Record) (*broker.View, error) {
 	return nil, broker.ErrSuperseded
 }
 
-// I11: what cannot be decided by the catalogue in force is not decided at all.
+// I11: a request that cannot be decided by the catalogue in force is not decided.
 func TestCatalogueThatNeverRests(t *testing.T) {
 	t.Parallel()
 	var begun atomic.Int64

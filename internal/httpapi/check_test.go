@@ -32,7 +32,7 @@ const (
 	otherWay = "spiffe://other.test/gateways/pay"
 )
 
-// gated is a catalogue whose tokens open something behind a gateway.
+// gated is a catalogue whose tokens are for services behind a gateway.
 var gated = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: git.issues.read
     title: Read issues
@@ -79,7 +79,7 @@ var guarded = testkit.Options{
 
 var readIssues = client.Ask{Scope: "git.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "triage-1"}
 
-// held is a call that a gateway holds. Zero fields make one that may pass.
+// held is a call that a gateway asks about. Zero fields have the values of a call that may pass.
 type held struct {
 	method, host, target string
 	token                string
@@ -95,7 +95,7 @@ func or(v, otherwise string) string {
 	return v
 }
 
-// filled is the call in full.
+// filled returns the call with defaults for its zero fields.
 func (h held) filled(t *testing.T, s *testkit.Stack) held {
 	t.Helper()
 	h.method, h.host, h.target = or(h.method, "GET"), or(h.host, "api.git.test"), or(h.target, "/repos/acme/api/issues?page=2")
@@ -108,7 +108,7 @@ func (h held) filled(t *testing.T, s *testkit.Stack) held {
 	return h
 }
 
-// asNginx is what nginx sends by the configuration in deploy.
+// asNginx returns the check that nginx sends with the configuration in deploy.
 func (h held) asNginx(t *testing.T, s *testkit.Stack) wire {
 	h = h.filled(t, s)
 	headers := []string{"X-Original-Method: " + h.method, "X-Original-URI: " + h.target, "X-Original-Host: " + h.host}
@@ -122,7 +122,7 @@ func escapedPEM(svid *x509svid.SVID) string {
 	return url.PathEscape(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: svid.Certificates[0].Raw})))
 }
 
-// asTraefik is what Traefik's forwardAuth sends: the call's own header, and its own about the call.
+// asTraefik returns the check that Traefik's forwardAuth sends: the headers of the call, and Traefik's own about it.
 func (h held) asTraefik(t *testing.T, s *testkit.Stack) wire {
 	h = h.filled(t, s)
 	headers := []string{
@@ -137,7 +137,7 @@ func (h held) asTraefik(t *testing.T, s *testkit.Stack) wire {
 	return wire{method: "GET", target: "/v1/check", auth: h.token, svid: h.by, headers: append(headers, h.more...)}
 }
 
-// asEnvoy is what Envoy's HTTP ext_authz sends: the call itself without its body, below a prefix.
+// asEnvoy returns the check that Envoy's HTTP ext_authz sends: the call itself without its body, below a prefix.
 func (h held) asEnvoy(t *testing.T, s *testkit.Stack) wire {
 	h = h.filled(t, s)
 	var headers []string
@@ -197,7 +197,7 @@ func TestCheckInEachManner(t *testing.T) {
 	}
 }
 
-// seconds is how far a clock is ahead. One of each kind of calls without a token of ours is recorded in a second.
+// seconds is how far the clock is ahead. Each second, one call of each kind without a token of the issuer is recorded.
 type seconds struct{ n atomic.Int64 }
 
 func (s *seconds) after(t time.Time) time.Time { return t.Add(time.Duration(s.n.Load()) * time.Second) }
@@ -219,7 +219,7 @@ func TestCheckKeepsOut(t *testing.T) {
 		call         held
 		status       int
 		code, detail string
-		why          string // of the challenge, when there is one
+		why          string // in the challenge, if there is one
 	}{
 		{"no token", held{token: "none"}, 401, "invalid_token", "token_missing", ""},
 		{"a password", held{token: "Basic YTpi"}, 401, "invalid_token", "authorization_malformed", "The Authorization header must be Bearer or DPoP, followed by one token."},
@@ -269,10 +269,10 @@ func TestCheckKeepsOut(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// The world at a gateway leaves one entry a second of each kind, with an exact count, and hides nobody who has a token.
+// Calls without a valid token leave one entry a second of each kind, with an exact count, and never hide a call with a token.
 func TestCheckOfWhoeverHasNoToken(t *testing.T) {
 	t.Parallel()
-	var stopped atomic.Int64 // when the clock was: before that, certificates are made
+	var stopped atomic.Int64 // when the clock stopped; zero while certificates are made
 	ahead, o := new(seconds), guarded
 	o.Now = func() time.Time {
 		if at := stopped.Load(); at != 0 {
@@ -310,7 +310,8 @@ func TestCheckOfWhoeverHasNoToken(t *testing.T) {
 	}
 }
 
-// H29: only who proves to be a gateway by its certificate is believed what it says of a call; and what it says has one reading.
+// H29: a forwarded call is checked only for a gateway that proves itself by its certificate, and only if the description has one
+// meaning.
 func TestCheckOfUnclearCalls(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
@@ -355,7 +356,7 @@ func TestCheckOfUnclearCalls(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 403", name, got.status, got.text)
 		}
 	}
-	// A gateway that passes on all headers passes on what the caller makes up, which changes nothing.
+	// A gateway that forwards all headers also forwards headers that the caller forged. They change nothing.
 	bound := "Bearer " + token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.own", Task: "t"}).Secret.Reveal()
 	for name, call := range map[string]wire{
 		"nginx's field by Traefik": with(held{token: bound, target: "/issues"}.asTraefik(t, s), "X-Client-Cert: "+escapedPEM(s.X509(t, agent))),
@@ -377,7 +378,7 @@ func TestCheckOfUnclearCalls(t *testing.T) {
 	}
 }
 
-// H106: whatever ends a token ends it on every replica at once.
+// H106: however a token ends, every replica refuses it at once.
 func TestCheckOfWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
@@ -413,7 +414,7 @@ func TestCheckOfWhatHasEnded(t *testing.T) {
 	}
 }
 
-// H105: a replica that has not noticed another catalogue checks by that one all the same.
+// H105: a replica that has not noticed a catalogue change still checks by the new catalogue.
 func TestCheckByTheCatalogueInForce(t *testing.T) {
 	t.Parallel()
 	o := guarded
@@ -456,7 +457,7 @@ func TestCheckOfExpired(t *testing.T) {
 	}
 }
 
-// Without its store a check lets nobody pass.
+// Without its store, a check lets no call pass.
 func TestCheckWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
@@ -467,14 +468,13 @@ func TestCheckWithoutTheStore(t *testing.T) {
 	}
 }
 
-// provedToken is one that works with proofs by the key.
+// provedToken returns a token that requires proofs by the key.
 func provedToken(t *testing.T, s *testkit.Stack, key *dpop.Signer) string {
 	t.Helper()
 	return token(t, s.Client(t, agent), client.Ask{Scope: "git.issues.proved", Task: "t-1", Signer: key}).Secret.Reveal()
 }
 
-// H17: a proof is for one call, with one token, by the key that this is bound to; and it lets one call pass, on whichever
-// replica.
+// H17: a proof is for one call, one token, and the key that the token is bound to. It lets one call pass, on any replica.
 func TestCheckOfProofs(t *testing.T) {
 	t.Parallel()
 	ahead, o := new(seconds), guarded
@@ -543,7 +543,7 @@ func TestCheckOfProofs(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H17: a one-shot token lets one call pass, and none is lost to a call that does not.
+// H17: a one-shot token lets one call pass, and a refused call does not use it up.
 func TestCheckSpendsOneShotTokens(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)

@@ -18,8 +18,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A replica that is as busy as it can be turns away who asks for more, at once and without a record; who votes, introspects or
-// ends something is answered as ever.
+// A replica at its limit refuses further requests at once and without a record. Votes, introspection and revocation still work.
 func TestOverloadedReplicas(t *testing.T) {
 	t.Parallel()
 	options := withPeople
@@ -76,13 +75,13 @@ func TestOverloadedReplicas(t *testing.T) {
 	}
 }
 
-// soon tells whether Retry-After says so.
+// soon reports whether Retry-After is from 1 to 3 seconds.
 func soon(h http.Header) bool {
 	after, err := strconv.Atoi(h.Get("Retry-After"))
 	return err == nil && after >= 1 && after <= 3
 }
 
-// Every place is given back, however a request ends.
+// Every place is freed, however a request ends.
 func TestPlacesAreGivenBack(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -93,7 +92,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 		c := s.Client(t, who)
 		for range 4 {
 			callers.Go(func() {
-				for answered := 0; answered < 3; { // however often it is turned away
+				for answered := 0; answered < 3; { // overloaded and rate-limited calls are repeated
 					switch _, err := c.Request(t.Context(), read); code(err) {
 					case "":
 						issued.Add(1)
@@ -121,7 +120,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 	}
 }
 
-// A sandbox that takes nothing of its answers, as HTTP/2 lets it, holds no place that others wait for.
+// A sandbox that does not read its responses, as HTTP/2 allows, does not hold a place.
 func TestWhoReadsNothingHoldsNoPlace(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -150,7 +149,7 @@ func TestWhoReadsNothingHoldsNoPlace(t *testing.T) {
 	token(t, s.Client(t, agent), read)
 }
 
-// statusOf reads until an answer begins.
+// statusOf reads until a response begins, and returns its status.
 func statusOf(t *testing.T, framer *http2.Framer) (status string) {
 	t.Helper()
 	for {

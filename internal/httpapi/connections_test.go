@@ -22,7 +22,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
-// idleConnection opens a connection as a workload, over which one call was answered.
+// idleConnection opens a connection as a workload and completes one call over it.
 func idleConnection(t *testing.T, s *testkit.Stack, protocol string) net.Conn {
 	t.Helper()
 	config := s.ClientTLS(s.X509(t, "spiffe://acme.test/agents/a"))
@@ -84,7 +84,7 @@ func TestIdleConnectionIsClosedWhenItsAuthorityIsRemoved(t *testing.T) {
 	endsConnection(t, conn, "its authority was removed")
 }
 
-// What the caller does next is in the answer: a connection whose certificate expired says so, and does not last.
+// The response tells the caller what to do: it names the expired certificate, and the connection ends.
 func TestExpiredCertificateOnALiveConnectionIsNamed(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
@@ -127,7 +127,7 @@ func whoAmI(t *testing.T, c *http.Client, server string) (status int, header htt
 	return resp.StatusCode, resp.Header, p
 }
 
-// stuckBundles waits for every bundle that it is asked for, once it is told to.
+// stuckBundles blocks every bundle lookup while stuck is set.
 type stuckBundles struct {
 	attest.Bundles
 	stuck  atomic.Bool
@@ -146,7 +146,7 @@ func (b *stuckBundles) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x5
 	return b.Bundles.GetX509BundleForTrustDomain(td)
 }
 
-// To verify the certificates of thousands of open connections takes seconds. Nobody's call waits for that.
+// Verifying the certificates of thousands of open connections takes seconds. No call waits for that.
 func TestCallsDoNotWaitForTheCertificatesOfOthers(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

@@ -19,7 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// events is what happened, in order.
+// events records what happened, in order.
 type events struct {
 	mu  sync.Mutex
 	all []string
@@ -39,11 +39,11 @@ func (e *events) list() []string {
 
 const password = "hvs.zqpassword"
 
-// leasing stands for Vault's side of a dynamic credential, so that what is asked of it can be watched.
+// leasing replaces Vault for a dynamic credential and records what is asked of it.
 type leasing struct {
 	broker.Minter
 	events *events
-	// before, if set, is waited for before the credential is made.
+	// before, if set, is called before the credential is created.
 	before func(ctx context.Context)
 	object string
 }
@@ -71,7 +71,7 @@ func (l leasing) Revoke(context.Context, broker.VaultLease) error {
 	return nil
 }
 
-// noisyWriter is a connection that notes what is done with it, and breaks where it is told to.
+// noisyWriter is a connection that records its calls, and fails at the step that broken names.
 type noisyWriter struct {
 	*httptest.ResponseRecorder
 	events *events
@@ -113,8 +113,8 @@ const goodObject = `{"token":"` + password + `","uses":9007199254740993}`
 
 const notesBody = `{"scope":"vault.notes.read","task":"t-1"}`
 
-// A credential that Vault holds is renewed once, after it was written and flushed; what was not written to its end is
-// revoked instead, whatever went wrong.
+// A credential with a lease is renewed once, after it was written and flushed. If the response was not written completely, the
+// credential is revoked, whatever went wrong.
 func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
 	t.Parallel()
 	for broken, want := range map[string]string{
@@ -163,7 +163,7 @@ func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
 	}
 }
 
-// A caller that hangs up while Vault is at work gets nothing, and nothing stays alive.
+// If the caller disconnects while Vault creates the credential, it gets nothing, and nothing stays alive.
 func TestCallerHangsUpDuringAMint(t *testing.T) {
 	t.Parallel()
 	for _, proto := range []string{"http/1.1", "h2"} {
@@ -210,7 +210,7 @@ func TestCallerHangsUpDuringAMint(t *testing.T) {
 	}
 }
 
-// A caller that closes its connection as soon as it has the answer keeps its credential.
+// A caller that closes its connection as soon as it has the response keeps its credential.
 func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
 	t.Parallel()
 	s, seen := notes(t, goodObject, nil)
@@ -246,7 +246,7 @@ func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
 	}
 }
 
-// What every kind but a JWT looks like on the wire, to the client, and in the record of each reader.
+// A credential of any kind but JWT is correct on the wire, in the client, and in the record that each reader sees.
 func TestCredentialObject(t *testing.T) {
 	t.Parallel()
 	s, seen := notes(t, goodObject, nil)
@@ -288,7 +288,7 @@ func TestCredentialObject(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What is no JSON never gets out, and nothing of it does.
+// A credential that is not JSON is never sent, not even in part.
 func TestCredentialThatIsNoJSON(t *testing.T) {
 	t.Parallel()
 	s, seen := notes(t, password, nil)
@@ -301,7 +301,7 @@ func TestCredentialThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// An end that Vault does not confirm is accepted and not finished, and shows as such until it is.
+// If Vault does not confirm a revocation, the call answers 202, and the record shows that the revocation is not complete.
 func TestEndThatVaultDoesNotConfirm(t *testing.T) {
 	t.Parallel()
 	seen := &events{}

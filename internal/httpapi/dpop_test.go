@@ -23,7 +23,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// bindsKeys is a catalogue of scopes that bind: one to a key, one to a key and only with a person's yes, and one to nothing.
+// bindsKeys has a scope that binds to a key, one that binds to a key and needs approval, and one that binds to nothing.
 var bindsKeys = testkit.Options{
 	Catalogue: []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(`scopes:
@@ -66,7 +66,7 @@ func signer(t *testing.T) *dpop.Signer {
 	return s
 }
 
-// tokenOf reads a token as a resource server would, with nothing but the key set.
+// tokenOf verifies a token as a resource server would, with nothing but the key set.
 func tokenOf(t *testing.T, s *testkit.Stack, raw, audience string) access.Claims {
 	t.Helper()
 	jwks, err := s.Minter.JWKS()
@@ -114,7 +114,7 @@ func TestTokenIsBoundToTheKeyThatAsks(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What a scope demands is told to whoever has not brought it, with what the next call needs.
+// A caller without the proof that a scope requires is told so, and gets a nonce for the next call.
 func TestScopeThatDemandsAProof(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
@@ -133,7 +133,7 @@ func TestScopeThatDemandsAProof(t *testing.T) {
 	}
 }
 
-// proved is one call with proofs as they are given.
+// proved is one call with the given proofs.
 type proved struct {
 	svid, body, path string
 	proofs           []string
@@ -216,7 +216,7 @@ func TestProofNeedsTheServersNonce(t *testing.T) {
 	}
 }
 
-// H17 and T8: what is no proof of this call, or was used before, leaves an entry, costs no signature, and says why.
+// H17 and T8: a proof of another call, or a used one, leaves an entry, causes no signature, and the response says why.
 func TestProofsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
@@ -281,7 +281,7 @@ func ecKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// nonceOf is the nonce that a server gives to whoever has none.
+// nonceOf returns a nonce from the server.
 func nonceOf(t *testing.T, s *testkit.Stack) string {
 	t.Helper()
 	return proved{
@@ -290,7 +290,7 @@ func nonceOf(t *testing.T, s *testkit.Stack) string {
 	}.send(t, s).nonce
 }
 
-// T8: one proof, sent many times at once and to two replicas, gets one token. The nonce of one is good on the other.
+// T8: one proof, sent many times at once and to two replicas, gets one token. A nonce of one replica is valid on the other.
 func TestProofGetsOneToken(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
@@ -336,7 +336,7 @@ func TestProofIsRefusedWhenItCannotBeRemembered(t *testing.T) {
 	}
 }
 
-// I4: people agree to one key, and only who proves that key gets what they agreed to.
+// I4: an approval is for one key, and only a caller that proves this key gets the credential.
 func TestApprovalIsForOneKey(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
@@ -367,7 +367,7 @@ func TestApprovalIsForOneKey(t *testing.T) {
 	if c := tokenOf(t, s, got.Token.Secret.Reveal(), "https://mail.test").Confirm; c == nil || c.JKT != key.Thumbprint() {
 		t.Errorf("got cnf %+v, want %s", c, key.Thumbprint())
 	}
-	// A yes for the task is for that key too.
+	// An approval for the task is for that key too.
 	if again, err := sandbox.Request(t.Context(), ask); err != nil || again.Token == nil {
 		t.Errorf("the same key again: got %+v, %v; want a token", again, err)
 	}
@@ -378,7 +378,7 @@ func TestApprovalIsForOneKey(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A key that an idempotency key was used with is part of the request.
+// The key that a caller proves is part of the request for which an idempotency key is used.
 func TestIdempotencyKeyIsForOneKey(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
@@ -393,7 +393,7 @@ func TestIdempotencyKeyIsForOneKey(t *testing.T) {
 	}
 }
 
-// The same at the token endpoint, in OAuth's words.
+// The token endpoint checks proofs in the same way, and answers with OAuth errors.
 func TestProofsAtTheTokenEndpoint(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)

@@ -9,7 +9,7 @@ import (
 
 const someID = "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21"
 
-// endingRows are calls that would end something, and end nothing.
+// endingRows are calls that try to end something and must end nothing.
 func endingRows(t *testing.T, s *testkit.Stack) []hostile {
 	asAdmin := "Bearer " + s.JWT(t, admin)
 	var rows []hostile
@@ -25,7 +25,7 @@ func endingRows(t *testing.T, s *testkit.Stack) []hostile {
 	return append(append(append(append(rows, roleRows()...), taskRows()...), releaseRows()...), adminRows(asAdmin)...)
 }
 
-// roleRows are of a sandbox that wants to be an admin.
+// roleRows are calls of a sandbox that tries to act as an admin.
 func roleRows() []hostile {
 	refused := func(name string, call wire) hostile { return hostile{name, call, 403, "not_allowed", "role"} }
 	return []hostile{

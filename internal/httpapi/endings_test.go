@@ -23,7 +23,7 @@ var officers = testkit.Options{
 	Catalogue: catalogue, Auditors: []string{auditor}, Admins: []string{admin}, Orchestrators: []string{runtime},
 }
 
-// token asks for one and wants it.
+// token requests a credential, and fails the test if it gets none.
 func token(t *testing.T, c *client.Client, ask client.Ask) *client.Token {
 	t.Helper()
 	got, err := c.Request(t.Context(), ask)
@@ -39,7 +39,7 @@ func task(name string) client.Ask {
 	return ask
 }
 
-// wantEnded holds a receipt to what it should list, and the records to the receipt.
+// wantEnded checks what a receipt lists, and that the records agree with it.
 func wantEnded(t *testing.T, s *testkit.Stack, r openapi.Receipt, err error, status openapi.Status, cause, by string, ids ...string) {
 	t.Helper()
 	if err != nil {
@@ -99,7 +99,7 @@ func TestEndTask(t *testing.T) {
 	r, err := c.EndTask(t.Context(), "t-1", client.TaskEnd{Reason: "done\r\nX: 1"})
 	wantEnded(t, s, r, err, "revoked", "task_ended", agent, one.ID, two.ID)
 	until := map[string]time.Time{one.ID: one.Expires, two.ID: two.Expires}
-	for _, ended := range r.Ended { // in no order
+	for _, ended := range r.Ended { // in any order
 		if r.ID == "" || !ended.UsableUntil.Equal(until[ended.ID]) {
 			t.Errorf("got %+v, want it to name its entry, and until when others may accept the tokens", r)
 		}
@@ -115,7 +115,7 @@ func TestEndTask(t *testing.T) {
 	if state, err := c.State(t.Context(), other.ID); err != nil || state.Status != "issued" {
 		t.Errorf("another task: got %+v, %v, want it untouched", state, err)
 	}
-	// A task belongs to its sandbox: the same name elsewhere is another task.
+	// A task belongs to its sandbox: the same name in another sandbox is another task.
 	if _, err := s.Client(t, twin).Request(t.Context(), client.Ask{Scope: "git.issues.list", Task: "t-1"}); err != nil {
 		t.Errorf("the same name with another sandbox: got %v", err)
 	}
@@ -126,7 +126,7 @@ func TestEndTask(t *testing.T) {
 	if _, err := c.Request(t.Context(), task("t-2")); err != nil {
 		t.Errorf("before the deadline: got %v", err)
 	}
-	// No body at all ends it as well.
+	// A call without a body also ends the task.
 	bare := wire{target: "/v1/tasks/t-2/end", body: nothing}.send(t, s)
 	if bare.status != 200 || bare.header.Get("Cache-Control") != "no-store" || strings.Count(bare.text, `"cause":"task_ended"`) != 2 {
 		t.Errorf("without a body: got %d %s", bare.status, bare.text)
@@ -199,7 +199,7 @@ func TestRevokeBySelector(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// revokeAll leaves nothing alive in acme.test.
+// revokeAll revokes all credentials in acme.test.
 func revokeAll(t *testing.T, boss *client.Client) {
 	t.Helper()
 	_, err := boss.Revoke(t.Context(), client.Selection{TrustDomain: "acme.test"}, "tidy up")
@@ -208,7 +208,7 @@ func revokeAll(t *testing.T, boss *client.Client) {
 	}
 }
 
-// replica is a second broker and server on the same ledger and the same Vault, behind the same TLS.
+// replica starts a second broker and server on the same ledger and the same Vault, behind the same TLS.
 func replica(t *testing.T, s *testkit.Stack) *httptest.Server {
 	t.Helper()
 	loaded, err := scopes.Load(catalogue)
@@ -234,7 +234,7 @@ func replica(t *testing.T, s *testkit.Stack) *httptest.Server {
 	return srv
 }
 
-// askReplica asks the second replica as id, and returns the status and the problem's reason.
+// askReplica sends a request to the second replica as id, and returns the status and the reason in the problem.
 func askReplica(t *testing.T, s *testkit.Stack, srv *httptest.Server, id string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL+"/v1/tokens", strings.NewReader(goodBody))
@@ -255,7 +255,7 @@ func askReplica(t *testing.T, s *testkit.Stack, srv *httptest.Server, id string)
 	return resp.StatusCode, p.Reason
 }
 
-// T9: a sandbox in quarantine gets nothing, and what it holds ends.
+// T9: a sandbox in quarantine gets no credential, and the credentials that it has are revoked.
 func TestQuarantine(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, officers)

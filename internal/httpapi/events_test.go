@@ -19,7 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// hearing is somebody who listens for as long as the test runs.
+// hearing follows approval events for as long as the test runs.
 type hearing struct {
 	events chan client.ApprovalEvent
 	ended  chan error
@@ -44,7 +44,7 @@ func hearOn(t *testing.T, watch *client.ApprovalWatch) *hearing {
 	return h
 }
 
-// next returns what is heard next, such as "waiting ID" or "approved ID".
+// next returns the next event, such as "waiting ID" or "approved ID".
 func (h *hearing) next(t *testing.T) string {
 	t.Helper()
 	select {
@@ -71,7 +71,7 @@ func (h *hearing) wants(t *testing.T, want string) {
 	}
 }
 
-// silent holds that nothing but what else comes first is heard.
+// silent checks that no further event has arrived.
 func (h *hearing) silent(t *testing.T) {
 	t.Helper()
 	select {
@@ -81,7 +81,7 @@ func (h *hearing) silent(t *testing.T) {
 	}
 }
 
-// What waits is told at once, on whichever replica, to those who may know of it and to nobody else.
+// A waiting request is sent at once, on any replica, to people who may see it, and to no others.
 func TestEventsTellWhatWaits(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -97,10 +97,10 @@ func TestEventsTellWhatWaits(t *testing.T) {
 	two := waiting(t, sandbox, askFor("git.repo.delete"))
 	bob.wants(t, "waiting "+two)
 	carol.wants(t, "waiting "+two)
-	if took := time.Since(asked); took > 10*time.Second { // a stream that only its keep-alive wakes tells after 15 s
+	if took := time.Since(asked); took > 10*time.Second { // a stream that only its keep-alive wakes would take 15 s
 		t.Errorf("it was told after %v", took)
 	}
-	// Otto is an approver in other.test by another group, and not asked there.
+	// Otto is an approver in other.test through another group, which does not decide this request.
 	foreignOne := waiting(t, s.Client(t, foreign), askFor("git.issues.write"))
 	otto.wants(t, "waiting "+two)
 	otto.wants(t, "waiting "+foreignOne)
@@ -142,7 +142,7 @@ func TestEventsTellWhatWaits(t *testing.T) {
 	mallory.silent(t)
 }
 
-// Who was away learns what has changed, once, and on another replica too.
+// A client that reconnects receives what has changed, once, including changes made through another replica.
 func TestEventsGoOn(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -176,7 +176,7 @@ func TestEventsGoOn(t *testing.T) {
 	again.silent(t)
 }
 
-// brief lets deletions wait for six seconds, which no catalogue would.
+// brief is a ledger in which requests for deletions expire after six seconds, less than any catalogue would set.
 type brief struct{ broker.Ledger }
 
 func (b brief) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
@@ -186,7 +186,8 @@ func (b brief) Begin(ctx context.Context, rec broker.Record) (*broker.View, erro
 	return b.Ledger.Begin(ctx, rec)
 }
 
-// What nobody may vote on any more does not wait: its time has passed, its task is over, its sandbox is confined.
+// A request stops waiting when nobody may vote on it any more: it has expired, its task has ended, or its sandbox is in
+// quarantine.
 func TestEventsTellTheEndOfTheWait(t *testing.T) {
 	t.Parallel()
 	o := withPeople
@@ -201,7 +202,7 @@ func TestEventsTellTheEndOfTheWait(t *testing.T) {
 	if _, err := sandbox.EndTask(t.Context(), "task-1", client.TaskEnd{}); err != nil {
 		t.Fatal(err)
 	}
-	// The end of a task withdraws its requests; who looks between the two sees one that is pending and waits no more.
+	// Ending a task withdraws its requests afterwards. Between the two steps a request is pending, but no longer waits.
 	if got := bob.next(t); got != "withdrawn "+task && got != "pending "+task {
 		t.Errorf("got %q, want %s withdrawn", got, task)
 	}
@@ -270,7 +271,7 @@ func TestEventsAreForFewAndForPeople(t *testing.T) {
 	}
 }
 
-// Who does not read is cut off, and the others hear everything.
+// A client that does not read is disconnected, and the others receive every event.
 func TestEventsCutOffWhoDoesNotRead(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -279,7 +280,7 @@ func TestEventsCutOffWhoDoesNotRead(t *testing.T) {
 	long.Reason = strings.Repeat("a", 1000)
 	bob := hear(t, s.Person(t, "bob"))
 	var all []string
-	for i := range 60 { // a sandbox may have no more than 20 that wait
+	for i := range 60 { // a sandbox may have at most 20 waiting requests
 		all = append(all, waiting(t, s.Client(t, fmt.Sprintf("%s-%d", agent, i/15)), long))
 	}
 	deaf := watchCall(t, s, "carol", nil)
@@ -306,7 +307,7 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }
 	s := testkit.NewStack(t, o)
 	var resp *http.Response
-	for left := 3 * time.Second; ; left *= 2 { // of the token's life; a busy machine needs more to begin the stream
+	for left := 3 * time.Second; ; left *= 2 { // the life of the token; a busy machine needs longer to begin the stream
 		offset.Store(0)
 		token := s.IDToken(t, "bob")
 		offset.Store(int64(10*time.Minute - left))
@@ -349,7 +350,8 @@ func TestEventsEndWithTheReplica(t *testing.T) {
 	}
 }
 
-// Whose groups hold what no database keeps is refused, on record, and nobody else hears of it; a name is only a name.
+// A person with a group name that no database can store is refused, the refusal is recorded, and others are not affected. A
+// display name with control characters is accepted and cleaned.
 func TestGroupsThatNobodyCanHave(t *testing.T) {
 	t.Parallel()
 	o := withPeople

@@ -5,7 +5,7 @@ import (
 	. "github.com/brevet-dev/brevet/openapi"
 )
 
-// What the tests of this package see of its inside.
+// Internals that the tests of this package use.
 var (
 	CheckObject  = checkObject
 	NewCursors   = newCursors
@@ -16,19 +16,19 @@ var (
 	ErrMalformed = errMalformedBody
 )
 
-// ReadDetails is the type that authorization_details name.
+// ReadDetails returns the type in authorization_details.
 func ReadDetails(text string) (string, error) {
 	d, err := readDetails(form{"authorization_details": text})
 	return d.Type, err
 }
 
-// Causes are the fixed texts of why a caller was not authenticated.
+// Causes maps the causes of failed authentication to their fixed texts.
 var Causes = causes
 
-// DetailOf is the fixed code that would be recorded of err.
+// DetailOf returns the fixed code that the record would have for err.
 func DetailOf(err error) string { return requestErrorOf(err).detail }
 
-// ProblemCodes lists the code and status of every row of the table, and of the fallback.
+// ProblemCodes returns the code and status of every row of the table, and of the fallback.
 func ProblemCodes() map[ProblemCode]int {
 	all := map[ProblemCode]int{internal.code: internal.status}
 	for _, a := range answers {
@@ -37,7 +37,7 @@ func ProblemCodes() map[ProblemCode]int {
 	return all
 }
 
-// Operations lists "METHOD /path" of every operation in the description.
+// Operations returns "METHOD /path" of every operation in the description.
 func Operations() ([]string, error) {
 	ru, err := sharedRules()
 	if err != nil {
@@ -50,5 +50,5 @@ func Operations() ([]string, error) {
 	return all, nil
 }
 
-// MakeAtOnce sets how many credentials are made at a time, and how many for one sandbox.
+// MakeAtOnce sets how many credentials are issued at once in total and for one sandbox.
 func (s *Server) MakeAtOnce(most, each int) { s.issuing = ratelimit.NewSemaphore(most, each) }

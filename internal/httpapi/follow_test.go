@@ -14,7 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// following is somebody who follows the record for as long as the test runs.
+// following follows the records for as long as the test runs.
 type following struct {
 	events chan openapi.Issuance
 	ended  chan error
@@ -34,7 +34,7 @@ func follow(t *testing.T, watch *client.IssuanceWatch) *following {
 	return f
 }
 
-// wants waits for a record in a state. What was told before may be told again.
+// wants waits for a record in a state. Earlier events may be repeated.
 func (f *following) wants(t *testing.T, id string, status openapi.Status) {
 	t.Helper()
 	end := time.After(patience)
@@ -52,7 +52,7 @@ func (f *following) wants(t *testing.T, id string, status openapi.Status) {
 	}
 }
 
-// seen waits until somebody follows from now on: the first that they hear is of a record made for that.
+// seen waits until the stream has begun: it creates records until the stream sends one.
 func (f *following) seen(t *testing.T, make func() string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -69,7 +69,7 @@ func (f *following) seen(t *testing.T, make func() string) {
 	})
 }
 
-// Whoever follows hears of what is within their reach and matches, as it begins and as it changes, and of nothing else.
+// A follower receives the matching records within its reach, when they begin and when they change, and no others.
 func TestFollowing(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}, Admins: []string{admin}})
@@ -98,7 +98,7 @@ func TestFollowing(t *testing.T) {
 	eyes.wants(t, second, openapi.StatusRevoked)
 }
 
-// Who was away misses nothing, on another replica too; and an id continues what it came from.
+// A client that reconnects misses nothing, and an id continues only the stream that it came from.
 func TestFollowingGoesOn(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}})
@@ -172,7 +172,7 @@ func tail(t *testing.T, s *testkit.Stack, who, query, last string) *http.Respons
 	return resp
 }
 
-// watchID is the first id that the auditor is told.
+// watchID returns the first id that the auditor's stream sends.
 func watchID(t *testing.T, s *testkit.Stack) string {
 	t.Helper()
 	resp := tail(t, s, auditor, "", "")

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// lawless takes from a schema all that keeps its owner from writing into it what they like, and has it take everything for approved.
+// lawless removes from a schema everything that limits what its owner can write, and makes it treat every request as approved.
 const lawless = `
 	ALTER TABLE votes DISABLE TRIGGER USER;
 	ALTER TABLE passkeys DISABLE TRIGGER USER;
@@ -25,12 +25,12 @@ const lawless = `
 	CREATE OR REPLACE FUNCTION approved_by(asked uuid) RETURNS text LANGUAGE sql VOLATILE AS $$ SELECT 'approved' $$;
 	CREATE OR REPLACE FUNCTION redeemable(asked uuid, subject text, code text) RETURNS boolean LANGUAGE sql VOLATILE AS $$ SELECT true $$;`
 
-// forger owns the database of a stack, and wants what Carol does not approve.
+// forger owns the database of a stack, and wants a credential that Carol does not approve.
 type forger struct {
 	s       *testkit.Stack
 	conn    *pgx.Conn
 	carol   *testkit.Authenticator
-	genuine string // what Carol has signed, for another request
+	genuine string // an assertion that Carol signed for another request
 	request string
 	hash    [32]byte
 }
@@ -42,7 +42,7 @@ func (f *forger) exec(t *testing.T, sql string, args pgx.NamedArgs) {
 	}
 }
 
-// asks begins another request.
+// asks sends another request.
 func (f *forger) asks(t *testing.T) {
 	t.Helper()
 	f.request = waiting(t, f.s.Client(t, agent), askFor("git.issues.write"))
@@ -53,7 +53,7 @@ func (f *forger) asks(t *testing.T) {
 	f.hash = shown.Hash()
 }
 
-// writes puts Carol's vote into the tables.
+// writes inserts Carol's vote into the tables.
 func (f *forger) writes(t *testing.T, credential []byte, assertion string) {
 	t.Helper()
 	var named, signed *string
@@ -78,7 +78,7 @@ func keptOf(t *testing.T, answer []byte) string {
 	return a.String()
 }
 
-// publicKey is the COSE key of an authenticator, in base64url.
+// publicKey returns the COSE key of an authenticator, in base64url.
 func publicKey(t *testing.T, a *testkit.Authenticator) string {
 	t.Helper()
 	challenge := []byte("a challenge of nobody's choosing")
@@ -89,7 +89,7 @@ func publicKey(t *testing.T, a *testkit.Authenticator) string {
 	return base64.RawURLEncoding.EncodeToString(key.PublicKey)
 }
 
-// forgeries are what the owner of a database could write; none is an approval.
+// forgeries are what the owner of a database could write. None is an approval.
 var forgeries = []struct {
 	name string
 	does func(t *testing.T, f *forger)
@@ -168,7 +168,7 @@ var forgeries = []struct {
 	}, openapi.CodeNotApproved},
 }
 
-// like is another key by the name of Carol's.
+// like returns another key with the credential id of Carol's.
 func (f *forger) like(t *testing.T) *testkit.Authenticator {
 	t.Helper()
 	other := testkit.NewAuthenticator(t, f.carol.RPID, f.carol.Origin)
@@ -176,7 +176,7 @@ func (f *forger) like(t *testing.T) *testkit.Authenticator {
 	return other
 }
 
-// T3: whoever owns the database writes into it what they like, and mints nothing with what nobody has signed.
+// T3: the owner of the database can write anything into it, but gets no credential that nobody signed for.
 func TestAForgedApprovalMintsNothing(t *testing.T) {
 	t.Parallel()
 	for _, forgery := range forgeries {
@@ -196,7 +196,7 @@ func TestAForgedApprovalMintsNothing(t *testing.T) {
 			if found := findings(t, s); len(found) == 0 {
 				t.Error("an auditor finds nothing")
 			}
-			// What Carol has signed is good however it came into the tables: that is what the others lack.
+			// A real signature of Carol is accepted, however it came into the tables. So the forgeries fail for lack of one.
 			f.asks(t)
 			f.writes(t, f.carol.ID, keptOf(t, f.carol.Assert(t, f.hash[:])))
 			if _, done := redeemed(t, s, f.request, "git.issues.write"); !done && !strings.Contains(forgery.name, "in the place") {
@@ -206,7 +206,7 @@ func TestAForgedApprovalMintsNothing(t *testing.T) {
 	}
 }
 
-// Nor does it help to append entries for it, which all that the schema holds lets pass.
+// Appending entries for the forged approval does not help either, although the schema accepts them.
 func TestAForgedEntryMintsNothing(t *testing.T) {
 	t.Parallel()
 	s := signed(t)

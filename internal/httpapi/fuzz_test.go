@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/httpapi"
 )
 
-// What is accepted as authorization_details is one object with those members, for every reader.
+// Every reader takes accepted authorization_details for one object with the known members.
 func FuzzDetails(f *testing.F) {
 	for _, text := range []string{
 		`[{"type":"git.issues.read"}]`,
@@ -45,7 +45,7 @@ func FuzzDetails(f *testing.F) {
 	})
 }
 
-// A cursor continues the listing that it is of, from its place; nobody who lacks the key makes one.
+// A cursor continues its own listing, from its position. Without the key, nobody can create one.
 func FuzzCursor(f *testing.F) {
 	cursors, err := httpapi.NewCursors(bytes.Repeat([]byte{7}, 32))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// withGlass has a scope for which three of oncall have to agree, or two of leads. Alice is in both groups.
+// withGlass has a scope that needs the approval of three people of oncall, or of two people of leads by break-glass. Alice is in
+// both groups.
 var withGlass = testkit.Options{
 	Catalogue: []scopes.File{
 		{Name: "scopes.yaml", Data: []byte(`scopes:
@@ -52,7 +53,7 @@ func shell(ttl time.Duration) client.Ask {
 	return client.Ask{Scope: "hosts.shell.open", Params: map[string]any{"host": "web-1"}, TTL: ttl, Task: "task-1", Reason: "it burns"}
 }
 
-// breaks looks at a request and approves it in place of the group.
+// breaks reads a request and casts a break-glass vote.
 func breaks(t *testing.T, c *client.Client, id string) (openapi.ApprovalCase, error) {
 	t.Helper()
 	shown, err := c.Approval(t.Context(), id)
@@ -78,7 +79,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 			t.Errorf("one person, twice: got %+v, %v, want one vote, and that the glass is broken", after, err)
 		}
 	}
-	heard.wants(t, "waiting "+id) // again, since the glass is broken now
+	heard.wants(t, "waiting "+id) // sent again because of the break-glass vote
 	if list, err := other.Person(t, "bob").Approvals(t.Context(), 10); err != nil || len(list.Approvals) != 1 || !list.Approvals[0].Approval.Broken {
 		t.Errorf("got %+v, %v, want those who were asked to see that the glass is broken", list, err)
 	}
@@ -111,7 +112,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Whoever is told by the log and by metrics is told of each step.
+// The log and the metrics show each break-glass step.
 func TestABrokenGlassIsLoud(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
@@ -143,7 +144,7 @@ func TestABrokenGlassIsLoud(t *testing.T) {
 	}
 }
 
-// What is counted is what was recorded: no repeat, and a no that comes too late too.
+// Each recorded vote is counted once. Repeated votes are not counted, and a denial that comes too late is.
 func TestVotesAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
@@ -211,7 +212,8 @@ func TestGlassThatStaysWhole(t *testing.T) {
 	_, err = sandbox.Vote(t.Context(), shown, openapi.VerdictBreakGlass, "x")
 	wants("a workload", err, openapi.CodeNotAllowed)
 
-	// Two who were asked and one who stands in are not three of one sort; and Alice, who is of both, is one person.
+	// Two ordinary votes and one break-glass vote do not add up to a quorum of three, and Alice, who is in both groups, counts
+	// once.
 	for _, who := range []string{"alice", "bob"} {
 		if _, err := vote(t, s.Person(t, who), id, openapi.VerdictApprove); err != nil {
 			t.Fatal(err)
@@ -228,7 +230,7 @@ func TestGlassThatStaysWhole(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// It is the waiting that is broken, and nothing else.
+// Break-glass replaces the approval of the group, and nothing else.
 func TestABrokenGlassForcesNothing(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)

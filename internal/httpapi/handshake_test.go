@@ -13,7 +13,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// A trust domain without keys is the operator's trouble, not the caller's: 503, and no token.
+// If a trust domain has no keys, the caller is not at fault: it gets 503, and no token.
 func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -29,7 +29,7 @@ func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
 	}
 }
 
-// Certificates are public. Whoever shows one without its key gets nowhere, and that is recorded too.
+// Certificates are public. A caller that presents one without its key gets nothing, and that is recorded.
 func TestStolenCertificatesAreRecorded(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -43,7 +43,7 @@ func TestStolenCertificatesAreRecorded(t *testing.T) {
 	if err == nil {
 		t.Fatal("the handshake went well")
 	}
-	// The server logs, and so records, after it has told the client.
+	// The server writes the log line, and so the record, after it has answered the client.
 	eventually(t, func() error {
 		entries := s.DB.Entries(t)
 		if len(entries) != 1 || entries[0].Body["detail"] != "svid_key_missing" || entries[0].Body["remote"] != "127.0.0.1" {
@@ -53,7 +53,7 @@ func TestStolenCertificatesAreRecorded(t *testing.T) {
 	})
 }
 
-// A certificate that is no acceptable SVID never becomes a request, and is recorded all the same (I12).
+// A certificate that is not an acceptable SVID never becomes a request, but is recorded (I12).
 func TestRefusedHandshakesAreRecorded(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// hangingUp is a ledger whose caller hangs up at a moment.
+// hangingUp is a ledger that calls a function after Begin or before Get, in which the caller disconnects.
 type hangingUp struct {
 	broker.Ledger
 	atGet, atBegun *atomic.Pointer[func(context.Context)]
@@ -38,7 +38,7 @@ func (l hangingUp) Begin(ctx context.Context, rec broker.Record) (*broker.View, 
 	return earlier, err
 }
 
-// withHangUps is a replica at which callers hang up when they are told to.
+// withHangUps returns a replica with such a ledger.
 func withHangUps(t *testing.T, s *testkit.Stack) (*testkit.Stack, hangingUp) {
 	t.Helper()
 	h := hangingUp{atGet: &atomic.Pointer[func(context.Context)]{}, atBegun: &atomic.Pointer[func(context.Context)]{}}
@@ -50,7 +50,7 @@ func withHangUps(t *testing.T, s *testkit.Stack) (*testkit.Stack, hangingUp) {
 	return s.ReplicaWith(t, o), h
 }
 
-// gone ends a call, and waits until the server knows, or goes on without knowing.
+// gone returns a function that cancels a call and waits until the server notices, at most half a second.
 func gone(cancel context.CancelFunc) func(context.Context) {
 	return func(ctx context.Context) {
 		cancel()
@@ -61,7 +61,7 @@ func gone(cancel context.CancelFunc) func(context.Context) {
 	}
 }
 
-// Who says no and hangs up has said no: what was issued is revoked.
+// A denial is carried out even if the voter disconnects: the credential is revoked.
 func TestANoIsCarriedOutWithoutItsVoter(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -79,7 +79,7 @@ func TestANoIsCarriedOutWithoutItsVoter(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var reads atomic.Int32
 	hangUp := gone(cancel)
-	second := func(ctx context.Context) { // the first is before the no is recorded
+	second := func(ctx context.Context) { // the first read is before the denial is recorded
 		if reads.Add(1) == 2 {
 			hangUp(ctx)
 		}
@@ -97,7 +97,7 @@ func TestANoIsCarriedOutWithoutItsVoter(t *testing.T) {
 	})
 }
 
-// Who hangs up while an earlier yes is recalled leaves nothing to people that was not counted as for them.
+// If the caller disconnects while an earlier approval is reused, no request is left waiting for people.
 func TestNothingIsLeftToPeopleByHangingUp(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -130,7 +130,7 @@ func TestNothingIsLeftToPeopleByHangingUp(t *testing.T) {
 	})
 }
 
-// Whoever forges a record with the broker's own rights cannot have the glass broken where the catalogue has none.
+// A forged record, written with the broker's own rights, cannot allow break-glass if the catalogue does not.
 func TestNoGlassWhereTheScopeHasNone(t *testing.T) {
 	t.Parallel()
 	o := withPeople

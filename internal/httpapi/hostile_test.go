@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// canary is somewhere in the input of every row, and must be nowhere in the answer.
+// canary is in the input of every row, and must not be in the response.
 const canary = "zqcanary"
 
 // hostile is a call that is refused before anything is decided.
@@ -20,7 +20,7 @@ type hostile struct {
 	call   wire
 	status int
 	code   string
-	// detail is what the ledger's entry says was wrong; "" when net/http answers by itself, without a record.
+	// detail is the cause in the ledger entry; "" if net/http answers by itself, without a record.
 	detail string
 }
 
@@ -34,8 +34,8 @@ func params(text string) string {
 
 func repo(value string) string { return params(`{"repo":"` + value + `"}`) }
 
-// TestHostileCalls sends each over real TLS to a server on a real ledger and Vault. Each is refused with a fixed
-// problem that repeats nothing, causes no signature, and leaves exactly one entry.
+// TestHostileCalls sends each call over real TLS to a server with a real ledger and Vault. Each is refused with a fixed problem
+// that repeats none of the input, causes no signature, and leaves exactly one entry.
 func TestHostileCalls(t *testing.T) {
 	t.Parallel()
 	fixed := func(rows func() []hostile) func(*testing.T, *testkit.Stack) []hostile {
@@ -57,7 +57,7 @@ func TestHostileCalls(t *testing.T) {
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
-			// The ledger takes 50 refusals each second, so every call finds its clock a bit later.
+			// The ledger records at most 50 refusals each second, so the clock advances with every call.
 			var calls atomic.Int64
 			now := func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
 			s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now, Admins: []string{admin}})
@@ -158,7 +158,7 @@ func whoRows(t *testing.T, s *testkit.Stack) []hostile {
 	}
 }
 
-// mixed is the header and claims of one token with the signature of another.
+// mixed returns the header and claims of one token with the signature of another.
 func mixed(t *testing.T, s *testkit.Stack) string {
 	one, other := strings.Split(s.JWT(t, agent), "."), strings.Split(s.JWT(t, twin), ".")
 	return one[0] + "." + one[1] + "." + other[2]
@@ -211,7 +211,7 @@ func ttlRows() []hostile {
 	return rows
 }
 
-// secretRows are what nobody means to write into a record.
+// secretRows are secrets in a free text, sent by mistake.
 func secretRows() []hostile {
 	var rows []hostile
 	for name, text := range map[string]string{

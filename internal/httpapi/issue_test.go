@@ -32,7 +32,7 @@ func TestTokenByEitherSVID(t *testing.T) {
 			if err != nil || got.Token == nil {
 				t.Fatalf("got %+v, %v, want a token", got, err)
 			}
-			// H61: over the cap is clamped, and said so.
+			// H61: a TTL over the maximum is reduced, and the response says so.
 			if got.Token.TTL != 15*time.Minute || len(got.Token.Clamped) != 1 || got.Token.Clamped[0].From != 3600 || got.Token.Clamped[0].To != 900 {
 				t.Errorf("got TTL %s and %+v, want it clamped to 15m", got.Token.TTL, got.Token.Clamped)
 			}
@@ -58,7 +58,7 @@ func TestTokenByEitherSVID(t *testing.T) {
 	}
 }
 
-// verify checks a token as a resource server would, with nothing but the key set.
+// verify verifies a token as a resource server would, with nothing but the key set.
 func verify(t *testing.T, s *testkit.Stack, token string) jwt.Claims {
 	t.Helper()
 	status, header, text := get(t, s, "/.well-known/jwks.json")
@@ -83,7 +83,7 @@ func verify(t *testing.T, s *testkit.Stack, token string) jwt.Claims {
 	return claims
 }
 
-// H29: an identity in headers changes nothing about who the credential is for.
+// H29: identities in headers do not change who the credential is for.
 func TestHeadersDoNotSayWhoCalls(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -107,7 +107,7 @@ func TestHeadersDoNotSayWhoCalls(t *testing.T) {
 	}
 }
 
-// What policy denies is a 403 with the way on, a record that says so, and no signature.
+// A denial by policy is a 403 that says how to proceed. It is recorded, and causes no signature.
 func TestDenials(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -176,7 +176,7 @@ func TestPendingAndItsRepetition(t *testing.T) {
 	if first.header.Get("Location") != "/v1/requests/"+p.ID || first.header.Get("Retry-After") != "5" || first.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("got %v", first.header)
 	}
-	// The same key in its other spelling is the same key.
+	// The same key in its other spelling is equal.
 	again := wire{body: body, headers: []string{"Idempotency-Key: k 1"}}.send(t, s)
 	if again.status != 202 || again.text != first.text {
 		t.Errorf("repeated: got %d %s, want the first answer", again.status, again.text)
@@ -186,7 +186,7 @@ func TestPendingAndItsRepetition(t *testing.T) {
 	}
 }
 
-// H103, as far as one caller goes: a key answers once, for one request, and never with the credential again.
+// H103 for one caller: a key is answered once, for one request, and never with the credential again.
 func TestIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -222,7 +222,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	if ids[0] != ids[1] {
 		t.Errorf("a repeated denial is another record: %v", ids)
 	}
-	// The key is the caller's own: another one's is unrelated.
+	// A key belongs to one caller. The same key of another caller is unrelated.
 	if _, err := s.Client(t, foreign).Request(t.Context(), ask); !errors.Is(err, client.ErrDenied) {
 		t.Errorf("got %v, want a denial of its own", err)
 	}
@@ -238,7 +238,7 @@ func (brokenLedger) Begin(context.Context, broker.Record) (*broker.View, error) 
 	return nil, broker.ErrLedgerUnavailable
 }
 
-// brokenMinter fails, or worse, once the record is durable.
+// brokenMinter fails, or returns something wrong, once the record is durable.
 type brokenMinter struct {
 	broker.Minter
 	mint func() (broker.Credential, error)
@@ -296,7 +296,7 @@ func TestFaultsAreAnswered(t *testing.T) {
 	}
 }
 
-// An admin can only mount an engine that the answer names.
+// The problem names the engine that an admin must mount.
 func TestProblemNamesTheEngineThatIsNotMounted(t *testing.T) {
 	s := testkit.NewStack(t, testkit.Options{Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: db.orders.read
@@ -319,9 +319,10 @@ func TestProblemNamesTheEngineThatIsNotMounted(t *testing.T) {
 	}
 }
 
-// I10: a store that is really down: a clear 503, no token, no signature without a record; and service again once it is up.
+// I10: while a store is down, calls get 503, no token is issued, and nothing is signed without a record. The service resumes when
+// the store is up.
 func TestStoresThatAreDown(t *testing.T) {
-	// Readiness is looked at once a second.
+	// Readiness is checked once a second.
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now})
@@ -374,7 +375,7 @@ func TestStoresThatAreDown(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// eventually tries until there is no error: nothing tells when.
+// eventually repeats try until it returns no error, for at most patience.
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)

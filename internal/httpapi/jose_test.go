@@ -8,7 +8,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// An implementation of JOSE that shares nothing with ours takes our tokens and proofs, and we take its proofs.
+// An independent JOSE implementation accepts Brevet's tokens and proofs, and Brevet accepts its proofs.
 func TestJoseAgrees(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
@@ -50,7 +50,7 @@ func TestJoseAgrees(t *testing.T) {
 	}
 }
 
-// It reads our status lists, too.
+// It also reads Brevet's status lists.
 func TestJoseAgreesOnStatusLists(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withLists())

@@ -12,7 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// kinds of text that some place takes as a proof or as a token, each made anew for each place.
+// kinds are the texts that some place accepts as a proof or a token. Each is created again for each place.
 var kinds = []struct {
 	name string
 	make func(k keyring) string
@@ -31,7 +31,7 @@ var kinds = []struct {
 	}},
 }
 
-// places are where one of them is taken, and the only kinds that each takes.
+// places are the uses of a proof or token, and the only kinds that each accepts.
 var places = []struct {
 	name  string
 	takes []string
@@ -97,7 +97,7 @@ var places = []struct {
 
 var accessTokens = []string{"an access token", "one of a certificate", "one of a key", "one for one use"}
 
-// keyring is one sandbox with all that it can prove itself by.
+// keyring is one sandbox with everything that it can authenticate with.
 type keyring struct {
 	t   *testing.T
 	s   *testkit.Stack
@@ -113,7 +113,7 @@ func (k keyring) access(scope string) string {
 	return token(k.t, k.s.ClientWith(k.t, k.own), ask).Secret.Reveal()
 }
 
-// nonce is one that the server gives to whoever lacks it.
+// nonce returns a nonce from the server.
 func (k keyring) nonce() string {
 	proof := proofFor(k.t, k.key, dpop.Request{Method: "POST", URL: testkit.Audience + "/v1/tokens"})
 	return wire{headers: []string{"DPoP: " + proof}}.send(k.t, k.s).header.Get(dpop.NonceHeader)
@@ -124,7 +124,7 @@ func (k keyring) grants(svid *x509svid.SVID, more ...string) bool {
 	return post{svid: svid, form: form}.send(k.t, k.s).status == 200
 }
 
-// No kind of token passes where another is meant (RFC 8725, section 3.12): each is shown at each place.
+// No kind of token is accepted in place of another (RFC 8725, section 3.12). The test presents each kind at each place.
 func TestEachKindOfTokenHasItsPlaces(t *testing.T) {
 	t.Parallel()
 	o := guarded

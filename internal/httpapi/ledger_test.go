@@ -20,7 +20,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// signedUpTo is a checkpoint of at least so many entries, as an auditor gets it, and the keys to check it with.
+// signedUpTo returns a checkpoint of at least size entries, as an auditor gets it, and the keys that verify it.
 func signedUpTo(t *testing.T, s *testkit.Stack, size int64) (audit.Checkpoint, note.Verifiers) {
 	t.Helper()
 	c := s.Client(t, auditor)
@@ -53,7 +53,7 @@ func signedUpTo(t *testing.T, s *testkit.Stack, size int64) (audit.Checkpoint, n
 	}
 }
 
-// proofs calls as the auditor, and reads the answer.
+// proofs calls path as the auditor, and decodes the response.
 func proofs[T any](t *testing.T, s *testkit.Stack, path string) T {
 	t.Helper()
 	got := wire{method: "GET", target: path, auth: "none", svid: s.X509(t, auditor)}.send(t, s)
@@ -152,7 +152,7 @@ func TestACheckpointComesWithItsCosignatures(t *testing.T) {
 	}
 }
 
-// The metrics of checkpoints and witnesses say what they were told.
+// The metrics of checkpoints and witnesses show the reported values.
 func TestMetricsOfCheckpoints(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

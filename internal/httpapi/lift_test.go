@@ -12,9 +12,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// A quarantine whose replica died after it was recorded has ended nothing yet, and yet nobody takes what it holds for active. Who
-// lifts it then brings none of that back (I13), wherever it is asked about; what is issued after that is in force, and a second
-// lift ends none of it.
+// A quarantine whose replica died right after recording it has revoked nothing yet, but the tokens of its sandboxes are inactive.
+// Lifting it then reactivates none of them on any replica (I13). What is issued after the lift is in force, and a second lift
+// ends none of it.
 func TestALiftCarriesOutWhatItLifts(t *testing.T) {
 	t.Parallel()
 	options := withServers
@@ -60,7 +60,7 @@ func TestALiftCarriesOutWhatItLifts(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// recordQuarantine records the order of an admin, and no more than that.
+// recordQuarantine records the order of an admin, and does not execute it.
 func recordQuarantine(t *testing.T, s *testkit.Stack, name string) {
 	t.Helper()
 	err := s.DB.Ledger(t).Announce(t.Context(), broker.Command{
@@ -73,7 +73,7 @@ func recordQuarantine(t *testing.T, s *testkit.Stack, name string) {
 	}
 }
 
-// eventuallyInactive waits for a replica to have read of the end of a token.
+// eventuallyInactive waits until a replica reports a token as inactive.
 func eventuallyInactive(t *testing.T, s *testkit.Stack, tok *client.Token) {
 	t.Helper()
 	eventually(t, func() error {

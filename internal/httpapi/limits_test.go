@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// H50: whoever sends a byte now and then is cut off, wherever in the call it dawdles.
+// H50: a caller that sends a byte now and then is disconnected, in whatever part of the call it is slow.
 func TestSlowCallersAreClosed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -53,8 +53,8 @@ func TestSlowCallersAreClosed(t *testing.T) {
 	})
 }
 
-// H51: a caller that opens and resets streams as fast as it can is cut off or kept up with. Others are served all
-// the while, and the ledger does not fill.
+// H51: a caller that opens and resets streams as fast as it can is disconnected, or the server keeps up with it. Other callers
+// are served all the time, and the ledger does not fill.
 func TestRapidReset(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -81,16 +81,16 @@ func TestRapidReset(t *testing.T) {
 	if sent < flood {
 		t.Fatalf("only %d streams were reset: that is no flood", sent)
 	}
-	seconds := int(time.Since(start)/time.Second) + 2 // that it began and ended in are not whole
+	seconds := int(time.Since(start)/time.Second) + 2 // the first and the last second are not whole
 	if got := len(entriesOf(t, s).refusals); got > 50*seconds {
 		t.Errorf("%d reset streams left %d entries in %d s, want at most 50 each second", sent, got, seconds)
 	}
 }
 
-// flood is how many streams are opened and reset at least, unless the server ends the connection.
+// flood is the minimum number of streams to open and reset, unless the server ends the connection.
 const flood = 1000
 
-// reset opens and resets streams until the connection ends or others were served meanwhile, and counts them.
+// reset opens and resets streams until the connection ends, or others were served and there were enough. It returns their number.
 func reset(framer *http2.Framer, headers []byte, served <-chan struct{}) int {
 	if framer.WriteSettings() != nil {
 		return 0
@@ -126,7 +126,7 @@ func headerBlock(host string) []byte {
 	return block.Bytes()
 }
 
-// A connection is asked to close when it is old, over either protocol.
+// An old connection is asked to close, over either protocol.
 func TestOldConnectionsClose(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"h2", "http/1.1"} {
@@ -137,8 +137,8 @@ func TestOldConnectionsClose(t *testing.T) {
 	}
 }
 
-// A replica that goes says so to whoever asks before leading callers there, however lately it was well, answers all calls, and asks
-// connections to close.
+// A replica that is about to stop reports so in /readyz at once, even if its checks passed just before. It answers all calls, and
+// asks connections to close.
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"h2", "http/1.1"} {
@@ -157,7 +157,7 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// closes holds a server to letting a connection go on, and to closing it with the next answer after something has happened.
+// closes checks that a server keeps a connection open, and closes it with the next response after happen.
 func closes(t *testing.T, s *testkit.Stack, protocol string, happen func()) {
 	t.Helper()
 	cfg := s.ClientTLS(s.X509(t, agent))
@@ -197,7 +197,7 @@ func closes(t *testing.T, s *testkit.Stack, protocol string, happen func()) {
 	}
 }
 
-// H43: what follows a call with a transfer coding is not taken for another call, on no path.
+// H43: bytes after a call with a transfer coding are never read as another call, on any path.
 func TestNothingFollowsATransferCoding(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -235,7 +235,7 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%s: got %d %s", path, status, text)
 		}
 	}
-	for _, path := range []string{"/livez", "/readyz"} { // as a kubelet or a balancer asks: by address
+	for _, path := range []string{"/livez", "/readyz"} { // kubelets and load balancers connect by address
 		if got := (wire{method: "GET", target: path, host: "10.1.2.3:8443"}).send(t, s); got.status != 200 {
 			t.Errorf("%s by another address: got %d %s", path, got.status, got.text)
 		}
@@ -260,7 +260,7 @@ func TestMethodsAreListed(t *testing.T) {
 	}
 }
 
-// The metrics count what happened, by words of ours only.
+// The metrics count what happened, and contain no text of a caller.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

@@ -31,10 +31,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// The names in deploy/gateways/nginx.conf.
+// Host names in deploy/gateways/nginx.conf.
 const serviceName, brevetName = "api.git.acme.example", "brevet.acme.example"
 
-// edge is a real nginx with that configuration, in front of a service that remembers what reached it.
+// edge is a real nginx with that configuration, in front of a service that records the requests that reach it.
 type edge struct {
 	addr    string
 	stack   *testkit.Stack
@@ -54,7 +54,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "served")
 }
 
-// taken returns what came since the last time.
+// taken returns the requests since the last call of taken.
 func (s *service) taken() []*http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *service) taken() []*http.Request {
 	return seen
 }
 
-// webCertificate is one that is its own authority.
+// webCertificate returns a self-signed certificate.
 func webCertificate(t *testing.T, name string) (tls.Certificate, []byte, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -91,7 +91,7 @@ func webCertificate(t *testing.T, name string) (tls.Certificate, []byte, []byte)
 	return pair, chain, secret
 }
 
-// aroundSite is the rest of an nginx that keeps to its folder.
+// aroundSite is the rest of the nginx configuration. It keeps all files in one folder.
 const aroundSite = `daemon off;
 master_process off;
 pid nginx.pid;
@@ -133,7 +133,7 @@ func newEdge(t *testing.T, s *testkit.Stack) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = listener.Close() // for nginx to take
+	_ = listener.Close() // nginx takes this port
 	runNginx(t, map[string][]byte{
 		"nginx.conf": []byte(aroundSite), "gateway.pem": own, "gateway-key.pem": ownKey, "svid.pem": svid, "svid-key.pem": svidKey, "brevet-ca.pem": chain,
 		"gateway.conf": []byte(strings.NewReplacer(
@@ -143,12 +143,12 @@ func newEdge(t *testing.T, s *testkit.Stack) *edge {
 	return e
 }
 
-// runNginx returns once nginx has its socket.
+// runNginx starts nginx, and returns once it listens.
 func runNginx(t *testing.T, files map[string][]byte) {
 	t.Helper()
 	path, err := osexec.LookPath("nginx")
 	if err != nil {
-		path = "/usr/sbin/nginx" // where an ordinary user's PATH does not lead
+		path = "/usr/sbin/nginx" // not in the PATH of an ordinary user
 	}
 	dir := t.TempDir()
 	for name, text := range files {
@@ -172,7 +172,7 @@ func runNginx(t *testing.T, files map[string][]byte) {
 		lines := bufio.NewScanner(says)
 		for lines.Scan() {
 			_, _ = log.Write(append(lines.Bytes(), '\n'))
-			if strings.Contains(lines.Text(), "nginx/") { // its version, once it listens
+			if strings.Contains(lines.Text(), "nginx/") { // nginx logs its version once it listens
 				once()
 			}
 		}
@@ -192,7 +192,7 @@ func runNginx(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// through is a call as a sandbox sends it to the gateway. Zero fields make one that passes.
+// through is a call that a sandbox sends to the gateway. Zero fields have the values of a call that passes.
 type through struct {
 	line   string // the request line
 	host   string
@@ -235,7 +235,7 @@ func (c through) send(t *testing.T, e *edge) answer {
 	return answer{status: response.StatusCode, header: response.Header, text: string(body)}
 }
 
-// edged has the host of the configuration, and an audience that the gateway is not for.
+// edged returns options with the host of the configuration, and a scope for an audience that the gateway does not serve.
 func edged(t *testing.T) testkit.Options {
 	o := guarded
 	o.Catalogue = changed(t, gated, "api.git.test", serviceName)
@@ -289,7 +289,7 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 	}
 }
 
-// What has one thing wrong with it does not reach the service. H29: nor is a header believed that the caller makes up.
+// A call with any one fault does not reach the service. H29: headers that the caller forges are not trusted.
 func TestNginxKeepsOut(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))
@@ -338,8 +338,8 @@ func TestNginxKeepsOut(t *testing.T) {
 	}
 }
 
-// H47: what nginx makes of a path for itself ($uri) and what it sends on ($request_uri) cannot be played against each other:
-// whatever reaches the service is what was sent, and what the rules allow.
+// H47: the path that nginx parses ($uri) and the path that it forwards ($request_uri) cannot be played off against each other. A
+// request that reaches the service is exactly what was sent, and the rules allow it.
 func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))
@@ -361,7 +361,7 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 	} {
 		on := hosts
 		if i%5 != 0 {
-			on = hosts[:1] // the others make no difference to the path
+			on = hosts[:1] // the other hosts make no difference to the path
 		}
 		for _, host := range on {
 			call := through{line: "GET " + target + " HTTP/1.1", token: plain, host: host}
@@ -383,7 +383,7 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 	}
 }
 
-// H106: whatever ends a token on one replica ends it behind a gateway that asks another.
+// H106: a token that has ended on one replica, however it ended, is refused by a gateway that asks another replica.
 func TestNginxOfWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	o := edged(t)
@@ -421,7 +421,7 @@ func TestNginxOfWhatHasEnded(t *testing.T) {
 	}
 }
 
-// A proof and a one-shot token let one call pass.
+// A DPoP proof and a one-shot token each let one call pass.
 func TestNginxLetsPassOnce(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))

@@ -31,15 +31,15 @@ const (
 	apiDetails  = `[{"type":"git.issues.read","params":{"repo":"acme/api"}}]`
 )
 
-// post is one call of an OAuth endpoint.
+// post is one call to an OAuth endpoint.
 type post struct {
-	path    string // of the token endpoint when empty
+	path    string // the token endpoint if empty
 	svid    *x509svid.SVID
 	form    url.Values
-	headers []string // by turns name and value
+	headers []string // names and values, alternating
 }
 
-// granted is what any OAuth endpoint answers.
+// granted is the response of an OAuth endpoint.
 type granted struct {
 	status int
 	header http.Header
@@ -85,7 +85,7 @@ func (p post) send(t *testing.T, s *testkit.Stack) granted {
 	return got
 }
 
-// formOf makes a form of names and values by turns; what is given later counts.
+// formOf returns base with more names and values, alternating. Later values replace earlier ones.
 func formOf(base url.Values, more ...string) url.Values {
 	out := url.Values{}
 	maps.Copy(out, base)
@@ -95,7 +95,7 @@ func formOf(base url.Values, more ...string) url.Values {
 	return out
 }
 
-// reading asks for a token as RFC 6749 and RFC 9396 have it.
+// reading returns a token request in the form of RFC 6749 and RFC 9396.
 func reading(more ...string) url.Values {
 	return formOf(url.Values{"grant_type": {"client_credentials"}, "authorization_details": {apiDetails}}, more...)
 }
@@ -107,7 +107,7 @@ func asserted(t *testing.T, s *testkit.Stack, who string, more ...string) url.Va
 
 const jwtBearer = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
-// forEndpoint is a JWT-SVID of the agent for one endpoint.
+// forEndpoint returns a JWT-SVID of the agent with the URL of one endpoint as the audience.
 func forEndpoint(t *testing.T, s *testkit.Stack, path string) string {
 	t.Helper()
 	token, err := s.Acme.JWTSVID(spiffeid.RequireFromString(agent), testkit.Audience+path)
@@ -124,7 +124,7 @@ func TestGrantsByEitherSVID(t *testing.T) {
 		"X.509":                {svid: s.X509(t, agent), form: reading()},
 		"X.509 with client_id": {svid: s.X509(t, agent), form: reading("client_id", agent, "client_secret", "")},
 		"JWT":                  {form: asserted(t, s, agent)},
-		// RFC 7523: clients that know no SPIFFE say so.
+		// Clients that do not know SPIFFE send the assertion type of RFC 7523.
 		"JWT bearer": {form: asserted(t, s, agent, "client_assertion_type", jwtBearer)},
 		"everything that agrees": {form: asserted(t, s, agent, "client_id", agent, "scope", "git.issues.read",
 			"resource", "https://git.test", "audience", "https://git.test", "ttl", "60", "task", "t-1", "reason", "because", "unknown", "x",
@@ -157,7 +157,7 @@ func TestGrantsByEitherSVID(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A scope without parameters takes nothing but its name.
+// A scope without parameters needs only its name.
 func TestGrantByScopeAlone(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -167,10 +167,10 @@ func TestGrantByScopeAlone(t *testing.T) {
 	}
 }
 
-// What is refused is told in OAuth's words, changes nothing, and leaves one entry.
+// A refusal has an OAuth error, changes nothing, and leaves one entry.
 func TestRefusedGrants(t *testing.T) {
 	t.Parallel()
-	var calls atomic.Int64 // the ledger takes 50 refusals each second
+	var calls atomic.Int64 // the ledger records at most 50 refusals each second
 	now := func() time.Time { return time.Now().Add(time.Duration(calls.Load()) * 30 * time.Millisecond) }
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Now: now})
 	svid := s.X509(t, agent)
@@ -220,7 +220,8 @@ func TestRefusedGrants(t *testing.T) {
 		"another assertion type":            {assert("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:saml2-bearer"), 401, "invalid_client", "client_assertion_type"},
 		"no assertion type":                 {assert("client_assertion_type", ""), 401, "invalid_client", "client_assertion_type"},
 		"an assertion for another endpoint": {assert("client_assertion", forEndpoint(t, s, "/oauth2/introspect")), 401, "invalid_client", "svid_audience"},
-		// Another server's metadata may name our endpoint as its own, and have its clients make such an assertion (RFC 7523bis).
+		// The metadata of another server may name this endpoint as its own, and make its clients send such an assertion (RFC
+		// 7523bis).
 		"an assertion for the endpoint":       {assert("client_assertion", forEndpoint(t, s, "/oauth2/token")), 401, "invalid_client", "svid_audience"},
 		"a bearer assertion for the endpoint": {assert("client_assertion_type", jwtBearer, "client_assertion", forEndpoint(t, s, "/oauth2/token")), 401, "invalid_client", "svid_audience"},
 		"an assertion for another":            {assert("client_assertion", audience(t, s)), 401, "invalid_client", "svid_audience"},
@@ -267,7 +268,8 @@ func TestRefusedGrants(t *testing.T) {
 			if strings.ContainsFunc(got.failed.ErrorDescription, func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }) {
 				t.Errorf("got the description %q", got.failed.ErrorDescription)
 			}
-			// RFC 6749, section 5.2: the scheme that the client used, and none when it used another way.
+			// RFC 6749, section 5.2: the challenge has the scheme that the client used. A client that did not use the header gets
+			// none.
 			want := ""
 			if tc.status == 401 && len(tc.call.headers) > 0 {
 				want, _, _ = strings.Cut(tc.call.headers[1], " ")
@@ -288,7 +290,7 @@ func TestRefusedGrants(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What policy denies is access_denied, and tells the way on as the rest of the API does.
+// A denial by policy is access_denied, and says how to proceed, like the rest of the API.
 func TestDeniedGrants(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -360,11 +362,11 @@ func TestGrantThatPeopleApprove(t *testing.T) {
 	id := begin()
 	want(s, agent, id, "authorization_pending")
 	want(s, agent, id, "slow_down")
-	want(s, twin, id, "invalid_grant") // and it slows nobody else down
+	want(s, twin, id, "invalid_grant") // and others are not slowed down
 	if _, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictApprove); err != nil {
 		t.Fatal(err)
 	}
-	got := look(s.Replica(t), agent, id) // which has not been looked at yet
+	got := look(s.Replica(t), agent, id) // the other replica was not polled yet
 	if got.status != 200 || verify(t, s, got.token.AccessToken).Subject != agent {
 		t.Errorf("got %d %s, want a token", got.status, got.text)
 	}
@@ -392,7 +394,7 @@ func TestGrantThatNobodyDecides(t *testing.T) {
 	svid := s.X509(t, agent)
 	got := post{svid: svid, form: reading("authorization_details", `[{"type":"git.repo.delete","params":{"repo":"acme/api"}}]`)}.send(t, s)
 	look := post{svid: svid, form: url.Values{"grant_type": {approvalURN}, "auth_req_id": {got.failed.AuthReqID}}}
-	eventually(t, func() error { // it answers slow_down in between
+	eventually(t, func() error { // some polls get slow_down
 		if got := look.send(t, s); got.failed.Error != "expired_token" {
 			return errors.New(got.text)
 		}
@@ -400,7 +402,7 @@ func TestGrantThatNobodyDecides(t *testing.T) {
 	})
 }
 
-// A generic OAuth library works as it is.
+// A generic OAuth library works without changes.
 func TestClientCredentialsLibrary(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/oauth2/clientcredentials"
 )
 
-// OAuth clients of other projects get, hand down, introspect and revoke tokens by each proof, with DPoP by each algorithm, and show their
-// users why a call was refused.
+// OAuth clients of other projects request, exchange, introspect and revoke tokens with each kind of proof and each DPoP
+// algorithm. They show their users why a call was refused.
 func TestTokensForOtherClients(t *testing.T) {
 	t.Parallel()
 	o := withServers
@@ -34,7 +34,7 @@ func TestTokensForOtherClients(t *testing.T) {
 			"DPoP Ed25519":     dpopBy(t, s, "Ed25519"),
 		} {
 			if library == "openid-client" && strings.HasSuffix(name, "EdDSA") {
-				continue // it knows the algorithm by its newer name alone
+				continue // it knows the algorithm only by its newer name
 			}
 			t.Run(library+" "+name, func(t *testing.T) {
 				t.Parallel()
@@ -78,7 +78,7 @@ func checkClient(t *testing.T, task testkit.OAuthClientTask, got testkit.OAuthCl
 	}
 }
 
-// Go's own OAuth client gets a token by each proof.
+// Go's OAuth client gets a token with each kind of proof.
 func TestTokensForGoClients(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)

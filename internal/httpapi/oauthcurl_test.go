@@ -13,7 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// pemFiles writes an SVID for programs that know no SPIFFE.
+// pemFiles writes an SVID to files, for programs that do not know SPIFFE.
 func pemFiles(t *testing.T, s *testkit.Stack, id string) (cert, key string) {
 	t.Helper()
 	chain, private, err := s.X509(t, id).Marshal()
@@ -30,7 +30,7 @@ func pemFiles(t *testing.T, s *testkit.Stack, id string) (cert, key string) {
 	return cert, key
 }
 
-// curl runs the program. The server's SVID has no DNS name, so curl is told not to look for one.
+// curl runs curl with --insecure: the server's SVID has no DNS name.
 func curl(t *testing.T, args ...string) []byte {
 	t.Helper()
 	out, err := program(t, "curl", append([]string{"--silent", "--show-error", "--insecure"}, args...)...)
@@ -52,7 +52,7 @@ func program(t *testing.T, name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// Somebody with a curl and the RFCs gets a token.
+// A user with curl and the RFCs gets a token.
 func TestCurlGetsAToken(t *testing.T) {
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	cert, key := pemFiles(t, s, agent)

@@ -26,7 +26,7 @@ const (
 
 var list = client.Ask{Scope: "git.issues.list", Task: "triage-1"}
 
-// actorToken is what somebody gives to whoever hands a token down to it.
+// actorToken returns the JWT-SVID that a sub-agent gives to a sandbox which exchanges a token for it.
 func actorToken(t *testing.T, s *testkit.Stack, of string) string {
 	t.Helper()
 	id := spiffeid.RequireFromString(of)
@@ -41,7 +41,7 @@ func actorToken(t *testing.T, s *testkit.Stack, of string) string {
 	return svid
 }
 
-// handDown has holder hand a token down to somebody.
+// handDown exchanges a token of holder for a token of another sandbox.
 func handDown(t *testing.T, s *testkit.Stack, holder, raw, to string, more ...string) granted {
 	t.Helper()
 	form := formOf(url.Values{
@@ -51,7 +51,7 @@ func handDown(t *testing.T, s *testkit.Stack, holder, raw, to string, more ...st
 	return post{svid: s.X509(t, holder), form: form}.send(t, s)
 }
 
-// seen is what a resource server is told of a token.
+// seen returns what introspection tells a resource server about a token.
 func seen(t *testing.T, s *testkit.Stack, raw string) openapi.Introspection {
 	t.Helper()
 	var out openapi.Introspection
@@ -107,7 +107,8 @@ func sweep(t *testing.T, s *testkit.Stack) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// What ends a token ends all that was handed down from it, on every replica, when that is confirmed; and the record says so.
+// Once the end of a token is confirmed, all tokens that were exchanged for it are inactive on every replica, and the record says
+// so.
 func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
@@ -154,7 +155,7 @@ func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A service behind a gateway can tell the sub-agent from whoever it acts for.
+// A service behind a gateway can tell a sub-agent from the sandbox for which it acts.
 func TestAGatewayTellsWhoActs(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)

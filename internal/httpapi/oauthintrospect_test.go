@@ -21,7 +21,7 @@ const (
 	inactive  = `{"active":false}`
 )
 
-// withServers has two resource servers and somebody for each way to end a token.
+// withServers has two resource servers, and a caller for each way to end a token.
 var withServers = testkit.Options{
 	Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(strings.Replace(string(catalogue[0].Data),
 		"    credential: {kind: jwt, audience: https://git.test}\n  - name: git.issues.list",
@@ -30,7 +30,7 @@ var withServers = testkit.Options{
 	ResourceServers: map[string][]string{gitServer: {"https://elsewhere.test", "https://git.test"}, dbServer: {"https://db.test"}},
 }
 
-// about asks an endpoint about a token, as who.
+// about calls an endpoint about a token, as who.
 func about(t *testing.T, s *testkit.Stack, path, who, token string) granted {
 	t.Helper()
 	return post{path: path, svid: s.X509(t, who), form: url.Values{"token": {token}, "token_type_hint": {"refresh_token"}}}.send(t, s)
@@ -90,7 +90,7 @@ func TestIntrospection(t *testing.T) {
 	}
 }
 
-// H106 and I6: what was ended on one replica is inactive on the other when that is confirmed.
+// H106 and I6: once a token's end on one replica is confirmed, the token is inactive on the other.
 func TestEndedTokensAreInactiveEverywhere(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
@@ -114,7 +114,7 @@ func TestEndedTokensAreInactiveEverywhere(t *testing.T) {
 		"quarantined": func(*client.Token) error {
 			_, err := s.Client(t, admin).Quarantine(t.Context(), agent, "test")
 			if err == nil {
-				err = s.Client(t, admin).Unquarantine(t.Context(), agent, "test") // which brings nothing back
+				err = s.Client(t, admin).Unquarantine(t.Context(), agent, "test") // this reactivates nothing
 			}
 			return err
 		},
@@ -141,7 +141,7 @@ func TestEndedTokensAreInactiveEverywhere(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Nobody ends what is not theirs, and nobody is told whose it is.
+// No caller can revoke a token of another holder, or learn who holds it.
 func TestRevokingWhatIsNotYours(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
@@ -156,7 +156,7 @@ func TestRevokingWhatIsNotYours(t *testing.T) {
 	}
 }
 
-// Without the record nothing is in force, and nothing is confirmed to be over.
+// If the record is unavailable, introspection and revocation fail instead of answering.
 func TestTokensWithoutTheRecord(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
@@ -202,7 +202,7 @@ func TestRefusedQuestions(t *testing.T) {
 	}
 }
 
-// withOneShots has a scope whose tokens are good for one call.
+// withOneShots has a scope with one-shot tokens.
 var withOneShots = testkit.Options{
 	Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: bank.order.pay
@@ -216,8 +216,8 @@ var withOneShots = testkit.Options{
 	Auditors: []string{auditor}, ResourceServers: map[string][]string{gitServer: {"https://bank.test"}},
 }
 
-// Of all who ask on whichever replica, one is told that a one-shot token is in force; after that nobody is, and another may
-// be had.
+// Of many concurrent introspections on two replicas, one reports a one-shot token as active, and none after that. Then the
+// sandbox can get another one.
 func TestOneShotTokenIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withOneShots)
@@ -225,7 +225,7 @@ func TestOneShotTokenIsUsedOnce(t *testing.T) {
 	ask := client.Ask{Scope: "bank.order.pay", Task: "t-1"}
 	tok := token(t, s.Client(t, agent), ask)
 	raw := tok.Secret.Reveal()
-	if got := introspected(t, s, agent, raw); !strings.Contains(got, `"one_shot":true`) { // which is no use
+	if got := introspected(t, s, agent, raw); !strings.Contains(got, `"one_shot":true`) { // this does not count as a use
 		t.Fatalf("got %s", got)
 	}
 	answers := make([]string, 100)

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metadata reads a document that anybody may keep.
+// metadata reads a document that caches may store.
 func metadata[T any](t *testing.T, s *testkit.Stack, path string) T {
 	t.Helper()
 	status, header, text := get(t, s, path)
@@ -32,12 +32,12 @@ func metadata[T any](t *testing.T, s *testkit.Stack, path string) T {
 	return out
 }
 
-// scoped is a form that asks for a scope, with no more than its name.
+// scoped returns a form that requests a scope by its name only.
 func scoped(scope string) url.Values {
 	return url.Values{"grant_type": {"client_credentials"}, "scope": {scope}, "task": {"t-1"}}
 }
 
-// What the metadata names is there, and what is there is named.
+// Every endpoint in the metadata exists, and every endpoint is in the metadata.
 func TestMetadataIsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -92,7 +92,7 @@ func TestMetadataIsWhatThereIs(t *testing.T) {
 	}
 }
 
-// People's provider is named where there are people.
+// The metadata names the OpenID provider if people can call.
 func TestResourceMetadata(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -108,7 +108,7 @@ func TestResourceMetadata(t *testing.T) {
 	}
 }
 
-// RFC 8414, 3.1: the metadata of an issuer with a path lies with that path behind it too.
+// RFC 8414, section 3.1: if the issuer has a path, the metadata is also served at the well-known path followed by that path.
 func TestMetadataOfAnIssuerWithAPath(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

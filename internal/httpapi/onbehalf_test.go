@@ -20,7 +20,7 @@ import (
 
 const idTokenURN = "urn:ietf:params:oauth:token-type:id_token"
 
-// delegating lets sandboxes ask on behalf of people; what only reads is for those of oncall.
+// delegating allows requests on behalf of people. Scopes that only read are for people of oncall.
 func delegating() testkit.Options {
 	o := withPeople
 	o.Catalogue = []scopes.File{
@@ -41,18 +41,18 @@ unless { context has user && context.user.groups.contains("oncall") };`)},
 	return o
 }
 
-// presented is an ID token that a sandbox was given.
+// presented is an ID token that a person gave to a sandbox.
 type presented string
 
 func (p presented) IDToken(context.Context) (string, error) { return string(p), nil }
 
-// given is what somebody gives to a sandbox, to ask on their behalf.
+// given returns an ID token with which a sandbox can request on behalf of a person.
 func given(t *testing.T, s *testkit.Stack, username string) presented {
 	t.Helper()
 	return presented(s.IDTokenFor(t, testkit.DelegationAudience, username))
 }
 
-// onBehalf asks by token exchange.
+// onBehalf requests a token by token exchange.
 func onBehalf(t *testing.T, s *testkit.Stack, idToken presented, more ...string) granted {
 	t.Helper()
 	form := formOf(url.Values{
@@ -62,7 +62,7 @@ func onBehalf(t *testing.T, s *testkit.Stack, idToken presented, more ...string)
 	return post{svid: s.X509(t, agent), form: form}.send(t, s)
 }
 
-// keptNowhere fails when any part of an ID token is in the record or the log.
+// keptNowhere fails the test if any part of an ID token is in the record or the log.
 func keptNowhere(t *testing.T, s *testkit.Stack, idToken presented) {
 	t.Helper()
 	conn := testkit.Connect(t, s.DB.AdminURL)
@@ -130,7 +130,7 @@ func TestOnBehalfOfAPerson(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What policy says of a person it says of nobody else, and not of a sandbox by itself.
+// A rule of policy about a person applies to no other person, and not to a sandbox by itself.
 func TestPolicyGoesByThePerson(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
@@ -151,7 +151,8 @@ func TestPolicyGoesByThePerson(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H97 and others: what does not prove, now and here, that a person lets sandboxes ask is refused, recorded, and asks Vault for nothing.
+// H97 and others: a token that does not prove, now and to this server, that a person allows sandboxes to act for them is refused
+// and recorded. Vault is not asked for anything.
 func TestWhatDoesNotDelegate(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
@@ -219,7 +220,7 @@ func TestWhatDoesNotDelegate(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Without her word nobody's: an ID token beside client_credentials says nothing.
+// An ID token next to client_credentials has no effect: the request is on behalf of no person.
 func TestClientCredentialsAreOnNobodysBehalf(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
@@ -228,7 +229,8 @@ func TestClientCredentialsAreOnNobodysBehalf(t *testing.T) {
 	}
 }
 
-// I4 and I5: people are shown on whose behalf it is; she does not decide on it; and her ID token may end meanwhile.
+// I4 and I5: approvers see on whose behalf the request is, that person cannot vote on it, and the ID token may expire while the
+// request waits.
 func TestThePersonDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
@@ -264,7 +266,7 @@ func TestThePersonDoesNotDecide(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A yes, and a key, are for the person that they were given and used for.
+// An approval and an idempotency key apply only to the person for whom they were used.
 func TestNothingCrossesFromOnePersonToAnother(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
@@ -303,7 +305,7 @@ func TestNothingCrossesFromOnePersonToAnother(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What is handed down is on behalf of the same person, and policy looks at them again.
+// An exchanged token is on behalf of the same person, and policy checks that person again.
 func TestWhatIsHandedDownStaysOnBehalf(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())

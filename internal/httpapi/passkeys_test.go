@@ -17,10 +17,10 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// signed is a stack whose scopes ask for passkeys.
+// signed returns a stack with scopes that require passkeys.
 func signed(t *testing.T) *testkit.Stack { return signedAt(t, nil) }
 
-// signedAt is signed, by a clock.
+// signedAt is signed with a clock.
 func signedAt(t *testing.T, now func() time.Time) *testkit.Stack {
 	t.Helper()
 	o := withPeople
@@ -38,7 +38,7 @@ func signedAt(t *testing.T, now func() time.Time) *testkit.Stack {
 	return testkit.NewStack(t, o)
 }
 
-// signing is a vote that a passkey signs, as the console casts it.
+// signing casts a vote that a passkey signs, as the console does.
 func signing(t *testing.T, s *testkit.Stack, username, id string, a *testkit.Authenticator, change func(*broker.VoteCast)) (*broker.ApprovalRequest, error) {
 	t.Helper()
 	who := s.Somebody(t, username)
@@ -83,7 +83,7 @@ func TestAWriteThatAPasskeySigns(t *testing.T) {
 			t.Fatalf("%s: got %s, want a credential", username, problem)
 		}
 	}
-	// Nobody needs a passkey to say no, nor where nobody asks for one.
+	// A denial needs no passkey, and neither does a scope that does not require one.
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
 	if _, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictDeny); err != nil {
 		t.Errorf("a no: %v", err)
@@ -138,7 +138,7 @@ func TestNothingElseIsSigned(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Who stands in for the group signs too.
+// A break-glass vote needs a passkey too.
 func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
@@ -171,7 +171,7 @@ func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
 	if err != nil || len(has) != 1 || has[0].Name != "key of carol" {
 		t.Fatalf("got %+v, %v, want the one of Carol", has, err)
 	}
-	for _, id := range []string{has[0].ID, "", "x"} { // not Bob's to remove, and none of those
+	for _, id := range []string{has[0].ID, "", "x"} { // the first is not Bob's, and the others do not exist
 		if err := s.Broker.RemovePasskey(t.Context(), s.Somebody(t, "bob"), id); !errors.Is(err, broker.ErrNotFound) {
 			t.Errorf("Bob removes %q: got %v", id, err)
 		}
@@ -185,7 +185,7 @@ func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
 	if problem, done := redeemed(t, s, id, "git.issues.write"); problem != openapi.CodeNotApproved || done {
 		t.Errorf("got %q, %v, want not_approved", problem, done)
 	}
-	// Another key makes no old vote good, and nobody registers the same again.
+	// Another key does not restore the old vote, and a removed key cannot be registered again.
 	newer := s.Passkey(t, "carol")
 	challenge := []byte("a challenge of nobody's choosing")
 	if _, err := s.Broker.AddPasskey(t.Context(), carol, broker.Registration{
@@ -266,10 +266,10 @@ func TestPasskeysOfAPerson(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A session that somebody finds open is not enough for a passkey: that takes one of the person's, or a login of just now.
+// A session alone is not enough to add a passkey. That also needs one of the person's passkeys, or a recent login.
 func TestASessionAloneAddsNoPasskey(t *testing.T) {
 	t.Parallel()
-	var ahead atomic.Int64 // of the clock, in seconds
+	var ahead atomic.Int64 // how far the clock is ahead, in seconds
 	s := signedAt(t, func() time.Time { return time.Now().Add(time.Duration(ahead.Load()) * time.Second) })
 	bob, challenge := s.Somebody(t, "bob"), []byte("a challenge of nobody's choosing")
 	fresh := func() *testkit.Authenticator {

@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// H102 and T2: with a second admin, nobody widens their own reach.
+// H102 and T2: if a second admin is required, nobody can extend their own rights.
 func TestCatalogueNeedsASecondAdmin(t *testing.T) {
 	t.Parallel()
 	o := kept
@@ -25,7 +25,7 @@ func TestCatalogueNeedsASecondAdmin(t *testing.T) {
 		t.Errorf("approving what nobody has proposed: got %v, want ErrNotFound", err)
 	}
 	var proposed openapi.CatalogueChange
-	for range 2 { // the same proposal is one
+	for range 2 { // repeating a proposal changes nothing
 		got := apply(t, proposer, next)
 		if got.State != openapi.CatalogueProposed || got.Version != 2 || proposed.ID != "" && got.ID != proposed.ID {
 			t.Fatalf("got %+v, want it proposed", got)
@@ -52,7 +52,7 @@ func TestCatalogueNeedsASecondAdmin(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Who looks at a proposal sees it against what was in force: another apply voids it.
+// A proposal is a change to the catalogue that was in force, so applying another catalogue voids it.
 func TestProposalsAreRejectedAndSuperseded(t *testing.T) {
 	t.Parallel()
 	o := kept
@@ -66,7 +66,7 @@ func TestProposalsAreRejectedAndSuperseded(t *testing.T) {
 		return err
 	}
 	apply(t, a, one)
-	if err := decide(a, openapi.CatalogueReject, one); err != nil { // taken back
+	if err := decide(a, openapi.CatalogueReject, one); err != nil { // withdrawn by its proposer
 		t.Error(err)
 	}
 	if err := decide(b, openapi.CatalogueApprove, one); !errors.Is(err, client.ErrNotFound) {
@@ -93,7 +93,7 @@ func TestProposalsAreRejectedAndSuperseded(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Where no catalogues are kept, there is none to read or change.
+// If the ledger has no catalogue, there is none to read or change.
 func TestNoCatalogueInForce(t *testing.T) {
 	t.Parallel()
 	o := kept

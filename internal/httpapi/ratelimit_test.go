@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// limited has a scope with a limit of each kind that can be reached alone.
+// limited has a scope with a limit of each kind. Each can be reached without the other.
 var limited = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: git.issues.read
     title: Read issues
@@ -30,7 +30,7 @@ var limited = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
 permit (principal, action in Action::"authority:read", resource);
 `)}}
 
-// later lets time pass for the limits.
+// later advances the time for the limits.
 func later(t *testing.T, s *testkit.Stack, by time.Duration) {
 	t.Helper()
 	exec(t, s, `UPDATE rate_limits SET tat = tat - $1::interval`, by)
@@ -49,7 +49,7 @@ func askAs(t *testing.T, s *testkit.Stack, who string) error {
 	return err
 }
 
-// T9: whoever asks more often than the scope says is told when to come back.
+// T9: a caller that exceeds the limit of a scope is told when to retry.
 func TestLimitedRequests(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: limited})
@@ -80,7 +80,7 @@ func TestLimitedRequests(t *testing.T) {
 		t.Errorf("got %d requests and %d refusals, want 4 and none", len(all.requests), len(all.refusals))
 	}
 
-	// Others have what is theirs: a sandbox its own count, a trust domain all of its counts.
+	// Other sandboxes have their own counts, and so have other trust domains.
 	if err := askAs(t, s, twin); err != nil {
 		t.Errorf("another sandbox: %v", err)
 	}
@@ -106,7 +106,7 @@ func TestLimitedRequests(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// I10: what cannot be counted is not given, and nobody is told that a limit was reached.
+// I10: a request that cannot be counted gets no credential, and the caller is not told that a limit was reached.
 func TestLimitsFailClosed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: limited})

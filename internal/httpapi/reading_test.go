@@ -75,7 +75,7 @@ func TestWhoSeesWhichRecords(t *testing.T) {
 			t.Errorf("%s sees (-want +got):\n%s", who, diff)
 		}
 	}
-	// H100: a foreign record answers as an unknown one does, to the letter.
+	// H100: the response about a foreign record is identical to the one about an unknown record.
 	unknown := "019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21"
 	for who, foreignID := range map[string]string{agent: theirs[0], twin: mine[0], foreign: mine[0], auditor: others[0]} {
 		for _, path := range []string{"/v1/issuances/", "/v1/requests/"} {
@@ -86,14 +86,14 @@ func TestWhoSeesWhichRecords(t *testing.T) {
 			}
 		}
 	}
-	// An auditor reads issuances; a request belongs to its sandbox.
+	// An auditor can read issuances, but only the sandbox itself can read its requests.
 	if one, err := s.Client(t, auditor).Issuance(t.Context(), mine[0]); err != nil || one.SpiffeID != agent {
 		t.Errorf("got %+v, %v", one, err)
 	}
 	if _, err := s.Client(t, auditor).State(t.Context(), mine[0]); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
-	// H101, with the catalogue at hand: an auditor is permitted nothing.
+	// H101: the catalogue permits an auditor nothing.
 	if _, err := s.Client(t, auditor).Request(t.Context(), read); !errors.Is(err, client.ErrDenied) {
 		t.Errorf("an auditor asks: got %v, want a denial", err)
 	}
@@ -101,7 +101,7 @@ func TestWhoSeesWhichRecords(t *testing.T) {
 
 var uuids = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// anonymous takes the request id out of a problem.
+// anonymous removes the request id from a problem.
 func anonymous(text string) string { return uuids.ReplaceAllString(text, "") }
 
 // H98: a cursor continues the listing that it came from and no other.

@@ -15,7 +15,7 @@ import (
 	tokens "github.com/brevet-dev/brevet/internal/token"
 )
 
-// asker asks a replica about tokens, over connections that it keeps.
+// asker introspects tokens at a replica, over connections that it keeps open.
 type asker struct {
 	http *http.Client
 	url  string
@@ -28,7 +28,7 @@ func askerOf(t *testing.T, s *testkit.Stack) asker {
 	return asker{c, s.URL + "/oauth2/introspect"}
 }
 
-// active is what is answered; false as well when there is no answer, which is an error.
+// active reports whether the token is active. If there is no response, it fails the test and returns false.
 func (a asker) active(t *testing.T, token string) bool {
 	t.Helper()
 	resp, err := a.http.PostForm(a.url, url.Values{"token": {token}})
@@ -44,7 +44,7 @@ func (a asker) active(t *testing.T, token string) bool {
 	return strings.Contains(string(text), `"active":true`)
 }
 
-// remembered has a replica answer for a token without asking where the record is.
+// remembered introspects a token until the replica answers from its cache, without reading the record.
 func remembered(t *testing.T, s *testkit.Stack, issued *client.Token) {
 	t.Helper()
 	a := askerOf(t, s)
@@ -61,7 +61,7 @@ func remembered(t *testing.T, s *testkit.Stack, issued *client.Token) {
 	}
 }
 
-// A replica answers for what it has seen without the record, and for nothing else.
+// A replica without the record can answer for the tokens in its cache, and for no others.
 func TestIntrospectionFromMemory(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
@@ -73,7 +73,7 @@ func TestIntrospectionFromMemory(t *testing.T) {
 			t.Errorf("%s: got %s", who, got)
 		}
 	}
-	for _, who := range []string{dbServer, twin, admin} { // to whom it is not shown
+	for _, who := range []string{dbServer, twin, admin} { // the token is not for these callers
 		if got := introspected(t, s, who, seen.Secret.Reveal()); got != inactive {
 			t.Errorf("%s: got %s", who, got)
 		}
@@ -84,8 +84,8 @@ func TestIntrospectionFromMemory(t *testing.T) {
 	exec(t, s, `ALTER TABLE elsewhere RENAME TO issuances`)
 }
 
-// H106 and I6 on busy replicas: whoever asks the one after the other has confirmed an end is not told active, also when that
-// one has been told so just before.
+// H106 and I6 under load: once one replica has confirmed the end of a token, the other does not report it as active, even if it
+// did so just before.
 func TestEndsAreKnownEverywhereUnderLoad(t *testing.T) {
 	t.Parallel()
 	const tokens, callers = 500, 16
@@ -128,7 +128,7 @@ func TestEndsAreKnownEverywhereUnderLoad(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What a gateway lets pass from memory goes by the catalogue that was applied last on whichever replica.
+// A check from the cache uses the catalogue that was applied last, on any replica.
 func TestCheckFromMemoryGoesByTheCatalogue(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
@@ -137,7 +137,7 @@ func TestCheckFromMemoryGoesByTheCatalogue(t *testing.T) {
 	call := held{token: "Bearer " + issued.Secret.Reveal()}
 	shut := changed(t, gated, "paths: ['/repos/{repo}/issues', '/repos/{repo}/issues/*']", "paths: ['/repos/{repo}/pulls']")
 	for range 5 {
-		// What it denies it may deny until it has noticed.
+		// Until a replica notices that a call is allowed again, it may deny it.
 		for deadline := time.Now().Add(patience); call.asNginx(t, other).send(t, other).status != 200 || !other.Remembers(issued.ID, tokens.Digest(issued.Secret.Reveal())); {
 			if time.Now().After(deadline) {
 				t.Fatalf("waited %s for a gateway to be answered from memory", patience)

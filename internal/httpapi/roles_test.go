@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Sandboxes of two trust domains, of which one only looks like it lies below the path /research.
+// Sandboxes of two trust domains. The path of one looks as if it were below /research, but is not.
 const (
 	lab       = "spiffe://acme.test/research"
 	chemist   = "spiffe://acme.test/research/a"
@@ -31,7 +31,7 @@ const (
 
 var sandboxes = []string{chemist, pupil, neighbour, stranger}
 
-// staffed has people and workloads with roles everywhere, in a trust domain, and below a path.
+// staffed has people and workloads with roles everywhere, in one trust domain, and below a path.
 var staffed = testkit.Options{
 	Catalogue: []scopes.File{catalogue[0], {Name: "policies.cedar", Data: []byte(
 		`@id("all") permit (principal, action in Action::"authority:read", resource);`)}},
@@ -62,7 +62,7 @@ var staffed = testkit.Options{
 	},
 }
 
-// someone is who calls: a workload by its SPIFFE ID, or a person by their name.
+// someone returns the client of a caller: a workload by its SPIFFE ID, or a person by their name.
 func someone(t *testing.T, s *testkit.Stack, who string) *client.Client {
 	t.Helper()
 	if strings.HasPrefix(who, "spiffe://") {
@@ -71,7 +71,7 @@ func someone(t *testing.T, s *testkit.Stack, who string) *client.Client {
 	return s.Person(t, who)
 }
 
-// holds is where somebody is auditor and admin.
+// holds lists the sandboxes for which a caller is auditor and admin.
 type holds struct{ sees, ends []string }
 
 var officials = map[string]holds{
@@ -89,7 +89,7 @@ var officials = map[string]holds{
 	labAdmin:   {nil, sandboxes[:2]},
 }
 
-// H92, H100 and T6: who sees and ends what. What is not theirs is not there.
+// H92, H100 and T6: who sees and ends what. A record outside a caller's reach is not found.
 func TestWhoSeesAndEndsWhat(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -107,7 +107,7 @@ func TestWhoSeesAndEndsWhat(t *testing.T) {
 				if err == nil && len(r.Ended) != 1 {
 					t.Errorf("revoking of %s: got %+v, want one end", sandbox, r)
 				}
-				// To end a task takes no role where it is one's own, so that without one nothing is there.
+				// Ending one's own task needs no role, so a caller without a role gets "not found".
 				_, err = c.EndTask(t.Context(), first.Task, client.TaskEnd{SPIFFEID: sandbox})
 				wantRefusal(t, "ending a task of "+sandbox, err, taskRefusal(sandbox, may.ends))
 				confine(t, c, who, sandbox, may.ends)
@@ -118,8 +118,8 @@ func TestWhoSeesAndEndsWhat(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// refusal is what somebody is told who does something to a sandbox that takes a role. none is what a workload is told
-// that has the role nowhere: of a record, that it is not there.
+// refusal returns the error for an action that requires a role over a sandbox. none is the error for a workload that has the role
+// nowhere: for reading a record, that is "not found".
 func refusal(who, sandbox string, within []string, none error) error {
 	switch {
 	case slices.Contains(within, sandbox):
@@ -147,7 +147,7 @@ func wantRefusal(t *testing.T, what string, err, want error) {
 	}
 }
 
-// confine puts a sandbox into quarantine and lifts that.
+// confine puts a sandbox into quarantine and lifts the quarantine.
 func confine(t *testing.T, c *client.Client, who, sandbox string, within []string) {
 	t.Helper()
 	want := refusal(who, sandbox, within, client.ErrNotAllowed)
@@ -162,7 +162,7 @@ func confine(t *testing.T, c *client.Client, who, sandbox string, within []strin
 	wantRefusal(t, "lifting that of "+sandbox, c.Unquarantine(t.Context(), sandbox, "test"), want)
 }
 
-// wantListed holds a listing, page by page, to the sandboxes that somebody may see.
+// wantListed checks that a listing, page by page, shows exactly the sandboxes that the caller may see.
 func wantListed(t *testing.T, c *client.Client, who string, sees []string) {
 	t.Helper()
 	got := map[string]bool{}
@@ -185,7 +185,8 @@ func wantListed(t *testing.T, c *client.Client, who string, sees []string) {
 	}
 }
 
-// To stop a whole trust domain takes all of it; whoever has a path revokes in it alone, whatever else matches.
+// A quarantine of a whole trust domain needs the role in all of it. An admin of a path revokes only within the path, whatever
+// else matches.
 func TestPathsAreNoTrustDomains(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -204,7 +205,7 @@ func TestPathsAreNoTrustDomains(t *testing.T) {
 			t.Errorf("got %+v, %v, want it untouched", state, err)
 		}
 	}
-	// What somebody else has ordered for all of the trust domain is not within a path: neither to see nor to lift.
+	// A quarantine of the whole trust domain is not within a path: an admin of the path can neither see nor lift it.
 	if _, err := s.Client(t, admin).Quarantine(t.Context(), "spiffe://acme.test", "test"); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestPathsAreNoTrustDomains(t *testing.T) {
 		t.Errorf("got %+v, %v, want nothing", all, err)
 	}
 	wantRefusal(t, "lifting it from a path", lena.Unquarantine(t.Context(), "spiffe://acme.test", ""), client.ErrNotFound)
-	// Olga is in no quarantine, though the other admins of acme.test are.
+	// Olga is not in quarantine, but the workloads of acme.test are, admins included.
 	wantRefusal(t, "lifting it as a workload of it", s.Client(t, labAdmin).Unquarantine(t.Context(), lab, ""), client.ErrNotFound)
 	if err := s.Person(t, "olga").Unquarantine(t.Context(), "spiffe://acme.test", "all well"); err != nil {
 		t.Errorf("lifting it as a person: got %v", err)
@@ -221,7 +222,7 @@ func TestPathsAreNoTrustDomains(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// What a person orders bears their name, in the record as in the entries.
+// The order of a person has their name in the record and in the entries.
 func TestRecordsNameThePerson(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -271,7 +272,7 @@ func TestRecordsNameThePerson(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// H98: a cursor is good for who it was made for, and only as long as they see the same.
+// H98: a cursor is valid only for the caller that received it, and only while its reach stays the same.
 func TestCursorsOfOneReach(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
@@ -293,7 +294,7 @@ func TestCursorsOfOneReach(t *testing.T) {
 			t.Errorf("%s goes on with the cursor of lena: got %v, want it refused", who, err)
 		}
 	}
-	// Lena is an auditor of all of acme.test from now on.
+	// From now on, Lena is an auditor of all of acme.test.
 	promoted := staffed
 	promoted.Rules = append(slices.Clone(staffed.Rules), people.Rule{Role: people.RoleAuditor, Group: "lab", Within: []string{"spiffe://acme.test"}})
 	if _, err := s.ReplicaWith(t, promoted).Person(t, "lena").Page(t.Context(), filter); code(err) != openapi.CodeInvalidCursor {

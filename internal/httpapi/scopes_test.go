@@ -62,7 +62,7 @@ var manifold = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
 @id("cashier") permit (principal == Sandbox::"spiffe://other.test/agents/a", action == Action::"pay.refund", resource) when { context.ttl < 60 };
 `)}}
 
-// A sandbox reads what it may ask for, however it proves who it is, and nothing of what others may.
+// A sandbox sees the scopes that it may request, however it authenticates, and no scopes of others.
 func TestScopesOfASandbox(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: manifold, Applied: true, Admins: []string{admin}, CatalogueAdmins: []string{chief}})
@@ -118,7 +118,7 @@ func TestScopesOfASandbox(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	// I14, and an admin is offered no more than their policies say.
+	// I14. Also, an admin sees only the scopes that policy permits.
 	for who, want := range map[string][]string{"spiffe://other.test/agents/a": {"pay.refund"}, "spiffe://other.test/agents/b": {}, admin: {}} {
 		got, err := s.Client(t, who).Scopes(t.Context())
 		if err != nil {
@@ -144,7 +144,7 @@ func TestScopesOfASandbox(t *testing.T) {
 	}
 }
 
-// Each answer takes all policies and scopes, so nobody gets many, and one sandbox takes none from another.
+// Each call evaluates all policies and scopes, so the rate is limited for each sandbox separately.
 func TestScopesAreNotReadAllTheTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

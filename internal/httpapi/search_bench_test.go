@@ -23,10 +23,10 @@ import (
 
 var searched = flag.Int64("searched", 5000, "issuances to search among; from 100000 on, a p99 above 50 ms fails")
 
-// slowest is what a search may take at p99.
+// slowest is the maximum time of a search at p99.
 const slowest = 50 * time.Millisecond
 
-// measured is one kind of search, with something else to look for each time.
+// measured is one kind of search. Each draw returns a new query.
 type measured struct {
 	name string
 	draw func(r *rand.Rand) broker.Query
@@ -122,7 +122,7 @@ func catalogueOf(n int) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, "catalogue ", n)))
 }
 
-// An auditor of one trust domain finds whatever it is in little time, near and far. `make bench-audit` asks ten million.
+// Searches of an auditor of one trust domain are fast, for recent and for old records. `make bench-audit` searches ten million.
 func TestSearchesAreFast(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
@@ -141,7 +141,7 @@ func TestSearchesAreFast(t *testing.T) {
 	for _, m := range draws(*searched) {
 		worst = max(worst, measure(t, l, m, table))
 	}
-	// By a server with an SVID of its own: to write it all can take longer than one lives.
+	// This uses a server with a new SVID, because writing all records can take longer than an SVID lives.
 	worst = max(worst, overHTTP(t, s.Replica(t), table))
 	_ = table.Flush()
 	verdict := "passed"
@@ -152,11 +152,11 @@ func TestSearchesAreFast(t *testing.T) {
 	fmt.Printf("%d issuances searched, the slowest kind takes %s at p99: %s\n", *searched, worst.Round(100*time.Microsecond), verdict)
 }
 
-// measure times first pages, and pages that begin anywhere. It holds every record to the reader's reach.
+// measure times first pages, and pages that begin anywhere. It checks that every record is within the reader's reach.
 func measure(t *testing.T, l *ledger.Ledger, m measured, table *tabwriter.Writer) time.Duration {
 	t.Helper()
 	rounds, least := 100, 100
-	if *searched < 100000 { // nothing is timed: this kind only has to find something
+	if *searched < 100000 { // not a timed run: each kind only has to find something
 		least = 10
 	}
 	r := rand.New(rand.NewPCG(1, 2))
@@ -192,7 +192,7 @@ func measure(t *testing.T, l *ledger.Ledger, m measured, table *tabwriter.Writer
 	return max(percentile(near, 99), percentile(far, 99))
 }
 
-// overHTTP is a search by a parameter and its pages, as an auditor calls.
+// overHTTP times a search by a parameter and its pages, as an auditor calls.
 func overHTTP(t *testing.T, s *testkit.Stack, table *tabwriter.Writer) time.Duration {
 	t.Helper()
 	c := s.Client(t, auditor)

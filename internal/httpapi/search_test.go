@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Who finds a token finds out whose it is, and who voted on it, without showing it to anybody.
+// With a token's digest, its holder and voters can be found without showing the token to anyone.
 func TestSearchOverTheAPI(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -61,7 +61,7 @@ func TestSearchOverTheAPI(t *testing.T) {
 	}
 }
 
-// The next and the prev of a page are its neighbours', sealed like each other (H98).
+// The next and prev links of a page lead to its neighbours, and both cursors are sealed in the same way (H98).
 func TestPagesLinkBothWays(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
@@ -103,7 +103,7 @@ func TestPagesLinkBothWays(t *testing.T) {
 	}
 }
 
-// Whatever a filter holds, it is a filter, or it is refused.
+// Any input of a filter is treated as a filter, or refused.
 func TestHostileSearches(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
@@ -134,14 +134,14 @@ func TestHostileSearches(t *testing.T) {
 			}
 		}
 	}
-	// A filter on parameters belongs to searches alone.
+	// Only searches accept filters on parameters.
 	if got := (wire{method: "GET", target: "/v1/whoami?params.repo=x"}.send(t, s)); got.status != 400 {
 		t.Errorf("got %d for parameters that are no filter, want 400", got.status)
 	}
 	s.DB.Check(t)
 }
 
-// The time line of a task has what was asked, said, issued and ended, and a sandbox does not read who said what.
+// The timeline of a task shows requests, votes, issuances and ends. A sandbox cannot read who voted or what they wrote.
 func TestTimelines(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -202,7 +202,7 @@ func TestTimelines(t *testing.T) {
 			t.Errorf("%s: got %d, want 400", target, got.status)
 		}
 	}
-	// H100: what is foreign is not there.
+	// H100: a foreign record is not found.
 	for _, err := range []error{
 		firstError(s.Client(t, foreign).TaskTimeline(t.Context(), ask.Task, agent)), firstError(s.Client(t, twin).TaskTimeline(t.Context(), ask.Task, agent)),
 		firstError(eyes.TaskTimeline(t.Context(), "nope", agent)), firstError(eyes.TaskTimeline(t.Context(), ask.Task, foreign)),
@@ -227,7 +227,7 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
-// H100: an order of one trust domain is not read in another that has a task of the same name.
+// H100: an order for one trust domain is not shown in another that has a task with the same name.
 func TestTimelinesHaveNoOrdersForOthers(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)

@@ -16,7 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// withLists has a scope whose tokens name status lists, and one whose tokens do not.
+// withLists has a scope whose tokens refer to status lists, and one whose tokens do not.
 func withLists() testkit.Options {
 	return testkit.Options{
 		Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
@@ -36,7 +36,7 @@ func withLists() testkit.Options {
 	}
 }
 
-// listOf is the path of the list that a token names, and its place there.
+// listOf returns the path of a token's status list, and its index there.
 func listOf(t *testing.T, claims access.Claims) (path string, index int64) {
 	t.Helper()
 	if claims.Status == nil || claims.Status.List == nil {
@@ -49,7 +49,7 @@ func listOf(t *testing.T, claims access.Claims) (path string, index int64) {
 	return at.Path, claims.Status.List.Index
 }
 
-// statusList reads a list at a replica as anybody does who has the issuer's keys.
+// statusList reads and verifies a list at a replica with nothing but the issuer's keys.
 func statusList(t *testing.T, s *testkit.Stack, path string, now func() time.Time) access.StatusList {
 	t.Helper()
 	status, header, raw := get(t, s, path)
@@ -75,7 +75,7 @@ func statusList(t *testing.T, s *testkit.Stack, path string, now func() time.Tim
 	return list
 }
 
-// What was ended is so in its list, at each replica once a second has passed.
+// A token that has ended is marked in its list on each replica after one second.
 func TestTokensAreEndedInTheirStatusList(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
@@ -148,7 +148,7 @@ func TestStatusListsAreForAnybodyAndForCaches(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A resource server that looks up lists lets a token pass until the list says that it was ended.
+// A resource server with status lists accepts a token until the list says that it has ended.
 func TestGuardsLookUpStatusLists(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withLists())
@@ -179,14 +179,14 @@ func TestGuardsLookUpStatusLists(t *testing.T) {
 	if _, err := c.Release(t.Context(), raw.ID); err != nil {
 		t.Fatal(err)
 	}
-	// The other replica has not been asked for the list yet.
+	// The other replica has not served the list yet.
 	s = s.Replica(t)
 	if err := call(guard()); !errors.Is(err, resourceserver.ErrInactive) {
 		t.Errorf("got %v, want %v", err, resourceserver.ErrInactive)
 	}
 }
 
-// toStack sends what is for the issuer to a stack.
+// toStack sends requests for the issuer to a stack.
 type toStack struct {
 	http.RoundTripper
 	addr string

@@ -56,7 +56,7 @@ func TestCheckObject(t *testing.T) {
 	}
 }
 
-// FuzzCheckObject holds the strict reader to what it promises of whatever it accepts.
+// FuzzCheckObject checks that every accepted body is what the strict reader promises.
 func FuzzCheckObject(f *testing.F) {
 	f.Add([]byte(`{"scope":"a.b","params":{"x":[1,{"y":null}]}}`))
 	f.Add([]byte(`{"scope":"a","scope":"b"}`))

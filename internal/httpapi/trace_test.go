@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// baggageWatch notes what baggage a span is started with.
+// baggageWatch records the baggage with which spans are started.
 type baggageWatch struct {
 	trace.SpanProcessor
 	seen *[]string
@@ -28,7 +28,7 @@ func (b baggageWatch) OnStart(ctx context.Context, span trace.ReadWriteSpan) {
 	b.SpanProcessor.OnStart(ctx, span)
 }
 
-// TestUntraced: where nobody traces no call is wrapped in a span, and its answer is the same.
+// TestUntraced checks that without a tracer provider, calls have no span and the same response.
 func TestUntraced(t *testing.T) {
 	before := otel.GetTracerProvider()
 	otel.SetTracerProvider(noop.NewTracerProvider())
@@ -39,8 +39,8 @@ func TestUntraced(t *testing.T) {
 	}
 }
 
-// A span is named after its route. The caller's trace is a link and not the parent, its baggage is dropped, and
-// nothing of its call is in the attributes.
+// A span is named after its route. The caller's trace is a link and not the parent, its baggage is dropped, and the attributes
+// contain nothing of the call.
 func TestTraces(t *testing.T) {
 	exporter, before := tracetest.NewInMemoryExporter(), otel.GetTracerProvider()
 	var seen []string

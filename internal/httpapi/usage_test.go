@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Who holds a credential says how often it was used, once. To everybody else it is as one that never was.
+// The holder of a credential reports its use once. For other callers the credential does not exist.
 func TestReportingUses(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, officers)
@@ -71,11 +71,11 @@ func TestReportingUses(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Who reports all the time is told to wait, before anything is read for it.
+// A caller that reports too often is told to wait, before the report is read.
 func TestReportsArePaced(t *testing.T) {
 	t.Parallel()
 	o := officers
-	var stopped atomic.Int64 // when the clock was: a slow machine calls too rarely
+	var stopped atomic.Int64 // when the clock stopped; on a slow machine the calls are too rare
 	o.Now = func() time.Time {
 		if at := stopped.Load(); at != 0 {
 			return time.Unix(0, at)
@@ -83,7 +83,7 @@ func TestReportsArePaced(t *testing.T) {
 		return time.Now()
 	}
 	s := testkit.NewStack(t, o)
-	c, another := s.Client(t, agent), s.Client(t, twin) // with SVIDs of before the clock stops
+	c, another := s.Client(t, agent), s.Client(t, twin) // their SVIDs must be issued before the clock stops
 	stopped.Store(time.Now().UnixNano())
 	var err error
 	for n := 0; err == nil || errors.Is(err, client.ErrNotFound); n++ {
@@ -100,7 +100,7 @@ func TestReportsArePaced(t *testing.T) {
 	}
 }
 
-// What was granted is held against what was used, for the auditors of it, and for nobody else.
+// Only auditors can compare what was granted in their reach with what was used.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, officers)
@@ -122,7 +122,7 @@ func TestUsage(t *testing.T) {
 		t.Error("got no last use")
 	}
 	usage.Scopes[1].Reported.LastUsedAt = time.Time{}
-	want := []openapi.ScopeUsage{ // never used, used by one of two, and who knows
+	want := []openapi.ScopeUsage{ // never used, one of two used, and not reported
 		{Scope: "git.issues.list", Asked: 1, Granted: 1, Reported: openapi.ReportedUsage{Credentials: 1}},
 		{Scope: read.Scope, Asked: 3, Granted: 3, Reported: openapi.ReportedUsage{Credentials: 2, Used: 1, Calls: 2}},
 		{Scope: "db.rows.read", Asked: 1, Granted: 1},

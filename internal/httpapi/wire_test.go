@@ -33,7 +33,7 @@ const (
 	runtime = "spiffe://acme.test/runtime"
 )
 
-// catalogue has a scope for each kind of parameter, and a policy for each way to decide.
+// catalogue has a scope for each kind of parameter, and a policy for each kind of decision.
 var catalogue = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: git.issues.read
     title: Read issues
@@ -101,10 +101,10 @@ forbid (principal, action == Action::"db.rows.read", resource)
 when { context.params.rows > 5000 && context.params.rows * 9223372036854775807 > 0 };
 `)}}
 
-// patience is how long a test waits for something that has to happen, on a machine that does much else.
+// patience is how long a test waits for an event that must happen, on a busy machine.
 const patience = time.Minute
 
-// wire is one call, byte for byte as a hostile caller would send it. Zero fields make a call that succeeds.
+// wire is one call, byte for byte as a hostile caller would send it. Zero fields have the values of a call that succeeds.
 type wire struct {
 	method, target, host string
 	// auth is the Authorization header; "" sends agent's JWT-SVID and "none" sends none.
@@ -117,7 +117,7 @@ type wire struct {
 	length string
 }
 
-// nothing is the body of a call that has none.
+// nothing is the body of a call without one.
 const nothing = "\x00"
 
 const goodBody = `{"scope":"git.issues.read","params":{"repo":"acme/api"},"task":"triage-1"}`
@@ -158,7 +158,7 @@ func (c wire) bytes(t *testing.T, s *testkit.Stack) string {
 	return b.String() + "\r\n" + body
 }
 
-// answer is what came back.
+// answer is the response to a call.
 type answer struct {
 	status int
 	header http.Header
@@ -172,7 +172,7 @@ func (c wire) send(t *testing.T, s *testkit.Stack) answer {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	// The server may answer and close before it has read everything, which is an error here and no failure.
+	// The server may answer and close before it has read everything. That is a write error here, but not a failure.
 	_, _ = io.WriteString(conn, c.bytes(t, s))
 	return readAnswer(t, conn, c.method)
 }
@@ -197,7 +197,7 @@ func dialWith(t *testing.T, s *testkit.Stack, cfg *tls.Config) *tls.Conn {
 	return conn.(*tls.Conn)
 }
 
-// recorded is what the ledger holds: what was decided or became of it, and what never got so far.
+// recorded is what the ledger contains: requests with their outcomes, and refusals.
 type recorded struct{ requests, refusals []testkit.Entry }
 
 func entriesOf(t *testing.T, s *testkit.Stack) recorded {
@@ -213,7 +213,7 @@ func entriesOf(t *testing.T, s *testkit.Stack) recorded {
 	return r
 }
 
-// skip leaves what has been added since before.
+// skip removes the entries that before contains.
 func (r *recorded) skip(before recorded) {
 	r.requests, r.refusals = r.requests[len(before.requests):], r.refusals[len(before.refusals):]
 }
