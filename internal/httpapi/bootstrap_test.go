@@ -148,7 +148,7 @@ func TestBootstrapAdminWhoSendsLate(t *testing.T) {
 	}
 }
 
-// Without a database that confirms it, nobody is the bootstrap admin.
+// If the database cannot confirm the bootstrap admin, there is none.
 func TestBootstrapAdminFailsClosed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bootstrapped())

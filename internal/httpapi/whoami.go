@@ -55,7 +55,7 @@ func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
 	return all
 }
 
-// audiencesOf returns the audiences whose tokens who may introspect, sorted.
+// audiencesOf returns the audiences whose tokens the caller may introspect, sorted.
 func (s *Server) audiencesOf(who caller) []string {
 	workload, ok := who.(attest.Identity)
 	if !ok {
