@@ -8,8 +8,10 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// announceSQL appends a batch of commands, of which no two concern the same task, quarantine, request or person,
-// or the catalogue, or passkeys. What holders report comes the same way: appending what is issued has no time for it. What they order is projected in the same statement.
+// announceSQL appends a batch of commands and projects their effects in the same statement. No two commands in a batch
+// concern the same task, quarantine, request or person. At most one concerns the catalogue, and at most one concerns
+// passkeys. Usage reports of holders go through this statement too, because the one that appends issuances has no time for
+// them.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT FROM ledger_head FOR UPDATE
@@ -122,7 +124,7 @@ WITH locked AS MATERIALIZED (
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head ORDER BY n`
 
-// commandBody is the body of the entries that order something.
+// commandBody is the body of the entries that record a command.
 type commandBody struct {
 	Version int        `json:"version"`
 	Kind    string     `json:"kind"`
@@ -132,7 +134,7 @@ type commandBody struct {
 	Target  targetBody `json:"target"`
 	At      time.Time  `json:"at,omitzero"`
 	Reason  string     `json:"reason"`
-	Lifts   string     `json:"lifts,omitzero"` // the command of the quarantine
+	Lifts   string     `json:"lifts,omitzero"` // the command that added the quarantine
 }
 
 type targetBody struct {
@@ -145,9 +147,9 @@ type targetBody struct {
 	Catalogue      string `json:"catalogue,omitzero"`
 }
 
-// Announce implements [broker.LiveCredentials]. A task that is to end twice ends at the earlier time, and a quarantine that
-// stands already stays as it is; the second command is recorded all the same. To lift a quarantine that does not stand,
-// or not by the command that is named, is broker.ErrNotFound.
+// Announce implements [broker.LiveCredentials]. If a task gets two ends, it ends at the earlier time. A quarantine that is
+// already in force stays as it is. The second command is recorded in both cases. Announce returns broker.ErrNotFound if a
+// quarantine to lift is not in force, or was not added by the named command.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 	e, err := commandEntry(cmd)
 	if err != nil {

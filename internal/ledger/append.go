@@ -20,7 +20,7 @@ type job struct {
 	entry entry
 	// taken is set by the flusher that sends it or by the caller that gives up, whichever comes first.
 	taken atomic.Bool
-	done  chan answer // has room for the one answer
+	done  chan answer // has room for its one answer
 }
 
 type answer struct {
@@ -37,7 +37,7 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	return l.append(ctx, e)
 }
 
-// RecordOutcome implements [broker.Ledger]. Besides, it returns broker.ErrNotFound for a record that was never begun.
+// RecordOutcome implements [broker.Ledger]. It also returns broker.ErrNotFound for a record that was never begun.
 func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	e, err := outcomeEntry(out)
 	if err != nil {
@@ -57,8 +57,8 @@ func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 	return err
 }
 
-// append queues an entry and waits for its commit. A caller that gives up before the entry is taken leaves no
-// trace; afterwards the commit goes on without it.
+// append queues an entry and waits for its commit. If the caller gives up before the flusher takes the entry, nothing is
+// recorded. After that, the commit goes on without the caller.
 func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, unavailable("queueing a record", err)
@@ -101,12 +101,12 @@ func (l *Ledger) enqueue(j *job) error {
 	}
 }
 
-// run commits until the queue is closed and empty. What queues while a commit is in flight goes into the next one,
-// so a busy ledger shares commits and an idle one waits for nothing.
+// run commits until the queue is closed and empty. Entries that are queued while a commit is in flight go into the next one.
+// So a busy ledger shares commits, and an idle one waits for nothing.
 func (l *Ledger) run(ctx context.Context) {
 	defer close(l.stopped)
 	for first := range l.queue {
-		// The callers of the last commit are just waking up: let them queue what they have next.
+		// The callers of the last commit are just waking up. Let them queue their next entries first.
 		runtime.Gosched()
 		for first != nil {
 			var records, commands []*job
@@ -120,9 +120,9 @@ func (l *Ledger) run(ctx context.Context) {
 	}
 }
 
-// take claims what is queued, without waiting for more. It ends before a job that must see what one of those before
-// it did, and returns that as the next. Commands come after the records: none of their callers has an answer yet, so
-// any order is true.
+// take claims the queued jobs without waiting for more. It stops before a job that must see the effect of a job it has
+// taken, and returns that job as next. Commands come after the records: no caller has an answer yet, so any order is
+// correct.
 func (l *Ledger) take(first *job) (records, commands []*job, next *job) {
 	alone := map[string]bool{}
 	for j, ok := first, true; ok; {
@@ -151,12 +151,12 @@ func (l *Ledger) take(first *job) (records, commands []*job, next *job) {
 	return records, commands, nil
 }
 
-// flush commits a batch and answers every job of it, once.
+// flush commits a batch and answers each of its jobs once.
 func (l *Ledger) flush(ctx context.Context, batch []*job) {
 	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
 	defer cancel()
 	answers, err := l.commit(ctx, batch)
-	if noRoom(err) { // so many came at once that the next partition was not made ahead
+	if noRoom(err) { // a burst came before the next partition was created
 		if _, failed := l.makeRoom(ctx); failed == nil {
 			answers, err = l.commit(ctx, batch)
 		}
@@ -167,7 +167,7 @@ func (l *Ledger) flush(ctx context.Context, batch []*job) {
 		l.reached(math.MaxInt64)
 		answers = same(batch, unavailable("finding room", err))
 	case aboutData(err) && len(batch) > 1:
-		// Nothing was committed and one of the records is to blame: the others must not suffer for it.
+		// Nothing was committed, because of one bad record. Split the batch, so that the other records do not fail with it.
 		half := len(batch) / 2
 		l.flush(context.WithoutCancel(ctx), batch[:half])
 		l.flush(context.WithoutCancel(ctx), batch[half:])
@@ -239,16 +239,16 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 }
 
 type appended struct {
-	Index   *int64  // of the entry; nil when none was appended
-	Status  *string // for an outcome: the record's status until now
-	Verdict *string // of admit
-	Reached *int64  // the place of the limit that the item is over, from 1
-	Wait    *int64  // microseconds until it would pass
+	Index   *int64  // of the entry; nil if none was appended
+	Status  *string // for an outcome: the record's status before it
+	Verdict *string // why the item is not admitted; nil if it is
+	Reached *int64  // the place of the limit that the item exceeds, counted from 1
+	Wait    *int64  // microseconds until the item would pass
 }
 
 func (a appended) repeated() bool { return a.Verdict != nil && *a.Verdict == "repeated" }
 
-// refusal says why the entry was not appended; nil when it was.
+// refusal returns why the entry was not appended, or nil if it was.
 func (a appended) refusal(e *entry) error {
 	switch {
 	case a.Index != nil:
@@ -267,7 +267,7 @@ func (a appended) refusal(e *entry) error {
 		return limited(e.limits, a)
 	case e.overtakes:
 		return broker.ErrOvertaken
-	case a.Status == nil: // of a record, or of a quarantine that is to be lifted
+	case a.Status == nil: // there is no such record, or no such quarantine to lift
 		return broker.ErrNotFound
 	case e.term != 0:
 		return fmt.Errorf("%w from %s by the sweeper of term %d", broker.ErrNotForward, *a.Status, e.term)
@@ -282,8 +282,8 @@ func limited(limits []broker.Limit, a appended) error {
 	return &broker.Limited{Limit: limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
 }
 
-// answerRepeats tells those whose key was used before, by their place in the batch, what it was used for. A failure
-// concerns them alone: the rest of the batch is committed.
+// answerRepeats answers the jobs whose idempotency key was used before with the earlier record. repeats holds their places
+// in the batch. A failure affects only these jobs, because the rest of the batch is committed.
 func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeats []int, answers []answer) {
 	claims := make([]claim, len(repeats))
 	for n, i := range repeats {
@@ -303,7 +303,7 @@ func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeat
 	}
 }
 
-// readBack finds out, on a connection of its own, what became of a batch whose answer was lost.
+// readBack finds out on a separate connection what became of a batch whose answer was lost.
 func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answer {
 	present, err := l.prove(ctx, batch)
 	if err != nil {
@@ -318,9 +318,9 @@ func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answe
 	return answers
 }
 
-// prove returns the leaves of the batch that are committed, for good. Taking the head's lock waits for a statement
-// that may still be running, and keeps others out; the commit of this transaction is durable only when all before
-// it are.
+// prove returns the leaves of the batch that are durably committed. Taking the head's lock waits for a statement that may
+// still be running, and keeps other writers out. The commit of this transaction is durable only when all commits before it
+// are.
 func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, error) {
 	conn, err := pgx.ConnectConfig(ctx, l.write.Config().ConnConfig)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// appendSQL appends a batch of records. The projection is taken from the entries' bodies, so it cannot say anything
-// else than they do; the database checks the rest.
+// appendSQL appends a batch of records. It derives the projection from the entries' bodies, so the two cannot disagree. The
+// database checks the rest.
 const appendSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
@@ -97,7 +97,7 @@ SELECT CASE WHEN accepted THEN head.base + place END AS index,
 FROM judged, head
 ORDER BY n`
 
-// contents are the entries themselves.
+// contents returns the arguments that hold the entries themselves.
 func contents(batch []*job) pgx.NamedArgs {
 	var (
 		kinds          []string
@@ -113,7 +113,7 @@ func contents(batch []*job) pgx.NamedArgs {
 	return pgx.NamedArgs{"kinds": kinds, "ids": ids, "times": times, "bodies": bodies, "leaves": leaves}
 }
 
-// arguments are the entries, and what they are admitted by.
+// arguments returns the contents of the entries, and the values that decide whether they are admitted.
 func arguments(batch []*job) pgx.NamedArgs {
 	var (
 		subjects, keys, tasks, scopes, per, catalogues []*string

@@ -23,7 +23,7 @@ const (
 	kindPerson     = "person.seen"
 )
 
-// stepBody is the body of the entries that move a request which waits for people.
+// stepBody is the body of the entries that move a request for approval to its next state.
 type stepBody struct {
 	Version int       `json:"version"`
 	Kind    string    `json:"kind"`
@@ -32,14 +32,15 @@ type stepBody struct {
 	Actor   actorBody `json:"actor,omitzero"`
 	Verdict string    `json:"verdict,omitzero"`
 	Covers  string    `json:"covers,omitzero"`
-	Of      string    `json:"of,omitzero"` // the request whose votes are remembered
+	Of      string    `json:"of,omitzero"` // the request whose approval is reused
 	Hash    string    `json:"hash,omitzero"`
 	Note    string    `json:"note"`
-	// Assertion is what a passkey has signed, as JSON, and Credential the id of that, in base64url.
+	// Assertion is the assertion that a passkey has signed, as JSON. Credential is the id of the passkey's credential, in
+	// base64url.
 	Credential string `json:"credential,omitzero"`
 	Assertion  string `json:"assertion,omitzero"`
 	Was        string `json:"was"`
-	Votes      int    `json:"votes"` // before
+	Votes      int    `json:"votes"` // before this step
 	Status     string `json:"status"`
 }
 
@@ -48,7 +49,7 @@ type actorBody struct {
 	Name string `json:"name,omitzero"`
 }
 
-// personBody is the body of the entries that say who somebody is.
+// personBody is the body of the entries that record who a person is.
 type personBody struct {
 	Version int        `json:"version"`
 	Kind    string     `json:"kind"`
@@ -154,7 +155,7 @@ func personEntry(v broker.Voter, at time.Time) (entry, error) {
 	})
 }
 
-// maxReusable is how many earlier requests are looked at for a yes that stands.
+// maxReusable is how many earlier requests ReusableApprovals returns at most.
 const maxReusable = 20
 
 // ReusableApprovals implements [broker.Approvals].
@@ -186,7 +187,7 @@ func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error)
 	return issuances, unavailable("reading what an approval stood for", err)
 }
 
-// voteRow is a row of votes, with who has cast it and the passkey that they have signed with.
+// voteRow is a row of votes, with the voter and the passkey that signed the vote.
 type voteRow struct {
 	member
 	passkeyRow
@@ -195,7 +196,7 @@ type voteRow struct {
 	Time      time.Time
 	Note      string
 	Assertion string
-	Denied    bool // an entry has somebody's no to the request, whatever the rows say
+	Denied    bool // an entry records a denial of the request, whatever the rows say
 }
 
 // Votes implements [broker.Approvals].
@@ -236,8 +237,8 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	return votes, nil
 }
 
-// waits is which issuances i wait for people of the groups q.groups, or who may break the glass for them, from within
-// q.within.
+// waits is the condition that issuance i is pending, and that one of the groups q.groups may approve it or break the glass
+// for it, from within q.within.
 const waits = `(i.approval_group = ANY (q.groups) OR i.break_glass = ANY (q.groups)) AND i.status = 'pending' AND i.expires_at > now()
 	AND NOT EXISTS (
 		SELECT FROM task_ends AS e
@@ -249,8 +250,9 @@ const waits = `(i.approval_group = ANY (q.groups) OR i.break_glass = ANY (q.grou
 		SELECT FROM unnest(q.within) AS w (id)
 		WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))`
 
-// inTurn is up to q.most of what waits: of each trust domain in turn, in it of each sandbox in turn, the oldest. So nobody
-// hides what others ask for by asking often.
+// inTurn selects up to q.most of the pending requests. It takes turns between the trust domains, and in each of them between
+// the sandboxes, and takes the oldest request of a sandbox first. So no sandbox can hide the requests of others by sending
+// many.
 const inTurn = `
 	SELECT w.entry_index, row_number() OVER (PARTITION BY w.trust_domain ORDER BY w.turn, w.entry_index) AS turn
 	FROM (
@@ -289,7 +291,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 	return page.Records[:n], n < len(page.Records) || page.Next != 0, nil
 }
 
-// Decided implements [broker.Inbox]. What is past its time is decided too.
+// Decided implements [broker.Inbox]. A request that is past its time counts as decided.
 func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, error) {
 	rows, err := l.read.Query(ctx, `
 		SELECT id::text FROM issuances

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Bootstrap returns when the time of the bootstrap admin ends, or has ended, and whether it still goes on, by the
-// database's clock. What it finds over it ends for good, since a clock may go back. It never asks a standby, which may not
+// Bootstrap returns when the bootstrap admin's time ends or has ended, and whether it still runs, by the database's clock.
+// If the time is over, Bootstrap ends it for good, since a clock may go back. It never reads from a standby, which may not
 // know of the end yet.
 func (l *Ledger) Bootstrap(ctx context.Context) (end time.Time, on bool, err error) {
 	var kept bool
@@ -22,7 +22,7 @@ func (l *Ledger) Bootstrap(ctx context.Context) (end time.Time, on bool, err err
 	return end.UTC(), on, err
 }
 
-// EndBootstrap ends the time of the bootstrap admin for good, unless that is done.
+// EndBootstrap ends the bootstrap admin's time for good. It does nothing if that has been done.
 func (l *Ledger) EndBootstrap(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.flushTimeout)
 	defer cancel()

@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// kindCatalogue is that of an entry about a catalogue, with what becomes of it. The schema lists them.
+// kindCatalogue is the prefix of the kinds of entries about a catalogue. The catalogue's new state follows it. The schema
+// lists the kinds.
 const kindCatalogue = "catalogue."
 
-// changeBody is the body of the entries about catalogues. Their files are kept beside, under the digest.
+// changeBody is the body of the entries about catalogues. The files are stored separately, under the digest.
 type changeBody struct {
 	Version  int        `json:"version"`
 	Kind     string     `json:"kind"`
@@ -24,7 +25,7 @@ type changeBody struct {
 	Actor    *actorBody `json:"actor,omitempty"`
 	Digest   string     `json:"digest"`
 	Base     string     `json:"base,omitzero"`
-	Number   int64      `json:"number"` // of the version that it is, or would be
+	Number   int64      `json:"number"` // of the version that it is, or would become
 	Proposal string     `json:"proposal,omitzero"`
 	Proposer string     `json:"proposer,omitzero"`
 	Reason   string     `json:"reason"`
@@ -66,7 +67,7 @@ func changeEntry(step broker.CatalogueStep) (entry, error) {
 	return e.with(body)
 }
 
-// keep stores the files of a catalogue. That it is there does not put it in force.
+// keep stores the files of a catalogue. That does not put the catalogue in force.
 func (l *Ledger) keep(ctx context.Context, digest string, files []scopes.File) error {
 	names, contents := make([]string, len(files)), make([][]byte, len(files))
 	for i, f := range files {
@@ -133,7 +134,7 @@ func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 	return files, nil
 }
 
-// changes are what somebody wanted, each with what was decided on it.
+// changes selects the catalogue changes that are not decisions, each with the decision on it.
 const changes = `
 	SELECT c.id, c.digest, coalesce(c.base, '') AS base, c.version, coalesce(c.actor, '') AS actor, c.reason, c.time,
 		CASE WHEN c.kind = 'applied' THEN 'applied'

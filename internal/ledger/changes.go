@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// mostChanges is how many entries are looked at for one answer.
+// mostChanges is how many entries one answer covers.
 const mostChanges = 1000
 
 // Changes implements [broker.EventFeed].

@@ -1,9 +1,10 @@
-// Package ledger keeps Brevet's record in Postgres: an append-only table of entries with a gapless index and a leaf
-// hash each, and beside it the current state of every request, written by the same statement. Commands are entries too:
-// what they forbid is looked up under the lock that orders all appends, so it holds on every replica once it is
-// committed. It also finds what is alive, and elects the one replica that sweeps.
+// Package ledger keeps Brevet's record in Postgres. The record is an append-only table of entries, each with a gapless index
+// and a leaf hash. The statement that appends entries also updates the current state of every request that they concern.
+// Commands are entries too. An append checks what commands forbid under the lock that orders all appends, so a command holds
+// on every replica once it is committed. The package also finds live credentials, and elects the one replica that runs the
+// sweeper.
 //
-// It must never say that a record is durable before Postgres has said so or a read-back has proven it, never send a
-// record a second time when the answer to the first was lost, never let one bad record take others down with it, and
-// never put a connection's URL or a record's contents into an error.
+// The package must never report a record as durable before Postgres has confirmed it or a read-back has proven it. It must
+// never send a record a second time when the answer to the first attempt was lost. One bad record must never make other
+// records fail. An error must never contain a connection's URL or a record's contents.
 package ledger

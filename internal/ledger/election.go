@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// probeEvery is how often a leader looks whether it still is one, and a candidate whether it can be; probeTimeout
-	// is how long the answer may take.
+	// probeEvery is how often a leader checks that it still leads, and how often a candidate tries to lead. probeTimeout
+	// bounds the leader's check.
 	probeEvery   = time.Second
 	probeTimeout = 2 * time.Second
-	// silence is after which the server ends the session of a leader it hears nothing from, and with it the lead: a
-	// network that broke must not keep the others waiting.
+	// silence is how long the server hears nothing from a leader before it ends that leader's session, and with it the
+	// leadership. A broken network must not keep the other replicas waiting.
 	silence = 10 * time.Second
 )
 
-// AcquireLeadership implements [broker.Election]. The lead is a session's lock, so it ends with the connection and not later.
+// AcquireLeadership implements [broker.Election]. The leadership is a lock of a database session, so it ends with the
+// connection and not later.
 func (l *Ledger) AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error {
 	return (&candidate{ledger: l, leadership: sweeperLeadership, assume: newTerm}).run(ctx, do)
 }
 
-// AcquireWitnessLeadership runs do on one replica at a time, for as long as this one leads, as AcquireLeadership does. What it does may still be
-// under way when another one leads.
+// AcquireWitnessLeadership runs do while this replica leads, like AcquireLeadership. Only one replica leads, but work that
+// do has started may still be under way when another replica leads.
 func (l *Ledger) AcquireWitnessLeadership(ctx context.Context, do func(ctx context.Context) error) error {
 	c := &candidate{ledger: l, leadership: witnessLeadership, assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
 	return c.run(ctx, func(ctx context.Context, _ int64) error { return do(ctx) })
@@ -47,7 +48,7 @@ func (l *Ledger) Prune(ctx context.Context) error {
 	)
 }
 
-// prune deletes few rows at a time, since who counts against one of them waits.
+// prune deletes few rows with each statement, because a caller that counts against one of them waits.
 func (l *Ledger) prune(ctx context.Context, doing, statement string) error {
 	const few = 1000
 	for {
@@ -64,16 +65,16 @@ func (l *Ledger) Tidy(ctx context.Context) error {
 	return unavailable("tidying the terms", err)
 }
 
-// candidate is a replica with a session of its own. It is not safe for concurrent use.
+// candidate is a replica with a separate database session. It is not safe for concurrent use.
 type candidate struct {
 	ledger *Ledger
-	// leadership is what there is one leader of, and assume begins a term, with the lock held.
+	// leadership is the name of the leadership to acquire. assume begins a term, with the lock held.
 	leadership string
 	assume     func(ctx context.Context, conn *pgx.Conn) (term int64, err error)
-	conn       *pgx.Conn // nil when there is none
+	conn       *pgx.Conn // nil if not connected
 }
 
-// run waits for the lead, and then does what it is for.
+// run waits for the leadership and then calls do.
 func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term int64) error) error {
 	defer c.close(ctx)
 	for waited := false; ; waited = true {
@@ -94,7 +95,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 	}
 }
 
-// win returns a new term, or zero when another one leads.
+// win returns a new term, or zero if another replica leads.
 func (c *candidate) win(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.ledger.flushTimeout)
 	defer cancel()
@@ -117,8 +118,8 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 	return term, err
 }
 
-// newTerm counts up the sweeper's terms. With the head locked, all that was settled in an earlier one is committed, and
-// nothing will be later.
+// newTerm increments the sweeper's term while it holds the lock on the head. All outcomes of an earlier term are committed
+// by then, and none can be committed later.
 func newTerm(ctx context.Context, conn *pgx.Conn) (term int64, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT FROM ledger_head FOR UPDATE`); err != nil {
@@ -143,7 +144,7 @@ func (c *candidate) connect(ctx context.Context) error {
 	return nil
 }
 
-// lead runs do for as long as the session answers.
+// lead runs do, and ends its context when the session no longer answers.
 func (c *candidate) lead(ctx context.Context, term int64, do func(context.Context, int64) error) error {
 	leading, resign := context.WithCancelCause(ctx)
 	c.ledger.leaderships.Store(c.leadership, true)
@@ -165,7 +166,7 @@ func (c *candidate) lead(ctx context.Context, term int64, do func(context.Contex
 	return err
 }
 
-// answers tells whether the session is there. When ctx ends it is not asked any more.
+// answers reports whether the session still answers. If ctx has ended, it returns false without asking.
 func (c *candidate) answers(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
@@ -175,7 +176,7 @@ func (c *candidate) answers(ctx context.Context) bool {
 	return c.conn.Ping(ctx) == nil
 }
 
-// close ends the session, and so gives up the lead, also when ctx has ended.
+// close ends the session, and so gives up the leadership. It works after ctx has ended too.
 func (c *candidate) close(ctx context.Context) {
 	if c.conn == nil {
 		return

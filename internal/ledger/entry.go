@@ -24,7 +24,7 @@ const (
 	kindIntent  = "issuance.intent"
 	kindRefused = "call.refused"
 	kindPruned  = "ledger.pruned"
-	// That of an outcome is this and the status that it leads to.
+	// The kind of an outcome is this prefix and the status that it leads to.
 	kindOutcome = "issuance."
 )
 
@@ -40,25 +40,25 @@ type entry struct {
 	time time.Time
 	body []byte
 	leaf tlog.Hash
-	// alone is set when a batch may hold only one entry with it: the second must see what the first did.
+	// alone is set if a batch may hold only one entry with this value: the second must see the effect of the first.
 	alone string
-	// command tells that it is one, which is appended in a batch of commands.
+	// command reports whether the entry is a command. Commands are appended in batches of commands.
 	command bool
-	// overtakes tells of a command that it is refused when what it moves is not as it says.
+	// overtakes is set for a command that is refused if the state it would change is not the state it names.
 	overtakes bool
-	// subject and key are set when an idempotency key is to be claimed.
+	// subject and key are set if the entry claims an idempotency key.
 	subject, key *string
-	// subject, task and scope are set when a quarantine or the task's end forbids the entry, ends when it begins a
-	// credential, which counts as alive until then.
+	// subject, task and scope are set if a quarantine or the end of the task forbids the entry. ends is set if the entry
+	// begins a credential, which counts as live until then.
 	task, scope *string
 	ends        *time.Time
-	// catalogue is set when one decided, which has to be in force still.
+	// catalogue is set if a catalogue decided the request. That catalogue must still be in force.
 	catalogue *string
-	// approves is the request that people have approved and that the entry redeems.
+	// approves is the approved request that the entry redeems.
 	approves pgtype.UUID
-	// limits are what the entry counts against.
+	// limits are the limits that the entry counts against.
 	limits []broker.Limit
-	// term is that of the sweeper who says so, zero for everybody else.
+	// term is the term of the sweeper that appends the entry, and zero for every other caller.
 	term int64
 }
 
@@ -74,15 +74,15 @@ type decisionBody struct {
 	Status   string      `json:"status"`
 	Expires  time.Time   `json:"expires,omitzero"`
 	Intent   *intentBody `json:"intent,omitempty"`
-	// Approves is the request that people have approved, by its id and the SHA-256 of what they were shown.
+	// Approves names the approved request by its id and by the SHA-256 of the text that the approvers were shown.
 	Approves *approvesBody `json:"approves,omitempty"`
-	// Parent is the issuance that it is handed down from.
+	// Parent is the issuance that was exchanged for this one.
 	Parent string `json:"parent,omitzero"`
-	// OnBehalfOf is the person on whose behalf it was asked.
+	// OnBehalfOf is the person on whose behalf the sandbox made the request.
 	OnBehalfOf *userBody `json:"on_behalf_of,omitempty"`
 }
 
-// userBody is somebody by their id, with the groups of then.
+// userBody is a person's id, with their groups at that time.
 type userBody struct {
 	ID     string   `json:"id"`
 	Groups []string `json:"groups"`
@@ -107,7 +107,7 @@ type requestBody struct {
 	Task           string         `json:"task"`
 	Reason         string         `json:"reason"`
 	IdempotencyKey string         `json:"idempotency_key,omitzero"`
-	// JKT is of the key that the sandbox has proved.
+	// JKT is the thumbprint of the key that the sandbox has proved.
 	JKT    string `json:"jkt,omitzero"`
 	Digest string `json:"digest"`
 }
@@ -137,21 +137,21 @@ type approvalBody struct {
 	Quorum     int    `json:"quorum"`
 	BreakGlass string `json:"break_glass,omitzero"`
 	Expires    int64  `json:"expires"`
-	// Canonical is what people are shown, byte for byte: they vote on its SHA-256.
+	// Canonical is the text that people are shown, byte for byte. They vote on its SHA-256.
 	Canonical string `json:"canonical"`
 }
 
-// intentBody has a grant, or what a JWT says.
+// intentBody holds a grant, or the contents of a JWT.
 type intentBody struct {
 	Kind         string     `json:"kind"`
 	Grant        *grantBody `json:"grant,omitempty"`
 	Audience     string     `json:"audience,omitzero"`
 	KeyID        string     `json:"key_id,omitzero"`
 	Algorithm    string     `json:"algorithm,omitzero"`
-	Claims       []byte     `json:"claims,omitempty"` // base64: they were signed byte for byte
+	Claims       []byte     `json:"claims,omitempty"` // base64: they are signed byte for byte
 	ClaimsDigest string     `json:"claims_digest,omitzero"`
 	OneShot      bool       `json:"one_shot,omitzero"`
-	// StatusList is where it is told whether the token was ended.
+	// StatusList is the token's place in the status list, which says whether the token was ended.
 	StatusList *placeBody `json:"status_list,omitempty"`
 }
 
@@ -225,7 +225,8 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	return e.with(body)
 }
 
-// checkIntent holds an intent to be one of a JWT, byte for byte, or of something that Vault is asked for.
+// checkIntent returns ErrUnrecordable unless the intent is for a JWT whose claims match their digest byte for byte, or for a
+// Vault grant.
 func checkIntent(i *broker.Intent) error {
 	switch {
 	case i == nil:
@@ -238,7 +239,7 @@ func checkIntent(i *broker.Intent) error {
 	return nil
 }
 
-// judgedBy sets what the entry is admitted by.
+// judgedBy sets the fields that decide whether the entry is admitted.
 func (e *entry) judgedBy(rec broker.Record) {
 	subject, r := rec.Subject.ID.String(), rec.Request
 	e.catalogue = &rec.Decision.Catalogue
@@ -255,8 +256,8 @@ func (e *entry) judgedBy(rec broker.Record) {
 	}
 }
 
-// refusalEntry gives the refusal a name of its own, by which it can be found again when the answer to its commit is
-// lost: otherwise it might be counted twice.
+// refusalEntry gives the refusal an id if it has none. A read-back finds it by that id when the answer to its commit is
+// lost. Without the id it might be counted twice.
 func refusalEntry(ref broker.Refusal) (entry, error) {
 	if ref.ID == "" {
 		id, err := uuid.NewV7()
@@ -288,7 +289,7 @@ func newEntry(kind, id string, at time.Time) (entry, error) {
 	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: stored(at)}, nil
 }
 
-// parseID accepts the canonical form only: a record has one name.
+// parseID accepts only the canonical form, so a record has one name.
 func parseID(id string) (uuid.UUID, error) {
 	parsed, err := uuid.Parse(id)
 	if err == nil && parsed.String() != id {
@@ -297,20 +298,20 @@ func parseID(id string) (uuid.UUID, error) {
 	return parsed, err
 }
 
-// stored is the time as Postgres keeps it.
+// stored returns the time as Postgres keeps it: in UTC and in whole microseconds.
 func stored(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-// numbers writes what a JSON decoder kept as text.
+// numbers writes a json.Number with the text that the decoder kept.
 var numbers = json.WithMarshalers(json.MarshalToFunc(func(enc *jsontext.Encoder, n stdjson.Number) error {
 	return enc.WriteValue(jsontext.Value(n))
 }))
 
-// with sets the body, in RFC 8785 form except that integers keep all their digits, and its leaf hash. It refuses
-// here, for this record alone, what Postgres would refuse for the whole batch.
+// with sets the body and its leaf hash. The body is in RFC 8785 form, except that integers keep all their digits. with
+// refuses, for this record alone, what Postgres would refuse for the whole batch.
 func (e entry) with(body any) (entry, error) {
 	encoded, err := json.Marshal(body, numbers)
 	if err != nil {
-		return entry{}, fmt.Errorf("%w: it has no JSON form", ErrUnrecordable) // the cause quotes the record
+		return entry{}, fmt.Errorf("%w: it has no JSON form", ErrUnrecordable) // leave out the cause: it quotes the record
 	}
 	value := jsontext.Value(encoded)
 	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
@@ -326,7 +327,7 @@ func (e entry) with(body any) (entry, error) {
 	return e, nil
 }
 
-// holdsNUL looks for the only form that a NUL has in canonical JSON, once escaped backslashes are out of the way.
+// holdsNUL reports whether canonical JSON holds a NUL. Once escaped backslashes are removed, a NUL can have only one form.
 func holdsNUL(canonical []byte) bool {
 	null := []byte(`\u0000`)
 	return bytes.Contains(canonical, null) && bytes.Contains(bytes.ReplaceAll(canonical, []byte(`\\`), nil), null)

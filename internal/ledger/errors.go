@@ -15,21 +15,21 @@ import (
 )
 
 var (
-	// ErrUnrecordable: the ledger cannot hold this record, now or later.
+	// ErrUnrecordable means that the ledger cannot hold this record, now or later.
 	ErrUnrecordable = errors.New("record cannot be kept")
-	// ErrWentBack is of a database that does not hold any more what this replica has seen it hold, or what was signed for:
-	// an older backup, a standby that was behind, a changed entry. Nothing is issued then, since what it knows of
-	// revocations and approvals may be gone too.
+	// ErrWentBack means that the database no longer holds what this replica has seen in it, or what a checkpoint was signed
+	// for. It may be an older backup, a standby that was behind, or have a changed entry. Nothing is issued then, since
+	// revocations and approvals may be missing too.
 	ErrWentBack = errors.New("the database is not the one that the checkpoints were signed for")
-	// ErrUnsafe: the server's settings let it forget what it has confirmed, its release cannot guard the record, or it is not
-	// one to write to.
+	// ErrUnsafe means that the server's settings let it forget what it has confirmed, that its release cannot guard the
+	// record, or that it cannot be written to.
 	ErrUnsafe = errors.New("postgres is not safe to write to")
-	// ErrPageSize: a page has 1 to 500 records.
+	// ErrPageSize means that a page size is out of range. A page of records has 1 to 500.
 	ErrPageSize = errors.New("page size is out of range")
 )
 
-// unavailable wraps what the database answered. Causes of the kinds that quote addresses, values or statements are
-// reduced to what they have in common, so that the text may be logged.
+// unavailable wraps an error of the database, so that its text may be logged. If a cause could quote addresses, values or
+// statements, unavailable keeps only a general description of it.
 func unavailable(doing string, err error) error {
 	switch {
 	case err == nil:
@@ -68,8 +68,8 @@ func reason(err error) string {
 	return "the connection to postgres broke"
 }
 
-// rolledBack tells whether nothing of the statement can have been committed: it was not sent, or the server
-// answered it with an error. A server that ends the session may have committed before.
+// rolledBack reports whether nothing of the statement can have been committed: it was not sent, or the server answered it
+// with an error. A server that ends the session may have committed before.
 func rolledBack(err error) bool {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) {
@@ -78,7 +78,7 @@ func rolledBack(err error) bool {
 	return pgconn.SafeToRetry(err)
 }
 
-// aboutData tells whether the server refused what some record says: class 22 is data exception, 23 integrity
+// aboutData reports whether the server refused the contents of a record. Class 22 is data exception, class 23 integrity
 // constraint violation.
 func aboutData(err error) bool {
 	var refused *pgconn.PgError

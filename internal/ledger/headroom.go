@@ -10,21 +10,23 @@ import (
 )
 
 const (
-	// roomEvery is between two looks at whether the next partition is there, roomRetry after one that failed, and
-	// roomTimeout bounds each.
+	// roomEvery is the time between two checks for the next partition, and roomRetry the time after a failed check.
+	// roomTimeout bounds each check.
 	roomEvery   = 10 * time.Second
 	roomRetry   = time.Second
 	roomTimeout = 10 * time.Second
 )
 
-// headroom is where the last partition of the entries begins, how many it has, and how many entries still fit before its end.
+// headroom says where the last partition of the entries begins, how large it is, and how many entries still fit before its
+// end.
 type headroom struct{ first, size, left int64 }
 
-// scarce tells that not half of a partition is left. None is never scarce: nobody has looked.
+// scarce reports whether less than half a partition is left. The zero headroom, which was not read, is never scarce.
 func (r headroom) scarce() bool { return r.left < r.size/2 }
 
-// keepRoom sees to it that a whole empty partition is ahead, now and then and whenever this replica has appended into the
-// last one, until ctx ends. Each replica does, and not a leader: a burst may fill a partition before anybody else looks.
+// keepRoom keeps a whole empty partition ahead until ctx ends. It checks regularly, and whenever this replica has appended
+// into the last partition. Every replica does this, and not only a leader: a burst may fill a partition before another
+// replica checks.
 func (l *Ledger) keepRoom(ctx context.Context) {
 	defer close(l.roomEnded)
 	for fault := ""; ctx.Err() == nil; {
@@ -48,7 +50,7 @@ func (l *Ledger) keepRoom(ctx context.Context) {
 	}
 }
 
-// makeRoom makes the next partition if it is time to, and returns how much room there is then, as far as it could be read.
+// makeRoom creates the next partition if it is time to, and returns the headroom after that, as far as it could be read.
 func (l *Ledger) makeRoom(ctx context.Context) (r headroom, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
@@ -65,8 +67,8 @@ func (l *Ledger) makeRoom(ctx context.Context) (r headroom, err error) {
 	return r, unavailable("making room", err)
 }
 
-// reportRoom logs what keeps the next partition from being made when that changes, and returns it. While none is made, the
-// ledger takes entries until the last one is full.
+// reportRoom logs what prevents the next partition from being created, whenever that changes, and returns it. Without a next
+// partition, the ledger takes entries until the last one is full.
 func (l *Ledger) reportRoom(ctx context.Context, r headroom, before string, err error) string {
 	fault := ""
 	if err != nil {
@@ -85,18 +87,18 @@ func (l *Ledger) reportRoom(ctx context.Context, r headroom, before string, err 
 	return fault
 }
 
-// reached has the next partition made when an entry lies in the last one.
+// reached requests the next partition if an entry lies in the last one.
 func (l *Ledger) reached(index int64) {
 	if index < l.last.Load() {
 		return
 	}
 	select {
 	case l.crowded <- struct{}{}:
-	default: // it is known already
+	default: // already requested
 	}
 }
 
-// noRoom tells that no partition takes an entry.
+// noRoom reports whether no partition takes an entry.
 func noRoom(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code == "23514" && refused.ConstraintName == "" && refused.TableName == "entries"

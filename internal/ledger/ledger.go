@@ -34,44 +34,45 @@ const (
 	defaultAuditConns   = 4
 	maxQueue            = 4096
 	maxBatch            = 256
-	// writeConns is more than the one connection that a flush needs, because one that broke stays counted until its
+	// writeConns is more than the one connection that a flush needs, because a broken connection stays counted until its
 	// socket is closed.
 	writeConns = 3
-	// sealConns are for a checkpoint, for what witnesses say of those before, and for the next partition.
+	// sealConns are for signing a checkpoint, for storing witnesses' cosignatures of earlier ones, and for creating the next
+	// partition.
 	sealConns = 3
-	// liveConns are for finding what has to end: that must not wait for readers either.
+	// liveConns are for finding credentials that have to end. That must not wait for readers either.
 	liveConns  = 4
 	tokenConns = 4
-	// proofConns are for remembering proofs, each of which is a commit of its own.
+	// proofConns are for storing used DPoP proofs. Each proof is a separate commit.
 	proofConns = 3
 	// sessionConns are for the sessions of the console.
 	sessionConns = 3
 )
 
-// Config says which Postgres to use, and how.
+// Config configures the connections of a Ledger to Postgres.
 type Config struct {
-	// URL is the broker's own login, a member of brevet_broker. Without a search_path it means the schema brevet.
+	// URL is the broker's own login, a member of brevet_broker. Without a search_path it uses the schema brevet.
 	URL string
-	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 of their own, those who look at tokens 4, and
-	// revocations 4, so that no reader ever keeps a credential waiting, or alive.
+	// MaxConns bounds the connections for reads; zero means 8. Writes have 3 separate connections, token lookups 4, and
+	// revocations 4, so readers can delay neither the issue of a credential nor its end.
 	MaxConns int32
-	// AuditURL is where auditors' searches run, as a member of brevet_auditor or brevet_broker, on a standby if wanted;
-	// empty means URL. AuditConns bounds their connections; zero means 4. A search may take 2 s.
+	// AuditURL is the database for auditors' searches. Its login is a member of brevet_auditor or brevet_broker, and it may
+	// be a standby. Empty means URL. AuditConns bounds the connections for searches; zero means 4. A search may take 2 s.
 	AuditURL   string
 	AuditConns int32
 	Log        *slog.Logger
-	// Tracer sees every statement; nil traces nothing.
+	// Tracer traces every statement; nil traces nothing.
 	Tracer pgx.QueryTracer
-	// FlushTimeout bounds one commit, including the read-back after a lost answer; zero means 5 s. A record waits as
-	// long again, at most, for the commits before it.
+	// FlushTimeout bounds one commit, including the read-back after a lost answer; zero means 5 s. Before that, a record
+	// waits at most as long again for earlier commits.
 	FlushTimeout time.Duration
-	// OnSealed is called with the size of the last checkpoint whenever that was seen to follow from the one before and to
-	// cover all entries, or to cover more than before. Nil is nobody.
+	// OnSealed is called with the size of the last checkpoint when that checkpoint follows from the one before, and covers
+	// either all entries or more than before. It may be nil.
 	OnSealed func(size int64)
-	// OnRoom is told now and then how many entries still fit into the partitions that there are. Nil is nobody.
+	// OnRoom is called regularly with the number of entries that still fit into the existing partitions. It may be nil.
 	OnRoom func(entries int64)
-	// Now is a clock with a monotonic reading, by which what is remembered of tokens is good. Nil remembers nothing: each
-	// question about a token is asked of Postgres.
+	// Now is a clock with a monotonic reading. It decides how long cached token state is valid. If it is nil, nothing is
+	// cached and every token lookup goes to Postgres.
 	Now func() time.Time
 }
 
@@ -80,53 +81,53 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// Only write, seals, live, tokens, inclusionProofs and sessions are sure to be on the primary. Seals are for checkpoints: nobody who
-	// writes may have to wait for a connection because of them.
+	// The pools write, seals, live, tokens, inclusionProofs and sessions always connect to the primary. Checkpoints use
+	// seals, so no writer ever waits for a connection because of them.
 	write, seals, read, live, tokens, inclusionProofs, sessions, audit *pgxpool.Pool
 
-	// sealed is the last checkpoint that this replica has seen, tip the last entry that it has appended, and rollbackDetected
-	// the error since the database was found to be behind them.
+	// sealed is the last checkpoint that this replica has seen, and tip the last entry that it has appended.
+	// rollbackDetected holds the error while the database is known to be behind them.
 	sealed           atomic.Pointer[audit.Checkpoint]
 	tip              atomic.Pointer[tip]
 	rollbackDetected atomic.Pointer[error]
 	onSealed         func(size int64)
 
-	// last is where the last partition begins, and crowded is told when it is in use.
+	// last is the index at which the last partition begins. crowded signals that the last partition is in use.
 	last      atomic.Int64
 	crowded   chan struct{}
 	onRoom    func(entries int64)
 	leaveRoom context.CancelFunc
-	roomEnded chan struct{} // closed when nobody makes room any more
+	roomEnded chan struct{} // closed when keepRoom has ended
 
-	// counting is taken by who counts uses.
+	// counting is a semaphore: one caller at once counts uses.
 	counting chan struct{}
 
-	// memory is what this replica knows of tokens; nil when it has none, and then asked is told that it should.
+	// memory is this replica's cache of token state. It is nil while there is none; asked then requests one from keepMemory.
 	memory      atomic.Pointer[memory]
 	now         func() time.Time
 	asked       chan struct{}
 	leaveMemory context.CancelFunc
-	forgotten   chan struct{} // closed when nothing is remembered any more
+	forgotten   chan struct{} // closed when keepMemory has ended
 	rounds      rounds
 
-	// tallies are what was counted for those who ask for rates, and tallying is told which of them to count on.
+	// tallies are the counts for callers of Rates. tallying queues those that keepTallies has to continue.
 	tallies      tallies
 	tallying     chan *tally
 	leaveTallies context.CancelFunc
-	tallied      chan struct{} // closed when nobody counts any more
+	tallied      chan struct{} // closed when keepTallies has ended
 
-	// leaderships are the names of those that this replica holds.
+	// leaderships holds the names of the leaderships that this replica has.
 	leaderships sync.Map
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
 
-	mu     sync.RWMutex // held for reading while a job is queued, so that Close sees either none or all of it
+	mu     sync.RWMutex // held for reading while a job is queued, so Close never sees a job half queued
 	closed bool
 }
 
-// Open connects, and refuses a database that could lose what it has confirmed (ErrUnsafe) or whose schema is too
-// old (migrations.ErrOutdated).
+// Open connects to Postgres. It returns ErrUnsafe if the database could lose what it has confirmed, and
+// migrations.ErrOutdated if its schema is too old.
 func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.FlushTimeout == 0 {
 		cfg.FlushTimeout = defaultFlushTimeout
@@ -205,7 +206,7 @@ func (l *Ledger) disconnect() {
 	}
 }
 
-// Close flushes what is queued, refuses what comes later, and disconnects.
+// Close flushes the queued records, refuses later ones, and disconnects.
 func (l *Ledger) Close() {
 	l.mu.Lock()
 	if !l.closed {
@@ -224,7 +225,7 @@ func (l *Ledger) Close() {
 	l.disconnect()
 }
 
-// Ready tells whether a record could be written now.
+// Ready returns nil if a record could be written now.
 func (l *Ledger) Ready(ctx context.Context) error {
 	if err := l.checkRollback(); err != nil {
 		return err
@@ -232,7 +233,7 @@ func (l *Ledger) Ready(ctx context.Context) error {
 	return unavailable("pinging postgres", l.write.Ping(ctx))
 }
 
-// CursorKey seals list cursors: 32 secret bytes, the same for all replicas on this schema.
+// CursorKey returns the key that seals list cursors: 32 secret bytes, the same for all replicas on this schema.
 func (l *Ledger) CursorKey() []byte { return bytes.Clone(l.cursorKey) }
 
 func openPool(ctx context.Context, cfg Config, purpose func(*pgxpool.Config, Config)) (*pgxpool.Pool, error) {
@@ -252,8 +253,8 @@ func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
 	pc.ConnConfig.OnNotice = warned
 	pc.AfterConnect = l.checkPrimary
 	params := pc.ConnConfig.RuntimeParams
-	// Planning the append anew takes longer than running it for one record. A plan that is kept must not be one that
-	// was good for small tables only.
+	// Planning the append takes longer than running it for one record, so the plan is kept. A kept plan must not suit small
+	// tables only.
 	params["plan_cache_mode"] = "force_generic_plan"
 	for _, setting := range []string{"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"} {
 		params[setting] = "off"
@@ -270,7 +271,8 @@ func (l *Ledger) forProofs(pc *pgxpool.Config, cfg Config) {
 	pc.MaxConns = proofConns
 }
 
-// forSessions is for the console alone: anybody can have it look for a session, and nobody else may wait for that.
+// forSessions configures connections that only the console uses. Anyone can make the console look up a session, and no other
+// work may wait for that.
 func (l *Ledger) forSessions(pc *pgxpool.Config, cfg Config) {
 	l.forWriting(pc, cfg)
 	pc.MaxConns = sessionConns
@@ -278,44 +280,44 @@ func (l *Ledger) forSessions(pc *pgxpool.Config, cfg Config) {
 
 func forReading(pc *pgxpool.Config, cfg Config) {
 	pc.MaxConns = cfg.MaxConns
-	// A reader asks on a connection that may have died with the server since; a ping finds that out before it does.
+	// A pooled connection may have died with its server. A ping detects that before a query fails.
 	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	params := pc.ConnConfig.RuntimeParams
 	params["statement_timeout"] = "5s"
 	params["default_transaction_read_only"] = "on"
-	// A list leaves most filters out: one plan for all of them would use no index.
+	// A list query leaves most filters empty. One plan for all combinations would use no index.
 	params["plan_cache_mode"] = "force_custom_plan"
-	params["jit"] = "off" // it takes longer than what it would speed up
-	// Each question has an index. That what is issued, in Vault and over is next to nothing, while each of the three alone is
-	// half of all, is more than Postgres can know: it would rather read everything.
+	params["jit"] = "off" // it takes longer than it saves
+	// Every query has an index. Almost no record is issued, leased and past its time at once, while each of the three
+	// conditions alone holds for half of all records. Postgres cannot know that and would rather read the whole table.
 	params["enable_seqscan"] = "off"
 }
 
-// forLive reads like a reader, but never from a standby, which may not know yet what has just been issued.
+// forLive configures reads that never go to a standby, which may not know yet what has just been issued.
 func forLive(pc *pgxpool.Config, cfg Config) {
 	forReading(pc, cfg)
 	pc.MaxConns = liveConns
 	pc.AfterConnect = checkDurable
 }
 
-// forTokens reads like forLive, with connections of its own: those who look at tokens are many, and must keep nobody
-// from ending them. A primary that does not know of the last end of a token may not speak for it.
+// forTokens is like forLive, with separate connections: token lookups are frequent and must not delay the end of a token. A
+// primary that does not hold the last end of a token may not answer lookups.
 func (l *Ledger) forTokens(pc *pgxpool.Config, cfg Config) {
 	forLive(pc, cfg)
 	pc.MaxConns = tokenConns
 	pc.AfterConnect = l.checkPrimary
-	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is one way to find a token
+	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is only one query for a token
 }
 
-// forAuditing reads like a reader, apart from the others and for a short time, because a search can be made for anything.
+// forAuditing is like forReading, with separate connections and a short timeout, because an auditor can search for anything.
 func forAuditing(pc *pgxpool.Config, cfg Config) {
 	forReading(pc, cfg)
 	pc.MaxConns = cfg.AuditConns
 	pc.ConnConfig.RuntimeParams["statement_timeout"] = "2s"
 }
 
-// warning marks a connection on which the server warned. When somebody cancels a commit's wait for its standby,
-// Postgres answers success and a warning that the commit may be lost.
+// warning marks a connection on which the server has warned. If an operator cancels a commit's wait for its standby,
+// Postgres reports success, with a warning that the commit may be lost.
 const warning = "brevet.warning"
 
 func warned(conn *pgconn.PgConn, notice *pgconn.Notice) {
@@ -326,7 +328,7 @@ func warned(conn *pgconn.PgConn, notice *pgconn.Notice) {
 
 var errWarned = errors.New("postgres warned about the commit")
 
-// checkPrimary runs on each new connection for writing.
+// checkPrimary runs on each new connection that writes or looks up tokens.
 func (l *Ledger) checkPrimary(ctx context.Context, conn *pgx.Conn) error {
 	if err := checkDurable(ctx, conn); err != nil {
 		return err
@@ -334,7 +336,8 @@ func (l *Ledger) checkPrimary(ctx context.Context, conn *pgx.Conn) error {
 	return l.checkTip(ctx, conn)
 }
 
-// checkDurable runs on each new connection that has to be to the primary: after a failover the next server may be set differently.
+// checkDurable runs on each new connection that must go to the primary. After a failover the next server may be configured
+// differently.
 func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 	if err := migrations.CheckServer(ctx, conn); errors.Is(err, migrations.ErrServer) {
 		return fmt.Errorf("%w: %w", ErrUnsafe, err)
@@ -361,7 +364,7 @@ func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// inspect looks at the schema, and at what this login could do to it.
+// inspect checks the schema, and warns if this login could rewrite the ledger.
 func (l *Ledger) inspect(ctx context.Context) error {
 	if err := l.write.Ping(ctx); err != nil {
 		return unavailable("connecting", err)

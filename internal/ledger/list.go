@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// List implements [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is
-// the last one, and a Next of zero always means the end. A record appears in the list once those before it have: a
-// reader who pages while others write sees neither gaps nor duplicates.
+// List implements [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is the last
+// one, and a Next of zero always means the end. A record appears in the list only after those before it. So a reader who
+// pages while others write sees neither gaps nor duplicates.
 func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return broker.Page{}, ErrPageSize
@@ -44,7 +44,8 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 	return s.turned(page), nil
 }
 
-// poolFor keeps what auditors search for from keeping sandboxes waiting, whose requests look for earlier ones.
+// poolFor returns the pool to search with. Auditors have a separate pool, so their searches do not delay the requests of
+// sandboxes, which look up earlier requests.
 func (l *Ledger) poolFor(reach broker.Reach) *pgxpool.Pool {
 	if reach.Subject != "" {
 		return l.read
@@ -52,7 +53,8 @@ func (l *Ledger) poolFor(reach broker.Reach) *pgxpool.Pool {
 	return l.audit
 }
 
-// searching tells a search that took too long from a database that is not there.
+// searching returns broker.ErrTooBroad for a search that took too long, and any other error as that of an unavailable
+// database.
 func searching(doing string, err error) error {
 	const canceled = "57014"
 	var refused *pgconn.PgError
@@ -62,7 +64,7 @@ func searching(doing string, err error) error {
 	return unavailable(doing, err)
 }
 
-// turned puts a page that was read towards the newer into the order of the others, and says where it stands.
+// turned puts a page that was read towards newer records into the order of the other pages, and sets its Next and Prev.
 func (s *search) turned(page broker.Page) broker.Page {
 	further := page.Next != 0
 	if s.q.From == 0 {
@@ -85,21 +87,21 @@ func (s *search) turned(page broker.Page) broker.Page {
 	return page
 }
 
-// search is a listing on its way to Postgres.
+// search is a query of the list that is being made into SQL.
 type search struct {
 	q     broker.Query
 	reach broker.Reach
 	args  pgx.NamedArgs
 	// pieces are the parts of the reach that the search concerns.
 	pieces []piece
-	// from and until are the indexes that it can be among: at least from, and below until.
+	// from and until bound the indexes to search: at least from, and below until.
 	from, until int64
 }
 
 func newSearch(q broker.Query, reach broker.Reach) *search {
 	q.SPIFFEIDPrefix = strings.TrimSuffix(q.SPIFFEIDPrefix, "/")
 	return &search{q: q, reach: reach, pieces: piecesOf(q, reach), args: pgx.NamedArgs{
-		"limit":     q.Limit + 1, // one more than asked for tells whether there is a further page
+		"limit":     q.Limit + 1, // one more than requested, which shows whether there is another page
 		"spiffe_id": q.SPIFFEID, "prefix": q.SPIFFEIDPrefix, "trust_domain": q.TrustDomain, "scope": q.Scope, "task": q.Task,
 		"decision": q.Decision, "status": string(q.Status), "since": orNull(q.Since), "until": orNull(q.Until),
 		"words": q.Words, "params": paramsPath("$", q.Params), "approver": q.Approver, "credential": q.Credential, "name": q.Name,
@@ -108,8 +110,9 @@ func newSearch(q broker.Query, reach broker.Reach) *search {
 	}}
 }
 
-// boundSQL finds among which indexes a search has to look: not beyond the head, and in no block of 8192 entries that
-// lies all before or after the time that was asked for. What one catalogue decided, or one key signed, lies together.
+// boundSQL bounds the indexes that a search has to read. It leaves out everything beyond the head, and at both ends the
+// blocks of 8192 entries that lie entirely before or after the requested time. The records that one catalogue decided, or
+// one key signed, lie together.
 const boundSQL = `
 	SELECT greatest(@from::bigint, t.lowest, c.lowest, k.lowest), least(@before::bigint, h.size, t.beyond, c.beyond, k.beyond)
 	FROM ledger_head AS h, LATERAL (
@@ -135,7 +138,7 @@ const boundSQL = `
 		WHERE @key_id <> ''
 	) AS k`
 
-// bound reads the bounds of a search. What is recorded after that is no part of it.
+// bound reads the bounds of a search. Records that are appended later are not part of it.
 func (s *search) bound(ctx context.Context, pool *pgxpool.Pool) error {
 	args := pgx.NamedArgs{
 		"from": s.q.From, "before": s.q.Before, "since": s.args["since"], "until": s.args["until"],

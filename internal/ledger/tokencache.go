@@ -11,56 +11,58 @@ import (
 )
 
 const (
-	// mostTold bounds the tokens that are remembered, and mostMarks what each takes: some twenty megabytes, forty at most.
-	// A sandbox has as many marks as its path has segments, and of those a thousand if it wants.
+	// mostTold bounds the number of cached tokens, and mostMarks the marks of each token. The cache takes about twenty
+	// megabytes, forty at most. A token has a mark for each segment of its sandbox's path, and a path can have a thousand
+	// segments.
 	mostTold, mostMarks = 1 << 16, 100
-	// endings is how many marks there are for what has ended: a power of two, of eight bytes each.
+	// endings is the number of marks for what has ended. It is a power of two, and each mark takes eight bytes.
 	endings = 1 << 17
 )
 
-// memory is what one reading of the entries lets a replica answer by itself: where tokens stood when Postgres was asked, and
-// what has ended since. Whether the reading is recent enough to go by is the lease's to say.
+// memory is the cache with which a replica answers token lookups itself. It holds the standing of tokens when Postgres was
+// asked, and what has ended since. The lease decides whether the cache is recent enough to use.
 type memory struct {
 	now       func() time.Time
 	standings standings
-	// A mark is the position after the last entry that ended something. Several things share one, so more is asked again
-	// than has ended. Nobody outside can tell which.
+	// A mark is the position after the last entry that ended something. Several names share one mark, so the replica looks
+	// up more tokens again than have ended. Outsiders cannot predict which.
 	marks [endings]atomic.Int64
 	seed  maphash.Seed
-	// cleared is the position after the last entry of which it is not known what it ended.
+	// cleared is the position after the last entry whose effect is unknown. Standings from before it are not used.
 	cleared atomic.Int64
 	lease   atomic.Pointer[lease]
-	used    atomic.Bool // since it was last looked at
+	used    atomic.Bool // since the last beat
 }
 
-// lease is how long a replica may answer by what it has read, and what it has read of the catalogue.
+// lease says from when on, and with which catalogue in force, a replica may answer from its cache. It lasts for leaseTime.
 type lease struct {
 	taken     time.Time
 	catalogue string
 }
 
-// standing is where a token stood. One that was not active had no time left.
+// standing is the cached state of a token. An inactive token has no time left.
 type standing struct {
 	claims [32]byte
-	at     int64 // the position that Postgres answered at
+	at     int64 // the size of the ledger when Postgres answered
 	asked  time.Time
-	left   time.Duration // until it ends by itself, from when it was asked
-	marks  []uint32      // of all whose end is the token's too
+	left   time.Duration // from asked until the token ends by itself
+	marks  []uint32      // of everything whose end also ends the token
 }
 
 func newMemory(now func() time.Time) *memory { return &memory{now: now, seed: maphash.MakeSeed()} }
 
-// standing tells that a token is active, as far as it was told. Not ok means that Postgres has to be asked.
+// standing returns the token's standing if the cache shows that the token is active. If ok is false, the caller must ask
+// Postgres.
 func (m *memory) standing(id string, claims [32]byte) (s broker.TokenStanding, ok bool) {
 	if !m.used.Load() {
 		m.used.Store(true)
 	}
-	lease := m.lease.Load() // before the marks, which say at least what it was taken for
+	lease := m.lease.Load() // load it before the marks, which then include everything that the lease covers
 	t, known := m.standings.get(id)
 	if lease == nil || !known || t.claims != claims || m.endedSince(t) {
 		return s, false
 	}
-	now := m.now() // at last: who was held up on the way here has no lease any more
+	now := m.now() // read the clock last: a goroutine that was delayed before this may have lost its lease
 	if elapsed(lease.taken, now) >= leaseTime || elapsed(t.asked, now) >= t.left {
 		return s, false
 	}
@@ -79,12 +81,13 @@ func (m *memory) endedSince(t standing) bool {
 	return false
 }
 
-// elapsed goes by both clocks, the monotonic and the other: one of them may have stood still while the machine slept.
+// elapsed returns the longer of the times by the monotonic and the wall clock. One of them may have stood still while the
+// machine slept.
 func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// keep remembers a token that is active, unless there is too much that its end could be called by.
+// keep caches an active token, unless its end could have too many marks.
 func (m *memory) keep(id string, claims [32]byte, asked time.Time, chain []link) {
 	t := standing{claims: claims, at: chain[0].Size, asked: asked, left: chain[0].Left}
 	for _, l := range chain {
@@ -100,11 +103,12 @@ func (m *memory) keep(id string, claims [32]byte, asked time.Time, chain []link)
 	m.standings.put(id, t)
 }
 
-// ended remembers that a token is not active: whoever asked earlier, and is told later, is not to have it remembered as active,
-// and what was remembered before is not to be gone by until the entry that ended it has been read.
+// ended caches that a token is not active. A caller that asked Postgres earlier, and gets its answer later, must not cache
+// the token as active. A standing that was cached before must not be used while the entry that ended the token is still
+// unread.
 func (m *memory) ended(id string, at int64) { m.standings.put(id, standing{at: at}) }
 
-// mark is where the end of something is marked.
+// mark returns the place of the mark for the end of something.
 func (m *memory) mark(kind string, names ...string) uint32 {
 	return uint32(maphash.String(m.seed, kind+"\x00"+strings.Join(names, "\x00"))) % endings
 }
@@ -119,14 +123,14 @@ func (m *memory) invalidate(e ending) {
 		mark = m.mark("quarantine", *e.SPIFFEID)
 	case strings.HasPrefix(e.Kind, kindOutcome):
 		mark = m.mark("issuance", e.ID.String())
-	default: // of a newer version, perhaps
+	default: // perhaps from a newer version
 		m.cleared.Store(*e.Index + 1)
 		return
 	}
 	m.marks[mark].Store(*e.Index + 1)
 }
 
-// standings is where tokens stood, by their ids. Those that nobody has asked about for long are forgotten.
+// standings are the cached standings of tokens by id. Tokens that were not looked up for a long time are dropped.
 type standings struct {
 	mu         sync.Mutex
 	young, old map[string]standing
@@ -145,7 +149,7 @@ func (k *standings) get(id string) (standing, bool) {
 	return t, ok
 }
 
-// put remembers where a token stands, unless Postgres has told more lately.
+// put caches a token's standing, unless it holds a later answer of Postgres.
 func (k *standings) put(id string, t standing) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
