@@ -192,8 +192,8 @@ func same(batch []*job, err error) []answer {
 	return answers
 }
 
-// commit sends the batch as one statement: one round trip, so that the lock on the head never waits for the network. Rows come back in
-// the order of the batch. commit uses three fifths of the flush timeout and leaves the rest for reading back.
+// commit sends the batch as one statement. That is one round trip, so the lock on the head never waits for the network. Rows
+// come back in the order of the batch. commit uses three fifths of the flush timeout and leaves the rest for reading back.
 func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout*3/5)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// liveColumns are those of held; cause is why a record has to end that has not begun to.
+// liveColumns are the columns of liveRow. cause is why a record has to end, if its end has not begun.
 const liveColumns = `
 	id, spiffe_id, task, scope, credential_kind, status, coalesce(cause, status_detail, '') AS status_detail,
 	coalesce(actor, '') AS actor, status_time, expires_at,
@@ -31,10 +31,11 @@ type liveRow struct {
 	VaultLease     string
 }
 
-// ofOne are the parts of a selector that few of all records fit.
+// ofOne are the conditions of a selector that few of all records meet.
 const ofOne = `(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)`
 
-// ofMany are those that a range of SPIFFE IDs fits: all of a trust domain lie between "spiffe://name/" and "spiffe://name0".
+// ofMany are the conditions that a range of SPIFFE IDs meets: all IDs of a trust domain lie between "spiffe://name/" and
+// "spiffe://name0".
 var ofMany = `(@prefix::text = '' OR ` + below("prefix") + `)
 	AND (@trust_domain::text = ''
 		OR (spiffe_id >= 'spiffe://' || @trust_domain || '/' AND spiffe_id < 'spiffe://' || @trust_domain || '0'))`
@@ -55,8 +56,9 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 		"spiffe_id": sel.SPIFFEID, "prefix": strings.TrimSuffix(sel.SPIFFEIDPrefix, "/"), "trust_domain": sel.TrustDomain,
 		"task": sel.Task, "scope": sel.Scope, "catalogue": sel.Catalogue, "before": page.Before, "limit": page.Limit,
 	}
-	// Three parts, so that each has an index: what has time left, what is unfinished, what Vault may not have ended. Those are
-	// few among all that is over, which Postgres cannot know: OFFSET keeps it from looking for them by their scope or trust domain.
+	// The query has three parts, so that each has an index: credentials with time left, unfinished ones, and ones that Vault
+	// may not have ended. These are few among all records that are over, which Postgres cannot know. OFFSET keeps it from
+	// searching all records by scope or trust domain.
 	rows, err := l.live.Query(ctx, `
 		SELECT `+liveColumns+`
 		FROM (
@@ -85,13 +87,14 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 	return collectLive(rows, err, "listing what is alive")
 }
 
-// orderGrace is how long an order stands until the sweeper carries it out: who gave it is at it, and more likely alive
-// than not.
+// orderGrace is how long a command stands before the sweeper carries it out. The replica that took the command is doing so
+// already, and more likely alive than not.
 const orderGrace = 2 * time.Second
 
-// disobeyed is what orders that stand should have ended, once each: from the orders, of which few are new, to the records
-// through issuances_alive, hour by hour of their ends. No credential lives longer than 24 hours, so neither does a
-// task's end, or a no to what was approved, matter longer. Each quarantine is good for the limit, because a record that was moved does not come again.
+// disobeyed selects the credentials that a command in force should have ended, each once. It goes from the commands, of
+// which few are new, to the records through issuances_alive, hour by hour of their ends. No credential lives longer than 24
+// hours, so an ended task or a denial of an approved request does not matter longer either. Each quarantine can yield up to
+// the limit, because a record that was moved does not come again.
 const disobeyed = `
 	WITH alive_in AS MATERIALIZED (
 		SELECT array_agg(date_bin('1 hour', now(), '2000-01-01 00:00:00Z') + n * interval '1 hour') AS hours
@@ -135,8 +138,8 @@ const disobeyed = `
 		UNION ALL SELECT *, @revoked FROM by_no UNION ALL SELECT *, @parent_ended FROM by_parent
 	) AS each_way ORDER BY id, cause DESC`
 
-// Overdue implements [broker.LiveCredentials]. When there are more than the limit, chance chooses: records that cannot be brought
-// on for a long time must not keep the others waiting.
+// Overdue implements [broker.LiveCredentials]. If there are more records than the limit, it returns a random choice. So
+// records that make no progress for a long time cannot keep the others waiting.
 func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.LiveCredential, error) {
 	rows, err := l.live.Query(ctx, `
 		SELECT `+liveColumns+`
@@ -191,8 +194,8 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 	return found, unavailable("listing requests of ended tasks", err)
 }
 
-// Quarantines implements [broker.LiveCredentials]. A sandbox's own reach holds only the quarantine of exactly that sandbox, and a
-// path's those at or below it: one of the whole trust domain is not within it.
+// Quarantines implements [broker.LiveCredentials]. The reach of a sandbox holds only the quarantine of exactly that sandbox.
+// The reach of a path holds the quarantines at or below the path, but not that of the whole trust domain.
 func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.Quarantine, error) {
 	if reachesNothing(reach) {
 		return nil, nil
@@ -212,7 +215,7 @@ func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.
 	return found, unavailable("listing quarantines", err)
 }
 
-// optionalID is nil for no id, and not ok for a text that no id has.
+// optionalID parses an id. It returns nil if the text is empty, and not ok if the text is no id.
 func optionalID(id string) (parsed *uuid.UUID, ok bool) {
 	if id == "" {
 		return nil, true

@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// group is a row of [broker.Stats].
+// group is a row of the query of LiveCounts.
 type group struct {
 	By, Name, SPIFFEID string
 	Count              int64
 	Ends               *time.Time
 }
 
-// LiveCounts implements [broker.Stats]. What is alive is found as Live finds it, hour by hour of the ends, and counted once for
-// all groups: what it takes grows with what is alive, and not with what was ever issued.
+// LiveCounts implements [broker.Stats]. It finds live credentials like Live, by the hour of their ends, and counts them once
+// for all groups. The cost grows with the number of live credentials, and not with the number of all that were ever issued.
 func (l *Ledger) LiveCounts(ctx context.Context, reach broker.Reach) (broker.LiveCounts, error) {
 	if reachesNothing(reach) {
 		return broker.LiveCounts{}, nil

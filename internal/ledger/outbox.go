@@ -16,20 +16,21 @@ import (
 var _ broker.Outbox = (*Outbox)(nil)
 
 const (
-	// outboxConns are few: what others are told may wait, and nothing waits for it.
+	// outboxConns are few: notices may wait, and nothing waits for them.
 	outboxConns = 2
-	// outboxBatch is how many entries are looked at with one statement.
+	// outboxBatch is how many entries one statement reads.
 	outboxBatch = 1000
 )
 
-// Outbox implements [broker.Outbox] beside a Ledger, on connections of its own. What there is to tell follows from the
-// entries: they are walked from where each webhook has got to, and the step and what it finds are one commit.
+// Outbox implements [broker.Outbox] next to a Ledger, on separate connections. Notices follow from the entries. For each
+// webhook, Outbox reads the entries from the webhook's position on. One commit stores the new position and the notices
+// found.
 type Outbox struct {
 	pool   *pgxpool.Pool
 	holder uuid.UUID
 }
 
-// OpenOutbox connects to the schema that a Ledger with the same cfg is on. MaxConns and FlushTimeout are not used.
+// OpenOutbox connects to the schema that a Ledger with the same cfg uses. MaxConns and FlushTimeout are not used.
 func OpenOutbox(ctx context.Context, cfg Config) (*Outbox, error) {
 	pool, err := openPool(ctx, cfg, func(pc *pgxpool.Config, _ Config) {
 		pc.MaxConns = outboxConns
@@ -78,7 +79,7 @@ func (o *Outbox) Next(ctx context.Context, sub broker.Subscription) (*broker.Not
 	}
 }
 
-// collectSQL walks on from where a webhook has got to, if nobody else does.
+// collectSQL reads on from a webhook's position, unless another Outbox holds the webhook.
 const collectSQL = `
 WITH held AS MATERIALIZED (
 	SELECT name, next FROM webhooks
@@ -112,9 +113,9 @@ SET holder = @holder, held_until = now() + @lease::interval, next = coalesce((SE
 FROM held WHERE w.name = held.name
 RETURNING (SELECT count(*) FROM batch)`
 
-// collect notes what further entries give to tell, and returns how many there were; -1 when another Outbox does. That a
-// wait has expired is in no entry: it is noted when the wait begins, and looked at when it ends. Nor is that a revocation
-// takes too long.
+// collect stores the notices that follow from further entries, and returns how many entries there were, or -1 if another
+// Outbox holds the webhook. No entry records that a request has expired while it waited: collect stores that notice when the
+// wait begins, and pick checks it when the wait ends. The same goes for a revocation that takes too long.
 func (o *Outbox) collect(ctx context.Context, sub broker.Subscription) (seen int, err error) {
 	var kinds []string
 	for _, k := range sub.Kinds {
@@ -130,7 +131,7 @@ func (o *Outbox) collect(ctx context.Context, sub broker.Subscription) (seen int
 	return seen, unavailable("collecting notices", err)
 }
 
-// pickSQL takes the first notice that is due, and reads what it tells.
+// pickSQL takes the first notice that is due, and reads its contents.
 const pickSQL = `
 UPDATE webhook_notices AS n SET attempts = n.attempts + 1, due = now() + @lease::interval
 FROM (
@@ -182,8 +183,9 @@ func (p picked) notice() *broker.Notice {
 	return &n
 }
 
-// pick returns the oldest notice that is due, and whether it has become moot: nobody has to look at what does not wait any
-// more or never had to, or hear that a wait ended which a person has ended.
+// pick returns the oldest notice that is due, and whether it is moot. A notice is moot if its request no longer waits or
+// never had to, if a person has ended a wait that it reports as expired, or if the revocation that it reports as late has
+// ended.
 func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot bool, err error) {
 	rows, err := o.pool.Query(ctx, pickSQL, pgx.NamedArgs{
 		"name": name, "lease": broker.NoticeLease, "stand_in": scopes.BreakGlassQuorum,

@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// outcomeBody is the body of the entries that move a record on.
+// outcomeBody is the body of the entries that change a record's status.
 type outcomeBody struct {
 	Version int         `json:"version"`
 	Kind    string      `json:"kind"`
@@ -29,7 +29,7 @@ type mintedBody struct {
 	Digest   string `json:"digest,omitzero"`
 }
 
-// What a record can move to, and of that, what needs no code that says why.
+// outcomes are the statuses that a record can move to. plainOutcomes are those of them that have no code for a reason.
 var (
 	outcomes = []broker.Status{
 		broker.StatusIssued, broker.StatusFailed, broker.StatusUnknown, broker.StatusCompensated, broker.StatusRevoking,

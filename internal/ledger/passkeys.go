@@ -19,24 +19,24 @@ const (
 	kindRemoved    = "passkey.removed"
 )
 
-// passkeyBody is the body of the entries that register a passkey. What is binary is base64url; all of it is public.
+// passkeyBody is the body of the entries that register a passkey. Binary values are in base64url. All of it is public.
 type passkeyBody struct {
 	Version    int       `json:"version"`
 	Kind       string    `json:"kind"`
 	ID         string    `json:"id"`
 	Time       time.Time `json:"time"`
-	Actor      actorBody `json:"actor"` // whose it is
+	Actor      actorBody `json:"actor"` // the passkey's owner
 	Name       string    `json:"name"`
 	Site       string    `json:"relying_party"`
 	Credential string    `json:"credential"`
 	PublicKey  string    `json:"public_key"` // a COSE_Key
-	Digest     string    `json:"digest"`     // of that
+	Digest     string    `json:"digest"`     // of PublicKey
 	Algorithm  int64     `json:"algorithm"`
 	SignCount  uint32    `json:"sign_count"`
 	Transports []string  `json:"transports"`
 }
 
-// removalBody is the body of the entries that remove one.
+// removalBody is the body of the entries that remove a passkey.
 type removalBody struct {
 	Version int       `json:"version"`
 	Kind    string    `json:"kind"`
@@ -102,8 +102,8 @@ type passkeyRow struct {
 	Registered []byte
 }
 
-// passkeyColumns are those of passkeyRow; the tables are k and e. There is no e once another entry removes the passkey, whatever
-// the row says of that.
+// passkeyColumns are the columns of passkeyRow; the tables are k and e. There is no row e once another entry has removed the
+// passkey, whatever the row k says.
 //
 //nolint:gosec // names of columns
 const (
@@ -115,7 +115,8 @@ const (
 				AND convert_from(r.body, 'UTF8')::jsonb ->> 'passkey' = k.id::text)`
 )
 
-// passkey is what the entry says, if the row says so too; else nil. A row alone makes nobody have a passkey.
+// passkey returns the passkey that the entry describes, or nil if the row disagrees with the entry. A row without its entry
+// gives nobody a passkey.
 func (r passkeyRow) passkey() *broker.Passkey {
 	var b passkeyBody
 	if r.ID == nil || r.Person == nil || r.Credential == nil || r.PublicKey == nil || json.Unmarshal(r.Registered, &b) != nil {

@@ -15,8 +15,8 @@ import (
 // maxEntries is the largest page of Entries.
 const maxEntries = 1000
 
-// Checkpoint returns the last signed checkpoint that so many witnesses have cosigned, zero or more, with their cosignatures.
-// The error is audit.ErrNotYet when there is none.
+// Checkpoint returns the last signed checkpoint that at least this many witnesses have cosigned, zero or more, with its
+// cosignatures. It returns audit.ErrNotYet if there is none.
 func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) {
 	var signed string
 	err := l.audit.QueryRow(ctx, `
@@ -31,8 +31,8 @@ func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) 
 	return signed, unavailable("reading the last checkpoint", err)
 }
 
-// ProveEntry proves that an entry is in the tree of a size, and returns its leaf hash. The size is at most that of the
-// last checkpoint, and zero stands for that; beyond it the error is audit.ErrNotYet.
+// ProveEntry proves that an entry is in the tree of a size, and returns its leaf hash. The size is at most that of the last
+// checkpoint, and zero stands for that size. For a larger size ProveEntry returns audit.ErrNotYet.
 func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error) {
 	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if of, err = tree.covers(size); err != nil {
@@ -51,7 +51,8 @@ func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.H
 	return leaf, of, proof, err
 }
 
-// ProveGrowth proves that the tree of one size is the beginning of that of another. Sizes are as for ProveEntry.
+// ProveGrowth proves that the tree of size from is the beginning of the tree of size to. The rules for sizes are those of
+// ProveEntry.
 func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error) {
 	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if of, err = tree.covers(to); err != nil {
@@ -66,8 +67,8 @@ func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, pro
 	return of, proof, err
 }
 
-// Tile returns the first hashes of a tile (c2sp.org/tlog-tiles) of the tree of the last checkpoint: width of them, 256
-// when that is zero. The error is broker.ErrNotFound when the tile is not so wide.
+// Tile returns the first hashes of a tile (c2sp.org/tlog-tiles) of the last checkpoint's tree. Their number is width, and
+// zero stands for 256. Tile returns broker.ErrNotFound if the tile is not that wide.
 func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (data []byte, err error) {
 	if width == 0 {
 		width = tileWidth
@@ -85,8 +86,8 @@ func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (
 	return data, err
 }
 
-// Receipt proves all entries of an issuance, and of what people approved for it, that there are. The error is
-// audit.ErrNotYet while the last checkpoint does not cover them all, broker.ErrNotFound when there is no such issuance.
+// Receipt proves all existing entries of an issuance, and of the approved request that it redeemed. It returns
+// audit.ErrNotYet while the last checkpoint does not cover all of them, and broker.ErrNotFound if there is no such issuance.
 func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -107,8 +108,8 @@ func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err e
 	return r, err
 }
 
-// TaskReceipt proves all entries of a task that there are: its requests with all that became of them, and its end. Errors
-// are as for Receipt, and audit.ErrTooLarge for a task of more than 10,000.
+// TaskReceipt proves all existing entries of a task: those of its requests and of what became of them, and its end. The
+// errors are those of Receipt, and audit.ErrTooLarge for a task with more than 10,000 entries.
 func (l *Ledger) TaskReceipt(ctx context.Context, spiffeID, task string) (r audit.Receipt, err error) {
 	if unmatchableText(spiffeID, task) {
 		return r, broker.ErrNotFound
@@ -123,7 +124,7 @@ func (l *Ledger) TaskReceipt(ctx context.Context, spiffeID, task string) (r audi
 	return r, err
 }
 
-// maxProven is how many entries a receipt may have.
+// maxProven is how many entries a receipt may hold.
 const maxProven = 10_000
 
 // proveAll puts the entries that match into a receipt, with their proofs.
@@ -156,7 +157,8 @@ func (t signedTree) proveAll(ctx context.Context, r *audit.Receipt, which string
 	return nil
 }
 
-// Entries returns entries in order, from an index on: up to limit, 1000 at most, or as many as a page should hold.
+// Entries returns up to limit entries in order, from an index on. limit is 1 to 1000. A page ends earlier once it holds
+// maxPageBytes.
 func (l *Ledger) Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error) {
 	if limit < 1 || limit > maxEntries {
 		return nil, ErrPageSize
@@ -188,7 +190,7 @@ type signedTree struct {
 	note string
 }
 
-// covers is a size that may be proven something of.
+// covers returns the size of the tree to prove something of. It returns an error if the checkpoint does not cover that size.
 func (t signedTree) covers(size int64) (int64, error) {
 	switch {
 	case size == 0:
@@ -201,7 +203,7 @@ func (t signedTree) covers(size int64) (int64, error) {
 	return size, nil
 }
 
-// beyond tells whether an entry that the tree does not have will be in one soon.
+// beyond returns audit.ErrNotYet for an entry that only a later tree can hold, and broker.ErrNotFound for any other index.
 func (t signedTree) beyond(index int64) error {
 	if index < t.N {
 		return broker.ErrNotFound
@@ -209,8 +211,8 @@ func (t signedTree) beyond(index int64) error {
 	return audit.ErrNotYet
 }
 
-// withTree has something read of the tree of the last checkpoint. What is made of its hashes is not held against the
-// signed root here: whoever asks does that.
+// withTree runs do with the tree of the last checkpoint. It does not check results against the signed root: the client that
+// requests them does.
 func withTree(ctx context.Context, pool *pgxpool.Pool, do func(signedTree) error) error {
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		tree := signedTree{HashReader: treeOf(ctx, tx), tx: tx}

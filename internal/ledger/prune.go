@@ -13,28 +13,27 @@ import (
 )
 
 var (
-	// ErrMoved is of a prune that would have dropped what something has happened to meanwhile. Nothing was dropped.
+	// ErrMoved means that something changed that a prune was about to drop. Nothing was dropped.
 	ErrMoved = errors.New("something has happened to what was to be dropped: try again")
-	// ErrReadOn is of a prune that somebody kept waiting who reads the entries for long. Nothing was dropped.
+	// ErrReadOn means that a prune waited too long for a reader of the entries. Nothing was dropped.
 	ErrReadOn = errors.New("somebody reads the ledger for long: try again")
 )
 
 const (
-	// Appends wait while it is waited for readers: so that is for a short time, often.
+	// Appends wait while a prune waits for readers. So a prune waits for a short time only, and tries often.
 	swapPatience = "300ms"
 	swapEvery    = time.Second
 	swapTries    = 300
 )
 
-// pruning is the drop of one partition, in one transaction. All that is long comes before the short time in which it keeps
-// others from appending.
+// pruning drops one partition in one transaction. Everything slow comes before the short time in which it blocks appends.
 type pruning struct {
 	*Dropped
 	tx     pgx.Tx
 	before time.Time
 	report func(line string)
 	size   int64  // of the ledger when it began
-	sum    string // over the indexes of what is left
+	sum    string // SHA-256 of the indexes of what is left
 }
 
 func (p *pruning) run(ctx context.Context) error {
@@ -65,8 +64,8 @@ func (p *pruning) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// choose lists what goes. Requests go whole, or not at all: those stay of which an entry comes after the range, and with them
-// what they were approved by, or handed down from.
+// choose lists what goes. A request goes whole or not at all: it stays if one of its entries comes after the range. With it
+// stay the requests that it was approved by or exchanged from.
 func (p *pruning) choose(ctx context.Context) error {
 	err := p.exec(ctx, `SET LOCAL work_mem = '256MB'`,
 		`SELECT pg_advisory_xact_lock(hashtextextended('brevet/prune/' || current_schema(), 0))`,
@@ -106,7 +105,7 @@ func (p *pruning) choose(ctx context.Context) error {
 		`ANALYZE going`)
 }
 
-// forget deletes the records of what goes, and the ends of tasks that nothing later speaks of.
+// forget deletes the records of what goes, and the ends of tasks that no later entry mentions.
 func (p *pruning) forget(ctx context.Context) error {
 	return p.exec(ctx, `SET LOCAL brevet.pruning = 'on'`, `
 		DELETE FROM votes WHERE request IN (SELECT id FROM going)`, `
@@ -128,8 +127,8 @@ func (p *pruning) forget(ctx context.Context) error {
 
 func (p *pruning) table() string { return fmt.Sprintf("entries_to_%d", p.Beyond) }
 
-// keep writes what stays, of this partition and of those before, into one that will take their place. Of what is not about
-// requests all stays: catalogues, people, quarantines, and what was said of earlier prunes.
+// keep writes what stays, of this partition and of earlier ones, into a partition that replaces them. All entries about
+// catalogues, people, quarantines and earlier prunes stay.
 func (p *pruning) keep(ctx context.Context) error {
 	err := p.exec(ctx, `CREATE TABLE `+p.table()+` (LIKE entries INCLUDING ALL)`, `
 		INSERT INTO `+p.table()+`
@@ -153,7 +152,7 @@ func (p *pruning) keep(ctx context.Context) error {
 	return err
 }
 
-// lock keeps everybody from the entries and from the head. Who appends locks the one and then the other, and so does this.
+// lock blocks all access to the entries and to the head. It locks them in the same order as an append.
 func (p *pruning) lock(ctx context.Context) error {
 	for range swapTries {
 		err := pgx.BeginFunc(ctx, p.tx, func(inner pgx.Tx) error {
@@ -176,7 +175,7 @@ func (p *pruning) lock(ctx context.Context) error {
 	return ErrReadOn
 }
 
-// swap appends the entry that says so, and puts what stays in the place of what was.
+// swap appends the entry that records the prune, and replaces the old partitions with what stays.
 func (p *pruning) swap(ctx context.Context) error {
 	var moved bool
 	err := p.tx.QueryRow(ctx, `
@@ -212,8 +211,8 @@ func (p *pruning) swap(ctx context.Context) error {
 	return p.exec(ctx, fmt.Sprintf(`ALTER TABLE entries ATTACH PARTITION %s FOR VALUES FROM (0) TO (%d)`, p.table(), p.Beyond))
 }
 
-// prunedBody is the body of the entry that tells of dropped entries. What is left of all before Beyond it names by the
-// SHA-256 of the indexes, of eight bytes each, the most significant one first.
+// prunedBody is the body of the entry that records dropped entries. It identifies what is left of all entries before Beyond
+// by the SHA-256 of their indexes, of eight bytes each, the most significant one first.
 type prunedBody struct {
 	Version int       `json:"version"`
 	Kind    string    `json:"kind"`
@@ -231,7 +230,7 @@ type leftBody struct {
 	SHA256 string `json:"sha256"`
 }
 
-// tell appends the entry.
+// tell appends the entry that records the prune.
 func (p *pruning) tell(ctx context.Context) error {
 	id, err := uuid.NewV7()
 	if err != nil {

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// ratesWait is how long whoever asks for rates waits for what is not counted yet.
+	// ratesWait is how long a caller of Rates waits for what is not counted yet.
 	ratesWait = 20 * time.Millisecond
-	// outOfOrder is by how much an entry may be earlier than those before it: clocks of replicas differ.
+	// outOfOrder is how much earlier an entry may be than those before it: clocks of replicas differ.
 	outOfOrder = time.Minute
-	// tallyTimeout is how long one statement that counts may take, and its connection before that.
+	// tallyTimeout bounds the count of one chunk, including the wait for a connection.
 	tallyTimeout = 5 * time.Second
-	// mostTallies bounds the reaches that are counted, of which each takes some hundred kilobytes at most.
+	// mostTallies bounds the number of counted reaches. Each takes some hundred kilobytes at most.
 	mostTallies = 64
 )
 
 var (
-	// tallyChunk is how many entries one statement counts: the next who waits has a turn after each.
+	// tallyChunk is how many entries one statement counts. After each chunk the next tally has its turn.
 	tallyChunk int64 = 1 << 13
-	// mostBehind is how many entries a tally reads on; one that is further behind begins again, at the end.
+	// mostBehind is how many entries a tally catches up on. A tally that is further behind starts again at the end.
 	mostBehind int64 = 1 << 17
 )
 
-// Rates implements [broker.Stats]. To count an hour can take seconds, so nobody waits for it: what was counted once is kept in
-// memory, what is not counted yet is, by one goroutine and chunk by chunk, and the answer is what is known by then.
+// Rates implements [broker.Stats]. It can take seconds to count an hour, so no caller waits for that. Old counts are kept in
+// memory. One goroutine counts what is missing, chunk by chunk, and Rates returns what is known by then.
 func (l *Ledger) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Reach) (broker.Rates, error) {
 	starts := q.Starts()
 	if reachesNothing(reach) || len(starts) == 0 {
@@ -40,7 +40,7 @@ func (l *Ledger) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Re
 	if first {
 		select {
 		case l.tallying <- t:
-		default: // others are asked about, too many at once
+		default: // too many other reaches are being counted
 			t.end(nil)
 		}
 	}
@@ -62,7 +62,7 @@ func (t *tally) fault() error {
 	return t.err
 }
 
-// keepTallies counts for those who ask, in turn, until ctx ends.
+// keepTallies counts for callers of Rates, in turn, until ctx ends.
 func (l *Ledger) keepTallies(ctx context.Context) {
 	defer close(l.tallied)
 	for {
@@ -83,7 +83,7 @@ func (l *Ledger) keepTallies(ctx context.Context) {
 	}
 }
 
-// countOn counts the next chunk, and tells whether there is more.
+// countOn counts the next chunk, and reports whether there is more.
 func (l *Ledger) countOn(ctx context.Context, t *tally) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tallyTimeout)
 	defer cancel()
@@ -114,7 +114,7 @@ func (l *Ledger) countOn(ctx context.Context, t *tally) (more bool, err error) {
 	return first < beyond, nil
 }
 
-// recordedAt is when an entry was recorded. One that was pruned was so before all that there is.
+// recordedAt returns when an entry was recorded. A pruned entry counts as older than all that are left.
 func recordedAt(ctx context.Context, conn *pgxpool.Conn, index int64) (at time.Time, err error) {
 	err = conn.QueryRow(ctx, `SELECT time FROM entries WHERE index = @index`, pgx.NamedArgs{"index": index}).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -35,7 +35,7 @@ func checkpointOf(_ []pgconn.FieldDescription, v [][]byte) (audit.Item, error) {
 	return audit.SignedCheckpoint{Size: integer(v[0]), Root: bytes.Clone(v[1]), Time: moment(v[2]), Note: string(v[3])}, nil
 }
 
-// rowOf makes rows of a table, whose values become texts: all in one, which is cut up.
+// rowOf returns a maker of rows of a table. It writes all values of a row as text into one string, and cuts that up.
 func (s *Snapshot) rowOf(table *audit.Table) maker {
 	types := s.tx.Conn().TypeMap()
 	return func(fields []pgconn.FieldDescription, values [][]byte) (audit.Item, error) {
@@ -57,8 +57,8 @@ func (s *Snapshot) rowOf(table *audit.Table) maker {
 	}
 }
 
-// appendText writes a value as audit.Row has it. A million rows are read for one verification, so types that come in
-// binary are read here, and not through reflection.
+// appendText appends a value in the form of audit.Row. One verification reads a million rows, so appendText decodes binary
+// types itself and not through reflection.
 func appendText(text []byte, types *pgtype.Map, field pgconn.FieldDescription, value []byte) ([]byte, error) {
 	if value == nil {
 		return append(text, audit.Null...), nil
@@ -74,7 +74,7 @@ func appendText(text []byte, types *pgtype.Map, field pgconn.FieldDescription, v
 		return moment(value).AppendFormat(text, time.RFC3339Nano), nil
 	case pgtype.ByteaOID:
 		return hex.AppendEncode(text, value), nil
-	case pgtype.TextOID, pgtype.JSONBOID: // pgx asks for jsonb as text
+	case pgtype.TextOID, pgtype.JSONBOID: // pgx requests jsonb as text
 		return append(text, value...), nil
 	case pgtype.TextArrayOID:
 		var all []string

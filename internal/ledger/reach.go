@@ -13,9 +13,9 @@ func reachesNothing(r broker.Reach) bool {
 	return r.Subject == "" && len(r.TrustDomains) == 0 && len(r.Within) == 0 && !r.All
 }
 
-// within is the condition that a row's spiffe_id is within reach, with the trust domain by that expression, and adds its
-// arguments to args. It is written out path by path, since only then is each a range of an index: all IDs below a path
-// lie between "path/" and "path0", because "0" is the byte after "/".
+// within returns the condition that a row's spiffe_id is within reach, and adds its arguments to args. trustDomain is the
+// expression for the row's trust domain. Each path is a separate condition, since only then is each a range of an index: all
+// IDs below a path lie between "path/" and "path0", because "0" is the byte after "/".
 func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
 	var either []string
 	if len(r.TrustDomains) > 0 {
@@ -24,7 +24,7 @@ func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
 	}
 	for i, prefix := range r.Within {
 		if _, err := spiffeid.FromString(prefix); err != nil {
-			continue // what is below "spiffe:" is everything
+			continue // everything is below "spiffe:"
 		}
 		name := fmt.Sprintf("reach_within_%d", i)
 		args[name] = prefix

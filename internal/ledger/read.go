@@ -24,7 +24,7 @@ const (
 	maxPageBytes = 1 << 20
 )
 
-// columns are those of row.
+// columns are the columns of row.
 const columns = `
 	id::text AS id, entry_index, time, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
 	ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
@@ -41,12 +41,13 @@ const columns = `
 	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered,
 	coalesce(parent::text, '') AS parent, on_behalf_of, on_behalf_groups`
 
-// broken is what people have approved in place of the group that was asked.
+// broken is the condition that people have broken the glass for a request, in place of an approval by the group that was
+// asked.
 const broken = `(break_glass IS NOT NULL
 	AND EXISTS (SELECT FROM votes AS v WHERE v.request = id AND v.verdict = 'break_glass'))`
 
-// lapsed is what ended by its time alone, which nobody has to record. What is leased ends when Vault says so.
-// What is approved can be redeemed for a minute more.
+// lapsed is the condition that a record has ended by its time alone, which needs no entry. A leased credential ends when
+// Vault says so. An approved request can be redeemed for a minute more.
 const lapsed = `(status IN ('issued', 'pending', 'approved') AND NOT leased
 	AND expires_at <= now() - CASE status WHEN 'approved' THEN interval '1 minute' ELSE '0' END)`
 
@@ -126,8 +127,8 @@ func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broke
 	return found.view()
 }
 
-// pageOf reads records until there are limit of them, or until they hold as much as one page should: some records are
-// a thousand times as large as others, and anyone who may ask may make them so.
+// pageOf reads records until there are limit of them, or until they fill a page. Some records are a thousand times as large
+// as others, and any client that may send requests can make them so.
 func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
 	defer rows.Close()
 	var page broker.Page
@@ -153,8 +154,8 @@ func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
 // claim is the use of an idempotency key by a sandbox.
 type claim struct{ subject, key string }
 
-// readEarlier returns the records that the claims stand for. It reads on the writer's connection: readers may have
-// all of theirs in use.
+// readEarlier returns the records that made the claims. It reads on the writer's connection, because readers may have all of
+// theirs in use.
 func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[claim]*broker.View, error) {
 	var subjects, keys []string
 	for _, c := range claims {
@@ -182,8 +183,8 @@ func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[c
 	return earlier, nil
 }
 
-// unmatchableText tells whether one of the filters holds what no text in Postgres does, NUL or broken UTF-8: nothing
-// matches it.
+// unmatchableText reports whether one of the filters holds NUL or invalid UTF-8. No text in Postgres does, so nothing
+// matches such a filter.
 func unmatchableText(filters ...string) bool {
 	return slices.ContainsFunc(filters, func(s string) bool {
 		return strings.ContainsRune(s, 0) || !utf8.ValidString(s)
@@ -234,7 +235,7 @@ func (r *row) view() (*broker.View, error) {
 	return v, nil
 }
 
-// decodeParams gives whole numbers as int64, as a decision has them.
+// decodeParams decodes whole numbers as int64, as a decision has them.
 func decodeParams(raw []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -255,7 +256,7 @@ func plain(value any) any {
 		if whole, err := v.Int64(); err == nil {
 			return whole
 		}
-		real, _ := v.Float64() // the nearest there is, for what is larger
+		real, _ := v.Float64() // the nearest float64 to all other numbers
 		return real
 	case map[string]any:
 		for name, inner := range v {

@@ -15,19 +15,20 @@ import (
 const (
 	// chunkIndexes is how many entry indexes one statement covers.
 	chunkIndexes = 8192
-	// historyTimeout bounds a statement. A chunk takes far less; the survey looks at the time of every decision.
+	// historyTimeout bounds a statement. A chunk takes far less, but measure checks the time of every decision.
 	historyTimeout = "10min"
 )
 
-// History is the decisions since some time, to be read once, by several goroutines.
+// History holds the decisions since some time. They can be read once, by several goroutines.
 //
-// It is read in chunks, so that no long transaction holds back the vacuum of a busy database. That shows what one
-// snapshot would: what is read of a decision never changes, and a record is visible once those before it are, so all up
-// to the last one that the survey saw are there.
+// It reads in chunks, so that no long transaction holds back the vacuum of a busy database. The result is that of one
+// snapshot: what it reads of a decision never changes, and a record is visible only after those before it, so all records up
+// to the last one that measure saw are there.
 //
-// What was handed down is left out: nobody asked for it. What was issued because people had approved a request is left out, and the request is not. The sandbox asked once, and
-// waited: with both, its ask would count twice. A request that waits shows all that a draft can change: that nobody would
-// have to approve it, or that no yes would be enough. It counts at the time at which it was asked.
+// It leaves out exchanged tokens, because nobody requested them. It leaves out what was issued for an approved request, and
+// includes the request. The sandbox asked once, and waited: with both, its request would count twice. A request that waits
+// shows everything that a draft can change: that nobody would have to approve it, or that no approval would be enough. It
+// counts at the time of the request.
 type History struct {
 	pool        *pgxpool.Pool
 	since       time.Time
@@ -37,9 +38,8 @@ type History struct {
 	chunks      atomic.Int64
 }
 
-// OpenHistory connects as an auditor, or as anyone else who may read the record, and looks up how many decisions there
-// are since then. It writes nothing, so a standby will do. The error wraps broker.ErrLedgerUnavailable, or is
-// migrations.ErrURL.
+// OpenHistory connects as an auditor, or as any login that may read the record, and counts the decisions since then. It
+// writes nothing, so a standby will do. The error wraps broker.ErrLedgerUnavailable, or is migrations.ErrURL.
 func OpenHistory(ctx context.Context, databaseURL string, since time.Time, readers int) (*History, error) {
 	pc, err := migrations.ParseURL(databaseURL)
 	if err != nil {
@@ -50,7 +50,7 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 	params["default_transaction_read_only"] = "on"
 	params["statement_timeout"] = historyTimeout
 	params["plan_cache_mode"] = "force_custom_plan"
-	params["jit"] = "off" // it takes longer than a chunk
+	params["jit"] = "off" // it takes longer than reading a chunk
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, unavailable("opening a pool", err)
@@ -63,8 +63,8 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 	return h, nil
 }
 
-// Decisions passes what was decided since some time to visit, in the order of the record, until all of it has been or visit
-// returns false, and tells how many there are. It reads on a connection of its own, as an auditor.
+// Decisions passes the decisions since some time to visit, in the order of the record, until all have been passed or visit
+// returns false. It returns how many there are. It reads on a separate connection, as an auditor.
 func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error) {
 	h, err := OpenHistory(ctx, l.audit.Config().ConnString(), since, 1)
 	if err != nil {
@@ -99,14 +99,14 @@ func (h *History) measure(ctx context.Context) error {
 	return unavailable("counting decisions", err)
 }
 
-// Total is how many decisions there are.
+// Total returns how many decisions there are.
 func (h *History) Total() int64 { return h.total }
 
 // Close disconnects.
 func (h *History) Close() { h.pool.Close() }
 
-// Read passes decisions to visit until all have been passed to some reader. It is safe for concurrent use: each decision
-// goes to one reader, who gets those of a chunk in the order of the record. After an error, which wraps
+// Read passes decisions to visit until all have been passed to some caller. It is safe for concurrent use. Each decision
+// goes to one caller, and the decisions of a chunk come in the order of the record. After an error, which wraps
 // broker.ErrLedgerUnavailable or names a record that cannot be read, some are missing.
 func (h *History) Read(ctx context.Context, visit func(scopes.Recorded)) error {
 	for {
@@ -147,11 +147,11 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.
 	return unavailable("reading decisions", rows.Err())
 }
 
-// recordedOf reads a row but for its parameters, which it leaves in raw.
+// recordedOf reads a row except for its parameters, which it leaves in raw.
 func recordedOf(row pgx.Row, raw *[]byte) (scopes.Recorded, error) {
 	var rec scopes.Recorded
 	var asked, given int64
-	var cut, cutAgain bool // by the end of the SVID, and then by that of the person's ID token
+	var cut, cutAgain bool // by the end of the SVID, and then by the end of the person's ID token
 	var user *string
 	var groups []string
 	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, raw, &asked, &given, &rec.Task, &rec.Outcome,
@@ -160,7 +160,7 @@ func recordedOf(row pgx.Row, raw *[]byte) (scopes.Recorded, error) {
 	if user != nil {
 		rec.User = &scopes.User{ID: *user, Groups: groups}
 	}
-	// Only the name of a bound is kept. But the last one to cut leaves the TTL that was left of it.
+	// The record has only the names of the bounds. But the TTL that was given ends when the last bound that cut it does.
 	switch {
 	case cutAgain && rec.User != nil:
 		rec.User.Until = rec.Time.Add(rec.Given)

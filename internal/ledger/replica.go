@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// leaseTime is how long a replica answers from memory by a lease, and outlived after how long others take that lease to
-	// be over: clocks do not run alike.
+	// leaseTime is how long a replica answers from its cache by one lease. outlived is the time after which other replicas
+	// take the lease to have ended. It is longer, because clocks do not run alike.
 	leaseTime, outlived = 400 * time.Millisecond, 500 * time.Millisecond
-	// beatEvery is between two readings of the entries when nobody waits for one, and idleBeats how many of them go by
-	// without a question about a token until there is no more reading.
+	// beatEvery is the time between two readings of the entries if no replica waits for one. idleBeats is how many beats
+	// without a token lookup it takes until the replica stops reading.
 	beatEvery, idleBeats = 100 * time.Millisecond, 100
-	// mostUnread is how many entries are read at once. Who has more to read forgets everything instead.
+	// mostUnread is how many entries one reading covers. A replica with more to read drops its whole cache instead.
 	mostUnread = 50_000
 )
 
@@ -32,7 +32,8 @@ func (l *Ledger) Cached(id string, claims [32]byte) (broker.TokenStanding, bool)
 	return m.standing(id, claims)
 }
 
-// remember returns the memory that what is read now may go into, and when that began. When there is none it has one made.
+// remember returns the cache for what is about to be read, and the time at which that begins. If there is no cache, remember
+// requests one.
 func (l *Ledger) remember() (*memory, time.Time) {
 	if l.now == nil {
 		return nil, time.Time{}
@@ -47,7 +48,7 @@ func (l *Ledger) remember() (*memory, time.Time) {
 	return m, l.now()
 }
 
-// keepMemory reads the entries whenever somebody asks about tokens, until ctx ends.
+// keepMemory reads the entries while callers look up tokens, until ctx ends.
 func (l *Ledger) keepMemory(ctx context.Context) {
 	defer close(l.forgotten)
 	r := &replica{ledger: l, id: uuid.New()}
@@ -67,17 +68,17 @@ func (l *Ledger) keepMemory(ctx context.Context) {
 	}
 }
 
-// replica is this one among those that answer from memory. It is not safe for concurrent use.
+// replica is this replica among those that answer from a cache. It is not safe for concurrent use.
 type replica struct {
 	ledger *Ledger
 	id     uuid.UUID
 	conn   *pgx.Conn
-	seen   int64     // it has read all entries before
-	beats  int64     // it has told others so this often
-	taken  time.Time // before it did for the last time
+	seen   int64     // it has read all entries before this index
+	beats  int64     // how often it has written to replicas
+	taken  time.Time // before it did that for the last time
 }
 
-// run reads the entries for as long as somebody asks about tokens. All that is remembered goes with the connection: the next
+// run reads the entries for as long as callers look up tokens. The cache is dropped with the connection, because the next
 // one may be to a server that took over.
 func (r *replica) run(ctx context.Context) error {
 	m := newMemory(r.ledger.now)
@@ -85,7 +86,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	defer r.end(ctx)
-	m.cleared.Store(r.seen) // what a server says that has less was not read on
+	m.cleared.Store(r.seen) // an answer from a server with fewer entries is not used: what came after it was not read
 	for idle := 0; idle < idleBeats; {
 		if err := r.heartbeat(ctx, m); err != nil {
 			return err
@@ -102,7 +103,7 @@ func (r *replica) run(ctx context.Context) error {
 	return nil
 }
 
-// begin connects and takes a place among the replicas, with nothing remembered.
+// begin connects and registers the replica, with an empty cache.
 func (r *replica) begin(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.ledger.flushTimeout)
 	defer cancel()
@@ -125,21 +126,21 @@ func (r *replica) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// channelSQL is what replicas listen to.
+// channelSQL is the name of the channel that replicas listen to.
 const channelSQL = `'brevet_' || current_schema()`
 
-// end forgets everything, and then leaves the others.
+// end drops the cache, and then removes this replica from the others' list.
 func (r *replica) end(ctx context.Context) {
 	r.ledger.memory.Store(nil)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outlived)
 	defer cancel()
-	// Whoever would wait for it in vain takes it out if this fails.
+	// If this fails, a replica that waits for this one in vain removes it.
 	_, _ = r.conn.Exec(ctx, `DELETE FROM replicas WHERE id = $1`, r.id)
 	_ = r.conn.Close(ctx) // it ends in any case
 }
 
-// heartbeat reads on, which makes the lease of the beat before one to go by: whoever has ended something after what was read
-// sees that lease, and waits. Then it takes the next.
+// heartbeat reads the new entries. Then the lease of the previous beat may be used: a replica that has ended something after
+// this reading sees that lease, and waits. After that heartbeat takes the next lease.
 func (r *replica) heartbeat(ctx context.Context, m *memory) error {
 	ctx, cancel := context.WithTimeout(ctx, r.ledger.flushTimeout)
 	defer cancel()
@@ -151,7 +152,7 @@ func (r *replica) heartbeat(ctx context.Context, m *memory) error {
 	return r.tell(ctx)
 }
 
-// ending is an entry that ends something; without an index there is none.
+// ending is an entry that ends something. If Index is nil, there is no entry.
 type ending struct {
 	Size      int64
 	Catalogue string
@@ -162,7 +163,7 @@ type ending struct {
 	Task      *string
 }
 
-// read marks what has ended since it last read.
+// read marks what has ended since the previous reading.
 func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
 	rows, err := r.conn.Query(ctx, `
 		SELECT h.size, coalesce(c.digest, '') AS catalogue, e.index, coalesce(e.id, @id) AS id, coalesce(e.kind, '') AS kind,
@@ -199,7 +200,7 @@ func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
 	return &lease{taken: r.taken, catalogue: found[0].Catalogue}, nil
 }
 
-// tell has those who wait know how far this replica has read, and that it goes on from there.
+// tell shows waiting replicas how far this one has read, and that it continues from there.
 func (r *replica) tell(ctx context.Context) error {
 	r.taken = r.ledger.now()
 	r.beats++
@@ -213,7 +214,7 @@ func (r *replica) tell(ctx context.Context) error {
 	return err
 }
 
-// await returns when somebody waits for this replica, or it is time for the next beat.
+// await returns when another replica waits for this one, or when the next beat is due.
 func (r *replica) await(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, beatEvery)
 	defer cancel()

@@ -10,14 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrNotOwner is of a login that does not own the tables: nobody else drops anything.
+// ErrNotOwner means that the login does not own the tables. Only their owner drops entries.
 var ErrNotOwner = errors.New("the login does not own the ledger's tables")
 
-// Retention drops old entries, a partition at a time, as the owner of the database. What it leaves still verifies: the
-// hashes of all entries, and those that something rests on which is not dropped.
+// Retention drops old entries as the owner of the database, one partition after another. What it leaves still verifies: the
+// hashes of all entries, and the entries that something else depends on which is not dropped.
 type Retention struct{ conn *pgx.Conn }
 
-// OpenRetention connects with the owner's URL. The error may be ErrNotOwner.
+// OpenRetention connects with the owner's URL. It returns ErrNotOwner if the login is not the owner.
 func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) {
 	pc, err := migrations.ParseURL(databaseURL)
 	if err != nil {
@@ -54,13 +54,14 @@ func (r *Retention) Close(ctx context.Context) { _ = r.conn.Close(ctx) }
 // Partition is a range of entries that are kept or dropped together.
 type Partition struct {
 	First  int64 `json:"first"`
-	Beyond int64 `json:"beyond"` // the index after its last
-	// Stays says why it cannot be dropped; empty when it can.
+	Beyond int64 `json:"beyond"` // the index after its last entry
+	// Stays says why the partition cannot be dropped. It is empty if it can.
 	Stays string `json:"stays,omitempty"`
 }
 
-// Old returns the partitions that can be dropped because all their entries are older than a time, oldest first, and then the
-// first one that stays. What was dropped before is not among them. Only what comes after nothing that stays can be dropped.
+// Old returns the partitions that can be dropped because all their entries are older than before, oldest first, and then the
+// first partition that stays. It leaves out what was dropped earlier. A partition can be dropped only if none before it
+// stays.
 func (r *Retention) Old(ctx context.Context, before time.Time) ([]Partition, error) {
 	rows, err := r.conn.Query(ctx, `
 		SELECT p.first, p.beyond, '' AS stays FROM entry_partitions AS p
@@ -83,19 +84,19 @@ func (r *Retention) Old(ctx context.Context, before time.Time) ([]Partition, err
 	return all, nil
 }
 
-// prunedSQL is the index before which entries were dropped already.
+// prunedSQL is the index before which entries were already dropped.
 const prunedSQL = `coalesce((
 	SELECT (convert_from(body, 'UTF8')::jsonb ->> 'beyond')::bigint FROM entries WHERE kind = 'ledger.pruned'
 	ORDER BY index DESC LIMIT 1), 0)`
 
-// judge says why a partition stays, cheap reasons first.
+// judge returns why a partition stays. It checks cheap reasons first.
 func (r *Retention) judge(ctx context.Context, p Partition, before time.Time) (stays string, err error) {
 	args := pgx.NamedArgs{"first": p.First, "beyond": p.Beyond, "before": before}
 	for _, reason := range []struct{ says, sql string }{
 		{"its last entry may still come", `SELECT NOT EXISTS (SELECT FROM entries WHERE index = @beyond::bigint - 1)`},
 		{"not all of its entries are that old", `SELECT EXISTS (SELECT FROM entries WHERE index = @beyond::bigint - 1 AND time >= @before)`},
 		{"no checkpoint covers it yet", `SELECT NOT EXISTS (SELECT FROM checkpoints WHERE size >= @beyond)`},
-		// What is redeemed may be once more, and what is leased is alive until Vault says otherwise.
+		// A redeemed request may be redeemed once more, and a leased credential is alive until Vault says otherwise.
 		{"some of its requests are not over", `
 			SELECT EXISTS (
 				SELECT FROM issuances
@@ -118,16 +119,17 @@ func (r *Retention) judge(ctx context.Context, p Partition, before time.Time) (s
 	return "", nil
 }
 
-// Dropped is what became of a partition.
+// Dropped is the result of dropping a partition.
 type Dropped struct {
 	Partition
-	Entries int64 `json:"entries"` // that are gone, with those that were left of earlier partitions until now
-	Left    int64 `json:"left"`    // that are there of all up to its end
-	Index   int64 `json:"index"`   // of the entry that says so
+	Entries int64 `json:"entries"` // that were dropped, including those of earlier partitions that had been kept until now
+	Left    int64 `json:"left"`    // that remain, of all up to the partition's end
+	Index   int64 `json:"index"`   // of the entry that records the drop
 }
 
-// Drop drops the first of the partitions that Old has returned, if it can be. It waits for whoever reads, while others go on
-// to append; report, which may be nil, is told what it does. Either all of it happens, with an entry that says so, or nothing.
+// Drop drops the first of the partitions that Old has returned, if it can be dropped. It waits for readers while others go
+// on appending. It calls report, which may be nil, with each step. Drop does everything, with an entry that records it, or
+// nothing.
 func (r *Retention) Drop(ctx context.Context, p Partition, before time.Time, report func(line string)) (Dropped, error) {
 	if p.Stays != "" {
 		return Dropped{}, fmt.Errorf("entries %d to %d stay: %s", p.First, p.Beyond-1, p.Stays)

@@ -15,12 +15,11 @@ import (
 )
 
 const (
-	// sealEvery is between two looks at whether there is something to sign.
+	// sealEvery is the time between two checks for something to sign.
 	sealEvery = 500 * time.Millisecond
 	// sealTimeout bounds one checkpoint, and so how long a replica that hangs keeps the others from signing.
 	sealTimeout = 10 * time.Second
-	// maxSeal is how many entries one checkpoint adds at most: a ledger that was there before its tree catches up in
-	// steps.
+	// maxSeal is how many entries one checkpoint adds at most. A ledger that existed before its tree catches up in steps.
 	maxSeal = 1 << 16
 )
 
@@ -28,15 +27,15 @@ const (
 type Notary interface {
 	// Origin is the name of the log.
 	Origin() string
-	// Keys are the public keys that a checkpoint may be signed with, as in c2sp.org/signed-note. Those of another name are
-	// of what the log was called before.
+	// Keys are the public keys that a checkpoint may be signed with, as in c2sp.org/signed-note. Keys with another name
+	// belong to an earlier name of the log.
 	Keys(ctx context.Context) ([]string, error)
 	// Sign returns the text as a signed note.
 	Sign(ctx context.Context, text string) ([]byte, error)
 }
 
-// Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Of all replicas one signs at a time. It holds
-// each checkpoint against the last that this replica knows; while they disagree the ledger takes no entries.
+// Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Only one of all replicas signs at once. Seal checks
+// each checkpoint against the last one that this replica knows. While they disagree, the ledger takes no entries.
 func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
 	for fault := ""; ctx.Err() == nil; {
 		more, err := l.sealOnce(ctx, notary)
@@ -49,11 +48,11 @@ func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
 	return ctx.Err()
 }
 
-// report logs what keeps checkpoints from being signed when that changes, and returns it.
+// report logs what prevents checkpoints from being signed, whenever that changes, and returns it.
 func (l *Ledger) report(ctx context.Context, before string, err error) string {
 	switch {
 	case ctx.Err() != nil || errors.Is(err, ErrWentBack):
-		return before // judge says so
+		return before // judge logs it
 	case err != nil && err.Error() != before:
 		l.log.WarnContext(ctx, "no checkpoint signed", "error", err)
 	case err == nil && before != "":
@@ -65,7 +64,7 @@ func (l *Ledger) report(ctx context.Context, before string, err error) string {
 	return err.Error()
 }
 
-// judge keeps in mind whether the database can be believed. An error of another kind tells nothing about that.
+// judge records whether the database can be trusted. An error of another kind says nothing about that.
 func (l *Ledger) judge(ctx context.Context, err error) {
 	before := l.rollbackDetected.Load()
 	switch {
@@ -82,7 +81,7 @@ func (l *Ledger) judge(ctx context.Context, err error) {
 	}
 }
 
-// checkRollback is nil while nothing speaks against the database.
+// checkRollback returns an error while the database is known to have gone back.
 func (l *Ledger) checkRollback() error {
 	if err := l.rollbackDetected.Load(); err != nil {
 		return unavailable("looking at the checkpoints", *err)
@@ -90,7 +89,7 @@ func (l *Ledger) checkRollback() error {
 	return nil
 }
 
-// sealOnce looks at the last checkpoint, and signs a new one if the ledger has grown and nobody else is at it.
+// sealOnce checks the last checkpoint, and signs a new one if the ledger has grown and no other replica is signing.
 func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sealTimeout)
 	defer cancel()
@@ -127,7 +126,7 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 	return more, err
 }
 
-// logKeys are the public keys of a log, by the name that it had.
+// logKeys are the public keys of a log, by the name that the log had.
 type logKeys map[string]note.Verifiers
 
 func keysOf(ctx context.Context, notary Notary) (logKeys, error) {
@@ -150,7 +149,7 @@ func keysOf(ctx context.Context, notary Notary) (logKeys, error) {
 	return keys, nil
 }
 
-// open reads a checkpoint that one of the keys has signed, as one of the log by its name of today.
+// open reads a checkpoint that one of the keys has signed, and returns it with the log's current name.
 func (k logKeys) open(signed, origin string) (audit.Checkpoint, error) {
 	name, _, _ := strings.Cut(signed, "\n")
 	keys, ok := k[name]
@@ -162,7 +161,8 @@ func (k logKeys) open(signed, origin string) (audit.Checkpoint, error) {
 	return c, err
 }
 
-// lastSealed returns the last checkpoint, which follows from what this replica has seen, and the size of the ledger.
+// lastSealed returns the last checkpoint and the size of the ledger. It returns ErrWentBack if the checkpoint does not
+// follow from what this replica has seen.
 func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys logKeys) (last audit.Checkpoint, size int64, err error) {
 	last.Origin = origin
 	var signed string
@@ -187,7 +187,7 @@ func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys 
 	return last, size, continues(ctx, tx, *seen)
 }
 
-// continues tells whether the ledger begins with the tree of a checkpoint.
+// continues returns ErrWentBack if the ledger does not begin with the tree of a checkpoint.
 func continues(ctx context.Context, q querier, c audit.Checkpoint) error {
 	if c.N == 0 {
 		return nil
@@ -209,12 +209,13 @@ func sizeOf(c *audit.Checkpoint) int64 {
 	return c.N
 }
 
-// seal grows the tree from the last checkpoint to a size, and signs that. Another replica that is at it is left to it.
+// seal grows the tree from the last checkpoint to a size, and signs that. If another replica is signing, seal leaves it to
+// that replica.
 func seal(ctx context.Context, tx pgx.Tx, notary Notary, last audit.Checkpoint, size int64) (audit.Checkpoint, error) {
 	var mine bool
 	err := tx.QueryRow(ctx, `
 		SELECT pg_try_advisory_xact_lock(hashtextextended('brevet/checkpoint/' || current_schema(), 0))`).Scan(&mine)
-	if err == nil && mine { // a statement of its own, which sees what was committed before the lock was free
+	if err == nil && mine { // a separate statement, which sees what was committed before the lock was free
 		err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM checkpoints WHERE size > @size)`, pgx.NamedArgs{"size": last.N}).Scan(&mine)
 	}
 	if err != nil || !mine {
@@ -262,7 +263,7 @@ func scanHash(row pgx.CollectableRow) (hash tlog.Hash, err error) {
 	return hash, err
 }
 
-// keep writes a checkpoint, and the tiles that have become whole. The database takes their hashes from what is below.
+// keep stores a checkpoint, and the tiles that have become whole. The database takes their hashes from the rows below them.
 func keep(ctx context.Context, tx pgx.Tx, c audit.Checkpoint, signed []byte, tiles []wholeTile) error {
 	for _, t := range tiles {
 		_, err := tx.Exec(ctx, `INSERT INTO tree_tiles (level, number, root) VALUES (@level, @number, @root)`,
@@ -276,13 +277,13 @@ func keep(ctx context.Context, tx pgx.Tx, c audit.Checkpoint, signed []byte, til
 	return err
 }
 
-// tip is an entry that this replica knows to be there.
+// tip is an entry that this replica knows the ledger to hold.
 type tip struct {
 	index int64
 	leaf  tlog.Hash
 }
 
-// within refuses a ledger of a size that does not hold it.
+// within returns ErrWentBack if a ledger of this size does not hold the tip.
 func (t *tip) within(size int64) error {
 	if t != nil && size <= t.index {
 		return fmt.Errorf("%w: it does not have entry %d", ErrWentBack, t.index)
@@ -290,8 +291,8 @@ func (t *tip) within(size int64) error {
 	return nil
 }
 
-// checkTip refuses a connection to a database that does not hold the last entry that this replica has appended: after a
-// failover or a restore nothing is appended to what has gone back.
+// checkTip refuses a connection to a database that does not hold the last entry that this replica has appended. So after a
+// failover or a restore, nothing is appended to a database that has gone back.
 func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {
 	known := l.tip.Load()
 	if known == nil {

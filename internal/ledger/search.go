@@ -11,13 +11,13 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// piece is a part of a reach: a trust domain, or what is at or below a SPIFFE ID in it; or all there is.
+// piece is a part of a reach: a trust domain, or the SPIFFE IDs at or below a path in it, or everything.
 type piece struct {
 	domain, path string
 	all          bool
 }
 
-// piecesOf leaves out what the query excludes.
+// piecesOf returns the pieces of a reach, except those that the query excludes.
 func piecesOf(q broker.Query, r broker.Reach) []piece {
 	var all []piece
 	switch {
@@ -30,7 +30,7 @@ func piecesOf(q broker.Query, r broker.Reach) []piece {
 			all = append(all, piece{domain: td})
 		}
 		for _, prefix := range r.Within {
-			if td := domainOf(prefix); td != "" { // what is below "spiffe:" is everything
+			if td := domainOf(prefix); td != "" { // everything is below "spiffe:"
 				all = append(all, piece{domain: td, path: prefix})
 			}
 		}
@@ -45,7 +45,7 @@ func piecesOf(q broker.Query, r broker.Reach) []piece {
 	})
 }
 
-// domainOf is the trust domain of a SPIFFE ID, or nothing.
+// domainOf returns the trust domain of a SPIFFE ID, or "" if id is not one.
 func domainOf(id string) string {
 	parsed, err := spiffeid.FromString(id)
 	if err != nil {
@@ -54,14 +54,14 @@ func domainOf(id string) string {
 	return parsed.TrustDomain().Name()
 }
 
-// Conditions on what hardly more than one record has.
+// Conditions that hardly more than one record meets.
 const (
 	ofDigest = `coalesce(claims_digest, secret_digest) = @credential`
 	ofName   = `credential_name = @name`
 )
 
-// sql is the search as one statement, or nothing when nothing can match. Each piece of the reach is a search of its own,
-// so that none ever looks at what is beyond.
+// sql returns the search as one statement, or "" if nothing can match. Each piece of the reach is a separate search, so none
+// reads records outside the reach.
 func (s *search) sql() string {
 	if s.from >= s.until || len(s.pieces) == 0 {
 		return ""
@@ -86,8 +86,8 @@ func (s *search) order() string {
 	return "DESC"
 }
 
-// part finds the indexes in one piece of the reach: in the order of a filter's own index; or, when there is one only of
-// its terms, block by block; or among what is alive.
+// part returns the SQL that finds the indexes in one piece of the reach. It goes in the order of a filter's own index, or
+// block by block if there is only an index of terms, or through the live credentials.
 func (s *search) part(i int, p piece) string {
 	q := s.q
 	where := strings.Join(append(s.within(i, p), s.conditions()...), " AND ")
@@ -96,10 +96,10 @@ func (s *search) part(i int, p piece) string {
 	case q.Status == broker.StatusIssued && !s.picky():
 		return s.alive(i, p) + ordered + ` LIMIT @limit`
 	case len(q.Credential) > 0 || q.Name != "":
-		// Of one, whatever Postgres thinks: it would read all that its trust domain has besides.
+		// Look for that one record first. Otherwise Postgres would read everything else in the trust domain.
 		return `SELECT entry_index FROM (SELECT * FROM issuances WHERE ` + isOne(q) + ` OFFSET 0) AS issuances` + ordered + ` LIMIT @limit`
 	case s.picky() || q.Status == broker.StatusPending || q.Status == broker.StatusApproved:
-		// All of them are found, and then sorted: what promises to come soon in the order can be far away.
+		// Find all of them and then sort. The next match in the order of an index can be far away.
 		return `SELECT entry_index FROM (SELECT entry_index FROM issuances WHERE ` + where + ` OFFSET 0) AS few
 			ORDER BY entry_index ` + s.order() + ` LIMIT @limit`
 	case s.hasTerms(p):
@@ -116,7 +116,7 @@ func isOne(q broker.Query) string {
 	return ofName
 }
 
-// alive looks among what was issued and is not over, of which there is never much: it is found as Live does.
+// alive searches the credentials that are issued and not over. There are never many, and it finds them like Live.
 func (s *search) alive(i int, p piece) string {
 	domain := "true"
 	if !p.all {
@@ -131,7 +131,7 @@ func (s *search) alive(i int, p piece) string {
 		OFFSET 0) AS issuances`
 }
 
-// picky tells whether so few match, whatever else is asked for, that each can be looked at.
+// picky reports whether so few records match, whatever the other filters are, that each can be checked.
 func (s *search) picky() bool {
 	q := s.q
 	ofOne := q.SPIFFEID != "" || s.reach.Subject != ""
@@ -156,13 +156,13 @@ func (s *search) within(i int, p piece) []string {
 	return all
 }
 
-// below is the condition that a row's spiffe_id is the argument of that name or under it: all IDs below a path lie between
+// below returns the condition that a row's spiffe_id is the named argument or below it. All IDs below a path lie between
 // "path/" and "path0", because "0" is the byte after "/".
 func below(name string) string {
 	return fmt.Sprintf("(spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0'))", name)
 }
 
-// conditions are the filters, each as the index of it wants it.
+// conditions returns the conditions of the filters, each in the form that its index needs.
 func (s *search) conditions() []string {
 	q := s.q
 	undecided := q.Status == broker.StatusPending || q.Status == broker.StatusApproved
@@ -206,7 +206,7 @@ func (s *search) conditions() []string {
 // lapsing are the states that end by their time alone.
 var lapsing = map[broker.Status]bool{broker.StatusIssued: true, broker.StatusPending: true, broker.StatusApproved: true}
 
-// votedOn finds what somebody has voted on, and what that was redeemed by.
+// votedOn selects the requests that a person has voted on, and the issuances that redeemed them.
 const votedOn = `id IN (
 	SELECT v.request FROM votes AS v WHERE v.voter = @approver
 	UNION ALL
@@ -215,7 +215,7 @@ const votedOn = `id IN (
 
 var wholeNumber = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,17})$`)
 
-// paramsPath is the condition on parameters below a root as a path of SQL/JSON. Its strings are JSON's.
+// paramsPath returns the condition on the parameters below root, as a path of SQL/JSON. Its strings are those of JSON.
 func paramsPath(root string, params map[string]string) string {
 	var all []string
 	for name, value := range params {
@@ -235,7 +235,7 @@ func quoted(text string) string {
 	return string(out)
 }
 
-// unmatchable tells whether a filter holds what no text in Postgres does: nothing matches it.
+// unmatchable reports whether a filter holds text that Postgres cannot hold. Nothing matches such a filter.
 func unmatchable(q broker.Query) bool {
 	texts := []string{
 		q.SPIFFEID, q.SPIFFEIDPrefix, q.TrustDomain, q.Scope, q.Task, q.Decision, string(q.Status), q.Words, q.Approver, q.Name,

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Session returns what a session of the console holds, else [broker.ErrNotFound]: also once it has ended.
+// Session returns the data of a console session. It returns [broker.ErrNotFound] if there is no such session, or if it has
+// ended.
 func (l *Ledger) Session(ctx context.Context, id [32]byte) ([]byte, error) {
 	var data []byte
 	err := l.sessions.QueryRow(ctx, `SELECT data FROM sessions WHERE id = $1 AND ends > now() AND data <> ''`, id[:]).Scan(&data)
@@ -19,8 +20,8 @@ func (l *Ledger) Session(ctx context.Context, id [32]byte) ([]byte, error) {
 	return data, unavailable("reading a session", err)
 }
 
-// KeepSession has a session hold data, of 64 KiB at most, until it ends. One that was dropped stays so, whatever call was under
-// way meanwhile.
+// KeepSession stores the data of a session, at most 64 KiB, until the session ends. A dropped session stays dropped, even if
+// a call that keeps it was under way.
 func (l *Ledger) KeepSession(ctx context.Context, id [32]byte, data []byte, ends time.Time) error {
 	_, err := l.sessions.Exec(ctx, `
 		INSERT INTO sessions (id, data, ends) VALUES ($1, $2, $3)
@@ -28,7 +29,7 @@ func (l *Ledger) KeepSession(ctx context.Context, id [32]byte, data []byte, ends
 	return unavailable("keeping a session", err)
 }
 
-// DropSession ends a session, if it is there.
+// DropSession ends a session, if it exists.
 func (l *Ledger) DropSession(ctx context.Context, id [32]byte) error {
 	_, err := l.sessions.Exec(ctx, `UPDATE sessions SET data = '' WHERE id = $1`, id[:])
 	return unavailable("dropping a session", err)

@@ -13,11 +13,12 @@ import (
 
 // Snapshot reads a whole ledger as it was at one moment.
 type Snapshot struct {
-	conn *pgx.Conn // nil when it belongs to somebody else
+	conn *pgx.Conn // nil if the connection is the caller's
 	tx   pgx.Tx
 }
 
-// OpenSnapshot connects with a login that may read the ledger, of the role brevet_auditor say. A standby will do.
+// OpenSnapshot connects with a login that may read the ledger, for example one of the role brevet_auditor. A standby will
+// do.
 func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	pc, err := migrations.ParseURL(databaseURL)
 	if err != nil {
@@ -31,7 +32,7 @@ func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	if err = migrations.Check(ctx, conn); err == nil {
 		tx, err = conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	}
-	if err == nil { // before the first look, so that nothing of what it shows is dropped meanwhile
+	if err == nil { // before the first read, so that nothing that the snapshot shows is dropped during it
 		_, err = tx.Exec(ctx, `LOCK TABLE entries IN ACCESS SHARE MODE`)
 	}
 	if err != nil {
@@ -41,7 +42,7 @@ func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	return &Snapshot{conn, tx}, nil
 }
 
-// SnapshotOf reads in a transaction, which should be REPEATABLE READ. It stays the caller's to end.
+// SnapshotOf reads in a transaction, which should be REPEATABLE READ. The caller ends the transaction.
 func SnapshotOf(tx pgx.Tx) *Snapshot { return &Snapshot{tx: tx} }
 
 // Close ends the snapshot.
@@ -51,7 +52,7 @@ func (s *Snapshot) Close(ctx context.Context) {
 	}
 }
 
-// Items reads everything, for audit.Verify. It can be read once at a time.
+// Items reads everything, for audit.Verify. Only one iteration may run at once.
 func (s *Snapshot) Items(ctx context.Context) audit.Items {
 	return func(yield func(audit.Item, error) bool) {
 		if err := s.read(ctx, func(item audit.Item) bool { return yield(item, nil) }); err != nil {
@@ -60,7 +61,7 @@ func (s *Snapshot) Items(ctx context.Context) audit.Items {
 	}
 }
 
-// read yields until it is told to stop.
+// read yields items until yield returns false.
 func (s *Snapshot) read(ctx context.Context, yield func(audit.Item) bool) error {
 	var head audit.Head
 	if err := s.tx.QueryRow(ctx, `SELECT size FROM ledger_head`).Scan(&head.Size); err != nil {
@@ -90,7 +91,7 @@ func (s *Snapshot) read(ctx context.Context, yield func(audit.Item) bool) error 
 	return nil
 }
 
-// merge reads side by side what goes with entries.
+// merge reads the entries side by side with the rows that belong to them.
 func (s *Snapshot) merge(ctx context.Context, yield func(audit.Item) bool) (more bool, err error) {
 	streams := []*stream{
 		{name: "read_tiles", each: 8, make: tileOf, sql: `
@@ -138,10 +139,11 @@ func (s *Snapshot) closeAll(ctx context.Context, streams []*stream) error {
 	return nil
 }
 
-// maker makes an item of a row's values. The first value is the item's place among the others.
+// maker makes an item from a row's values. The row's first value, which is the item's place among the others, is not passed
+// to it.
 type maker func(fields []pgconn.FieldDescription, values [][]byte) (audit.Item, error)
 
-// stream is a cursor, read some rows at a time.
+// stream is a cursor from which rows are fetched in groups.
 type stream struct {
 	name, sql string
 	each      int
@@ -155,7 +157,7 @@ type placed struct {
 	item  audit.Item
 }
 
-// fill tells whether there is a next item.
+// fill reports whether there is a next item, and fetches rows if it has to.
 func (st *stream) fill(ctx context.Context, tx pgx.Tx) (bool, error) {
 	if len(st.read) > 0 || st.ended {
 		return len(st.read) > 0, nil

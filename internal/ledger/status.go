@@ -9,16 +9,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The offices that one replica at a time holds.
+// The leaderships. Each belongs to at most one replica.
 const (
 	sweeperLeadership = "sweeper"
 	witnessLeadership = "witnesses"
 )
 
-// leaderLock is the key of the advisory lock of @office.
+// leaderLock is the key of the advisory lock of the leadership @office.
 const leaderLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
 
-// Status tells how the ledger is doing, as far as a reader sees. It asks each time, and waits for nobody who writes.
+// Status returns the status of the ledger, as a reader sees it. It queries Postgres on each call, and waits for no writer.
 func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 	conn, err := l.read.Acquire(ctx)
 	if err != nil {
@@ -46,7 +46,7 @@ func (l *Ledger) pingFor(ctx context.Context, conn *pgxpool.Conn, s *broker.Ledg
 	return err
 }
 
-// readSizes counts as unrevoked what the sweeper raises an alarm for.
+// readSizes counts as unrevoked the credentials for which the sweeper raises an alarm.
 func readSizes(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
 	return conn.QueryRow(ctx, `
 		SELECT current_setting('server_version'), NOT pg_is_in_recovery(), (SELECT size FROM ledger_head), (
@@ -59,7 +59,7 @@ func readSizes(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) 
 		Scan(&s.Version, &s.Primary, &s.Entries, &s.Bytes, &s.Unrevoked)
 }
 
-// readCheckpoints looks for cosignatures among the last checkpoints only: of those of all time there are many.
+// readCheckpoints searches only the last checkpoints for cosignatures, because there are many in all.
 func readCheckpoints(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
 	rows, err := conn.Query(ctx, `
 		WITH last AS MATERIALIZED (SELECT size, time FROM checkpoints ORDER BY size DESC LIMIT 1000)
@@ -85,7 +85,7 @@ func readCheckpoints(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerSt
 	return err
 }
 
-// readLeaderships finds who holds the locks that leaders hold.
+// readLeaderships reads whether any replica, and whether this one, holds the locks of leaders.
 func (l *Ledger) readLeaderships(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
 	for _, o := range []struct {
 		name   string

@@ -8,28 +8,28 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// tally is what was counted of one reach, minute by minute. Entries never change, and each counts once, in the minute that
-// it tells: what was counted between two indexes is right for good, also when an entry is later than its neighbours. So a tally
-// knows from which index up to which it has counted, and goes on at both ends: first to what is new, and then back, as far as
-// somebody asks. No minute has to be closed for that. It is safe for concurrent use.
+// tally counts the entries of one reach by minute. Entries never change, and each counts once, in the minute that it names.
+// So a count between two indexes stays right, even if an entry is later than its neighbours. A tally knows from which index
+// up to which it has counted, and goes on at both ends: first to new entries, and then back, as far as a caller asks. No
+// minute has to be closed for that. A tally is safe for concurrent use.
 type tally struct {
 	reach broker.Reach
-	asked int64 // the larger, the later; tallies looks after it
+	asked int64 // a larger number is a later request; tallies guards it
 
 	mu      sync.Mutex
-	minutes map[int64]broker.Rate // by minute since 1970; nil until there is something to tell
-	// The entries from low up to high are counted: those that were recorded from back, which is zero for none, until upTo.
+	minutes map[int64]broker.Rate // by minute since 1970; nil until a count has begun
+	// The entries from low up to high are counted. They were recorded from back, which is zero for none, until upTo.
 	low, high  int64
 	back, upTo time.Time
-	// What is under way, if done is not nil: up to size, which is not known when it is negative, and back to since. Done is closed
-	// when it is over.
+	// The count that is under way, if done is not nil. It goes up to size, which is negative while it is not known, and back
+	// to since. done is closed when the count ends.
 	size         int64
 	since, until time.Time
 	done         chan struct{}
-	err          error // of what was under way last
+	err          error // of the last count
 }
 
-// begin has the tally counted from since until now. First tells that nothing is under way: whoever is told so has it done.
+// begin requests a count from since until now. If first is true, no count is under way, and the caller has to start one.
 func (t *tally) begin(since, now time.Time) (done <-chan struct{}, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,7 +42,7 @@ func (t *tally) begin(since, now time.Time) (done <-chan struct{}, first bool) {
 	return t.done, first
 }
 
-// end is told when what is under way is over.
+// end ends the count that is under way, with its error.
 func (t *tally) end(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,8 +56,8 @@ func (t *tally) end(err error) {
 	t.done = nil
 }
 
-// goal tells how many entries there are now: what comes later is for the next time. A tally that is far behind begins again,
-// at the end, since what is new is asked for first. A standby may have less than was counted on another.
+// goal sets how many entries to count; later ones wait for the next count. A tally that is far behind starts again at the
+// end, since callers need new entries first. A standby may have fewer entries than were counted on another server.
 func (t *tally) goal(size int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +72,7 @@ func (t *tally) goal(size int64) {
 	}
 }
 
-// next are the indexes to count; none when it is done.
+// next returns the indexes to count, or none if the count is done.
 func (t *tally) next() (first, beyond int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *tally) next() (first, beyond int64) {
 	return 0, 0
 }
 
-// add adds what was counted of the next indexes, of which the first was recorded at that time.
+// add adds the counts of the next indexes. The first of these was recorded at the time at.
 func (t *tally) add(first, beyond int64, at time.Time, counted map[int64]broker.Rate) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +104,7 @@ func (t *tally) add(first, beyond int64, at time.Time, counted map[int64]broker.
 	}
 }
 
-// rates is what is known by now.
+// rates returns what is known so far.
 func (t *tally) rates(q broker.RatesQuery) broker.Rates {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +114,7 @@ func (t *tally) rates(q broker.RatesQuery) broker.Rates {
 	case t.minutes == nil || t.upTo.IsZero():
 		out.From, out.Until = time.Time{}, time.Time{}
 	case t.low == 0:
-		out.From = q.Since // it is all there is
+		out.From = q.Since // everything is counted
 	case t.back.IsZero():
 		out.From = t.upTo
 	}
@@ -134,14 +134,15 @@ func plus(x, y broker.Rate) broker.Rate {
 
 func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 
-// tallies are those of the reaches that were asked about last.
+// tallies holds the tallies of the reaches that callers asked about last.
 type tallies struct {
 	mu    sync.Mutex
 	of    map[string]*tally
 	asked int64
 }
 
-// tally is that of a reach, which takes the place of the one that nobody has asked about for longest when there are many.
+// tally returns the tally of a reach. If there are many, a new one replaces the one that no caller has asked about for
+// longest.
 func (a *tallies) tally(reach broker.Reach) *tally {
 	a.mu.Lock()
 	defer a.mu.Unlock()

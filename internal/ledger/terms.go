@@ -7,10 +7,10 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-// blockShifts are the sizes of the blocks of entries that issuances_by_term knows: 4096, 32768 and 262144.
+// blockShifts are the sizes of the blocks of entries in issuances_by_term, as shifts: 4096, 32768 and 262144.
 var blockShifts = []uint{12, 15, 18}
 
-// mostFar is how many records that have all terms are put into order at once.
+// mostFar is how many records with all terms are sorted at once.
 var mostFar = 10000
 
 // The expressions of issuances_by_term, letter for letter.
@@ -26,7 +26,7 @@ const (
 	paramsOf = `jsonb_set('{}', ARRAY[trust_domain], params)`
 )
 
-// hasTerms tells whether issuances_by_term is what finds rows. It does not where another index finds fewer.
+// hasTerms reports whether the search uses issuances_by_term. It does not if another index finds fewer rows.
 func (s *search) hasTerms(p piece) bool {
 	q := s.q
 	if p.all || s.picky() || q.Status == broker.StatusIssued {
@@ -35,7 +35,7 @@ func (s *search) hasTerms(p piece) bool {
 	if q.Words != "" || len(q.Params) > 0 || q.Resource != "" {
 		return true
 	}
-	// What is seldom is listed as such, and so is what one sandbox has.
+	// Rare values have separate indexes, and so do the records of one sandbox.
 	listed := q.SPIFFEID != "" || s.reach.Subject != "" || q.Group != "" || q.User != "" ||
 		q.DecisionCode != "" && q.DecisionCode != "permitted" || q.Decision == "pending" || seldom[q.Status] ||
 		q.Scope == "" && (q.Decision == "deny" || q.Status == broker.StatusDenied)
@@ -49,7 +49,8 @@ var seldom = map[broker.Status]bool{
 	broker.StatusWithdrawn: true, broker.StatusRedeemed: true,
 }
 
-// path is the longest of the paths that a sandbox has to be at or below. If it is not below the others, nothing matches.
+// path returns the longest of the paths that a sandbox has to be at or below. If it is not below the others, nothing
+// matches.
 func (s *search) path(p piece) string {
 	longest := p.path
 	for _, id := range []string{s.q.SPIFFEIDPrefix, s.q.SPIFFEID} {
@@ -60,16 +61,16 @@ func (s *search) path(p piece) string {
 	return longest
 }
 
-// byTerms finds the indexes of what has terms, in their order: near ones block by block, which fills the page with what is
-// frequent and ends the statement; and then all that is left at once, which is little by then. Only where it is not,
-// because there was much of it at another time, is it looked for in every block.
+// byTerms returns the SQL that finds the indexes of records with all terms, in order. It first searches the near blocks one
+// by one. Frequent matches fill the page there and end the statement. Then it reads all other matches at once, which are few
+// by then. If they are not, because there were many at another time, it searches each far block.
 func (s *search) byTerms(i int, p piece, where string) string {
 	near, far, edge := s.blocks()
 	s.args["near"], s.args["far"], s.args["edge"], s.args["most"] = near, far, edge, mostFar
 	having := s.having(i, p)
 	order := ` ORDER BY entry_index ` + s.order()
 	inBlocks := func(name string) string {
-		// A block is sorted once it is found.
+		// A block is sorted after its matches are found.
 		return fmt.Sprintf(`
 			SELECT f.entry_index FROM unnest(@%s::bigint[]) AS b (block), LATERAL (
 				SELECT entry_index FROM (
@@ -98,7 +99,8 @@ func (s *search) byTerms(i int, p piece, where string) string {
 		) AS found LIMIT @limit`, having, inBlocks("near"), beyond, order, where, inBlocks("far"))
 }
 
-// having is the condition that a record has all terms. Without any, as words without a letter are, none has.
+// having returns the condition that a record has all terms. If there are no terms, as for words without a letter, no record
+// meets it.
 func (s *search) having(i int, p piece) string {
 	var all []string
 	if len(s.q.Params) > 0 {
@@ -116,8 +118,8 @@ func (s *search) having(i int, p piece) string {
 	return strings.Join(all, " AND ")
 }
 
-// facts are what is asked for of those that issuance_terms is given as they are: not of what most records have, and of no
-// state that ends by its time alone.
+// facts returns the filters that issuance_terms is given as they are. It leaves out values that most records have, and
+// states that end by their time alone.
 func (s *search) facts() []string {
 	q := s.q
 	all := []string{}
@@ -138,10 +140,11 @@ func (s *search) facts() []string {
 	return all
 }
 
-// blocks are what a search by terms goes through, in its order: first small and then larger ones, so that what is frequent
-// is found before there is much to sort; and beyond the edge at which those end, the far ones, all of them of the largest.
+// blocks returns the blocks that a search by terms reads, in its order. The near ones are small first and then larger, so
+// frequent matches are found before there is much to sort. They end at edge. All the far ones, beyond it, have the largest
+// size.
 func (s *search) blocks() (near, far []int64, edge int64) {
-	const enough = 2 // of one size, before the next
+	const enough = 2 // blocks of one size, before the next size
 	from, until, at := s.from, s.until, int64(0)
 	next := func(shift uint) int64 {
 		block := from >> shift

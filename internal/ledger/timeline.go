@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// timelineSQL reads what concerns the requests about which it is: their entries, the end of their task, and the orders
-// that name one of them, or the task with its sandbox: an order that is broader may be about somebody else's task of that
-// name, and is not for everybody to read.
+// timelineSQL reads the entries that concern the requests in about: their own entries, the end of their task, and the
+// commands that name one of them, or the task with its sandbox. A broader command may be about another sandbox's task of
+// that name, and not everyone may read it.
 const timelineSQL = `
 	), told AS (
 		SELECT e.* FROM entries AS e WHERE e.id IN (SELECT id FROM about)

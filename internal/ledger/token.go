@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// unended tells of an issuance i, which has time left, that nobody has ended it. An order counts from when it is committed,
-// before it is carried out.
+// unended is the condition that an issuance i with time left was not ended. A command counts from its commit, before it is
+// carried out.
 const unended = `(i.status = 'issued'
 	AND NOT EXISTS (
 		SELECT FROM task_ends AS e
@@ -21,19 +21,19 @@ const unended = `(i.status = 'issued'
 		SELECT FROM generate_series(3, cardinality(string_to_array(i.spiffe_id, '/'))) AS parts, quarantines AS q
 		WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/'))))`
 
-// link is an issuance that a token comes from, as it was asked about.
+// link is an issuance that a token comes from, as Postgres returned it.
 type link struct {
 	ID        uuid.UUID
 	SPIFFEID  string `db:"spiffe_id"`
 	Task      string
 	Active    bool
 	Left      time.Duration // until it or its task ends by itself
-	Size      int64         // of the ledger then
-	Catalogue string        // in force then
+	Size      int64         // of the ledger at that time
+	Catalogue string        // in force at that time
 }
 
-// TokenStanding implements [broker.Tokens]. What was handed down is in force while all of what it comes from is. A server
-// that does not know of what was committed here, because another has taken over, may not know of an end either.
+// TokenStanding implements [broker.Tokens]. An exchanged token is in force while all tokens that it comes from are. A server
+// that does not hold what was committed here, because another one has taken over, may not know of an end either.
 func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -43,13 +43,13 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		return broker.TokenStanding{}, err
 	}
 	m, asked := l.remember()
-	tip := l.tip.Load() // before it is asked: others append meanwhile
+	tip := l.tip.Load() // before the query: others append during it
 	chain, err := l.chainOf(ctx, parsed, claims)
 	if err != nil || len(chain) == 0 {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
 	}
 	if slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
-		// Into the memory of now: one that was made meanwhile may hold what others were told before the end.
+		// Use the current cache. If it was created during the query, it may hold answers from before the end.
 		if m := l.memory.Load(); m != nil {
 			m.ended(id, chain[0].Size)
 		}
@@ -64,7 +64,7 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	return broker.TokenStanding{Active: true, Catalogue: chain[0].Catalogue}, nil
 }
 
-// chainOf reads a token, and then what it was handed down from.
+// chainOf reads a token, and then the tokens that it was exchanged from.
 func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]link, error) {
 	rows, err := l.tokens.Query(ctx, `
 		WITH RECURSIVE chain AS (
@@ -85,7 +85,7 @@ func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]
 	return pgx.CollectRows(rows, pgx.RowToStructByName[link])
 }
 
-// Alive implements [broker.Tokens]. It believes the servers that TokenStanding does.
+// Alive implements [broker.Tokens]. It trusts the same servers as TokenStanding.
 func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	parsed, err := parseID(id)
 	if err != nil {
@@ -112,8 +112,8 @@ func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	return alive && err == nil, unavailable("reading whether a credential is alive", err)
 }
 
-// EndedIn implements [broker.Tokens]. It tells of tokens for a minute after their time: services whose clocks are behind take
-// them for as long as they are.
+// EndedIn implements [broker.Tokens]. It includes tokens until a minute after their time, because services whose clocks are
+// behind accept them until then.
 func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 	parsed, err := parseID(list)
 	if err != nil {

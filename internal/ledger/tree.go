@@ -20,8 +20,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// readTile reads the first hashes of a tile, as many as it is wide. What is not in a whole tile yet follows from the
-// entries, and from the roots of the tiles below.
+// readTile reads the first hashes of a tile, as many as it is wide. If the tile is not whole yet, it takes them from the
+// entries, or from the roots of the tiles below.
 func readTile(ctx context.Context, q querier, t tlog.Tile) ([]byte, error) {
 	var data []byte
 	err := q.QueryRow(ctx, `
@@ -41,8 +41,8 @@ func readTile(ctx context.Context, q querier, t tlog.Tile) ([]byte, error) {
 	return data, err
 }
 
-// treeOf reads the hashes of the tree over the entries. It trusts the tables: what is made of its hashes has to be held
-// against a root.
+// treeOf reads the hashes of the tree over the entries. It trusts the tables, so the result of a computation with these
+// hashes has to be checked against a root.
 func treeOf(ctx context.Context, q querier) tlog.HashReader {
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		widest := map[tlog.Tile]int{}
@@ -76,14 +76,14 @@ func treeOf(ctx context.Context, q querier) tlog.HashReader {
 	})
 }
 
-// growth is a tree as it is extended, with the hashes that it got meanwhile.
+// growth is a tree that is being extended, with the hashes that it has read and added.
 type growth struct {
 	tlog.Tree
 	below  tlog.HashReader
 	hashes map[int64]tlog.Hash
 }
 
-// growFrom begins with the tree of a size. The caller holds its root against what it should be.
+// growFrom begins with the tree of a size. The caller checks its root.
 func growFrom(size int64, below tlog.HashReader) (*growth, error) {
 	g := &growth{below: below, hashes: map[int64]tlog.Hash{}}
 	root, err := tlog.TreeHash(size, g)
@@ -91,7 +91,7 @@ func growFrom(size int64, below tlog.HashReader) (*growth, error) {
 	return g, err
 }
 
-// ReadHashes implements [tlog.HashReader], and keeps what it had to read.
+// ReadHashes implements [tlog.HashReader], and keeps the hashes that it had to read.
 func (g *growth) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	var missing []int64
 	for _, index := range indexes {
@@ -139,7 +139,7 @@ type wholeTile struct {
 	root   tlog.Hash
 }
 
-// whole are the tiles that have become whole since the tree had a size, those below first.
+// whole returns the tiles that have become whole since the tree had a size, the lower levels first.
 func (g *growth) whole(since int64) []wholeTile {
 	var tiles []wholeTile
 	for level := range 8 {

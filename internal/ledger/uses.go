@@ -15,14 +15,14 @@ import (
 
 const kindReported = "issuance.reported"
 
-// usageChunk is how many entry indexes one statement counts, which takes some tenths of a second: less than searches may
-// take, so that those who search find a connection in between.
+// usageChunk is how many entry indexes one statement counts. That takes some tenths of a second, which is less than a search
+// may take. So searches find a connection between two statements.
 var usageChunk int64 = 1 << 16
 
-// usageWithin bounds all of them.
+// usageWithin bounds all statements of one count together.
 const usageWithin = 20 * time.Second
 
-// useBody is the body of the entries that say how often a credential was used.
+// useBody is the body of the entries that report how often a credential was used.
 type useBody struct {
 	Version    int         `json:"version"`
 	Kind       string      `json:"kind"`
@@ -33,7 +33,7 @@ type useBody struct {
 	LastUsedAt time.Time   `json:"last_used_at,omitzero"`
 }
 
-// Report implements [broker.Usage]. It looks before it appends, so that whoever repeats it, or makes it up, costs nobody a commit.
+// Report implements [broker.Usage]. It reads before it appends, so a report that is repeated or made up costs no commit.
 func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error) {
 	use.Time, use.LastUsed = stored(use.Time), stored(use.LastUsed)
 	e, err := useEntry(use)
@@ -49,7 +49,7 @@ func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error)
 			return use, err
 		}
 	}
-	return broker.Use{}, broker.ErrNotFound // it is being pruned
+	return broker.Use{}, broker.ErrNotFound // the issuance is being pruned
 }
 
 func useEntry(use broker.Use) (entry, error) {
@@ -64,7 +64,8 @@ func useEntry(use broker.Use) (entry, error) {
 	})
 }
 
-// reported finds what the holder has said before. ErrNotFound when they have not, and may not now.
+// reported returns what the holder has reported before. It returns broker.ErrNotFound if there is no report and the holder
+// may not make one.
 func (l *Ledger) reported(ctx context.Context, use broker.Use) (said broker.Use, found bool, err error) {
 	var may bool
 	var calls *int64
@@ -93,21 +94,21 @@ func instantOf(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// scopeRow is what a chunk has of a scope.
+// scopeRow is the counts of one scope in a chunk.
 type scopeRow struct {
 	Scope                                         string
 	Asked, Granted, Denied, Reported, Used, Calls int64
 	LastUsedAt                                    *time.Time
 }
 
-// ScopeUsage implements [broker.Usage]. Names of scopes that there were not are left out: whoever asks makes them up.
+// ScopeUsage implements [broker.Usage]. It leaves out names of scopes that did not exist, because callers make them up.
 func (l *Ledger) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach broker.Reach) ([]broker.ScopeUsage, error) {
 	if reachesNothing(reach) || unmatchableText(q.TrustDomain) {
 		return nil, nil
 	}
 	counting, cancel := context.WithTimeout(ctx, usageWithin)
 	defer cancel()
-	// One at a time, so that those who search find connections.
+	// Only one count runs at once, so that searches find connections.
 	select {
 	case l.counting <- struct{}{}:
 		defer func() { <-l.counting }()
@@ -156,7 +157,7 @@ func (l *Ledger) countScopes(ctx context.Context, s *search) ([]broker.ScopeUsag
 	return slices.Collect(maps.Values(sums)), nil
 }
 
-// add adds a chunk to those before.
+// add adds the counts of a chunk to those of the chunks before.
 func (r scopeRow) add(to broker.ScopeUsage) broker.ScopeUsage {
 	to.Scope = r.Scope
 	to.Asked, to.Granted, to.Denied = to.Asked+r.Asked, to.Granted+r.Granted, to.Denied+r.Denied

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// askEvery is how often a waiting replica looks how far the others have read.
+// askEvery is how often a waiting replica checks how far the others have read.
 const askEvery = 2 * time.Millisecond
 
 // rounds lets all callers that wait for other replicas at one time share one wait. A caller that arrives during a round waits for
@@ -58,8 +58,8 @@ func (l *Ledger) round(ctx context.Context) {
 	}()
 }
 
-// waitForReplicas waits until each replica has read everything that is committed, or its lease from before that has ended. It returns
-// the replicas whose lease ended.
+// waitForReplicas waits until each replica has read everything that is committed, or its lease from before that has ended.
+// It returns the replicas whose lease ended.
 func (l *Ledger) waitForReplicas(ctx context.Context) (silent []pulse) {
 	blind, cancel := context.WithTimeout(ctx, outlived)
 	defer cancel()
@@ -88,10 +88,10 @@ type pulse struct {
 	Heartbeat int64 `db:"beat"`
 }
 
-// behind returns the size of the ledger and the replicas that have not read all of it, and has those read on. A server that
-// does not know of what was committed here, because another has taken over, cannot tell.
+// behind returns the size of the ledger and the replicas that have not read all of it, and notifies those replicas. A server
+// that does not hold what was committed here, because another has taken over, cannot answer this.
 func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err error) {
-	tip := l.tip.Load() // before it is asked: others append meanwhile
+	tip := l.tip.Load() // before the query: others append during it
 	rows, err := l.live.Query(ctx, `
 		SELECT h.size, r.id, coalesce(r.beat, 0), CASE WHEN r.id IS NOT NULL THEN pg_notify(`+channelSQL+`, '')::text END
 		FROM ledger_head AS h LEFT JOIN replicas AS r ON r.seen < h.size`)
@@ -125,7 +125,7 @@ func (l *Ledger) stillBehind(ctx context.Context, size int64, behind []pulse) ([
 	return pgx.CollectRows(rows, pgx.RowToStructByName[pulse])
 }
 
-// remove has nobody wait any more for replicas that have not beaten since, and are gone. One that is there all the same comes
+// remove deletes replicas that have been silent since, so that no caller waits for them. A replica that still runs comes
 // back with its next beat.
 func (l *Ledger) remove(ctx context.Context, silent []pulse) {
 	ctx, cancel := context.WithTimeout(ctx, outlived)

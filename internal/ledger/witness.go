@@ -9,11 +9,11 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Expect has the ledger continue a checkpoint that was kept elsewhere. While it does not, nothing is appended to it, which
-// is no error here. Call it before Seal.
+// Expect makes the ledger continue a checkpoint that was kept elsewhere. While the ledger does not, nothing is appended to
+// it, and Expect returns no error for that. Call it before Seal.
 func (l *Ledger) Expect(ctx context.Context, c audit.Checkpoint) error {
 	if c.N == 0 || l.rollbackDetected.Load() != nil {
-		return nil // nothing is expected, or what was expected before is not there already
+		return nil // nothing is expected, or an earlier expectation has failed already
 	}
 	err := continues(ctx, l.live, c)
 	if err != nil && !errors.Is(err, ErrWentBack) {
@@ -26,9 +26,9 @@ func (l *Ledger) Expect(ctx context.Context, c audit.Checkpoint) error {
 	return nil
 }
 
-// Growth returns the last signed checkpoint, its size, and the proof that the log of another size is the beginning of it.
-// There is no proof from zero, nor from more than the size. The error is audit.ErrNotYet when there is no checkpoint, and
-// broker.ErrLedgerUnavailable also while the ledger takes no entries: nobody is shown a checkpoint then.
+// Growth returns the last signed checkpoint, its size, and the proof that the log of size from is the beginning of it. There
+// is no proof if from is zero or more than the size. Growth returns audit.ErrNotYet if there is no checkpoint. It also
+// returns broker.ErrLedgerUnavailable while the ledger takes no entries, so that no checkpoint is shown then.
 func (l *Ledger) Growth(ctx context.Context, from int64) (size int64, signed string, proof tlog.TreeProof, err error) {
 	if err := l.checkRollback(); err != nil {
 		return 0, "", nil, err
@@ -43,7 +43,7 @@ func (l *Ledger) Growth(ctx context.Context, from int64) (size int64, signed str
 	return size, signed, proof, err
 }
 
-// Cosign keeps what a witness has said to the checkpoint of a size. What it said first stays.
+// Cosign stores a witness's cosignature of the checkpoint of a size. The first one that a witness gave stays.
 func (l *Ledger) Cosign(ctx context.Context, witness string, size int64, line string) error {
 	_, err := l.seals.Exec(ctx, `
 		INSERT INTO cosignatures (size, witness, line, time) VALUES (@size, @witness, @line, clock_timestamp())
