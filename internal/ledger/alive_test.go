@@ -15,7 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// atATime limits how many are alive. Its key is that of a rate, too, to show that it does not matter.
+// atATime limits how many credentials live at once. A rate limit uses the same key, to show that this does not matter.
 func atATime(per string, most int) broker.Limit {
 	return broker.Limit{Limit: scopes.Limit{Per: per, Live: most}, Key: "shared"}
 }
@@ -59,7 +59,7 @@ func TestWhatCountsAsAlive(t *testing.T) {
 		kind   string
 		change func(*broker.Record)
 		way    []broker.Status
-		counts string // per what
+		counts string // what the limit is per
 	}{
 		{"a JWT", "jwt", here, nil, "sandbox task trust_domain"},
 		{"an intent", "database", here, nil, "sandbox task trust_domain"},
@@ -90,7 +90,7 @@ func TestWhatCountsAsAlive(t *testing.T) {
 	}
 }
 
-// Both kinds of limits hold at once, and what one refuses does not count against the other.
+// Both kinds of limits hold at once. A request that one refuses does not count against the other.
 func TestAliveAndRate(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -122,7 +122,7 @@ func TestAliveAndRate(t *testing.T) {
 	db.Check(t)
 }
 
-// The wait is until the earliest ends, and a second at least.
+// The wait lasts until the earliest credential ends, and at least a second.
 func TestAliveWait(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -157,7 +157,7 @@ func TestPrune(t *testing.T) {
 	begin(t, l, allowed(limitedBy(limit("old", 1, time.Minute))))
 }
 
-// What ended by its time alone reads as expired, and is listed so.
+// A record that ended by its time alone is read as expired, and listed as expired.
 func TestExpiredIsDerived(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

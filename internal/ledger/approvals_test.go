@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// saidEarlier is when the provider told the groups of people: before anything that happens in a test.
+// saidEarlier is when the provider reported people's groups: before anything that happens in a test.
 var saidEarlier = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// bobVotes and carolVotes are in the group that pending requests here wait for.
+// bobVotes and carolVotes are in the group that the pending requests of these tests wait for.
 var (
 	bobVotes   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 	carolVotes = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 )
 
-// waits begins a request that two people have to agree to.
+// waits begins a request that two people have to approve.
 func waits(t *testing.T, l *ledger.Ledger) broker.Record {
 	t.Helper()
 	rec := pending(func(rec *broker.Record) {
@@ -38,7 +38,7 @@ func waits(t *testing.T, l *ledger.Ledger) broker.Record {
 	return rec
 }
 
-// cast records a vote of somebody, who is known then.
+// cast records a vote, and first the person who casts it.
 func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
 	t.Helper()
 	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
@@ -65,7 +65,7 @@ func approved(t *testing.T, l *ledger.Ledger) broker.Record {
 	return rec
 }
 
-// redeems is the issuance that redeems a request.
+// redeems returns the issuance that redeems a request.
 func redeems(request broker.Record) broker.Record {
 	return allowed(func(rec *broker.Record) {
 		rec.ID = uuid.Must(uuid.NewV7()).String()
@@ -86,7 +86,7 @@ func TestApprovalIsRedeemedOnce(t *testing.T) {
 	if _, err := l.Begin(t.Context(), redeems(request)); !errors.Is(err, broker.ErrNotApproved) {
 		t.Errorf("redeeming twice: got %v, want ErrNotApproved", err)
 	}
-	// What came to nothing may be asked for once more, and no more often.
+	// A request whose issuance failed can be redeemed once more, and not more often.
 	settle(t, l, to(first, broker.StatusFailed))
 	second := redeems(request)
 	begin(t, l, second)
@@ -97,7 +97,7 @@ func TestApprovalIsRedeemedOnce(t *testing.T) {
 	db.Check(t)
 }
 
-// I4 and I5: what the ledger takes for approved is held up by people who may, when it is redeemed too.
+// I4 and I5: a request counts as approved only with the votes of eligible people, also when it is redeemed.
 func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -148,7 +148,7 @@ func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 	db.Check(t)
 }
 
-// T3, as far as the broker's own role goes: rows that nobody voted for are refused by the database.
+// T3, as far as the broker's own role goes: the database refuses rows that no one has voted for.
 func TestForgedApprovals(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -175,7 +175,8 @@ func TestForgedApprovals(t *testing.T) {
 	}
 }
 
-// Whoever may know of little sees it, however much waits elsewhere, and what is asked for twice is there once.
+// A person with a narrow reach sees the requests in it, however many wait elsewhere. A request that matches twice is listed
+// once.
 func TestStandingIsCutWithinReach(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -221,7 +222,7 @@ func TestStandingIsCutWithinReach(t *testing.T) {
 	}
 }
 
-// Each trust domain has its turn, in it each sandbox, and of those the oldest comes first.
+// Each trust domain has its turn, and in it each sandbox, and the oldest request of a sandbox comes first.
 func TestWaitingComesInTurn(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -53,7 +53,7 @@ func BenchmarkPartitions(b *testing.B) {
 	}
 }
 
-// beginAll has callers append for as long as there is more.
+// beginAll makes callers append until more returns false.
 func beginAll(b *testing.B, l *ledger.Ledger, callers int, more func() bool) {
 	b.Helper()
 	done := make(chan error, callers)
@@ -75,15 +75,15 @@ func beginAll(b *testing.B, l *ledger.Ledger, callers int, more func() bool) {
 	}
 }
 
-// smallest is a catalogue, since there is no stack without one.
+// smallest is a catalogue, because a stack needs one.
 var smallest = []scopes.File{
 	{Name: "scopes.yaml", Data: []byte(`scopes:
   - {name: a.b, title: A, authority: read, resource: 'a:b', ttl: {default: 1m, max: 1m}, credential: {kind: jwt, audience: https://a.test}}`)},
 	{Name: "policies.cedar", Data: []byte(`@id("a") permit (principal, action, resource);`)},
 }
 
-// BenchmarkTree compares 64 callers who append while checkpoints are signed by Vault with 64 who append without, taking
-// turns: a ratio of 1 says that the tree costs nothing. Run it with -benchtime 1x.
+// BenchmarkTree compares 64 callers who append while Vault signs checkpoints with 64 who append without checkpoints. It
+// alternates between the two. A ratio of 1 means that the tree costs nothing. Run it with -benchtime 1x.
 func BenchmarkTree(b *testing.B) {
 	const rounds, each = 7, 3 * time.Second
 	key := testkit.NewStack(b, testkit.Options{Catalogue: smallest}).LogKey

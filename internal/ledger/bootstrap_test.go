@@ -10,7 +10,7 @@ import (
 	"github.com/brevet-dev/brevet/migrations"
 )
 
-// ends holds two ledgers of one schema to the same answer, and returns when the bootstrap admin ends.
+// ends checks that all ledgers of a schema give the same answer, and returns when the bootstrap admin ends.
 func ends(t *testing.T, wantOn bool, all ...*ledger.Ledger) time.Time {
 	t.Helper()
 	var first time.Time
@@ -74,7 +74,8 @@ func TestBootstrapEndsByItself(t *testing.T) {
 	}
 }
 
-// A clock that goes back, as after a failover, begins nothing again once the end was seen by anybody.
+// A clock that goes back, as after a failover, does not restart the bootstrap admin's time once any replica has seen its
+// end.
 func TestBootstrapStaysOver(t *testing.T) {
 	for name, see := range map[string]func(*ledger.Ledger) error{
 		"told":  func(l *ledger.Ledger) error { _, _, err := l.Bootstrap(t.Context()); return err },
@@ -123,7 +124,7 @@ func TestUpgradeOfAnUnusedDatabase(t *testing.T) {
 	}
 }
 
-// A database with entries is as old as these, so that an upgrade makes nobody an admin.
+// A database with entries is as old as they are, so an upgrade makes no one an admin.
 func TestUpgradeOpensNoBootstrap(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -149,7 +150,7 @@ func TestUpgradeOpensNoBootstrap(t *testing.T) {
 	}
 }
 
-// isApplied tells whether the schema has a migration.
+// isApplied reports whether the schema has a migration.
 func isApplied(t *testing.T, db *testkit.DB, version int64) bool {
 	t.Helper()
 	all, err := migrations.Status(t.Context(), db.AdminURL)

@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// small is a catalogue that differs by its title only.
+// small returns a catalogue that differs from others only in its title.
 func small(t *testing.T, title string) (files []scopes.File, digest string) {
 	t.Helper()
 	files = []scopes.File{
@@ -31,7 +31,7 @@ func small(t *testing.T, title string) (files []scopes.File, digest string) {
 	return files, c.Digest()
 }
 
-// step is one that becomes something, of a catalogue with that title as the next version.
+// step returns the step with which a catalogue of that title becomes something, as the next version.
 func step(t *testing.T, l *ledger.Ledger, becomes broker.CatalogueState, title, actor string) broker.CatalogueStep {
 	t.Helper()
 	head, err := l.InForce(t.Context())
@@ -89,7 +89,7 @@ func TestCatalogueIsKeptAsItWas(t *testing.T) {
 	db.Check(t)
 }
 
-// A step follows on what is in force, or is not taken, and a name stands for its own files only.
+// A step is refused unless it follows on what is in force. A digest stands for its own files only.
 func TestStepsThatDoNotFollow(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -137,11 +137,11 @@ func TestStepsThatDoNotFollow(t *testing.T) {
 	db.Check(t)
 }
 
-// I11: whatever was decided by another catalogue than the one in force is not begun, and counts against nothing.
+// I11: a record that was decided by another catalogue than the one in force is not begun, and counts against no limit.
 func TestRecordsOfAnotherCatalogue(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	begin(t, l, allowed(decidedBy("sha256:c0ffee")), denied(nil)) // while none is in force, any is
+	begin(t, l, allowed(decidedBy("sha256:c0ffee")), denied(nil)) // while no catalogue is in force, any will do
 	old := take(t, l, step(t, l, broker.CatalogueApplied, "One", ""))
 	begin(t, l, allowed(decidedBy(old.Digest)))
 	keyed := func(digest string) broker.Record {
@@ -161,14 +161,14 @@ func TestRecordsOfAnotherCatalogue(t *testing.T) {
 	}
 	answered := keyed(now.Digest)
 	begin(t, l, answered)
-	// A key that was answered goes on being answered alike.
+	// A key that was used gets the same answer again.
 	if earlier, err := l.Begin(t.Context(), keyed(old.Digest)); err != nil || earlier == nil || earlier.ID != answered.ID {
 		t.Errorf("got %v, %v, want the earlier record", earlier, err)
 	}
 	db.Check(t)
 }
 
-// H105 at its core: of what two replicas begin while catalogues change, nothing lies behind a change that it does not
+// H105 at its core: while two replicas begin records and catalogues change, no record comes after a change that it does not
 // know of.
 func TestRecordsAndCatalogueRace(t *testing.T) {
 	db := testkit.NewDB(t)
@@ -205,7 +205,7 @@ func TestRecordsAndCatalogueRace(t *testing.T) {
 	db.Check(t)
 }
 
-// The broker's own login cannot put in force what nobody applied.
+// The broker's own login cannot put a catalogue in force that no one has applied.
 func TestForgedCatalogues(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)

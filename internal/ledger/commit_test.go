@@ -92,7 +92,7 @@ func TestOneKeyIsOneRecord(t *testing.T) {
 	if got := len(db.Entries(t)); got != 3 {
 		t.Errorf("got %d entries, want 3", got)
 	}
-	// A key is the sandbox's own.
+	// An idempotency key belongs to one sandbox.
 	begin(t, replicas[0], allowed(func(rec *broker.Record) {
 		as(moment(), "spiffe://acme.test/agents/b", "git.read", "t", 0)(rec)
 		withKey("key of allowed")(rec)
@@ -119,7 +119,7 @@ func TestFailureFreesTheKey(t *testing.T) {
 	db.Check(t)
 }
 
-// The same record twice must not look like two commits: whoever is told nil mints.
+// The same record twice must not look like two commits, because a caller that gets nil mints.
 func TestBeginTwiceIsOneCommit(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -159,7 +159,7 @@ func hold(t *testing.T, db *testkit.DB) (waiting, release func()) {
 	}
 }
 
-// until asks again and again, for 10 s at most.
+// until polls, for a minute at most.
 func until(t *testing.T, what string, happens func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -171,7 +171,7 @@ func until(t *testing.T, what string, happens func() bool) {
 	}
 }
 
-// batch queues records behind a commit that is held up, so that one batch takes them all, and returns what each got.
+// batch queues records behind a commit that is held up, so that one batch takes them all. It returns the error of each.
 func batch(t *testing.T, db *testkit.DB, l *ledger.Ledger, recs []broker.Record) []error {
 	t.Helper()
 	waiting, release := hold(t, db)
@@ -338,7 +338,7 @@ func TestCallerThatGivesUp(t *testing.T) {
 		}
 	}
 	release()
-	begin(t, l, allowed(nil)) // when this one is through, so are those before it
+	begin(t, l, allowed(nil)) // when this one is committed, so are those before it
 	if _, err := l.Get(t.Context(), taken.rec.ID, everything); err != nil {
 		t.Errorf("the commit in flight did not go on: %v", err)
 	}

@@ -8,10 +8,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// said is what is read of an entry to count votes by.
+// said is what judge reads of an entry to count votes.
 type said struct {
 	Kind, ID, Of, Detail, Verdict, Covers string
-	Actor                                 any // of a vote a person, of an outcome an id
+	Actor                                 any // a person for a vote, an id for an outcome
 	Person                                struct {
 		ID, Handle string
 		Groups     []string
@@ -26,17 +26,17 @@ type said struct {
 	Intent   *struct{ Grant struct{ Leased bool } }
 }
 
-// poll is a request that waits for people, as its entries have it.
+// poll is a request for approval, as its entries describe it.
 type poll struct {
 	group  string
 	quorum int
-	yes    map[string]string // what it covers, by voter
+	yes    map[string]string // what each approval covers, by voter
 	no     bool
-	of     string // the request whose votes are its own
+	of     string // the request whose votes this one reuses
 	issued []string
 }
 
-// tally is what a run's entries amount to.
+// tally is the sum of a run's entries.
 type tally struct {
 	owner    string
 	groups   map[string][]string // by person
@@ -46,7 +46,7 @@ type tally struct {
 	leased   map[string]bool
 }
 
-// size is how many entries there are.
+// size returns how many entries there are.
 func (p *polled) size(t *testing.T) (size int64) {
 	t.Helper()
 	if err := p.conn.QueryRow(t.Context(), `SELECT size FROM ledger_head`).Scan(&size); err != nil {
@@ -55,7 +55,7 @@ func (p *polled) size(t *testing.T) (size int64) {
 	return size
 }
 
-// judge reads what was recorded since, entry by entry, and holds each issuance to what people had said until then.
+// judge reads the entries since an index, one by one, and checks each issuance against the votes until then.
 func (p *polled) judge(t *testing.T, rt *rapid.T, since int64) {
 	t.Helper()
 	rows, err := p.conn.Query(t.Context(), `SELECT convert_from(body, 'UTF8')::jsonb FROM entries WHERE index >= $1 ORDER BY index`, since)
@@ -118,7 +118,7 @@ func (c *tally) add(rt *rapid.T, e said) {
 	}
 }
 
-// issue holds an issuance to what people have said so far.
+// issue checks an issuance against the votes so far.
 func (c *tally) issue(rt *rapid.T, e said) {
 	asked := c.polls[e.Approves.Request]
 	may := 0
@@ -143,7 +143,7 @@ func (c *tally) issue(rt *rapid.T, e said) {
 	asked.issued = append(asked.issued, e.ID)
 }
 
-// refused tells whether anybody said no, to it or to what it is remembered of.
+// refused reports whether anyone denied the request, or the one whose votes it reuses.
 func (c *tally) refused(asked *poll) bool {
 	return asked.no || asked.of != "" && c.polls[asked.of].no
 }

@@ -14,13 +14,13 @@ import (
 
 var counted = flag.Int64("counted", 100_000, "issuances to count among, of which ten thousand are alive")
 
-// longestLook is what half of the looks may take, on a machine that does other things too.
+// longestLook bounds the median query, on a machine that does other things too.
 const longestLook = 200 * time.Millisecond
 
-// Whoever looks at what is alive, at what was recorded of late or at how the ledger is doing waits for none of it, and keeps
-// nobody waiting, whatever was recorded before.
+// Queries for live credentials, recent records and the ledger's status are fast and delay no one, however much was recorded
+// before.
 func TestLooksAreFast(t *testing.T) {
-	const pace = 360 * time.Millisecond // so that ten thousand are alive
+	const pace = 360 * time.Millisecond // so that ten thousand credentials are live
 	db := testkit.NewDB(t)
 	quiet := func(string, ...any) {}
 	if err := devstack.FillAt(t.Context(), pace, db.AdminURL, 0, *counted, quiet); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// disobeyed lists what orders should have ended, by sandbox.
+// disobeyed returns what commands should have ended, by sandbox.
 func disobeyed(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []string {
 	t.Helper()
 	held, err := l.Overdue(t.Context(), broker.Overdue{Orders: orders, Limit: limit})
@@ -27,7 +27,7 @@ func disobeyed(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []st
 	return got
 }
 
-// What several orders forbid comes once, and what was ordered long enough ago not at all.
+// A credential that several commands forbid is returned once. Commands from long ago are left out.
 func TestDueByOrder(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -41,7 +41,7 @@ func TestDueByOrder(t *testing.T) {
 		return cmd
 	}
 	announce(t, l, at(quarantine("spiffe://acme.test"), now), at(quarantine("spiffe://acme.test/a"), hourAgo),
-		// A deadline that passed long ago, and was only now carried out.
+		// This deadline passed long ago, and was only now carried out.
 		at(taskEnd("spiffe://other.test/a", "t", hourAgo), hourAgo.Add(-time.Hour)),
 		at(taskEnd("spiffe://other.test/a", "t", time.Time{}), now),
 		at(taskEnd("spiffe://acme.test/a/b", "t", time.Time{}), now))
@@ -68,7 +68,7 @@ func TestDueByOrder(t *testing.T) {
 	db.Check(t)
 }
 
-// copies fills the tables without their triggers, which are not what is tested. What lapsed was a JWT, and is issued for good.
+// copies fills the tables without their triggers, which are not under test. The lapsed records were JWTs, and stay issued.
 func copies(t *testing.T, conn *pgx.Conn, rec broker.Record, live, lapsed, quarantines, tasks int) {
 	t.Helper()
 	exec(t, conn, `SET session_replication_role = replica`)
@@ -92,7 +92,8 @@ func copies(t *testing.T, conn *pgx.Conn, rec broker.Record, live, lapsed, quara
 	exec(t, conn, `SET session_replication_role = origin`)
 }
 
-// The sweep asks each second. It must get its answer however much is alive, was alive, and is ordered.
+// The sweeper queries each second. The answer must come however many credentials live, have ended, or are subject to
+// commands.
 func TestDueIsFast(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -113,7 +114,7 @@ func TestDueIsFast(t *testing.T) {
 				}
 			}
 			t.Logf("%s, orders since %s: %s", name, orders.Format(time.TimeOnly), best)
-			if best > 3*time.Second { // it is about plans, and the machine may be busy
+			if best > 3*time.Second { // the test is about plans, and the machine may be busy
 				t.Errorf("%s: took %s, want three seconds at most", name, best)
 			}
 		}
@@ -128,7 +129,7 @@ func TestDueIsFast(t *testing.T) {
 	}
 }
 
-// What a no has not got to is due: what the request was redeemed by, and what its yes stood for.
+// After a denial, what it has not ended yet is overdue: what the request was redeemed by, and what reused its approval.
 func TestDueByNo(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// reign is one lead: its term, its context, and how to end it.
+// reign is one leadership: its term, its context, and how to end it.
 type reign struct {
 	term int64
 	ctx  context.Context //nolint:containedctx // a test looks at it from outside
 	end  chan error
 }
 
-// run stands for election and reports each lead.
+// run competes for the leadership and reports each one that it gets.
 func run(ctx context.Context, l *ledger.Ledger) (reigns chan reign, result chan error) {
 	reigns, result = make(chan reign, 1), make(chan error, 1)
 	go func() {
@@ -48,7 +48,7 @@ func within[T any](t *testing.T, what string, from <-chan T) T {
 	}
 }
 
-// depose ends the sessions that hold the lead.
+// depose ends the sessions that hold the leadership.
 func depose(t *testing.T, owner *pgx.Conn) {
 	t.Helper()
 	exec(t, owner, `
@@ -95,7 +95,7 @@ func TestOneLeads(t *testing.T) {
 	}
 }
 
-// A leader whose session ends is told, another one leads, and what the first still says is not heard.
+// A leader whose session ends is notified, another one leads, and later outcomes of the first are refused.
 func TestDeposedLeader(t *testing.T) {
 	db := testkit.NewDB(t)
 	l, other, owner := db.Ledger(t), db.Ledger(t), testkit.Connect(t, db.AdminURL)
@@ -139,7 +139,7 @@ func TestDeposedLeader(t *testing.T) {
 	db.Check(t)
 }
 
-// Schemas of one database have a leader each.
+// Each schema of one database has a leader.
 func TestEachSchemaHasItsLeader(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var ends []chan error

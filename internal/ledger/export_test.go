@@ -6,42 +6,42 @@ import (
 	"time"
 )
 
-// Queued counts the records that wait for a commit.
+// Queued returns how many records wait for a commit.
 func (l *Ledger) Queued() int { return len(l.queue) }
 
 // InChunksOf sets how many entry indexes a statement of Read covers.
 func (h *History) InChunksOf(size int64) { h.size = size }
 
-// SealOnce looks once whether there is something to sign, as Seal does all the time, and tells what it made of that.
+// SealOnce checks once for something to sign, as Seal does all the time, and returns the result.
 func (l *Ledger) SealOnce(ctx context.Context, notary Notary) (more bool, err error) {
 	more, err = l.sealOnce(ctx, notary)
 	l.judge(ctx, err)
 	return more, err
 }
 
-// SearchInBlocks has searches go through blocks of these sizes, and put so many that are far into order at once, until the
-// test ends.
+// SearchInBlocks makes searches read blocks of these sizes, and sort at most this many far records at once, until the test
+// ends.
 func SearchInBlocks(t interface{ Cleanup(func()) }, most int, shifts ...uint) {
 	before, mostBefore := blockShifts, mostFar
 	blockShifts, mostFar = shifts, most
 	t.Cleanup(func() { blockShifts, mostFar = before, mostBefore })
 }
 
-// CountInChunksOf has uses counted so many entry indexes at a time, until the test ends.
+// CountInChunksOf sets how many entry indexes one count of uses covers, until the test ends.
 func CountInChunksOf(t interface{ Cleanup(func()) }, size int64) {
 	before := usageChunk
 	usageChunk = size
 	t.Cleanup(func() { usageChunk = before })
 }
 
-// Elapsed is what has passed by either clock.
+// Elapsed returns the time passed by the monotonic or the wall clock, whichever is longer.
 func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
 
-// MostTold bounds how many tokens are remembered.
+// MostTold is the largest number of cached tokens.
 const MostTold = mostTold
 
-// ToldLate tells whether a token is remembered as active by who asked before its end, but is told so after somebody else was
-// told of that.
+// ToldLate reports whether a token is cached as active by a caller that asked before the token's end, but got its answer
+// after another caller had learned of the end.
 func ToldLate() bool {
 	m := newMemory(time.Now)
 	m.lease.Store(&lease{taken: time.Now()})
@@ -51,7 +51,7 @@ func ToldLate() bool {
 	return ok
 }
 
-// Told counts those of so many tokens that are remembered after all of them were.
+// Told caches this many tokens, and returns how many of them are still cached after that.
 func Told(tokens int) (n int) {
 	var k standings
 	for i := range tokens {
@@ -65,7 +65,7 @@ func Told(tokens int) (n int) {
 	return n + len(k.young)
 }
 
-// TallyInChunks has tallies count so many entries at a time, and begin again when they are so far behind, until the test
+// TallyInChunks sets how many entries a tally counts at once, and how far behind it must be to start again, until the test
 // ends.
 func TallyInChunks(t interface{ Cleanup(func()) }, chunk, behind int64) {
 	beforeChunk, beforeBehind := tallyChunk, mostBehind
@@ -73,7 +73,7 @@ func TallyInChunks(t interface{ Cleanup(func()) }, chunk, behind int64) {
 	t.Cleanup(func() { tallyChunk, mostBehind = beforeChunk, beforeBehind })
 }
 
-// Tallies is how many reaches are counted.
+// Tallies returns how many reaches are counted.
 func (l *Ledger) Tallies() int {
 	l.tallies.mu.Lock()
 	defer l.tallies.mu.Unlock()

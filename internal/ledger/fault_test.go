@@ -21,7 +21,7 @@ func TestLostAnswer(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		how       cut
-		alone     bool // the read-back does not get through either
+		alone     bool // the read-back fails too
 		warm      bool // the statement is prepared already
 		want      error
 		committed bool
@@ -159,7 +159,7 @@ func TestStoppedPostgres(t *testing.T) {
 	db.Check(t)
 }
 
-// A commit that cannot get the head in time is given up, and does not come true later.
+// A commit that does not get the lock on the head in time is given up, and does not happen later.
 func TestStuckCommit(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := open(t, db.BrokerURL)
@@ -180,7 +180,7 @@ func TestStuckCommit(t *testing.T) {
 
 func TestFullQueue(t *testing.T) {
 	db := testkit.NewDB(t)
-	// Nobody is to give up while the queue fills, however slow the machine.
+	// The timeout is long, so that no caller gives up while the queue fills on a slow machine.
 	l, err := ledger.Open(t.Context(), ledger.Config{
 		URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: 2 * time.Minute,
 	})
@@ -207,8 +207,8 @@ func TestFullQueue(t *testing.T) {
 	db.Check(t)
 }
 
-// Somebody cancels a commit that waits for its standby: Postgres answers success, with a warning that the commit may
-// be lost with the server. That is no success.
+// If an operator cancels a commit's wait for its standby, Postgres reports success, with a warning that the commit may be
+// lost with the server. The ledger must not take that for success.
 func TestCancelledWaitForStandby(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := open(t, db.BrokerURL)
@@ -228,7 +228,7 @@ func TestCancelledWaitForStandby(t *testing.T) {
 	})
 	result := make(chan error, 1)
 	go func() {
-		// Commits begin to wait once the checkpointer has read the setting, which is after the sessions have.
+		// Commits begin to wait once the checkpointer has read the setting, which is later than when the sessions have.
 		var err error
 		for err == nil {
 			_, err = l.Begin(t.Context(), allowed(nil))

@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What has to end is found among what is alive: whatever was issued before makes no look longer. Here most is over, and
-// PostgreSQL takes a fifth of all for what is issued, in Vault and past its time.
+// Searches for what has to end read only what is alive, so earlier issuances do not slow them down. Here most are over, and
+// PostgreSQL estimates that a fifth of all are issued, leased and past their time.
 func TestNoLookReadsWhatIsOver(t *testing.T) {
 	t.Parallel()
-	const all, mostRead = 40_000, 4000 // 1200 or so are alive, each read in an index and in the table
+	const all, mostRead = 40_000, 4000 // about 1200 are alive, each read in an index and in the table
 	db := testkit.NewDB(t)
 	if err := devstack.Fill(t.Context(), db.AdminURL, 0, all, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestNoLookReadsWhatIsOver(t *testing.T) {
 	}
 }
 
-// reckonWithADisk has what connects from now on plan as where more is stored than memory holds: in a ledger of ten million.
+// reckonWithADisk makes new connections plan for a database that is larger than memory, as with a ledger of ten million.
 func reckonWithADisk(t *testing.T, owner *pgx.Conn) {
 	t.Helper()
 	var name string
@@ -84,7 +84,7 @@ func live(t *testing.T, sel broker.Selector, reach broker.Reach) func(*ledger.Le
 	}
 }
 
-// rowsRead is how many rows of issuances and of their indexes were read so far, which connections tell when they end.
+// rowsRead returns how many rows of issuances and of its indexes were read so far. Connections report that when they end.
 func rowsRead(t *testing.T, owner *pgx.Conn) (rows int64) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {

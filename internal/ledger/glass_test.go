@@ -19,7 +19,7 @@ var (
 	erinVotes = broker.Voter{ID: "https://idp.test#erin", Name: "Erin", Handle: "erin", Groups: []string{"leads"}, SaidAt: saidEarlier}
 )
 
-// breakable begins a request that three people have to agree to, or two who break the glass.
+// breakable begins a request that three people have to approve, or two who break the glass.
 func breakable(t *testing.T, l *ledger.Ledger) broker.Record {
 	t.Helper()
 	rec := pending(func(rec *broker.Record) {
@@ -32,7 +32,7 @@ func breakable(t *testing.T, l *ledger.Ledger) broker.Record {
 	return rec
 }
 
-// breaks records votes that break the glass, one after the other, the last of which leads to a status.
+// breaks records votes that break the glass, one after the other. The last one leads to a status.
 func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Status, who ...broker.Voter) {
 	t.Helper()
 	for i, v := range who {
@@ -60,7 +60,7 @@ func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Vot
 	return l.Apply(t.Context(), step)
 }
 
-// redeemsBroken is the issuance that redeems a request on the word of those who broke the glass.
+// redeemsBroken returns the issuance that redeems a request by break-glass votes.
 func redeemsBroken(request broker.Record, change func(*broker.Record)) broker.Record {
 	rec := redeems(request)
 	rec.Decision.Reason, rec.Decision.TTL = scopes.ReasonBreakGlass, scopes.BreakGlassTTL
@@ -94,7 +94,7 @@ func TestTwoWhoBreakTheGlassAreEnough(t *testing.T) {
 	db.Check(t)
 }
 
-// The database holds on whose word something is approved and issued, whatever the broker asks for.
+// The database checks whose votes approve a request and its issuance, whatever the broker writes.
 func TestForgedBreakGlass(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -207,7 +207,7 @@ func TestNoticesOfABrokenGlass(t *testing.T) {
 	tellsNothing(t, box, alarmed)
 }
 
-// T3: whoever writes with the broker's own role does not make one word of the other.
+// T3: a writer with the broker's own role cannot record a break-glass approval as an approval by the group.
 func TestNobodySaysThatTheGroupHasApproved(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

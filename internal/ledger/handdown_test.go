@@ -13,19 +13,19 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// handedDown is a record of what a sub-agent got from the holder of a parent.
+// handedDown returns the record of a token that a sub-agent got in exchange from the holder of a parent.
 func handedDown(parent broker.Record, change func(*broker.Record)) broker.Record {
 	return allowed(func(rec *broker.Record) {
 		rec.Subject.ID = spiffeid.RequireFromString(parent.Subject.ID.String() + "/helper")
 		rec.Request.Parent = &token.Claims{ID: parent.ID}
-		rec.Time, rec.Expires = parent.Time, parent.Expires // a second may have begun since
+		rec.Time, rec.Expires = parent.Time, parent.Expires // the clock may be in the next second
 		if change != nil {
 			change(rec)
 		}
 	})
 }
 
-// The database holds what is handed down to what it comes from, whoever writes it.
+// The database accepts an exchanged token only within the limits of the token it comes from, whoever writes it.
 func TestWhatIsHandedDownIsNarrower(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -61,7 +61,7 @@ func TestWhatIsHandedDownIsNarrower(t *testing.T) {
 	db.Check(t)
 }
 
-// What is handed down is in force while all that it comes from is.
+// An exchanged token is in force while all tokens that it comes from are.
 func TestWhatIsHandedDownIsActiveWithAllAboveIt(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, l *ledger.Ledger, ended broker.Record){
 		"revoked": func(t *testing.T, l *ledger.Ledger, ended broker.Record) {

@@ -23,7 +23,7 @@ func limitedBy(limits ...broker.Limit) func(*broker.Record) {
 	return func(rec *broker.Record) { rec.Limits = limits }
 }
 
-// passes begins a record and tells whether it was committed. Whatever is neither that nor a limit fails the test.
+// passes begins a record, and reports whether it was committed. Any result other than a commit or a limit fails the test.
 func passes(t *testing.T, l *ledger.Ledger, rec broker.Record) (bool, *broker.Limited) {
 	t.Helper()
 	earlier, err := l.Begin(t.Context(), rec)
@@ -34,7 +34,7 @@ func passes(t *testing.T, l *ledger.Ledger, rec broker.Record) (bool, *broker.Li
 	return err == nil, limited
 }
 
-// later lets time pass for the limits.
+// later makes time pass for the limits.
 func later(t *testing.T, owner *pgx.Conn, by time.Duration) {
 	t.Helper()
 	exec(t, owner, `UPDATE rate_limits SET tat = tat - $1::interval`, by)
@@ -74,17 +74,17 @@ func TestLimitHoldsOverReplicas(t *testing.T) {
 	db.Check(t)
 }
 
-// The database is held to the algorithm as its definition says it, and both to what a limit promises.
+// The database must follow the definition of the algorithm, and both must do what a limit promises.
 func TestLimitsFollowTheAlgorithm(t *testing.T) {
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	const count, each = 5, time.Hour
 	rule := limit("steady", count, count*each)
-	random := rand.New(rand.NewPCG(1, 2)) // the same steps each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same steps on each run
 	var now, tat time.Duration
 	var taken []time.Duration
 	for range 120 {
-		// Now and then so long that all is free again.
+		// Some steps are so long that the whole limit is free again.
 		steps := []time.Duration{0, 0, 0, 17, 17, 34, 51, 17 * 22}
 		if step := steps[random.IntN(len(steps))] * time.Minute; step > 0 {
 			later(t, owner, step)
@@ -121,7 +121,7 @@ func TestLimitsFollowTheAlgorithm(t *testing.T) {
 	}
 }
 
-// A request counts against all of its limits or against none, and the tightest one is named.
+// A request counts against all of its limits or against none, and the error names the tightest one.
 func TestLimitsCountTogether(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -141,7 +141,7 @@ func TestLimitsCountTogether(t *testing.T) {
 	db.Check(t)
 }
 
-// A repeated key costs nothing, and a limited request does not use its key up, within one commit too.
+// A repeated key counts against no limit, and a limited request does not use up its key, within one commit too.
 func TestLimitsAndKeys(t *testing.T) {
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)

@@ -15,7 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// as is a change of who asks and for what; minutes is how long after start.
+// as returns a change of the sandbox, the scope and the task of a record, and of its time to that many minutes after start.
 func as(start time.Time, id, scope, task string, minutes int) func(*broker.Record) {
 	return func(rec *broker.Record) {
 		rec.Subject.ID = spiffeid.RequireFromString(id)
@@ -94,7 +94,7 @@ func TestListFilters(t *testing.T) {
 			if got := indexes(t, l, tc.query, tc.reach); !slices.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
-			tc.query.Limit = 1 // page by page, the same
+			tc.query.Limit = 1 // the result is the same page by page
 			if got := indexes(t, l, tc.query, tc.reach); !slices.Equal(got, tc.want) {
 				t.Errorf("in pages of one: got %v, want %v", got, tc.want)
 			}
@@ -102,7 +102,7 @@ func TestListFilters(t *testing.T) {
 	}
 }
 
-// indexes lists all pages.
+// indexes returns the indexes on all pages.
 func indexes(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach) []int64 {
 	t.Helper()
 	var all []int64
@@ -124,7 +124,7 @@ func indexes(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach)
 	}
 }
 
-// Anyone who may ask may make large records. A page of them ends early, and nothing is left out.
+// Any client that may send requests can make large records. A page of them ends early, and no record is left out.
 func TestPagesAreBoundedInBytes(t *testing.T) {
 	l := testkit.NewDB(t).Ledger(t)
 	const records = 120
@@ -187,7 +187,7 @@ func TestPagingWhileOthersWrite(t *testing.T) {
 	db.Check(t)
 }
 
-// records makes n records of as many tasks.
+// records yields n records, each of another task.
 func records(n int) func(func(broker.Record) bool) {
 	return func(yield func(broker.Record) bool) {
 		for i := range n {

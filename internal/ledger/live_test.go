@@ -118,7 +118,7 @@ func TestTaskEnds(t *testing.T) {
 		}
 		return tasks
 	}
-	// Not those that are to end soon, whatever the clock of the caller says.
+	// Deadlines does not return tasks that end soon, whatever the caller's clock says.
 	want := []broker.Task{{SPIFFEID: sandbox, Task: "deadline passed before"}, {SPIFFEID: sandbox, Task: "deadline has passed"}}
 	for limit, want := range map[int][]broker.Task{10: want, 1: want[:1]} {
 		if diff := cmp.Diff(want, due(limit)); diff != "" {
@@ -205,7 +205,8 @@ func TestQuarantines(t *testing.T) {
 	db.Check(t)
 }
 
-// Who owns the database can append what the broker never would: an auditor sees that it lifts nothing that stands.
+// The owner of the database can append what the broker never would. An auditor sees if such an entry lifts no quarantine in
+// force.
 func TestLiftsThatCannotBe(t *testing.T) {
 	db := testkit.NewDB(t)
 	stands := quarantine(sandbox)
@@ -226,7 +227,7 @@ func TestLiftsThatCannotBe(t *testing.T) {
 	}
 }
 
-// After a command was answered nothing that it forbids begins, on any replica. The checker looks at what began before.
+// After a command was answered, nothing that it forbids begins on any replica. The checker covers what began before.
 func TestCommandsRaceRequests(t *testing.T) {
 	for name, cmd := range map[string]broker.Command{
 		"quarantine": quarantine("spiffe://acme.test/agents"), "task": taskEnd(sandbox, "task-1", time.Time{}),
@@ -307,7 +308,7 @@ func TestBadCommands(t *testing.T) {
 	db.Check(t)
 }
 
-// lapse begins records that ended a while ago.
+// lapse gives a record an end that has passed.
 func lapse(rec *broker.Record) {
 	rec.Time = moment().Add(-time.Hour)
 	rec.Expires = rec.Time.Add(30 * time.Minute).Truncate(time.Second)
@@ -458,7 +459,7 @@ func TestDue(t *testing.T) {
 	for _, cmd := range []broker.Command{
 		taskEnd(sandbox+"2", "over", time.Time{}), taskEnd(sandbox+"2", "ends", time.Now().Add(time.Hour)), quarantine(sandbox + "3"),
 	} {
-		cmd.Time = start.Add(-10 * time.Second) // an order has to stand for some seconds before anything is due by it
+		cmd.Time = start.Add(-10 * time.Second) // a command must stand for some seconds before anything is due by it
 		announce(t, l, cmd)
 	}
 	due := func(limit int) []found {
@@ -489,7 +490,7 @@ func TestDue(t *testing.T) {
 	if diff := cmp.Diff(want, due(100)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// With a limit, none waits for ever.
+	// With a limit, each one still comes at some time.
 	seen := map[found]bool{}
 	until(t, "all come in turn", func() bool {
 		for _, f := range due(2) {
@@ -499,7 +500,7 @@ func TestDue(t *testing.T) {
 	})
 }
 
-// The answers to commands and outcomes get lost too.
+// The answers to commands and outcomes can get lost too.
 func TestLostAnswerOfCommands(t *testing.T) {
 	db := testkit.NewDB(t)
 	p, databaseURL := through(t, db.BrokerURL)

@@ -24,7 +24,7 @@ func liveCounts(t *testing.T, l *ledger.Ledger, reach broker.Reach) broker.LiveC
 	return c
 }
 
-// What is alive counts once in each group, with the latest end, and nothing else counts.
+// Each live credential counts once in each group, with the latest end, and nothing else counts.
 func TestLiveCounts(t *testing.T) {
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
@@ -53,7 +53,7 @@ func TestLiveCounts(t *testing.T) {
 	bring(t, l, "database", []broker.Status{issued, revoking}, until(soon, nil))
 	// These are over.
 	bring(t, l, "jwt", nil, lapse)
-	bring(t, l, "jwt", nil, func(rec *broker.Record) { // of this hour, most often
+	bring(t, l, "jwt", nil, func(rec *broker.Record) { // usually within this hour
 		rec.Time, rec.Expires = start.Add(-time.Minute), start.Truncate(time.Second)
 	})
 	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, until(late, nil))
@@ -92,7 +92,7 @@ func TestLiveCounts(t *testing.T) {
 	}
 }
 
-// A census names the largest and counts all.
+// LiveCounts names the largest groups and counts all credentials.
 func TestCensusNamesTheLargest(t *testing.T) {
 	db := testkit.NewDB(t)
 	if err := devstack.FillAt(t.Context(), time.Second, db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {

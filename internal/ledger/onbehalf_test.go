@@ -17,13 +17,13 @@ func bobsUser() *scopes.User {
 	return &scopes.User{ID: bobVotes.ID, Groups: []string{"dev", `o"ddλ`}}
 }
 
-// onBobsBehalf waits for two people, who are shown that it is for Bob.
+// onBobsBehalf makes a request on behalf of Bob wait for two people, who are shown that.
 func onBobsBehalf(rec *broker.Record) {
 	rec.Request.User, rec.Canonical = bobsUser(), `{"on_behalf_of":"`+bobVotes.ID+`"}`
 	rec.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
 }
 
-// What is kept of a person is read back, in every kind of record.
+// What a record says of a person is read back, in every kind of record.
 func TestThePersonIsKept(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -45,8 +45,8 @@ func TestThePersonIsKept(t *testing.T) {
 	db.Check(t)
 }
 
-// I5 and T3: what is asked on behalf of Bob goes by nobody's word but others', and is issued on nobody else's behalf, whoever
-// writes the rows.
+// I5 and T3: Bob cannot approve a request on his own behalf, and it is not issued on behalf of anyone else, whoever writes
+// the rows.
 func TestNobodyDecidesForThemselves(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -79,7 +79,8 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 	db.Check(t)
 }
 
-// A yes for the task stands for asks on behalf of the same person, or of nobody where it was given to such.
+// An approval for the task covers requests on behalf of the same person, or on nobody's behalf if it was given for such a
+// request.
 func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)

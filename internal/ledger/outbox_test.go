@@ -13,7 +13,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// standings is a webhook that is told everything.
+// standings is a webhook that gets every notice.
 var standings = broker.Subscription{
 	Name: "one", Within: []string{people.Everywhere},
 	Kinds: []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeUnrevoked},
@@ -34,7 +34,7 @@ func openOutbox(t *testing.T, db *testkit.DB, subs ...broker.Subscription) *ledg
 	return box
 }
 
-// tells holds what is next to be told, and ends it.
+// tells checks the next notice and ends it.
 func tells(t *testing.T, box *ledger.Outbox, sub broker.Subscription, kind broker.NoticeKind, rec broker.Record, status broker.Status) {
 	t.Helper()
 	n, err := box.Next(t.Context(), sub)
@@ -59,7 +59,7 @@ func tellsNothing(t *testing.T, box *ledger.Outbox, sub broker.Subscription) {
 func TestNoticesFollowFromEntries(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	waits(t, l) // before anybody has subscribed
+	waits(t, l) // before any webhook has subscribed
 	acme := standings
 	acme.Name, acme.Within, acme.Kinds = "acme", []string{"spiffe://acme.test/agents"}, standings.Kinds[1:2]
 	box := openOutbox(t, db, standings, acme)
@@ -90,7 +90,7 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 	db.Check(t)
 }
 
-// What is approved because of an earlier yes bothers nobody: it is told as decided, and never as waiting.
+// A request that reuses an earlier approval causes a notice that it is decided, and never one that it waits.
 func TestNoticesOfWhatIsRemembered(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -121,7 +121,7 @@ func TestNoticesOfWhatIsRemembered(t *testing.T) {
 	db.Check(t)
 }
 
-// What no entry says is told when it is due, and only if it is so then.
+// A notice that follows from no entry is sent when it is due, and only if it is still true then.
 func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -147,7 +147,7 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 		begin(t, l, rec)
 		for _, status := range way {
 			out := to(rec, status)
-			out.Time = time.Now() // or it would be overdue already
+			out.Time = time.Now() // otherwise it would be overdue already
 			settle(t, l, out)
 		}
 		return rec
@@ -163,8 +163,8 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 	}
 }
 
-// A notice that waits for another attempt lets the others pass, keeps its id, and is dropped when nobody has to look any
-// more. One Outbox tells at a time.
+// A notice that waits for another attempt lets others pass, keeps its id, and is dropped when it is moot. Only one Outbox
+// serves a webhook at once.
 func TestNoticesThatAreNotTaken(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -200,7 +200,7 @@ func TestNoticesThatAreNotTaken(t *testing.T) {
 	tellsNothing(t, box, standings)
 }
 
-// A webhook that was not told for long is told of the last day, however much there was.
+// A webhook that got no notices for long gets those of the last day, however many entries there were.
 func TestNoticesCatchUp(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)

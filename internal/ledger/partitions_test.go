@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// partitionsOf are the bounds of the partitions, and how many entries each has.
+// partitionsOf returns the bounds of the partitions, and how many entries each has.
 func partitionsOf(t *testing.T, db *testkit.DB) (all []ledger.Partition, filled []int64) {
 	t.Helper()
 	conn := testkit.Connect(t, db.AdminURL)
@@ -38,7 +38,7 @@ func partitionsOf(t *testing.T, db *testkit.DB) (all []ledger.Partition, filled 
 	return all, filled
 }
 
-// Replicas that append over the bounds of partitions at once make the next ones ahead, and leave no gap.
+// Replicas that append across the bounds of partitions at once create the next ones ahead, and leave no gap.
 func TestEntriesGoOnAcrossPartitions(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -65,7 +65,8 @@ func TestEntriesGoOnAcrossPartitions(t *testing.T) {
 	db.Check(t)
 }
 
-// What no partition takes is not recorded, and that is told. It goes on when there is one.
+// An entry that no partition takes is not recorded, and the caller gets an error. Appends work again once there is a
+// partition.
 func TestNoRoom(t *testing.T) {
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 1)
@@ -135,7 +136,7 @@ func TestPartitionSize(t *testing.T) {
 		{100_000_000, "30 days", 1 << 22, 1 << 22},
 		{100_000_000, "1 hour", 4096, 1 << 15}, // a burst
 		{1, "1 year", 1 << 22, 1 << 12},
-		{1 << 20, "30 days", 10_000_128, 1 << 20}, // after all that there was before there were partitions
+		{1 << 20, "30 days", 10_000_128, 1 << 20}, // after the entries from before there were partitions
 	} {
 		var got int64
 		if err := conn.QueryRow(t.Context(), `SELECT partition_size($1, $2::interval, $3)`, tc.grown, tc.during, tc.last).Scan(&got); err != nil {
@@ -147,7 +148,7 @@ func TestPartitionSize(t *testing.T) {
 	}
 }
 
-// Nobody reaches a partition but through the table, and what a partition does not see the table does.
+// Partitions can be reached only through the table. The table checks what a single partition cannot.
 func TestPartitionsAreGuarded(t *testing.T) {
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 2)
@@ -192,7 +193,8 @@ func TestPartitionsAreGuarded(t *testing.T) {
 	}
 }
 
-// A ledger that was filled before there were partitions becomes the first, and all of them become one table again.
+// A ledger that was filled before there were partitions becomes the first partition. All partitions can be merged into one
+// table again.
 func TestFilledLedgerIsPartitioned(t *testing.T) {
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 3)
@@ -226,7 +228,7 @@ func TestFilledLedgerIsPartitioned(t *testing.T) {
 	db.Check(t)
 }
 
-// old makes a record one that is over for long.
+// old makes a record one that ended long ago.
 func old(rec *broker.Record) {
 	rec.Time = moment().Add(-48 * time.Hour)
 	if !rec.Expires.IsZero() {

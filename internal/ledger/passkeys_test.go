@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// keyOf is a passkey that somebody could register.
+// keyOf returns a passkey that a person could register.
 func keyOf(t *testing.T, who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
 	t.Helper()
 	a, challenge := testkit.NewAuthenticator(t, testkit.Site.ID, testkit.Audience), []byte("of nobody's choosing")
@@ -38,7 +38,7 @@ func adds(t *testing.T, l *ledger.Ledger, who broker.Voter) (broker.Passkey, *te
 	return p, a
 }
 
-// keyOfAnother is a passkey of somebody with a public key that another has already, under a credential of its own.
+// keyOfAnother returns a passkey with a public key that another person already has, under a different credential.
 func keyOfAnother(t *testing.T, who broker.Voter, another broker.Passkey) broker.Passkey {
 	t.Helper()
 	p, _ := keyOf(t, who)
@@ -46,7 +46,7 @@ func keyOfAnother(t *testing.T, who broker.Voter, another broker.Passkey) broker
 	return p
 }
 
-// Ten are the most, however many are registered at once, and what was removed makes room.
+// A person can have ten passkeys, however many are registered at once. A removed one makes room.
 func TestPasskeysAreCounted(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -103,7 +103,7 @@ func TestPasskeysAreCounted(t *testing.T) {
 	db.Check(t)
 }
 
-// The schema takes no passkey, and no signature, that no entry has.
+// The schema refuses a passkey, or a signature, that no entry has.
 func TestPasskeysAreNotForged(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -157,7 +157,7 @@ func TestPasskeysAreNotForged(t *testing.T) {
 	db.Check(t)
 }
 
-// The commit that redeems counts no vote of which the key was removed.
+// The commit that redeems a request does not count votes whose passkey was removed.
 func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -45,8 +45,8 @@ const pollScopes = `scopes:
     credential: {kind: vault-token, policy: [{path: secret/data/notes, capabilities: [update]}]}
 `
 
-// polled is a sandbox of Alice's, and people who may decide on what it asks for, or think that they may. Each run has its
-// own, so that it repeats whatever came before.
+// polled is a sandbox of Alice's, with people who may decide on its requests, or who try to. Each run has a separate sandbox
+// and people, so earlier runs do not matter.
 type polled struct {
 	stacks   []*testkit.Stack // replicas
 	ledger   *ledger.Ledger
@@ -55,7 +55,7 @@ type polled struct {
 	run      int
 	sandbox  attest.Identity
 	requests []asked
-	left     map[string]bool // who is out of the group
+	left     map[string]bool // who has left the group
 
 	mu     sync.Mutex
 	handed map[string]int // credentials by request
@@ -63,27 +63,28 @@ type polled struct {
 
 type asked struct{ id, scope string }
 
-// deed is what somebody does; what is drawn and not needed is left alone.
+// deed is one action. Fields that its kind does not need are ignored.
 type deed struct {
 	Kind    string // of deeds
 	Who     string
-	Request int // counted back from the last one
+	Request int // counted back from the last request
 	Replica int
 	Scope   string
-	Task    bool   // a yes covers the task
+	Task    bool   // the approval covers the task
 	Fate    string // of the mint
 }
 
-// at is when a turn is done by the broker's clock. The database has its own, and no patience with what was asked long ago.
+// at is how far the broker's clock is ahead when a turn happens. The database has another clock, and it refuses old
+// requests.
 var at = map[string]time.Duration{"": 0, " late": 12 * time.Minute}
 
-// turn is what is done at the same time.
+// turn is a group of actions at the same time.
 type turn struct {
 	Deeds []deed
 	At    string
 }
 
-// oneOf prefers what comes first, as rapid does.
+// oneOf prefers the first values, as rapid does.
 func oneOf[T any](t *rapid.T, what string, values ...T) T {
 	return rapid.SampledFrom(values).Draw(t, what)
 }
@@ -132,11 +133,11 @@ var drawTurn = rapid.Custom(func(t *rapid.T) turn {
 	return turn{Deeds: rapid.SliceOfN(drawDeed("redeem", "redeem", "redeem", "redeem", "approve", "deny", "withdraw"), 2, 5).Draw(t, "at once")}
 })
 
-// I4 and I5: whatever people, the sandbox and Vault do and in whatever order, on two replicas, an approval gives one
-// credential at most, it stands on as many distinct people as it takes who may, and none outlives a no.
+// I4 and I5: whatever people, the sandbox and Vault do, in any order and on two replicas, an approval yields at most one
+// credential. The approval has votes from a quorum of distinct eligible people, and no credential outlives a denial.
 func TestNoVotesIssueTwice(t *testing.T) {
 	world := newPolled(t)
-	const often = 10 // runs, between two looks at the whole record, which take longer than a run
+	const often = 10 // runs between two checks of the whole record, each of which takes longer than a run
 	var recent [][]turn
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -206,10 +207,10 @@ func (p *polled) person(t *testing.T, who string) people.Person {
 	return person
 }
 
-// take does all of a turn at the same time, and logs what came of it.
+// take performs all actions of a turn at once, and logs the results.
 func (p *polled) take(t *testing.T, rt *rapid.T, now turn) {
 	t.Helper()
-	folk := make([]people.Person, len(now.Deeds)) // who log in before
+	folk := make([]people.Person, len(now.Deeds)) // they log in before
 	for i, d := range now.Deeds {
 		if d.Who != "" {
 			folk[i] = p.person(t, d.Who)
@@ -231,7 +232,7 @@ func (p *polled) take(t *testing.T, rt *rapid.T, now turn) {
 	}
 }
 
-// refusals are what may be answered to somebody who does what does not go.
+// refusals are the errors that an action may get if it is not possible.
 var refusals = []error{
 	broker.ErrNotFound, broker.ErrNotEligible, broker.ErrOwnRequest, broker.ErrDecided, broker.ErrNotApproved, broker.ErrNotRemembered,
 	broker.ErrVaultUnavailable, broker.ErrRevoked, errBroke,
@@ -261,7 +262,7 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 	case "leave or return":
 		p.left[d.Who] = !p.left[d.Who]
 		p.tell(d.Who, map[bool]string{true: "staff", false: "oncall"}[p.left[d.Who]])
-		p.ahead.Add(int64(time.Second)) // or it would not be newer
+		p.ahead.Add(int64(time.Second)) // otherwise it would not be newer
 		_, _, err := b.Waiting(ctx, p.person(t, d.Who), 10)
 		return err
 	case "withdraw":
@@ -283,7 +284,7 @@ func (p *polled) ask(ctx context.Context, b *broker.Broker, scope string) error 
 	})
 }
 
-// vote votes on what a request shows.
+// vote votes on a request as it is shown.
 func vote(ctx context.Context, b *broker.Broker, who people.Person, ballot broker.VoteCast) error {
 	c, err := b.ApprovalRequest(ctx, who, ballot.Request)
 	if err != nil {
@@ -309,10 +310,10 @@ func (p *polled) deliver(fate string) broker.Deliver {
 	}
 }
 
-// errBroke is how the delivery of a credential fails.
+// errBroke is the error with which the delivery of a credential fails.
 var errBroke = errors.New("the connection broke")
 
-// compensate says, as the sweeper does in time, that what was lost is dead.
+// compensate records that a lost credential was ended, as the sweeper does later.
 func (p *polled) compensate(ctx context.Context, on asked) error {
 	request, err := p.ledger.Get(ctx, on.id, broker.Reach{All: true})
 	if err != nil || request.RedeemedBy == "" {
@@ -325,13 +326,13 @@ func (p *polled) compensate(ctx context.Context, on asked) error {
 	return p.ledger.RecordOutcome(ctx, broker.Outcome{ID: lost.ID, Time: time.Now(), Status: broker.StatusCompensated, Detail: "gone"})
 }
 
-// fated mints as the context says that it goes, by the fate in it.
+// fated is a minter with the result that the context names: its fate.
 type (
 	fated struct{ broker.Minter }
 	fate  struct{}
 )
 
-// fateOf is that of the mint. No JWT is lost: without an answer there is none.
+// fateOf returns the result of the mint. A JWT is never lost: without an answer there is no JWT.
 func (d deed) fateOf(on asked) string {
 	if d.Fate == "lost" && on.scope != "notes.write" {
 		return "refused"

@@ -19,7 +19,7 @@ func proof(name string) dpop.Proof {
 	return dpop.Proof{Digest: sha256.Sum256([]byte(name)), Until: time.Now().Add(time.Minute)}
 }
 
-// Of a hundred who use one proof at once, on two replicas, one does.
+// If a hundred callers use one proof at once, on two replicas, one succeeds.
 func TestProofIsUsedOnce(t *testing.T) {
 	db := testkit.NewDB(t)
 	replicas := []broker.DPoPReplayCache{db.Ledger(t), db.Ledger(t)}
@@ -90,7 +90,7 @@ func BenchmarkUseProof(b *testing.B) {
 	}
 }
 
-// I4: what is issued on a yes is for the key that people were shown, whoever writes it.
+// I4: an approved credential is issued for the key that people were shown, whoever writes it.
 func TestApprovalIsForOneKey(t *testing.T) {
 	l := testkit.NewDB(t).Ledger(t)
 	request := approved(t, l)

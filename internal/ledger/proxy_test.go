@@ -9,17 +9,17 @@ import (
 	"testing"
 )
 
-// cut says what happens to the one statement that a proxy waits for.
+// cut is what happens to the one statement that a proxy waits for.
 type cut int
 
 const (
 	cutStatement cut = iota // the statement does not arrive
 	cutAnswer               // it is committed, and the answer does not arrive
-	cutEnd                  // as cutAnswer, but all of the answer arrives except that the commit is done
+	cutEnd                  // as cutAnswer, but only the end of the answer is lost, which says that the commit is done
 	stall                   // it is committed, the answer does not arrive, and the connection stays
 )
 
-// proxy stands between a ledger and Postgres, and does one thing to the connection that carries the marker.
+// proxy is between a ledger and Postgres. It does one thing to the connection that carries the marker.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -27,12 +27,12 @@ type proxy struct {
 	mu     sync.Mutex
 	marker []byte // nil when disarmed
 	how    cut
-	alone  bool // after the cut, nobody else gets through
+	alone  bool // after the cut, no other connection gets through
 	shut   bool
 	conns  []net.Conn
 }
 
-// through starts a proxy and returns databaseURL with its address.
+// through starts a proxy, and returns databaseURL with the proxy's address.
 func through(t *testing.T, databaseURL string) (*proxy, string) {
 	t.Helper()
 	u, err := url.Parse(databaseURL)
@@ -60,21 +60,21 @@ func through(t *testing.T, databaseURL string) (*proxy, string) {
 	return p, u.String()
 }
 
-// arm waits for a statement that contains the marker; alone cuts everybody off afterwards.
+// arm sets what happens to the next statement that contains the marker. If alone is set, all connections are cut afterwards.
 func (p *proxy) arm(marker string, how cut, alone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.marker, p.how, p.alone = []byte(marker), how, alone
 }
 
-// fired tells whether the statement came.
+// fired reports whether the statement came.
 func (p *proxy) fired() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.marker == nil
 }
 
-// cutOff cuts everybody off.
+// cutOff closes all connections and refuses new ones.
 func (p *proxy) cutOff() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *proxy) cutOff() {
 	}
 }
 
-// restore lets everybody through again.
+// restore lets connections through again.
 func (p *proxy) restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *proxy) serve(serving *sync.WaitGroup) {
 	}
 }
 
-// carry forwards both ways until one side ends or the marked statement comes.
+// carry forwards data both ways until one side ends or the marked statement comes.
 func (p *proxy) carry(client, server net.Conn) {
 	defer func() { _ = client.Close() }()
 	answers := make(chan cut, 1)
@@ -157,10 +157,10 @@ func (p *proxy) take(data []byte) (cut, bool) {
 	return p.how, true
 }
 
-// readyForQuery is the last message of an answer: the server is outside of any transaction again.
+// readyForQuery is the last message of an answer: the server is outside any transaction again.
 var readyForQuery = []byte{'Z', 0, 0, 0, 5, 'I'}
 
-// back forwards answers; that of the marked statement is read to its end, and kept.
+// back forwards answers. It reads the answer to the marked statement to its end, and keeps it.
 func (p *proxy) back(client, server net.Conn, answers <-chan cut) {
 	buffer := make([]byte, 1<<20)
 	for {
@@ -184,7 +184,7 @@ func (p *proxy) back(client, server net.Conn, answers <-chan cut) {
 				_, _ = client.Write(bytes.TrimSuffix(answer, readyForQuery))
 			}
 			if how == stall {
-				_, _ = io.Copy(io.Discard, server) // until the client has hung up
+				_, _ = io.Copy(io.Discard, server) // until the client hangs up
 				_ = client.Close()
 			}
 			return

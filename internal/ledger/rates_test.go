@@ -15,14 +15,14 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// rates asks until all is counted.
+// rates calls Rates until everything is counted.
 func rates(t *testing.T, l *ledger.Ledger, q broker.RatesQuery, reach broker.Reach) broker.Rates {
 	t.Helper()
 	var got broker.Rates
 	until(t, fmt.Sprintf("rates since %s for %+v", q.Since, reach), func() bool {
 		var err error
 		if got, err = l.Rates(t.Context(), q, reach); errors.Is(err, broker.ErrTooBroad) {
-			return false // something held it up
+			return false // something delayed it
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -31,14 +31,14 @@ func rates(t *testing.T, l *ledger.Ledger, q broker.RatesQuery, reach broker.Rea
 	return got
 }
 
-// happened is what an entry counts as, where and when.
+// happened is what an entry counts as, with its sandbox and time.
 type happened struct {
 	id string
 	at time.Time
 	as broker.Rate
 }
 
-// expected is what the steps should be, counted one by one.
+// expected returns the steps that Rates should return, counted one by one.
 func expected(q broker.RatesQuery, reach broker.Reach, all []happened) []broker.Rate {
 	var want []broker.Rate
 	for _, start := range q.Starts() {
@@ -54,7 +54,7 @@ func expected(q broker.RatesQuery, reach broker.Reach, all []happened) []broker.
 	return want
 }
 
-// scatter appends something of some sandbox at about that time: what comes later may be up to a minute earlier.
+// scatter appends something of a random sandbox at about that time. A later entry may be up to a minute earlier.
 func scatter(t *testing.T, l *ledger.Ledger, random *rand.Rand, about time.Time) []happened {
 	t.Helper()
 	id := places[random.IntN(len(places))] + "/s"
@@ -83,7 +83,7 @@ func scatter(t *testing.T, l *ledger.Ledger, random *rand.Rand, about time.Time)
 	return []happened{{id, at, broker.Rate{Issued: 1}}, {id, to(rec, broker.StatusReleased).Time, broker.Rate{Ended: 1}}}
 }
 
-// However far a tally has come, each entry counts once, for whoever reaches it and at its own time.
+// However far a tally has counted, each entry counts once, for every caller that reaches it and at its own time.
 func TestRatesCountEachEntryOnce(t *testing.T) {
 	start := moment()
 	ledger.TallyInChunks(t, 7, 40)
@@ -106,7 +106,8 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 	var all []happened
 	begin(t, l, pending(as(moment(), "spiffe://acme.test/a/b/s", "git.read", "t", -200)))
 	all = append(all, happened{"spiffe://acme.test/a/b/s", start.Add(-200 * time.Minute), broker.Rate{Pending: 1}})
-	// Each asks a moment later than all before: what was known until an earlier one is not what is known until this.
+	// Each call asks for a moment later than all calls before. So what was known at an earlier call is not enough for a
+	// later one.
 	var passed time.Duration
 	later := func(q broker.RatesQuery) broker.RatesQuery {
 		passed += time.Millisecond
@@ -115,13 +116,13 @@ func TestRatesCountEachEntryOnce(t *testing.T) {
 	}
 	about := start.Add(-3 * time.Hour)
 	for round := range 12 {
-		for range random.IntN(40) { // now and then more than a tally reads on
+		for range random.IntN(40) { // sometimes more than a tally catches up on
 			about = about.Add(time.Duration(random.Int64N(int64(40 * time.Second))))
 			all = append(all, scatter(t, l, random, about)...)
 		}
 		for i, reach := range reaches {
 			if i > 0 && random.IntN(3) == 0 && round < 11 {
-				continue // it is behind, the next time
+				continue // so it is behind the next time
 			}
 			q := later(queries[random.IntN(len(queries))])
 			if diff := cmp.Diff(expected(q, reach, all), rates(t, l, q, reach).Steps); diff != "" {
@@ -146,7 +147,7 @@ func issued(in broker.Rates) (sum int64) {
 	return sum
 }
 
-// What is not counted yet is said not to be, and nobody waits for it.
+// Rates says what is not counted yet, and does not wait for it.
 func TestRatesWaitForNobody(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -174,7 +175,7 @@ func TestRatesWaitForNobody(t *testing.T) {
 	_ = rates(t, l, q, everything)
 }
 
-// More reaches than are remembered each get their own counts.
+// If there are more reaches than are kept, each still gets its own counts.
 func TestRatesOfManyReaches(t *testing.T) {
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)

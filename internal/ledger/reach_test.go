@@ -13,15 +13,15 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// places are what reaches are drawn from. Their bytes lie before, at and after the slash, so that a prefix that does not
-// end where a segment does would show.
+// places are the SPIFFE IDs from which reaches are drawn. Their bytes lie before, at and after the slash, so that a prefix
+// that ends inside a segment would show.
 var places = []string{
 	"spiffe://acme.test", "spiffe://acme.test/a", "spiffe://acme.test/a/b", "spiffe://acme.test/a/b/c", "spiffe://acme.test/a-b",
 	"spiffe://acme.test/a.b", "spiffe://acme.test/a0", "spiffe://acme.test/ab", "spiffe://acme.test/A", "spiffe://acme.test0/a",
 	"spiffe://acme.test.evil/a", "spiffe://other.test", "spiffe://other.test/a", "spiffe://other.test/a/b",
 }
 
-// inside is what a reach has to mean, segment by segment.
+// inside reports whether a reach holds an id, segment by segment.
 func inside(r broker.Reach, id string) bool {
 	segments := strings.Split(id, "/")
 	under := func(prefix string) bool {
@@ -42,10 +42,10 @@ func inside(r broker.Reach, id string) bool {
 	return !limited && (r.Subject != "" || r.All)
 }
 
-// notPlaces reach nothing, though some are a prefix of all there is.
+// notPlaces are prefixes that reach nothing, though some are a prefix of every SPIFFE ID.
 var notPlaces = []string{"", "/", "spiffe:", "spiffe:/", "spiffe://", "acme.test", "%", "spiffe://acme.test/", "spiffe://acme.test/\x00", "' OR true --"}
 
-// No reach sees a record, a live credential or a quarantine outside of it, or counts one, and each sees all inside.
+// No reach shows or counts a record, a live credential or a quarantine outside it, and each reach shows all inside it.
 func TestNoReachSeesBeyondIt(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -57,7 +57,7 @@ func TestNoReachSeesBeyondIt(t *testing.T) {
 			records[rec.ID] = place
 		}
 	}
-	for i := 0; i < len(places); i += 2 { // now, since nothing begins in quarantine
+	for i := 0; i < len(places); i += 2 { // after the records, since nothing begins in quarantine
 		announce(t, l, quarantine(places[i]))
 		standing = append(standing, places[i])
 	}
@@ -122,7 +122,7 @@ func look(t *testing.T, l *ledger.Ledger, r broker.Reach, seen map[string]map[st
 	}
 }
 
-// drawReach draws any, also of kinds that no caller gets.
+// drawReach draws any reach, including kinds that no caller gets.
 func drawReach(random *rand.Rand) broker.Reach {
 	var r broker.Reach
 	draw := func(from []string) string { return from[random.IntN(len(from))] }
@@ -142,7 +142,7 @@ func drawReach(random *rand.Rand) broker.Reach {
 	return r
 }
 
-// An entry says which person ordered, and so do the projections.
+// The entry of a command names the person who gave it, and so do the projections.
 func TestPeopleOrder(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

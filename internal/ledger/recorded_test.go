@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// history opens what was decided since start, as an auditor.
+// history opens the decisions since start, as an auditor.
 func history(t *testing.T, db *testkit.DB, start time.Time, readers int) *ledger.History {
 	t.Helper()
 	h, err := ledger.OpenHistory(t.Context(), db.AuditorURL, start.Truncate(time.Microsecond), readers)
@@ -30,7 +30,7 @@ func history(t *testing.T, db *testkit.DB, start time.Time, readers int) *ledger
 	return h
 }
 
-// readAll reads with so many goroutines, and returns what they got in the order of the ids.
+// readAll reads with this many goroutines, and returns what they got in the order of the ids.
 func readAll(t *testing.T, h *ledger.History, readers int) []scopes.Recorded {
 	t.Helper()
 	var mu sync.Mutex
@@ -52,7 +52,7 @@ func readAll(t *testing.T, h *ledger.History, readers int) []scopes.Recorded {
 	return all
 }
 
-// recorded is what is to be read of a record.
+// recorded returns what History must return for a record.
 func recorded(rec broker.Record) scopes.Recorded {
 	d := rec.Decision
 	return scopes.Recorded{
@@ -90,7 +90,7 @@ func TestHistory(t *testing.T) {
 	before := allowed(func(rec *broker.Record) { rec.Time = start.Add(-time.Microsecond) })
 	first, wait := allowed(nil), pending(nil)
 	begin(t, l, first, denied(func(rec *broker.Record) { rec.Time = start.Add(-time.Hour) }), unknown, byJWT, cut, before, over, wait, ofBob, cutAgain)
-	settle(t, l, to(first, broker.StatusFailed)) // what came of it does not matter
+	settle(t, l, to(first, broker.StatusFailed)) // its outcome does not matter
 
 	want := []scopes.Recorded{recorded(first), recorded(unknown), recorded(byJWT), recorded(cut), recorded(over), recorded(wait), recorded(ofBob), recorded(cutAgain)}
 	want[1].Params = unknown.Request.Params
@@ -112,7 +112,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// An ask that waited and was redeemed is one ask.
+// A request that waited and was redeemed counts once.
 func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// aged fills the first partition of a ledger of small ones with what is of long ago; young begins to.
+// aged fills the first partition of a ledger, which is a small one, with old entries. young only begins to fill it.
 func aged(t *testing.T, change func(l *ledger.Ledger)) (*testkit.DB, *ledger.Ledger, notary) {
 	t.Helper()
 	db, l, n := young(t, change)
@@ -37,7 +37,7 @@ func young(t *testing.T, change func(l *ledger.Ledger)) (*testkit.DB, *ledger.Le
 	return db, l, n
 }
 
-// refuseUpTo appends old refusals until there are so many entries.
+// refuseUpTo appends old refusals until the ledger has this many entries.
 func refuseUpTo(t *testing.T, db *testkit.DB, l *ledger.Ledger, size int64) {
 	t.Helper()
 	all := db.Entries(t)
@@ -62,7 +62,7 @@ func retention(t *testing.T, db *testkit.DB) *ledger.Retention {
 	return r
 }
 
-// pruned drops all that is a day old.
+// pruned drops all entries that are a day old.
 func pruned(t *testing.T, r *ledger.Retention) (all []ledger.Dropped) {
 	t.Helper()
 	before := moment().Add(-24 * time.Hour)
@@ -83,7 +83,7 @@ func pruned(t *testing.T, r *ledger.Retention) (all []ledger.Dropped) {
 	return all
 }
 
-// holds verifies a ledger with its key, and tells what was pruned of it.
+// holds verifies a ledger with its key, and returns the report, which says what was pruned.
 func holds(t *testing.T, db *testkit.DB, n notary, kept ...audit.Checkpoint) audit.Report {
 	t.Helper()
 	s, err := ledger.OpenSnapshot(t.Context(), db.AuditorURL)
@@ -160,13 +160,13 @@ func TestOldEntriesAreDropped(t *testing.T) {
 	if tile, err := l.Tile(t.Context(), 0, 0, 0); err != nil || len(tile) != 256*32 {
 		t.Errorf("got a tile of %d bytes, %v", len(tile), err)
 	}
-	hangUp(t, db) // the next connection looks for the last entry that the replica has appended
+	hangUp(t, db) // the next connection checks for the last entry that the replica has appended
 	_, _ = idle.Begin(t.Context(), denied(nil))
 	begin(t, idle, denied(nil))
 	db.Check(t)
 }
 
-// People's approvals hold up what was issued on them, on both sides of a border.
+// Approvals stay with what was issued for them, on both sides of a partition's border.
 func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
 	start := moment()
 	var asked, unused broker.Record
@@ -224,7 +224,8 @@ func left(t *testing.T, db *testkit.DB) int64 {
 	return filled[0]
 }
 
-// What may still be alive, or is not old, sealed and hashed, stays, and all after it.
+// A partition stays if something in it may still be alive, or if it is not old, sealed and hashed. So do all partitions
+// after it.
 func TestWhatStays(t *testing.T) {
 	start := moment()
 	leased := dynamic("database", old)
@@ -273,7 +274,7 @@ func alive(rec *broker.Record) {
 	rec.Time, rec.Expires = moment().Add(-48*time.Hour), moment().Add(time.Hour).Truncate(time.Second)
 }
 
-// Others go on to append and to read while entries are dropped, and nothing that they do is lost.
+// Others can append and read while entries are dropped, and lose nothing.
 func TestDropWhileOthersAppend(t *testing.T) {
 	db, l, n := aged(t, nil)
 	sealed(t, l, n)
@@ -313,7 +314,7 @@ func TestDropWhileOthersAppend(t *testing.T) {
 	}
 }
 
-// Who reads for long keeps it waiting, and keeps nobody from appending.
+// A long read delays the drop, and delays no append.
 func TestDropWaitsForReaders(t *testing.T) {
 	start := moment()
 	db, l, n := aged(t, nil)
@@ -352,7 +353,7 @@ func TestDropWaitsForReaders(t *testing.T) {
 	db.Check(t)
 }
 
-// Nobody but the owner can.
+// Only the owner can drop entries.
 func TestOnlyTheOwnerDrops(t *testing.T) {
 	db := testkit.NewDB(t)
 	for _, databaseURL := range []string{db.BrokerURL, db.AuditorURL} {
@@ -365,7 +366,7 @@ func TestOnlyTheOwnerDrops(t *testing.T) {
 	}
 }
 
-// An owner who is no superuser can do all of it, and so can the broker whose partitions it owns.
+// An owner without superuser rights can do all of this, and so can the broker whose partitions it owns.
 func TestAPlainOwnerWillDo(t *testing.T) {
 	start := moment()
 	db := testkit.EmptyDB(t)

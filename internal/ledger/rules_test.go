@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The rules of an issuance were CHECKs once, which 00026_rules.sql brings back when it is taken back: a row breaks a rule exactly when
-// it would have failed one of them.
+// The rules of an issuance were CHECKs once, and the down migration of 00026_rules.sql brings those back. A row breaks a
+// rule exactly if it would have failed one of the CHECKs.
 func TestRulesSayWhatTheChecksSaid(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -48,7 +48,7 @@ func TestRulesSayWhatTheChecksSaid(t *testing.T) {
 	}
 }
 
-// changedRows are issuances of which some columns say what they do in others, or what nothing should.
+// changedRows returns issuances in which some columns have the values of other rows, or values that no row should have.
 func changedRows(t *testing.T, conn *pgx.Conn) []string {
 	t.Helper()
 	var all []map[string]any
@@ -57,7 +57,7 @@ func changedRows(t *testing.T, conn *pgx.Conn) []string {
 		if err := json.Unmarshal([]byte(text), &row); err != nil {
 			t.Fatal(err)
 		}
-		if row["canonical"] == "" { // what is no JSON breaks more than a rule
+		if row["canonical"] == "" { // text that is not JSON breaks more than a rule
 			row["canonical"] = "{}"
 		}
 		all = append(all, row)
@@ -122,7 +122,7 @@ func texts(t *testing.T, conn *pgx.Conn, sql string, args ...any) []string {
 	return all
 }
 
-// downTo takes back what was migrated after a version.
+// downTo reverts the migrations after a version.
 func downTo(t *testing.T, db *testkit.DB, version int64) {
 	t.Helper()
 	all, err := migrations.Status(t.Context(), db.AdminURL)

@@ -58,7 +58,7 @@ func TestGrants(t *testing.T) {
 		"auditor": testkit.Connect(t, db.AuditorURL),
 		"owner":   testkit.Connect(t, db.AdminURL),
 	}
-	const nothing = " WHERE false" // rights are asked for before rows are
+	const nothing = " WHERE false" // Postgres checks rights before it reads rows
 	for _, tc := range []struct {
 		who, sql, want string
 	}{
@@ -96,13 +96,13 @@ func TestGrants(t *testing.T) {
 		{"broker", `DELETE FROM rate_limits` + nothing, ""},
 		{"broker", `UPDATE rate_limits SET key = 'x'` + nothing, noRight},
 		{"broker", `UPDATE rate_limits SET tat = now()` + nothing, ""},
-		{"broker", `DELETE FROM rate_limits`, noRight}, // one is in use
+		{"broker", `DELETE FROM rate_limits`, noRight}, // one of them is in use
 		{"broker", `SELECT FROM dpop_seen`, ""},
 		{"broker", `INSERT INTO dpop_seen VALUES (sha256('x'), now())`, ""},
 		{"broker", `INSERT INTO dpop_seen VALUES (sha256('used'), now())`, notUnique},
 		{"broker", `INSERT INTO dpop_seen VALUES ('x', now())`, violation},
 		{"broker", `UPDATE dpop_seen SET until = now()` + nothing, noRight},
-		{"broker", `DELETE FROM dpop_seen`, noRight}, // it would be accepted again
+		{"broker", `DELETE FROM dpop_seen`, noRight}, // a proof could be used again
 		{"broker", `TRUNCATE dpop_seen`, noRight},
 		{"auditor", `SELECT FROM dpop_seen`, noRight},
 		{"broker", `UPDATE issuances SET jkt = 'x'` + nothing, noRight},
@@ -317,7 +317,7 @@ func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}
-	// Without the head: the broker's own role cannot get ahead of it, which would stop every later append.
+	// The head is not advanced. The broker's own role cannot get ahead of it, which would stop every later append.
 	for _, index := range []int{0, 1, 77} {
 		got := refusedBy(t, conn, `INSERT INTO entries (index, id, time, kind, body, leaf_hash) VALUES ($1, $2, now(), $3, $4, $5)`,
 			index, id, "call.refused", good, leaf(good))
@@ -327,7 +327,7 @@ func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
 	}
 }
 
-// What is inserted cannot be a state that no request has.
+// No row can be inserted with a state that no request can have.
 func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -350,7 +350,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"status": "expired"}`, violation},
 		{"allow", `{"status": "used"}`, violation},
 		{"allow", `{"one_shot": true}`, ""},
-		{"intent", `{"one_shot": true}`, violation}, // of a login
+		{"intent", `{"one_shot": true}`, violation}, // a login is not one-shot
 		{"deny", `{"one_shot": true}`, violation},
 		{"allow", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 8191}`, ""},
 		{"allow", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 8192}`, violation},
@@ -359,9 +359,9 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"status_index": 1}`, violation},
 		{"listed", `{}`, notUnique},
 		{"listed", `{"status_index": 8}`, ""},
-		{"intent", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 1}`, violation}, // of a login
+		{"intent", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 1}`, violation}, // a login has no list
 		{"deny", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 1}`, violation},
-		{"allow", `{"status": "intent"}`, violation}, // of a JWT
+		{"allow", `{"status": "intent"}`, violation}, // a JWT has no such status
 		{"allow", `{"actor": "spiffe://acme.test/admin"}`, violation},
 		{"allow", `{"vault_path": "x"}`, violation},
 		{"allow", `{"leased": true}`, violation},
@@ -374,12 +374,12 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"intent", `{"status": "unknown", "status_detail": "x"}`, violation},
 		{"intent", `{"vault_path": null}`, violation},
 		{"intent", `{"vault_path": ""}`, violation},
-		{"intent", `{"credential_kind": "vault-token"}`, violation}, // with a path
+		{"intent", `{"credential_kind": "vault-token"}`, violation}, // it has a path
 		{"intent", `{"credential_kind": "vault-token", "vault_path": null}`, ""},
 		{"intent", `{"credential_kind": null}`, violation},
 		{"intent", `{"audience": "x"}`, violation},
 		{"intent", `{"key_id": "x"}`, violation},
-		{"intent", `{"static": true}`, violation}, // and leased
+		{"intent", `{"static": true}`, violation}, // it is leased too
 		{"intent", `{"vault_accessor": "x"}`, violation},
 		{"intent", `{"vault_lease": "x"}`, violation},
 		{"intent", `{"credential_name": "x"}`, violation},
@@ -410,17 +410,17 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"pending", `{"approval_group": null}`, violation},
 		{"allow", `{"approval_group": "x", "approval_quorum": 1}`, violation},
 		{"pending", `{"break_glass": "leads", "canonical": "{\"break_glass\":\"leads\"}"}`, ""},
-		{"pending", `{"break_glass": "leads", "canonical": "{}"}`, violation}, // of which people were not shown a word
+		{"pending", `{"break_glass": "leads", "canonical": "{}"}`, violation}, // people were not shown it
 		{"pending", `{"break_glass": "leads", "canonical": "{\"break_glass\":\"others\"}"}`, violation},
-		{"pending", `{"break_glass": "oncall", "canonical": "{\"break_glass\":\"oncall\"}"}`, violation}, // who were asked
+		{"pending", `{"break_glass": "oncall", "canonical": "{\"break_glass\":\"oncall\"}"}`, violation}, // the group that was asked anyway
 		{"pending", `{"break_glass": "", "canonical": "{\"break_glass\":\"\"}"}`, violation},
 		{"allow", `{"break_glass": "leads"}`, violation},
-		{"allow", `{"decision_code": "break_glass"}`, violation}, // of no request
+		{"allow", `{"decision_code": "break_glass"}`, violation}, // redeems no request
 		{"allow", `{"trust_domain": "other.test"}`, violation},
 		{"allow", `{"trust_domain": "acme"}`, violation},
 		{"allow", `{"spiffe_id": "https://acme.test/x"}`, violation},
 		{"allow", `{"svid_kind": "x"}`, violation},
-		{"allow", `{"svid_kind": "jwt-svid"}`, violation}, // with a thumbprint
+		{"allow", `{"svid_kind": "jwt-svid"}`, violation}, // it has a thumbprint
 		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}`, ""},
 		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4"}`, violation},
 		{"allow", `{"jkt": ""}`, violation},
@@ -433,7 +433,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"on_behalf_of": "#bob", "on_behalf_groups": []}`, violation},
 		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, ""},
 		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{}"}`, violation}, // not what people were shown
-		{"pending", `{"canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, violation},                        // who could vote then
+		{"pending", `{"canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, violation},                        // Bob could vote then
 		{"allow", `{"params": []}`, violation},
 		{"allow", `{"request_digest": "\\x"}`, violation},
 		{"allow", `{"scope": null}`, isNull},
@@ -448,15 +448,15 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 			t.Errorf("%s with %s: got %q, want %q", tc.of, tc.change, got, tc.want)
 		}
 	}
-	// Whatever statement inserts it, beside others that insert nothing.
+	// This holds for any statement that inserts a row, even if another part of it inserts nothing.
 	got := refusedBy(t, conn, merging(t, conn), recs["allow"].ID, `{"entry_index": 1000, "ttl": 0}`)
 	if got != violation {
 		t.Errorf("by MERGE: got %q, want %q", got, violation)
 	}
 }
 
-// merging inserts what an issuance becomes by a change, in a statement of which another part inserts nothing: some versions of PostgreSQL
-// show a trigger for statements that part alone.
+// merging returns a statement that inserts a changed copy of an issuance, and whose other part inserts nothing. Some
+// versions of PostgreSQL pass only that part to a trigger for statements.
 func merging(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	columns := texts(t, conn, `
@@ -469,7 +469,7 @@ func merging(t *testing.T, conn *pgx.Conn) string {
 		WHEN NOT MATCHED THEN INSERT (` + strings.Join(columns, ", ") + `) VALUES (odd.` + strings.Join(columns, ", odd.") + `)`
 }
 
-// Nor can it become one, whatever may move: the name of the rule is in what PostgreSQL says.
+// No row can become such a state either, whichever columns may change. PostgreSQL's message names the rule.
 func TestRulesHoldForWhatChanges(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

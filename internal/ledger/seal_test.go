@@ -19,7 +19,7 @@ import (
 
 const origin = "brevet.test/ledger"
 
-// notary signs with a key that this process made.
+// notary signs with a key of this process.
 type notary struct {
 	signer note.Signer
 	keys   []string
@@ -58,7 +58,7 @@ func (n notary) verifiers(t *testing.T) note.Verifiers {
 	return note.VerifierList(v)
 }
 
-// grow appends so many entries of one sandbox each.
+// grow appends this many entries.
 func grow(t *testing.T, l *ledger.Ledger, entries int) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -79,7 +79,8 @@ func sealed(t *testing.T, l *ledger.Ledger, n notary) {
 	}
 }
 
-// treeUpTo is the tree over the first entries, made from their bodies by nothing that the ledger has made.
+// treeUpTo returns the tree over the first entries. It uses only the bodies of the entries, and nothing else that the ledger
+// made.
 func treeUpTo(t *testing.T, db *testkit.DB, size int64) (tlog.HashReader, tlog.Hash) {
 	t.Helper()
 	rows, err := testkit.Connect(t, db.AdminURL).Query(t.Context(), `SELECT body FROM entries WHERE index < $1 ORDER BY index`, size)
@@ -138,7 +139,7 @@ func TestCheckpointsAreOfTheTreeOverTheEntries(t *testing.T) {
 	if got := checkpoints(t, db); len(got) != 0 {
 		t.Errorf("got %d checkpoints of an empty ledger, want none", len(got))
 	}
-	for _, more := range []int{1, 2, 252, 1, 1, 300, 700} { // whole tiles, and one short of them
+	for _, more := range []int{1, 2, 252, 1, 1, 300, 700} { // whole tiles, and tiles that lack one hash
 		grow(t, l, more)
 		sealed(t, l, n)
 		sealed(t, l, n) // nothing new
@@ -198,7 +199,7 @@ func TestReplicasSignOneLineOfCheckpoints(t *testing.T) {
 	}
 }
 
-// tamper changes a ledger as only somebody can who owns the database.
+// tamper changes a ledger as only the owner of the database can.
 func tamper(t *testing.T, db *testkit.DB, statements ...string) {
 	t.Helper()
 	owner := testkit.Connect(t, db.AdminURL)
@@ -209,11 +210,11 @@ func tamper(t *testing.T, db *testkit.DB, statements ...string) {
 	}
 }
 
-// I15: what a replica, or a checkpoint, knows of is gone or changed: nothing is appended, by that replica at least.
+// I15: if what a replica or a checkpoint knows of is gone or changed, at least that replica appends nothing.
 func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		damage string
-		// fresh tells that a replica notices that has only just started.
+		// fresh is set if a replica that has just started notices it too.
 		fresh bool
 	}{
 		"an older backup":  {`DELETE FROM checkpoints WHERE size > 5; DELETE FROM entries WHERE index >= 5; UPDATE ledger_head SET size = 5`, false},
@@ -232,7 +233,7 @@ func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 			sealed(t, l, n)
 			grow(t, l, 1) // otherwise there would be nothing to sign
 			tamper(t, db, tc.damage)
-			for _, replica := range []*ledger.Ledger{l, db.Ledger(t)} { // what the second signs is the first's past
+			for _, replica := range []*ledger.Ledger{l, db.Ledger(t)} { // in this order, since the second may sign what l has not seen
 				who, want := "a replica that saw it", true
 				if replica != l {
 					who, want = "a fresh one", tc.fresh
@@ -251,7 +252,7 @@ func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 	}
 }
 
-// The key is lost, or the log gets another name: nothing is appended until somebody names the key of before.
+// If the key is lost, or the log gets another name, nothing is appended until the earlier key is configured.
 func TestALogGoesOnUnderAnotherKey(t *testing.T) {
 	for name, next := range map[string]notary{"another key": notaryOf(t, origin), "another name": notaryOf(t, "brevet.test/new")} {
 		t.Run(name, func(t *testing.T) {
@@ -275,8 +276,8 @@ func TestALogGoesOnUnderAnotherKey(t *testing.T) {
 	}
 }
 
-// A replica that comes back to a database without the last thing that it appended does not append there, even before it
-// has looked at a checkpoint.
+// A replica that reconnects to a database without the last entry that it has appended does not append there, even before it
+// has checked a checkpoint.
 func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -296,7 +297,7 @@ func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
 	}
 }
 
-// hangUp ends all connections of the broker to this schema.
+// hangUp closes all connections of the broker to this schema.
 func hangUp(t *testing.T, db *testkit.DB) {
 	t.Helper()
 	parsed, err := pgx.ParseConfig(db.BrokerURL)
@@ -326,13 +327,13 @@ func TestTheDatabaseKeepsTheTree(t *testing.T) {
 		{"broker", `DELETE FROM checkpoints`, noRight},
 		{"broker", `TRUNCATE checkpoints`, noRight},
 		{"broker", `INSERT INTO checkpoints SELECT size - 1, root, time, replace(note, '300', '299') FROM checkpoints`, violation},
-		{"broker", `INSERT INTO checkpoints VALUES (301, sha256('x'), now(), ` + note + `)`, violation}, // beyond the ledger
+		{"broker", `INSERT INTO checkpoints VALUES (301, sha256('x'), now(), ` + note + `)`, violation}, // larger than the ledger
 		{"broker", `INSERT INTO checkpoints VALUES (301, sha256('y'), now(), ` + note + `)`, violation},
 		{"broker", `INSERT INTO checkpoints VALUES (302, sha256('x'), now(), ` + note + `)`, violation},
 		{"broker", `UPDATE tree_tiles SET root = root`, noRight},
 		{"broker", `DELETE FROM tree_tiles`, noRight},
 		{"broker", `TRUNCATE tree_tiles`, noRight},
-		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (0, 1, sha256('x'))`, violation}, // 44 of 256
+		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (0, 1, sha256('x'))`, violation}, // has 44 of 256 entries
 		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (0, 0, sha256('x'))`, notUnique},
 		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (1, 0, sha256('x'))`, violation},
 		{"broker", `INSERT INTO tree_tiles (level, number, root) VALUES (2, 0, sha256('x'))`, isNull},

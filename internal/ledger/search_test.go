@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// because is a change of the reason and the parameters.
+// because returns a change of the reason and the parameters.
 func because(reason string, params map[string]any, further ...func(*broker.Record)) func(*broker.Record) {
 	return func(rec *broker.Record) {
 		rec.Request.Reason, rec.Request.Params, rec.Decision.Params = reason, params, params
@@ -34,7 +34,7 @@ func elsewhere(rec *broker.Record) {
 	as(moment(), "spiffe://other.test/agents/a", "git.read", "t1", 0)(rec)
 }
 
-// Each filter finds what it must and nothing else, whatever it holds and however far the reader reaches.
+// Each filter finds exactly the records that match, whatever text it holds and whatever the reader's reach is.
 func TestSearchFilters(t *testing.T) {
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
@@ -148,7 +148,7 @@ func TestSearchFilters(t *testing.T) {
 	}
 }
 
-// back lists all pages from the last to the first, as somebody does who turns back, and then forwards again.
+// back lists all pages from the last to the first, like a reader who pages back, and then forwards again.
 func back(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach) []int64 {
 	t.Helper()
 	var all []int64
@@ -206,7 +206,7 @@ func TestPagesTurnBothWays(t *testing.T) {
 			}
 		}
 		fill(1)
-		// What a page back shows is what was on the pages before it, and what has come since.
+		// Paging back shows what was on the pages before, and what was added since.
 		turn := q
 		turn.From = page.Prev
 		var newer []int64
@@ -236,7 +236,7 @@ func TestPagesTurnBothWays(t *testing.T) {
 	}
 }
 
-// What takes too long is told from a database that is away.
+// A search that takes too long fails with another error than one on an unavailable database.
 func TestSearchesAreGivenUp(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -261,7 +261,7 @@ func TestSearchesAreGivenUp(t *testing.T) {
 	}
 }
 
-// Auditors of their own login see what the broker's does, and can do no more than read.
+// Searches with a separate auditor's login see what the broker's login sees, and can only read.
 func TestSearchesAsAuditors(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -295,14 +295,14 @@ func TestSearchesAsAuditors(t *testing.T) {
 	}
 }
 
-// What has terms is found wherever it is: near, far and little of it, or far and much of it; in both directions, and in as
-// many pages as it takes.
+// A search by terms finds every record: near ones, a few far ones, or many far ones; in both directions, and over any number
+// of pages.
 func TestSearchesByTermsFindAll(t *testing.T) {
 	db := testkit.NewDB(t)
 	if err := devstack.Fill(t.Context(), db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
 	}
-	// No trigger saw to it while it was filled.
+	// No trigger ran while the database was filled.
 	if broken := texts(t, testkit.Connect(t, db.AdminURL), `SELECT DISTINCT broken_rule(i) FROM issuances AS i WHERE broken_rule(i) IS NOT NULL`); len(broken) > 0 {
 		t.Fatalf("what it was filled with breaks rules: %q", broken)
 	}

@@ -40,7 +40,7 @@ func TestSessions(t *testing.T) {
 	if err := there.DropSession(t.Context(), alive); err != nil {
 		t.Fatal(err)
 	}
-	keep(alive, "third", time.Now().Add(time.Hour)) // by a call that was under way
+	keep(alive, "third", time.Now().Add(time.Hour)) // by a call that was already under way
 	if got, err := here.Session(t.Context(), alive); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("got %q, %v of a session that was dropped, want ErrNotFound", got, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What a session makes for itself does not stand in for what the triggers and functions of the schema look at.
+// Objects that a session creates do not replace those that the triggers and functions of the schema use.
 func TestShadowsAreNotLookedAt(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -57,7 +57,8 @@ func TestShadowsAreNotLookedAt(t *testing.T) {
 	db.Check(t)
 }
 
-// Every function of the schema looks names up in it, and last among the session's own, or has looked them up when it was made.
+// Every function of the schema resolves names in that schema first and in the session's temporary one last, or resolved them
+// when it was created.
 func TestFunctionsHaveTheirOwnSearchPath(t *testing.T) {
 	db := testkit.NewDB(t)
 	var functions, fixed int

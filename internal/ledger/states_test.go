@@ -21,7 +21,7 @@ var statuses = []broker.Status{
 	broker.StatusExpired, broker.StatusUsed,
 }
 
-// ways leads to each state that a kind can be in.
+// ways lists the moves that lead to each state of a kind.
 var ways = map[string]map[broker.Status][]broker.Status{
 	"jwt": {
 		broker.StatusIssued: {}, broker.StatusFailed: {broker.StatusFailed}, broker.StatusRevoked: {broker.StatusRevoked},
@@ -40,7 +40,7 @@ var ways = map[string]map[broker.Status][]broker.Status{
 	"kv":  {broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}},
 }
 
-// onward lists the moves by kind and state. What is not in it must be refused.
+// onward lists the allowed moves by kind and state. All others must be refused.
 func onward(kind string, from broker.Status) string {
 	if from == broker.StatusIssued {
 		return map[string]string{
@@ -76,7 +76,7 @@ func bring(t *testing.T, l *ledger.Ledger, kind string, way []broker.Status, cha
 	return rec
 }
 
-// I13: every move that there is and every one that there is not, through the ledger and as SQL by the broker's own role
+// I13: every allowed move happens and every other one is refused, through the ledger, and as SQL by the broker's own role
 // and by the owner.
 func TestStatesMoveForwardOnly(t *testing.T) {
 	db := testkit.NewDB(t)
@@ -117,7 +117,7 @@ func TestStatesMoveForwardOnly(t *testing.T) {
 	db.Check(t)
 }
 
-// moveSQL moves a record as well as anyone could.
+// moveSQL moves a record with all the rights that anyone could have.
 const moveSQL = `
 	UPDATE issuances SET status = $2, status_time = now(),
 		status_detail = CASE WHEN $2 IN ('failed', 'unknown', 'compensated', 'revoking', 'revoked', 'released') THEN 'x' END,
@@ -125,7 +125,7 @@ const moveSQL = `
 		vault_accessor = CASE WHEN leased AND $2 = 'issued' THEN 'x' ELSE vault_accessor END
 	WHERE id = $1`
 
-// A move changes nothing but what moves, whoever makes it.
+// A move changes only the columns that it has to, whoever makes it.
 func TestMovesChangeNothingElse(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -161,7 +161,7 @@ func TestOutcomesAreReadBack(t *testing.T) {
 	}
 	revoking := to(token, broker.StatusRevoking)
 	revoking.Actor, revoking.Detail = "spiffe://acme.test/admin", broker.CauseRevoked
-	revoked := to(token, broker.StatusRevoked) // by the sweeper, who says nothing of the actor
+	revoked := to(token, broker.StatusRevoked) // by the sweeper, which does not name the actor
 	revoked.Detail = broker.CauseRevoked
 	settle(t, l, revoking, revoked)
 	want.Status, want.StatusDetail, want.Actor = broker.StatusRevoked, broker.CauseRevoked, revoking.Actor
@@ -195,7 +195,7 @@ func get(t *testing.T, l *ledger.Ledger, id string) *broker.View {
 	return view
 }
 
-// What came to nothing gives its key back, and nothing else does.
+// A record that failed frees its idempotency key, and no other record does.
 func TestKeysOfDynamicRecords(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -211,7 +211,7 @@ func TestKeysOfDynamicRecords(t *testing.T) {
 	db.Check(t)
 }
 
-// Outcomes and intents that contradict themselves are refused, alone.
+// Outcomes and intents that contradict themselves are refused, without effect on others.
 func TestBadOutcomes(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -245,7 +245,7 @@ func TestBadOutcomes(t *testing.T) {
 	db.Check(t)
 }
 
-// I13: many who want to move the same records at once, over two replicas: each record takes one way through its states.
+// I13: when many callers move the same records at once, over two replicas, each record takes one path through its states.
 func TestMovesRace(t *testing.T) {
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}

@@ -59,7 +59,7 @@ func TestStatusTellsOfCheckpoints(t *testing.T) {
 	}
 }
 
-// Those count as unrevoked for which there is an alarm.
+// The status counts as unrevoked the credentials that raise an alarm.
 func TestStatusCountsTheUnrevoked(t *testing.T) {
 	l := testkit.NewDB(t).Ledger(t)
 	age := func(of time.Duration) func(*broker.Record) {
@@ -77,7 +77,7 @@ func TestStatusCountsTheUnrevoked(t *testing.T) {
 	}
 }
 
-// Every replica sees that somebody leads, and one that it does itself.
+// Every replica sees that there is a leader, and the leader sees that it is the one.
 func TestStatusTellsWhoLeads(t *testing.T) {
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)

@@ -24,7 +24,7 @@ func isActive(t *testing.T, l *ledger.Ledger, id string, claims [32]byte) bool {
 
 const theList = "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"
 
-// in puts the token of a record into the list.
+// in puts the token of a record into the status list.
 func in(index int, change func(*broker.Record)) func(*broker.Record) {
 	return func(rec *broker.Record) {
 		rec.Intent.StatusList, rec.Intent.StatusIndex = theList, index
@@ -94,7 +94,7 @@ func TestWhichTokensAreActive(t *testing.T) {
 	}
 }
 
-// A service whose clock is behind takes a token for a little longer, but none that was ended.
+// A service whose clock is behind accepts a token for a little longer, but not one that was ended.
 func TestStatusListsOutliveTheirTokens(t *testing.T) {
 	l := testkit.NewDB(t).Ledger(t)
 	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, in(7, func(rec *broker.Record) {
@@ -106,7 +106,7 @@ func TestStatusListsOutliveTheirTokens(t *testing.T) {
 	}
 }
 
-// A token is what was issued, or none: another one with its id was signed by somebody who has the key.
+// Only the token that was issued is active. Another one with its id was signed by someone who has the key.
 func TestTokensThatWereNotIssued(t *testing.T) {
 	l := testkit.NewDB(t).Ledger(t)
 	rec := bring(t, l, "jwt", nil, nil)
@@ -136,7 +136,7 @@ func TestTokensThatWereNotIssued(t *testing.T) {
 	}
 }
 
-// What is static ends with its task for whoever asks, and what is unknown was never alive.
+// A static credential ends with its task for every caller, and an unknown one was never alive.
 func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
 	l := testkit.NewDB(t).Ledger(t)
 	wants := func(name, id string, want bool) {
@@ -164,7 +164,8 @@ func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
 	}
 }
 
-// A failover that lost a revocation does not bring the token back (I6): whoever knows of what is missing tells nothing.
+// A failover that lost a revocation does not bring the token back (I6): a replica that knows of the missing entries gives no
+// answer.
 func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 	const back = `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; UPDATE issuances SET status = 'issued', status_detail = NULL, actor = NULL`
 	revoked := func(t *testing.T) (*testkit.DB, *ledger.Ledger, broker.Record) {
@@ -203,12 +204,13 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 	})
 }
 
-// I6: no token is active by a server that does not have what was committed here: it may not have the token's end.
+// I6: no token is active by the word of a server that does not hold what was committed here, since it may lack the token's
+// end.
 func TestStandingOfTheRightServer(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "jwt", nil, in(7, nil))
-	if !isActive(t, l, rec.ID, rec.Intent.ClaimsDigest) { // by a connection that is used again
+	if !isActive(t, l, rec.ID, rec.Intent.ClaimsDigest) { // on a connection that is used again
 		t.Fatal("not active")
 	}
 	bring(t, l, "jwt", nil, nil)

@@ -16,13 +16,13 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// remembers tells whether a ledger takes a token for active without asking the store.
+// remembers reports whether a ledger has a token cached as active.
 func remembers(l *ledger.Ledger, rec broker.Record) bool {
 	standing, ok := l.Cached(rec.ID, rec.Intent.ClaimsDigest)
 	return ok && standing.Active
 }
 
-// remember has a ledger remember tokens.
+// remember makes a ledger cache tokens.
 func remember(t *testing.T, l *ledger.Ledger, recs ...broker.Record) {
 	t.Helper()
 	for _, rec := range recs {
@@ -44,7 +44,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// What ends on one replica is forgotten on the other once that has spread, and nothing else is.
+// When a token ends on one replica, the other drops it from its cache after WaitForReplicas, and drops nothing else.
 func TestWhatEndsIsForgotten(t *testing.T) {
 	ends := func(target broker.Selector, at time.Time) func(*testing.T, *ledger.Ledger, broker.Record) {
 		return func(t *testing.T, l *ledger.Ledger, _ broker.Record) {
@@ -60,7 +60,7 @@ func TestWhatEndsIsForgotten(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		event func(*testing.T, *ledger.Ledger, broker.Record)
-		want  bool // of the token, and of what was handed down from it
+		want  bool // of the token, and of the token exchanged from it
 	}{
 		{"revoked", becomes(broker.StatusRevoked), false},
 		{"released", becomes(broker.StatusReleased), false},
@@ -94,8 +94,9 @@ func TestWhatEndsIsForgotten(t *testing.T) {
 	}
 }
 
-// I13: what has asked Postgres and was told of an end leaves nothing to say otherwise, although the end has not spread yet: not
-// what was remembered before, and not the answer of who asked earlier and comes to remember it later.
+// I13: once a replica has learned from Postgres that a token ended, its cache does not say otherwise, even before the
+// replica has read the entry. That holds for what was cached before, and for the answer of a caller that asked earlier and
+// caches it later.
 func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -115,7 +116,7 @@ func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
 	}
 }
 
-// A task's end that was ordered for later comes without anybody telling of it.
+// A task's end with a later time takes effect without a further entry.
 func TestMemoryEndsWithTheTask(t *testing.T) {
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -134,7 +135,7 @@ func TestMemoryEndsWithTheTask(t *testing.T) {
 	}
 }
 
-// Another token with the id of one that is remembered was signed by somebody who has the key.
+// Another token with the id of a cached one is not found: someone with the key has signed it.
 func TestMemoryGoesByTheClaims(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -148,8 +149,8 @@ func TestMemoryGoesByTheClaims(t *testing.T) {
 	}
 }
 
-// H104, H106 and I6, thousands of times: however busy two replicas are, what begins after an end has spread does not find
-// the token active, whether it was just being looked up or not.
+// H104, H106 and I6, thousands of times: however busy two replicas are, a lookup that begins after WaitForReplicas has
+// returned does not find an ended token active, even if the token was being looked up at that time.
 func TestNoEndIsMissed(t *testing.T) {
 	const tokens, callers = 2000, 32
 	db := testkit.NewDB(t)
@@ -180,13 +181,13 @@ func TestNoEndIsMissed(t *testing.T) {
 	db.Check(t)
 }
 
-// endedWhileLookedAt ends a token here while somebody looks at it there, and counts the answers from memory before.
+// endedWhileLookedAt ends a token here while there looks it up, and counts the answers from the cache before the end.
 func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Record, byTask bool) (found int64) {
 	var confirmed atomic.Bool
 	var looker sync.WaitGroup
 	looker.Go(func() {
 		for more := true; more; {
-			over := confirmed.Load() // before it is asked
+			over := confirmed.Load() // read before the lookup
 			active := remembers(there, rec)
 			if active {
 				found++
@@ -204,7 +205,7 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 			time.Sleep(time.Millisecond)
 		}
 	})
-	for range 3 { // so that it is looked at before
+	for range 3 { // so that it is looked up before
 		_, _ = there.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
 	}
 	var err error
@@ -222,8 +223,8 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 	return found
 }
 
-// A replica that is held up answers nothing from memory once others have confirmed an end without it, which they do within a
-// second. When it goes on it is one again.
+// A replica that is stuck answers nothing from its cache once others have confirmed an end without it, which they do within
+// a second. When it continues, it takes part again.
 func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
 	for name, hold := range map[string]string{
 		"before it tells how far it has read": `SELECT FROM replicas FOR UPDATE`,
@@ -269,7 +270,7 @@ func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
 	}
 }
 
-// A replica that died is waited for once.
+// Other replicas wait only once for a replica that died.
 func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -295,7 +296,8 @@ func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 	}
 }
 
-// A server that does not have what was committed here does not know who waits for what: it is waited for the end of all leases.
+// A server that does not hold what was committed here does not know which replicas to wait for. So the replica waits for the
+// end of all leases.
 func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -308,7 +310,7 @@ func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
 	}
 }
 
-// A ledger that closes leaves nobody waiting, and a new one begins with nothing.
+// No replica waits for a closed ledger, and a new ledger starts with an empty cache.
 func TestMemoryEndsWithTheLedger(t *testing.T) {
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -327,7 +329,8 @@ func TestMemoryEndsWithTheLedger(t *testing.T) {
 	}
 }
 
-// Without Postgres nothing is active for longer than the lease, and nothing is forgotten that has ended meanwhile.
+// Without Postgres no cached token is active for longer than the lease. Once Postgres is back, a token that ended during
+// that time is not active.
 func TestMemoryEndsWithoutPostgres(t *testing.T) {
 	db := testkit.NewDB(t)
 	p, url := through(t, db.BrokerURL)
@@ -358,7 +361,7 @@ func TestMemoryEndsWithoutPostgres(t *testing.T) {
 	}
 }
 
-// What a server says that went back is not remembered, and neither is what was before.
+// Answers of a server that went back are not cached, and what was cached before is dropped.
 func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -374,7 +377,7 @@ func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
 	}
 }
 
-// Of an entry of a kind that it does not know a replica takes anything to have ended.
+// If a replica reads an entry of an unknown kind, it drops everything that is cached.
 func TestWhatIsUnheardOfEndsAll(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -392,7 +395,7 @@ func TestWhatIsUnheardOfEndsAll(t *testing.T) {
 	remember(t, l, rec)
 }
 
-// A lease is over by whichever clock says so: one of them may have stood still while the machine slept.
+// A lease ends by whichever clock says so first: one of them may have stood still while the machine slept.
 func TestElapsedByEitherClock(t *testing.T) {
 	now := time.Now()
 	for _, tc := range []struct {
@@ -408,7 +411,7 @@ func TestElapsedByEitherClock(t *testing.T) {
 	}
 }
 
-// A token of a sandbox with a path of a thousand segments takes no more memory than others: it is asked of the store.
+// A token of a sandbox with a path of a thousand segments is not cached, so it takes no more memory than others.
 func TestLongPathsAreNotRemembered(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -435,7 +438,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkRemembered times an answer from memory.
+// BenchmarkRemembered times an answer from the cache.
 func BenchmarkRemembered(b *testing.B) {
 	db := testkit.NewDB(b)
 	l := db.Ledger(b)

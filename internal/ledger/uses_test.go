@@ -19,7 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// used is what the holder of a record says.
+// used returns the report of a record's holder.
 func used(rec broker.Record, calls int64) broker.Use {
 	use := broker.Use{Issuance: rec.ID, Holder: broker.Actor{Workload: rec.Subject}, Time: rec.Time.Add(time.Minute), Calls: calls}
 	if calls > 0 {
@@ -36,7 +36,7 @@ func ago(issued, ended time.Duration) func(*broker.Record) {
 	}
 }
 
-// Whoever holds a credential says once how often it was used; what nobody has is nobody's to tell of.
+// The holder of a credential can report once how often it was used. No one can report on a credential that nobody holds.
 func TestUsesAreReportedOnce(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -95,7 +95,7 @@ func TestUsesAreReportedOnce(t *testing.T) {
 	db.Check(t)
 }
 
-// Many say something at once, to two replicas: one of them is recorded, and told to all.
+// If many reports come at once, to two replicas, one of them is recorded, and all callers get it.
 func TestOneReportCounts(t *testing.T) {
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
@@ -120,7 +120,7 @@ func TestOneReportCounts(t *testing.T) {
 	db.Check(t)
 }
 
-// The tables hold what holders say to what there is, whoever writes them.
+// The tables accept only reports that fit the records, whoever writes them.
 func TestDatabaseHoldsReports(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
@@ -184,7 +184,8 @@ func TestDatabaseHoldsReports(t *testing.T) {
 	db.Check(t)
 }
 
-// Who owns the database can append what the broker never would: an auditor sees that nobody can have said it.
+// The owner of the database can append what the broker never would. An auditor sees that no holder can have made such a
+// report.
 func TestReportsThatCannotBe(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -220,7 +221,7 @@ func TestReportsThatCannotBe(t *testing.T) {
 	}
 }
 
-// verifyWith is what an auditor finds in a ledger that ends with an entry, which the owner takes back.
+// verifyWith returns an auditor's report on a ledger that ends with an entry, which is rolled back afterwards.
 func verifyWith(t *testing.T, db *testkit.DB, body string) audit.Report {
 	t.Helper()
 	tx, err := testkit.Connect(t, db.AdminURL).Begin(t.Context())
@@ -246,7 +247,7 @@ func verifyWith(t *testing.T, db *testkit.DB, body string) audit.Report {
 	return report
 }
 
-// What was asked, granted and used is counted by scope, within reach and between two times, wherever it lies.
+// Requests, grants and uses are counted by scope, within reach and between two times, wherever they lie.
 func TestUsageByScope(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)

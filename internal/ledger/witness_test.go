@@ -13,7 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// lastOf is the last checkpoint of a ledger.
+// lastOf returns the last checkpoint of a ledger.
 func lastOf(t *testing.T, l *ledger.Ledger, n notary) audit.Checkpoint {
 	t.Helper()
 	signed, err := l.Checkpoint(t.Context(), 0)
@@ -27,7 +27,7 @@ func lastOf(t *testing.T, l *ledger.Ledger, n notary) audit.Checkpoint {
 	return c
 }
 
-// I15: replicas that know nothing of an older backup notice it by a checkpoint that was kept elsewhere.
+// I15: replicas that have not seen the lost entries notice an older backup by a checkpoint that was kept elsewhere.
 func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		damage string
@@ -124,7 +124,7 @@ func TestCosignaturesAreKept(t *testing.T) {
 		{"b", 1, line},
 		{"a", 1, strings.Replace(line, "AAAA", "BBBB", 1)},
 		{"b", 2, line},
-		{"b", 2, strings.Replace(line, "AAAA", "CCCC", 1)}, // what it said first stays
+		{"b", 2, strings.Replace(line, "AAAA", "CCCC", 1)}, // the first one stays
 	} {
 		if err := l.Cosign(t.Context(), c.witness, c.size, c.line); err != nil {
 			t.Fatal(err)

@@ -23,14 +23,14 @@ func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 const sandbox = "spiffe://acme.test/agents/a"
 
-// moment is the time of a record that a test makes now: finer than Postgres keeps, on purpose, and of late, because it is the database
-// that tells what has expired.
+// moment returns the time of a record that a test makes now. It is finer than Postgres keeps, on purpose. It is recent,
+// because the database decides what has expired.
 func moment() time.Time { return time.Now().UTC().Truncate(time.Second).Add(-time.Second + 123456789) }
 
-// everything reaches all records of these tests.
+// everything is a reach that holds all records of these tests.
 var everything = broker.Reach{TrustDomains: []string{"acme.test", "other.test"}}
 
-// allowed is a record with an intent; change adapts it before the digests are made.
+// allowed returns a record with an intent; change adapts it before the digests are made.
 func allowed(change func(*broker.Record)) broker.Record {
 	start := moment()
 	rec := broker.Record{
@@ -64,7 +64,7 @@ func allowed(change func(*broker.Record)) broker.Record {
 	return rec
 }
 
-// dynamic is a record with the intent of something that Vault makes.
+// dynamic returns a record with the intent of a credential that Vault makes.
 func dynamic(kind string, change func(*broker.Record)) broker.Record {
 	return allowed(func(rec *broker.Record) {
 		grant := &scopes.Grant{
@@ -81,7 +81,7 @@ func dynamic(kind string, change func(*broker.Record)) broker.Record {
 	})
 }
 
-// minted is what Vault made of a dynamic record.
+// minted returns what Vault made for a dynamic record.
 func minted(rec broker.Record) *broker.Minted {
 	m := &broker.Minted{Name: "v-" + rec.ID}
 	if rec.Intent.Grant.Leased {
@@ -93,7 +93,7 @@ func minted(rec broker.Record) *broker.Minted {
 	return m
 }
 
-// to is the outcome that moves a record to a state.
+// to returns the outcome that moves a record to a state.
 func to(rec broker.Record, status broker.Status) broker.Outcome {
 	out := broker.Outcome{ID: rec.ID, Time: rec.Time.Add(time.Second), Status: status, Detail: "because"}
 	if slices.Contains([]broker.Status{broker.StatusIssued, broker.StatusExpired, broker.StatusUsed}, status) {
@@ -114,7 +114,7 @@ func settle(t *testing.T, l *ledger.Ledger, outs ...broker.Outcome) {
 	}
 }
 
-// announced is a command by an admin.
+// announced returns a command by an admin.
 func announced(kind string, target broker.Selector) broker.Command {
 	return broker.Command{
 		ID: uuid.Must(uuid.NewV7()).String(), Time: moment(), Kind: kind, Target: target, Reason: "because",
@@ -133,7 +133,7 @@ func announce(t *testing.T, l *ledger.Ledger, cmds ...broker.Command) {
 	}
 }
 
-// ofSandbox makes a record one of its own sandbox, of which no number waits for people.
+// ofSandbox assigns a record to a separate sandbox, so that no sandbox has too many pending requests.
 func ofSandbox(n int, change func(*broker.Record)) func(*broker.Record) {
 	return func(rec *broker.Record) {
 		rec.Subject.ID = spiffeid.RequireFromString(fmt.Sprintf("%s/%d", sandbox, n))
@@ -165,7 +165,7 @@ func pending(change func(*broker.Record)) broker.Record {
 	})
 }
 
-// viewOf is what is to be read back of a record.
+// viewOf returns the view that a record must have when it is read.
 func viewOf(rec broker.Record, index int64) broker.View {
 	d := rec.Decision
 	v := broker.View{
