@@ -15,7 +15,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// job is an entry on its way into the ledger.
+// job is an entry that is waiting to be appended.
 type job struct {
 	entry entry
 	// taken is set by the flusher that sends it or by the caller that gives up, whichever comes first.

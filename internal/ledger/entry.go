@@ -225,8 +225,8 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	return e.with(body)
 }
 
-// checkIntent returns ErrUnrecordable unless the intent is for a JWT whose claims match their digest byte for byte, or for a
-// Vault grant.
+// checkIntent returns ErrUnrecordable if the kind of an intent disagrees with its contents, or if the claims of a JWT do not
+// match their digest byte for byte.
 func checkIntent(i *broker.Intent) error {
 	switch {
 	case i == nil:

@@ -13,7 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// daveVotes and erinVotes are in the group that may break the glass, and not in the one that is asked.
+// daveVotes and erinVotes are in the group that may break the glass, and not in the group that is asked to approve.
 var (
 	daveVotes = broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}, SaidAt: saidEarlier}
 	erinVotes = broker.Voter{ID: "https://idp.test#erin", Name: "Erin", Handle: "erin", Groups: []string{"leads"}, SaidAt: saidEarlier}

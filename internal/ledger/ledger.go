@@ -99,7 +99,7 @@ type Ledger struct {
 	leaveRoom context.CancelFunc
 	roomEnded chan struct{} // closed when keepRoom has ended
 
-	// counting is a semaphore: one caller at once counts uses.
+	// counting is a semaphore: only one caller counts uses at any time.
 	counting chan struct{}
 
 	// memory is this replica's cache of token state. It is nil while there is none; asked then requests one from keepMemory.

@@ -26,7 +26,7 @@ func TestWhatBeginsIsReadBack(t *testing.T) {
 		allowed(nil),
 		denied(nil),
 		pending(nil),
-		// An unknown scope: nothing was typed, so what was asked is kept as it came.
+		// An unknown scope has no parameter types, so the parameters of the request are kept unchanged.
 		denied(func(rec *broker.Record) {
 			rec.Decision.Scope, rec.Decision.Resource, rec.Decision.Params = nil, "", nil
 			rec.Request.Scope = "no.such"

@@ -41,7 +41,7 @@ func TestListFilters(t *testing.T) {
 		allowed(as(start, "spiffe://acme.test/agents/a-b", "git.read", "t3", 6)),  // 6
 		allowed(as(start, "spiffe://acme.test/agents/a0", "git.read", "t3", 7)),   // 7
 	)
-	failing := allowed(as(start, "spiffe://acme.test/agents/z", "git.read", "t4", 8)) // 8, and 9 is its failure
+	failing := allowed(as(start, "spiffe://acme.test/agents/z", "git.read", "t4", 8)) // 8, and 9 records its failure
 	begin(t, l, failing)
 	out := broker.Outcome{ID: failing.ID, Time: failing.Time, Status: broker.StatusFailed, Detail: "internal"}
 	if err := l.RecordOutcome(t.Context(), out); err != nil {

@@ -116,7 +116,7 @@ const (
 )
 
 // passkey returns the passkey that the entry describes, or nil if the row disagrees with the entry. A row without its entry
-// gives nobody a passkey.
+// is no passkey.
 func (r passkeyRow) passkey() *broker.Passkey {
 	var b passkeyBody
 	if r.ID == nil || r.Person == nil || r.Credential == nil || r.PublicKey == nil || json.Unmarshal(r.Registered, &b) != nil {

@@ -123,7 +123,7 @@ func recordedAt(ctx context.Context, conn *pgxpool.Conn, index int64) (at time.T
 	return at.UTC(), err
 }
 
-// countChunk counts by minute what the entries with these indexes have decided or ended.
+// countChunk counts, by minute, what the entries with these indexes have decided or ended.
 func countChunk(ctx context.Context, conn *pgxpool.Conn, reach broker.Reach, first, beyond int64) (map[int64]broker.Rate, error) {
 	args := pgx.NamedArgs{"first": first, "beyond": beyond}
 	where := within(reach, "trust_domain", args)

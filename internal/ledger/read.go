@@ -151,7 +151,7 @@ func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
 	return page, rows.Err()
 }
 
-// claim is the use of an idempotency key by a sandbox.
+// claim is a sandbox's use of an idempotency key.
 type claim struct{ subject, key string }
 
 // readEarlier returns the records that made the claims. It reads on the writer's connection, because readers may have all of

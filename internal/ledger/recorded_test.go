@@ -142,7 +142,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 	}
 }
 
-// However chunks fall among readers, each decision is read once.
+// Each decision is read once, however the chunks are divided among readers.
 func TestHistoryInChunks(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)

@@ -412,7 +412,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"pending", `{"break_glass": "leads", "canonical": "{\"break_glass\":\"leads\"}"}`, ""},
 		{"pending", `{"break_glass": "leads", "canonical": "{}"}`, violation}, // people were not shown it
 		{"pending", `{"break_glass": "leads", "canonical": "{\"break_glass\":\"others\"}"}`, violation},
-		{"pending", `{"break_glass": "oncall", "canonical": "{\"break_glass\":\"oncall\"}"}`, violation}, // the group that was asked anyway
+		{"pending", `{"break_glass": "oncall", "canonical": "{\"break_glass\":\"oncall\"}"}`, violation}, // the group asked to approve
 		{"pending", `{"break_glass": "", "canonical": "{\"break_glass\":\"\"}"}`, violation},
 		{"allow", `{"break_glass": "leads"}`, violation},
 		{"allow", `{"decision_code": "break_glass"}`, violation}, // redeems no request
@@ -424,7 +424,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}`, ""},
 		{"allow", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4"}`, violation},
 		{"allow", `{"jkt": ""}`, violation},
-		{"pending", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I", "canonical": "{}"}`, violation}, // not what people were shown
+		{"pending", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I", "canonical": "{}"}`, violation}, // people were not shown it
 		{"allow", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": ["dev"]}`, ""},
 		{"allow", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": []}`, ""},
 		{"allow", `{"on_behalf_of": "https://idp.test#bob"}`, violation},
@@ -432,7 +432,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"allow", `{"on_behalf_of": "bob", "on_behalf_groups": []}`, violation},
 		{"allow", `{"on_behalf_of": "#bob", "on_behalf_groups": []}`, violation},
 		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, ""},
-		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{}"}`, violation}, // not what people were shown
+		{"pending", `{"on_behalf_of": "https://idp.test#bob", "on_behalf_groups": [], "canonical": "{}"}`, violation}, // not shown
 		{"pending", `{"canonical": "{\"on_behalf_of\":\"https://idp.test#bob\"}"}`, violation},                        // Bob could vote then
 		{"allow", `{"params": []}`, violation},
 		{"allow", `{"request_digest": "\\x"}`, violation},

@@ -34,7 +34,7 @@ type Notary interface {
 	Sign(ctx context.Context, text string) ([]byte, error)
 }
 
-// Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Only one of all replicas signs at once. Seal checks
+// Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Only one replica signs at any time. Seal checks
 // each checkpoint against the last one that this replica knows. While they disagree, the ledger takes no entries.
 func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
 	for fault := ""; ctx.Err() == nil; {

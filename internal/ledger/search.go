@@ -138,7 +138,7 @@ func (s *search) picky() bool {
 	return q.Task != "" || ofOne && q.Status == broker.StatusIssued || q.Approver != "" || len(q.Credential) > 0 || q.Name != ""
 }
 
-// within holds a row to a piece of the reach.
+// within returns the conditions that a row is in the piece of the reach and between the bounds of the search.
 func (s *search) within(i int, p piece) []string {
 	all := []string{`entry_index >= @from AND entry_index < @until_index`}
 	if p.all {

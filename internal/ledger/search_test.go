@@ -63,7 +63,7 @@ func TestSearchFilters(t *testing.T) {
 		name  string
 		query broker.Query
 		want  []int64 // within acme.test
-		other bool    // and 6
+		other bool    // whether 6 matches too
 	}{
 		{"a word", broker.Query{Words: "flaky"}, []int64{3, 2}, true},
 		{"of a compound, in another case", broker.Query{Words: "Test"}, []int64{2}, false},

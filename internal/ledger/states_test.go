@@ -267,7 +267,7 @@ func TestMovesRace(t *testing.T) {
 	db.Check(t)
 }
 
-// Two moves of one record that wait for the same commit both happen, one after the other.
+// If two moves of one record wait for the same commit, both happen, one after the other.
 func TestMovesInOrder(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

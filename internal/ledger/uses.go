@@ -108,7 +108,7 @@ func (l *Ledger) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach brok
 	}
 	counting, cancel := context.WithTimeout(ctx, usageWithin)
 	defer cancel()
-	// Only one count runs at once, so that searches find connections.
+	// Only one count runs at any time, so that searches find connections.
 	select {
 	case l.counting <- struct{}{}:
 		defer func() { <-l.counting }()

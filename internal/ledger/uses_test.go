@@ -28,7 +28,7 @@ func used(rec broker.Record, calls int64) broker.Use {
 	return use
 }
 
-// ago makes a record one of some time ago, whose credential has ended since.
+// ago gives a record the times of one that was issued and has ended this long ago.
 func ago(issued, ended time.Duration) func(*broker.Record) {
 	return func(rec *broker.Record) {
 		now := moment()

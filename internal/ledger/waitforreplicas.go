@@ -17,7 +17,7 @@ const askEvery = 2 * time.Millisecond
 // the next one: the current round may predate its commit.
 type rounds struct {
 	mu      sync.Mutex
-	next    chan struct{} // closed at the end of the next round; nil when nobody waits for one
+	next    chan struct{} // closed at the end of the next round; nil if no caller waits for one
 	running bool
 	ended   sync.WaitGroup
 }
