@@ -76,15 +76,17 @@ func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e endin
 	}
 }
 
-// end ends records that are already known, like endAll.
-func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) {
+// end ends records that are already known, like endAll. It reports whether all of them are recorded as ended; the sweeper finishes what
+// Vault has not revoked yet.
+func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) bool {
 	ctx = context.WithoutCancel(ctx)
 	_, open, err := b.stop(ctx, held, e)
 	if err != nil {
 		b.cfg.Log.WarnContext(ctx, "end of credentials left to the sweeper", "cause", e.cause, "error", err)
-		return
+		return false
 	}
 	b.revokeAll(ctx, open, e.term)
+	return true
 }
 
 // stop makes records inactive. It returns those that are finished, and those that Vault must still revoke. After an error, some

@@ -26,6 +26,8 @@ type lifecycle struct {
 	live        []broker.LiveCredential
 	page        broker.LivePage // of the last call
 	due         []broker.LiveCredential
+	leads       time.Duration
+	read        []time.Time // the Orders of each query for overdue records
 	deadlines   []broker.Task
 	commands    []broker.Command
 }
@@ -55,7 +57,10 @@ func (p *tape) Live(_ context.Context, _ broker.Selector, _ broker.Reach, page b
 	return p.live, nil
 }
 
-func (p *tape) Overdue(context.Context, broker.Overdue) ([]broker.LiveCredential, error) {
+func (p *tape) Overdue(_ context.Context, q broker.Overdue) ([]broker.LiveCredential, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read = append(p.read, q.Orders)
 	return p.due, nil
 }
 
@@ -90,9 +95,9 @@ func (p *tape) Revoke(_ context.Context, h broker.VaultLease) error {
 
 func (p *tape) Alive(context.Context, broker.VaultLease) (bool, error) { return p.alive, nil }
 
-// AcquireLeadership leads just long enough for one sweep.
+// AcquireLeadership leads for one sweep, or for as long as leads says.
 func (p *tape) AcquireLeadership(ctx context.Context, do func(context.Context, int64) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, max(p.leads, 50*time.Millisecond))
 	defer cancel()
 	return do(ctx, 7)
 }
@@ -350,11 +355,33 @@ func TestSweepClosesTasks(t *testing.T) {
 	}
 }
 
+// An order that could not be carried out is read again, however old it becomes (I2).
+func TestSweepRetriesOrders(t *testing.T) {
+	for name, failure := range map[string]error{"carried out": nil, "not recorded": broker.ErrLedgerUnavailable} {
+		f := newFixture(t)
+		f.tape.due = []broker.LiveCredential{{
+			ID: id(t, time.Hour, f.clock), Kind: "database", Status: broker.StatusIssued, Detail: broker.CauseTaskEnded,
+			Expires: f.clock.Add(time.Hour), VaultLease: broker.VaultLease{Accessor: "a"},
+		}}
+		f.tape.outcomeErr = map[broker.Status]error{broker.StatusRevoking: failure}
+		f.tape.leads = 1500 * time.Millisecond
+		f.sweepFor(t, f.tape.leads+10*time.Millisecond)
+		if len(f.tape.read) != 2 || f.tape.read[1].IsZero() != (failure != nil) {
+			t.Errorf("%s: got orders read since %v, want all of them only while one is open", name, f.tape.read)
+		}
+	}
+}
+
 // sweepOnce leads until one sweep is over.
 func (f *fixture) sweepOnce(t *testing.T) {
 	t.Helper()
+	f.sweepFor(t, 60*time.Millisecond)
+}
+
+func (f *fixture) sweepFor(t *testing.T, long time.Duration) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) { // its clock advances only when every goroutine is blocked
-		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), long)
 		defer cancel()
 		if err := f.Sweep(ctx, f.tape); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("sweep ended with %v", err)

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,7 +128,10 @@ func (s *sweeper) finish(ctx context.Context) error {
 		}
 		s.alarm(ctx, unrevoked(held, now))
 		if done := s.advanceAll(ctx, held); len(held) < sweepBatch {
-			s.orders = now.Add(-time.Minute)
+			// Older orders need not be read again, unless one of them could not be carried out.
+			if !slices.ContainsFunc(held, func(h LiveCredential) bool { _, open := s.attempts[h.ID]; return open && ordered(h) }) {
+				s.orders = now.Add(-time.Minute)
+			}
 			return nil
 		} else if done == 0 {
 			return nil
@@ -135,6 +139,9 @@ func (s *sweeper) finish(ctx context.Context) error {
 	}
 	return nil
 }
+
+// ordered reports whether an order ends the record, and nobody carried it out: a task's end, a quarantine, a denial or the parent's end.
+func ordered(h LiveCredential) bool { return h.Status == StatusIssued && h.Detail != "" }
 
 func unrevoked(held []LiveCredential, now time.Time) int {
 	n := 0
@@ -198,9 +205,8 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 		return s.compensate(ctx, h)
 	case h.Status == StatusRevoking:
 		return s.revoke(ctx, h, s.term).Why == ""
-	case h.Detail != "": // a task's end, a quarantine, a denial or the parent's end ordered this, and nobody carried it out
-		s.end(ctx, []LiveCredential{h}, ending{cause: h.Detail, term: s.term})
-		return true
+	case ordered(h):
+		return s.end(ctx, []LiveCredential{h}, ending{cause: h.Detail, term: s.term})
 	default:
 		return s.expire(ctx, h)
 	}
