@@ -53,8 +53,8 @@ type Outbox interface {
 	// Next returns the oldest notice that is due, and postpones it by NoticeLease. It returns nil if there is none, or if another
 	// Outbox serves this subscriber. That one keeps the subscriber until NoticeLease after its last call.
 	Next(ctx context.Context, sub Subscription) (*Notice, error)
-	// Told removes a notice after its delivery.
-	Told(ctx context.Context, name string, n Notice) error
+	// MarkDelivered removes a notice after its delivery.
+	MarkDelivered(ctx context.Context, name string, n Notice) error
 	// PutOff makes a notice due again after a delay.
 	PutOff(ctx context.Context, name string, n Notice, after time.Duration) error
 	// Release lets another Outbox serve this subscriber at once.

@@ -21,6 +21,7 @@ func atATime(per string, most int) broker.Limit {
 }
 
 func TestAliveLimitHoldsOverReplicas(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	rule := limitedBy(atATime(scopes.PerSandbox, 7))
@@ -53,6 +54,7 @@ func TestAliveLimitHoldsOverReplicas(t *testing.T) {
 }
 
 func TestWhatCountsAsAlive(t *testing.T) {
+	t.Parallel()
 	here, sub := as(moment(), sandbox, "git.read", "t1", 0), as(moment(), sandbox+"/x", "git.read", "t1", 0)
 	for _, tc := range []struct {
 		name   string
@@ -92,6 +94,7 @@ func TestWhatCountsAsAlive(t *testing.T) {
 
 // Both kinds of limits hold at once. A request that one refuses does not count against the other.
 func TestAliveAndRate(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	alive, rate := atATime(scopes.PerTask, 1), limit("shared", 2, time.Hour)
@@ -124,6 +127,7 @@ func TestAliveAndRate(t *testing.T) {
 
 // The wait lasts until the earliest credential ends, and at least a second.
 func TestAliveWait(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rule := limitedBy(atATime(scopes.PerSandbox, 2))
@@ -137,6 +141,7 @@ func TestAliveWait(t *testing.T) {
 }
 
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	begin(t, l, allowed(limitedBy(limit("old", 1, time.Minute))))
@@ -159,6 +164,7 @@ func TestPrune(t *testing.T) {
 
 // A record that ended by its time alone is read as expired, and listed as expired.
 func TestExpiredIsDerived(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	recs := map[string]broker.Record{}

@@ -78,6 +78,7 @@ func redeems(request broker.Record) broker.Record {
 }
 
 func TestApprovalIsRedeemedOnce(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	request := approved(t, l)
@@ -99,6 +100,7 @@ func TestApprovalIsRedeemedOnce(t *testing.T) {
 
 // I4 and I5: a request counts as approved only with the votes of eligible people, also when it is redeemed.
 func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -150,6 +152,7 @@ func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 
 // T3, as far as the broker's own role goes: the database refuses rows that no one has voted for.
 func TestForgedApprovals(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -178,6 +181,7 @@ func TestForgedApprovals(t *testing.T) {
 // A person with a narrow reach sees the requests in it, however many wait elsewhere. A request that matches twice is listed
 // once.
 func TestStandingIsCutWithinReach(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	var want []broker.Standing
@@ -224,6 +228,7 @@ func TestStandingIsCutWithinReach(t *testing.T) {
 
 // Each trust domain has its turn, and in it each sandbox, and the oldest request of a sandbox comes first.
 func TestWaitingComesInTurn(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	asked := map[string]string{}

@@ -30,6 +30,7 @@ func ends(t *testing.T, wantOn bool, all ...*ledger.Ledger) time.Time {
 }
 
 func TestBootstrapEndsOnce(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	here, there := db.Ledger(t), db.Ledger(t)
 	if left := time.Until(ends(t, true, here, there)); left <= 0 || left > time.Hour {
@@ -54,6 +55,7 @@ func TestBootstrapEndsOnce(t *testing.T) {
 }
 
 func TestBootstrapEndsByItself(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	owner := testkit.Connect(t, db.AdminURL)
@@ -77,6 +79,7 @@ func TestBootstrapEndsByItself(t *testing.T) {
 // A clock that goes back, as after a failover, does not restart the bootstrap admin's time once any replica has seen its
 // end.
 func TestBootstrapStaysOver(t *testing.T) {
+	t.Parallel()
 	for name, see := range map[string]func(*ledger.Ledger) error{
 		"told":  func(l *ledger.Ledger) error { _, _, err := l.Bootstrap(t.Context()); return err },
 		"ended": func(l *ledger.Ledger) error { return l.EndBootstrap(t.Context()) },
@@ -105,6 +108,7 @@ func TestBootstrapStaysOver(t *testing.T) {
 
 // A database without entries is as old as its first migration.
 func TestUpgradeOfAnUnusedDatabase(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	for isApplied(t, db, 8) {
 		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
@@ -126,6 +130,7 @@ func TestUpgradeOfAnUnusedDatabase(t *testing.T) {
 
 // A database with entries is as old as they are, so an upgrade makes no one an admin.
 func TestUpgradeOpensNoBootstrap(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	for isApplied(t, db, 8) {

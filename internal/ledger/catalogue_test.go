@@ -58,6 +58,7 @@ func decidedBy(digest string) func(*broker.Record) {
 }
 
 func TestCatalogueIsKeptAsItWas(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	if head, err := l.InForce(t.Context()); err != nil || head != (broker.CatalogueVersion{}) {
@@ -91,6 +92,7 @@ func TestCatalogueIsKeptAsItWas(t *testing.T) {
 
 // A step is refused unless it follows on what is in force. A digest stands for its own files only.
 func TestStepsThatDoNotFollow(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	take(t, l, step(t, l, broker.CatalogueApplied, "One", ""))
@@ -139,6 +141,7 @@ func TestStepsThatDoNotFollow(t *testing.T) {
 
 // I11: a record that was decided by another catalogue than the one in force is not begun, and counts against no limit.
 func TestRecordsOfAnotherCatalogue(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	begin(t, l, allowed(decidedBy("sha256:c0ffee")), denied(nil)) // while no catalogue is in force, any will do
@@ -171,6 +174,7 @@ func TestRecordsOfAnotherCatalogue(t *testing.T) {
 // H105 at its core: while two replicas begin records and catalogues change, no record comes after a change that it does not
 // know of.
 func TestRecordsAndCatalogueRace(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	var inForce atomic.Pointer[string]
@@ -207,6 +211,7 @@ func TestRecordsAndCatalogueRace(t *testing.T) {
 
 // The broker's own login cannot put a catalogue in force that no one has applied.
 func TestForgedCatalogues(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

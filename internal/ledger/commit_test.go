@@ -21,6 +21,7 @@ func withKey(key string) func(*broker.Record) {
 }
 
 func TestManyWritersLeaveNoGap(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
@@ -54,6 +55,7 @@ func TestManyWritersLeaveNoGap(t *testing.T) {
 }
 
 func TestOneKeyIsOneRecord(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	for name, kind := range map[string]func(func(*broker.Record)) broker.Record{
@@ -101,6 +103,7 @@ func TestOneKeyIsOneRecord(t *testing.T) {
 }
 
 func TestFailureFreesTheKey(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -121,6 +124,7 @@ func TestFailureFreesTheKey(t *testing.T) {
 
 // The same record twice must not look like two commits, because a caller that gets nil mints.
 func TestBeginTwiceIsOneCommit(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for name, rec := range map[string]broker.Record{"with a key": allowed(withKey("k")), "without": allowed(nil)} {
@@ -190,6 +194,7 @@ func batch(t *testing.T, db *testkit.DB, l *ledger.Ledger, recs []broker.Record)
 }
 
 func TestQueuedRecordsShareACommit(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	var recs []broker.Record
 	for rec := range records(100) {
@@ -212,6 +217,7 @@ func TestQueuedRecordsShareACommit(t *testing.T) {
 }
 
 func TestBadRecordIsRefusedBeforeItIsQueued(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for name, change := range map[string]func(*broker.Record){
@@ -240,6 +246,7 @@ func TestBadRecordIsRefusedBeforeItIsQueued(t *testing.T) {
 }
 
 func TestBadRecordFailsAlone(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	var recs []broker.Record
 	var names []string
@@ -272,6 +279,7 @@ func TestBadRecordFailsAlone(t *testing.T) {
 }
 
 func TestBrokenInsertWritesNothing(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	admin := testkit.Connect(t, db.AdminURL)
@@ -302,6 +310,7 @@ func TestBrokenInsertWritesNothing(t *testing.T) {
 }
 
 func TestCallerThatGivesUp(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	gone, cancel := context.WithCancel(t.Context())
@@ -351,6 +360,7 @@ func TestCallerThatGivesUp(t *testing.T) {
 }
 
 func TestClosedLedger(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := open(t, db.BrokerURL)
 	errs := make(chan error, 50)

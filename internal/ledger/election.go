@@ -89,7 +89,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 			c.close(ctx)
 		}
 		if err != nil && !waited && ctx.Err() == nil {
-			c.ledger.log.WarnContext(ctx, "no leader can be elected", "office", c.leadership, "error", unavailable("electing", err))
+			c.ledger.log.WarnContext(ctx, "no leader can be elected", "leadership", c.leadership, "error", unavailable("electing", err))
 		}
 		wait.For(ctx, probeEvery)
 	}

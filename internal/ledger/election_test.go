@@ -57,6 +57,7 @@ func depose(t *testing.T, owner *pgx.Conn) {
 }
 
 func TestOneLeads(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	first, firstEnd := run(ctx, db.Ledger(t))
@@ -97,6 +98,7 @@ func TestOneLeads(t *testing.T) {
 
 // A leader whose session ends is notified, another one leads, and later outcomes of the first are refused.
 func TestDeposedLeader(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, other, owner := db.Ledger(t), db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	rec := bring(t, l, "database", []broker.Status{broker.StatusUnknown}, nil)
@@ -141,6 +143,7 @@ func TestDeposedLeader(t *testing.T) {
 
 // Each schema of one database has a leader.
 func TestEachSchemaHasItsLeader(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	var ends []chan error
 	for range 2 {

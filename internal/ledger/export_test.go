@@ -37,12 +37,12 @@ func CountInChunksOf(t interface{ Cleanup(func()) }, size int64) {
 // Elapsed returns the time passed by the monotonic or the wall clock, whichever is longer.
 func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
 
-// MostTold is the largest number of cached tokens.
-const MostTold = mostTold
+// MostCached is the largest number of cached tokens.
+const MostCached = mostCached
 
-// ToldLate reports whether a token is cached as active by a caller that asked before the token's end, but got its answer
+// CachedLate reports whether a token is cached as active by a caller that asked before the token's end, but got its answer
 // after another caller had learned of the end.
-func ToldLate() bool {
+func CachedLate() bool {
 	m := newMemory(time.Now)
 	m.lease.Store(&lease{taken: time.Now()})
 	m.ended("token", 8)
@@ -51,8 +51,8 @@ func ToldLate() bool {
 	return ok
 }
 
-// Told caches this many tokens, and returns how many of them are still cached after that.
-func Told(tokens int) (n int) {
+// CachedAfter caches this many tokens, and returns how many of them are still cached after that.
+func CachedAfter(tokens int) (n int) {
 	var k standings
 	for i := range tokens {
 		k.put(fmt.Sprint(i), standing{})

@@ -18,6 +18,7 @@ import (
 
 // C2: the answer to a commit is lost.
 func TestLostAnswer(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name      string
 		how       cut
@@ -73,6 +74,7 @@ func TestLostAnswer(t *testing.T) {
 }
 
 func TestLostAnswerOfTheOthers(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	p, databaseURL := through(t, db.BrokerURL)
@@ -161,6 +163,7 @@ func TestStoppedPostgres(t *testing.T) {
 
 // A commit that does not get the lock on the head in time is given up, and does not happen later.
 func TestStuckCommit(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := open(t, db.BrokerURL)
 	_, release := hold(t, db)
@@ -179,6 +182,7 @@ func TestStuckCommit(t *testing.T) {
 }
 
 func TestFullQueue(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	// The timeout is long, so that no caller gives up while the queue fills on a slow machine.
 	l, err := ledger.Open(t.Context(), ledger.Config{
@@ -210,6 +214,7 @@ func TestFullQueue(t *testing.T) {
 // If an operator cancels a commit's wait for its standby, Postgres reports success, with a warning that the commit may be
 // lost with the server. The ledger must not take that for success.
 func TestCancelledWaitForStandby(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := open(t, db.BrokerURL)
 	begin(t, l, allowed(nil))
@@ -247,6 +252,7 @@ func TestCancelledWaitForStandby(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
 	db, empty := testkit.NewDB(t), testkit.EmptyDB(t)
 	u, err := url.Parse(db.BrokerURL)
 	if err != nil {
@@ -283,6 +289,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestOpenWarnsOfPower(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	for name, tc := range map[string]struct {
 		url  string

@@ -81,9 +81,9 @@ type Ledger struct {
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
-	// The pools write, seals, live, tokens, inclusionProofs and sessions always connect to the primary. Checkpoints use
+	// The pools write, seals, live, tokens, dpopProofs and sessions always connect to the primary. Checkpoints use
 	// seals, so no writer ever waits for a connection because of them.
-	write, seals, read, live, tokens, inclusionProofs, sessions, audit *pgxpool.Pool
+	write, seals, read, live, tokens, dpopProofs, sessions, audit *pgxpool.Pool
 
 	// sealed is the last checkpoint that this replica has seen, and tip the last entry that it has appended.
 	// rollbackDetected holds the error while the database is known to be behind them.
@@ -102,12 +102,12 @@ type Ledger struct {
 	// counting is a semaphore: only one caller counts uses at any time.
 	counting chan struct{}
 
-	// memory is this replica's cache of token state. It is nil while there is none; asked then requests one from keepMemory.
+	// memory is this replica's cache of token state. It is nil while there is none; asked then requests one from keepCache.
 	memory      atomic.Pointer[memory]
 	now         func() time.Time
 	asked       chan struct{}
 	leaveMemory context.CancelFunc
-	forgotten   chan struct{} // closed when keepMemory has ended
+	forgotten   chan struct{} // closed when keepCache has ended
 	rounds      rounds
 
 	// tallies are the counts for callers of Rates. tallying queues those that keepTallies has to continue.
@@ -165,7 +165,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	go l.keepRoom(room)
 	memory, leaveMemory := context.WithCancel(lasting)
 	l.leaveMemory = leaveMemory
-	go l.keepMemory(memory)
+	go l.keepCache(memory)
 	tallying, leaveTallies := context.WithCancel(lasting)
 	l.leaveTallies = leaveTallies
 	go l.keepTallies(tallying)
@@ -181,7 +181,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 		{&l.read, forReading},
 		{&l.live, forLive},
 		{&l.tokens, l.forTokens},
-		{&l.inclusionProofs, l.forProofs},
+		{&l.dpopProofs, l.forProofs},
 		{&l.sessions, l.forSessions},
 		{&l.audit, forAuditing},
 		{&l.seals, l.forSealing},
@@ -199,7 +199,7 @@ func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 }
 
 func (l *Ledger) disconnect() {
-	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.live, l.tokens, l.inclusionProofs, l.sessions, l.audit} {
+	for _, pool := range []*pgxpool.Pool{l.write, l.seals, l.read, l.live, l.tokens, l.dpopProofs, l.sessions, l.audit} {
 		if pool != nil {
 			pool.Close()
 		}

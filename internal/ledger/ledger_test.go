@@ -20,6 +20,7 @@ var sameView = cmp.Options{
 }
 
 func TestWhatBeginsIsReadBack(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for index, rec := range []broker.Record{
@@ -55,6 +56,7 @@ func TestWhatBeginsIsReadBack(t *testing.T) {
 }
 
 func TestSettleMovesForwardOnly(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -95,6 +97,7 @@ func TestSettleMovesForwardOnly(t *testing.T) {
 }
 
 func TestRefusalsAreEntries(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -126,6 +129,7 @@ func TestRefusalsAreEntries(t *testing.T) {
 }
 
 func TestReachLimitsGet(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	rec := allowed(nil)
 	begin(t, l, rec)

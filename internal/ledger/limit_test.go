@@ -41,6 +41,7 @@ func later(t *testing.T, owner *pgx.Conn, by time.Duration) {
 }
 
 func TestLimitHoldsOverReplicas(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	var accepted, refused, free atomic.Int64
@@ -76,6 +77,7 @@ func TestLimitHoldsOverReplicas(t *testing.T) {
 
 // The database must follow the definition of the algorithm, and both must do what a limit promises.
 func TestLimitsFollowTheAlgorithm(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	const count, each = 5, time.Hour
@@ -123,6 +125,7 @@ func TestLimitsFollowTheAlgorithm(t *testing.T) {
 
 // A request counts against all of its limits or against none, and the error names the tightest one.
 func TestLimitsCountTogether(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	narrow, wide := limit("narrow", 1, time.Hour), limit("wide", 3, 24*time.Hour)
@@ -143,6 +146,7 @@ func TestLimitsCountTogether(t *testing.T) {
 
 // A repeated key counts against no limit, and a limited request does not use up its key, within one commit too.
 func TestLimitsAndKeys(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	with := func(key string) broker.Record {

@@ -28,6 +28,7 @@ func as(start time.Time, id, scope, task string, minutes int) func(*broker.Recor
 }
 
 func TestListFilters(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	begin(
@@ -126,6 +127,7 @@ func indexes(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach)
 
 // Any client that may send requests can make large records. A page of them ends early, and no record is left out.
 func TestPagesAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	const records = 120
 	for range records {
@@ -144,6 +146,7 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 }
 
 func TestListRefusesPageSizes(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	for _, limit := range []int{-1, 0, 501} {
 		if _, err := l.List(t.Context(), broker.Query{Limit: limit}, everything); !errors.Is(err, ledger.ErrPageSize) {
@@ -153,6 +156,7 @@ func TestListRefusesPageSizes(t *testing.T) {
 }
 
 func TestPagingWhileOthersWrite(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, other := db.Ledger(t), db.Ledger(t)
 	begin(t, l, slices.Collect(records(100))...)

@@ -91,11 +91,11 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 // already, and more likely alive than not.
 const orderGrace = 2 * time.Second
 
-// disobeyed selects the credentials that a command in force should have ended, each once. It goes from the commands, of
+// unexecuted selects the credentials that a command in force should have ended, each once. It goes from the commands, of
 // which few are new, to the records through issuances_alive, hour by hour of their ends. No credential lives longer than 24
 // hours, so an ended task or a denial of an approved request does not matter longer either. Each quarantine can yield up to
 // the limit, because a record that was moved does not come again.
-const disobeyed = `
+const unexecuted = `
 	WITH alive_in AS MATERIALIZED (
 		SELECT array_agg(date_bin('1 hour', now(), '2000-01-01 00:00:00Z') + n * interval '1 hour') AS hours
 		FROM generate_series(0, 26) AS n
@@ -150,7 +150,7 @@ func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.Live
 			UNION ALL
 			SELECT i.*, NULL FROM issuances AS i WHERE status = 'issued' AND leased AND expires_at < @overdue
 			UNION ALL
-			(SELECT * FROM (`+disobeyed+`) AS each)
+			(SELECT * FROM (`+unexecuted+`) AS each)
 		) AS alive
 		ORDER BY random()
 		LIMIT @limit`, pgx.NamedArgs{

@@ -33,6 +33,7 @@ func taskEnd(id, task string, at time.Time) broker.Command {
 }
 
 func TestQuarantineForbids(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		quarantine, subject string
 		want                error
@@ -70,6 +71,7 @@ func TestQuarantineForbids(t *testing.T) {
 }
 
 func TestTaskEnds(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l, other := db.Ledger(t), db.Ledger(t)
@@ -137,6 +139,7 @@ func TestTaskEnds(t *testing.T) {
 }
 
 func TestQuarantines(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, other := db.Ledger(t), db.Ledger(t)
 	if err := l.Announce(t.Context(), lift(sandbox)); !errors.Is(err, broker.ErrNotFound) {
@@ -208,6 +211,7 @@ func TestQuarantines(t *testing.T) {
 // The owner of the database can append what the broker never would. An auditor sees if such an entry lifts no quarantine in
 // force.
 func TestLiftsThatCannotBe(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	stands := quarantine(sandbox)
 	announce(t, db.Ledger(t), stands, quarantine("spiffe://other.test"))
@@ -229,6 +233,7 @@ func TestLiftsThatCannotBe(t *testing.T) {
 
 // After a command was answered, nothing that it forbids begins on any replica. The checker covers what began before.
 func TestCommandsRaceRequests(t *testing.T) {
+	t.Parallel()
 	for name, cmd := range map[string]broker.Command{
 		"quarantine": quarantine("spiffe://acme.test/agents"), "task": taskEnd(sandbox, "task-1", time.Time{}),
 	} {
@@ -268,6 +273,7 @@ func TestCommandsRaceRequests(t *testing.T) {
 }
 
 func TestBadCommands(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -315,6 +321,7 @@ func lapse(rec *broker.Record) {
 }
 
 func TestLive(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	names := map[string]string{}
@@ -411,6 +418,7 @@ func TestLive(t *testing.T) {
 }
 
 func TestHeldSaysAll(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "database", []broker.Status{broker.StatusIssued}, nil)
@@ -429,6 +437,7 @@ func TestHeldSaysAll(t *testing.T) {
 }
 
 func TestDue(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -502,6 +511,7 @@ func TestDue(t *testing.T) {
 
 // The answers to commands and outcomes can get lost too.
 func TestLostAnswerOfCommands(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	p, databaseURL := through(t, db.BrokerURL)
 	l := open(t, databaseURL)

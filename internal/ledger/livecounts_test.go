@@ -26,6 +26,7 @@ func liveCounts(t *testing.T, l *ledger.Ledger, reach broker.Reach) broker.LiveC
 
 // Each live credential counts once in each group, with the latest end, and nothing else counts.
 func TestLiveCounts(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	const other = "spiffe://other.test/agents/a"
@@ -94,6 +95,7 @@ func TestLiveCounts(t *testing.T) {
 
 // LiveCounts names the largest groups and counts all credentials.
 func TestCensusNamesTheLargest(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	if err := devstack.FillAt(t.Context(), time.Second, db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ func onBobsBehalf(rec *broker.Record) {
 
 // What a record says of a person is read back, in every kind of record.
 func TestThePersonIsKept(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	ofBob := func(rec *broker.Record) { rec.Request.User = bobsUser() }
@@ -48,6 +49,7 @@ func TestThePersonIsKept(t *testing.T) {
 // I5 and T3: Bob cannot approve a request on his own behalf, and it is not issued on behalf of anyone else, whoever writes
 // the rows.
 func TestNobodyDecidesForThemselves(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := pending(onBobsBehalf)
@@ -82,6 +84,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 // An approval for the task covers requests on behalf of the same person, or on nobody's behalf if it was given for such a
 // request.
 func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -124,6 +127,7 @@ func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 }
 
 func TestWhatIsHandedDownIsForTheSamePerson(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	parent := allowed(func(rec *broker.Record) { rec.Request.User = bobsUser() })
 	begin(t, l, parent)

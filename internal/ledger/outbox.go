@@ -73,7 +73,7 @@ func (o *Outbox) Next(ctx context.Context, sub broker.Subscription) (*broker.Not
 		if !moot {
 			return n, nil
 		}
-		if err := o.Told(ctx, sub.Name, *n); err != nil {
+		if err := o.MarkDelivered(ctx, sub.Name, *n); err != nil {
 			return nil, err
 		}
 	}
@@ -203,8 +203,8 @@ func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot 
 	return p.notice(), p.Moot, nil
 }
 
-// Told implements [broker.Outbox].
-func (o *Outbox) Told(ctx context.Context, name string, n broker.Notice) error {
+// MarkDelivered implements [broker.Outbox].
+func (o *Outbox) MarkDelivered(ctx context.Context, name string, n broker.Notice) error {
 	_, err := o.pool.Exec(ctx, `
 		DELETE FROM webhook_notices WHERE (webhook, entry_index, kind) = (@name, @index, @kind)`,
 		pgx.NamedArgs{"name": name, "index": n.Index, "kind": string(n.Kind)})

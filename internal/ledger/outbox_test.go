@@ -44,7 +44,7 @@ func tells(t *testing.T, box *ledger.Outbox, sub broker.Subscription, kind broke
 	if n.SPIFFEID != rec.Subject.ID.String() || n.Task != rec.Request.Task || n.Resource != rec.Decision.Resource || n.Scope != rec.Request.Scope {
 		t.Errorf("got %+v, want what was recorded", n)
 	}
-	if err := box.Told(t.Context(), sub.Name, *n); err != nil {
+	if err := box.MarkDelivered(t.Context(), sub.Name, *n); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -57,6 +57,7 @@ func tellsNothing(t *testing.T, box *ledger.Outbox, sub broker.Subscription) {
 }
 
 func TestNoticesFollowFromEntries(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	waits(t, l) // before any webhook has subscribed
@@ -92,6 +93,7 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 
 // A request that reuses an earlier approval causes a notice that it is decided, and never one that it waits.
 func TestNoticesOfWhatIsRemembered(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -123,6 +125,7 @@ func TestNoticesOfWhatIsRemembered(t *testing.T) {
 
 // A notice that follows from no entry is sent when it is due, and only if it is still true then.
 func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	box := openOutbox(t, db, standings)
@@ -166,6 +169,7 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 // A notice that waits for another attempt lets others pass, keeps its id, and is dropped when it is moot. Only one Outbox
 // serves a webhook at once.
 func TestNoticesThatAreNotTaken(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	box, other := openOutbox(t, db, standings), openOutbox(t, db)
@@ -202,6 +206,7 @@ func TestNoticesThatAreNotTaken(t *testing.T) {
 
 // A webhook that got no notices for long gets those of the last day, however many entries there were.
 func TestNoticesCatchUp(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -40,6 +40,7 @@ func partitionsOf(t *testing.T, db *testkit.DB) (all []ledger.Partition, filled 
 
 // Replicas that append across the bounds of partitions at once create the next ones ahead, and leave no gap.
 func TestEntriesGoOnAcrossPartitions(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 3)
@@ -68,6 +69,7 @@ func TestEntriesGoOnAcrossPartitions(t *testing.T) {
 // An entry that no partition takes is not recorded, and the caller gets an error. Appends work again once there is a
 // partition.
 func TestNoRoom(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 1)
 	owner := testkit.Connect(t, db.AdminURL)
@@ -121,6 +123,7 @@ func (b *lockedBuffer) String() string {
 }
 
 func TestPartitionSize(t *testing.T) {
+	t.Parallel()
 	conn := testkit.Connect(t, testkit.NewDB(t).AdminURL)
 	for _, tc := range []struct {
 		grown  int64
@@ -150,6 +153,7 @@ func TestPartitionSize(t *testing.T) {
 
 // Partitions can be reached only through the table. The table checks what a single partition cannot.
 func TestPartitionsAreGuarded(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 2)
 	l := db.Ledger(t)
@@ -196,6 +200,7 @@ func TestPartitionsAreGuarded(t *testing.T) {
 // A ledger that was filled before there were partitions becomes the first partition. All partitions can be merged into one
 // table again.
 func TestFilledLedgerIsPartitioned(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 3)
 	l := db.Ledger(t)

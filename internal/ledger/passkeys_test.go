@@ -48,6 +48,7 @@ func keyOfAnother(t *testing.T, who broker.Voter, another broker.Passkey) broker
 
 // A person can have ten passkeys, however many are registered at once. A removed one makes room.
 func TestPasskeysAreCounted(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l, other := db.Ledger(t), db.Ledger(t)
@@ -105,6 +106,7 @@ func TestPasskeysAreCounted(t *testing.T) {
 
 // The schema refuses a passkey, or a signature, that no entry has.
 func TestPasskeysAreNotForged(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	p, a := adds(t, l, bobVotes)
@@ -159,6 +161,7 @@ func TestPasskeysAreNotForged(t *testing.T) {
 
 // The commit that redeems a request does not count votes whose passkey was removed.
 func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for _, removed := range []bool{false, true} {

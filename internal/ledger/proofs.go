@@ -13,7 +13,7 @@ var _ broker.DPoPReplayCache = (*Ledger)(nil)
 func (l *Ledger) UseProof(ctx context.Context, p dpop.Proof) error {
 	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
 	defer cancel()
-	tag, err := l.inclusionProofs.Exec(ctx, `
+	tag, err := l.dpopProofs.Exec(ctx, `
 		INSERT INTO dpop_seen (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING`, p.Digest[:], p.Until)
 	switch {
 	case err != nil:

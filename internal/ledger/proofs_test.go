@@ -21,6 +21,7 @@ func proof(name string) dpop.Proof {
 
 // If a hundred callers use one proof at once, on two replicas, one succeeds.
 func TestProofIsUsedOnce(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []broker.DPoPReplayCache{db.Ledger(t), db.Ledger(t)}
 	var accepted, replayed atomic.Int64
@@ -47,6 +48,7 @@ func TestProofIsUsedOnce(t *testing.T) {
 }
 
 func TestProofsAreForgottenWhenTheyWouldNotBeAccepted(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	exec(t, owner, `
@@ -68,6 +70,7 @@ func TestProofsAreForgottenWhenTheyWouldNotBeAccepted(t *testing.T) {
 }
 
 func TestProofIsRefusedWithoutTheStore(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)
 	exec(t, owner, `REVOKE INSERT ON dpop_seen FROM brevet_broker`)
@@ -92,6 +95,7 @@ func BenchmarkUseProof(b *testing.B) {
 
 // I4: an approved credential is issued for the key that people were shown, whoever writes it.
 func TestApprovalIsForOneKey(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	request := approved(t, l)
 	forged := redeems(request)

@@ -149,6 +149,7 @@ func issued(in broker.Rates) (sum int64) {
 
 // Rates says what is not counted yet, and does not wait for it.
 func TestRatesWaitForNobody(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -177,6 +178,7 @@ func TestRatesWaitForNobody(t *testing.T) {
 
 // If there are more reaches than are kept, each still gets its own counts.
 func TestRatesOfManyReaches(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	begin(t, l, allowed(nil))

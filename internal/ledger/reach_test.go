@@ -47,6 +47,7 @@ var notPlaces = []string{"", "/", "spiffe:", "spiffe:/", "spiffe://", "acme.test
 
 // No reach shows or counts a record, a live credential or a quarantine outside it, and each reach shows all inside it.
 func TestNoReachSeesBeyondIt(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	records, standing := map[string]string{}, []string{} // SPIFFE IDs by record
@@ -144,6 +145,7 @@ func drawReach(random *rand.Rand) broker.Reach {
 
 // The entry of a command names the person who gave it, and so do the projections.
 func TestPeopleOrder(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	const alice = "https://idp.test#alice"

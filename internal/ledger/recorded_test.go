@@ -63,6 +63,7 @@ func recorded(rec broker.Record) scopes.Recorded {
 }
 
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -114,6 +115,7 @@ func TestHistory(t *testing.T) {
 
 // A request that waited and was redeemed counts once.
 func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -144,6 +146,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 
 // Each decision is read once, however the chunks are divided among readers.
 func TestHistoryInChunks(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -167,6 +170,7 @@ func TestHistoryInChunks(t *testing.T) {
 }
 
 func TestHistoryOfNothing(t *testing.T) {
+	t.Parallel()
 	h := history(t, testkit.NewDB(t), moment(), 2)
 	if got := readAll(t, h, 2); h.Total() != 0 || got != nil {
 		t.Errorf("got %d decisions and %v, want none", h.Total(), got)
@@ -174,6 +178,7 @@ func TestHistoryOfNothing(t *testing.T) {
 }
 
 func TestHistoryFailures(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	begin(t, db.Ledger(t), allowed(nil), allowed(nil))

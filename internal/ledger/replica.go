@@ -48,8 +48,8 @@ func (l *Ledger) remember() (*memory, time.Time) {
 	return m, l.now()
 }
 
-// keepMemory reads the entries while callers look up tokens, until ctx ends.
-func (l *Ledger) keepMemory(ctx context.Context) {
+// keepCache reads the entries while callers look up tokens, until ctx ends.
+func (l *Ledger) keepCache(ctx context.Context) {
 	defer close(l.forgotten)
 	r := &replica{ledger: l, id: uuid.New()}
 	for failing := false; ; {

@@ -99,6 +99,7 @@ func holds(t *testing.T, db *testkit.DB, n notary, kept ...audit.Checkpoint) aud
 }
 
 func TestOldEntriesAreDropped(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	var straddles, over broker.Record
 	db, l, n := young(t, func(l *ledger.Ledger) {
@@ -168,6 +169,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 
 // Approvals stay with what was issued for them, on both sides of a partition's border.
 func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	var asked, unused broker.Record
 	parent := allowed(old)
@@ -227,6 +229,7 @@ func left(t *testing.T, db *testkit.DB) int64 {
 // A partition stays if something in it may still be alive, or if it is not old, sealed and hashed. So do all partitions
 // after it.
 func TestWhatStays(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	leased := dynamic("database", old)
 	for name, tc := range map[string]struct {
@@ -276,6 +279,7 @@ func alive(rec *broker.Record) {
 
 // Others can append and read while entries are dropped, and lose nothing.
 func TestDropWhileOthersAppend(t *testing.T) {
+	t.Parallel()
 	db, l, n := aged(t, nil)
 	sealed(t, l, n)
 	stop, ended := make(chan struct{}), make(chan int)
@@ -316,6 +320,7 @@ func TestDropWhileOthersAppend(t *testing.T) {
 
 // A long read delays the drop, and delays no append.
 func TestDropWaitsForReaders(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db, l, n := aged(t, nil)
 	sealed(t, l, n)
@@ -355,6 +360,7 @@ func TestDropWaitsForReaders(t *testing.T) {
 
 // Only the owner can drop entries.
 func TestOnlyTheOwnerDrops(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	for _, databaseURL := range []string{db.BrokerURL, db.AuditorURL} {
 		if _, err := ledger.OpenRetention(t.Context(), databaseURL); !errors.Is(err, ledger.ErrNotOwner) {
@@ -368,6 +374,7 @@ func TestOnlyTheOwnerDrops(t *testing.T) {
 
 // An owner without superuser rights can do all of this, and so can the broker whose partitions it owns.
 func TestAPlainOwnerWillDo(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.EmptyDB(t)
 	u, err := url.Parse(db.AdminURL)

@@ -17,6 +17,7 @@ import (
 // The rules of an issuance were CHECKs once, and the down migration of 00026_rules.sql brings those back. A row breaks a
 // rule exactly if it would have failed one of the CHECKs.
 func TestRulesSayWhatTheChecksSaid(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for _, rec := range []broker.Record{allowed(withKey("k")), allowed(in(7, nil)), denied(nil), pending(nil), dynamic("database", nil)} {

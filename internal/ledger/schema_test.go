@@ -43,6 +43,7 @@ func refusedBy(t *testing.T, conn *pgx.Conn, sql string, args ...any) string {
 }
 
 func TestGrants(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	begin(t, l, allowed(limitedBy(limit("x", 1, time.Hour))), denied(nil))
@@ -277,6 +278,7 @@ func TestGrants(t *testing.T) {
 }
 
 func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	conn := testkit.Connect(t, db.BrokerURL)
 	const id, other = "00000000-0000-7000-8000-000000000001", "00000000-0000-7000-8000-000000000002"
@@ -329,6 +331,7 @@ func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
 
 // No row can be inserted with a state that no request can have.
 func TestDatabaseRefusesImpossibleRows(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	recs := map[string]broker.Record{
@@ -471,6 +474,7 @@ func merging(t *testing.T, conn *pgx.Conn) string {
 
 // No row can become such a state either, whichever columns may change. PostgreSQL's message names the rule.
 func TestRulesHoldForWhatChanges(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := dynamic("database", nil)
@@ -500,6 +504,7 @@ func TestRulesHoldForWhatChanges(t *testing.T) {
 }
 
 func TestIssuanceNeedsItsEntry(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -133,6 +133,7 @@ func checkpoints(t *testing.T, db *testkit.DB) []checkpointRow {
 }
 
 func TestCheckpointsAreOfTheTreeOverTheEntries(t *testing.T) {
+	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)
 	sealed(t, l, n)
@@ -165,6 +166,7 @@ func TestCheckpointsAreOfTheTreeOverTheEntries(t *testing.T) {
 }
 
 func TestReplicasSignOneLineOfCheckpoints(t *testing.T) {
+	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t), db.Ledger(t)}
 	ctx, stop := context.WithCancel(t.Context())
@@ -212,6 +214,7 @@ func tamper(t *testing.T, db *testkit.DB, statements ...string) {
 
 // I15: if what a replica or a checkpoint knows of is gone or changed, at least that replica appends nothing.
 func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		damage string
 		// fresh is set if a replica that has just started notices it too.
@@ -254,6 +257,7 @@ func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 
 // If the key is lost, or the log gets another name, nothing is appended until the earlier key is configured.
 func TestALogGoesOnUnderAnotherKey(t *testing.T) {
+	t.Parallel()
 	for name, next := range map[string]notary{"another key": notaryOf(t, origin), "another name": notaryOf(t, "brevet.test/new")} {
 		t.Run(name, func(t *testing.T) {
 			db, before := testkit.NewDB(t), newNotary(t)
@@ -279,6 +283,7 @@ func TestALogGoesOnUnderAnotherKey(t *testing.T) {
 // A replica that reconnects to a database without the last entry that it has appended does not append there, even before it
 // has checked a checkpoint.
 func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	grow(t, l, 3)
@@ -312,6 +317,7 @@ func hangUp(t *testing.T, db *testkit.DB) {
 }
 
 func TestTheDatabaseKeepsTheTree(t *testing.T) {
+	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)
 	grow(t, l, 300)

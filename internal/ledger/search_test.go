@@ -36,6 +36,7 @@ func elsewhere(rec *broker.Record) {
 
 // Each filter finds exactly the records that match, whatever text it holds and whatever the reader's reach is.
 func TestSearchFilters(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	login := dynamic(scopes.KindDatabase, because("rotate the keys", map[string]any{"db": "main"})) // 0, and 1 is its issue
@@ -171,6 +172,7 @@ func back(t *testing.T, l *ledger.Ledger, q broker.Query, reach broker.Reach) []
 
 // A reader who pages back and forth while others write sees neither gaps nor duplicates, in searches of all kinds.
 func TestPagesTurnBothWays(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	l := testkit.NewDB(t).Ledger(t)
 	fill := func(n int) {
@@ -238,6 +240,7 @@ func TestPagesTurnBothWays(t *testing.T) {
 
 // A search that takes too long fails with another error than one on an unavailable database.
 func TestSearchesAreGivenUp(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	begin(t, l, allowed(nil))
@@ -263,6 +266,7 @@ func TestSearchesAreGivenUp(t *testing.T) {
 
 // Searches with a separate auditor's login see what the broker's login sees, and can only read.
 func TestSearchesAsAuditors(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, AuditURL: db.AuditorURL, AuditConns: 1, Log: slog.New(slog.DiscardHandler)})

@@ -11,6 +11,7 @@ import (
 )
 
 func TestSessions(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	here, there := db.Ledger(t), db.Ledger(t)
 	alive, over := sha256.Sum256([]byte("alive")), sha256.Sum256([]byte("over"))

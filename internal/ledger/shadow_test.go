@@ -13,6 +13,7 @@ import (
 
 // Objects that a session creates do not replace those that the triggers and functions of the schema use.
 func TestShadowsAreNotLookedAt(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "database", []broker.Status{broker.StatusIssued, broker.StatusRevoking, broker.StatusRevoked}, nil)
@@ -60,6 +61,7 @@ func TestShadowsAreNotLookedAt(t *testing.T) {
 // Every function of the schema resolves names in that schema first and in the session's temporary one last, or resolved them
 // when it was created.
 func TestFunctionsHaveTheirOwnSearchPath(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	var functions, fixed int
 	if err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `

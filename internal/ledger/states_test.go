@@ -79,6 +79,7 @@ func bring(t *testing.T, l *ledger.Ledger, kind string, way []broker.Status, cha
 // I13: every allowed move happens and every other one is refused, through the ledger, and as SQL by the broker's own role
 // and by the owner.
 func TestStatesMoveForwardOnly(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	logins := []*pgx.Conn{testkit.Connect(t, db.BrokerURL), testkit.Connect(t, db.AdminURL)}
@@ -127,6 +128,7 @@ const moveSQL = `
 
 // A move changes only the columns that it has to, whoever makes it.
 func TestMovesChangeNothingElse(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	conn := testkit.Connect(t, db.AdminURL)
@@ -148,6 +150,7 @@ func TestMovesChangeNothingElse(t *testing.T) {
 }
 
 func TestOutcomesAreReadBack(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	token := dynamic("vault-token", nil)
@@ -197,6 +200,7 @@ func get(t *testing.T, l *ledger.Ledger, id string) *broker.View {
 
 // A record that failed frees its idempotency key, and no other record does.
 func TestKeysOfDynamicRecords(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for status, way := range ways["database"] {
@@ -213,6 +217,7 @@ func TestKeysOfDynamicRecords(t *testing.T) {
 
 // Outcomes and intents that contradict themselves are refused, without effect on others.
 func TestBadOutcomes(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -247,6 +252,7 @@ func TestBadOutcomes(t *testing.T) {
 
 // I13: when many callers move the same records at once, over two replicas, each record takes one path through its states.
 func TestMovesRace(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	for range 20 {
@@ -269,6 +275,7 @@ func TestMovesRace(t *testing.T) {
 
 // If two moves of one record wait for the same commit, both happen, one after the other.
 func TestMovesInOrder(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := dynamic("database", nil)

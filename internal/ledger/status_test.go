@@ -22,6 +22,7 @@ func status(t *testing.T, l *ledger.Ledger) broker.LedgerStatus {
 }
 
 func TestStatusOfAnEmptyLedger(t *testing.T) {
+	t.Parallel()
 	got := status(t, testkit.NewDB(t).Ledger(t))
 	if !got.Primary || got.Version == "" || got.RoundTrip <= 0 || got.RoundTrip > time.Minute || got.Bytes <= 0 {
 		t.Errorf("got %+v, want a primary that answers", got)
@@ -32,6 +33,7 @@ func TestStatusOfAnEmptyLedger(t *testing.T) {
 }
 
 func TestStatusTellsOfCheckpoints(t *testing.T) {
+	t.Parallel()
 	l, n := testkit.NewDB(t).Ledger(t), newNotary(t)
 	for range 3 {
 		grow(t, l, 1)
@@ -61,6 +63,7 @@ func TestStatusTellsOfCheckpoints(t *testing.T) {
 
 // The status counts as unrevoked the credentials that raise an alarm.
 func TestStatusCountsTheUnrevoked(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	age := func(of time.Duration) func(*broker.Record) {
 		return func(rec *broker.Record) { rec.Time = time.Now().UTC().Add(-of) }
@@ -79,6 +82,7 @@ func TestStatusCountsTheUnrevoked(t *testing.T) {
 
 // Every replica sees that there is a leader, and the leader sees that it is the one.
 func TestStatusTellsWhoLeads(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
 	reigns, end := run(t.Context(), one)
@@ -113,6 +117,7 @@ func TestStatusTellsWhoLeads(t *testing.T) {
 }
 
 func TestStatusOfADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	l.Close()
 	if _, err := l.Status(t.Context()); !errors.Is(err, broker.ErrLedgerUnavailable) {

@@ -35,6 +35,7 @@ func in(index int, change func(*broker.Record)) func(*broker.Record) {
 }
 
 func TestWhichTokensAreActive(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	ended := func(target broker.Selector, at time.Time) *broker.Command {
 		cmd := announced(broker.CommandTaskEnd, target)
@@ -96,6 +97,7 @@ func TestWhichTokensAreActive(t *testing.T) {
 
 // A service whose clock is behind accepts a token for a little longer, but not one that was ended.
 func TestStatusListsOutliveTheirTokens(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, in(7, func(rec *broker.Record) {
 		rec.Expires = time.Now().Add(-10 * time.Second).Truncate(time.Second)
@@ -108,6 +110,7 @@ func TestStatusListsOutliveTheirTokens(t *testing.T) {
 
 // Only the token that was issued is active. Another one with its id was signed by someone who has the key.
 func TestTokensThatWereNotIssued(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	rec := bring(t, l, "jwt", nil, nil)
 	if isActive(t, l, rec.ID, sha256.Sum256([]byte("other claims"))) {
@@ -138,6 +141,7 @@ func TestTokensThatWereNotIssued(t *testing.T) {
 
 // A static credential ends with its task for every caller, and an unknown one was never alive.
 func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
+	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	wants := func(name, id string, want bool) {
 		t.Helper()
@@ -167,6 +171,7 @@ func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
 // A failover that lost a revocation does not bring the token back (I6): a replica that knows of the missing entries gives no
 // answer.
 func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
+	t.Parallel()
 	const back = `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; UPDATE issuances SET status = 'issued', status_detail = NULL, actor = NULL`
 	revoked := func(t *testing.T) (*testkit.DB, *ledger.Ledger, broker.Record) {
 		db := testkit.NewDB(t)
@@ -207,6 +212,7 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 // I6: no token is active by the word of a server that does not hold what was committed here, since it may lack the token's
 // end.
 func TestStandingOfTheRightServer(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "jwt", nil, in(7, nil))

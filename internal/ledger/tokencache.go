@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// mostTold bounds the number of cached tokens, and mostMarks the marks of each token. The cache takes about twenty
+	// mostCached bounds the number of cached tokens, and mostMarks the marks of each token. The cache takes about twenty
 	// megabytes, forty at most. A token has a mark for each segment of its sandbox's path, and a path can have a thousand
 	// segments.
-	mostTold, mostMarks = 1 << 16, 100
+	mostCached, mostMarks = 1 << 16, 100
 	// endings is the number of marks for what has ended. It is a power of two, and each mark takes eight bytes.
 	endings = 1 << 17
 )
@@ -159,7 +159,7 @@ func (k *standings) put(id string, t standing) {
 }
 
 func (k *standings) add(id string, t standing) {
-	if k.young == nil || len(k.young) >= mostTold/2 {
+	if k.young == nil || len(k.young) >= mostCached/2 {
 		k.young, k.old = map[string]standing{}, k.young
 	}
 	k.young[id] = t

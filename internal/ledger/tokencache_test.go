@@ -46,6 +46,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 
 // When a token ends on one replica, the other drops it from its cache after WaitForReplicas, and drops nothing else.
 func TestWhatEndsIsForgotten(t *testing.T) {
+	t.Parallel()
 	ends := func(target broker.Selector, at time.Time) func(*testing.T, *ledger.Ledger, broker.Record) {
 		return func(t *testing.T, l *ledger.Ledger, _ broker.Record) {
 			announce(t, l, taskEnd(target.SPIFFEID, target.Task, at))
@@ -98,6 +99,7 @@ func TestWhatEndsIsForgotten(t *testing.T) {
 // replica has read the entry. That holds for what was cached before, and for the answer of a caller that asked earlier and
 // caches it later.
 func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
 	for n := range 20 {
@@ -111,13 +113,14 @@ func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
 			t.Errorf("token %d: active from memory after it was told to be inactive", n)
 		}
 	}
-	if ledger.ToldLate() {
+	if ledger.CachedLate() {
 		t.Error("active from memory, as somebody was told late who asked before its end")
 	}
 }
 
 // A task's end with a later time takes effect without a further entry.
 func TestMemoryEndsWithTheTask(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
 	rec := bring(t, one, "jwt", nil, nil)
@@ -137,6 +140,7 @@ func TestMemoryEndsWithTheTask(t *testing.T) {
 
 // Another token with the id of a cached one is not found: someone with the key has signed it.
 func TestMemoryGoesByTheClaims(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "jwt", nil, nil)
@@ -152,6 +156,7 @@ func TestMemoryGoesByTheClaims(t *testing.T) {
 // H104, H106 and I6, thousands of times: however busy two replicas are, a lookup that begins after WaitForReplicas has
 // returned does not find an ended token active, even if the token was being looked up at that time.
 func TestNoEndIsMissed(t *testing.T) {
+	t.Parallel()
 	const tokens, callers = 2000, 32
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
@@ -226,6 +231,7 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 // A replica that is stuck answers nothing from its cache once others have confirmed an end without it, which they do within
 // a second. When it continues, it takes part again.
 func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
+	t.Parallel()
 	for name, hold := range map[string]string{
 		"before it tells how far it has read": `SELECT FROM replicas FOR UPDATE`,
 		"with all that is known of replicas":  `LOCK TABLE replicas IN ACCESS EXCLUSIVE MODE`,
@@ -272,6 +278,7 @@ func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
 
 // Other replicas wait only once for a replica that died.
 func TestWhoDiedIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	conn := testkit.Connect(t, db.AdminURL)
@@ -299,6 +306,7 @@ func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 // A server that does not hold what was committed here does not know which replicas to wait for. So the replica waits for the
 // end of all leases.
 func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	bring(t, l, "jwt", []broker.Status{broker.StatusRevoked}, nil)
@@ -312,6 +320,7 @@ func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
 
 // No replica waits for a closed ledger, and a new ledger starts with an empty cache.
 func TestMemoryEndsWithTheLedger(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
 	rec := bring(t, one, "jwt", nil, nil)
@@ -332,6 +341,7 @@ func TestMemoryEndsWithTheLedger(t *testing.T) {
 // Without Postgres no cached token is active for longer than the lease. Once Postgres is back, a token that ended during
 // that time is not active.
 func TestMemoryEndsWithoutPostgres(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	p, url := through(t, db.BrokerURL)
 	one, other := db.Ledger(t), open(t, url)
@@ -363,6 +373,7 @@ func TestMemoryEndsWithoutPostgres(t *testing.T) {
 
 // Answers of a server that went back are not cached, and what was cached before is dropped.
 func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	first, rec := bring(t, l, "jwt", nil, nil), bring(t, l, "jwt", nil, nil)
@@ -379,6 +390,7 @@ func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
 
 // If a replica reads an entry of an unknown kind, it drops everything that is cached.
 func TestWhatIsUnheardOfEndsAll(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "jwt", nil, nil)
@@ -397,6 +409,7 @@ func TestWhatIsUnheardOfEndsAll(t *testing.T) {
 
 // A lease ends by whichever clock says so first: one of them may have stood still while the machine slept.
 func TestElapsedByEitherClock(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	for _, tc := range []struct {
 		to   time.Time
@@ -413,6 +426,7 @@ func TestElapsedByEitherClock(t *testing.T) {
 
 // A token of a sandbox with a path of a thousand segments is not cached, so it takes no more memory than others.
 func TestLongPathsAreNotRemembered(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	deep := func(segments int) broker.Record {
@@ -433,8 +447,9 @@ func TestLongPathsAreNotRemembered(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	if got := ledger.Told(3 * ledger.MostTold); got > ledger.MostTold || got < ledger.MostTold/2 {
-		t.Errorf("got %d tokens remembered, want at most %d", got, ledger.MostTold)
+	t.Parallel()
+	if got := ledger.CachedAfter(3 * ledger.MostCached); got > ledger.MostCached || got < ledger.MostCached/2 {
+		t.Errorf("got %d tokens remembered, want at most %d", got, ledger.MostCached)
 	}
 }
 

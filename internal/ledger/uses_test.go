@@ -38,6 +38,7 @@ func ago(issued, ended time.Duration) func(*broker.Record) {
 
 // The holder of a credential can report once how often it was used. No one can report on a credential that nobody holds.
 func TestUsesAreReportedOnce(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	for name, rec := range map[string]broker.Record{
@@ -97,6 +98,7 @@ func TestUsesAreReportedOnce(t *testing.T) {
 
 // If many reports come at once, to two replicas, one of them is recorded, and all callers get it.
 func TestOneReportCounts(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
 	rec := allowed(nil)
@@ -122,6 +124,7 @@ func TestOneReportCounts(t *testing.T) {
 
 // The tables accept only reports that fit the records, whoever writes them.
 func TestDatabaseHoldsReports(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -187,6 +190,7 @@ func TestDatabaseHoldsReports(t *testing.T) {
 // The owner of the database can append what the broker never would. An auditor sees that no holder can have made such a
 // report.
 func TestReportsThatCannotBe(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec, reported, denial, failed := allowed(nil), allowed(nil), denied(nil), allowed(nil)

@@ -29,6 +29,7 @@ func lastOf(t *testing.T, l *ledger.Ledger, n notary) audit.Checkpoint {
 
 // I15: replicas that have not seen the lost entries notice an older backup by a checkpoint that was kept elsewhere.
 func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		damage string
 		want   bool
@@ -74,6 +75,7 @@ func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
 }
 
 func TestGrowthIsProven(t *testing.T) {
+	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)
 	if _, _, _, err := l.Growth(t.Context(), 0); !errors.Is(err, audit.ErrNotYet) {
@@ -105,6 +107,7 @@ func TestGrowthIsProven(t *testing.T) {
 var line = "— witness.example/w AAAA" + strings.Repeat("A", 98) + "==\n"
 
 func TestCosignaturesAreKept(t *testing.T) {
+	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)
 	var plain [3]string

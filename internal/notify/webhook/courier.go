@@ -116,10 +116,10 @@ func (c *Courier) one(ctx context.Context, h *hook) (bool, error) {
 	log := c.cfg.Log.With("webhook", h.sub.Name, "notice", n.ID, "attempts", n.Attempts)
 	switch {
 	case failure == nil:
-		return true, c.cfg.Outbox.Told(ctx, h.sub.Name, *n)
+		return true, c.cfg.Outbox.MarkDelivered(ctx, h.sub.Name, *n)
 	case c.cfg.Now().Sub(n.Time) > giveUp:
 		log.ErrorContext(ctx, "webhook not told, for good", "error", failure)
-		return false, c.cfg.Outbox.Told(ctx, h.sub.Name, *n)
+		return false, c.cfg.Outbox.MarkDelivered(ctx, h.sub.Name, *n)
 	}
 	log.WarnContext(ctx, "webhook not told", "error", failure)
 	return false, c.cfg.Outbox.PutOff(ctx, h.sub.Name, *n, retryAfter(n.Attempts))

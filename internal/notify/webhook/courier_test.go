@@ -15,6 +15,7 @@ import (
 
 // Two replicas deliver to each webhook all its notices, in order and once.
 func TestEachEventIsToldOnce(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	second := s.Replica(t)
 	all, acme := newReceiver(t, nil), newReceiver(t, nil)
@@ -57,6 +58,7 @@ func TestEachEventIsToldOnce(t *testing.T) {
 
 // A failed delivery is retried with the same id and does not delay the others.
 func TestRetries(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	var mu sync.Mutex
 	tries, fails := map[string]int{}, ""
@@ -91,6 +93,7 @@ func TestRetries(t *testing.T) {
 
 // A break-glass approval is announced at the first vote and when it is approved.
 func TestABrokenGlassIsTold(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	second := s.Replica(t)
 	r := newReceiver(t, nil)
@@ -125,6 +128,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // A crash loses no notice. A notice that was being delivered is delivered again.
 func TestNothingIsLostInACrash(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	r := newReceiver(t, nil)
 	spec := r.spec("one")
@@ -160,6 +164,7 @@ func TestNothingIsLostInACrash(t *testing.T) {
 
 // Events during an interruption are delivered later, and a replica that stops releases its lease immediately.
 func TestAReplicaThatGoes(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	r := newReceiver(t, nil)
 	before := ask(t, s, agent) // the webhook is not subscribed yet

@@ -22,6 +22,7 @@ import (
 
 // H96: configurations that are refused.
 func TestWebhooksThatAreRefused(t *testing.T) {
+	t.Parallel()
 	sound := webhook.Spec{
 		Name: "one", Target: safehttp.Target{URL: secret.New("https://hooks.example/x")}, Secret: secret.New(whsec),
 		Events: []broker.NoticeKind{broker.NoticeWaiting}, Within: []string{people.Everywhere},
@@ -101,6 +102,7 @@ func names(t *testing.T, asked *atomic.Int32) *net.Resolver {
 // H96: whatever a name resolves to, the client never connects to an address that is not allowed, and no redirect leads
 // there.
 func TestCallsThatAreNotMade(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	var reached atomic.Int32
 	inside := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
@@ -147,6 +149,7 @@ func refusal(s *testkit.Stack, name, why string) bool {
 
 // A webhook can use plain HTTP to a loopback address if the configuration allows it.
 func TestPlaintextIsForLoopback(t *testing.T) {
+	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	got := make(chan string, 10)
 	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Webhook-Id") }))

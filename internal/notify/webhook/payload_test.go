@@ -26,6 +26,7 @@ const (
 var vectorTime = time.Unix(1614265330, 0)
 
 func TestSignatures(t *testing.T) {
+	t.Parallel()
 	got, err := webhook.Sign(whsec, vectorID, vectorTime, []byte(vectorBody))
 	if err != nil || got != vectorSignature {
 		t.Errorf("got %q, %v, want that of the test vector", got, err)
@@ -78,6 +79,7 @@ func TestSignatures(t *testing.T) {
 
 // H75, H71 to H79: Slack renders no mention and no link from a sandbox's text.
 func TestSlackMessagesAreInert(t *testing.T) {
+	t.Parallel()
 	const hostile = "<!channel> <@U1> <https://evil.example|ok> https://evil.example @here *b* `c` &lt; \u202egnp\u200b\x1b[2J\r\n> A request is approved"
 	spec := webhook.Spec{
 		Name: "slack", Target: safehttp.Target{URL: secret.New("https://hooks.example/services/x")}, Format: webhook.FormatSlack,

@@ -27,6 +27,7 @@ func lastIn(t *testing.T, p *place, file witness.File) int64 {
 }
 
 func TestCheckpointsAreAppendedToAFile(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	file := witness.File(filepath.Join(t.TempDir(), "checkpoints"))
 	if got := lastIn(t, p, file); got != 0 {
@@ -57,6 +58,7 @@ func TestCheckpointsAreAppendedToAFile(t *testing.T) {
 
 // The last complete checkpoint that the log has signed counts.
 func TestFilesThatAreDamaged(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.grow(t, 3)
 	three, _ := p.checkpoint(t, 0)
@@ -88,6 +90,7 @@ func TestFilesThatAreDamaged(t *testing.T) {
 }
 
 func TestCheckpointsArePosted(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	got := make(chan string, 10)
 	calls := 0
@@ -136,6 +139,7 @@ func git(t *testing.T, dir string, args ...string) string {
 }
 
 func TestCheckpointsAreCommitted(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	remote, one, two := t.TempDir(), t.TempDir(), t.TempDir()
 	git(t, remote, "init", "--bare", "--initial-branch", "main")
@@ -176,6 +180,7 @@ func TestCheckpointsAreCommitted(t *testing.T) {
 }
 
 func TestGitAsksNobody(t *testing.T) {
+	t.Parallel()
 	alone := t.TempDir()
 	git(t, alone, "init", "--initial-branch", "main")
 	if err := witness.Git(alone).Put(t.Context(), "x\n"); err != nil {

@@ -25,6 +25,7 @@ func cosigner(t *testing.T, w *testkit.Witness) *audit.Cosigner {
 }
 
 func TestWitnessesCosignWhatGrows(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	one, two := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
 	c := p.carry(t, witness.Config{Witnesses: of(one, two)})
@@ -57,6 +58,7 @@ func TestWitnessesCosignWhatGrows(t *testing.T) {
 }
 
 func TestAWitnessThatHangsKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	hanging, sound := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
 	hanging.Break(func(_ http.ResponseWriter, r *http.Request) {
@@ -77,6 +79,7 @@ func TestAWitnessThatHangsKeepsNobodyWaiting(t *testing.T) {
 
 // A failure is logged when it begins and when it ends, and counted each time.
 func TestFailuresBeginAndEnd(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	w, other := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
 	p.grow(t, 1)
@@ -126,6 +129,7 @@ func TestFailuresBeginAndEnd(t *testing.T) {
 
 // Two histories under one key: the witness cosigns only the first one that it saw, and the other one raises an alarm.
 func TestSplitViews(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.grow(t, 5)
 	for name, entries := range map[string]int{"longer": 7, "as long": 5, "shorter": 3} {
@@ -149,6 +153,7 @@ func TestSplitViews(t *testing.T) {
 }
 
 func TestOneReplicaCarriesAtATime(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	w := p.witness(t, "one.example/w")
 	q := &place{p.db.Ledger(t), p.stack, p.db, p.keys}
@@ -167,6 +172,7 @@ func TestOneReplicaCarriesAtATime(t *testing.T) {
 }
 
 func TestWitnessesThatAreRefused(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	w := p.witness(t, "one.example/w")
 	for name, spoil := range map[string]func(*witness.Config){

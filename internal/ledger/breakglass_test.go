@@ -72,6 +72,7 @@ func redeemsBroken(request broker.Record, change func(*broker.Record)) broker.Re
 }
 
 func TestTwoWhoBreakTheGlassAreEnough(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	request := breakable(t, l)
@@ -96,6 +97,7 @@ func TestTwoWhoBreakTheGlassAreEnough(t *testing.T) {
 
 // The database checks whose votes approve a request and its issuance, whatever the broker writes.
 func TestForgedBreakGlass(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	to := func(votes int, becomes broker.Status) broker.Transition {
@@ -130,6 +132,7 @@ func TestForgedBreakGlass(t *testing.T) {
 }
 
 func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -167,6 +170,7 @@ func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
 }
 
 func TestWhoStandsInSeesWhatWaits(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	request := breakable(t, l)
@@ -186,6 +190,7 @@ func TestWhoStandsInSeesWhatWaits(t *testing.T) {
 }
 
 func TestNoticesOfABrokenGlass(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	alarmed := standings
@@ -200,7 +205,7 @@ func TestNoticesOfABrokenGlass(t *testing.T) {
 		if err != nil || n == nil || n.Status != status || n.Request != request.ID || n.Group != "leads" || n.Quorum != 2 {
 			t.Fatalf("got %+v, %v, want that the glass is broken and it is %s", n, err, status)
 		}
-		if err := box.Told(t.Context(), alarmed.Name, *n); err != nil {
+		if err := box.MarkDelivered(t.Context(), alarmed.Name, *n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -209,6 +214,7 @@ func TestNoticesOfABrokenGlass(t *testing.T) {
 
 // T3: a writer with the broker's own role cannot record a break-glass approval as an approval by the group.
 func TestNobodySaysThatTheGroupHasApproved(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	redeemed, request := breakable(t, l), breakable(t, l)

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// disobeyed returns what commands should have ended, by sandbox.
-func disobeyed(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []string {
+// unexecuted returns what commands should have ended, by sandbox.
+func unexecuted(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []string {
 	t.Helper()
 	held, err := l.Overdue(t.Context(), broker.Overdue{Orders: orders, Limit: limit})
 	if err != nil {
@@ -29,6 +29,7 @@ func disobeyed(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []st
 
 // A credential that several commands forbid is returned once. Commands from long ago are left out.
 func TestDueByOrder(t *testing.T) {
+	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -55,14 +56,14 @@ func TestDueByOrder(t *testing.T) {
 	}
 	slices.Sort(want)
 	for name, orders := range map[string]time.Time{"all": {}, "of the last minute": now.Add(-time.Minute)} {
-		if got := disobeyed(t, l, orders, 100); !slices.Equal(got, want) {
+		if got := unexecuted(t, l, orders, 100); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
-	if got := disobeyed(t, l, now.Add(time.Second), 100); len(got) != 0 {
+	if got := unexecuted(t, l, now.Add(time.Second), 100); len(got) != 0 {
 		t.Errorf("later orders: got %q", got)
 	}
-	if got := disobeyed(t, l, time.Time{}, 2); len(got) != 2 {
+	if got := unexecuted(t, l, time.Time{}, 2); len(got) != 2 {
 		t.Errorf("two at most: got %q", got)
 	}
 	db.Check(t)
@@ -107,7 +108,7 @@ func TestDueIsFast(t *testing.T) {
 			best := time.Hour // of three: the machine may be busy
 			for range 3 {
 				began := time.Now()
-				got := disobeyed(t, l, orders, 200)
+				got := unexecuted(t, l, orders, 200)
 				best = min(best, time.Since(began))
 				if len(got) != want {
 					t.Errorf("%s: got %d records, want %d", name, len(got), want)
@@ -131,11 +132,12 @@ func TestDueIsFast(t *testing.T) {
 
 // After a denial, what it has not ended yet is overdue: what the request was redeemed by, and what reused its approval.
 func TestDueByNo(t *testing.T) {
+	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	refused, kept := approved(t, l), approved(t, l)
 	begin(t, l, redeems(refused), redeems(kept))
-	if got := disobeyed(t, l, time.Time{}, 100); len(got) != 0 {
+	if got := unexecuted(t, l, time.Time{}, 100); len(got) != 0 {
 		t.Errorf("before the no: got %q", got)
 	}
 	no := broker.Transition{
@@ -146,10 +148,10 @@ func TestDueByNo(t *testing.T) {
 	if err := l.Apply(t.Context(), no); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := disobeyed(t, l, time.Time{}, 100), []string{sandbox + " " + broker.CauseRevoked}; !slices.Equal(got, want) {
+	if got, want := unexecuted(t, l, time.Time{}, 100), []string{sandbox + " " + broker.CauseRevoked}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := disobeyed(t, l, time.Now().Add(time.Second), 100); len(got) != 0 {
+	if got := unexecuted(t, l, time.Now().Add(time.Second), 100); len(got) != 0 {
 		t.Errorf("later orders: got %q", got)
 	}
 }
