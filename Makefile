@@ -59,6 +59,10 @@ generate: ## Regenerate API types, routes, the configuration reference and docs/
 	$(GO) test ./cmd/brevet -run TestConfigurationReference -update
 	$(GO) test ./tests/repo -run TestAssurance -update
 
+.PHONY: recording
+recording: deps build ## Record docs/demo.svg from a run of the demo
+	$(GO) run -C tools ./recording -o docs/demo.svg -- bin/brevet demo
+
 # What tests run against: the programs that they need, the binary, and Vault.
 .PHONY: ready
 ready:
